@@ -1,0 +1,231 @@
+"""The nouns of mem1: Question, Task, Turn, Trajectory, Group, Ended.
+
+Everything else passes these around. They are frozen, hold no tensors, and are checked once, where they
+are made. A trajectory is written once as one line of JSON (`trajectory_to_json`) which the trainer, the
+evaluator and the viewer read.
+
+    turn 1: context [p q]       completion [a b]      result [i]
+    turn 2: context [p q a b i] completion [c d]
+    Trajectory(turns=(Turn((p, q), (a, b), ...), Turn((p, q, a, b, i), (c, d), ...)))
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+TRACE_VERSION = 1
+"""Version of the JSON record written by `trajectory_to_json`."""
+
+Span = tuple[int, int]
+"""Half-open range [start, stop) of token indices."""
+
+
+class Ended(str, Enum):
+    """How a trajectory ended. Ended by the task and cut by a budget are different things."""
+
+    ANSWERED = "answered"
+    """The policy gave its answer (or, in a shop, bought something)."""
+    OUT_OF_TURNS = "out_of_turns"
+    """The turn limit was reached and the last turn was not an answer."""
+    OUT_OF_TOKENS = "out_of_tokens"
+    """A completion used its whole token budget, or a context no longer fits the model."""
+    BAD_TAGS = "bad_tags"
+    """A completion could not be parsed; `Trajectory.detail` says why."""
+    TOOL_FAILED = "tool_failed"
+    """The environment (a retriever, a shop) failed; not the policy's fault."""
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def truncated(self) -> bool:
+        """Cut by a budget rather than ended by the task or the policy."""
+        return self in (Ended.OUT_OF_TURNS, Ended.OUT_OF_TOKENS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One question with its gold answers.
+
+    Raises ValueError where the text is empty or there is no gold answer: such a question can only score 0.
+    """
+
+    id: str
+    text: str
+    answers: tuple[str, ...]
+    """Gold aliases; a prediction is right if it matches any of them."""
+    source: str = ""
+    """Dataset or world it comes from."""
+    hops: int | None = None
+    """Searches needed one after the other; None: not known."""
+    passage_ids: tuple[str, ...] = ()
+    """Ids of supporting passages where known."""
+
+    def __post_init__(self) -> None:
+        if not self.text.strip():
+            raise ValueError(f"question {self.id!r} has no text")
+        if not any(a.strip() for a in self.answers):
+            raise ValueError(f"question {self.id!r} has no answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """N questions asked at once, with everything that fixes one attempt at them."""
+
+    id: str
+    questions: tuple[Question, ...]
+    prompt: str
+    """The text shown at the head of every context: instruction and numbered questions."""
+    turn_limit: int
+    """Largest number of turns; the last one must answer."""
+    corpus: str = ""
+    """Name of the collection that its searches go to (key of the environment's retrievers)."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.questions:
+            raise ValueError(f"task {self.id!r} has no questions")
+        if self.turn_limit < 1:
+            raise ValueError(f"task {self.id!r}: turn_limit must be at least 1, not {self.turn_limit}")
+
+    @property
+    def objectives(self) -> int:
+        return len(self.questions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One call of the policy: the exact tokens it was given and the exact tokens it sampled."""
+
+    context_ids: tuple[int, ...]
+    """The exact tokens the model was given."""
+    completion_ids: tuple[int, ...]
+    """The exact tokens it sampled, the stop token included."""
+    logprobs: tuple[float, ...] = ()
+    """Sampler's log-probability of each completion token at the sampling temperature; empty: not recorded."""
+    observation_ids: tuple[int, ...] = ()
+    """The environment's reply with its tags, encoded once by itself; empty on the last turn."""
+    text: str = ""
+    """The completion as text."""
+    state: str = ""
+    """Parsed internal state."""
+    action: str = ""
+    """Parsed kind of action: "search", "answer", another action of the protocol, or "malformed"."""
+    content: str = ""
+    """The action's argument: a query, an answer, or why the output was malformed."""
+    observation: str = ""
+    """The environment's reply as text, hint included, tags excluded."""
+    forced: bool = False
+    """The context ended with an opened answer tag, because this was the last turn."""
+    context_spans: Mapping[str, Span] = field(default_factory=dict)
+    """Ranges of `context_ids` by role: "prompt", and of the newest kept turn "state", "query", "result"."""
+    completion_spans: Mapping[str, Span] = field(default_factory=dict)
+    """Ranges of `completion_ids` by role: "thought", "state", "action"."""
+    weights_version: int = 0
+    """Optimiser steps behind the weights that sampled this turn."""
+
+    def __post_init__(self) -> None:
+        if self.logprobs and len(self.logprobs) != len(self.completion_ids):
+            raise ValueError(
+                f"a turn has {len(self.completion_ids)} completion tokens but {len(self.logprobs)} logprobs; "
+                "give one log-probability a completion token, or none"
+            )
+        if not self.context_ids:
+            raise ValueError("a turn needs at least one context token: nothing predicts its first completion token")
+
+    @property
+    def num_tokens(self) -> int:
+        """Context and completion together."""
+        return len(self.context_ids) + len(self.completion_ids)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the context that are the task's prompt (0 where the spans were not recorded)."""
+        start, stop = self.context_spans.get("prompt", (0, 0))
+        return stop - start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """One attempt at one task. A failed rollout is a trajectory with its own ending, not an exception."""
+
+    turns: tuple[Turn, ...]
+    task: Task | None = None
+    ended: Ended = Ended.ANSWERED
+    detail: str = ""
+    """Why, where the ending needs a reason (malformed output, a failed tool)."""
+    answer: str = ""
+    """The final answer's text; empty if there was none."""
+    reward: float | None = None
+    """None: never scored. 0.0: scored, nothing right."""
+    em: tuple[float, ...] = ()
+    """Exact match per objective, 0 or 1."""
+    f1: tuple[float, ...] = ()
+    """F1 per objective, in [0, 1]."""
+    context: str = ""
+    """Name of the context policy, such as "constant" or "fold(4)"."""
+    seconds: float = 0.0
+    """Wall time from first to last token; of a batch, the whole batch's."""
+
+    @property
+    def num_completion_tokens(self) -> int:
+        return sum(len(turn.completion_ids) for turn in self.turns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """G attempts at one task; the unit over which group-relative advantages are computed."""
+
+    trajectories: tuple[Trajectory, ...]
+
+    def __post_init__(self) -> None:
+        if not self.trajectories:
+            raise ValueError("a group needs at least one trajectory")
+        ids = {t.task.id for t in self.trajectories if t.task is not None}
+        if len(ids) > 1:
+            raise ValueError(f"a group holds attempts at one task, not at {len(ids)}: {sorted(ids)[:4]}")
+
+    @property
+    def rewards(self) -> tuple[float, ...]:
+        """Raises ValueError if a trajectory was never scored."""
+        rewards = tuple(t.reward for t in self.trajectories if t.reward is not None)
+        if len(rewards) != len(self.trajectories):
+            raise ValueError("a trajectory of this group was never scored (reward is None); score it before training")
+        return rewards
+
+
+def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
+    """A plain dict for one line of `trajectories.jsonl`; `trajectory_from_json` is its inverse."""
+    record = dataclasses.asdict(trajectory)
+    record["ended"] = trajectory.ended.value
+    return {"version": TRACE_VERSION, **record}
+
+
+def trajectory_from_json(record: Mapping[str, Any]) -> Trajectory:
+    """Inverse of `trajectory_to_json`. Raises ValueError on another version of the format."""
+    fields = dict(record)
+    version = fields.pop("version", None)
+    if version != TRACE_VERSION:
+        raise ValueError(f"trajectory record has version {version!r}; this mem1 reads version {TRACE_VERSION}")
+    fields["turns"] = tuple(_turn(t) for t in fields["turns"])
+    task = fields.get("task")
+    if task is not None:
+        questions = tuple(Question(**_tuples(q, "answers", "passage_ids")) for q in task["questions"])
+        fields["task"] = Task(**{**task, "questions": questions})
+    fields["ended"] = Ended(fields["ended"])
+    return Trajectory(**_tuples(fields, "em", "f1"))
+
+
+def _turn(record: Mapping[str, Any]) -> Turn:
+    fields = _tuples(record, "context_ids", "completion_ids", "logprobs", "observation_ids")
+    for name in ("context_spans", "completion_spans"):
+        fields[name] = {role: (int(a), int(b)) for role, (a, b) in fields[name].items()}
+    return Turn(**fields)
+
+
+def _tuples(record: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {k: tuple(v) if k in names and isinstance(v, Sequence) else v for k, v in record.items()}

@@ -1,0 +1,79 @@
+"""The one scorer, for reward and for evaluation: exact match and F1 by SQuAD's rules.
+
+Source: the official SQuAD v1.1 evaluation script (Rajpurkar et al. 2016, arXiv 1606.05250): lower case,
+no punctuation, no articles, white space folded; the best over the gold aliases.
+
+    exact_match("The Eiffel Tower.", ["Eiffel Tower"])          -> 1
+    f1("in Paris, France", ["Paris"])                           -> 0.5
+    score_answers("Paris; 1901", [["Paris"], ["1900"]]).em      -> [1.0, 0.0]
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_LABEL = re.compile(r"^\s*Q(\d+)\b\s*[:.)]?\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Per-objective scores, in the order of the questions; lists of length N."""
+
+    em: list[float]
+    """0 or 1 each."""
+    f1: list[float]
+    """In [0, 1] each."""
+
+
+def normalize(text: str) -> str:
+    """SQuAD's normalisation: lower case, drop punctuation, drop articles, fold white space."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(prediction: str, golds: Sequence[str]) -> int:
+    """1 if the normalised prediction equals any normalised gold alias, else 0."""
+    normalized = normalize(prediction)
+    return int(any(normalized == normalize(gold) for gold in golds))
+
+
+def f1(prediction: str, golds: Sequence[str]) -> float:
+    """Best token F1 over the gold aliases; token *counts*, not sets. 0 if either side is empty."""
+    predicted = normalize(prediction).split()
+    return max((_f1(predicted, normalize(gold).split()) for gold in golds), default=0.0)
+
+
+def _f1(predicted: list[str], gold: list[str]) -> float:
+    common = sum((Counter(predicted) & Counter(gold)).values())
+    if common == 0:
+        return 0.0
+    precision, recall = common / len(predicted), common / len(gold)
+    return 2 * precision * recall / (precision + recall)
+
+
+def split_answers(answer: str, objectives: int) -> list[str]:
+    """Cut "Q1 a ; Q2 b" or "a; b" into N answers.
+
+    A piece labelled "Qk" goes to position k, an unlabelled one to its own position. Missing answers are "",
+    surplus ones are ignored, and of two answers to the same question the first counts.
+    """
+    answers: dict[int, str] = {}
+    for position, piece in enumerate(answer.split(";"), start=1):
+        match = _LABEL.match(piece)
+        index = int(match[1]) if match else position
+        answers.setdefault(index, piece[match.end() :] if match else piece)
+    return [answers.get(i, "").strip() for i in range(1, objectives + 1)]
+
+
+def score_answers(answer: str, golds: Sequence[Sequence[str]]) -> Scores:
+    """Score an answer text against N lists of gold aliases, by position."""
+    pieces = split_answers(answer, len(golds))
+    return Scores(
+        em=[float(exact_match(p, g)) for p, g in zip(pieces, golds, strict=True)],
+        f1=[f1(p, g) for p, g in zip(pieces, golds, strict=True)],
+    )
