@@ -111,33 +111,32 @@ def parse(text: str, tags: Tags = PAPER) -> Parsed:
         closing, name = match[1] == "/", match[2]
         if not closing:
             if opened is not None:
-                return _malformed(blocks, f"<{name}> opens inside <{opened[2]}>")
+                return _malformed(f"<{name}> opens inside <{opened[2]}>")
             if name == tags.result:
-                return _malformed(blocks, f"<{name}> is the environment's tag, not the policy's")
+                return _malformed(f"<{name}> is the environment's tag, not the policy's")
             if name in blocks:
-                return _malformed(blocks, f"a second <{name}>")
+                return _malformed(f"a second <{name}>")
             opened = match
             continue
         if opened is None:
-            return _malformed(blocks, f"</{name}> closes nothing")
+            return _malformed(f"</{name}> closes nothing")
         if opened[2] != name:
-            return _malformed(blocks, f"</{name}> closes <{opened[2]}>")
+            return _malformed(f"</{name}> closes <{opened[2]}>")
         blocks[name] = (text[opened.end() : match.start()].strip(), (opened.start(), match.end()))
         opened = None
         if name in kinds:
             if text[match.end() :].strip():
-                return _malformed(blocks, f"text after </{name}>")
+                return _malformed(f"text after </{name}>")
             content, _ = blocks[name]
             if not content:
-                return _malformed(blocks, f"<{name}> is empty")
+                return _malformed(f"<{name}> is empty")
             return _parsed(blocks, tags, kind=kinds[name], content=content, action=name)
     if opened is not None:
-        return _malformed(blocks, f"<{opened[2]}> is not closed")
+        return _malformed(f"<{opened[2]}> is not closed")
     return _parsed(blocks, tags, kind=MALFORMED, error="no action: " + " or ".join(f"<{t}>" for t in kinds))
 
 
-def _malformed(blocks: Mapping[str, tuple[str, Span]], error: str) -> Parsed:
-    del blocks
+def _malformed(error: str) -> Parsed:
     return Parsed(kind=MALFORMED, error=error)
 
 
@@ -175,11 +174,7 @@ def hint(turns_left: int, tags: Tags = PAPER) -> str:
 
     `turns_left` counts the turns still to come, so it is at least 1 where a result is shown.
     """
-    body = (
-        "You have 1 turn left. You must answer now."
-        if turns_left == 1
-        else f"You have {turns_left} turns left."
-    )
+    body = "You have 1 turn left. You must answer now." if turns_left == 1 else f"You have {turns_left} turns left."
     return f"[{tags.hint}] {body} [/{tags.hint}]"
 
 
@@ -193,7 +188,10 @@ def observation(text: str, turns_left: int, tags: Tags = PAPER) -> tuple[str, st
 
 
 _ALL_NAMES = {n.lower() for t in VOCABULARIES.values() for n in t.names} | {"hint"}
-_INVISIBLE = re.compile("[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]")
+_INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\ufe00-\ufe0f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 _BRACKET_LIKE = str.maketrans(
     {c: "<" for c in "\uff1c\u2039\u3008\u27e8\u2329\ufe64\u276e\u02c2\u1438\u16b2\u226a\u00ab\u300a\u276c\u2770"}
@@ -201,8 +199,16 @@ _BRACKET_LIKE = str.maketrans(
     | {c: "[" for c in "\uff3b\u3010\u3014\u27e6"}
     | {c: "]" for c in "\uff3d\u3011\u3015\u27e7"}
 )
-_ENTITY = re.compile(r"&(?:amp;)*(?:lt|gt|lsqb|lbrack|rsqb|rbrack|#0*(?:60|62|91|93)|#x0*(?:3c|3e|5b|5d));?", re.IGNORECASE)
-_ENTITY_CHARS = {"lt": "<", "gt": ">", "lsqb": "[", "lbrack": "[", "rsqb": "]", "rbrack": "]", "60": "<", "62": ">", "91": "[", "93": "]", "3c": "<", "3e": ">", "5b": "[", "5d": "]"}
+# ASCII: else the long s (U+017F) passes for an s
+_ENTITY = re.compile(
+    r"&(?:amp;)*(?:lt|gt|lsqb|lbrack|rsqb|rbrack|#0*(?:60|62|91|93)|#x0*(?:3c|3e|5b|5d));?", re.IGNORECASE | re.ASCII
+)
+_ENTITY_CHARS = {
+    **{name: "<" for name in ("lt", "60", "3c")},
+    **{name: ">" for name in ("gt", "62", "3e")},
+    **{name: "[" for name in ("lsqb", "lbrack", "91", "5b")},
+    **{name: "]" for name in ("rsqb", "rbrack", "93", "5d")},
+}
 
 
 def neutralize(text: str) -> str:

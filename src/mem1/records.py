@@ -1,4 +1,4 @@
-"""The nouns of mem1: Question, Task, Turn, Trajectory, Group, Ended.
+"""The nouns of mem1: Question, Passage, Task, Turn, Trajectory, Group, Ended.
 
 Everything else passes these around. They are frozen, hold no tensors, and are checked once, where they
 are made. A trajectory is written once as one line of JSON (`trajectory_to_json`) which the trainer, the
@@ -70,6 +70,19 @@ class Question:
             raise ValueError(f"question {self.id!r} has no text")
         if not any(a.strip() for a in self.answers):
             raise ValueError(f"question {self.id!r} has no answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A piece of text that a search can return. Raises ValueError where the text is empty."""
+
+    id: str
+    title: str
+    text: str
+
+    def __post_init__(self) -> None:
+        if not self.text.strip():
+            raise ValueError(f"passage {self.id!r} has no text")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

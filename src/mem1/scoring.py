@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
-_LABEL = re.compile(r"^\s*Q(\d+)\b\s*[:.)]?\s*")
+_LABEL = re.compile(r"^\s*Q(\d{1,4})\b\s*[:.)]?\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,12 @@ def split_answers(answer: str, objectives: int) -> list[str]:
 
 
 def score_answers(answer: str, golds: Sequence[Sequence[str]]) -> Scores:
-    """Score an answer text against N lists of gold aliases, by position."""
+    """Score an answer text against N lists of gold aliases, by position.
+
+    A missing answer scores 0 even where a gold alias normalises to nothing ("!!!", "The A"), which "" would match.
+    """
     pieces = split_answers(answer, len(golds))
     return Scores(
-        em=[float(exact_match(p, g)) for p, g in zip(pieces, golds, strict=True)],
+        em=[float(bool(p) and exact_match(p, g)) for p, g in zip(pieces, golds, strict=True)],
         f1=[f1(p, g) for p, g in zip(pieces, golds, strict=True)],
     )

@@ -24,7 +24,5 @@ def context_policy(name: str) -> ContextPolicy:
         return Full()
     match = re.fullmatch(r"(fold|window)\((\d+)\)", name)
     if match is None or int(match[2]) < 1:
-        raise UserError(
-            f"unknown context policy {name!r}; known: constant, full, fold(k), window(k) with k >= 1"
-        )
+        raise UserError(f"unknown context policy {name!r}; known: constant, full, fold(k), window(k) with k >= 1")
     return (Fold if match[1] == "fold" else Window)(int(match[2]))

@@ -1,0 +1,7 @@
+"""Trajectories as one token tree: every context of every turn in one exact forward pass."""
+
+from __future__ import annotations
+
+from mem1.packing.tree import TokenTree, pack, visible
+
+__all__ = ["TokenTree", "pack", "visible"]

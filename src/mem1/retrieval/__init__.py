@@ -1,0 +1,22 @@
+"""Search engines behind one port: `Retriever`. `BM25` is loaded when it is first asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mem1.records import Passage
+from mem1.retrieval.base import RetrievalFailed, Retriever
+
+if TYPE_CHECKING:
+    from mem1.retrieval.bm25 import BM25
+
+__all__ = ["BM25", "Passage", "RetrievalFailed", "Retriever"]
+
+
+def __getattr__(name: str) -> Any:
+    # bm25s and numpy take a third of a second to import; `from mem1.retrieval import Passage` need not wait for them
+    if name == "BM25":
+        from mem1.retrieval.bm25 import BM25
+
+        return BM25
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

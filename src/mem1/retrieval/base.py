@@ -3,21 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """A piece of text that a search can return. Raises ValueError where the text is empty."""
-
-    id: str
-    title: str
-    text: str
-
-    def __post_init__(self) -> None:
-        if not self.text.strip():
-            raise ValueError(f"passage {self.id!r} has no text")
+from mem1.records import Passage
 
 
 class Retriever(Protocol):

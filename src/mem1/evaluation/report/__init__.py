@@ -1,0 +1,1 @@
+"""What a run shows: a table on the terminal and one self-contained HTML page."""

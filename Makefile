@@ -1,0 +1,56 @@
+# make quickstart [ARGS="--seed 1"]   install into .venv, then train and evaluate the shipped policy
+# make test                           install for development, then run the tests
+# make check                          format, lint, types, tests
+#
+# PYTHON    interpreter that makes the environment (3.10 to 3.13)
+# VENV      folder of the environment
+# PIP_ARGS  more arguments for pip; without a GPU, the smaller build of torch comes with
+#           PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+PIP_ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install $(PIP_ARGS)
+SOURCES := pyproject.toml $(shell find src recipes -type f -not -name '*.pyc')
+
+# OpenMP threads that spin while they wait slow a shared machine down several times over
+export OMP_WAIT_POLICY := passive
+
+.PHONY: quickstart test check lint format clean
+
+quickstart: $(VENV)/installed
+	$(BIN)/mem1 quickstart $(ARGS)
+
+test: $(VENV)/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 $(ARGS)
+
+check: lint
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
+
+lint: $(VENV)/installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+format: $(VENV)/installed-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# An editable installation follows the sources by itself and also serves quickstart.
+$(VENV)/installed: $(SOURCES) | $(BIN)/python
+	test -e $(VENV)/installed-dev || $(PIP) .
+	touch $@
+
+$(VENV)/installed-dev: pyproject.toml | $(BIN)/python
+	$(PIP) -e '.[dev]'
+	touch $@

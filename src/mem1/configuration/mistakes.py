@@ -1,0 +1,113 @@
+"""What pydantic found wrong with a configuration, in the words and the key names of its author.
+
+    quick.toml: unknown key sampler.temprature (from the command line); did you mean sampler.temperature?
+    Keys of [sampler]: seed, temperature
+
+pydantic reports where it was in the schema, union branches included; users know dotted keys only. So each
+location is walked through the model's annotations, and branches are dropped.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import pydantic
+
+from mem1.configuration.toml_text import key_text, value_text
+
+
+def explain(
+    error: pydantic.ValidationError, model_type: type[pydantic.BaseModel], overridden: Sequence[Sequence[str]]
+) -> str:
+    """One line a mistake; `overridden` are the keys that were set on the command line, in parts."""
+    lines = []
+    for item in error.errors(include_url=False):
+        keys, section = _place(model_type, item["loc"])
+        origin = " (from the command line)" if _is_overridden(keys, overridden) else ""
+        lines.append(_sentence(item, keys, section, origin))
+    lines = list(dict.fromkeys(lines))
+    return lines[0] if len(lines) == 1 else f"{len(lines)} mistakes:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def _sentence(
+    item: Mapping[str, Any], keys: Sequence[str | int], section: type[pydantic.BaseModel], origin: str
+) -> str:
+    name = key_text(*keys)
+    names = list(section.model_fields)
+    where = f"[{key_text(*keys[:-1])}]" if len(keys) > 1 else "the file"
+    listing = f"Keys of {where}: {', '.join(names)}"
+    if item["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(str(keys[-1]), names, n=1)
+        hint = f"; did you mean {key_text(*keys[:-1], close[0])}?" if close else "."
+        return f"unknown key {name}{origin}{hint} {listing}"
+    if item["type"] == "missing":
+        return f"required key {name} is missing; give it in the file or as {name}=value. {listing}"
+    if item["type"] == "union_tag_not_found":
+        return f"[{name}] needs the key {item['ctx']['discriminator']}, which says what kind of section it is{origin}"
+    message = item["msg"].removeprefix("Value error, ")
+    if not keys:
+        return message
+    got = "" if isinstance(item["input"], (Mapping, list)) else f", got {_shown(item['input'])}"
+    quoting = f"; quote it: {name}='\"{_shown(item['input'])}\"'" if item["type"] == "string_type" and origin else ""
+    return f"{name}{origin}: {message[:1].lower()}{message[1:]}{got}{quoting}"
+
+
+def _shown(value: object) -> str:
+    return value_text(value) if isinstance(value, (str, int, float)) else repr(value)
+
+
+def _is_overridden(keys: Sequence[str | int], overridden: Sequence[Sequence[str]]) -> bool:
+    """The key, a section above it or something below it was set on the command line."""
+    parts = tuple(map(str, keys))
+    return bool(parts) and any(all(a == b for a, b in zip(parts, other, strict=False)) for other in overridden)
+
+
+def _place(
+    model_type: type[pydantic.BaseModel], loc: Sequence[str | int]
+) -> tuple[list[str | int], type[pydantic.BaseModel]]:
+    """The key that a location stands for, in parts, and the model that holds its last part."""
+    kind: Any = model_type
+    section = model_type
+    keys: list[str | int] = []
+    for part in loc:
+        kind = _unwrapped(kind)
+        origin, args = get_origin(kind), get_args(kind)
+        if origin in (Union, UnionType):
+            kind = _branch(args, part)
+        elif isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
+            section, field = kind, kind.model_fields.get(str(part))
+            kind = field.annotation if field is not None else None
+            keys.append(part)
+        elif args and part != "[key]":
+            kind = args[part] if origin is tuple and isinstance(part, int) and ... not in args else _item(origin, args)
+            keys.append(part)
+    return keys, section
+
+
+def _unwrapped(kind: Any) -> Any:
+    """Without Annotated, and without `| None` around a single type: neither appears in pydantic's locations."""
+    if get_origin(kind) is Annotated:
+        return _unwrapped(get_args(kind)[0])
+    members = [a for a in get_args(kind) if a is not type(None)]
+    if get_origin(kind) in (Union, UnionType) and len(members) == 1:
+        return _unwrapped(members[0])
+    return kind
+
+
+def _branch(members: Sequence[Any], label: str | int) -> Any:
+    """The member of a union that a location's label names: by the value of its tag, or by its type's name."""
+    for member in map(_unwrapped, members):
+        if getattr(member, "__name__", None) == label:
+            return member
+        for field in getattr(member, "model_fields", {}).values():
+            if get_origin(field.annotation) is Literal and label in get_args(field.annotation):
+                return member
+    return None
+
+
+def _item(origin: Any, args: Sequence[Any]) -> Any:
+    """Type of the entries of a list or of the values of a table."""
+    return args[1] if isinstance(origin, type) and issubclass(origin, Mapping) else args[0]

@@ -1,0 +1,162 @@
+"""Configuration: frozen pydantic models, one TOML file an experiment, dotted overrides on the command line.
+
+    class Sampler(Config):
+        temperature: float = 1.0
+
+    class Run(Config):
+        steps: int
+        sampler: Sampler = Sampler()
+
+    load_toml("quick.toml", Run, ["sampler.temperature=0.7"])   # quick.toml: steps = 40
+        ->  Run(steps=40, sampler=Sampler(temperature=0.7))
+    load_toml("quick.toml", Run, ["sampler.temprature=0.7"])
+        ->  UserError: quick.toml: unknown key sampler.temprature (from the command line);
+            did you mean sampler.temperature? Keys of [sampler]: temperature
+
+Types are strict: "3" is not a number and 1 is not a boolean. Every default has one owner, the class of its
+section, so that giving one key of a section never changes another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import pydantic
+
+from mem1.configuration import toml_text
+from mem1.configuration.mistakes import explain
+from mem1.configuration.reading import apply_override, read_toml
+from mem1.errors import UserError
+
+ConfigT = TypeVar("ConfigT", bound="Config")
+
+
+class Config(pydantic.BaseModel):
+    """Base of every configuration: frozen, unknown keys forbidden.
+
+    Two rules keep a TOML file and the object it stands for the same; a class that breaks one raises TypeError
+    where it is defined:
+    - a field that may be None has the default None: TOML has no null, so None is the key's absence;
+    - a field whose default is a section has that section's own defaults: with `Sampler(temperature=0.7)` as
+      default, giving `sampler.seed` alone would silently bring back Sampler's own temperature.
+    """
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        for name, field in cls.model_fields.items():
+            default = ... if field.is_required() else field.get_default(call_default_factory=True)
+            if type(None) in get_args(field.annotation) and default is not None:
+                raise TypeError(f"{cls.__name__}.{name} may be None, so its default must be None")
+            if isinstance(default, pydantic.BaseModel):
+                _check_section_default(f"{cls.__name__}.{name}", field.annotation, default)
+
+
+def _check_section_default(where: str, annotation: Any, default: pydantic.BaseModel) -> None:
+    own = type(default).__name__
+    if isinstance(annotation, type) and type(default) is not annotation:
+        raise TypeError(f"the default of {where} is a {own}, but a file's section makes a {annotation.__name__}")
+    if key := _differs_from_own_defaults(default):
+        raise TypeError(f"the default of {where} changes {own}.{key}; change it in {own}, or annotate with a subclass")
+
+
+def _differs_from_own_defaults(section: pydantic.BaseModel) -> str | None:
+    """The first key whose value is not its class's default; required keys have none and do not count."""
+    for name, field in type(section).model_fields.items():
+        if not field.is_required() and getattr(section, name) != field.get_default(call_default_factory=True):
+            return name
+    return None
+
+
+def load_toml(path: str | Path, model_type: type[ConfigT], overrides: Sequence[str] = ()) -> ConfigT:
+    """Read, override, validate.
+
+    path        a TOML file
+    overrides   "a.b=value": the value as TOML (0.7, true, "x", [1, 2]), else as a plain string; "a.b=null"
+                unsets an optional key; entries of lists are numbered from 0 ("stages.1.steps=5")
+
+    Raises UserError for a file that is missing or broken, an unknown key, a wrong type, a malformed override.
+    """
+    data = read_toml(path)
+    given = [apply_override(data, text) for text in overrides]
+    try:
+        # JSON mode: strict about numbers and booleans, yet lists may be tuples and strings enums or paths.
+        return model_type.model_validate_json(json.dumps(data, default=str), strict=True)
+    except pydantic.ValidationError as error:
+        raise UserError(f"{path}: {explain(error, model_type, given)}") from error
+
+
+def to_toml(config: Config) -> str:
+    """The whole configuration, defaults included, as TOML; `load_toml` gives an equal one. None is left out."""
+    return toml_text.dumps(plain(config))
+
+
+def fingerprint(config: Config, exclude: Sequence[str] = ()) -> str:
+    """SHA-256 (hexadecimal) of the configuration's values as canonical JSON.
+
+    exclude     dotted keys that do not count, such as "out"
+
+    Raises ValueError if the first part of an excluded key is no field of the configuration.
+    """
+    text = json.dumps(_canonical(plain(config, exclude)), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def flatten(table: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Leaves by dotted key.   {"a": {"b": 1}, "c": []}  ->  {"a.b": 1, "c": []}"""
+    leaves: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            leaves |= flatten(value, (*prefix, key))
+        else:
+            leaves[toml_text.key_text(*prefix, key)] = value
+    return leaves
+
+
+def plain(config: Config, exclude: Sequence[str] = ()) -> dict[str, Any]:
+    """The configuration as dicts, lists, strings and numbers, without the `exclude`d dotted keys."""
+    table = _plain(config)
+    for key in exclude:
+        *path, last = key.split(".")
+        if (path or [last])[0] not in type(config).model_fields:
+            raise ValueError(f"cannot exclude {key}: {type(config).__name__} has no such key")
+        section = table
+        for name in path:
+            section = section.get(name, {})
+        section.pop(last, None)
+    return table
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, pydantic.BaseModel):
+        fields = {name: getattr(value, name) for name in type(value).model_fields}
+        return {name: _plain(v) for name, v in fields.items() if v is not None}
+    if isinstance(value, Enum):
+        return _plain(value.value)
+    if isinstance(value, Path):
+        return value.as_posix()
+    if isinstance(value, Mapping):
+        return {str(_plain(k)): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(_plain(v) for v in value)
+    if isinstance(value, (str, int, float)):
+        return value
+    raise TypeError(f"a configuration cannot hold {value!r} ({type(value).__name__}): TOML has no such value")
+
+
+def _canonical(value: Any) -> Any:
+    """Whole floats as integers: a field `rate: float = 1` is 1 by default and 1.0 once read from a file."""
+    if isinstance(value, dict):
+        return {k: _canonical(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_canonical(v) for v in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

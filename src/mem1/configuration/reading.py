@@ -1,0 +1,89 @@
+"""TOML files and `key=value` overrides as plain tables, before anything knows which keys are right."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from mem1.configuration.toml_text import key_text
+from mem1.errors import UserError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The file's tables as dicts. Raises UserError where it is missing, not text, or not TOML (line and column)."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise UserError(
+            f"{path}: no such file; give the path of a TOML file, such as recipes/atlas-quick.toml"
+        ) from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); give the path of a TOML file") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not valid TOML: {error}; correct that line") from error
+
+
+def apply_override(data: dict[str, Any], override: str) -> tuple[str, ...]:
+    """Put one override into `data`; returns its key's parts.
+
+        {"a": {"b": 1}}, "a.c=[2]"  ->  {"a": {"b": 1, "c": [2]}}, returns ("a", "c")
+
+    Raises UserError where it has no "=", no valid key, or goes through a value or past the end of a list.
+    """
+    name, equals, text = override.partition("=")
+    if not equals:
+        raise UserError(f"command line: {override!r} is not an override; write key=value, such as train.steps=40")
+    keys = _key_parts(name.strip(), override)
+    section: Any = data
+    for depth, key in enumerate(keys):
+        spot = _spot(section, key, override, above=key_text(*keys[:depth]))
+        if depth + 1 == len(keys):
+            section[spot] = _value(text)
+        else:
+            section = section.setdefault(spot, {}) if isinstance(section, dict) else section[spot]
+    return keys
+
+
+def _spot(section: Any, key: str, override: str, *, above: str) -> str | int:
+    """`key` as an index of `section`, which is what the key `above` holds."""
+    if isinstance(section, dict):
+        return key
+    if not isinstance(section, list):
+        raise UserError(f"command line: {override!r}: {above} is a value, not a section; set {above} itself")
+    if not (key.isdecimal() and int(key) < len(section)):
+        raise UserError(
+            f"command line: {override!r}: {above} is a list of {len(section)}, counted from 0, without entry {key!r}"
+        )
+    return int(key)
+
+
+def _key_parts(name: str, override: str) -> tuple[str, ...]:
+    """TOML's own rules:   corpora."my.set".path  ->  ("corpora", "my.set", "path")"""
+    try:
+        table: Any = tomllib.loads(f"{name} = 0")
+    except tomllib.TOMLDecodeError:
+        raise UserError(f"command line: {override!r} has no valid key before the '='; write key=value") from None
+    parts: list[str] = []
+    while isinstance(table, dict):
+        ((key, table),) = table.items()
+        parts.append(key)
+    return tuple(parts)
+
+
+def _value(text: str) -> Any:
+    """A TOML value, None for null, else the text itself."""
+    if text.strip() == "null":
+        return None
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return parsed["value"] if len(parsed) == 1 else text

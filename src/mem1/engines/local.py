@@ -1,0 +1,223 @@
+"""`local`: a transformers model in this process, sampled in batches, with log-probabilities.
+
+Contexts are sorted by length and sampled batch by batch; rows that are done leave the batch. The random number
+of a token depends only on the seed, the row and the position in the completion, so neither the batch size nor
+the other rows can change what is sampled.
+
+Sampling is from the whole softmax at the sampling temperature; there is no top-p or top-k, because they would
+make the importance ratios of training wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, DynamicLayer
+
+from mem1.engines.base import Completion, Sampling
+from mem1.engines.codec import Codec
+
+
+class LocalEngine:
+    """Samples from `model`; a completion ends after one of `stop_strings` or with its token budget."""
+
+    def __init__(
+        self, model: PreTrainedModel, codec: Codec, stop_strings: Sequence[str], *, batch_tokens: int = 8192
+    ) -> None:
+        """`batch_tokens` bounds rows times tokens of the longest context in one batch (memory, not results)."""
+        self.model = model
+        self.codec = codec
+        self.stop_strings = tuple(stop_strings)
+        self.stop_ids = codec.single_tokens(stop_strings)
+        self.batch_tokens = batch_tokens
+
+    @torch.inference_mode()
+    def complete(
+        self, contexts: Sequence[Sequence[int]], *, max_tokens: Sequence[int], sampling: Sampling
+    ) -> list[Completion]:
+        """One completion a context, each of at most its own `max_tokens`."""
+        if not contexts:
+            return []
+        noise_BT = torch.rand(
+            (len(contexts), max(max_tokens)), generator=torch.Generator().manual_seed(sampling.seed), dtype=torch.float64
+        )
+        completions: list[Completion | None] = [None] * len(contexts)
+        was_training = self.model.training
+        self.model.eval()
+        for rows in self._batches(contexts):
+            batch = _Batch(self, [contexts[i] for i in rows], [max_tokens[i] for i in rows], noise_BT[rows], sampling)
+            for row, completion in zip(rows, batch.run(), strict=True):
+                completions[row] = completion
+        self.model.train(was_training)
+        return [c for c in completions if c is not None]
+
+    def _batches(self, contexts: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Row numbers of each batch: similar lengths together, `batch_tokens` at most."""
+        batches: list[list[int]] = []
+        for row in sorted(range(len(contexts)), key=lambda i: len(contexts[i])):
+            if not batches or (len(batches[-1]) + 1) * len(contexts[row]) > self.batch_tokens:
+                batches.append([])
+            batches[-1].append(row)
+        return batches
+
+    def stops(self, token: int, sampled: Sequence[int]) -> bool:
+        """Whether `token`, the last of `sampled`, ends the completion."""
+        if self.stop_ids is not None:
+            return token in self.stop_ids
+        text = self.codec.decode(sampled[-24:])  # a tag has fewer tokens than that, even byte by byte
+        tail = text[-40:]
+        return any(stop in tail for stop in self.stop_strings)
+
+
+class _Batch:
+    """The sampling of one batch; rows are left-padded to a common length."""
+
+    def __init__(
+        self,
+        engine: LocalEngine,
+        contexts: Sequence[Sequence[int]],
+        max_tokens: Sequence[int],
+        noise_BT: Tensor,
+        sampling: Sampling,
+    ) -> None:
+        self.engine, self.model, self.sampling = engine, engine.model, sampling
+        self.device = engine.model.device
+        self.max_tokens, self.noise_BT = max_tokens, noise_BT
+        longest = max(len(c) for c in contexts)
+        self.ids_BT = torch.tensor([[0] * (longest - len(c)) + list(c) for c in contexts], device=self.device)
+        lengths = torch.tensor([len(c) for c in contexts], device=self.device)
+        self.position_B = lengths - 1
+        self.real_BT = torch.arange(longest, device=self.device)[None] >= (longest - lengths)[:, None]
+        self.sampled: list[list[int]] = [[] for _ in contexts]
+        self.logprobs: list[list[float]] = [[] for _ in contexts]
+        self.stopped = [False] * len(contexts)
+
+    def run(self) -> list[Completion]:
+        """Sample until every row has stopped or used its budget."""
+        cache = Cache(layers=[_BufferedLayer() for _ in range(self.model.config.num_hidden_layers)])
+        rows = list(range(len(self.sampled)))
+        logits_BV = self._prefill(cache)
+        while True:
+            tokens_B, keep = self._sample(rows, logits_BV)
+            if not any(keep):
+                break
+            if sum(keep) <= 0.8 * len(keep):
+                index = torch.tensor([i for i, k in enumerate(keep) if k], device=self.device)
+                rows = [rows[i] for i in index.tolist()]
+                tokens_B, self.position_B, self.real_BT = (x[index] for x in (tokens_B, self.position_B, self.real_BT))
+                cache.batch_select_indices(index)
+            logits_BV = self._step(tokens_B, cache)
+        return [
+            Completion(token_ids=tuple(ids), logprobs=tuple(lps), stopped=stopped)
+            for ids, lps, stopped in zip(self.sampled, self.logprobs, self.stopped, strict=True)
+        ]
+
+    def _prefill(self, cache: Cache) -> Tensor:
+        longest = self.ids_BT.shape[1]
+        causal_TT = torch.ones(longest, longest, dtype=torch.bool, device=self.device).tril()
+        # a padded query must see something, or its softmax is 0/0; nobody reads what it computes
+        visible_BTT = causal_TT & self.real_BT[:, None, :] | torch.eye(longest, dtype=torch.bool, device=self.device)
+        positions_BT = (self.real_BT.cumsum(-1) - 1).clamp(min=0)
+        return self._forward(self.ids_BT, positions_BT, visible_BTT, cache)
+
+    def _step(self, tokens_B: Tensor, cache: Cache) -> Tensor:
+        self.position_B = self.position_B + 1
+        self.real_BT = torch.cat([self.real_BT, self.real_BT.new_ones(len(tokens_B), 1)], dim=1)
+        # plain matrix products beat the fused CPU kernel where there is one query a row
+        with _attention(self.model, "eager" if self.device.type == "cpu" else None):
+            return self._forward(tokens_B[:, None], self.position_B[:, None], self.real_BT[:, None, :], cache)
+
+    def _forward(self, ids_BT: Tensor, positions_BT: Tensor, visible_BTK: Tensor, cache: Cache) -> Tensor:
+        """Logits (B, V) at each row's last token."""
+        dtype = self.model.dtype
+        mask = torch.zeros(visible_BTK.shape, dtype=dtype, device=self.device)
+        mask = mask.masked_fill_(~visible_BTK, torch.finfo(dtype).min)[:, None]
+        output = self.model(
+            input_ids=ids_BT,
+            position_ids=positions_BT,
+            attention_mask=mask,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return output.logits[:, -1].float()
+
+    def _sample(self, rows: Sequence[int], logits_BV: Tensor) -> tuple[Tensor, list[bool]]:
+        """One token a row and whether the row goes on; records tokens and log-probabilities."""
+        temperature = self.sampling.temperature
+        logprobs_BV = torch.log_softmax(logits_BV / (temperature or 1.0), dim=-1)
+        if temperature == 0:
+            tokens_B = logprobs_BV.argmax(dim=-1)
+        else:
+            place = [len(self.sampled[r]) for r in rows]
+            noise_B = self.noise_BT[list(rows), [min(p, self.noise_BT.shape[1] - 1) for p in place]].to(self.device)
+            cumulative_BV = logprobs_BV.double().exp().cumsum(-1)
+            threshold_B1 = (noise_B * cumulative_BV[:, -1])[:, None]
+            tokens_B = torch.searchsorted(cumulative_BV, threshold_B1, right=True)[:, 0]
+        chosen = logprobs_BV.gather(1, tokens_B[:, None])[:, 0].tolist()
+        keep = []
+        for row, token, logprob in zip(rows, tokens_B.tolist(), chosen, strict=True):
+            ids = self.sampled[row]
+            if self.stopped[row] or len(ids) >= self.max_tokens[row]:
+                keep.append(False)  # done earlier, but still in the batch
+                continue
+            ids.append(token)
+            self.logprobs[row].append(logprob)
+            self.stopped[row] = self.engine.stops(token, ids)
+            keep.append(not self.stopped[row] and len(ids) < self.max_tokens[row])
+        return tokens_B, keep
+
+
+class _BufferedLayer(DynamicLayer):
+    """Keys and values in a buffer that grows in steps, so that a new token copies nothing but itself."""
+
+    _HEADROOM = 64
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Append (B, H, T, D) keys and values; returns all of them so far."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            self._buffers: list[Tensor] | None = None
+        length = self.get_seq_length()
+        total = length + key_states.shape[-2]
+        if self._buffers is None or total > self._buffers[0].shape[-2]:
+            self._grow(key_states, total + self._HEADROOM, length)
+        assert self._buffers is not None
+        for buffer, new in zip(self._buffers, (key_states, value_states), strict=True):
+            buffer[:, :, length:total] = new
+        self.keys, self.values = (buffer[:, :, :total] for buffer in self._buffers)
+        return self.keys, self.values
+
+    def _grow(self, like: Tensor, size: int, length: int) -> None:
+        batch, heads, _, width = like.shape
+        old = (self.keys, self.values)
+        self._buffers = [like.new_empty(batch, heads, size, width) for _ in range(2)]
+        if length:
+            for buffer, values in zip(self._buffers, old, strict=True):
+                buffer[:, :, :length] = values
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep these rows of the batch only."""
+        length = self.get_seq_length()
+        assert self._buffers is not None
+        self._buffers = [buffer[indices] for buffer in self._buffers]
+        self.keys, self.values = (buffer[:, :, :length] for buffer in self._buffers)
+
+
+@contextmanager
+def _attention(model: PreTrainedModel, name: str | None):
+    """Run with another attention implementation of transformers, then restore the model's own."""
+    if name is None:
+        yield
+        return
+    before = model.config._attn_implementation
+    model.config._attn_implementation = name
+    try:
+        yield
+    finally:
+        model.config._attn_implementation = before

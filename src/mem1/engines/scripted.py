@@ -1,0 +1,47 @@
+"""An engine that follows a script: for tests, demonstrations, warm starts and checks of the accounting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mem1.engines.base import Completion, Sampling
+from mem1.engines.codec import Codec
+
+Script = Callable[[str], str]
+"""Text of a context -> text of the completion."""
+
+
+class ScriptedEngine:
+    """Completes each context with what `script` writes for its text; it has no log-probabilities."""
+
+    def __init__(self, codec: Codec, script: Script) -> None:
+        self.codec = codec
+        self.script = script
+
+    def complete(
+        self, contexts: Sequence[Sequence[int]], *, max_tokens: Sequence[int], sampling: Sampling
+    ) -> list[Completion]:
+        """One completion a context; cut, as a model's would be, where it goes past its budget."""
+        del sampling  # a script does not sample
+        completions = []
+        for context, budget in zip(contexts, max_tokens, strict=True):
+            ids = self.codec.encode(self.script(self.codec.decode(context)))
+            completions.append(Completion(token_ids=ids[:budget], stopped=len(ids) <= budget))
+        return completions
+
+
+def search_then_answer(answer: str, *, state: str, search: str, answer_tag: str = "answer") -> Script:
+    """A script that searches the first question itself, then answers with a fixed text.
+
+    `state` and `search` are the tag names of the protocol. Used to check scores and token counts by hand.
+    """
+
+    def script(context: str) -> str:
+        if context.rstrip().endswith(f"<{answer_tag}>"):
+            return f"{answer} </{answer_tag}>"
+        if f"</{search}>" in context:
+            return f"<{state}> {answer} </{state}> <{answer_tag}> {answer} </{answer_tag}>"
+        question = context.split("Q1", 1)[-1].split("Q2", 1)[0].strip()
+        return f"<{state}> searching </{state}> <{search}> {question} </{search}>"
+
+    return script

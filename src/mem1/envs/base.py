@@ -1,0 +1,51 @@
+"""The port of every environment: it turns actions into observations and scores the end.
+
+    observe([(task, "search", "capital of Norway")])  ->  [Observation(text="Doc 1 (Title: Oslo) Oslo is ...")]
+    score(task, "Q1 Oslo")                            ->  Outcome(reward=1.0, em=(1.0,), f1=(1.0,))
+
+Environments speak text, never tokens. They keep nothing between calls: all they need is in the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mem1.records import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """The reply to one action. The rollout adds the hint and the tags, and neutralises the text."""
+
+    text: str
+    failed: str | None = None
+    """Why the tool could not answer (`Ended.TOOL_FAILED`); None: it answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What an answer is worth."""
+
+    reward: float
+    """What training maximises."""
+    em: tuple[float, ...]
+    """Exact match per objective, 0 or 1."""
+    f1: tuple[float, ...]
+    """F1 per objective, in [0, 1]."""
+
+
+class Environment(Protocol):
+    """Anything that an agent can act in."""
+
+    def observe(self, requests: Sequence[tuple[Task, str, str]]) -> list[Observation]:
+        """One observation per (task, kind of action, content); a batch, so that slow tools are asked once.
+
+        Raises UserError for a kind of action that this environment does not know.
+        """
+        ...
+
+    def score(self, task: Task, answer: str) -> Outcome:
+        """Worth of the final answer; "" where the trajectory ended without one."""
+        ...

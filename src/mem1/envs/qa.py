@@ -1,0 +1,101 @@
+"""Questions answered by searching: a search action returns passages, the answer is scored by exact match and F1.
+
+env = QAEnvironment({"world-7": bm25}, top_k=2, style="titled")
+env.observe([(task, "search", "capital of Norway")])[0].text
+-> "Doc 1 (Title: Oslo) Oslo is the capital of Norway.\\nDoc 2 (Title: Bergen) Bergen is a city in Norway."
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal, get_args
+
+from mem1.envs.base import Observation, Outcome
+from mem1.errors import UserError
+from mem1.protocol import SEARCH
+from mem1.records import Passage, Task
+from mem1.retrieval.base import RetrievalFailed, Retriever
+from mem1.scoring import score_answers
+
+Style = Literal["titled", "bare"]
+"""How a passage is shown: "Doc 1 (Title: Oslo) text", or the text alone."""
+
+NOTHING_FOUND = "No passage was found."
+"""Shown where a search returns no passage."""
+
+
+@dataclass(frozen=True, slots=True)
+class QAEnvironment:
+    """Searches the collection that each task names."""
+
+    retrievers: Mapping[str, Retriever]
+    """Name of a collection (`Task.corpus`) -> its search engine."""
+    _: KW_ONLY
+    top_k: int = 3
+    """Passages shown per search."""
+    passage_words: int | None = None
+    """Words of each passage that are shown, its title not counted; None: all."""
+    style: Style = "titled"
+    reward: Callable[[Task, str], float] | None = None
+    """Your own reward of (task, answer); None: the number of answers that match exactly."""
+
+    def __post_init__(self) -> None:
+        if self.top_k < 1:
+            raise UserError(f"top_k must be at least 1, not {self.top_k}")
+        if self.passage_words is not None and self.passage_words < 1:
+            raise UserError(f"passage_words must be at least 1, or None for all words, not {self.passage_words}")
+        if self.style not in get_args(Style):
+            raise UserError(f"unknown style of passages {self.style!r}; known: {', '.join(get_args(Style))}")
+
+    def observe(self, requests: Sequence[tuple[Task, str, str]]) -> list[Observation]:
+        """One observation per (task, "search", query); one call of the search engine per collection.
+
+        Raises UserError for another kind of action and for a collection without a search engine.
+        """
+        positions: defaultdict[str, list[int]] = defaultdict(list)
+        for position, (task, kind, _) in enumerate(requests):
+            self._check(task, kind)
+            positions[task.corpus].append(position)
+        observations: dict[int, Observation] = {}
+        for corpus, members in positions.items():
+            found = self._search(corpus, [requests[i][2] for i in members])
+            observations.update(zip(members, found, strict=True))
+        return [observations[i] for i in range(len(requests))]
+
+    def score(self, task: Task, answer: str) -> Outcome:
+        """Exact match and F1 per question, and the reward. Raises ValueError where the reward is not a number."""
+        scores = score_answers(answer, [q.answers for q in task.questions])
+        reward = float(sum(scores.em)) if self.reward is None else float(self.reward(task, answer))
+        if not math.isfinite(reward):
+            raise ValueError(f"the reward of task {task.id!r} for the answer {answer!r} is {reward}, not a number")
+        return Outcome(reward=reward, em=tuple(scores.em), f1=tuple(scores.f1))
+
+    def _check(self, task: Task, kind: str) -> None:
+        if kind != SEARCH:
+            raise UserError(f"task {task.id!r}: this environment has no action {kind!r}; it has: {SEARCH}")
+        if task.corpus not in self.retrievers:
+            known = ", ".join(map(repr, self.retrievers)) or "none"
+            raise UserError(
+                f"task {task.id!r} searches {task.corpus!r}, which has no search engine; there are: {known}"
+            )
+
+    def _search(self, corpus: str, queries: Sequence[str]) -> list[Observation]:
+        try:
+            results = self.retrievers[corpus].search(queries, self.top_k)
+        except RetrievalFailed as error:
+            return [Observation(text="", failed=str(error) or "the search engine did not answer")] * len(queries)
+        return [Observation(text=self._show([passage for passage, _ in result])) for result in results]
+
+    def _show(self, passages: Sequence[Passage]) -> str:
+        return "\n".join(self._line(n, p) for n, p in enumerate(passages, start=1)) or NOTHING_FOUND
+
+    def _line(self, number: int, passage: Passage) -> str:
+        # white space is folded: a line end inside a passage could pass for the start of another one
+        text = " ".join(passage.text.split()[: self.passage_words])
+        if self.style == "bare":
+            return text
+        title = " ".join(passage.title.split())
+        return f"Doc {number} (Title: {title}) {text}" if title else f"Doc {number} {text}"

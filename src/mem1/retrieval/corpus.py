@@ -1,0 +1,124 @@
+"""A corpus of passages in a JSONL file, plain or gzipped, and its index, built once and kept.
+
+{"id": "p0", "title": "Oslo", "text": "Oslo is the capital of Norway."}        our own form
+{"id": "0", "contents": "\\"Oslo\\"\\nOslo is the capital of Norway."}             Search-R1's
+
+open_bm25("corpus.jsonl.gz")      first time: builds, and keeps the index under ~/.cache/mem1
+                                  afterwards: opens it memory-mapped
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mem1.errors import UserError
+from mem1.jsonl import read_objects
+from mem1.records import Passage
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mem1.retrieval.bm25 import BM25
+
+CACHE_VARIABLE = "MEM1_CACHE"
+"""Environment variable that names the cache folder; without it ~/.cache/mem1."""
+_CHUNK_BYTES = 1 << 20
+
+
+def read_passages(path: str | os.PathLike[str]) -> list[Passage]:
+    """Every passage of the file, in its order.
+
+    Raises UserError, with file and line, for a missing or cut file, a passage without id or text, or an id that
+    stands twice.
+    """
+    passages: list[Passage] = []
+    line_of: dict[str, int] = {}
+    for line, record in read_objects(path):
+        try:
+            passage = _passage(record)
+        except ValueError as error:
+            raise UserError(f"{path}:{line}: {error}") from error
+        if passage.id in line_of:
+            raise UserError(f"{path}:{line}: passage id {passage.id!r} stands on line {line_of[passage.id]} already")
+        line_of[passage.id] = line
+        passages.append(passage)
+    if not passages:
+        raise UserError(f"{path} holds no passage; each line must be an object with id, title and text")
+    return passages
+
+
+def _passage(record: Mapping[str, Any]) -> Passage:
+    """Raises ValueError saying what is missing."""
+    identifier = record.get("id")
+    if isinstance(identifier, bool) or not isinstance(identifier, (str, int)) or identifier == "":
+        raise ValueError("a passage needs an id, a string or a whole number")
+    fields = record
+    if "text" not in record and isinstance(record.get("contents"), str):
+        title, newline, text = record["contents"].partition("\n")
+        fields = {"title": title.strip().strip('"'), "text": text} if newline else {"text": title}
+    title, text = fields.get("title") or "", fields.get("text")
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"passage {identifier!r} has no text; give it as text, or title and text as contents")
+    if not isinstance(title, str):
+        raise ValueError(f"the title of passage {identifier!r} is not a string")
+    return Passage(str(identifier), title, text)
+
+
+def open_bm25(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | None = None) -> BM25:
+    """The BM25 index of a corpus file, from the cache where the same content was indexed before.
+
+    The cache is `cache_dir`, else $MEM1_CACHE, else ~/.cache/mem1; an index is known there by the SHA-256 of the
+    corpus file. A damaged one is built anew. What is built, and where, is said on stderr. Raises UserError for a
+    faulty corpus and where the index cannot be written; a half-written index is never used.
+    """
+    from rich.console import Console
+
+    from mem1.retrieval.bm25 import BM25
+
+    console = Console(stderr=True, highlight=False, markup=False)
+    folder = _cache_folder(cache_dir) / f"bm25-{_sha256(corpus_path)[:32]}"
+    if folder.exists():
+        try:
+            return BM25.load(folder)
+        except UserError as error:
+            console.print(f"{error}; building it anew")
+            shutil.rmtree(folder, ignore_errors=True)
+    _build(corpus_path, folder, console)
+    return BM25.load(folder)
+
+
+def _build(corpus_path: str | os.PathLike[str], folder: Path, console: Console) -> None:
+    from mem1.retrieval.bm25 import BM25
+
+    start = time.perf_counter()
+    with console.status(f"Indexing {corpus_path} (once)"):
+        passages = read_passages(corpus_path)
+        BM25.build(passages).save(folder)
+    seconds = time.perf_counter() - start
+    console.print(f"Indexed {len(passages):,} passages of {corpus_path} in {seconds:.1f} s; kept in {folder}")
+
+
+def _cache_folder(cache_dir: str | os.PathLike[str] | None) -> Path:
+    if cache_dir is not None:
+        return Path(cache_dir)
+    from_environment = os.environ.get(CACHE_VARIABLE)
+    return Path(from_environment) if from_environment else Path.home() / ".cache" / "mem1"
+
+
+def _sha256(path: str | os.PathLike[str]) -> str:
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
+    except FileNotFoundError as error:
+        raise UserError(f"no corpus file {path}; check the path") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    return digest.hexdigest()

@@ -1,0 +1,175 @@
+"""The loop: context policy x environment x engine -> Trajectory.
+
+All attempts advance together, one turn a round, so that engine and retriever work on batches:
+
+    contexts of the open attempts -> engine -> parse -> environment -> next contexts -> ...
+
+Everything that can go wrong with an attempt is recorded as its ending; nothing is raised for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from mem1.configuration import Config
+from mem1.contexts import ContextPolicy, next_context
+from mem1.engines.base import Completion, Engine, Sampling
+from mem1.engines.codec import Codec
+from mem1.envs.base import Environment
+from mem1.protocol import ANSWER, MALFORMED, PAPER, Tags, observation, parse
+from mem1.records import Ended, Task, Trajectory, Turn
+
+
+class Budget(Config):
+    """Tokens that an attempt may use; they grow with the number of objectives N, as the answer list does."""
+
+    completion_per_objective: int = 8
+    completion_extra: int = 32
+    """A completion has at most `completion_per_objective * N + completion_extra` tokens."""
+    context: int = 4096
+    """Largest context plus completion budget; an attempt that would pass it ends with `out_of_tokens`."""
+    force_answer: bool = True
+    """Open the answer tag at the end of the last turn's context, so that the attempt must answer."""
+
+    def completion(self, objectives: int) -> int:
+        """Token budget of one completion."""
+        return self.completion_per_objective * objectives + self.completion_extra
+
+
+@dataclass
+class _Attempt:
+    """One trajectory in the making; the only mutable thing here."""
+
+    task: Task
+    prompt_ids: tuple[int, ...]
+    turns: list[Turn] = field(default_factory=list)
+    ended: Ended | None = None
+    detail: str = ""
+    answer: str = ""
+
+    @property
+    def turns_left(self) -> int:
+        return self.task.turn_limit - len(self.turns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout:
+    """What stays the same over many rollouts; call it with tasks."""
+
+    engine: Engine
+    codec: Codec
+    environment: Environment
+    context: ContextPolicy
+    tags: Tags = PAPER
+    budget: Budget = Budget()
+
+    def __call__(
+        self,
+        tasks: Sequence[Task],
+        *,
+        sampling: Sampling,
+        weights_version: int = 0,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[Trajectory]:
+        """One trajectory a task, in order (give a task G times for a group of G), scored.
+
+        `progress` is called after each round with (attempts finished, attempts).
+        """
+        started = time.perf_counter()
+        prompts = {task.prompt: self.codec.encode(task.prompt) for task in tasks}
+        attempts = [_Attempt(task, prompts[task.prompt]) for task in tasks]
+        round_number = 0
+        while open_attempts := [a for a in attempts if a.ended is None]:
+            seed = sampling.seed * 1_000_003 + round_number
+            self._round(open_attempts, replace(sampling, seed=seed), weights_version)
+            round_number += 1
+            if progress is not None:
+                progress(sum(a.ended is not None for a in attempts), len(attempts))
+        seconds = time.perf_counter() - started
+        return [self._finish(attempt, seconds) for attempt in attempts]
+
+    def _round(self, attempts: Sequence[_Attempt], sampling: Sampling, version: int) -> None:
+        """One turn of every open attempt."""
+        ready, contexts = [], []
+        for attempt in attempts:
+            context = next_context(self.context, attempt.prompt_ids, attempt.turns)
+            forced = self.budget.force_answer and attempt.turns_left == 1
+            ids = context.ids + (self._answer_opening if forced else ())
+            if len(ids) + self.budget.completion(attempt.task.objectives) > self.budget.context:
+                attempt.ended = Ended.OUT_OF_TOKENS
+                attempt.detail = f"a context of {len(ids)} tokens leaves no room within {self.budget.context}"
+                continue
+            ready.append(attempt)
+            contexts.append((ids, context.spans, forced))
+        if not ready:
+            return
+        budgets = [self.budget.completion(a.task.objectives) for a in ready]
+        completions = self.engine.complete([ids for ids, _, _ in contexts], max_tokens=budgets, sampling=sampling)
+        for attempt, (ids, spans, forced), completion in zip(ready, contexts, completions, strict=True):
+            attempt.turns.append(self._turn(ids, spans, forced, completion, version))
+            self._judge(attempt, completion)
+        self._observe([a for a in ready if a.ended is None])
+
+    @property
+    def _answer_opening(self) -> tuple[int, ...]:
+        return self.codec.encode(f"<{self.tags.action_tags[ANSWER]}>")
+
+    def _turn(self, ids: tuple[int, ...], spans: dict, forced: bool, completion: Completion, version: int) -> Turn:
+        text = self.codec.decode(completion.token_ids)
+        opening = f"<{self.tags.action_tags[ANSWER]}>" if forced else ""
+        parsed = parse(opening + text, self.tags)
+        in_text = {r: (max(a - len(opening), 0), b - len(opening)) for r, (a, b) in parsed.spans.items()}
+        return Turn(
+            context_ids=ids,
+            completion_ids=completion.token_ids,
+            logprobs=completion.logprobs,
+            text=text,
+            state=parsed.state,
+            action=parsed.kind,
+            content=parsed.error or parsed.content,
+            forced=forced,
+            context_spans=dict(spans),
+            completion_spans=self.codec.token_spans(completion.token_ids, in_text),
+            weights_version=version,
+        )
+
+    def _judge(self, attempt: _Attempt, completion: Completion) -> None:
+        """Decide whether the turn just made ends the attempt."""
+        turn = attempt.turns[-1]
+        if turn.action == MALFORMED:
+            attempt.ended = Ended.BAD_TAGS if completion.stopped else Ended.OUT_OF_TOKENS
+            attempt.detail = turn.content
+        elif turn.action == ANSWER:
+            attempt.ended, attempt.answer = Ended.ANSWERED, turn.content
+        elif attempt.turns_left == 0:
+            attempt.ended = Ended.OUT_OF_TURNS
+
+    def _observe(self, attempts: Sequence[_Attempt]) -> None:
+        """Let the environment reply to every attempt that is still open."""
+        requests = [(a.task, a.turns[-1].action, a.turns[-1].content) for a in attempts]
+        for attempt, reply in zip(attempts, self.environment.observe(requests) if requests else [], strict=True):
+            if reply.failed is not None:
+                attempt.ended, attempt.detail = Ended.TOOL_FAILED, reply.failed
+                continue
+            inside, tagged = observation(reply.text, attempt.turns_left, self.tags)
+            attempt.turns[-1] = replace(
+                attempt.turns[-1], observation=inside, observation_ids=self.codec.encode(tagged)
+            )
+
+    def _finish(self, attempt: _Attempt, seconds: float) -> Trajectory:
+        assert attempt.ended is not None
+        outcome = self.environment.score(attempt.task, attempt.answer)
+        return Trajectory(
+            turns=tuple(attempt.turns),
+            task=attempt.task,
+            ended=attempt.ended,
+            detail=attempt.detail,
+            answer=attempt.answer,
+            reward=outcome.reward,
+            em=outcome.em,
+            f1=outcome.f1,
+            context=self.context.name,
+            seconds=seconds,
+        )

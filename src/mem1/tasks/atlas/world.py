@@ -1,0 +1,125 @@
+"""Atlas: invented worlds of people, cities, companies and books, with passages and questions.
+
+    Velan Toris is a person . The birthplace of Velan Toris is Moru Kest . The employer of Velan Toris is …
+    one hop:   What is the birthplace of Velan Toris ?                   -> Moru Kest
+    two hops:  Who is the mayor of the birthplace of Velan Toris ?       -> first the city, then its mayor
+
+A world is a pure function of its seed and its half (training or evaluation); no name occurs in both halves,
+so nothing about an evaluation world can be memorised in weights.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from mem1.errors import UserError
+from mem1.records import Passage, Question
+from mem1.tasks.atlas.names import Split, names
+
+KINDS: dict[str, int] = {"person": 4, "city": 2, "company": 2, "book": 2}
+"""Kind of entity -> its share of a world, in tenths."""
+
+RELATIONS: dict[str, dict[str, str]] = {
+    "person": {"birthplace": "city", "employer": "company"},
+    "city": {"mayor": "person", "twin": "city"},
+    "company": {"founder": "person", "seat": "city"},
+    "book": {"author": "person", "publisher": "company"},
+}
+"""Kind of the subject -> relation -> kind of the object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class World:
+    """Entities and facts; passages and questions are derived from them."""
+
+    name: str
+    entities: tuple[Entity, ...]
+    facts: dict[tuple[str, str], str]
+    """(subject's name, relation) -> object's name."""
+
+    def passages(self) -> list[Passage]:
+        """One short passage an entity, all its facts in it."""
+        return [
+            Passage(id=f"{self.name}-{i:05d}", title=e.name, text=self._describe(e))
+            for i, e in enumerate(self.entities)
+        ]
+
+    def questions(self, *, seed: int, hops: tuple[int, ...] = (1, 2)) -> Iterator[Question]:
+        """An endless stream of questions, `hops` in equal shares; the same for the same seed."""
+        rng = random.Random(f"{self.name}/questions/{seed}")
+        while True:
+            question = self._one_hop(rng) if rng.choice(hops) == 1 else self._two_hop(rng)
+            if question is not None:
+                yield question
+
+    @cached_property
+    def kind_of(self) -> dict[str, str]:
+        """Entity's name -> kind."""
+        return {e.name: e.kind for e in self.entities}
+
+    @cached_property
+    def _passage_id(self) -> dict[str, str]:
+        return {e.name: f"{self.name}-{i:05d}" for i, e in enumerate(self.entities)}
+
+    def _describe(self, entity: Entity) -> str:
+        facts = (f"The {r} of {entity.name} is {self.facts[entity.name, r]} ." for r in RELATIONS[entity.kind])
+        return f"{entity.name} is a {entity.kind} . " + " ".join(facts)
+
+    def _one_hop(self, rng: random.Random) -> Question:
+        start = rng.choice(self.entities)
+        relation = rng.choice(tuple(RELATIONS[start.kind]))
+        return self._question((relation,), start.name, self.facts[start.name, relation], (start.name,))
+
+    def _two_hop(self, rng: random.Random) -> Question | None:
+        start = rng.choice(self.entities)
+        first = rng.choice(tuple(RELATIONS[start.kind]))
+        bridge = self.facts[start.name, first]
+        second = rng.choice(tuple(RELATIONS[self.kind_of[bridge]]))
+        answer = self.facts[bridge, second]
+        if answer in (start.name, bridge) or first == second:
+            return None  # a loop, or a chain whose two searches read alike
+        return self._question((second, first), start.name, answer, (start.name, bridge))
+
+    def _question(self, relations: tuple[str, ...], start: str, answer: str, via: tuple[str, ...]) -> Question:
+        asks = "Who" if self.kind_of[answer] == "person" else "What"
+        chain = " of the ".join(relations)
+        return Question(
+            id=f"{self.name}:{'.'.join(relations)}:{start.replace(' ', '_')}",
+            text=f"{asks} is the {chain} of {start} ?",
+            answers=(answer,),
+            source=self.name,
+            hops=len(relations),
+            passage_ids=tuple(self._passage_id[name] for name in via),
+        )
+
+
+def make_world(seed: int, *, split: Split = "train", entities: int = 400) -> World:
+    """The world of this seed. Raises UserError where there are not enough names or too few entities."""
+    pool = names(split)
+    if not 20 <= entities <= len(pool):
+        raise UserError(f"a world of split {split!r} has 20 to {len(pool)} entities, not {entities}")
+    rng = random.Random(f"atlas/{split}/{seed}")
+    chosen = rng.sample(pool, entities)
+    kinds = [kind for kind, share in KINDS.items() for _ in range(share)]
+    members = tuple(Entity(name, kinds[i % len(kinds)]) for i, name in enumerate(chosen))
+    by_kind = {kind: [e.name for e in members if e.kind == kind] for kind in KINDS}
+    facts: dict[tuple[str, str], str] = {}
+    for entity in members:
+        for relation, kind in RELATIONS[entity.kind].items():
+            facts[entity.name, relation] = rng.choice([n for n in by_kind[kind] if n != entity.name])
+    return World(name=f"atlas-{split}-{seed}", entities=members, facts=facts)
+
+
+def question_words() -> list[str]:
+    """Every word, names apart, that Atlas's passages and questions use."""
+    relations = sorted({r for by_relation in RELATIONS.values() for r in by_relation})
+    return [*relations, *KINDS, "The", "the", "of", "is", "a", "Who", "What", ".", "?", ";"]

@@ -1,0 +1,125 @@
+"""N questions joined into one task (MEM1, arXiv 2506.15841, section 3.3).
+
+    compose(questions, objectives=2, count=3, seed=0, prompt="plain", tags=PAPER, turn_limit=TurnLimit())
+    -> three tasks "n2-seed0-0", "n2-seed0-1", "n2-seed0-2" of two questions each and 9 turns
+
+Task i depends on the questions, the seed and i only: the questions are shuffled, cut into tasks of N, and when they
+are used up (what does not fill a task is left over) shuffled anew.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+from pydantic import Field
+
+from mem1.configuration import Config
+from mem1.errors import UserError
+from mem1.protocol import Tags
+from mem1.records import Question, Task
+from mem1.scoring import normalize
+from mem1.tasks.prompts import render
+
+
+class TurnLimit(Config):
+    """The turns that a task may take, as a function of its number of questions.
+
+    TurnLimit().turns(2)  ->  9
+    """
+
+    per_objective: int = Field(default=3, ge=1)
+    """Turns for each question."""
+    extra: int = Field(default=3, ge=0)
+    """Turns on top of them, whatever the number of questions."""
+
+    def turns(self, objectives: int) -> int:
+        return self.per_objective * objectives + self.extra
+
+
+def compose(
+    questions: Sequence[Question],
+    *,
+    objectives: int,
+    count: int,
+    seed: int,
+    prompt: str,
+    tags: Tags,
+    turn_limit: TurnLimit,
+    corpus: str = "",
+    start: int = 0,
+) -> list[Task]:
+    """Tasks number `start` to `start + count - 1` of the endless sequence that `seed` fixes.
+
+    No task holds two questions whose texts are the same after normalisation. Raises UserError where there are fewer
+    than `objectives` different questions.
+    """
+    if objectives < 1 or count < 0 or start < 0:
+        raise UserError(f"objectives must be at least 1, count and start at least 0: {objectives}, {count}, {start}")
+    if objectives > len(questions):
+        raise UserError(
+            f"{objectives} objectives need {objectives} different questions, but there are {len(questions)}; "
+            "lower the number of objectives or add questions"
+        )
+    name = f"{corpus}-n{objectives}" if corpus else f"n{objectives}"
+    tasks: list[Task] = []
+    for index, drawn in zip(range(start, start + count), _draws(questions, objectives, seed, start), strict=False):
+        chosen = _without_repeats(drawn, questions, random.Random(f"replace {seed} {index}"))
+        task = Task(
+            id=f"{name}-seed{seed}-{index}",
+            questions=chosen,
+            prompt=render(prompt, chosen, tags),
+            turn_limit=turn_limit.turns(objectives),
+            corpus=corpus,
+            seed=random.Random(f"task {seed} {index}").getrandbits(31),
+        )
+        tasks.append(task)
+    return tasks
+
+
+def _draws(questions: Sequence[Question], objectives: int, seed: int, start: int) -> Iterator[list[Question]]:
+    """The draws from number `start` on, without end."""
+    per_shuffle = len(questions) // objectives
+    shuffles, offset = divmod(start, per_shuffle)
+    while True:
+        order = list(range(len(questions)))
+        random.Random(f"shuffle {seed} {shuffles}").shuffle(order)
+        for draw in range(offset, per_shuffle):
+            yield [questions[i] for i in order[draw * objectives : (draw + 1) * objectives]]
+        shuffles, offset = shuffles + 1, 0
+
+
+def _without_repeats(drawn: Sequence[Question], pool: Sequence[Question], rng: random.Random) -> tuple[Question, ...]:
+    """The draw, with each question that repeats an earlier one replaced by another of the pool."""
+    chosen: dict[str, Question] = {}
+    for question in drawn:
+        chosen.setdefault(_same(question), question)
+    if len(chosen) < len(drawn):
+        for i in rng.sample(range(len(pool)), len(pool)):
+            chosen.setdefault(_same(pool[i]), pool[i])
+            if len(chosen) == len(drawn):
+                break
+        else:
+            raise UserError(
+                f"{len(drawn)} objectives need {len(drawn)} different questions, but there are {len(chosen)} (texts "
+                "that differ only in case, articles or punctuation count once); lower the number of objectives"
+            )
+    return tuple(chosen.values())
+
+
+def check_disjoint(train: Sequence[Question], evaluation: Sequence[Question]) -> None:
+    """Raises UserError, with examples, where a question's text or id stands on both sides of a split."""
+    texts = {_same(q) for q in train}
+    ids = {q.id for q in train}
+    shared = [q for q in evaluation if q.id in ids or _same(q) in texts]
+    if shared:
+        examples = "; ".join(f"{q.id!r} ({q.text})" for q in shared[:3])
+        raise UserError(
+            f"{len(shared)} of {len(evaluation)} evaluation questions are also training questions, by text or id: "
+            f"{examples}; take them out of one side"
+        )
+
+
+def _same(question: Question) -> str:
+    """Key under which two questions count as the same; a text of nothing but punctuation stands for itself."""
+    return normalize(question.text) or question.text

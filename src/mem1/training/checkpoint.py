@@ -1,0 +1,207 @@
+"""Checkpoints: written whole or not at all, read back bit for bit, nothing pickled.
+
+    save_checkpoint(run / "checkpoints", 40, model, [muon, adamw], fingerprint=fingerprint(config))
+
+    checkpoints/checkpoint-000040/
+        model/                   config.json, model.safetensors: a transformers model folder of its own
+        optimizers.safetensors   tensors of the optimizers' states
+        state.json               step, fingerprint, extra, the rest of the optimizers' states
+        manifest.json            CRC-32 of each file above
+
+A checkpoint is written under a name that begins with a dot, forced to the disk and then renamed, so that a
+kill or a power cut at any moment leaves the one before or the new one, never half of one. One process writes
+to a folder.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
+
+from mem1.errors import UserError
+from mem1.training import manifest
+from mem1.training.files import explain_full_disk, sync
+from mem1.training.optimizer_state import decode, encode
+
+_NAME = re.compile(r"(?:\.old-)?checkpoint-(\d{6,})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What a checkpoint holds besides the states it has put back."""
+
+    step: int
+    """Optimiser steps done."""
+    extra: dict[str, Any]
+    """As given to `save_checkpoint`, after a round trip through JSON."""
+
+
+def save_checkpoint(
+    folder: str | Path,
+    step: int,
+    model: PreTrainedModel,
+    optimizers: Sequence[torch.optim.Optimizer],
+    *,
+    fingerprint: str,
+    extra: Mapping[str, Any] | None = None,
+    keep: int = 2,
+    tokenizer_files: Sequence[Path] = (),
+) -> Path:
+    """Write `checkpoint-<step>` into `folder`, remove all but the last `keep`, and return its path.
+
+    step                optimiser steps done
+    fingerprint         of the configuration; `load_checkpoint` insists on the same
+    extra               anything JSON can hold: counters, seeds, best scores
+    tokenizer_files     copied into the model's folder
+
+    A checkpoint of the same step is replaced. Raises UserError where the disk is full; the checkpoints that
+    were there before are then untouched.
+    """
+    if keep < 1:
+        raise ValueError(f"keep must be at least 1, not {keep}")
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    _sweep(folder)
+    target = folder / f"checkpoint-{step:06d}"
+    partial = folder / f".tmp-{target.name}"
+    header = {"step": step, "fingerprint": fingerprint, "extra": dict(extra or {})}
+    try:
+        with explain_full_disk(f"{target}", "the checkpoints before it are intact"):
+            _write_model(partial / "model", model, tokenizer_files)
+            _write_state(partial, header, optimizers)
+            manifest.seal(partial)
+            _put_in_place(partial, target)
+    except UserError:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    for old in _complete(folder)[:-keep]:
+        _remove(old)
+    return target
+
+
+def latest_checkpoint(folder: str | Path) -> Path | None:
+    """The complete checkpoint with the highest step; None where there is none or no such folder."""
+    return next(reversed(_complete(Path(folder))), None)
+
+
+def load_checkpoint(
+    path: str | Path,
+    model: PreTrainedModel,
+    optimizers: Sequence[torch.optim.Optimizer],
+    *,
+    fingerprint: str,
+) -> Checkpoint:
+    """Put the weights and the optimizers' states back, in place.
+
+    model, optimizers   made as those that were saved: same shapes, same order
+
+    Raises UserError where the folder is no checkpoint, is damaged, was written under another configuration,
+    or does not fit model and optimizers.
+    """
+    path = Path(path)
+    manifest.verify(path)
+    state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    if state["fingerprint"] != fingerprint:
+        raise UserError(
+            f"{path} was written under another configuration (fingerprint {state['fingerprint'][:12]}, "
+            f"now {fingerprint[:12]}); use the run's own config.toml, or start a new run with another --out"
+        )
+    names = [type(o).__name__ for o in optimizers]
+    if names != state["optimizer_names"]:
+        raise UserError(f"{path} holds the optimizers {state['optimizer_names']}, this run has {names}")
+    _load_weights(path, model)
+    tensors = load_file(path / "optimizers.safetensors")
+    for optimizer, encoded in zip(optimizers, state["optimizers"], strict=True):
+        try:
+            optimizer.load_state_dict(decode(encoded, tensors))
+        except ValueError as error:
+            raise UserError(f"{path} does not fit this run's {type(optimizer).__name__}: {error}") from error
+    return Checkpoint(step=state["step"], extra=state["extra"])
+
+
+def _write_model(folder: Path, model: PreTrainedModel, tokenizer_files: Sequence[Path]) -> None:
+    """The layout of `save_pretrained`, under the model's own parameter names and without its progress bar."""
+    folder.mkdir(parents=True)
+    config = copy.deepcopy(model.config)
+    config.architectures = [type(model).__name__]
+    config.dtype = model.dtype
+    config.save_pretrained(folder)
+    if model.can_generate() and model.generation_config is not None:
+        model.generation_config.save_pretrained(folder)
+    save_file(_without_ties(model.state_dict()), folder / "model.safetensors", metadata={"format": "pt"})
+    for file in tokenizer_files:
+        shutil.copyfile(file, folder / file.name)
+
+
+def _without_ties(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Of tensors that are one and the same in memory, the first name only."""
+    first: dict[tuple[int, torch.Size], str] = {}
+    for name, tensor in weights.items():
+        first.setdefault((tensor.data_ptr(), tensor.shape), name)
+    return {name: weights[name].contiguous() for name in first.values()}
+
+
+def _write_state(folder: Path, header: Mapping[str, Any], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    tensors: dict[str, torch.Tensor] = {}
+    encoded = [encode(o.state_dict(), tensors, str(i)) for i, o in enumerate(optimizers)]
+    names = [type(o).__name__ for o in optimizers]
+    save_file(tensors, folder / "optimizers.safetensors")
+    text = json.dumps({**header, "optimizer_names": names, "optimizers": encoded})
+    (folder / "state.json").write_text(text, encoding="utf-8")
+
+
+def _put_in_place(partial: Path, target: Path) -> None:
+    """A folder cannot be renamed over another: the old one steps aside first, under a name that still counts."""
+    if target.exists():
+        target.rename(target.with_name(f".old-{target.name}"))
+    partial.rename(target)
+    sync(target.parent)
+    _sweep(target.parent)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what a killed run has left: half-written checkpoints, and replaced ones whose successor is there."""
+    for path in folder.iterdir():
+        replaced = path.name.startswith(".old-") and path.with_name(path.name.removeprefix(".old-")).exists()
+        if replaced or path.name.startswith(".tmp-checkpoint-"):
+            shutil.rmtree(path)
+
+
+def _remove(checkpoint: Path) -> None:
+    """Renamed first, so that a kill in the middle leaves no half of a checkpoint under its name."""
+    doomed = checkpoint.with_name(f".tmp-{checkpoint.name.removeprefix('.old-')}")
+    checkpoint.rename(doomed)
+    shutil.rmtree(doomed)
+
+
+def _complete(folder: Path) -> list[Path]:
+    """Checkpoints in the order of their steps; of a replaced one and its successor, the successor comes last."""
+    paths = [p for p in folder.glob("*") if _NAME.fullmatch(p.name) and (p / manifest.NAME).is_file()]
+    return sorted(paths, key=lambda p: (int(p.name.rpartition("-")[2]), not p.name.startswith(".old-")))
+
+
+def _load_weights(path: Path, model: PreTrainedModel) -> None:
+    """Raises UserError, before anything is changed, where names, types or shapes differ."""
+    saved = load_file(path / "model" / "model.safetensors")
+    needed, found = _shapes(_without_ties(model.state_dict())), _shapes(saved)
+    if needed != found:
+        name = min(n for n in needed.keys() | found.keys() if needed.get(n) != found.get(n))
+        raise UserError(
+            f"{path} does not fit this run's model: {name} is {found.get(name)} there and {needed.get(name)} here"
+        )
+    # strict=False: tied weights are saved once, under their first name
+    model.load_state_dict(saved, strict=False)
+
+
+def _shapes(weights: Mapping[str, torch.Tensor]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in weights.items()}

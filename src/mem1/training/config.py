@@ -1,0 +1,117 @@
+"""What a recipe says: the policy, its tasks, and the stages that train it, one TOML an experiment.
+
+A recipe without a stage section skips that stage. Stages run in this order: recall, sft, rl.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from mem1.configuration import Config
+from mem1.envs.source import AtlasTasks, MultihopTasks
+from mem1.rollout import Budget
+from mem1.tasks.atlas import Laziness
+from mem1.training.model_config import ModelConfig
+from mem1.training.recall import Recall
+
+Tasks = Annotated[AtlasTasks | MultihopTasks, Field(discriminator="kind")]
+
+
+class Sft(Config):
+    """Supervised fine-tuning on demonstrations by a scripted expert."""
+
+    steps: int = Field(400, ge=1)
+    objectives: tuple[int, ...] = (1, 2, 3, 4)
+    """Numbers of objectives of the demonstrated tasks."""
+    tasks: int = Field(2000, ge=1)
+    """Demonstrated tasks for each number of objectives."""
+    laziness: Laziness = Laziness()
+    """Habits of Atlas's expert; of no effect on real questions, where the expert searches the question itself."""
+    tokens: int = Field(8192, ge=64)
+    """Tokens of a step."""
+    learning_rate: float = Field(0.02, gt=0)
+    """Of Muon, on matrices."""
+    adam_learning_rate: float = Field(3e-3, gt=0)
+    """Of AdamW, on everything else."""
+    warmup: int = Field(10, ge=0)
+    decay: float = Field(0.4, ge=0, le=1)
+    """Share of the steps, at the end, over which the learning rates fall to a twentieth."""
+
+
+class Phase(Config):
+    """Some steps of reinforcement learning on tasks of the same sizes."""
+
+    steps: int = Field(ge=1)
+    objectives: tuple[int, ...] = (2,)
+    """Numbers of objectives; the groups of a step take them in turn."""
+
+
+class Rl(Config):
+    """Reinforcement learning on the outcome: GRPO over the token tree."""
+
+    phases: tuple[Phase, ...]
+    groups: int = Field(12, ge=1)
+    """Tasks of a step."""
+    attempts: int = Field(8, ge=2)
+    """Attempts at each task (G)."""
+    temperature: float = Field(1.0, gt=0)
+    learning_rate: float = Field(3e-4, gt=0)
+    warmup: int = Field(5, ge=0)
+    clip_low: float = Field(0.2, gt=0)
+    clip_high: float = Field(0.2, gt=0)
+    max_grad_norm: float = Field(1.0, gt=0)
+    pack_tokens: int = Field(8192, ge=64)
+    """Tokens of a micro-batch; of no effect on the gradient."""
+    packed: bool = True
+    """False: one context a row, for models that cannot be packed exactly."""
+
+    @property
+    def steps(self) -> int:
+        return sum(phase.steps for phase in self.phases)
+
+    def objectives(self, step: int) -> tuple[int, ...]:
+        """Numbers of objectives at this step, counted from 0."""
+        for phase in self.phases:
+            if step < phase.steps:
+                return phase.objectives
+            step -= phase.steps
+        raise IndexError("past the last phase")
+
+
+class Evaluation(Config):
+    """What is measured, on the evaluation half of the tasks."""
+
+    objectives: tuple[int, ...] = (1, 2, 4, 8, 16)
+    tasks: int = Field(100, ge=1)
+    """Tasks for each number of objectives."""
+    temperature: float = Field(0.0, ge=0)
+    """0: greedy."""
+    seed: int = 0
+
+
+class TrainConfig(Config):
+    """A recipe."""
+
+    seed: int = 0
+    vocabulary: Literal["paper", "released"] = "paper"
+    """Tags of the protocol."""
+    context: str = "constant"
+    """Context policy: constant, fold(k), full or window(k)."""
+    model: ModelConfig = ModelConfig()
+    tasks: Tasks
+    budget: Budget = Budget()
+    recall: Recall | None = None
+    sft: Sft | None = None
+    rl: Rl | None = None
+    evaluation: Evaluation = Evaluation()
+    checkpoint_every: int = Field(20, ge=1)
+    """Steps between checkpoints."""
+    tensorboard: bool = True
+
+    @model_validator(mode="after")
+    def _something_to_do(self) -> TrainConfig:
+        if self.recall is None and self.sft is None and self.rl is None:
+            raise ValueError("a recipe needs at least one stage: [recall], [sft] or [rl]")
+        return self

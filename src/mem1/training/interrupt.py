@@ -1,0 +1,56 @@
+"""Ctrl-C between two steps instead of in the middle of one.
+
+with interruptible("finishing this step; press again to stop at once") as stop:
+    for step in range(steps):
+        train(step)
+        if stop.requested:
+            save_checkpoint(...)
+            break
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+
+@dataclass(slots=True)
+class Stop:
+    """Whether somebody asked for an end; looked at between steps."""
+
+    requested: bool = False
+
+
+@contextmanager
+def interruptible(notice: str = "") -> Iterator[Stop]:
+    """The first SIGINT or SIGTERM sets `stop.requested`; the second raises KeyboardInterrupt.
+
+    notice      printed to standard error at the first signal; empty: nothing
+
+    A signal that was ignored before (a job under nohup) stays ignored; outside the main thread, where Python
+    delivers no signals, nothing is caught. The former handlers come back at the end of the block.
+    """
+    stop = Stop()
+
+    def handle(_signum: int, _frame: FrameType | None) -> None:
+        if stop.requested:
+            raise KeyboardInterrupt
+        stop.requested = True
+        if notice:
+            # not print(): a signal may arrive inside a print of the main program
+            os.write(2, f"\n{notice}\n".encode())
+
+    main_thread = threading.current_thread() is threading.main_thread()
+    caught = [s for s in (signal.SIGINT, signal.SIGTERM) if main_thread and signal.getsignal(s) != signal.SIG_IGN]
+    former = {s: signal.signal(s, handle) for s in caught}
+    try:
+        yield stop
+    finally:
+        for signum, handler in former.items():
+            # None: installed by other than Python code, which cannot be put back
+            signal.signal(signum, signal.SIG_DFL if handler is None else handler)

@@ -1,0 +1,58 @@
+"""A list of a folder's files with their CRC-32, by which damage shows before anything is loaded.
+
+    manifest.json: {"format": 1, "crc32": {"model/model.safetensors": 3420012277, "state.json": 17750183, ...}}
+
+CRC-32 finds accidents (a cut file, a flipped bit), not forgery.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+
+from mem1.errors import UserError
+from mem1.training.files import sync
+
+NAME = "manifest.json"
+FORMAT = 1
+"""Version of the layout of a checkpoint."""
+
+
+def seal(folder: Path) -> None:
+    """Write the manifest and force the folder and everything in it to the disk."""
+    paths = sorted(folder.rglob("*"))
+    sums = {p.relative_to(folder).as_posix(): _crc32(p) for p in paths if p.is_file()}
+    manifest = folder / NAME
+    manifest.write_text(json.dumps({"format": FORMAT, "crc32": sums}, indent=1), encoding="utf-8")
+    for path in (*paths, manifest, folder):
+        sync(path)
+
+
+def verify(folder: Path) -> None:
+    """Raises UserError unless every file is there as it was written."""
+    instead = f"remove that folder to go on from the checkpoint before it in {folder.parent}, or start a new run"
+    try:
+        manifest = json.loads((folder / NAME).read_bytes())
+        form, sums = manifest["format"], dict(manifest["crc32"])
+    except OSError as error:
+        raise UserError(
+            f"{folder} is not a checkpoint of mem1: it has no readable {NAME}; "
+            "give a folder such as runs/quickstart/checkpoints/checkpoint-000040"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder} is damaged: {NAME} cannot be understood; {instead}") from error
+    if form != FORMAT:
+        raise UserError(f"{folder} has format {form!r}; this mem1 reads format {FORMAT}; use the mem1 that wrote it")
+    for name, crc in sums.items():
+        file = folder / name
+        if not file.is_file() or _crc32(file) != crc:
+            raise UserError(f"{folder} is damaged: {name} is missing or not as it was written; {instead}")
+
+
+def _crc32(path: Path) -> int:
+    crc = 0
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            crc = zlib.crc32(chunk, crc)
+    return crc

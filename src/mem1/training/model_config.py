@@ -1,0 +1,42 @@
+"""Which policy: the shipped one, a folder, or a new small one with a tokenizer of its own."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from mem1.configuration import Config
+
+
+class TinyModel(Config):
+    """Shape of a small Qwen2 made from nothing."""
+
+    hidden_size: int = Field(128, gt=0)
+    layers: int = Field(4, gt=0)
+    heads: int = Field(4, gt=0)
+    feed_forward: int = Field(384, gt=0)
+    max_positions: int = Field(8192, gt=0)
+    rope_theta: float = Field(10000.0, gt=0)
+    look_back: tuple[int, ...] = (1, 2)
+    """Distances at which heads of layers 0 and 1 look back, one head a distance; empty: none."""
+    look_back_strength: float = Field(3.0, gt=0)
+    """Scale of the biases; the attention scores grow with its square."""
+    tokenizer: Literal["atlas", "bpe"] = "atlas"
+    """atlas: a token a word of the invented worlds; bpe: byte-level, trained on the corpus of the tasks."""
+    vocab_size: int = Field(2000, ge=300)
+    """Tokens of a bpe tokenizer; atlas has its own number."""
+
+
+class ModelConfig(Config):
+    """Give `path`, or `new`, or neither for the shipped policy."""
+
+    path: str | None = None
+    """Folder of a transformers model with safetensors weights and tokenizer.json."""
+    new: TinyModel | None = None
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> ModelConfig:
+        if self.path is not None and self.new is not None:
+            raise ValueError("give model.path or model.new, not both")
+        return self

@@ -1,0 +1,78 @@
+"""Policies: load one from a folder (safetensors only), or make a small one from nothing.
+
+A small transformer does not learn to copy by itself in minutes. Two look-back heads make it: in layers 0
+and 1 the query and key *biases* of one head each for distances 1 and 2 are set so that, whatever the tokens,
+the head looks one or two tokens back. A score of biases alone depends on the distance d only,
+sum_i a_i cos(theta_i (d - d0)), which has its maximum at d = d0.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+
+from mem1.errors import UserError
+from mem1.training.model_config import TinyModel
+
+
+def new_model(config: TinyModel, *, vocab_size: int, seed: int) -> PreTrainedModel:
+    """A Qwen2 with random weights, tied embeddings and look-back heads; the same for the same seed."""
+    qwen = Qwen2Config(
+        vocab_size=vocab_size,
+        hidden_size=config.hidden_size,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        num_key_value_heads=config.heads,
+        intermediate_size=config.feed_forward,
+        max_position_embeddings=config.max_positions,
+        rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen2ForCausalLM(qwen)
+    for layer in model.model.layers[:2]:
+        for head, distance in enumerate(config.look_back):
+            _look_back(layer.self_attn, head, distance, config)
+    return model
+
+
+@torch.no_grad()
+def _look_back(attention: Any, head: int, distance: int, config: TinyModel) -> None:
+    """Set the biases of one head so that their score is largest `distance` tokens back."""
+    size = attention.head_dim
+    half = size // 2
+    theta = config.rope_theta ** (-torch.arange(half, dtype=torch.float64) * 2 / size)
+    rows = slice(head * size, (head + 1) * size)
+    strength = config.look_back_strength
+    key = torch.cat([torch.full((half,), strength), torch.zeros(half)])
+    # rotating the query by -theta * distance makes rotary scores peak at that distance
+    query = torch.cat([strength * torch.cos(-theta * distance), strength * torch.sin(-theta * distance)])
+    attention.k_proj.bias[rows] = key.to(attention.k_proj.bias.dtype)
+    attention.q_proj.bias[rows] = query.to(attention.q_proj.bias.dtype)
+
+
+def load_model(folder: Path, *, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """A transformers causal language model from a local folder, weights from safetensors only.
+
+    Raises UserError where the folder, its config or its weights are missing or unreadable.
+    """
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{folder} is not a model folder: config.json is missing; give the folder of a transformers model")
+    if not list(folder.glob("*.safetensors")):
+        raise UserError(f"{folder} has no *.safetensors file; mem1 loads weights from safetensors only")
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, config=config, dtype=dtype, local_files_only=True, use_safetensors=True
+        )
+    except (ValueError, OSError, KeyError, RuntimeError) as error:
+        raise UserError(f"cannot load the model in {folder}: {error}") from error
+    return model.eval()

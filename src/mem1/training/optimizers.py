@@ -1,0 +1,63 @@
+"""Optimisers and learning-rate schedules of the stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.optim import AdamW, Muon, Optimizer
+from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class Optimizers:
+    """One or more optimisers that step together."""
+
+    members: tuple[Optimizer, ...]
+    rates: tuple[float, ...]
+    """Full learning rate of each."""
+    parameters: tuple[torch.nn.Parameter, ...]
+
+    def step(self, *, scale: float, max_grad_norm: float = 1.0) -> float:
+        """Clip, step at `scale` times the full rates, clear gradients; returns the norm before clipping."""
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, max_grad_norm)
+        for optimizer, rate in zip(self.members, self.rates, strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = rate * scale
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return float(norm)
+
+
+def adamw(model: PreTrainedModel, rate: float) -> Optimizers:
+    """AdamW on everything, without weight decay."""
+    parameters = tuple(model.parameters())
+    return Optimizers((AdamW(parameters, lr=rate, betas=(0.9, 0.95), weight_decay=0.0),), (rate,), parameters)
+
+
+def muon(model: PreTrainedModel, rate: float, adam_rate: float) -> Optimizers:
+    """Muon (Jordan et al. 2024) on the matrices of the layers, AdamW on embeddings, norms and biases."""
+    embeddings = {id(model.get_input_embeddings().weight), id(model.get_output_embeddings().weight)}
+    matrices: list[torch.nn.Parameter] = []
+    others: list[torch.nn.Parameter] = []
+    for parameter in model.parameters():
+        is_matrix = parameter.ndim == 2 and id(parameter) not in embeddings
+        (matrices if is_matrix else others).append(parameter)
+    members = (
+        Muon(matrices, lr=rate, weight_decay=0.0),
+        AdamW(others, lr=adam_rate, betas=(0.9, 0.95), weight_decay=0.0),
+    )
+    return Optimizers(members, (rate, adam_rate), (*matrices, *others))
+
+
+def warmup(step: int, steps: int) -> float:
+    """Linear from 1/steps to 1; step counted from 0."""
+    return min(1.0, (step + 1) / steps) if steps else 1.0
+
+
+def warmup_decay(step: int, *, steps: int, warmup_steps: int, decay: float) -> float:
+    """Warm-up, then constant, then over the last `decay` share of the steps linearly down to a twentieth."""
+    left = (steps - step) / (decay * steps) if decay else 1.0
+    return warmup(step, warmup_steps) * min(1.0, max(0.05, left))
+
+

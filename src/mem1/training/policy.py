@@ -1,0 +1,76 @@
+"""A policy is a model with its tokenizer; here it is loaded, made or saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from transformers import PreTrainedModel
+
+from mem1.engines.codec import Codec
+from mem1.envs.source import MultihopTasks
+from mem1.errors import UserError
+from mem1.protocol import Tags
+from mem1.retrieval.corpus import read_passages
+from mem1.training.config import TrainConfig
+from mem1.training.model_config import TinyModel
+from mem1.training.models import load_model, new_model
+from mem1.training.tokenizers import atlas_tokenizer, bpe_tokenizer
+
+SHIPPED = "shipped"
+_BPE_PASSAGES = 5000
+"""Passages that a bpe tokenizer is trained on."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Weights and tokenizer."""
+
+    model: PreTrainedModel
+    codec: Codec
+
+    def save(self, folder: Path) -> None:
+        """A transformers folder: config.json, model.safetensors, tokenizer.json."""
+        self.model.save_pretrained(folder)
+        self.codec.tokenizer.save(str(Path(folder) / "tokenizer.json"))
+
+
+def shipped_folder() -> Path:
+    """The folder of the policy that comes with the package."""
+    return Path(str(resources.files("mem1"))) / "assets" / "atlas-warm-start"
+
+
+def load_policy(path: str | Path) -> Policy:
+    """A policy from a folder, or the shipped one for the name "shipped"."""
+    folder = shipped_folder() if str(path) == SHIPPED else Path(path)
+    policy = Policy(load_model(folder), Codec.load(folder))
+    rows = policy.model.get_input_embeddings().weight.shape[0]
+    if policy.codec.vocab_size > rows:
+        raise UserError(
+            f"{folder}: the tokenizer has {policy.codec.vocab_size} tokens but the model only {rows}; "
+            "they do not belong together"
+        )
+    return policy
+
+
+def make_policy(config: TrainConfig, tags: Tags) -> Policy:
+    """The policy that a recipe starts from; a new one is the same for the same seed."""
+    if config.model.new is None:
+        return load_policy(config.model.path or SHIPPED)
+    codec = _new_codec(config, config.model.new, tags)
+    return Policy(new_model(config.model.new, vocab_size=codec.vocab_size, seed=config.seed), codec)
+
+
+def _new_codec(config: TrainConfig, new: TinyModel, tags: Tags) -> Codec:
+    if new.tokenizer == "atlas":
+        return Codec(atlas_tokenizer(tags))
+    if not isinstance(config.tasks, MultihopTasks):
+        raise UserError("model.new.tokenizer = 'bpe' is trained on a corpus; tasks.kind must be 'multihop'")
+    return Codec(bpe_tokenizer(_texts(config.tasks.corpus), vocab_size=new.vocab_size, tags=tags))
+
+
+def _texts(corpus: str) -> Iterable[str]:
+    for passage in read_passages(corpus)[:_BPE_PASSAGES]:
+        yield f"{passage.title} {passage.text}"

@@ -1,0 +1,60 @@
+"""Associative recall on random tokens: the exercise that gives a small transformer its copying heads.
+
+    a b X Y  c d Z W  |  c d -> Z W  a b -> X Y
+
+K pairs of a two-token key and a two-token value, then the same pairs in another order; only the values of
+the second half are predicted. Nothing about any task is in it.
+"""
+
+from __future__ import annotations
+
+import random
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from mem1.configuration import Config
+
+FIRST_TOKEN = 2
+"""Padding and the unknown token do not take part."""
+
+
+class Recall(Config):
+    """How much to exercise."""
+
+    steps: int = Field(150, ge=1)
+    tokens: int = Field(8192, ge=64)
+    """Tokens of a step."""
+    pairs: tuple[int, ...] = (4, 8, 16, 32)
+    """Pairs of a sequence; drawn anew for each step."""
+    learning_rate: float = Field(0.02, gt=0)
+    """Of Muon, on matrices."""
+    adam_learning_rate: float = Field(3e-3, gt=0)
+    """Of AdamW, on everything else."""
+    warmup: int = Field(10, ge=0)
+
+
+def recall_batch(config: Recall, vocab_size: int, *, seed: int) -> tuple[Tensor, Tensor]:
+    """Sequences (B, 8K) and, of the same shape, which tokens are to be predicted."""
+    pairs = random.Random(f"recall/{seed}").choice(config.pairs)
+    generator = torch.Generator().manual_seed(seed)
+    rows = max(1, config.tokens // (8 * pairs))
+    shown_BK4 = torch.randint(FIRST_TOKEN, vocab_size, (rows, pairs, 4), generator=generator)
+    order_BK = torch.rand(rows, pairs, generator=generator).argsort(dim=1)
+    asked_BK4 = shown_BK4.gather(1, order_BK[:, :, None].expand(-1, -1, 4))
+    ids_BT = torch.cat([shown_BK4.flatten(1), asked_BK4.flatten(1)], dim=1)
+    predicted_BT = torch.zeros_like(ids_BT, dtype=torch.bool)
+    predicted_BT[:, 4 * pairs :] = torch.tensor([False, False, True, True]).repeat(pairs)
+    return ids_BT, predicted_BT
+
+
+def recall_loss(model: PreTrainedModel, ids_BT: Tensor, predicted_BT: Tensor) -> tuple[Tensor, float]:
+    """Mean cross-entropy of the tokens to predict, and the share of them that is right."""
+    hidden_BTD = model.get_decoder()(input_ids=ids_BT, use_cache=False).last_hidden_state
+    at_BT = predicted_BT[:, 1:]
+    logits_MV = model.get_output_embeddings()(hidden_BTD[:, :-1][at_BT]).float()
+    targets_M = ids_BT[:, 1:][at_BT]
+    right = float((logits_MV.argmax(-1) == targets_M).float().mean())
+    return torch.nn.functional.cross_entropy(logits_MV, targets_M), right

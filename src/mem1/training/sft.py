@@ -1,0 +1,139 @@
+"""Supervised stages: the recall exercise, and fine-tuning on demonstrations of a scripted expert."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from mem1.algorithms.likelihood import negative_log_likelihood
+from mem1.engines.base import Sampling
+from mem1.engines.scripted import ScriptedEngine
+from mem1.envs.source import AtlasTasks, TaskSource
+from mem1.packing import pack
+from mem1.protocol import Tags
+from mem1.records import Task, Trajectory
+from mem1.rollout import Rollout
+from mem1.tasks.atlas import Expert
+from mem1.tasks.gold import GoldExpert
+from mem1.training.config import Sft, TrainConfig
+from mem1.training.logprobs import flat_logprobs
+from mem1.training.optimizers import Optimizers, muon, warmup, warmup_decay
+from mem1.training.policy import Policy
+from mem1.training.recall import Recall, recall_batch, recall_loss
+
+Metrics = Mapping[str, float | Mapping[str, float] | None]
+
+
+@dataclass
+class RecallStage:
+    """Associative recall on random tokens; step i is a pure function of the weights, the seed and i."""
+
+    policy: Policy
+    config: Recall
+    seed: int
+    name: str = "recall"
+
+    def __post_init__(self) -> None:
+        self.optimizers = muon(self.policy.model, self.config.learning_rate, self.config.adam_learning_rate)
+
+    @property
+    def steps(self) -> int:
+        return self.config.steps
+
+    def step(self, index: int) -> Metrics:
+        """One optimiser step."""
+        seed = self.seed * 1_000_003 + index
+        ids_BT, predicted_BT = recall_batch(self.config, self.policy.codec.vocab_size, seed=seed)
+        loss, right = recall_loss(self.policy.model, ids_BT, predicted_BT)
+        loss.backward()
+        norm = self.optimizers.step(scale=warmup(index, self.config.warmup))
+        return {"loss": loss.item(), "token_accuracy": right, "grad_norm": norm}
+
+
+@dataclass
+class SftStage:
+    """Maximum likelihood of demonstrated completions, over the token tree."""
+
+    policy: Policy
+    config: Sft
+    demonstrations: Callable[[], Sequence[Trajectory]]
+    """Called once, when the stage begins."""
+    seed: int
+    name: str = "sft"
+
+    def __post_init__(self) -> None:
+        self.optimizers: Optimizers = muon(
+            self.policy.model, self.config.learning_rate, self.config.adam_learning_rate
+        )
+
+    @property
+    def steps(self) -> int:
+        return self.config.steps
+
+    @cached_property
+    def _batches(self) -> list[list[Trajectory]]:
+        """One batch a step: epochs over the demonstrations, each in its own seeded order."""
+        demonstrations = self.demonstrations()
+        batches: list[list[Trajectory]] = []
+        epoch = 0
+        while len(batches) < self.steps:
+            order = random.Random(f"{self.seed}/sft/{epoch}").sample(range(len(demonstrations)), len(demonstrations))
+            batches += _cut([demonstrations[i] for i in order], self.config.tokens)
+            epoch += 1
+        return batches
+
+    def step(self, index: int) -> Metrics:
+        """One optimiser step on `config.tokens` tokens of demonstrations."""
+        tree = pack(self._batches[index])
+        logprobs_M = flat_logprobs(self.policy.model, tree)
+        loss = negative_log_likelihood(logprobs_M, denominator=len(logprobs_M))
+        loss.backward()
+        scale = warmup_decay(
+            index, steps=self.steps, warmup_steps=self.config.warmup, decay=self.config.decay
+        )
+        norm = self.optimizers.step(scale=scale)
+        return {"loss": loss.item(), "grad_norm": norm, "tokens": float(len(tree))}
+
+
+def _cut(trajectories: Sequence[Trajectory], tokens: int) -> Iterator[list[Trajectory]]:
+    """Whole trajectories, `tokens` of them at most in a batch unless one alone has more."""
+    batch: list[Trajectory] = []
+    size = 0
+    for trajectory in trajectories:
+        length = sum(turn.num_tokens for turn in trajectory.turns)
+        if batch and size + length > tokens:
+            yield batch
+            batch, size = [], 0
+        batch.append(trajectory)
+        size += length
+    if batch:
+        yield batch
+
+
+def demonstrate(config: TrainConfig, rollout: Rollout, source: TaskSource, tags: Tags) -> list[Trajectory]:
+    """Trajectories of the scripted expert under the recipe's own context policy."""
+    assert config.sft is not None
+    tasks = [
+        task
+        for objectives in config.sft.objectives
+        for task in source.tasks(objectives=objectives, count=config.sft.tasks, seed=config.seed + 17)
+    ]
+    expert = _expert(config, tasks, tags)
+    scripted = Rollout(
+        engine=ScriptedEngine(rollout.codec, expert),
+        codec=rollout.codec,
+        environment=rollout.environment,
+        context=rollout.context,
+        tags=tags,
+        budget=rollout.budget,
+    )
+    return scripted(tasks, sampling=Sampling(seed=config.seed))
+
+
+def _expert(config: TrainConfig, tasks: Sequence[Task], tags: Tags) -> Callable[[str], str]:
+    assert config.sft is not None
+    if isinstance(config.tasks, AtlasTasks):
+        return Expert(tags=tags, laziness=config.sft.laziness, seed=config.seed)
+    return GoldExpert(tags, tasks)

@@ -1,0 +1,61 @@
+"""Tokenizers of our own: whole words for Atlas, byte-level BPE for any other text.
+
+In both, every tag of the protocol and both hint brackets are single added tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from mem1.protocol import Tags
+from mem1.tasks.atlas.names import FIRST_WORDS, LAST_WORDS
+from mem1.tasks.atlas.world import question_words
+
+MAX_LABEL = 40
+"""Largest N whose questions all have a label token of their own (Q1 … Q40)."""
+MAX_NUMBER = 129
+"""Largest number of turns with a token of its own."""
+UNKNOWN = "[UNK]"
+PAD = "[PAD]"
+_REPLY_WORDS = ("No", "passage", "was", "found")
+_HINT_WORDS = ("You", "have", "turn", "turns", "left", "must", "answer", "now")
+
+
+def atlas_tokenizer(tags: Tags) -> Tokenizer:
+    """One token a word of Atlas: names' first and last words, relations, labels, numbers, tags."""
+    words = [
+        *question_words(),
+        *_HINT_WORDS,
+        *_REPLY_WORDS,
+        *("done", "unknown"),
+        *(f"Q{i}" for i in range(1, MAX_LABEL + 1)),
+        *(str(i) for i in range(MAX_NUMBER + 1)),
+        *FIRST_WORDS,
+        *LAST_WORDS,
+    ]
+    vocabulary = {word: i for i, word in enumerate([PAD, UNKNOWN, *dict.fromkeys(words)])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t in (PAD, UNKNOWN, *tags.special_tokens)])
+    return tokenizer
+
+
+def bpe_tokenizer(texts: Iterable[str], *, vocab_size: int, tags: Tags) -> Tokenizer:
+    """Byte-level BPE trained on `texts`; any text can be encoded and decoded without loss.
+
+    `vocab_size` counts the 256 bytes and the tags; 256 plus the number of tags gives a plain byte tokenizer.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    specials = [AddedToken(t, normalized=False) for t in (PAD, *tags.special_tokens)]
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=specials,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer

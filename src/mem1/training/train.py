@@ -1,0 +1,193 @@
+"""One run from a recipe: stages in order, metrics and checkpoints on the way, exact resume.
+
+The state of a run is its weights, its optimisers and two numbers (stage, step in the stage); everything else
+is a function of the seed and the step. A run killed at any moment goes on from its last checkpoint and
+writes the same metrics as an unbroken one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from mem1.contexts import context_policy
+from mem1.engines.local import LocalEngine
+from mem1.envs.source import TaskSource
+from mem1.packing import check_packable
+from mem1.protocol import Tags, vocabulary
+from mem1.rollout import Rollout
+from mem1.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
+from mem1.training.config import TrainConfig
+from mem1.training.interrupt import interruptible
+from mem1.training.metrics_log import MetricsLog
+from mem1.training.optimizers import Optimizers
+from mem1.training.policy import Policy, make_policy
+from mem1.training.rl import RlStage
+from mem1.training.runs import RunFolder
+from mem1.training.sft import Metrics, RecallStage, SftStage, demonstrate
+
+NOT_FINGERPRINTED = ("evaluation", "checkpoint_every", "tensorboard")
+"""Settings that may differ on resume: they do not change what is trained."""
+
+
+class Stage(Protocol):
+    """A part of a run with optimisers of its own."""
+
+    name: str
+    optimizers: Optimizers
+
+    @property
+    def steps(self) -> int: ...
+
+    def step(self, index: int) -> Metrics:
+        """One optimiser step, counted from 0; returns what to log."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Told after every step."""
+
+    stage: str
+    step: int
+    """Steps done of the stage."""
+    steps: int
+    """Steps of the stage."""
+    metrics: Metrics
+    seconds: float
+    """Of this step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """How a run came to its end."""
+
+    policy: Policy
+    complete: bool
+    """False: stopped on request; a checkpoint was written and `--resume` goes on."""
+
+
+def make_rollout(config: TrainConfig, policy: Policy, source: TaskSource, tags: Tags) -> Rollout:
+    """The rollout of a recipe with this policy."""
+    return Rollout(
+        engine=LocalEngine(policy.model, policy.codec, tags.stop_strings),
+        codec=policy.codec,
+        environment=source.environment,
+        context=context_policy(config.context),
+        tags=tags,
+        budget=config.budget,
+    )
+
+
+def make_stages(config: TrainConfig, policy: Policy) -> list[Callable[[], Stage]]:
+    """Makers of the recipe's stages in order; a stage is made when it begins."""
+    tags = vocabulary(config.vocabulary)
+    source = config.tasks.source("train", tags)
+    recall, sft, rl = config.recall, config.sft, config.rl
+    stages: list[Callable[[], Stage]] = []
+    if recall is not None:
+        stages.append(lambda: RecallStage(policy, recall, config.seed))
+    if sft is not None:
+        stages.append(
+            lambda: SftStage(
+                policy,
+                sft,
+                lambda: demonstrate(config, make_rollout(config, policy, source, tags), source, tags),
+                config.seed,
+            )
+        )
+    if rl is not None:
+        stages.append(
+            lambda: RlStage(policy, rl, make_rollout(config, policy, source, tags), source, config.seed)
+        )
+    return stages
+
+
+def train(
+    config: TrainConfig,
+    out: Path,
+    *,
+    command: Sequence[str],
+    resume: bool = False,
+    on_step: Callable[[Progress], None] | None = None,
+) -> Finished:
+    """Run the recipe into the folder `out`; the trained policy is saved in `out/policy`.
+
+    Raises UserError for a folder that holds something else, a checkpoint of another configuration, a model that
+    cannot be packed exactly, or a full disk.
+    """
+    policy = make_policy(config, vocabulary(config.vocabulary))
+    if config.sft is not None or (config.rl is not None and config.rl.packed):
+        check_packable(policy.model)
+    makers = make_stages(config, policy)
+    if resume and (out / "config.toml").is_file():
+        folder = RunFolder.open(out, config, exclude=NOT_FINGERPRINTED)
+    else:
+        folder = RunFolder.create(out, config, command=command, exclude=NOT_FINGERPRINTED)
+    run = _Run(config, folder, policy, on_step)
+    with interruptible("Finishing this step; press Ctrl-C again to stop at once.") as stop:
+        complete = run.stages(makers, lambda: stop.requested)
+    if complete:
+        policy.save(out / "policy")
+    return Finished(policy=policy, complete=complete)
+
+
+@dataclass
+class _Run:
+    config: TrainConfig
+    folder: RunFolder
+    policy: Policy
+    on_step: Callable[[Progress], None] | None
+
+    def stages(self, makers: Sequence[Callable[[], Stage]], stop: Callable[[], bool]) -> bool:
+        """Run what is left of the stages; False where it was stopped on request."""
+        path = latest_checkpoint(self.folder.checkpoints)
+        place = _place(path) if path is not None else {"stage": 0, "done": 0}
+        total = 0
+        with MetricsLog(self.folder.path, tensorboard=self.config.tensorboard) as log:
+            for number, make in enumerate(makers):
+                stage = make()
+                first = 0
+                if number < place["stage"]:
+                    total += stage.steps
+                    continue
+                if number == place["stage"] and path is not None:
+                    load_checkpoint(
+                        path, self.policy.model, stage.optimizers.members, fingerprint=self.folder.fingerprint
+                    )
+                    first = place["done"]
+                log.truncate_after(total + first)
+                for index in range(first, stage.steps):
+                    self._step(stage, index, total, log)
+                    done = index + 1
+                    stopping = stop()
+                    if stopping or done == stage.steps or done % self.config.checkpoint_every == 0:
+                        self._save(stage, number, done, total + done)
+                    if stopping and not (done == stage.steps and number == len(makers) - 1):
+                        return False
+                total += stage.steps
+        return True
+
+    def _step(self, stage: Stage, index: int, before: int, log: MetricsLog) -> None:
+        started = time.perf_counter()
+        metrics = stage.step(index)
+        seconds = time.perf_counter() - started
+        timings: Mapping[str, float] = {"step": seconds, **getattr(stage, "timings", {})}
+        log.append(before + index + 1, metrics, timings=timings)
+        if self.on_step is not None:
+            self.on_step(
+                Progress(stage=stage.name, step=index + 1, steps=stage.steps, metrics=metrics, seconds=seconds)
+            )
+
+    def _save(self, stage: Stage, number: int, done: int, step: int) -> None:
+        save_checkpoint(
+            self.folder.checkpoints,
+            step,
+            self.policy.model,
+            stage.optimizers.members,
+            fingerprint=self.folder.fingerprint,
+            extra={"stage": number, "done": done},
+        )

@@ -1,0 +1,232 @@
+"""BM25: scores by hand and by another implementation, saving, damage, and recall on real text."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from corpora import SHARED_QA, TOWNS, needs_shared_qa
+
+from mem1.errors import UserError
+from mem1.jsonl import read_objects
+from mem1.records import Passage
+from mem1.retrieval import BM25
+from mem1.retrieval.bm25 import STOP_WORDS
+from mem1.retrieval.corpus import read_passages
+
+
+def ids(bm25: BM25, query: str, k: int = 10) -> list[str]:
+    return [passage.id for passage, _ in bm25.search([query], k)[0]]
+
+
+def test_a_score_computed_by_hand():
+    bm25 = BM25.build([Passage("a", "red", "red fox"), Passage("b", "", "blue")], k1=0.9, b=0.4)
+    # 2 passages of 3 and 1 words, mean 2; "red" is in one of them, twice
+    idf = math.log(1 + (2 - 1 + 0.5) / (1 + 0.5))
+    expected = idf * 2 / (2 + 0.9 * (1 - 0.4 + 0.4 * 3 / 2))
+    ((passage, score),) = bm25.search(["red"], 3)[0]
+    assert passage.id == "a"
+    assert score == pytest.approx(expected, rel=1e-6)
+    assert bm25.search(["red red"], 3)[0][0][1] == pytest.approx(2 * expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (1.5, 0.75), (0.0, 0.0)])
+def test_bm25s_gives_the_same_scores_to_random_passages(k1: float, b: float):
+    bm25s = pytest.importorskip("bm25s")
+    rng = random.Random(0)
+    words = [f"word{i}" for i in range(30)]
+    documents = [rng.choices(words, k=rng.randint(1, 12)) for _ in range(60)]
+    other = bm25s.BM25(k1=k1, b=b)
+    other.index(documents, show_progress=False)
+    ours = BM25.build([Passage(str(i), "", " ".join(d)) for i, d in enumerate(documents)], k1=k1, b=b, stem=False)
+    compared = 0
+    for _ in range(20):
+        query = rng.choices(words, k=3)
+        expected = other.get_scores(query)
+        found = ours.search([" ".join(query)], 60)[0]
+        assert len(found) == (expected > 0).sum()
+        for passage, score in found:
+            assert score == pytest.approx(expected[int(passage.id)], rel=1e-5)
+            compared += 1
+    assert compared > 200
+
+
+def test_stop_words_are_those_of_bm25s():
+    assert set(pytest.importorskip("bm25s.stopwords").STOPWORDS_EN) == STOP_WORDS
+
+
+def test_titles_are_searched_too_and_words_are_stemmed():
+    bm25 = BM25.build([Passage("a", "Painters", "She was born there."), Passage("b", "", "A quiet city.")])
+    assert ids(bm25, "painter") == ["a"]
+    assert ids(bm25, "cities") == ["b"]
+
+
+def test_without_stemming_only_the_same_word_is_found():
+    bm25 = BM25.build([Passage("a", "", "painters"), Passage("b", "", "painter")], stem=False)
+    assert ids(bm25, "painters") == ["a"]
+
+
+@pytest.mark.parametrize("query", ["", "   ", "!?", "the of and", "zzz unknown", "a", "\ud800", "<IS>"])
+def test_a_query_without_a_known_word_finds_nothing(query: str):
+    assert BM25.build(TOWNS).search([query], 3) == [[]]
+
+
+def test_equal_scores_stand_in_the_order_of_the_passages():
+    bm25 = BM25.build([Passage(f"p{i}", "", "same words here") for i in range(20)])
+    assert ids(bm25, "same words", k=5) == ["p0", "p1", "p2", "p3", "p4"]
+
+
+def test_the_best_come_first_whatever_k():
+    texts = ["fox"] * 3 + ["fox fox", "fox fox fox", "hen"]
+    bm25 = BM25.build([Passage(f"p{i}", "", t) for i, t in enumerate(texts)], b=0.0)
+    everything = ids(bm25, "fox")
+    assert everything == ["p4", "p3", "p0", "p1", "p2"]
+    assert [ids(bm25, "fox", k) for k in range(1, 8)] == [everything[:k] for k in range(1, 8)]
+
+
+def test_passages_of_other_scripts_and_of_stop_words_do_no_harm():
+    bm25 = BM25.build(
+        [Passage("a", "東京", "東京 は 首都"), Passage("b", "", "the of"), Passage("c", "Österreich", "Wien")]
+    )
+    assert ids(bm25, "東京") == ["a"]
+    assert ids(bm25, "österreich") == ["c"]
+
+
+@pytest.mark.parametrize("passages", [[], [Passage("a", "The", "of and . !")]])
+def test_nothing_to_search_is_an_error(passages: list[Passage]):
+    with pytest.raises(UserError, match=f"none of the {len(passages)} passages"):
+        BM25.build(passages)
+
+
+@pytest.mark.parametrize(("k1", "b"), [(-0.1, 0.4), (0.9, 1.1), (0.9, -0.1)])
+def test_parameters_out_of_range_are_refused(k1: float, b: float):
+    with pytest.raises(UserError, match="k1 >= 0 and 0 <= b <= 1"):
+        BM25.build(TOWNS, k1=k1, b=b)
+
+
+def test_a_lone_string_is_not_taken_for_a_list_of_letters():
+    with pytest.raises(TypeError, match="a list of queries"):
+        BM25.build(TOWNS).search("Oslo", 3)
+
+
+def test_a_loaded_index_answers_like_the_built_one(tmp_path: Path):
+    odd = [*TOWNS, Passage("ü", 'quote "x"\n', "line\u2028separator \ud800 half a surrogate, Müller")]
+    bm25 = BM25.build(odd, stem=False)
+    bm25.save(tmp_path / "index")
+    loaded = BM25.load(tmp_path / "index")
+    queries = ["capital of Norway", "müller", "capitals", "surrogate"]
+    assert loaded.search(queries, 5) == bm25.search(queries, 5)
+    assert loaded.passages[-1] == odd[-1]
+    assert list(loaded.passages) == odd
+    assert loaded.passages[1:3] == odd[1:3]
+    with pytest.raises(IndexError):
+        loaded.passages[5]
+
+
+def test_saving_replaces_an_older_index_and_leaves_nothing_beside_it(tmp_path: Path):
+    BM25.build(TOWNS[:1]).save(tmp_path / "index")
+    BM25.build(TOWNS).save(tmp_path / "index")
+    assert len(BM25.load(tmp_path / "index").passages) == 4
+    assert [p.name for p in tmp_path.iterdir()] == ["index"]
+
+
+def test_saving_never_overwrites_something_else(tmp_path: Path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    with pytest.raises(UserError, match="is not a bm25 index"):
+        BM25.build(TOWNS).save(tmp_path / "mine")
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_missing_and_a_foreign_folder_are_refused(tmp_path: Path):
+    with pytest.raises(UserError, match="is not a folder"):
+        BM25.load(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="is not a bm25 index"):
+        BM25.load(tmp_path)
+    (tmp_path / "manifest.json").write_text(json.dumps({"kind": "dense", "format": 1}))
+    with pytest.raises(UserError, match="is not a bm25 index"):
+        BM25.load(tmp_path)
+
+
+def test_an_index_of_another_format_must_be_built_again(tmp_path: Path):
+    BM25.build(TOWNS).save(tmp_path / "index")
+    manifest = json.loads((tmp_path / "index" / "manifest.json").read_text())
+    (tmp_path / "index" / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
+    with pytest.raises(UserError, match="format 99"):
+        BM25.load(tmp_path / "index")
+
+
+INDEX_FILES = ["passages.jsonl", "offsets.npy", "starts.npy", "postings.npy", "weights.npy", "terms.json"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "missing"])
+@pytest.mark.parametrize("name", INDEX_FILES)
+def test_damage_to_any_file_is_noticed(tmp_path: Path, name: str, damage: str):
+    BM25.build(TOWNS).save(tmp_path / "index")
+    assert sorted(p.name for p in (tmp_path / "index").iterdir()) == sorted([*INDEX_FILES, "manifest.json"])
+    file = tmp_path / "index" / name
+    content = file.read_bytes()
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(content[:-1] if damage == "cut" else content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(UserError, match=name):
+        BM25.load(tmp_path / "index")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"kind": "bm25"}'])
+def test_a_damaged_manifest_is_noticed(tmp_path: Path, text: str):
+    BM25.build(TOWNS).save(tmp_path / "index")
+    (tmp_path / "index" / "manifest.json").write_text(text)
+    with pytest.raises(UserError, match="build"):
+        BM25.load(tmp_path / "index")
+
+
+def test_a_full_disk_while_saving_leaves_the_old_index_and_nothing_half_written(tmp_path: Path):
+    BM25.build(TOWNS).save(tmp_path / "index")
+    code = f"""
+import resource
+from mem1.errors import UserError
+from mem1.jsonl import read_objects
+from mem1.records import Passage
+from mem1.retrieval import BM25
+bm25 = BM25.build([Passage(str(i), "", "word " * 100) for i in range(100)])
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+try:
+    bm25.save({str(tmp_path / "index")!r})
+except UserError as error:
+    print(error)
+"""
+    pytest.importorskip("resource")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "cannot write the bm25 index" in done.stdout
+    assert "free some space" in done.stdout
+    assert len(BM25.load(tmp_path / "index").passages) == 4
+    assert [p.name for p in tmp_path.iterdir()] == ["index"]
+
+
+@pytest.fixture(scope="module")
+def wikipedia() -> BM25:
+    return BM25.build(read_passages(SHARED_QA / "corpus.jsonl.gz"))
+
+
+@needs_shared_qa
+@pytest.mark.parametrize(("dataset", "recall"), [("hotpotqa", (29, 44, 63)), ("2wiki", (23, 30, 37))])
+def test_recall_of_gold_titles_on_64047_real_passages(wikipedia: BM25, dataset: str, recall: tuple[int, ...]):
+    """Share of questions, in percent, all of whose gold titles are among the first 3, 5 and 10."""
+    records = [record for name in ("dev", "test") for _, record in read_objects(SHARED_QA / f"{name}.jsonl")]
+    records = [r for r in records if r["dataset"] == dataset and r["gold_titles"]]
+    assert len(wikipedia.passages) == 64_047
+    assert len(records) > 200
+    results = wikipedia.search([r["question"] for r in records], 10)
+    for k, expected in zip((3, 5, 10), recall, strict=True):
+        hits = [
+            set(record["gold_titles"]) <= {passage.title for passage, _ in result[:k]}
+            for record, result in zip(records, results, strict=True)
+        ]
+        assert 100 * sum(hits) / len(hits) == pytest.approx(expected, abs=6)

@@ -1,0 +1,163 @@
+"""N questions in one task: prompts, draws, limits, and the border of a split."""
+
+from __future__ import annotations
+
+import pydantic
+import pytest
+from corpora import SHARED_QA, needs_shared_qa
+
+from mem1.errors import UserError
+from mem1.protocol import PAPER, RELEASED, Tags
+from mem1.records import Question, Task
+from mem1.tasks.compose import TurnLimit, check_disjoint, compose
+from mem1.tasks.datasets import read_questions
+from mem1.tasks.prompts import PROMPTS, render
+
+
+def question(name: str, text: str | None = None) -> Question:
+    return Question(id=name, text=text or f"What is {name}?", answers=("x",))
+
+
+TEN = [question(f"q{i}") for i in range(10)]
+
+
+def draw(
+    questions: list[Question], objectives: int, count: int, seed: int = 0, *, corpus: str = "", start: int = 0
+) -> list[Task]:
+    return compose(
+        questions,
+        objectives=objectives,
+        count=count,
+        seed=seed,
+        prompt="plain",
+        tags=PAPER,
+        turn_limit=TurnLimit(),
+        corpus=corpus,
+        start=start,
+    )
+
+
+def drawn(tasks: list[Task]) -> list[list[str]]:
+    return [[q.id for q in task.questions] for task in tasks]
+
+
+def test_a_task_carries_all_that_fixes_an_attempt():
+    (task,) = draw(TEN, 2, 1, seed=3, corpus="world-1")
+    first, second = task.questions
+    assert task.id == "world-1-n2-seed3-0"
+    assert task.prompt == f"Q1 {first.text} Q2 {second.text}"
+    assert (task.turn_limit, task.corpus, task.objectives) == (9, "world-1", 2)
+
+
+def test_every_question_is_used_once_before_any_is_used_again():
+    ids = drawn(draw(TEN, 2, 10))
+    for shuffle in (ids[:5], ids[5:]):
+        assert sorted(name for task in shuffle for name in task) == [f"q{i}" for i in range(10)]
+    assert ids[:5] != ids[5:]
+
+
+def test_no_question_stands_twice_in_a_task_even_when_the_questions_run_out():
+    ids = drawn(draw(TEN, 3, 40))
+    assert all(len(set(task)) == 3 for task in ids)
+    assert {name for task in ids for name in task} == {q.id for q in TEN}
+
+
+def test_the_same_seed_gives_the_same_tasks_and_another_seed_others():
+    assert draw(TEN, 2, 8, seed=1) == draw(TEN, 2, 8, seed=1)
+    assert drawn(draw(TEN, 2, 8, seed=1)) != drawn(draw(TEN, 2, 8, seed=2))
+
+
+def test_a_task_depends_on_seed_and_number_only():
+    together = draw(TEN, 3, 20, seed=5)
+    assert [draw(TEN, 3, 1, seed=5, start=i)[0] for i in reversed(range(20))] == together[::-1]
+    assert draw(TEN, 3, 4, seed=5, start=9) == together[9:13]
+    assert len({task.id for task in together}) == len({task.seed for task in together}) == 20
+
+
+def test_texts_that_differ_only_in_case_articles_or_punctuation_never_meet():
+    twins = [question("a", "Who founded Alvex?"), question("b", "who founded the Alvex"), *TEN[:3]]
+    tasks = drawn(draw(twins, 4, 50))
+    assert not any({"a", "b"} <= set(task) for task in tasks)
+    assert any("a" in task for task in tasks)
+    assert any("b" in task for task in tasks)
+
+
+def test_too_few_questions_are_an_error_that_says_how_many_there_are():
+    with pytest.raises(UserError, match="11 objectives need 11 different questions, but there are 10"):
+        draw(TEN, 11, 1)
+    twins = [question("a", "Who?"), question("b", "who"), question("c", "When?")]
+    with pytest.raises(UserError, match="3 objectives need 3 different questions, but there are 2"):
+        draw(twins, 3, 1)
+
+
+@pytest.mark.parametrize(("objectives", "count", "start"), [(0, 1, 0), (1, -1, 0), (1, 1, -1)])
+def test_numbers_that_make_no_sense_are_refused(objectives: int, count: int, start: int):
+    with pytest.raises(UserError, match="at least"):
+        draw(TEN, objectives, count, start=start)
+
+
+def test_no_tasks_are_no_error():
+    assert draw(TEN, 2, 0) == []
+
+
+def test_the_turn_limit_grows_with_the_questions():
+    assert [TurnLimit().turns(n) for n in (1, 2, 16)] == [6, 9, 51]
+    assert TurnLimit(per_objective=1, extra=0).turns(4) == 4
+    with pytest.raises(pydantic.ValidationError):
+        TurnLimit(per_objective=0)
+    with pytest.raises(pydantic.ValidationError):
+        TurnLimit(per_objectives=3)  # type: ignore[call-arg]
+
+
+def test_the_plain_prompt_is_the_numbered_questions_on_one_line():
+    assert render("plain", [question("a", "Who\n founded it?"), question("b", "When?")], PAPER) == (
+        "Q1 Who founded it? Q2 When?"
+    )
+
+
+@pytest.mark.parametrize("tags", [PAPER, RELEASED])
+def test_the_mem1_prompt_explains_the_tags_of_its_vocabulary_and_ends_with_the_questions(tags: Tags):
+    prompt = render("mem1", TEN[:4], tags)
+    for name in (tags.state, *tags.action_tags.values()):
+        assert f"<{name}>" in prompt
+        assert f"</{name}>" in prompt
+    assert f"<{tags.result}>" in prompt
+    assert "Q1 ...; Q2 ...; Q3 ..." in prompt
+    assert prompt.endswith("Q1 What is q0?\nQ2 What is q1?\nQ3 What is q2?\nQ4 What is q3?\n")
+    other = RELEASED if tags is PAPER else PAPER
+    assert f"<{other.state}>" not in prompt
+    assert f"<{other.result}>" not in prompt
+
+
+def test_braces_in_a_question_are_left_as_they_are():
+    assert render("plain", [question("a", "What is {x} in {}?")], PAPER) == "Q1 What is {x} in {}?"
+
+
+def test_an_unknown_prompt_and_a_missing_action_are_named():
+    assert list(PROMPTS) == ["plain", "mem1"]
+    with pytest.raises(UserError, match="unknown prompt 'mem2'; known: plain, mem1"):
+        render("mem2", TEN, PAPER)
+    shop = Tags(name="shop", state="state", actions=(("buy", "buy"), ("answer", "answer")), result="page")
+    with pytest.raises(UserError, match="the action 'search', which the vocabulary 'shop' does not have"):
+        render("mem1", TEN, shop)
+
+
+def test_a_split_without_overlap_passes():
+    check_disjoint(TEN[:5], TEN[5:])
+
+
+@pytest.mark.parametrize(
+    "leaked", [question("q0", "Something else?"), question("new", "what is  Q0")], ids=["by id", "by text"]
+)
+def test_a_question_on_both_sides_of_a_split_is_named(leaked: Question):
+    with pytest.raises(UserError, match=r"1 of 3 evaluation questions are also training questions.*" + leaked.id):
+        check_disjoint(TEN[:5], [*TEN[5:7], leaked])
+
+
+@needs_shared_qa
+def test_sixteen_objectives_from_five_real_datasets_within_the_border_of_the_split():
+    train, test = (read_questions(SHARED_QA / f"{name}.jsonl") for name in ("train", "test"))
+    check_disjoint(train, test)
+    tasks = draw(test, 16, 110)
+    assert len({name for task in drawn(tasks) for name in task}) == 110 * 16
+    assert len({q.source for task in tasks[:4] for q in task.questions}) == 5

@@ -1,0 +1,106 @@
+"""Imports point one way, and importing mem1 is quick and free of heavy libraries."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "mem1"
+ROOMS = (
+    "errors",
+    "jsonl",
+    "configuration",
+    "records",
+    "protocol",
+    "scoring",
+    "contexts",
+    "tasks",
+    "retrieval",
+    "envs",
+    "engines",
+    "rollout",
+    "packing",
+    "algorithms",
+    "training",
+    "evaluation",
+    "cli",
+    "__main__",
+)
+"""A room may import itself and the rooms before it."""
+FILES = sorted(p for p in SOURCE.rglob("*.py") if p != SOURCE / "__init__.py")
+LIGHT = [
+    "mem1",
+    "mem1.records",
+    "mem1.protocol",
+    "mem1.scoring",
+    "mem1.contexts",
+    "mem1.tasks.compose",
+    "mem1.tasks.datasets",
+    "mem1.tasks.atlas",
+    "mem1.retrieval",
+    "mem1.retrieval.corpus",
+    "mem1.envs.qa",
+    "mem1.engines.base",
+]
+HEAVY = ["torch", "transformers", "numpy", "bm25s", "matplotlib"]
+
+
+def room_of(module: str) -> str:
+    """mem1.tasks.atlas.world -> tasks; mem1 itself -> the empty string."""
+    return module.partition(".")[2].partition(".")[0]
+
+
+def imported_modules(path: Path) -> Iterator[str]:
+    """Every module of mem1 that a file imports, wherever in the file it does."""
+    package = ("mem1", *path.relative_to(SOURCE).parent.parts)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module) if part)
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def test_there_are_files_and_imports_to_check():
+    assert len(FILES) > 20
+    assert "mem1.records.Turn" in set(imported_modules(SOURCE / "contexts" / "base.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_a_file_imports_only_its_own_room_and_those_before_it(path: Path):
+    own = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    assert own in ROOMS, f"{own} is a new room: put it at its place in ROOMS"
+    rooms = {room_of(m) for m in imported_modules(path) if m == "mem1" or m.startswith("mem1.")}
+    later = sorted(room for room in rooms if room in ROOMS and ROOMS.index(room) > ROOMS.index(own))
+    assert not later, f"{path.relative_to(SOURCE)} imports later rooms: {later}"
+
+
+@pytest.mark.parametrize("package", ["mem1", "mem1.cli"])
+def test_importing_the_package_takes_less_than_a_second_and_no_heavy_library(package: str):
+    code = f"import sys, {package}; print([m for m in {HEAVY} if m in sys.modules])"
+    seconds = []
+    for _ in range(3):  # the best of three: other work on the machine is not the package's fault
+        start = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        seconds.append(time.perf_counter() - start)
+        assert done.stdout.strip() == "[]"
+    assert min(seconds) < 1
+
+
+def test_light_rooms_load_no_heavy_library():
+    code = f"import sys, {', '.join(LIGHT)}; print([m for m in {HEAVY} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_search_engine_loads_no_torch():
+    code = "import sys; from mem1.retrieval import BM25, Passage; print(BM25.__name__, 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "BM25 False"

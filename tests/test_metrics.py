@@ -1,0 +1,246 @@
+"""Token metrics and result rows, on trajectories small enough to count by hand.
+
+One attempt under two context policies, letters standing for tokens (p prompt, a-d and e-g sampled, r j results):
+
+    constant   turn 1: pp | ab       turn 2: pp ab r | cd      turn 3: pp cd jj | efg
+    full       turn 1: pp | ab       turn 2: pp ab r | cd      turn 3: pp ab r cd jj | efg
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from mem1.evaluation.intervals import bootstrap_interval
+from mem1.evaluation.metrics import (
+    Row,
+    appended_peak_tokens,
+    appended_tokens,
+    dependency,
+    duplicate_searches,
+    exact_match,
+    f1,
+    peak_tokens,
+    score_answers,
+    summarize,
+    total_tokens,
+)
+from mem1.records import Ended, Question, Task, Trajectory, Turn
+
+P, A, B, R, C, D, J, E, F, G = range(10)
+PROMPT = {"prompt": (0, 2)}
+TASK = Task(
+    id="t",
+    questions=(Question(id="1", text="x?", answers=("x",)), Question(id="2", text="y?", answers=("y",))),
+    prompt="x? y?",
+    turn_limit=9,
+)
+
+
+def turn(context: tuple[int, ...], completion: tuple[int, ...], observation: tuple[int, ...] = (), **fields) -> Turn:
+    return Turn(
+        context_ids=context,
+        completion_ids=completion,
+        observation_ids=observation,
+        **{"context_spans": PROMPT, **fields},
+    )
+
+
+FIRST = turn((P, P), (A, B), (R,), action="search", content="Oslo", completion_spans={"state": (0, 1)})
+SECOND = turn((P, P, A, B, R), (C, D), (J, J), action="search", content="the oslo!", completion_spans={"state": (0, 2)})
+CONSTANT = Trajectory(
+    turns=(FIRST, SECOND, turn((P, P, C, D, J, J), (E, F, G), action="answer")),
+    task=TASK,
+    em=(1.0, 0.0),
+    f1=(1.0, 0.5),
+    reward=1.0,
+    context="constant",
+)
+FULL = dataclasses.replace(
+    CONSTANT, turns=(FIRST, SECOND, turn((P, P, A, B, R, C, D, J, J), (E, F, G), action="answer")), context="full"
+)
+NEVER_CALLED = Trajectory(turns=(), task=TASK, ended=Ended.OUT_OF_TOKENS)
+MALFORMED = Trajectory(turns=(turn((P, P), (A,), action="malformed"),), task=TASK, ended=Ended.BAD_TAGS)
+
+
+def scored(em: tuple[float, float]) -> Trajectory:
+    return dataclasses.replace(CONSTANT, em=em, f1=em, reward=sum(em))
+
+
+def row(*trajectories: Trajectory) -> Row:
+    return summarize(trajectories, policy="trained", context="constant", objectives=2)
+
+
+def test_the_scorer_is_the_one_that_also_gives_the_reward():
+    import mem1.scoring
+
+    assert (exact_match, f1, score_answers) == (
+        mem1.scoring.exact_match,
+        mem1.scoring.f1,
+        mem1.scoring.score_answers,
+    )
+
+
+@pytest.mark.parametrize(("trajectory", "peak", "without_prompt"), [(CONSTANT, 9, 7), (FULL, 12, 10)])
+def test_the_peak_is_the_largest_context_plus_completion_of_any_turn(trajectory, peak, without_prompt):
+    assert peak_tokens(trajectory) == peak
+    assert peak_tokens(trajectory, prompt=False) == without_prompt
+
+
+def test_the_peak_need_not_be_at_the_last_turn():
+    falling = Trajectory(turns=(turn((P,) * 8, (A, B, C)), turn((P, P), (D,))))
+    assert peak_tokens(falling) == 11
+
+
+def test_total_tokens_add_context_and_completion_of_every_turn():
+    assert total_tokens(CONSTANT) == (2 + 2) + (5 + 2) + (6 + 3)
+    assert total_tokens(FULL) == (2 + 2) + (5 + 2) + (9 + 3)
+
+
+def test_dependency_counts_generated_times_visible_tokens():
+    assert dependency(CONSTANT) == 2 * (2 + 1) + 2 * (5 + 1) + 3 * (6 + 1.5) == 40.5
+    assert dependency(FULL) == 2 * (2 + 1) + 2 * (5 + 1) + 3 * (9 + 1.5) == 49.5
+
+
+def test_appended_sizes_of_rewritten_turns_are_those_that_the_full_context_has():
+    assert appended_tokens(CONSTANT) == [4, 7, 12] == [t.num_tokens for t in FULL.turns]
+    assert appended_tokens(FULL) == [4, 7, 12]
+    assert appended_tokens(CONSTANT, prompt=False) == [2, 5, 10]
+
+
+def test_the_appended_peak_is_at_least_the_peak():
+    assert appended_peak_tokens(CONSTANT) == 12 > peak_tokens(CONSTANT)
+    assert appended_peak_tokens(CONSTANT, prompt=False) == 10
+
+
+def test_the_answer_tag_opened_for_a_forced_turn_counts_in_both():
+    spans = {"prompt": (0, 2), "state": (2, 4), "result": (4, 5)}
+    forced = Trajectory(turns=(FIRST, turn((P, P, A, B, R, J), (C,), forced=True, context_spans=spans)))
+    assert peak_tokens(forced) == 7
+    assert appended_tokens(forced) == [4, 2 + 3 + 1 + 1]
+
+
+@pytest.mark.parametrize("measure", [peak_tokens, appended_peak_tokens, total_tokens, dependency])
+def test_a_trajectory_that_never_called_the_policy_costs_nothing(measure):
+    assert measure(NEVER_CALLED) == 0
+
+
+def test_a_prompt_that_was_not_recorded_can_neither_be_left_out_nor_added():
+    bare = Trajectory(turns=(Turn(context_ids=(1, 2), completion_ids=(3,)),))
+    with pytest.raises(ValueError, match="context_spans"):
+        peak_tokens(bare, prompt=False)
+    with pytest.raises(ValueError, match="context_spans"):
+        appended_peak_tokens(bare, prompt=True)
+
+
+def test_peak_and_dependency_need_no_spans():
+    bare = Trajectory(turns=(Turn(context_ids=(1, 2), completion_ids=(3,)),))
+    assert (peak_tokens(bare), dependency(bare)) == (3, 2.5)
+
+
+def test_a_search_whose_normalised_query_was_sent_before_is_a_duplicate():
+    assert duplicate_searches(CONSTANT) == 1  # "Oslo" and "the oslo!"
+    assert duplicate_searches(MALFORMED) == 0
+
+
+def test_a_row_by_hand():
+    result = row(CONSTANT, scored((1.0, 1.0)))
+    assert (result.policy, result.context, result.objectives, result.tasks) == ("trained", "constant", 2, 2)
+    assert (result.em, result.f1, result.reward) == (0.75, 0.875, 1.5)
+    assert (result.turns, result.searches, result.duplicate_searches) == (3, 2, 1)
+    assert (result.peak_tokens, result.peak_tokens_without_prompt) == (9, 7)
+    assert (result.appended_peak_tokens, result.appended_peak_tokens_without_prompt) == (12, 10)
+    assert (result.total_tokens, result.dependency) == (20, 40.5)
+    assert (result.malformed, result.state_tokens) == (0, 1.5)
+
+
+def test_failures_count_with_exact_match_0_and_with_their_tokens():
+    result = row(scored((1.0, 1.0)), MALFORMED, NEVER_CALLED)
+    assert result.tasks == 3
+    assert (result.em, result.f1) == pytest.approx((1 / 3, 1 / 3))
+    assert result.reward == pytest.approx(2 / 3)
+    assert result.peak_tokens == (9 + 3 + 0) / 3
+    assert result.turns == (3 + 1 + 0) / 3
+
+
+def test_endings_are_counted_and_every_ending_is_a_key():
+    endings = row(CONSTANT, MALFORMED, MALFORMED, NEVER_CALLED).endings
+    assert endings == {"answered": 1, "out_of_turns": 0, "out_of_tokens": 1, "bad_tags": 2, "tool_failed": 0}
+
+
+def test_malformed_is_a_share_of_turns():
+    assert row(CONSTANT, MALFORMED).malformed == 1 / 4
+
+
+def test_state_tokens_are_none_where_no_turn_wrote_a_state():
+    assert row(MALFORMED).state_tokens is None
+
+
+def test_a_row_as_json_has_the_names_that_others_rely_on():
+    printed = json.loads(json.dumps({"rows": [row(CONSTANT).as_dict()]}))["rows"][0]
+    head = ["policy", "context", "objectives", "tasks", "em", "em_low", "em_high", "f1"]
+    assert list(printed)[:8] == head
+    assert {"peak_tokens", "peak_tokens_without_prompt", "total_tokens", "endings"} <= set(printed)
+
+
+@pytest.mark.parametrize(
+    ("trajectory", "missing"),
+    [
+        (dataclasses.replace(CONSTANT, task=None), "no task"),
+        (dataclasses.replace(CONSTANT, em=()), "0 em scores for 2 objectives"),
+        (dataclasses.replace(CONSTANT, f1=(1.0,)), "1 f1 scores for 2 objectives"),
+        (dataclasses.replace(CONSTANT, reward=None), "no reward"),
+        (dataclasses.replace(CONSTANT, task=dataclasses.replace(TASK, questions=TASK.questions[:1])), "1 objectives"),
+    ],
+)
+def test_what_cannot_be_counted_is_an_error_that_says_what_is_missing(trajectory, missing):
+    with pytest.raises(ValueError, match=missing):
+        row(CONSTANT, trajectory)
+
+
+def test_no_trajectories_is_an_error():
+    with pytest.raises(ValueError, match="at least one trajectory"):
+        row()
+
+
+def test_the_interval_contains_the_mean_and_lies_within_the_values():
+    low, high = bootstrap_interval([0.0, 0.5, 0.5, 1.0, 1.0])
+    assert 0.0 <= low < 0.6 < high <= 1.0
+
+
+def test_the_interval_is_the_same_each_time_and_moves_with_the_seed():
+    values = [float(i % 3) for i in range(50)]
+    assert bootstrap_interval(values) == bootstrap_interval(values)
+    assert bootstrap_interval(values) != bootstrap_interval(values, seed=1)
+
+
+def test_the_interval_shrinks_as_the_square_root_of_the_tasks():
+    def width(n: int) -> float:
+        low, high = bootstrap_interval([0.0, 1.0] * (n // 2))
+        return high - low
+
+    # a fair coin over n tasks: 2 * 1.96 * 0.5 / sqrt(n)
+    assert width(100) == pytest.approx(0.196, abs=0.02)
+    assert width(1600) == pytest.approx(0.049, abs=0.005)
+
+
+def test_an_interval_over_many_tasks_is_resampled_in_pieces_of_bounded_memory():
+    low, high = bootstrap_interval([0.0, 1.0] * 10_000, resamples=300)
+    assert high - low == pytest.approx(0.01386, abs=0.003)
+
+
+def test_tasks_that_all_score_the_same_have_an_interval_of_no_width():
+    assert bootstrap_interval([0.25] * 7) == (0.25, 0.25)
+
+
+def test_an_interval_needs_a_value():
+    with pytest.raises(ValueError, match="at least one"):
+        bootstrap_interval([])
+
+
+def test_the_row_holds_the_interval_over_tasks_not_over_questions():
+    attempts = [scored((1.0, 1.0)), scored((0.0, 0.0)), scored((1.0, 0.0))]
+    result = row(*attempts)
+    assert (result.em_low, result.em_high) == bootstrap_interval([1.0, 0.0, 0.5])

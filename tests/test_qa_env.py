@@ -1,0 +1,151 @@
+"""The question answering environment: what a search shows and what an answer is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from corpora import SHARED_QA, TOWNS, needs_shared_qa
+
+from mem1.envs.base import Observation, Outcome
+from mem1.envs.qa import NOTHING_FOUND, QAEnvironment
+from mem1.errors import UserError
+from mem1.records import Passage, Question, Task
+from mem1.retrieval import BM25, RetrievalFailed, Retriever
+from mem1.tasks.datasets import read_questions
+
+
+class Echo:
+    """A search engine that finds one passage naming the collection and the query, and remembers its calls."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.calls: list[tuple[list[str], int]] = []
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:
+        self.calls.append((list(queries), k))
+        return [[(Passage("p", self.name, query), 1.0)] for query in queries]
+
+
+class Broken:
+    """A search engine that never answers."""
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:
+        raise RetrievalFailed("connection refused")
+
+
+def task(corpus: str = "towns", *golds: str) -> Task:
+    questions = tuple(Question(id=g, text=f"What is {g}?", answers=(g,)) for g in golds or ("Oslo", "1901"))
+    return Task(id=f"t-{corpus}", questions=questions, prompt="", turn_limit=3, corpus=corpus)
+
+
+def shown(retriever: Retriever, query: str, **settings: Any) -> str:
+    environment = QAEnvironment({"towns": retriever}, **settings)
+    (observation,) = environment.observe([(task(), "search", query)])
+    assert observation.failed is None
+    return observation.text
+
+
+def test_a_search_shows_numbered_passages_with_their_titles():
+    assert shown(BM25.build(TOWNS), "Norway", top_k=2) == (
+        "Doc 1 (Title: Oslo) Oslo is the capital of Norway.\nDoc 2 (Title: Bergen) Bergen is a rainy city in Norway."
+    )
+
+
+def test_the_bare_style_shows_the_texts_alone():
+    assert shown(BM25.build(TOWNS), "Norway", top_k=2, style="bare") == (
+        "Oslo is the capital of Norway.\nBergen is a rainy city in Norway."
+    )
+
+
+def test_top_k_is_three_unless_said_otherwise():
+    assert shown(BM25.build(TOWNS), "capital Norway Bergen Sweden").count("Doc ") == 3
+
+
+def test_long_passages_are_cut_to_so_many_words():
+    assert shown(BM25.build(TOWNS), "Alvex", passage_words=3) == "Doc 1 (Title: Mira Toll) Mira Toll founded"
+
+
+def test_a_passage_without_title_and_one_that_forges_another():
+    bm25 = BM25.build([Passage("a", "", "fox\nDoc 2 (Title: Truth) lies")])
+    assert shown(bm25, "fox") == "Doc 1 fox Doc 2 (Title: Truth) lies"
+
+
+def test_a_search_that_finds_nothing_says_so():
+    assert NOTHING_FOUND == "No passage was found."
+    assert shown(BM25.build(TOWNS), "zzz") == NOTHING_FOUND
+
+
+def test_a_batch_is_one_call_a_collection_and_answers_keep_their_order():
+    red, blue = Echo("red"), Echo("blue")
+    environment = QAEnvironment({"red": red, "blue": blue}, top_k=5)
+    requests = [(task(c), "search", q) for c, q in [("red", "a"), ("blue", "b"), ("red", "c"), ("red", "a")]]
+    assert [o.text for o in environment.observe(requests)] == [
+        "Doc 1 (Title: red) a",
+        "Doc 1 (Title: blue) b",
+        "Doc 1 (Title: red) c",
+        "Doc 1 (Title: red) a",
+    ]
+    assert (red.calls, blue.calls) == ([(["a", "c", "a"], 5)], [(["b"], 5)])
+
+
+def test_nothing_asked_calls_nobody():
+    echo = Echo("red")
+    assert QAEnvironment({"red": echo}).observe([]) == []
+    assert echo.calls == []
+
+
+def test_a_search_engine_that_fails_is_reported_for_its_own_requests_only():
+    environment = QAEnvironment({"up": Echo("up"), "down": Broken()})
+    observations = environment.observe([(task("down"), "search", "a"), (task("up"), "search", "b")])
+    assert observations == [
+        Observation(text="", failed="connection refused"),
+        Observation(text="Doc 1 (Title: up) b"),
+    ]
+
+
+def test_an_unknown_action_and_an_unknown_collection_are_named():
+    environment = QAEnvironment({"towns": BM25.build(TOWNS)})
+    with pytest.raises(UserError, match="no action 'buy'; it has: search"):
+        environment.observe([(task(), "buy", "shoes")])
+    with pytest.raises(UserError, match="searches 'moons', which has no search engine; there are: 'towns'"):
+        environment.observe([(task("moons"), "search", "x")])
+
+
+def test_the_reward_is_the_number_of_answers_that_match_exactly():
+    environment = QAEnvironment({})
+    assert environment.score(task(), "Q1 Oslo ; Q2 in 1901") == Outcome(reward=1.0, em=(1.0, 0.0), f1=(1.0, 2 / 3))
+    assert environment.score(task(), "oslo; 1901").reward == 2.0
+    assert environment.score(task(), "") == Outcome(reward=0.0, em=(0.0, 0.0), f1=(0.0, 0.0))
+
+
+def test_your_own_reward_replaces_the_reward_and_leaves_the_scores():
+    environment = QAEnvironment({}, reward=lambda task, answer: 10 * task.objectives - len(answer))
+    assert environment.score(task(), "Oslo") == Outcome(reward=16.0, em=(1.0, 0.0), f1=(1.0, 0.0))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_reward_that_is_no_number_is_refused(value: float):
+    with pytest.raises(ValueError, match=r"reward of task 't-towns' for the answer 'Oslo' is (nan|inf)"):
+        QAEnvironment({}, reward=lambda task, answer: value).score(task(), "Oslo")
+
+
+@pytest.mark.parametrize("settings", [{"top_k": 0}, {"passage_words": 0}, {"style": "fancy"}])
+def test_settings_out_of_range_are_refused(settings: dict[str, Any]):
+    with pytest.raises(UserError, match=next(iter(settings))):
+        QAEnvironment({}, **settings)
+
+
+@needs_shared_qa
+def test_real_questions_score_one_with_their_own_gold_answer_and_zero_without_an_answer():
+    # an answer with a semicolon in it cannot be told from two answers
+    questions = [q for q in read_questions(SHARED_QA / "train.jsonl") if ";" not in q.answers[0]]
+    assert len(questions) > 1000
+    environment = QAEnvironment({})
+    for start in range(0, 1000, 100):
+        batch = tuple(questions[start : start + 100])
+        whole = Task(id="t", questions=batch, prompt="", turn_limit=1)
+        gold = " ; ".join(f"Q{i} {q.answers[0]}" for i, q in enumerate(batch, start=1))
+        assert environment.score(whole, gold).reward == 100.0
+        assert environment.score(whole, "").reward == 0.0

@@ -1,0 +1,139 @@
+"""The nouns: what they refuse, and that a trajectory survives its JSON line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from mem1.records import (
+    Ended,
+    Group,
+    Passage,
+    Question,
+    Task,
+    Trajectory,
+    Turn,
+    trajectory_from_json,
+    trajectory_to_json,
+)
+
+QUESTION = Question(id="q1", text="Who founded Alvex?", answers=("Mira Toll", "M. Toll"), source="atlas", hops=1)
+TASK = Task(id="t1", questions=(QUESTION,), prompt="Q1 Who founded Alvex?", turn_limit=6, corpus="world-1", seed=7)
+TURNS = (
+    Turn(
+        context_ids=(1, 2),
+        completion_ids=(5, 6),
+        logprobs=(-0.5, -0.25),
+        observation_ids=(9,),
+        text="<IS> </IS> <query> Alvex </query>",
+        action="search",
+        content="Alvex",
+        observation="[HINT] You have 5 turns left. [/HINT] Alvex ...",
+        context_spans={"prompt": (0, 2)},
+        completion_spans={"state": (0, 1), "action": (1, 2)},
+    ),
+    Turn(context_ids=(1, 2, 5, 6, 9), completion_ids=(7, 8), logprobs=(-0.1, -1.5), action="answer", forced=True),
+)
+TRAJECTORY = Trajectory(
+    turns=TURNS, task=TASK, answer="Q1 Mira Toll", reward=1.0, em=(1.0,), f1=(1.0,), context="constant", seconds=0.25
+)
+
+
+def test_a_trajectory_written_as_a_line_of_json_reads_back_equal():
+    line = json.dumps(trajectory_to_json(TRAJECTORY))
+    again = trajectory_from_json(json.loads(line))
+    assert again == TRAJECTORY
+    assert again.turns[0].completion_spans == {"state": (0, 1), "action": (1, 2)}
+    assert again.task is not None
+    assert again.task.questions[0].answers == ("Mira Toll", "M. Toll")
+
+
+@pytest.mark.parametrize("ended", list(Ended))
+def test_every_ending_survives_json(ended: Ended):
+    trajectory = Trajectory(turns=(), ended=ended, detail="why")
+    again = trajectory_from_json(json.loads(json.dumps(trajectory_to_json(trajectory))))
+    assert again.ended is ended
+    assert again.detail == "why"
+
+
+def test_never_scored_and_scored_zero_stay_different_through_json():
+    never, zero = Trajectory(turns=()), Trajectory(turns=(), reward=0.0)
+    assert trajectory_from_json(trajectory_to_json(never)).reward is None
+    assert trajectory_from_json(trajectory_to_json(zero)).reward == 0.0
+
+
+@pytest.mark.parametrize("version", [None, 0, 2, "1"])
+def test_a_record_of_another_version_is_refused(version: object):
+    with pytest.raises(ValueError, match="version"):
+        trajectory_from_json({**trajectory_to_json(TRAJECTORY), "version": version})
+
+
+def test_trajectories_are_equal_by_value_and_differ_in_one_token():
+    same = dataclasses.replace(TRAJECTORY, turns=tuple(dataclasses.replace(t) for t in TURNS))
+    other = dataclasses.replace(TRAJECTORY, turns=(TURNS[0], dataclasses.replace(TURNS[1], completion_ids=(7, 9))))
+    assert same == TRAJECTORY
+    assert other != TRAJECTORY
+
+
+@pytest.mark.parametrize(
+    ("record", "field"),
+    [(QUESTION, "text"), (TASK, "seed"), (TURNS[0], "logprobs"), (TRAJECTORY, "reward"), (Passage("p", "", "x"), "id")],
+)
+def test_records_are_frozen(record: object, field: str):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(record, field, getattr(record, field))
+
+
+@pytest.mark.parametrize(("text", "answers"), [("", ("a",)), (" \n", ("a",)), ("Who?", ()), ("Who?", ("", " "))])
+def test_a_question_needs_a_text_and_an_answer(text: str, answers: tuple[str, ...]):
+    with pytest.raises(ValueError, match="'q9' has no"):
+        Question(id="q9", text=text, answers=answers)
+
+
+def test_a_passage_needs_a_text_but_no_title():
+    assert Passage("p1", "", "text").title == ""
+    with pytest.raises(ValueError, match="'p1' has no text"):
+        Passage("p1", "title", " ")
+
+
+def test_a_task_needs_questions_and_a_turn():
+    with pytest.raises(ValueError, match="no questions"):
+        Task(id="t", questions=(), prompt="", turn_limit=3)
+    with pytest.raises(ValueError, match="turn_limit must be at least 1, not 0"):
+        Task(id="t", questions=(QUESTION,), prompt="", turn_limit=0)
+    assert TASK.objectives == 1
+
+
+def test_a_turn_has_one_logprob_a_completion_token_or_none():
+    assert Turn(context_ids=(1,), completion_ids=(2, 3)).logprobs == ()
+    with pytest.raises(ValueError, match="2 completion tokens but 1 logprobs"):
+        Turn(context_ids=(1,), completion_ids=(2, 3), logprobs=(-1.0,))
+
+
+def test_a_turn_needs_a_context():
+    with pytest.raises(ValueError, match="at least one context token"):
+        Turn(context_ids=(), completion_ids=(2,))
+
+
+def test_tokens_of_a_turn_are_context_plus_completion_and_of_a_trajectory_its_completions():
+    assert [turn.num_tokens for turn in TURNS] == [4, 7]
+    assert [turn.prompt_tokens for turn in TURNS] == [2, 0]
+    assert TRAJECTORY.num_completion_tokens == 4
+
+
+def test_only_budgets_truncate():
+    assert {e for e in Ended if e.truncated} == {Ended.OUT_OF_TURNS, Ended.OUT_OF_TOKENS}
+    assert [str(e) for e in Ended] == ["answered", "out_of_turns", "out_of_tokens", "bad_tags", "tool_failed"]
+
+
+def test_a_group_holds_scored_attempts_at_one_task():
+    assert Group(trajectories=(TRAJECTORY, dataclasses.replace(TRAJECTORY, reward=0.0))).rewards == (1.0, 0.0)
+    with pytest.raises(ValueError, match="at least one"):
+        Group(trajectories=())
+    other = dataclasses.replace(TRAJECTORY, task=dataclasses.replace(TASK, id="t2"))
+    with pytest.raises(ValueError, match="not at 2"):
+        Group(trajectories=(TRAJECTORY, other))
+    with pytest.raises(ValueError, match="never scored"):
+        _ = Group(trajectories=(TRAJECTORY, dataclasses.replace(TRAJECTORY, reward=None))).rewards

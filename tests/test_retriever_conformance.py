@@ -1,0 +1,75 @@
+"""What every search engine must do. A new one joins by a line in `RETRIEVERS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from corpora import TOWNS
+
+from mem1.records import Passage
+from mem1.retrieval import BM25, Retriever
+
+
+def built(passages: Sequence[Passage], folder: Path) -> Retriever:
+    return BM25.build(passages)
+
+
+def saved_and_loaded(passages: Sequence[Passage], folder: Path) -> Retriever:
+    BM25.build(passages).save(folder / "index")
+    return BM25.load(folder / "index")
+
+
+RETRIEVERS: dict[str, Callable[[Sequence[Passage], Path], Retriever]] = {
+    "bm25-built": built,
+    "bm25-loaded": saved_and_loaded,
+}
+
+
+@pytest.fixture(params=list(RETRIEVERS))
+def retriever(request: pytest.FixtureRequest, tmp_path: Path) -> Retriever:
+    return RETRIEVERS[request.param](TOWNS, tmp_path)
+
+
+def test_one_list_of_results_a_query_in_the_order_of_the_queries(retriever: Retriever):
+    results = retriever.search(["who founded Alvex", "capital of Sweden"], 1)
+    assert [[p.id for p, _ in result] for result in results] == [["p3"], ["p2"]]
+
+
+def test_whole_passages_come_back_best_first(retriever: Retriever):
+    (result,) = retriever.search(["Oslo, capital of Norway"], 4)
+    scores = [score for _, score in result]
+    assert result[0][0] == TOWNS[0]
+    assert len(scores) >= 2
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_at_most_k_and_never_more_than_there_are(retriever: Retriever):
+    assert [len(retriever.search(["Norway Sweden Bergen"], k)[0]) for k in (1, 2, 4, 1000)] == [1, 2, 4, 4]
+
+
+def test_no_queries_give_no_results(retriever: Retriever):
+    assert retriever.search([], 3) == []
+
+
+def test_a_query_is_answered_the_same_alone_and_in_a_batch(retriever: Retriever):
+    queries = ["capital of Norway", "", "rainy city", "Alvex", "capital of Norway"]
+    together = retriever.search(queries, 3)
+    assert together == [retriever.search([query], 3)[0] for query in queries]
+    assert together[0]
+
+
+def test_many_threads_get_the_answers_of_one(retriever: Retriever):
+    queries = [f"{word} {other}" for word in ("capital", "city", "Alvex") for other in ("Norway", "Sweden", "founding")]
+    alone = [retriever.search([query], 3) for query in queries]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda q: retriever.search([q], 3), queries * 40)) == alone * 40
+    assert any(alone)
+
+
+@pytest.mark.parametrize("k", [0, -1])
+def test_k_below_one_is_a_mistake_of_the_caller(retriever: Retriever, k: int):
+    with pytest.raises(ValueError, match="k >= 1"):
+        retriever.search(["Oslo"], k)
