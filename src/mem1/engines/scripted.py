@@ -35,13 +35,14 @@ def search_then_answer(answer: str, *, state: str, search: str, answer_tag: str 
 
     `state` and `search` are the tag names of the protocol. Used to check scores and token counts by hand.
     """
+    note = f"<{state}> now Q1 </{state}>"  # a prompt may show every tag, but not this note
 
     def script(context: str) -> str:
         if context.rstrip().endswith(f"<{answer_tag}>"):
             return f"{answer} </{answer_tag}>"
-        if f"</{search}>" in context:
+        if note in context:
             return f"<{state}> {answer} </{state}> <{answer_tag}> {answer} </{answer_tag}>"
-        question = context.split("Q1", 1)[-1].split("Q2", 1)[0].strip()
-        return f"<{state}> searching </{state}> <{search}> {question} </{search}>"
+        question = context.rsplit("Q1 ", 1)[-1].split("Q2 ", 1)[0].strip()
+        return f"{note} <{search}> {question} </{search}>"
 
     return script

@@ -67,7 +67,8 @@ def plan_attention(tree: TokenTree, *, backend: Backend = "blocks", device: torc
     if backend == "dense":
         return Dense(visible=visible(tree).to(device))
     on_device = tuple(
-        Chunk(**{f.name: getattr(chunk, f.name).to(device) for f in dataclasses.fields(Chunk)}) for chunk in chunks(tree)
+        Chunk(**{f.name: getattr(chunk, f.name).to(device) for f in dataclasses.fields(Chunk)})
+        for chunk in chunks(tree)
     )
     return Blocks(chunks=on_device)
 
@@ -79,6 +80,7 @@ def tree_attention(model: PreTrainedModel) -> Iterator[None]:
     With gradient checkpointing the backward pass must run inside too, as it runs the layers again.
     """
     before = model.config._attn_implementation
+    assert before is not None
     model.set_attn_implementation(IMPLEMENTATION)
     try:
         yield
@@ -104,8 +106,9 @@ def _attention(
     if torch.is_autocast_enabled(kind):
         query, key, value = (x.to(torch.get_autocast_dtype(kind)) for x in (query, key, value))
     with torch.autocast(kind, enabled=False):
-        out = tree_plan.attend(*(x[0].transpose(0, 1) for x in (query, key, value)), scaling)
-    return out[None], None
+        q_THD, k_TJD, v_TJD = (x[0].transpose(0, 1) for x in (query, key, value))
+        out_THD = tree_plan.attend(q_THD, k_TJD, v_TJD, scaling)
+    return out_THD[None], None
 
 
 AttentionInterface.register(IMPLEMENTATION, _attention)

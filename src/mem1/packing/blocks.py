@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -89,12 +90,12 @@ def _pieces(segments: Sequence[Run]) -> Iterator[Run]:
     for number, (start, stop, _) in enumerate(segments):
         parts = -(-(stop - start) // MAX_QUERIES)
         cuts = [start + (stop - start) * p // parts for p in range(parts + 1)]
-        yield from ((a, b, number) for a, b in zip(cuts, cuts[1:], strict=False))
+        yield from ((a, b, number) for a, b in pairwise(cuts))
 
 
 def _keys_of(segments: Sequence[Run], run: Run) -> np.ndarray:
     """Ancestors of the run's first token, from the root down, then the run itself."""
-    start, stop, number = run
+    _, stop, number = run
     parts = [np.arange(segments[number][0], stop)]
     before = segments[number][2]
     while before >= 0:

@@ -85,9 +85,7 @@ def pack(trajectories: Sequence[Trajectory]) -> TokenTree:
     root = _Segment(path=(), start=0, stop=0, parent=None)
     last_segments = [_insert(root, path) for path, _ in paths]
     segments = _depth_first(root)
-    targets = [
-        _nodes(last, start, len(path)) for last, (path, start) in zip(last_segments, paths, strict=True)
-    ]
+    targets = [_nodes(last, start, len(path)) for last, (path, start) in zip(last_segments, paths, strict=True)]
     counts = tuple(tuple(len(turn.completion_ids) for turn in t.turns) for t in trajectories)
     return _lay_out(segments, np.concatenate(targets), counts)
 

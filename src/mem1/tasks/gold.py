@@ -20,12 +20,15 @@ class GoldExpert:
     tags: Tags
     tasks: Iterable[Task]
     _by_prompt: dict[str, Task] = field(init=False, repr=False)
+    _lengths: list[int] = field(init=False, repr=False)
+    """Characters of the prompts, longest first."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_by_prompt", {_key(task.prompt): task for task in self.tasks})
+        object.__setattr__(self, "_lengths", sorted({len(prompt) for prompt in self._by_prompt}, reverse=True))
 
     def __call__(self, context: str) -> str:
-        """The completion for this context: the next question as a query, or the answers. KeyError: unknown task."""
+        """The completion for this context: the next question as a query, or the answers. StopIteration: unknown task."""
         task = self._task(context)
         searches = re.findall(rf"<{self.tags.state}> Q(\d+) </{self.tags.state}>", context)
         done = int(searches[-1]) if searches else 0
@@ -40,7 +43,8 @@ class GoldExpert:
 
     def _task(self, context: str) -> Task:
         folded = _key(context)
-        return next(task for prompt, task in self._by_prompt.items() if folded.startswith(prompt))
+        # longest first: the prompt of one question may begin that of two
+        return next(self._by_prompt[head] for n in self._lengths if (head := folded[:n]) in self._by_prompt)
 
 
 def _key(text: str) -> str:

@@ -46,9 +46,7 @@ def completion_logprobs(
 
 
 @overload
-def flat_logprobs(
-    model: PreTrainedModel, tree: TokenTree, *, temperature: float, backend: Backend = ...
-) -> Tensor: ...
+def flat_logprobs(model: PreTrainedModel, tree: TokenTree, *, temperature: float, backend: Backend = ...) -> Tensor: ...
 @overload
 def flat_logprobs(
     model: PreTrainedModel, tree: TokenTree, *, temperature: float, backend: Backend = ..., with_entropy: Literal[True]
@@ -80,39 +78,36 @@ def flat_logprobs(
             tree_plan=plan,
         ).last_hidden_state[0]
     hidden = hidden_TD.index_select(0, tree.parent[nodes].to(device))
-    targets = tree.input_ids[nodes].to(device)
-    logprobs, entropy = _head(model, hidden, targets, temperature)
-    repeat_M = repeat_M.to(device)
-    return (logprobs[repeat_M], entropy[repeat_M]) if with_entropy else logprobs[repeat_M]
+    columns = _head(model, hidden, tree.input_ids[nodes].to(device), temperature, with_entropy)
+    columns_M = columns[repeat_M.to(device)]
+    return (columns_M[:, 0], columns_M[:, 1].detach()) if with_entropy else columns_M[:, 0]
 
 
-def _head(model: PreTrainedModel, hidden: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Log-probs of `targets` and entropies, from final hidden states, without all logits in memory at once."""
+def _head(model: PreTrainedModel, hidden: Tensor, targets: Tensor, temperature: float, with_entropy: bool) -> Tensor:
+    """From final hidden states what `_columns` returns, without all logits in memory at once."""
     head = model.get_output_embeddings()
     assert isinstance(head, nn.Linear)
+
+    def piece(hidden: Tensor, targets: Tensor) -> Tensor:
+        return _columns(head(hidden), targets, temperature, with_entropy)
+
     rows = max(1, LOGITS_AT_ONCE // head.out_features)
     if len(hidden) <= rows:
-        return _logprobs_and_entropy(head(hidden), targets, temperature)
-
-    def piece(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        return _logprobs_and_entropy(head(hidden), targets, temperature)
-
-    pieces = [
-        checkpoint(piece, h, t, use_reentrant=False)
-        for h, t in zip(hidden.split(rows), targets.split(rows), strict=True)
-    ]
-    logprobs, entropies = zip(*pieces, strict=True)
-    return torch.cat(logprobs), torch.cat(entropies)
+        return piece(hidden, targets)
+    pairs = zip(hidden.split(rows), targets.split(rows), strict=True)
+    return torch.cat([checkpoint(piece, h, t, use_reentrant=False) for h, t in pairs])
 
 
-def _logprobs_and_entropy(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """(rows, V) logits -> (rows,) log-probs of the targets, and entropies without gradient."""
+def _columns(logits: Tensor, targets: Tensor, temperature: float, with_entropy: bool) -> Tensor:
+    """(rows, V) logits -> (rows, 1) log-probs of the targets, or (rows, 2) with the entropies."""
     if temperature <= 0:
         raise ValueError(f"temperature must be above 0 in training, not {temperature}")
-    logprobs_V = torch.log_softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature, dim=-1)
-    with torch.no_grad():
-        entropy = -(logprobs_V.exp() * logprobs_V).sum(-1)
-    return logprobs_V.gather(-1, targets[:, None])[:, 0], entropy
+    scaled = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
+    logprobs_V = torch.log_softmax(scaled, dim=-1)
+    logprobs = logprobs_V.gather(-1, targets[:, None])
+    if not with_entropy:
+        return logprobs
+    return torch.cat([logprobs, torch.special.entr(logprobs_V.detach().exp()).sum(-1, keepdim=True)], dim=-1)
 
 
 def _turn_logprobs(model: PreTrainedModel, turn: Turn, temperature: float) -> Tensor:
@@ -124,11 +119,12 @@ def _turn_logprobs(model: PreTrainedModel, turn: Turn, temperature: float) -> Te
     ids = torch.tensor([turn.context_ids + turn.completion_ids[:-1]], device=model.device)
     logits = model(input_ids=ids, use_cache=False, logits_to_keep=length).logits[0, -length:]
     targets = torch.tensor(turn.completion_ids, device=model.device)
-    return _logprobs_and_entropy(logits, targets, temperature)[0]
+    return _columns(logits, targets, temperature, with_entropy=False)[:, 0]
 
 
 def _check_checkpointing(model: PreTrainedModel) -> None:
-    if model.is_gradient_checkpointing and model.training and model.config._attn_implementation != IMPLEMENTATION:
+    active = model.training and any(getattr(m, "gradient_checkpointing", False) for m in model.modules())
+    if active and model.config._attn_implementation != IMPLEMENTATION:
         raise UserError(
             "gradient checkpointing runs the layers again in the backward pass: put forward and backward inside "
             "`with tree_attention(model):`, or set packed = false"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from mem1.errors import UserError
@@ -69,10 +70,19 @@ def load_model(folder: Path, *, dtype: torch.dtype = torch.float32) -> PreTraine
     if not list(folder.glob("*.safetensors")):
         raise UserError(f"{folder} has no *.safetensors file; mem1 loads weights from safetensors only")
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, config=config, dtype=dtype, local_files_only=True, use_safetensors=True
+        # trust_remote_code=False: without it transformers would ask on the terminal whether to run the folder's code
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        model, found = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=dtype,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
         )
-    except (ValueError, OSError, KeyError, RuntimeError) as error:
+    except (ValueError, OSError, KeyError, RuntimeError, SafetensorError) as error:
         raise UserError(f"cannot load the model in {folder}: {error}") from error
+    if missing := sorted(found["missing_keys"]):  # transformers fills them with random numbers
+        raise UserError(f"{folder}: {len(missing)} weights are missing, such as {missing[0]}; copy the whole model again")
     return model.eval()

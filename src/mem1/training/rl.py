@@ -23,7 +23,7 @@ from mem1.records import Group, Trajectory
 from mem1.rollout import Rollout
 from mem1.training.checks import reencoded_share
 from mem1.training.config import Rl
-from mem1.training.logprobs import flat_logprobs, unpacked_logprobs
+from mem1.training.logprobs import completion_logprobs, flat_logprobs
 from mem1.training.optimizers import Optimizers, adamw, warmup
 from mem1.training.policy import Policy
 from mem1.training.sft import Metrics
@@ -119,7 +119,8 @@ class RlStage:
         if self.config.packed:
             logprobs_M, entropy_M = flat_logprobs(model, pack(trajectories), temperature=temperature, with_entropy=True)
         else:
-            logprobs_M, entropy_M = unpacked_logprobs(model, trajectories, temperature=temperature, with_entropy=True)
+            unpacked = completion_logprobs(model, trajectories, temperature=temperature, packed=False)
+            logprobs_M, entropy_M = torch.cat([turn for turns in unpacked for turn in turns]), None
         old_M = torch.tensor([p for t in trajectories for turn in t.turns for p in turn.logprobs])
         advantages_M = torch.tensor([a for t, a in batch for _ in range(t.num_completion_tokens)])
         old_M, advantages_M = old_M.to(logprobs_M.device), advantages_M.to(logprobs_M.device)
@@ -142,15 +143,16 @@ class _Totals:
     loss: float = 0.0
     clipped: int = 0
     tokens: int = 0
-    entropy: float = 0.0
+    entropy: float | None = 0.0
+    """None: not computed, because contexts are not packed."""
     difference: float = 0.0
     largest_difference: float = 0.0
 
-    def add(self, loss: torch.Tensor, clipped: int, entropy_M: torch.Tensor, difference_M: torch.Tensor) -> None:
+    def add(self, loss: torch.Tensor, clipped: int, entropy_M: torch.Tensor | None, difference_M: torch.Tensor) -> None:
         self.loss += loss.item()
         self.clipped += clipped
         self.tokens += len(difference_M)
-        self.entropy += float(entropy_M.sum())
+        self.entropy = None if entropy_M is None or self.entropy is None else self.entropy + float(entropy_M.sum())
         self.difference += float(difference_M.sum())
         self.largest_difference = max(self.largest_difference, float(difference_M.max()))
 
@@ -160,7 +162,7 @@ class _Totals:
         return {
             "loss": self.loss,
             "clip_fraction": some and self.clipped / some,
-            "entropy": some and self.entropy / some,
+            "entropy": some and self.entropy and self.entropy / some,
             "sampler_trainer_mean": some and self.difference / some,
             "sampler_trainer_max": some and self.largest_difference,
         }

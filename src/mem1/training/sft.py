@@ -87,7 +87,7 @@ class SftStage:
     def step(self, index: int) -> Metrics:
         """One optimiser step on `config.tokens` tokens of demonstrations."""
         tree = pack(self._batches[index])
-        logprobs_M = flat_logprobs(self.policy.model, tree)
+        logprobs_M = flat_logprobs(self.policy.model, tree, temperature=1.0)
         loss = negative_log_likelihood(logprobs_M, denominator=len(logprobs_M))
         loss.backward()
         scale = warmup_decay(

@@ -16,7 +16,7 @@ from typing import Protocol
 from mem1.contexts import context_policy
 from mem1.engines.local import LocalEngine
 from mem1.envs.source import TaskSource
-from mem1.packing import check_packable
+from mem1.packing.exactness import check_packable
 from mem1.protocol import Tags, vocabulary
 from mem1.rollout import Rollout
 from mem1.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
@@ -175,7 +175,7 @@ class _Run:
         started = time.perf_counter()
         metrics = stage.step(index)
         seconds = time.perf_counter() - started
-        timings: Mapping[str, float] = {"step": seconds, **getattr(stage, "timings", {})}
+        timings: Mapping[str, float] = {"total": seconds, **getattr(stage, "timings", {})}
         log.append(before + index + 1, metrics, timings=timings)
         if self.on_step is not None:
             self.on_step(

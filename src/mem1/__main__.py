@@ -1,0 +1,5 @@
+"""`python -m mem1`."""
+
+from mem1.cli.main import main
+
+main()

@@ -1,0 +1,103 @@
+"""`mem1 eval`: a policy on tasks of several sizes, from Atlas or from files of questions and passages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from mem1.engines.base import Engine
+    from mem1.engines.codec import Codec
+
+
+def command(
+    model: Annotated[str, typer.Option(help="Folder of a transformers model, or 'shipped'.")] = "shipped",
+    task: Annotated[str, typer.Option(help="atlas, or multihop: --questions over --corpus.")] = "atlas",
+    questions: Annotated[Path | None, typer.Option(help="JSONL of questions (multihop).")] = None,
+    corpus: Annotated[Path | None, typer.Option(help="JSONL of passages, may be gzipped (multihop).")] = None,
+    objectives: Annotated[str, typer.Option(help="Numbers of objectives, separated by commas.")] = "1,2,4,8,16",
+    tasks: Annotated[int, typer.Option("--limit", min=1, help="Tasks for each number of objectives.")] = 100,
+    context: Annotated[str, typer.Option(help="constant, fold(k), full or window(k).")] = "constant",
+    vocabulary: Annotated[str, typer.Option(help="Tags: paper or released.")] = "paper",
+    temperature: Annotated[float, typer.Option(min=0.0, help="0: greedy.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed of the tasks and of sampling.")] = 0,
+    max_context: Annotated[int, typer.Option(help="Largest context plus completion, in tokens.")] = 4096,
+    max_completion: Annotated[int, typer.Option(help="Tokens of a completion, besides 8 an objective.")] = 32,
+    script: Annotated[
+        str | None,
+        typer.Option(help="No model: search the first question itself, then answer this text (tokens of --model)."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the trajectories; sizes done there are not run again.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+) -> None:
+    """Evaluate a policy: exact match with interval, F1, turns, peak tokens, by number of objectives."""
+    from mem1.cli.display import EvaluationBar, bars, stderr
+    from mem1.cli.pipeline import show
+    from mem1.contexts import context_policy
+    from mem1.evaluation.runner import evaluate
+    from mem1.protocol import vocabulary as tags_called
+    from mem1.rollout import Budget, Rollout
+    from mem1.training.config import Evaluation
+
+    tags = tags_called(vocabulary)
+    source = _source(task, questions, corpus).source("evaluation", tags)
+    sizes = _sizes(objectives)
+    engine, codec = _engine(model, script, vocabulary)
+    rollout = Rollout(
+        engine=engine,
+        codec=codec,
+        environment=source.environment,
+        context=context_policy(context),
+        tags=tags,
+        budget=Budget(context=max_context, completion_extra=max_completion),
+    )
+    config = Evaluation(objectives=sizes, tasks=tasks, temperature=temperature, seed=seed)
+    name = "scripted" if script is not None else Path(model).name
+    with bars(stderr()) as progress:
+        rows, _ = evaluate(
+            rollout, source, config, policy=name, folder=out, on_round=EvaluationBar(progress, name)
+        )
+    show([row.as_dict() for row in rows], as_json=as_json)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    from mem1.errors import UserError
+
+    try:
+        sizes = tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise UserError(f"--objectives takes whole numbers separated by commas, such as 1,2,4; not {text!r}") from error
+    if min(sizes) < 1:
+        raise UserError(f"--objectives takes numbers of at least 1, not {min(sizes)}")
+    return sizes
+
+
+def _source(task: str, questions: Path | None, corpus: Path | None) -> Any:
+    from mem1.envs.source import AtlasTasks, MultihopTasks
+    from mem1.errors import UserError
+
+    if task == "atlas":
+        if questions is not None or corpus is not None:
+            raise UserError("--questions and --corpus go with --task multihop")
+        return AtlasTasks()
+    if task != "multihop":
+        raise UserError(f"unknown task {task!r}; known: atlas, multihop")
+    if questions is None or corpus is None:
+        raise UserError("--task multihop needs --questions FILE and --corpus FILE")
+    return MultihopTasks(questions=str(questions), corpus=str(corpus))
+
+
+def _engine(model: str, script: str | None, vocabulary: str) -> tuple[Engine, Codec]:
+    from mem1.engines.local import LocalEngine
+    from mem1.engines.scripted import ScriptedEngine, search_then_answer
+    from mem1.protocol import vocabulary as tags_called
+    from mem1.training.policy import load_policy
+
+    tags = tags_called(vocabulary)
+    policy = load_policy(model)
+    if script is None:
+        return LocalEngine(policy.model, policy.codec, tags.stop_strings), policy.codec
+    search = tags.action_tags["search"]
+    return ScriptedEngine(policy.codec, search_then_answer(script, state=tags.state, search=search)), policy.codec

@@ -1,0 +1,43 @@
+"""What several commands share: evaluating a policy under a recipe, showing rows, writing the page of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+from mem1.cli.display import EvaluationBar
+from mem1.evaluation.report.table import print_table
+from mem1.evaluation.runner import evaluate
+from mem1.protocol import vocabulary
+from mem1.records import Trajectory
+from mem1.training.config import TrainConfig
+from mem1.training.policy import Policy
+from mem1.training.train import make_rollout
+
+Rows = list[dict[str, Any]]
+
+
+def evaluate_policy(
+    config: TrainConfig, policy: Policy, *, name: str, folder: Path | None, bars: Progress
+) -> tuple[Rows, dict[int, list[Trajectory]]]:
+    """Rows for `--json` and the trajectories by number of objectives, on the evaluation half of the tasks."""
+    tags = vocabulary(config.vocabulary)
+    source = config.tasks.source("evaluation", tags)
+    rollout = make_rollout(config, policy, source, tags)
+    rows, trajectories = evaluate(
+        rollout, source, config.evaluation, policy=name, folder=folder, on_round=EvaluationBar(bars, name)
+    )
+    return [row.as_dict() for row in rows], trajectories
+
+
+def show(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    """The result on stdout: one JSON object, or a table."""
+    if as_json:
+        print(json.dumps({"rows": list(rows)}))
+    else:
+        print_table(rows, Console())

@@ -1,0 +1,58 @@
+"""Run a policy on tasks of several sizes and summarise: one row a number of objectives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from mem1.engines.base import Sampling
+from mem1.envs.source import TaskSource
+from mem1.evaluation.metrics import Row, summarize
+from mem1.evaluation.store import read_trajectories, write_trajectories
+from mem1.records import Trajectory
+from mem1.rollout import Rollout
+from mem1.training.config import Evaluation
+
+OnRound = Callable[[int, int, int], None]
+"""(objectives, attempts finished, attempts)."""
+
+
+def evaluate(
+    rollout: Rollout,
+    source: TaskSource,
+    config: Evaluation,
+    *,
+    policy: str,
+    folder: Path | None = None,
+    on_round: OnRound | None = None,
+) -> tuple[list[Row], dict[int, list[Trajectory]]]:
+    """Rows, and the trajectories by number of objectives.
+
+    With a `folder`, the trajectories of each size are written there (`<policy>-<N>.jsonl`) when they are done, and
+    sizes that stand there already are read, not run again; so a killed evaluation goes on where it was.
+    """
+    rows: list[Row] = []
+    by_size: dict[int, list[Trajectory]] = {}
+    for objectives in config.objectives:
+        path = None if folder is None else folder / f"{policy}-{objectives}.jsonl"
+        if path is not None and path.is_file():
+            trajectories = read_trajectories(path)
+        else:
+            trajectories = _run(rollout, source, config, objectives, on_round)
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_trajectories(path, trajectories)
+        by_size[objectives] = trajectories
+        rows.append(summarize(trajectories, policy=policy, context=rollout.context.name, objectives=objectives))
+    return rows, by_size
+
+
+def _run(
+    rollout: Rollout, source: TaskSource, config: Evaluation, objectives: int, on_round: OnRound | None
+) -> list[Trajectory]:
+    tasks = source.tasks(objectives=objectives, count=config.tasks, seed=config.seed)
+    return rollout(
+        tasks,
+        sampling=Sampling(temperature=config.temperature, seed=config.seed),
+        progress=None if on_round is None else lambda done, of: on_round(objectives, done, of),
+    )

@@ -1,0 +1,277 @@
+"""Log-probs of the sampled tokens: packed, unpacked and dense are one number, and so are their gradients."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import torch
+from builders import POLICIES, VOCABULARY, random_group, random_tokens, random_trajectory, tiny_model, trajectory
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from mem1.errors import UserError
+from mem1.packing import pack
+from mem1.packing.attention import tree_attention
+from mem1.records import Trajectory
+from mem1.training.logprobs import LOGITS_AT_ONCE, completion_logprobs, flat_logprobs
+
+KINDS = ["qwen2", "llama", "qwen3"]
+Nested = list[list[Tensor]]
+
+
+def batch(seed: int = 0, policy: str = "constant") -> list[Trajectory]:
+    """Two groups of three attempts."""
+    rng = random.Random(seed)
+    return [t for _ in range(2) for t in random_group(rng, 3, policy=policy, turns=4, longest=8, prompt=9)]
+
+
+def loss(logprobs: Nested) -> Tensor:
+    """A sum in which each token has a weight of its own, by trajectory length so that order does not matter."""
+    flat = [x for turns in logprobs for x in turns]
+    return torch.stack([(x * torch.linspace(-1, 2, len(x), dtype=x.dtype)).sum() for x in flat]).sum() / 50
+
+
+def gradients(model: PreTrainedModel, value: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(value, list(model.parameters())))
+
+
+def values(logprobs: Nested) -> Tensor:
+    return torch.cat([x.detach() for turns in logprobs for x in turns])
+
+
+def assert_same(got: list[Tensor], wanted: list[Tensor], tolerance: float) -> None:
+    assert max(x.abs().max().item() for x in wanted) > 1e-3, "the gradient must not be empty"
+    for a, b in zip(got, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
+def test_packed_equals_one_turn_at_a_time_in_log_probs_and_gradients(kind: str, dtype: torch.dtype, tolerance: float):
+    model, trajectories = tiny_model(kind, dtype=dtype), batch()
+    packed = completion_logprobs(model, trajectories)
+    alone = completion_logprobs(model, trajectories, packed=False)
+    torch.testing.assert_close(values(packed), values(alone), rtol=0, atol=tolerance)
+    assert values(alone).std() > 0.5, "the model must not be uniform"
+    assert_same(gradients(model, loss(packed)), gradients(model, loss(alone)), tolerance)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_dense_back_end_agrees_too(kind: str):
+    model, tree = tiny_model(kind), pack(batch())
+    blocks = flat_logprobs(model, tree, temperature=1.0)
+    dense = flat_logprobs(model, tree, temperature=1.0, backend="dense")
+    torch.testing.assert_close(blocks, dense, rtol=0, atol=1e-10)
+    assert_same(gradients(model, loss(tree.split(blocks))), gradients(model, loss(tree.split(dense))), tolerance=1e-10)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_context_policy_trains_through_the_same_path(policy: str):
+    model, trajectories = tiny_model("llama"), batch(policy=policy)
+    packed = completion_logprobs(model, trajectories, temperature=0.7)
+    alone = completion_logprobs(model, trajectories, temperature=0.7, packed=False)
+    torch.testing.assert_close(values(packed), values(alone), rtol=0, atol=1e-10)
+    assert_same(gradients(model, loss(packed)), gradients(model, loss(alone)), 1e-10)
+
+
+def test_contexts_longer_than_a_block_agree():
+    model = tiny_model("qwen3")
+    rng = random.Random(0)
+    one = [random_trajectory(rng, prompt=random_tokens(rng, 200), turns=3, longest=60)]
+    assert len(pack(one)) > 256
+    torch.testing.assert_close(
+        values(completion_logprobs(model, one)),
+        values(completion_logprobs(model, one, packed=False)),
+        rtol=0,
+        atol=1e-10,
+    )
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_there_is_one_log_prob_per_completion_token(packed: bool):
+    trajectories = batch()
+    found = completion_logprobs(tiny_model("qwen2"), trajectories, packed=packed)
+    assert [[len(x) for x in turns] for turns in found] == [
+        [len(turn.completion_ids) for turn in t.turns] for t in trajectories
+    ]
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_model_that_knows_nothing_gives_every_token_one_over_the_vocabulary(packed: bool):
+    model = tiny_model("llama")
+    head = model.get_output_embeddings()
+    assert isinstance(head, torch.nn.Linear)
+    torch.nn.init.zeros_(head.weight)
+    found = values(completion_logprobs(model, batch(), packed=packed))
+    torch.testing.assert_close(found, torch.full_like(found, -math.log(VOCABULARY)))
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_the_temperature_divides_the_logits(packed: bool):
+    model = tiny_model("qwen2")
+    one = [trajectory(([3, 4, 5], [6, 7]))]
+    logits = model(torch.tensor([[3, 4, 5, 6]])).logits[0, 2:]
+    expected = torch.log_softmax(logits / 0.5, -1)[[0, 1], [6, 7]]
+    torch.testing.assert_close(values(completion_logprobs(model, one, temperature=0.5, packed=packed)), expected)
+    assert (values(completion_logprobs(model, one, packed=packed)) - expected).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_temperature_of_zero_is_an_error(packed: bool):
+    with pytest.raises(ValueError, match="temperature must be above 0"):
+        completion_logprobs(tiny_model("qwen2"), batch(), temperature=0.0, packed=packed)
+
+
+def test_a_later_token_moves_no_earlier_log_prob():
+    model = tiny_model("llama")
+
+    def found(last: int) -> Nested:
+        return completion_logprobs(model, [trajectory(([1, 2], [3, 4, 5]), ([1, 2, 3, 4, 5, 6], [7, last, 8, 9]))])
+
+    first, second = found(10), found(11)
+    torch.testing.assert_close(first[0][0], second[0][0], rtol=0, atol=0)
+    torch.testing.assert_close(first[0][1][:1], second[0][1][:1], rtol=0, atol=0)
+    assert ((first[0][1] - second[0][1]).abs() > 1e-3).tolist() == [False, True, True, True]
+
+
+def test_the_other_branch_moves_no_log_prob():
+    model = tiny_model("llama")
+    one = trajectory(([1, 2], [3, 4]), ([1, 2, 5, 6], [7, 8]))
+    with_other = completion_logprobs(model, [one, trajectory(([1, 2], [9, 9, 9]))])
+    torch.testing.assert_close(values(with_other[:1]), values(completion_logprobs(model, [one])), rtol=0, atol=1e-12)
+
+
+def test_the_state_of_the_last_turn_is_seen():
+    # Hiding it is a known defect of published training code.
+    model = tiny_model("llama")
+    first, second = (
+        completion_logprobs(model, [trajectory(([1, 2], [3]), ([1, 2, 3, 4], [5]), ([1, 2, state, 6], [7, 8]))])
+        for state in (5, 9)
+    )
+    assert (first[0][2] - second[0][2]).abs().min() > 1e-3
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_shuffling_trajectories_changes_nothing(packed: bool):
+    model, trajectories = tiny_model("qwen3"), batch()
+    order = [4, 2, 0, 5, 1, 3]
+    straight = completion_logprobs(model, trajectories, packed=packed)
+    shuffled = completion_logprobs(model, [trajectories[i] for i in order], packed=packed)
+    for place, i in enumerate(order):
+        torch.testing.assert_close(values([shuffled[place]]), values([straight[i]]), rtol=0, atol=1e-10)
+    assert_same(gradients(model, loss(shuffled)), gradients(model, loss(straight)), 1e-10)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_micro_batches_with_a_fixed_denominator_add_up(size: int):
+    model, trajectories = tiny_model("qwen2"), batch()
+    whole = gradients(model, loss(completion_logprobs(model, trajectories)))
+    parts = [
+        gradients(model, loss(completion_logprobs(model, trajectories[i : i + size])))
+        for i in range(0, len(trajectories), size)
+    ]
+    assert len(parts) > 1
+    assert_same([torch.stack(terms).sum(0) for terms in zip(*parts, strict=True)], whole, 1e-10)
+
+
+def test_two_attempts_with_the_same_tokens_count_twice():
+    model = tiny_model("llama")
+    one = trajectory(([1, 2], [3, 4]))
+    once = completion_logprobs(model, [one])
+    twice = completion_logprobs(model, [one, one])
+    assert len(pack([one, one])) == len(pack([one]))
+    doubled = [2 * g for g in gradients(model, loss(once))]
+    assert_same(gradients(model, loss(twice)), doubled, 1e-12)
+
+
+def test_flat_log_probs_come_in_the_order_of_trajectories_turns_and_positions():
+    model, trajectories = tiny_model("qwen2"), batch()
+    flat = flat_logprobs(model, pack(trajectories), temperature=1.0)
+    assert flat.shape == (sum(t.num_completion_tokens for t in trajectories),)
+    torch.testing.assert_close(flat.detach(), values(completion_logprobs(model, trajectories)), rtol=0, atol=0)
+
+
+def test_the_entropy_is_that_of_the_distribution_sampled_from_and_has_no_gradient():
+    model = tiny_model("llama")
+    logprobs, entropy = flat_logprobs(model, pack([trajectory(([3, 4], [5, 6]))]), temperature=0.5, with_entropy=True)
+    wanted = torch.distributions.Categorical(logits=model(torch.tensor([[3, 4, 5]])).logits[0, 1:] / 0.5).entropy()
+    torch.testing.assert_close(entropy, wanted)
+    assert logprobs.requires_grad and not entropy.requires_grad
+    assert (entropy < math.log(VOCABULARY) - 0.1).all()
+
+
+def test_a_vocabulary_too_large_to_hold_all_logits_gives_the_same_gradient():
+    model = tiny_model("qwen2", dtype=torch.float32, vocab_size=150_000, hidden_size=8, num_hidden_layers=1)
+    one = [trajectory(([1, 2], range(130)))]
+    assert LOGITS_AT_ONCE < 130 * 150_000
+    packed, alone = completion_logprobs(model, one), completion_logprobs(model, one, packed=False)
+    torch.testing.assert_close(values(packed), values(alone), rtol=0, atol=1e-5)
+    assert_same(gradients(model, loss(packed)), gradients(model, loss(alone)), 1e-5)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_trajectories_without_turns_have_no_log_probs(packed: bool):
+    model = tiny_model("qwen2")
+    assert completion_logprobs(model, [], packed=packed) == []
+    assert completion_logprobs(model, [Trajectory(turns=())], packed=packed) == [[]]
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_an_empty_completion_has_an_empty_tensor(packed: bool):
+    found = completion_logprobs(tiny_model("qwen2"), [trajectory(([1, 2], []), ([1, 2], [3]))], packed=packed)
+    assert [x.shape for x in found[0]] == [(0,), (1,)]
+
+
+def test_under_bf16_autocast_log_probs_are_fp32_and_near():
+    model, trajectories = tiny_model("qwen2", dtype=torch.float32, initializer_range=0.1), batch()
+    exact = values(completion_logprobs(model, trajectories))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = completion_logprobs(model, trajectories)
+    assert values(found).dtype == torch.float32
+    assert 0 < (values(found) - exact).abs().max() < 0.1
+    assert_same(gradients(model, loss(found)), gradients(model, loss(completion_logprobs(model, trajectories))), 0.1)
+
+
+def test_gradient_checkpointing_needs_the_backward_pass_inside_tree_attention():
+    model, trajectories = tiny_model("qwen2").train(), batch()
+    wanted = gradients(model, loss(completion_logprobs(model, trajectories)))
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    with pytest.raises(UserError, match="with tree_attention"):
+        completion_logprobs(model, trajectories)
+    with tree_attention(model):
+        found = gradients(model, loss(completion_logprobs(model, trajectories)))
+    assert_same(found, wanted, 1e-10)
+
+
+def test_a_model_that_cannot_be_packed_still_trains_one_turn_at_a_time():
+    model = tiny_model("qwen2", use_sliding_window=True, sliding_window=4, max_window_layers=1)
+    with pytest.raises(UserError, match="sliding_attention"):
+        completion_logprobs(model, batch())
+    found = gradients(model, loss(completion_logprobs(model, batch(), packed=False)))
+    assert max(g.abs().max() for g in found) > 1e-3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_trainer_gives_the_log_probs_that_generation_sampled_with(kind: str):
+    model = tiny_model(kind, dtype=torch.float32).eval()
+    context = [[5, 6, 7, 8], [9, 10, 11, 12]]
+    torch.manual_seed(0)
+    out = model.generate(  # pyright: ignore[reportCallIssue]
+        torch.tensor(context),
+        attention_mask=torch.ones(2, 4, dtype=torch.long),
+        do_sample=True,
+        temperature=0.8,
+        top_k=0,
+        max_new_tokens=10,
+        return_dict_in_generate=True,
+        output_scores=True,
+        pad_token_id=0,
+    )
+    sampled = out.sequences[:, 4:]
+    scores = torch.stack(out.scores, dim=1).log_softmax(-1).gather(-1, sampled[:, :, None])[:, :, 0]
+    trajectories = [trajectory((c, s)) for c, s in zip(context, sampled.tolist(), strict=True)]
+    found = values(completion_logprobs(model, trajectories, temperature=0.8))
+    assert len(found) == 20
+    torch.testing.assert_close(found, scores.reshape(-1), rtol=0, atol=1e-4)

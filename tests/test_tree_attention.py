@@ -1,0 +1,225 @@
+"""Attention over the token tree: blocks equal the dense mask, and what cannot be exact is refused by name."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from builders import random_batch, random_group, random_trajectory, tiny_model, trajectory
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GptOssConfig,
+    GptOssForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    PreTrainedModel,
+)
+
+from mem1.errors import UserError
+from mem1.packing import TokenTree, pack, visible
+from mem1.packing.attention import Backend, plan_attention, tree_attention
+from mem1.packing.blocks import MAX_QUERIES, chunks, runs
+from mem1.packing.exactness import check_packable
+
+HEADS = [(4, 4), (4, 2), (6, 1)]
+"""(query heads, key-value heads): one each, grouped, all queries on one."""
+
+
+def vectors(tree: TokenTree, heads: tuple[int, int], dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    sizes = (heads[0], heads[1], heads[1])
+    drawn = [torch.randn(len(tree), n, 8, generator=generator, dtype=torch.float64) for n in sizes]
+    return [x.to(dtype).requires_grad_() for x in drawn]
+
+
+def attend(tree: TokenTree, qkv: list[Tensor], backend: Backend) -> tuple[Tensor, list[Tensor]]:
+    """Output, and gradients of a fixed random weighting of it."""
+    q, k, v = qkv
+    out = plan_attention(tree, backend=backend).attend(q, k, v, 0.5)
+    weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(out.dtype)
+    return out.detach(), list(torch.autograd.grad((out * weight).sum(), qkv))
+
+
+def large_tree() -> TokenTree:
+    """Several prompts and policies, segments longer than a block, and several chunks."""
+    rng = random.Random(0)
+    trajectories = [t for _ in range(2) for t in random_group(rng, 2, turns=3, longest=40, prompt=150)]
+    return pack([*trajectories, random_trajectory(rng, policy="full", turns=6, longest=60)])
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6))
+def test_every_node_is_a_query_once_and_sees_what_the_mask_says(seed: int):
+    tree = pack(random_batch(seed))
+    seen = torch.zeros(len(tree), len(tree), dtype=torch.int64)
+    queries: list[int] = []
+    for chunk in chunks(tree):
+        u, _, L, _, K = chunk.hidden.shape
+        shown = ~chunk.hidden.view(u * L, K)[chunk.query_slots]
+        keys = chunk.key_nodes[chunk.query_slots // L]
+        for row, node in enumerate(chunk.query_nodes.tolist()):
+            seen[node].index_add_(0, keys[row][shown[row]], torch.ones(int(shown[row].sum()), dtype=torch.int64))
+        queries += chunk.query_nodes.tolist()
+    assert sorted(queries) == list(range(len(tree)))
+    assert seen.equal(visible(tree).long())
+
+
+def test_a_long_chain_is_cut_into_even_blocks():
+    tree = pack([trajectory((range(1000), [1]))])
+    lengths = [stop - start for start, stop, _ in runs(tree)]
+    assert sum(lengths) == 1001 and len(lengths) == 8
+    assert max(lengths) - min(lengths) <= 1 and max(lengths) <= MAX_QUERIES
+
+
+def test_short_branches_under_a_long_prompt_are_computed_together():
+    prompt = list(range(100))
+    tree = pack([trajectory((prompt, [first, 7, 8])) for first in range(20)])
+    assert len(tree.segments) == 21
+    assert len(runs(tree)) == 2
+
+
+def test_long_branches_under_a_long_prompt_are_computed_apart():
+    prompt = list(range(100))
+    tree = pack([trajectory((prompt, [first] * 80)) for first in range(3)])
+    assert [(start, stop) for start, stop, _ in runs(tree)] == [(0, 100), (100, 180), (180, 260), (260, 340)]
+
+
+@pytest.mark.parametrize("heads", HEADS)
+def test_blocks_equal_the_dense_mask_in_output_and_gradient(heads: tuple[int, int]):
+    tree = large_tree()
+    assert len(runs(tree)) > 10 and len(chunks(tree)) > 1 and max(s[1] - s[0] for s in tree.segments) > MAX_QUERIES
+    qkv = vectors(tree, heads)
+    out, gradients = attend(tree, qkv, "blocks")
+    expected, expected_gradients = attend(tree, qkv, "dense")
+    assert expected.abs().max() > 0.1
+    torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)
+    for gradient, wanted in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(gradient, wanted, rtol=0, atol=1e-11)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from(HEADS))
+def test_blocks_equal_the_dense_mask_on_any_tree(seed: int, heads: tuple[int, int]):
+    tree = pack(random_batch(seed))
+    qkv = vectors(tree, heads)
+    out, gradients = attend(tree, qkv, "blocks")
+    expected, expected_gradients = attend(tree, qkv, "dense")
+    for got, wanted in zip([out, *gradients], [expected, *expected_gradients], strict=True):
+        torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
+
+
+def test_gradients_of_blocks_are_the_numerical_ones():
+    tree = pack([trajectory(([1], [2, 3]), ([1, 2, 3, 4], [5])), trajectory(([1], [2, 4]))])
+    plan = plan_attention(tree)
+    qkv = [x[:, :, :2].detach().clone().requires_grad_() for x in vectors(tree, (2, 1))]
+    assert torch.autograd.gradcheck(lambda q, k, v: plan.attend(q, k, v, 0.7), qkv)
+
+
+def test_very_large_scores_stay_finite():
+    tree = pack(random_batch(3))
+    q, k, v = (x.detach().float() for x in vectors(tree, (2, 2)))
+    inputs = [(1000 * q).requires_grad_(), (1000 * k).requires_grad_(), v.requires_grad_()]
+    out, gradients = attend(tree, inputs, "blocks")
+    assert all(x.isfinite().all() for x in [out, *gradients])
+
+
+def test_bf16_is_as_close_as_bf16_can_be():
+    tree = large_tree()
+    exact, _ = attend(tree, vectors(tree, (4, 2)), "dense")
+    out, gradients = attend(tree, vectors(tree, (4, 2), torch.bfloat16), "blocks")
+    assert out.dtype == torch.bfloat16 and {g.dtype for g in gradients} == {torch.bfloat16}
+    assert (out - exact).abs().max() < 0.05
+
+
+def test_attention_is_restored_afterwards_even_after_an_error():
+    model = tiny_model("llama")
+    before = model.config._attn_implementation
+    with tree_attention(model):
+        assert model.config._attn_implementation == "mem1_tree" != before
+    with pytest.raises(KeyError), tree_attention(model):
+        raise KeyError
+    assert model.config._attn_implementation == before
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "llama", "qwen3"])
+def test_generation_by_the_same_model_is_unchanged(kind: str):
+    model = tiny_model(kind).eval()
+    ids, mask = torch.tensor([[0, 5, 6, 7], [1, 2, 3, 4]]), torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]])
+    tree = pack(random_batch(0))
+
+    def sample() -> Tensor:
+        return model.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=8, pad_token_id=0)
+
+    before = sample()
+    with tree_attention(model):
+        decoder = model.get_decoder()
+        decoder(tree.input_ids[None], position_ids=tree.position_ids[None], tree_plan=plan_attention(tree))
+    assert before.shape == (2, 12)
+    assert sample().equal(before)
+
+
+@pytest.mark.parametrize("mistake", ["no plan", "a mask", "two rows"])
+def test_a_forward_pass_that_is_not_one_tree_is_an_error(mistake: str):
+    model, tree = tiny_model("llama"), pack(random_batch(0))
+    rows = 2 if mistake == "two rows" else 1
+    ids, positions = tree.input_ids.expand(rows, -1), tree.position_ids.expand(rows, -1)
+    mask = torch.ones(1, 1, len(tree), len(tree), dtype=torch.bool) if mistake == "a mask" else None
+    plan = {} if mistake == "no plan" else {"tree_plan": plan_attention(tree)}
+    with tree_attention(model), pytest.raises(ValueError, match="tree attention takes one tree"):
+        model.get_decoder()(ids, position_ids=positions, attention_mask=mask, **plan)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "llama", "qwen3"])
+def test_the_tested_architectures_are_packable(kind: str):
+    check_packable(tiny_model(kind))
+
+
+TINY = {"vocab_size": 16, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "bos_token_id": None}
+FEED = {**TINY, "intermediate_size": 16, "num_key_value_heads": 2, "eos_token_id": None, "pad_token_id": None}
+
+
+def _sliding_qwen2() -> PreTrainedModel:
+    return tiny_model("qwen2", use_sliding_window=True, sliding_window=4, max_window_layers=1)
+
+
+def _with_dropout_module() -> PreTrainedModel:
+    model = tiny_model("llama")
+    model.get_submodule("model.layers.1.mlp").add_module("adapter_dropout", nn.Dropout(0.05))
+    return model
+
+
+REFUSED = {
+    "sliding layers": (_sliding_qwen2, "sliding_attention"),
+    "a sliding window": (lambda: MistralForCausalLM(MistralConfig(**FEED, sliding_window=4)), "sliding_window = 4"),
+    "experts": (lambda: MixtralForCausalLM(MixtralConfig(**FEED)), "mixture of experts"),
+    "attention dropout": (lambda: tiny_model("qwen3", attention_dropout=0.1), "attention_dropout = 0.1"),
+    "a dropout module": (_with_dropout_module, r"layers\.1\.mlp\.adapter_dropout is a dropout of 0\.05"),
+    "residual dropout": (lambda: GPT2LMHeadModel(GPT2Config(**TINY)), "resid_pdrop = 0.1"),
+    "softcaps": (lambda: Gemma2ForCausalLM(Gemma2Config(**FEED, head_dim=8)), "final_logit_softcapping = 30"),
+    "sinks": (lambda: GptOssForCausalLM(GptOssConfig(**FEED, head_dim=8, num_local_experts=2)), "attention sink"),
+    "another architecture": (
+        lambda: MistralForCausalLM(MistralConfig(**FEED, sliding_window=None)),
+        "architecture 'mistral' is not among those tested: qwen2, llama, qwen3",
+    ),
+    "dynamic positions": (
+        lambda: tiny_model("llama", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}),
+        "rope_type 'dynamic'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_model_that_cannot_be_exact_is_refused_by_name_with_the_way_out(name: str):
+    build, reason = REFUSED[name]
+    with pytest.raises(UserError, match=reason) as refusal:
+        check_packable(build())
+    assert "packed = false" in str(refusal.value)
