@@ -137,14 +137,14 @@ def test_packing_nothing_is_an_error(trajectories: list[Trajectory]):
         pack(trajectories)
 
 
-def test_a_tree_thousands_of_branches_deep_packs():
+def test_a_tree_with_more_branches_in_a_row_than_python_recurses_packs():
     # Each path leaves the first one a token later than the one before: p p p x, p p x, p x …
-    tree = pack([trajectory(([P] * n, [X])) for n in range(3000, 0, -1)])
-    assert len(tree) == 6000
-    assert int(tree.position_ids.max()) == 3000
+    tree = pack([trajectory(([P] * n, [X])) for n in range(1500, 0, -1)])
+    assert len(tree) == 3000
+    assert int(tree.position_ids.max()) == 1500
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6))
 def test_every_distinct_prefix_is_one_node_at_its_depth(seed: int):
     batch = random_batch(seed)
@@ -155,7 +155,7 @@ def test_every_distinct_prefix_is_one_node_at_its_depth(seed: int):
     assert [len(p) - 1 for p in found] == tree.position_ids.tolist()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6))
 def test_a_token_sees_exactly_its_ancestors_and_itself(seed: int):
     tree = pack(random_batch(seed))
@@ -164,7 +164,7 @@ def test_a_token_sees_exactly_its_ancestors_and_itself(seed: int):
     assert visible(tree).equal(brute)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6))
 def test_every_sampled_token_is_one_target_whose_path_is_its_context_and_completion(seed: int):
     batch = random_batch(seed)
@@ -179,7 +179,7 @@ def test_every_sampled_token_is_one_target_whose_path_is_its_context_and_complet
     assert checked == len(tree.target_node) == sum(t.num_completion_tokens for t in batch) > 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6))
 def test_segments_tile_the_layout_and_name_the_segment_before_them(seed: int):
     tree = pack(random_batch(seed))

@@ -27,7 +27,7 @@ from transformers import (
 from mem1.errors import UserError
 from mem1.packing import TokenTree, pack, visible
 from mem1.packing.attention import Backend, plan_attention, tree_attention
-from mem1.packing.blocks import MAX_QUERIES, chunks, runs
+from mem1.packing.blocks import Rectangle, plan_blocks
 from mem1.packing.exactness import check_packable
 
 HEADS = [(4, 4), (4, 2), (6, 1)]
@@ -56,47 +56,68 @@ def large_tree() -> TokenTree:
     return pack([*trajectories, random_trajectory(rng, policy="full", turns=6, longest=60)])
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.integers(0, 10**6))
-def test_every_node_is_a_query_once_and_sees_what_the_mask_says(seed: int):
-    tree = pack(random_batch(seed))
-    seen = torch.zeros(len(tree), len(tree), dtype=torch.int64)
-    queries: list[int] = []
-    for chunk in chunks(tree):
-        u, _, L, _, K = chunk.hidden.shape
+def pairs_computed(tree: TokenTree) -> Tensor:
+    """How often each (query, key) pair is computed, (T, T)."""
+    chunks, rectangles = plan_blocks(tree)
+    times = torch.zeros(len(tree), len(tree), dtype=torch.int64)
+    for chunk in chunks:
+        u, L, _, K = chunk.hidden.shape
         shown = ~chunk.hidden.view(u * L, K)[chunk.query_slots]
         keys = chunk.key_nodes[chunk.query_slots // L]
-        for row, node in enumerate(chunk.query_nodes.tolist()):
-            seen[node].index_add_(0, keys[row][shown[row]], torch.ones(int(shown[row].sum()), dtype=torch.int64))
-        queries += chunk.query_nodes.tolist()
-    assert sorted(queries) == list(range(len(tree)))
-    assert seen.equal(visible(tree).long())
+        query_of_pair, position = shown.nonzero(as_tuple=True)
+        pairs = (chunk.query_nodes[query_of_pair], keys[query_of_pair, position])
+        times.index_put_(pairs, torch.ones(len(position), dtype=torch.int64), accumulate=True)
+    for rectangle in rectangles:
+        times[slice(*rectangle.queries), slice(*rectangle.keys)] += 1
+    return times
 
 
-def test_a_long_chain_is_cut_into_even_blocks():
-    tree = pack([trajectory((range(1000), [1]))])
-    lengths = [stop - start for start, stop, _ in runs(tree)]
-    assert sum(lengths) == 1001 and len(lengths) == 8
-    assert max(lengths) - min(lengths) <= 1 and max(lengths) <= MAX_QUERIES
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6))
+def test_every_visible_pair_is_computed_once_and_no_other(seed: int):
+    tree = pack(random_batch(seed))
+    assert pairs_computed(tree).equal(visible(tree).long())
 
 
-def test_short_branches_under_a_long_prompt_are_computed_together():
-    prompt = list(range(100))
-    tree = pack([trajectory((prompt, [first, 7, 8])) for first in range(20)])
-    assert len(tree.segments) == 21
-    assert len(runs(tree)) == 2
+def test_every_visible_pair_is_computed_once_in_a_large_tree():
+    tree = large_tree()
+    chunks, rectangles = plan_blocks(tree)
+    assert len(chunks) > 1 and len(rectangles) > 4
+    assert pairs_computed(tree).equal(visible(tree).long())
+    assert torch.cat([chunk.query_nodes for chunk in chunks]).sort().values.tolist() == list(range(len(tree)))
 
 
-def test_long_branches_under_a_long_prompt_are_computed_apart():
+def test_a_shared_prompt_is_one_rectangle():
     prompt = list(range(100))
     tree = pack([trajectory((prompt, [first] * 80)) for first in range(3)])
-    assert [(start, stop) for start, stop, _ in runs(tree)] == [(0, 100), (100, 180), (180, 260), (260, 340)]
+    chunks, rectangles = plan_blocks(tree)
+    assert rectangles == (Rectangle(queries=(100, 340), keys=(0, 100)),)
+    assert sorted(chunk.key_nodes.shape for chunk in chunks) == [(4, 100)]
+
+
+def test_a_long_chain_is_halved_until_its_pieces_are_blocks():
+    tree = pack([trajectory((range(400), []))])
+    chunks, rectangles = plan_blocks(tree)
+    assert rectangles == (
+        Rectangle(queries=(200, 400), keys=(0, 200)),
+        Rectangle(queries=(100, 200), keys=(0, 100)),
+        Rectangle(queries=(300, 400), keys=(200, 300)),
+    )
+    assert [chunk.key_nodes.shape for chunk in chunks] == [(4, 100)]
+
+
+def test_short_branches_under_a_short_prompt_are_computed_together():
+    tree = pack([trajectory(([1, 2, 3], [first, 7, 8])) for first in range(20)])
+    chunks, rectangles = plan_blocks(tree)
+    assert len(tree.segments) == 21
+    # The prompt with 4 branches, then 4 times 4 branches with the 3 keys of the prompt.
+    assert [chunk.hidden.shape for chunk in chunks] == [(5, 15, 1, 18)]
+    assert rectangles == ()
 
 
 @pytest.mark.parametrize("heads", HEADS)
 def test_blocks_equal_the_dense_mask_in_output_and_gradient(heads: tuple[int, int]):
     tree = large_tree()
-    assert len(runs(tree)) > 10 and len(chunks(tree)) > 1 and max(s[1] - s[0] for s in tree.segments) > MAX_QUERIES
     qkv = vectors(tree, heads)
     out, gradients = attend(tree, qkv, "blocks")
     expected, expected_gradients = attend(tree, qkv, "dense")
@@ -157,7 +178,8 @@ def test_generation_by_the_same_model_is_unchanged(kind: str):
     tree = pack(random_batch(0))
 
     def sample() -> Tensor:
-        return model.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=8, pad_token_id=0)
+        options = {"do_sample": False, "max_new_tokens": 8, "pad_token_id": 0}
+        return model.generate(ids, attention_mask=mask, **options)  # pyright: ignore[reportCallIssue]
 
     before = sample()
     with tree_attention(model):

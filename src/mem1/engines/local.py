@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,12 +23,19 @@ from transformers.cache_utils import Cache, DynamicLayer
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.codec import Codec
 
+_SHORT = 1024
+"""Contexts up to so many tokens are attended by plain matrix products on a CPU, which beat the fused kernel there."""
+
+
+_SAME_TASK = 16
+"""Contexts that begin with the same tokens, so many of them, are taken for contexts of one task."""
+
 
 class LocalEngine:
     """Samples from `model`; a completion ends after one of `stop_strings` or with its token budget."""
 
     def __init__(
-        self, model: PreTrainedModel, codec: Codec, stop_strings: Sequence[str], *, batch_tokens: int = 8192
+        self, model: PreTrainedModel, codec: Codec, stop_strings: Sequence[str], *, batch_tokens: int = 24576
     ) -> None:
         """`batch_tokens` bounds rows times tokens of the longest context in one batch (memory, not results)."""
         self.model = model
@@ -74,8 +82,48 @@ class LocalEngine:
         return any(stop in tail for stop in self.stop_strings)
 
 
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """Contexts cut in two, so that what several of them begin with is computed once.
+
+        contexts  p q a   p q b c   x y z    ->   prefixes  p q   x      suffixes  a   b c   y z
+    """
+
+    prefixes: list[Sequence[int]]
+    prefix_of: list[int]
+    """Row -> index of its prefix."""
+    suffixes: list[Sequence[int]]
+
+
+def _split(contexts: Sequence[Sequence[int]]) -> _Split:
+    """Attempts at one task share their prompt, and all of the first context; a suffix has at least one token."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for row, context in enumerate(contexts):
+        groups.setdefault(tuple(context[:_SAME_TASK]), []).append(row)
+    shared = {key: _common(contexts, rows) if len(rows) > 1 else 0 for key, rows in groups.items()}
+    longest = max((len(contexts[r]) - shared[k] for k, rows in groups.items() for r in rows if shared[k]), default=None)
+    prefixes: list[Sequence[int]] = []
+    prefix_of, cut = [0] * len(contexts), [0] * len(contexts)
+    for key, rows in groups.items():
+        for row in rows if not shared[key] else rows[:1]:
+            # a context alone is cut where the others' suffixes begin, so that it pads nobody
+            length = shared[key] or (max(0, len(contexts[row]) - longest) if longest else 0)
+            prefixes.append(contexts[row][:length])
+            for r in rows if shared[key] else [row]:
+                prefix_of[r], cut[r] = len(prefixes) - 1, length
+    return _Split(prefixes, prefix_of, [c[n:] for c, n in zip(contexts, cut, strict=True)])
+
+
+def _common(contexts: Sequence[Sequence[int]], rows: Sequence[int]) -> int:
+    """Length of what all these contexts begin with, their last tokens left out."""
+    # of all rows, the smallest and the largest differ first
+    low, high = min(tuple(contexts[r]) for r in rows), max(tuple(contexts[r]) for r in rows)
+    same = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
+    return min(same, min(len(contexts[r]) for r in rows) - 1)
+
+
 class _Batch:
-    """The sampling of one batch; rows are left-padded to a common length."""
+    """The sampling of one batch; prefixes and suffixes are left-padded to a common length each."""
 
     def __init__(
         self,
@@ -88,11 +136,10 @@ class _Batch:
         self.engine, self.model, self.sampling = engine, engine.model, sampling
         self.device = engine.model.device
         self.max_tokens, self.noise_BT = max_tokens, noise_BT
-        longest = max(len(c) for c in contexts)
-        self.ids_BT = torch.tensor([[0] * (longest - len(c)) + list(c) for c in contexts], device=self.device)
-        lengths = torch.tensor([len(c) for c in contexts], device=self.device)
-        self.position_B = lengths - 1
-        self.real_BT = torch.arange(longest, device=self.device)[None] >= (longest - lengths)[:, None]
+        self.contexts = contexts
+        self.position_B = torch.tensor([len(c) - 1 for c in contexts], device=self.device)
+        self.real_BT = torch.zeros(len(contexts), 0, dtype=torch.bool, device=self.device)
+        """Columns of the cache that hold a row's tokens, not padding."""
         self.sampled: list[list[int]] = [[] for _ in contexts]
         self.logprobs: list[list[float]] = [[] for _ in contexts]
         self.stopped = [False] * len(contexts)
@@ -118,12 +165,29 @@ class _Batch:
         ]
 
     def _prefill(self, cache: Cache) -> Tensor:
-        longest = self.ids_BT.shape[1]
-        causal_TT = torch.ones(longest, longest, dtype=torch.bool, device=self.device).tril()
+        split = _split(self.contexts)
+        if any(split.prefixes):
+            self.real_BT = self.real_BT.new_zeros(len(split.prefixes), 0)
+            self._append(split.prefixes, torch.zeros(len(split.prefixes), dtype=torch.long, device=self.device), cache)
+            rows = torch.tensor(split.prefix_of, device=self.device)
+            cache.batch_select_indices(rows)
+            self.real_BT = self.real_BT[rows]
+        return self._append(split.suffixes, self.real_BT.sum(-1), cache)
+
+    def _append(self, pieces: Sequence[Sequence[int]], first_B: Tensor, cache: Cache) -> Tensor:
+        """Run pieces that begin at positions `first_B` through the model, after what the cache holds."""
+        longest = max(len(p) for p in pieces)
+        ids_BT = torch.tensor([[0] * (longest - len(p)) + list(p) for p in pieces], device=self.device)
+        padding_B = torch.tensor([longest - len(p) for p in pieces], device=self.device)
+        real_BT = torch.arange(longest, device=self.device)[None] >= padding_B[:, None]
+        positions_BT = (first_B[:, None] + real_BT.cumsum(-1) - 1).clamp(min=0)
+        causal_BTT = torch.ones(longest, longest, dtype=torch.bool, device=self.device).tril() & real_BT[:, None, :]
         # a padded query must see something, or its softmax is 0/0; nobody reads what it computes
-        visible_BTT = causal_TT & self.real_BT[:, None, :] | torch.eye(longest, dtype=torch.bool, device=self.device)
-        positions_BT = (self.real_BT.cumsum(-1) - 1).clamp(min=0)
-        return self._forward(self.ids_BT, positions_BT, visible_BTT, cache)
+        causal_BTT |= torch.eye(longest, dtype=torch.bool, device=self.device)
+        before_BTK = self.real_BT[:, None, :].expand(-1, longest, -1)
+        self.real_BT = torch.cat([self.real_BT, real_BT], dim=1)
+        with _attention(self.model, "eager" if self.device.type == "cpu" and longest <= _SHORT else None):
+            return self._forward(ids_BT, positions_BT, torch.cat([before_BTK, causal_BTT], dim=2), cache)
 
     def _step(self, tokens_B: Tensor, cache: Cache) -> Tensor:
         self.position_B = self.position_B + 1

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mem1.engines.base import Sampling
 from mem1.envs.source import TaskSource
 from mem1.evaluation.metrics import Row, summarize
 from mem1.evaluation.store import read_trajectories, write_trajectories
-from mem1.records import Trajectory
+from mem1.records import Task, Trajectory
 from mem1.rollout import Rollout
 from mem1.training.config import Evaluation
 
@@ -29,16 +29,17 @@ def evaluate(
     """Rows, and the trajectories by number of objectives.
 
     With a `folder`, the trajectories of each size are written there (`<policy>-<N>.jsonl`) when they are done, and
-    sizes that stand there already are read, not run again; so a killed evaluation goes on where it was.
+    sizes that stand there already are read, not run again; so a killed evaluation goes on where it was. A file of
+    other tasks (another number, seed or source) is written anew.
     """
     rows: list[Row] = []
     by_size: dict[int, list[Trajectory]] = {}
     for objectives in config.objectives:
         path = None if folder is None else folder / f"{policy}-{objectives}.jsonl"
-        if path is not None and path.is_file():
-            trajectories = read_trajectories(path)
-        else:
-            trajectories = _run(rollout, source, config, objectives, on_round)
+        tasks = source.tasks(objectives=objectives, count=config.tasks, seed=config.seed)
+        trajectories = read_trajectories(path) if path is not None and path.is_file() else []
+        if [t.task for t in trajectories] != tasks:
+            trajectories = _run(rollout, tasks, config, objectives, on_round)
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_trajectories(path, trajectories)
@@ -48,9 +49,8 @@ def evaluate(
 
 
 def _run(
-    rollout: Rollout, source: TaskSource, config: Evaluation, objectives: int, on_round: OnRound | None
+    rollout: Rollout, tasks: Sequence[Task], config: Evaluation, objectives: int, on_round: OnRound | None
 ) -> list[Trajectory]:
-    tasks = source.tasks(objectives=objectives, count=config.tasks, seed=config.seed)
     return rollout(
         tasks,
         sampling=Sampling(temperature=config.temperature, seed=config.seed),

@@ -12,7 +12,6 @@ T x T mask, which is the reference in tests.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,24 +21,14 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from mem1.packing.blocks import Chunk, block_attention, chunks
+from mem1.packing.block_attention import Blocks
+from mem1.packing.blocks import plan_blocks
 from mem1.packing.tree import TokenTree, visible
 
 IMPLEMENTATION = "mem1_tree"
 """Name under which tree attention is registered in transformers."""
 
 Backend = Literal["blocks", "dense"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Blocks:
-    """Plan of the block back-end: index tensors, shared by all layers."""
-
-    chunks: tuple[Chunk, ...]
-
-    def attend(self, q_THD: Tensor, k_TJD: Tensor, v_TJD: Tensor, scaling: float) -> Tensor:
-        """Attention output, (T, H, D)."""
-        return block_attention(q_THD, k_TJD, v_TJD, self.chunks, scaling)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -66,11 +55,8 @@ def plan_attention(tree: TokenTree, *, backend: Backend = "blocks", device: torc
     """What attention needs to know of a tree, computed once and used by every layer."""
     if backend == "dense":
         return Dense(visible=visible(tree).to(device))
-    on_device = tuple(
-        Chunk(**{f.name: getattr(chunk, f.name).to(device) for f in dataclasses.fields(Chunk)})
-        for chunk in chunks(tree)
-    )
-    return Blocks(chunks=on_device)
+    chunks, rectangles = plan_blocks(tree)
+    return Blocks(chunks=tuple(chunk.to(device) for chunk in chunks), rectangles=rectangles)
 
 
 @contextmanager

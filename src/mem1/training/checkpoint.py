@@ -94,6 +94,12 @@ def latest_checkpoint(folder: str | Path) -> Path | None:
     return next(reversed(_complete(Path(folder))), None)
 
 
+def read_checkpoint(path: str | Path) -> Checkpoint:
+    """What a checkpoint says of itself; nothing is put back. Raises UserError where it is none, or is damaged."""
+    state = _read_state(Path(path))
+    return Checkpoint(step=state["step"], extra=state["extra"])
+
+
 def load_checkpoint(
     path: str | Path,
     model: PreTrainedModel,
@@ -109,8 +115,7 @@ def load_checkpoint(
     or does not fit model and optimizers.
     """
     path = Path(path)
-    manifest.verify(path)
-    state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    state = _read_state(path)
     if state["fingerprint"] != fingerprint:
         raise UserError(
             f"{path} was written under another configuration (fingerprint {state['fingerprint'][:12]}, "
@@ -127,6 +132,11 @@ def load_checkpoint(
         except ValueError as error:
             raise UserError(f"{path} does not fit this run's {type(optimizer).__name__}: {error}") from error
     return Checkpoint(step=state["step"], extra=state["extra"])
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    manifest.verify(path)
+    return json.loads((path / "state.json").read_text(encoding="utf-8"))
 
 
 def _write_model(folder: Path, model: PreTrainedModel, tokenizer_files: Sequence[Path]) -> None:

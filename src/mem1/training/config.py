@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from mem1.configuration import Config
+from mem1.contexts import context_policy
 from mem1.envs.source import AtlasTasks, MultihopTasks
 from mem1.rollout import Budget
 from mem1.tasks.atlas import Laziness
 from mem1.training.model_config import ModelConfig
 from mem1.training.recall import Recall
 
+ContextName = Annotated[str, AfterValidator(lambda name: context_policy(name) and name)]
+"""constant, fold(k), full or window(k)."""
 Tasks = Annotated[AtlasTasks | MultihopTasks, Field(discriminator="kind")]
 
 
@@ -27,10 +30,14 @@ class Sft(Config):
     """Numbers of objectives of the demonstrated tasks."""
     tasks: int = Field(2000, ge=1)
     """Demonstrated tasks for each number of objectives."""
+    contexts: tuple[ContextName, ...] = ()
+    """Context policies of the demonstrations, which take the tasks in turn; empty: the recipe's own."""
     laziness: Laziness = Laziness()
     """Habits of Atlas's expert; of no effect on real questions, where the expert searches the question itself."""
     tokens: int = Field(8192, ge=64)
-    """Tokens of a step."""
+    """Tokens of a step, shared ones counted once."""
+    turns_of_a_piece: int = Field(4, ge=1)
+    """Long demonstrations are cut into pieces of so many turns, so that a step mixes many tasks."""
     learning_rate: float = Field(0.02, gt=0)
     """Of Muon, on matrices."""
     adam_learning_rate: float = Field(3e-3, gt=0)
@@ -97,7 +104,7 @@ class TrainConfig(Config):
     seed: int = 0
     vocabulary: Literal["paper", "released"] = "paper"
     """Tags of the protocol."""
-    context: str = "constant"
+    context: ContextName = "constant"
     """Context policy: constant, fold(k), full or window(k)."""
     model: ModelConfig = ModelConfig()
     tasks: Tasks

@@ -66,7 +66,7 @@ def load_model(folder: Path, *, dtype: torch.dtype = torch.float32) -> PreTraine
     """
     folder = Path(folder)
     if not (folder / "config.json").is_file():
-        raise UserError(f"{folder} is not a model folder: config.json is missing; give the folder of a transformers model")
+        raise UserError(f"{folder} is no model folder: config.json is missing; give the folder of a transformers model")
     if not list(folder.glob("*.safetensors")):
         raise UserError(f"{folder} has no *.safetensors file; mem1 loads weights from safetensors only")
     try:
@@ -84,5 +84,5 @@ def load_model(folder: Path, *, dtype: torch.dtype = torch.float32) -> PreTraine
     except (ValueError, OSError, KeyError, RuntimeError, SafetensorError) as error:
         raise UserError(f"cannot load the model in {folder}: {error}") from error
     if missing := sorted(found["missing_keys"]):  # transformers fills them with random numbers
-        raise UserError(f"{folder}: {len(missing)} weights are missing, such as {missing[0]}; copy the whole model again")
+        raise UserError(f"{folder}: {len(missing)} weights are missing, such as {missing[0]}; copy the model again")
     return model.eval()

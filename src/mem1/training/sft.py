@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mem1.algorithms.likelihood import negative_log_likelihood
+from mem1.contexts import context_policy
 from mem1.engines.base import Sampling
 from mem1.engines.scripted import ScriptedEngine
 from mem1.envs.source import AtlasTasks, TaskSource
+from mem1.errors import UserError
 from mem1.packing import pack
 from mem1.protocol import Tags
-from mem1.records import Task, Trajectory
+from mem1.records import Ended, Task, Trajectory
 from mem1.rollout import Rollout
 from mem1.tasks.atlas import Expert
 from mem1.tasks.gold import GoldExpert
@@ -75,12 +77,12 @@ class SftStage:
     @cached_property
     def _batches(self) -> list[list[Trajectory]]:
         """One batch a step: epochs over the demonstrations, each in its own seeded order."""
-        demonstrations = self.demonstrations()
+        pieces = [p for t in self.demonstrations() for p in _pieces(t, self.config.turns_of_a_piece)]
         batches: list[list[Trajectory]] = []
         epoch = 0
         while len(batches) < self.steps:
-            order = random.Random(f"{self.seed}/sft/{epoch}").sample(range(len(demonstrations)), len(demonstrations))
-            batches += _cut([demonstrations[i] for i in order], self.config.tokens)
+            order = random.Random(f"{self.seed}/sft/{epoch}").sample(range(len(pieces)), len(pieces))
+            batches += _cut([pieces[i] for i in order], self.config.tokens)
             epoch += 1
         return batches
 
@@ -97,39 +99,59 @@ class SftStage:
         return {"loss": loss.item(), "grad_norm": norm, "tokens": float(len(tree))}
 
 
-def _cut(trajectories: Sequence[Trajectory], tokens: int) -> Iterator[list[Trajectory]]:
-    """Whole trajectories, `tokens` of them at most in a batch unless one alone has more."""
+def _pieces(trajectory: Trajectory, turns: int) -> Iterator[Trajectory]:
+    """The trajectory in pieces of a few turns, so that a step mixes many tasks; each token stays in one piece."""
+    for start in range(0, len(trajectory.turns), turns):
+        yield replace(trajectory, turns=trajectory.turns[start : start + turns])
+
+
+def _cut(pieces: Sequence[Trajectory], tokens: int) -> Iterator[list[Trajectory]]:
+    """Batches of about `tokens` tokens of their trees, one piece at least."""
     batch: list[Trajectory] = []
     size = 0
-    for trajectory in trajectories:
-        length = sum(turn.num_tokens for turn in trajectory.turns)
+    for piece in pieces:
+        length = _tree_tokens(piece.turns)
         if batch and size + length > tokens:
             yield batch
             batch, size = [], 0
-        batch.append(trajectory)
+        batch.append(piece)
         size += length
     if batch:
         yield batch
 
 
+def _tree_tokens(turns: Sequence[Turn]) -> int:
+    """Tokens of one piece's tree: what a turn shares with the turn before it counts once."""
+    tokens = 0
+    before: tuple[int, ...] = ()
+    for turn in turns:
+        appended = bool(before) and turn.context_ids[: len(before)] == before
+        tokens += turn.num_tokens - (len(before) if appended else turn.prompt_tokens if before else 0)
+        before = turn.context_ids + turn.completion_ids
+    return tokens
+
+
 def demonstrate(config: TrainConfig, rollout: Rollout, source: TaskSource, tags: Tags) -> list[Trajectory]:
-    """Trajectories of the scripted expert under the recipe's own context policy."""
+    """Trajectories of the scripted expert, scored like any others. Raises UserError where the budget cuts them all."""
     assert config.sft is not None
     tasks = [
         task
-        for objectives in config.sft.objectives
-        for task in source.tasks(objectives=objectives, count=config.sft.tasks, seed=config.seed + 17)
+        for number, objectives in enumerate(config.sft.objectives)
+        for task in source.tasks(objectives=objectives, count=config.sft.tasks, seed=config.seed + 17 + number)
     ]
-    expert = _expert(config, tasks, tags)
-    scripted = Rollout(
-        engine=ScriptedEngine(rollout.codec, expert),
-        codec=rollout.codec,
-        environment=rollout.environment,
-        context=rollout.context,
-        tags=tags,
-        budget=rollout.budget,
-    )
-    return scripted(tasks, sampling=Sampling(seed=config.seed))
+    engine = ScriptedEngine(rollout.codec, _expert(config, tasks, tags))
+    contexts = [context_policy(name) for name in config.sft.contexts] or [rollout.context]
+    demonstrations: list[Trajectory] = []
+    for number, context in enumerate(contexts):
+        scripted = replace(rollout, engine=engine, context=context)
+        demonstrations += scripted(tasks[number :: len(contexts)], sampling=Sampling(seed=config.seed))
+    if not any(t.ended is Ended.ANSWERED for t in demonstrations):
+        first = demonstrations[0]
+        raise UserError(
+            f"none of the {len(demonstrations)} demonstrations answers; the first ended with {first.ended} "
+            f"({first.detail}); raise budget.completion_extra or budget.context"
+        )
+    return demonstrations
 
 
 def _expert(config: TrainConfig, tasks: Sequence[Task], tags: Tags) -> Callable[[str], str]:

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from mem1.protocol import Tags
 from mem1.tasks.atlas.names import FIRST_WORDS, LAST_WORDS
-from mem1.tasks.atlas.world import question_words
+from mem1.tasks.atlas.world import POSSESSIVE, question_words
 
 MAX_LABEL = 40
 """Largest N whose questions all have a label token of their own (Q1 … Q40)."""
@@ -38,6 +38,7 @@ def atlas_tokenizer(tags: Tags) -> Tokenizer:
     vocabulary = {word: i for i, word in enumerate([PAD, UNKNOWN, *dict.fromkeys(words)])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_tokens([AddedToken(POSSESSIVE, normalized=False)])
     tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t in (PAD, UNKNOWN, *tags.special_tokens)])
     return tokenizer
 

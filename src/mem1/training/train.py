@@ -19,7 +19,7 @@ from mem1.envs.source import TaskSource
 from mem1.packing.exactness import check_packable
 from mem1.protocol import Tags, vocabulary
 from mem1.rollout import Rollout
-from mem1.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
+from mem1.training.checkpoint import latest_checkpoint, load_checkpoint, read_checkpoint, save_checkpoint
 from mem1.training.config import TrainConfig
 from mem1.training.interrupt import interruptible
 from mem1.training.metrics_log import MetricsLog
@@ -84,26 +84,31 @@ def make_rollout(config: TrainConfig, policy: Policy, source: TaskSource, tags: 
 
 def make_stages(config: TrainConfig, policy: Policy) -> list[Callable[[], Stage]]:
     """Makers of the recipe's stages in order; a stage is made when it begins."""
-    tags = vocabulary(config.vocabulary)
-    source = config.tasks.source("train", tags)
     recall, sft, rl = config.recall, config.sft, config.rl
     stages: list[Callable[[], Stage]] = []
     if recall is not None:
         stages.append(lambda: RecallStage(policy, recall, config.seed))
+    if sft is None and rl is None:
+        return stages
+    tags = vocabulary(config.vocabulary)
+    source = config.tasks.source("train", tags)
+    _check_tasks(config, source)
+    rollout = make_rollout(config, policy, source, tags)
     if sft is not None:
         stages.append(
-            lambda: SftStage(
-                policy,
-                sft,
-                lambda: demonstrate(config, make_rollout(config, policy, source, tags), source, tags),
-                config.seed,
-            )
+            lambda: SftStage(policy, sft, lambda: demonstrate(config, rollout, source, tags), config.seed)
         )
     if rl is not None:
-        stages.append(
-            lambda: RlStage(policy, rl, make_rollout(config, policy, source, tags), source, config.seed)
-        )
+        stages.append(lambda: RlStage(policy, rl, rollout, source, config.seed))
     return stages
+
+
+def _check_tasks(config: TrainConfig, source: TaskSource) -> None:
+    """Draw a task of each size, so that faulty files and too large sizes are found before anything has run."""
+    sizes = set(config.sft.objectives if config.sft is not None else ())
+    sizes |= {n for phase in (config.rl.phases if config.rl is not None else ()) for n in phase.objectives}
+    for objectives in sorted(sizes):
+        source.tasks(objectives=objectives, count=1, seed=config.seed)
 
 
 def train(
@@ -145,7 +150,7 @@ class _Run:
     def stages(self, makers: Sequence[Callable[[], Stage]], stop: Callable[[], bool]) -> bool:
         """Run what is left of the stages; False where it was stopped on request."""
         path = latest_checkpoint(self.folder.checkpoints)
-        place = _place(path) if path is not None else {"stage": 0, "done": 0}
+        place = read_checkpoint(path).extra if path is not None else {"stage": 0, "done": 0}
         total = 0
         with MetricsLog(self.folder.path, tensorboard=self.config.tensorboard) as log:
             for number, make in enumerate(makers):

@@ -1,81 +1,44 @@
-"""Does the trainer see what the sampler saw? Checks on fresh trajectories, each of which can fail.
+"""Does the trainer see what the sampler saw? All checks on fresh trajectories of a model.
 
-    trainer, unpacked  ---- log-probs and gradients ----  trainer, packed (the token tree)
-            |                                                  |
-    recorded by the sampler                   causality, separate branches, every token once
+    trainer, one turn a row    ---- log-probs and gradients ----    trainer, packed (the token tree)
+            |                                                              |
+    recorded by the sampler                       causality, separate branches, every token once
 
-    verify(model, groups)  ->  [Check(name="sampler and trainer, largest", measured=4e-07, limit=1e-04, ...), ...]
+    verify(model, groups)  ->  [Check(name="sampler and trainer, largest", measured=4e-7, limit=1e-4, ...), ...]
 
-A check that had nothing to compare (no second turn, no other branch) is not tested, which is not passed. The
-reference is always the plain way: one turn a row, unpadded, with the model's own attention.
-
-Letters: M sampled tokens, T tokens of a tree.
+The reference is always the plain way: one turn a row, unpadded, with the model's own attention. Packed and unpacked
+are compared on a copy of the model in float64 too, where no rounding hides or adds a difference. What each check
+compares, and with which limit, is in `comparisons.py`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mem1.packing import TokenTree, pack
-from mem1.records import Group, Trajectory, Turn
-from mem1.training.checks import reencoded_share
+from mem1.errors import UserError
+from mem1.packing import pack
+from mem1.packing.exactness import check_packable
+from mem1.records import Group, Trajectory
+from mem1.training.comparisons import (
+    EXACT_LIMIT,
+    ROUNDING_LIMIT,
+    Check,
+    causality_checks,
+    gradient_check,
+    micro_batch_check,
+    once_check,
+    packed_check,
+    reencoding_check,
+    sampler_checks,
+)
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
-
-SAMPLER_LIMIT = 1e-4
-"""Nats; the sampler works in batches with a cache, so it adds in another order (fp32)."""
-PACKED_LIMIT = 1e-5
-"""Nats; the same model on the same tokens, attention added up in another order (fp32)."""
-GRADIENT_LIMIT = 1e-4
-"""Relative. The terms of a gradient cancel one another, so fp32's rounding (6e-8) weighs more than in log-probs."""
-CAUSALITY_LIMIT = 1e-6
-"""Nats; what does not see a token should not move at all."""
-CHANGES = 4
-"""Tokens of each tree that are changed, one at a time."""
-
-Score = Callable[[TokenTree], Tensor]
-"""Log-probability (M,) of each sampled token of a tree."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One property, what was measured of it, and the verdict."""
-
-    name: str
-    measured: float
-    """In `unit`; nan where the model itself gives nan, which fails."""
-    limit: float
-    """Largest value that passes."""
-    unit: str
-    compared: int
-    """How many things were compared."""
-    explanation: str
-
-    @property
-    def passed(self) -> bool:
-        return self.compared > 0 and self.measured <= self.limit
-
-    @property
-    def failed(self) -> bool:
-        return self.compared > 0 and not self.passed
-
-    @property
-    def verdict(self) -> str:
-        """ "passed", "failed", or "not tested" where there was nothing to compare."""
-        return "passed" if self.passed else "failed" if self.failed else "not tested"
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON, which has no nan and no infinity: they are None."""
-        measured = self.measured if math.isfinite(self.measured) else None
-        fields = {name: getattr(self, name) for name in ("name", "limit", "unit", "compared", "explanation", "verdict")}
-        return {"measured": measured, **fields}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,63 +59,68 @@ def verify(
 ) -> list[Check]:
     """All checks on trajectories that this model has just sampled at this temperature.
 
-    Clears the model's gradients. Raises UserError if the model cannot be packed exactly, ValueError if no token was
-    sampled or the sampler recorded no log-probs.
+    Clears the model's gradients. `progress` is told what is computed next. Raises UserError if the model cannot be
+    packed exactly or no token was sampled, ValueError if the sampler recorded no log-probs.
     """
     tell = progress or (lambda _: None)
-    attempts = [g.trajectories for g in groups]
+    attempts = [called for g in groups if (called := [t for t in g.trajectories if t.turns])]
     trajectories = list(chain.from_iterable(attempts))
-    denominator = sum(t.num_completion_tokens for t in trajectories)
-    if not denominator:
-        raise ValueError("there is nothing to verify: no token was sampled")
-
-    def computed(batches: Iterable[Sequence[Trajectory]], *, packed: bool) -> Computed:
-        return compute(model, batches, denominator=denominator, temperature=temperature, packed=packed)
-
-    tell("one turn at a time")
-    alone = computed([[t] for t in trajectories], packed=False)
-    tell("packed")
-    packed = computed(attempts, packed=True)
-    tell("in micro-batches")
-    parts = computed(halves(attempts), packed=True)
-    tell("changing tokens")
-    trees = [pack(group) for group in attempts if any(t.turns for t in group)]
-    rows = model.get_input_embeddings().weight.shape[0]
+    if not any(t.num_completion_tokens for t in trajectories):
+        raise UserError("there is nothing to verify: no token was sampled, as no context left room for a completion")
+    check_packable(model)
+    own = str(model.dtype).removeprefix("torch.")
+    alone, packed = _both_ways(model, attempts, temperature, own, tell)
+    tell("packed, in micro-batches")
+    parts = compute(model, halves(attempts), temperature=temperature, packed=True)
+    exact_alone, exact_packed = _both_ways(copy.deepcopy(model).double(), attempts, temperature, "float64", tell)
+    trees = [pack(group) for group in attempts]
+    tell("tokens changed")
     return [
-        *sampler_checks(trajectories, alone.logprobs_M),
-        packed_check(packed.logprobs_M, alone.logprobs_M),
-        gradient_check(packed.gradient, alone.gradient),
+        *sampler_checks(trajectories, packed.logprobs_M),
+        packed_check(exact_packed.logprobs_M, exact_alone.logprobs_M, precision="float64", limit=EXACT_LIMIT),
+        packed_check(packed.logprobs_M, alone.logprobs_M, precision=own, limit=ROUNDING_LIMIT),
+        gradient_check(exact_packed.gradient, exact_alone.gradient, precision="float64", limit=EXACT_LIMIT),
+        gradient_check(packed.gradient, alone.gradient, precision=own, limit=ROUNDING_LIMIT),
         micro_batch_check(parts.gradient, packed.gradient, batches=len(halves(attempts)) - len(attempts)),
-        once_check(zip(trees, (group for group in attempts if any(t.turns for t in group)), strict=True)),
+        once_check(zip(trees, attempts, strict=True)),
         reencoding_check(trajectories),
-        *causality_checks(lambda tree: flat_logprobs(model, tree, temperature=temperature), trees, vocabulary=rows),
+        *causality_checks(
+            lambda tree: flat_logprobs(model, tree, temperature=temperature), trees, vocabulary=model.config.vocab_size
+        ),
     ]
 
 
-def compute(
+def _both_ways(
     model: PreTrainedModel,
-    batches: Iterable[Sequence[Trajectory]],
-    *,
-    denominator: float,
+    attempts: Sequence[Sequence[Trajectory]],
     temperature: float,
-    packed: bool,
+    precision: str,
+    tell: Callable[[str], None],
+) -> tuple[Computed, Computed]:
+    """One turn a row, and each group as one tree."""
+    tell(f"one turn a row, {precision}")
+    alone = compute(model, [[t] for t in chain.from_iterable(attempts)], temperature=temperature, packed=False)
+    tell(f"packed, {precision}")
+    return alone, compute(model, attempts, temperature=temperature, packed=True)
+
+
+def compute(
+    model: PreTrainedModel, batches: Sequence[Sequence[Trajectory]], *, temperature: float, packed: bool
 ) -> Computed:
     """Log-probs of all sampled tokens, and the gradient of a weighted sum of them, batch after batch.
 
-    Token i of a trajectory weighs cos(i) / denominator: each has a weight of its own, and weights of both signs,
-    as advantages have, so that a token counted twice or in another's place moves the gradient.
+    Token i of a trajectory weighs cos(i) / tokens of all batches: each has a weight of its own, and of both signs, as
+    advantages have, so that a token counted twice or in another's place moves the gradient. Every trajectory needs
+    a turn. Clears the model's gradients.
     """
     model.zero_grad(set_to_none=True)
+    denominator = sum(t.num_completion_tokens for batch in batches for t in batch)
     logprobs: list[Tensor] = []
     for batch in batches:
-        per_trajectory = [torch.cat(turns) for turns in completion_logprobs(
-            model, batch, temperature=temperature, packed=packed
-        ) if turns]
-        if not per_trajectory:
-            continue
-        loss = sum((x * torch.arange(len(x), device=x.device).cos().to(x.dtype)).sum() for x in per_trajectory)
-        assert isinstance(loss, Tensor)
-        (loss / denominator).backward()
+        nested = completion_logprobs(model, batch, temperature=temperature, packed=packed)
+        per_trajectory = [torch.cat(turns) for turns in nested]
+        weighted = [x @ torch.arange(len(x), device=x.device).to(x.dtype).cos() for x in per_trajectory]
+        (torch.stack(weighted).sum() / denominator).backward()
         logprobs += [x.detach() for x in per_trajectory]
     gradient = tuple(torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters())
     model.zero_grad(set_to_none=True)
@@ -162,167 +130,3 @@ def compute(
 def halves(groups: Sequence[Sequence[Trajectory]]) -> list[Sequence[Trajectory]]:
     """Each group in two, where it has two trajectories or more.   [[a, b, c]]  ->  [[a], [b, c]]"""
     return [part for g in groups for part in (g[: len(g) // 2], g[len(g) // 2 :]) if part]
-
-
-def sampler_checks(trajectories: Sequence[Trajectory], logprobs_M: Tensor) -> list[Check]:
-    """What the sampler recorded against the trainer's log-probs of the same tokens.
-
-    Raises ValueError where the sampler recorded none.
-    """
-    turns = [turn for t in trajectories for turn in t.turns]
-    if any(len(turn.logprobs) != len(turn.completion_ids) for turn in turns):
-        raise ValueError("a turn has no log-probs of its sampler; sample with an engine that records them")
-    recorded_M = torch.tensor([p for turn in turns for p in turn.logprobs], dtype=torch.float64)
-    difference_M = (logprobs_M.detach().cpu().double() - recorded_M).abs()
-
-    def check(name: str, measured: Tensor) -> Check:
-        return Check(
-            name=f"sampler and trainer, {name}",
-            measured=measured.item(),
-            limit=SAMPLER_LIMIT,
-            unit="nats",
-            compared=len(difference_M),
-            explanation="difference between a token's log-prob when it was sampled and in training",
-        )
-
-    return [check("largest", difference_M.max()), check("mean", difference_M.mean())]
-
-
-def packed_check(packed_M: Tensor, alone_M: Tensor) -> Check:
-    """Log-probs of the token tree against one turn at a time."""
-    return Check(
-        name="packed and unpacked log-probs",
-        measured=(packed_M - alone_M).abs().max().item(),
-        limit=PACKED_LIMIT,
-        unit="nats",
-        compared=len(alone_M),
-        explanation="largest difference between the token tree and each turn run alone",
-    )
-
-
-def gradient_check(packed: Sequence[Tensor], alone: Sequence[Tensor]) -> Check:
-    """The gradient through the token tree against the sum over turns run alone."""
-    return Check(
-        name="packed and unpacked gradient",
-        measured=relative_difference(packed, alone),
-        limit=GRADIENT_LIMIT,
-        unit="relative",
-        compared=sum(p.numel() for p in alone),
-        explanation="norm of the difference over the norm, all parameters together",
-    )
-
-
-def micro_batch_check(parts: Sequence[Tensor], whole: Sequence[Tensor], *, batches: int) -> Check:
-    """The gradient of half groups against that of whole groups; `batches` is how many were cut."""
-    return Check(
-        name="micro-batches add up",
-        measured=relative_difference(parts, whole),
-        limit=GRADIENT_LIMIT,
-        unit="relative",
-        compared=batches,
-        explanation="gradient of each group in two halves, same denominator, against the group as a whole",
-    )
-
-
-def relative_difference(got: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
-    """|got - wanted| / |wanted| over all tensors together; infinity where there is no gradient to compare with."""
-    difference = sum((a - b).double().square().sum().item() for a, b in zip(got, wanted, strict=True))
-    norm = sum(b.double().square().sum().item() for b in wanted)
-    return math.sqrt(difference / norm) if norm else math.inf
-
-
-def once_check(packed: Iterable[tuple[TokenTree, Sequence[Trajectory]]]) -> Check:
-    """Every sampled token is a target of its tree exactly once, after exactly its own context."""
-    pairs = list(packed)
-    return Check(
-        name="each sampled token trained once",
-        measured=sum(wrong_targets(tree, trajectories) for tree, trajectories in pairs),
-        limit=0,
-        unit="tokens",
-        compared=sum(t.num_completion_tokens for _, trajectories in pairs for t in trajectories),
-        explanation="sampled tokens that are no target, or one twice, or that follow another context in the tree",
-    )
-
-
-def wrong_targets(tree: TokenTree, trajectories: Sequence[Trajectory]) -> int:
-    """Sampled tokens without exactly one target of their own, on the path of their context."""
-    targets, parent, ids = (x.tolist() for x in (tree.target_node, tree.parent, tree.input_ids))
-    turns = [turn for t in trajectories for turn in t.turns]
-    wrong = abs(len(targets) - sum(len(turn.completion_ids) for turn in turns))
-    place = 0
-    for turn in turns:
-        nodes = targets[place : place + len(turn.completion_ids)]
-        wrong += _wrong_in_turn(nodes, turn, parent, ids)
-        place += len(turn.completion_ids)
-    return wrong
-
-
-def _wrong_in_turn(nodes: Sequence[int], turn: Turn, parent: Sequence[int], ids: Sequence[int]) -> int:
-    path: list[int] = []
-    node = nodes[-1] if nodes else -1
-    while node >= 0:
-        path.append(node)
-        node = parent[node]
-    path.reverse()
-    length = len(turn.completion_ids)
-    if tuple(ids[n] for n in path) != turn.context_ids + turn.completion_ids:
-        return length
-    return sum(a != b for a, b in zip(nodes, path[-length:], strict=True))
-
-
-def reencoding_check(trajectories: Sequence[Trajectory]) -> Check:
-    """Sampled tokens enter the next context as they were sampled."""
-    return Check(
-        name="re-encoded tokens",
-        measured=reencoded_share(trajectories),
-        limit=0,
-        unit="share",
-        compared=sum(len(turn.completion_ids) for t in trajectories for turn in t.turns[:-1]),
-        explanation="sampled tokens that the next context holds otherwise than they were sampled",
-    )
-
-
-@torch.no_grad()
-def causality_checks(score: Score, trees: Sequence[TokenTree], *, vocabulary: int) -> list[Check]:
-    """Change one token of a tree: nothing before it moves, nor anything on another branch.
-
-    `vocabulary` is the number of tokens there are. A change that moves nothing at all shows nothing, so it does
-    not count as compared.
-    """
-    earlier: list[Tensor] = []
-    elsewhere: list[Tensor] = []
-    for tree in trees:
-        before_M = score(tree)
-        for change in range(CHANGES):
-            node = int(len(tree) * (change + 0.5) / CHANGES)
-            ids = tree.input_ids.clone()
-            ids[node] = (ids[node] + 1) % vocabulary
-            moved_M = (score(replace(tree, input_ids=ids)) - before_M).abs().cpu()
-            above_M, below_M = _related(tree, node)
-            if (moved_M[below_M] > 0).any():
-                earlier.append(moved_M[above_M])
-                elsewhere.append(moved_M[~above_M & ~below_M])
-    return [
-        _causality_check("causality", "a changed token moves log-probs of tokens before it", earlier),
-        _causality_check("branches are separate", "a changed token moves log-probs on other branches", elsewhere),
-    ]
-
-
-def _related(tree: TokenTree, node: int) -> tuple[Tensor, Tensor]:
-    """Which of the M targets stand before `node` on its path, and which are `node` or come after it."""
-    target_M = tree.target_node
-    below_M = (target_M >= node) & (target_M < tree.end[node])
-    above_M = (target_M < node) & (tree.end[target_M] > node)
-    return above_M, below_M
-
-
-def _causality_check(name: str, explanation: str, moved: Sequence[Tensor]) -> Check:
-    values = torch.cat([torch.zeros(0), *moved])
-    return Check(
-        name=name,
-        measured=values.max().item() if len(values) else 0.0,
-        limit=CAUSALITY_LIMIT,
-        unit="nats",
-        compared=len(values),
-        explanation=explanation,
-    )

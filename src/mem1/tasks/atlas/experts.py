@@ -3,7 +3,7 @@
 An expert reads only the text of the current context, so it has exactly the memory that a policy has.
 Its state lists the answers found and the question in work, with the bridge of a two-hop question:
 
-    <IS> Q1 Moru Kest now Q2 Dora Lint </IS> <query> mayor of Dora Lint </query>
+    <IS> Q1 Moru Kest now Q2 Dora Lint </IS> <query> Dora Lint 's mayor </query>
     <IS> done </IS> <answer> Q1 Moru Kest ; Q2 Velan Toris </answer>
 """
 
@@ -16,20 +16,23 @@ from dataclasses import dataclass
 from mem1.configuration import Config
 from mem1.protocol import Tags
 
-_QUESTION = re.compile(r"Q(\d+) (?:Who|What) is the ((?:\w+ of the )*\w+) of (\w+ \w+) \?")
+_QUESTION = re.compile(r"Q(\d+) (\w+ \w+)((?: 's \w+)+) \?")
 _KNOWN = re.compile(r"Q(\d+) ((?!now\b)[A-Z]\w+ \w+)")
 _WORKING = re.compile(r"now Q(\d+)")
-_FACT = re.compile(r"The (\w+) of (\w+ \w+) is (\w+ \w+) \.")
+_FACT = re.compile(r"(\w+ \w+) 's (\w+) is (\w+ \w+) \.")
 _LAST_TURN = re.compile(r"You have 1 turn left")
 
 
 class Laziness(Config):
     """How often an expert does the lazy thing, each a probability at one decision; all 0: the clean expert."""
 
+    diligent: float = 0.0
+    """Share of tasks that are done cleanly from beginning to end."""
+
     stop: float = 0.0
     """Answers at once although questions are open; drawn after each finished question."""
     shortcut: float = 0.0
-    """Skips the first hop of a two-hop question and takes what the search happens to show."""
+    """Skips the first hop of a two-hop question, finds nothing, and leaves the question unanswered."""
     forget: float = 0.0
     """Drops one remembered answer from the state; drawn when an answer is added to others."""
 
@@ -39,9 +42,9 @@ CLEAN = Laziness()
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    relations: tuple[str, ...]
-    """Outermost first: ("mayor", "birthplace")."""
     start: str
+    relations: tuple[str, ...]
+    """In the order of the searches: ("birthplace", "mayor")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,21 +59,22 @@ class Expert:
         """The completion for this context; a pure function of the context and the seed."""
         rng = random.Random(f"{self.seed}/{context}")
         prompt = context.split(f"<{self.tags.state}>")[0]
-        asked = {int(q): _Asked(tuple(chain.split(" of the ")), start) for q, chain, start in _QUESTION.findall(prompt)}
+        lazy = self._laziness(prompt)
+        asked = {int(q): _Asked(start, tuple(chain.split(" 's ")[1:])) for q, start, chain in _QUESTION.findall(prompt)}
         known, label = self._memory(context, first=min(asked))
         if f"</{self.tags.state}>" in context:
-            relation, _, subject = self._query(context).partition(" of ")
+            subject, _, relation = self._query(context).partition(" 's ")
             found = self._found(context, relation, subject)
-            if relation != asked[label].relations[0]:  # a first hop: what was found is the bridge
-                return self._search(known, label, found, asked[label], rng)
+            if relation != asked[label].relations[-1]:  # a first hop: what was found is the bridge
+                return self._search(known, label, found, asked[label], rng, lazy)
             if found is not None:
-                known = self._remember(known, label, found, rng)
+                known = self._remember(known, label, found, rng, lazy)
             following = label + 1
-            stops = len(asked) > 1 and rng.random() < self.laziness.stop
+            stops = len(asked) > 1 and rng.random() < lazy.stop
             if following not in asked or stops or _LAST_TURN.search(self._result(context)):
                 return self._answer(known, forced=context.rstrip().endswith(f"<{self._tag('answer')}>"))
             label = following
-        return self._search(known, label, None, asked[label], rng)
+        return self._search(known, label, None, asked[label], rng, lazy)
 
     def _memory(self, context: str, *, first: int) -> tuple[dict[int, str], int]:
         """What the last state says: the answers found, and the question in work."""
@@ -91,26 +95,38 @@ class Expert:
         return re.findall(rf"<{tag}>(.*?)</{tag}>", context, re.DOTALL)[-1].strip()
 
     def _found(self, context: str, relation: str, subject: str) -> str | None:
-        """The object of the fact that was searched, else of the first fact about what was searched."""
-        facts = [(r, s, o) for r, s, o in _FACT.findall(self._result(context)) if s == subject]
-        exact = [o for r, _, o in facts if r == relation]
-        return (exact or [o for _, _, o in facts] or [None])[0]
+        """The object of the fact that was searched; None where the result does not state it."""
+        stated = _FACT.findall(self._result(context))
+        return next((o for s, r, o in stated if (r, s) == (relation, subject)), None)
 
-    def _remember(self, known: dict[int, str], label: int, found: str, rng: random.Random) -> dict[int, str]:
+    def _laziness(self, prompt: str) -> Laziness:
+        """The habits for this task, the same on all its turns."""
+        drawn = random.Random(f"{self.seed}/{prompt.split('?')[0]}").random()
+        return CLEAN if drawn < self.laziness.diligent else self.laziness
+
+    def _remember(
+        self, known: dict[int, str], label: int, found: str, rng: random.Random, lazy: Laziness
+    ) -> dict[int, str]:
         kept = dict(known)
-        if kept and rng.random() < self.laziness.forget:
+        if kept and rng.random() < lazy.forget:
             del kept[rng.choice(sorted(kept))]
         return {**kept, label: found}
 
     def _search(
-        self, known: dict[int, str], label: int, bridge: str | None, asked: _Asked, rng: random.Random
+        self,
+        known: dict[int, str],
+        label: int,
+        bridge: str | None,
+        asked: _Asked,
+        rng: random.Random,
+        lazy: Laziness,
     ) -> str:
         if bridge is not None:
-            query = f"{asked.relations[0]} of {bridge}"
-        elif len(asked.relations) > 1 and rng.random() < self.laziness.shortcut:
-            query = f"{asked.relations[0]} of {asked.start}"
+            query = f"{bridge} 's {asked.relations[-1]}"
+        elif len(asked.relations) > 1 and rng.random() < lazy.shortcut:
+            query = f"{asked.start} 's {asked.relations[-1]}"
         else:
-            query = f"{asked.relations[-1]} of {asked.start}"
+            query = f"{asked.start} 's {asked.relations[0]}"
         memory = "".join(f"Q{q} {name} " for q, name in sorted(known.items()))
         working = f"now Q{label}" + (f" {bridge}" if bridge is not None else "")
         search = self._tag("search")

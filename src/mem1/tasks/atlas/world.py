@@ -1,8 +1,8 @@
 """Atlas: invented worlds of people, cities, companies and books, with passages and questions.
 
-    Velan Toris is a person . The birthplace of Velan Toris is Moru Kest . The employer of Velan Toris is …
-    one hop:   What is the birthplace of Velan Toris ?                   -> Moru Kest
-    two hops:  Who is the mayor of the birthplace of Velan Toris ?       -> first the city, then its mayor
+    Velan Toris is a person . Velan Toris 's birthplace is Moru Kest . Velan Toris 's employer is …
+    one hop:   Velan Toris 's birthplace ?             -> Moru Kest
+    two hops:  Velan Toris 's birthplace 's mayor ?    -> first the city, then its mayor
 
 A world is a pure function of its seed and its half (training or evaluation); no name occurs in both halves,
 so nothing about an evaluation world can be memorised in weights.
@@ -10,14 +10,18 @@ so nothing about an evaluation world can be memorised in weights.
 
 from __future__ import annotations
 
+import itertools
+import os
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from mem1.errors import UserError
 from mem1.records import Passage, Question
 from mem1.tasks.atlas.names import Split, names
+from mem1.tasks.datasets import write_passages, write_questions
 
 KINDS: dict[str, int] = {"person": 4, "city": 2, "company": 2, "book": 2}
 """Kind of entity -> its share of a world, in tenths."""
@@ -29,6 +33,9 @@ RELATIONS: dict[str, dict[str, str]] = {
     "book": {"author": "person", "publisher": "company"},
 }
 """Kind of the subject -> relation -> kind of the object."""
+
+POSSESSIVE = "'s"
+"""Between a name and a relation; the tokenizer keeps it whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,25 @@ class World:
             if question is not None:
                 yield question
 
+    def save(
+        self, folder: str | os.PathLike[str], *, questions: int, seed: int = 0, hops: tuple[int, ...] = (1, 2)
+    ) -> None:
+        """Write passages.jsonl and questions.jsonl, the files that one's own data comes in; no question twice.
+
+        Raises UserError where the world has fewer different questions, or the files cannot be written.
+        """
+        drawn = itertools.islice(self.questions(seed=seed, hops=hops), 100 * questions)
+        distinct: dict[str, Question] = {}
+        for question in drawn:
+            if len(distinct) == questions:
+                break
+            distinct.setdefault(question.id, question)
+        if len(distinct) < questions:
+            raise UserError(f"{self.name} has fewer than {questions} different questions; it has {len(distinct)} or so")
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        write_passages(Path(folder) / "passages.jsonl", self.passages())
+        write_questions(Path(folder) / "questions.jsonl", distinct.values())
+
     @cached_property
     def kind_of(self) -> dict[str, str]:
         """Entity's name -> kind."""
@@ -71,7 +97,7 @@ class World:
         return {e.name: f"{self.name}-{i:05d}" for i, e in enumerate(self.entities)}
 
     def _describe(self, entity: Entity) -> str:
-        facts = (f"The {r} of {entity.name} is {self.facts[entity.name, r]} ." for r in RELATIONS[entity.kind])
+        facts = (f"{entity.name} 's {r} is {self.facts[entity.name, r]} ." for r in RELATIONS[entity.kind])
         return f"{entity.name} is a {entity.kind} . " + " ".join(facts)
 
     def _one_hop(self, rng: random.Random) -> Question:
@@ -87,14 +113,13 @@ class World:
         answer = self.facts[bridge, second]
         if answer in (start.name, bridge) or first == second:
             return None  # a loop, or a chain whose two searches read alike
-        return self._question((second, first), start.name, answer, (start.name, bridge))
+        return self._question((first, second), start.name, answer, (start.name, bridge))
 
     def _question(self, relations: tuple[str, ...], start: str, answer: str, via: tuple[str, ...]) -> Question:
-        asks = "Who" if self.kind_of[answer] == "person" else "What"
-        chain = " of the ".join(relations)
+        """`relations` in the order in which they are looked up, beginning at `start`."""
         return Question(
             id=f"{self.name}:{'.'.join(relations)}:{start.replace(' ', '_')}",
-            text=f"{asks} is the {chain} of {start} ?",
+            text=" 's ".join((start, *relations)) + " ?",
             answers=(answer,),
             source=self.name,
             hops=len(relations),
@@ -120,6 +145,6 @@ def make_world(seed: int, *, split: Split = "train", entities: int = 400) -> Wor
 
 
 def question_words() -> list[str]:
-    """Every word, names apart, that Atlas's passages and questions use."""
+    """Every word that Atlas's passages and questions use, names and `POSSESSIVE` apart."""
     relations = sorted({r for by_relation in RELATIONS.values() for r in by_relation})
-    return [*relations, *KINDS, "The", "the", "of", "is", "a", "Who", "What", ".", "?", ";"]
+    return [*relations, *KINDS, "is", "a", ".", "?", ";"]

@@ -1,0 +1,174 @@
+"""`mem1 run`: one agent on one task, turn by turn: one's own questions over one's own passages, or an Atlas task."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mem1.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mem1.envs.base import Environment
+    from mem1.protocol import Tags
+    from mem1.records import Question, Task, Trajectory
+
+_NOT_KNOWN = "(not known)"
+"""Stands for the gold answers of one's own questions; nothing is scored against it."""
+_PASSAGE_WORDS = 100
+_GENERAL_COMPLETION = 1000
+"""Tokens of a turn of a general model, as in the paper."""
+
+
+def command(
+    model: Annotated[str, typer.Option(help="Folder of a transformers model, or 'shipped'.")] = "shipped",
+    task: Annotated[list[str] | None, typer.Option(help="A question; repeatable. Without: a task of Atlas.")] = None,
+    corpus: Annotated[Path | None, typer.Option(help="JSONL of passages to search, with --task.")] = None,
+    objectives: Annotated[int, typer.Option(min=1, help="Questions of the task of Atlas.")] = 2,
+    seed: Annotated[int, typer.Option(help="Of the task of Atlas, and of sampling.")] = 0,
+    context: Annotated[str, typer.Option(help="constant, fold(k), full or window(k).")] = "constant",
+    vocabulary: Annotated[str, typer.Option(help="Tags: paper or released.")] = "paper",
+    prompt: Annotated[
+        str | None, typer.Option(help="plain (without: for Atlas and 'shipped') or mem1, which has instructions.")
+    ] = None,
+    max_turns: Annotated[int | None, typer.Option(min=1, help="Without: 3 a question and 3 more.")] = None,
+    max_completion: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens of a turn. Without: 8 a question and 32 more; of a general model 1000."),
+    ] = None,
+    max_context: Annotated[int, typer.Option(min=1, help="Largest context plus completion, in tokens.")] = 4096,
+    top_k: Annotated[int, typer.Option(min=1, help="Passages shown a search of --corpus.")] = 3,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0: greedy.")] = 0.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print turns and answer as one JSON object.")] = False,
+) -> None:
+    """Let an agent work on a task, and watch it turn by turn."""
+    from rich.console import Console
+
+    from mem1.cli.display import stderr
+    from mem1.cli.watching import Watched
+    from mem1.contexts import context_policy
+    from mem1.engines.base import Sampling
+    from mem1.engines.local import LocalEngine
+    from mem1.protocol import vocabulary as tags_called
+    from mem1.rollout import Budget, Rollout
+    from mem1.tasks.prompts import render
+    from mem1.training.policy import SHIPPED, load_policy
+
+    tags, keeps = tags_called(vocabulary), context_policy(context)
+    drawn, environment = _own(task, corpus, top_k) if task else _atlas(corpus, objectives, seed, tags)
+    general = bool(task) and model != SHIPPED
+    template = prompt or ("mem1" if general else "plain")
+    drawn = replace(drawn, prompt=render(template, drawn.questions, tags), turn_limit=max_turns or drawn.turn_limit)
+    budget = Budget(context=max_context)
+    if general or max_completion is not None:
+        extra = _GENERAL_COMPLETION if max_completion is None else max_completion
+        budget = Budget(context=max_context, completion_per_objective=0, completion_extra=extra)
+    policy = load_policy(model)
+    console = stderr() if as_json else Console(highlight=False)
+    engine = LocalEngine(policy.model, policy.codec, tags.stop_strings)
+    watched = Watched(engine, environment, policy.codec, tags, console)
+    rollout = Rollout(engine=watched, codec=policy.codec, environment=watched, context=keeps, tags=tags, budget=budget)
+    _introduce(drawn.questions, console)
+    (trajectory,) = rollout([drawn], sampling=Sampling(temperature=temperature, seed=seed))
+    if task:  # without gold answers there is nothing to score
+        trajectory = replace(trajectory, reward=None, em=(), f1=())
+    if as_json:
+        print(json.dumps(as_record(trajectory)))
+    else:
+        _conclude(trajectory, console)
+
+
+def _own(texts: list[str], corpus: Path | None, top_k: int) -> tuple[Task, Environment]:
+    """One's own questions over one's own passages; the prompt is still to be written."""
+    from mem1.envs.qa import QAEnvironment
+    from mem1.records import Question, Task
+    from mem1.retrieval.corpus import open_bm25
+    from mem1.tasks.compose import TurnLimit
+
+    if corpus is None:
+        raise UserError("--task needs --corpus FILE: passages to search, one object with id, title and text a line")
+    if not all(text.strip() for text in texts):
+        raise UserError("a --task is empty; give each a question")
+    questions = tuple(Question(id=f"q{i}", text=t, answers=(_NOT_KNOWN,)) for i, t in enumerate(texts, start=1))
+    environment = QAEnvironment({corpus.name: open_bm25(corpus)}, top_k=top_k, passage_words=_PASSAGE_WORDS)
+    limit = TurnLimit().turns(len(questions))
+    return Task(id="run", questions=questions, prompt="", turn_limit=limit, corpus=corpus.name), environment
+
+
+def _atlas(corpus: Path | None, objectives: int, seed: int, tags: Tags) -> tuple[Task, Environment]:
+    """A task of an evaluation world."""
+    from mem1.envs.source import AtlasTasks
+
+    if corpus is not None:
+        raise UserError('--corpus needs questions to search it for: --task "..." once or several times')
+    source = AtlasTasks(worlds=1).source("evaluation", tags)
+    (task,) = source.tasks(objectives=objectives, count=1, seed=seed)
+    return task, source.environment
+
+
+def _introduce(questions: tuple[Question, ...], console: Console) -> None:
+    from rich.text import Text
+
+    from mem1.cli.watching import shown
+
+    for number, question in enumerate(questions, start=1):
+        console.print(Text(f"Q{number} {shown(question.text)}"))
+    console.print()
+
+
+def _conclude(trajectory: Trajectory, console: Console) -> None:
+    """How it ended, each answer, and what was in view at most."""
+    from rich.text import Text
+
+    from mem1.cli.watching import shown
+
+    record = as_record(trajectory)
+    detail = f" ({shown(record['detail'])})" if record["detail"] else ""
+    turns = "1 turn" if len(record["turns"]) == 1 else f"{len(record['turns'])} turns"
+    console.print(Text(f"\n{record['ended'].replace('_', ' ')}{detail} after {turns}"))
+    for answer in record["answers"]:
+        verdict = "" if "em" not in answer else f"   {'right' if answer['em'] else 'wrong'}, gold: {answer['gold']}"
+        console.print(Text(f"Q{answer['question']} {shown(answer['answer']) or '(no answer)'}{verdict}"))
+    console.print(f"peak {record['peak_tokens']:,} tokens; with every turn appended {record['appended_peak_tokens']:,}")
+
+
+def as_record(trajectory: Trajectory) -> dict[str, Any]:
+    """What `--json` prints; scores and gold answers only where the trajectory was scored."""
+    from mem1.evaluation.metrics import appended_peak_tokens, appended_tokens, peak_tokens
+    from mem1.scoring import split_answers
+
+    assert trajectory.task is not None
+    questions = trajectory.task.questions
+    answers: list[dict[str, Any]] = [
+        {"question": i, "text": q.text, "answer": given}
+        for i, (q, given) in enumerate(
+            zip(questions, split_answers(trajectory.answer, len(questions)), strict=True), start=1
+        )
+    ]
+    for answer, question, em in zip(answers, questions, trajectory.em, strict=False):
+        answer |= {"em": em, "gold": " / ".join(question.answers)}
+    turns = [
+        {
+            "state": turn.state,
+            "action": turn.action,
+            "content": turn.content,
+            "observation": turn.observation,
+            "tokens": turn.num_tokens,
+            "appended_tokens": appended,
+        }
+        for turn, appended in zip(trajectory.turns, appended_tokens(trajectory), strict=True)
+    ]
+    return {
+        "context": trajectory.context,
+        "ended": str(trajectory.ended),
+        "detail": trajectory.detail,
+        "answers": answers,
+        "turns": turns,
+        "peak_tokens": peak_tokens(trajectory),
+        "appended_peak_tokens": appended_peak_tokens(trajectory),
+    }

@@ -1,0 +1,29 @@
+"""Where a command's tasks come from: Atlas, or files of questions and passages; one rule for every command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mem1.errors import UserError
+
+if TYPE_CHECKING:
+    from mem1.envs.source import AtlasTasks, MultihopTasks
+
+
+def task_config(task: str, questions: Path | None, corpus: Path | None, *, worlds: int) -> AtlasTasks | MultihopTasks:
+    """What `--task`, `--questions` and `--corpus` ask for; `worlds` is the number of worlds of Atlas.
+
+    Raises UserError where the options do not go together.
+    """
+    from mem1.envs.source import AtlasTasks, MultihopTasks
+
+    if task == "atlas":
+        if questions is not None or corpus is not None:
+            raise UserError("--questions and --corpus go with --task multihop")
+        return AtlasTasks(worlds=worlds)
+    if task != "multihop":
+        raise UserError(f"unknown task {task!r}; known: atlas, multihop")
+    if questions is None or corpus is None:
+        raise UserError("--task multihop needs --questions FILE and --corpus FILE")
+    return MultihopTasks(questions=str(questions), corpus=str(corpus))

@@ -1,0 +1,124 @@
+"""`mem1 verify`: does the trainer see what the sampler saw? Sample, compute every way, compare."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from mem1.records import Group, Trajectory
+    from mem1.training.comparisons import Check
+    from mem1.training.policy import Policy
+
+_COLOURS = {"passed": "green", "failed": "bold red", "not tested": "yellow"}
+
+
+def command(
+    model: Annotated[str, typer.Option(help="Folder of a transformers model, or 'shipped'.")] = "shipped",
+    context: Annotated[str, typer.Option(help="constant, fold(k), full or window(k).")] = "constant",
+    vocabulary: Annotated[str, typer.Option(help="Tags: paper or released.")] = "paper",
+    task: Annotated[str, typer.Option(help="atlas, or multihop: --questions over --corpus.")] = "atlas",
+    questions: Annotated[Path | None, typer.Option(help="JSONL of questions (multihop).")] = None,
+    corpus: Annotated[Path | None, typer.Option(help="JSONL of passages, may be gzipped (multihop).")] = None,
+    objectives: Annotated[int, typer.Option(min=1, help="Questions of a task.")] = 2,
+    tasks: Annotated[int, typer.Option(min=1, help="Tasks that are attempted.")] = 8,
+    attempts: Annotated[int, typer.Option(min=1, help="Attempts at each; they share a token tree.")] = 4,
+    temperature: Annotated[float, typer.Option(help="Of sampling, above 0.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of tasks and sampling.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the checks as one JSON object.")] = False,
+) -> None:
+    """Check on fresh trajectories that training is exact; exit code 1 if a check fails."""
+    from mem1.cli.display import stderr
+    from mem1.cli.sources import task_config
+    from mem1.contexts import context_policy
+    from mem1.engines.base import Sampling
+    from mem1.engines.local import LocalEngine
+    from mem1.errors import UserError
+    from mem1.protocol import vocabulary as tags_called
+    from mem1.rollout import Rollout
+    from mem1.training.policy import load_policy
+    from mem1.training.verification import verify
+
+    if temperature <= 0:
+        raise UserError(f"--temperature must be above 0, not {temperature:g}: greedy choices are not trained on")
+    tags = tags_called(vocabulary)
+    keeps = context_policy(context)
+    source = task_config(task, questions, corpus, worlds=1).source("evaluation", tags)
+    policy = load_policy(model)
+    rollout = Rollout(
+        engine=LocalEngine(policy.model, policy.codec, tags.stop_strings),
+        codec=policy.codec,
+        environment=source.environment,
+        context=keeps,
+        tags=tags,
+    )
+    drawn = [t for t in source.tasks(objectives=objectives, count=tasks, seed=seed) for _ in range(attempts)]
+    with stderr().status("sampling") as status:
+        trajectories = rollout(drawn, sampling=Sampling(temperature=temperature, seed=seed))
+        groups = _groups(trajectories, attempts)
+        checks = verify(
+            policy.model, groups, temperature=temperature, progress=lambda what: status.update(f"trainer: {what}")
+        )
+    _show(checks, groups, policy, context, as_json)
+    if any(check.failed for check in checks):
+        raise typer.Exit(1)
+
+
+def _groups(trajectories: Sequence[Trajectory], attempts: int) -> list[Group]:
+    from mem1.records import Group
+
+    starts = range(0, len(trajectories), attempts)
+    return [Group(trajectories=tuple(trajectories[i : i + attempts])) for i in starts]
+
+
+def _show(checks: Sequence[Check], groups: Sequence[Group], policy: Policy, context: str, as_json: bool) -> None:
+    """The checks on stdout: one JSON object, or a table."""
+    trajectories = [t for group in groups for t in group.trajectories]
+    sizes = {
+        "parameters": sum(p.numel() for p in policy.model.parameters()),
+        "trajectories": len(trajectories),
+        "turns": sum(len(t.turns) for t in trajectories),
+        "sampled_tokens": sum(t.num_completion_tokens for t in trajectories),
+    }
+    passed = not any(check.failed for check in checks)
+    if as_json:
+        rows = [check.as_dict() for check in checks]
+        print(json.dumps({"context": context, **sizes, "checks": rows, "passed": passed}))
+        return
+    console = Console(highlight=False)
+    console.print(
+        f"{sizes['sampled_tokens']:,} sampled tokens of {sizes['turns']:,} turns of {sizes['trajectories']:,} "
+        f"trajectories; context policy {context}"
+    )
+    console.print(_table(checks))
+    for check in checks:
+        if check.failed:
+            console.print(f"{check.name}: {check.explanation}", soft_wrap=True)
+    if any(check.verdict == "not tested" for check in checks):
+        console.print("Not tested: there was nothing to compare, such as no second turn or no second attempt.")
+
+
+def _table(checks: Sequence[Check]) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("check")
+    for heading in ("measured", "limit", "unit", "compared"):
+        table.add_column(heading, justify="left" if heading == "unit" else "right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for check in checks:
+        colour = _COLOURS[check.verdict]
+        table.add_row(
+            check.name,
+            f"{check.measured:.1e}" if check.measured else "0",
+            f"{check.limit:.0e}" if check.limit else "0",
+            check.unit,
+            f"{check.compared:,}",
+            f"[{colour}]{check.verdict}[/]",
+        )
+    return table

@@ -1,0 +1,242 @@
+"""The checks of `mem1 verify`: each compares two things that must be equal, and can fail.
+
+    packed_check(tensor([-1.0, -2.0]), tensor([-1.0, -2.5]), precision="float64", limit=1e-5)
+    ->  Check(name="packed log-probs, float64", measured=0.5, limit=1e-5, ...), verdict "failed"
+
+A check that had nothing to compare (no second turn, no other branch) is "not tested", which is not passed.
+
+Letters: M sampled tokens, T tokens of a tree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mem1.packing import TokenTree
+from mem1.records import Trajectory, Turn
+from mem1.training.checks import reencoded_share
+
+SAMPLER_LIMIT = 1e-4
+"""Nats. The sampler works in batches and with a cache, so it adds up in another order (float32)."""
+EXACT_LIMIT = 1e-5
+"""Packed against unpacked in float64: nats for log-probs, relative for gradients."""
+ROUNDING_LIMIT = 1e-4
+"""The same in the model's own precision. float32 alone moves a trained model's log-probs by 1e-5: one turn a row,
+with two attention implementations of the same library, differs as much."""
+CAUSALITY_LIMIT = 1e-6
+"""Nats; what does not see a token should not move at all."""
+CHANGES = 3
+"""Sampled tokens of each tree that are changed, one at a time, and as many tokens of any kind."""
+
+Score = Callable[[TokenTree], Tensor]
+"""Log-probability (M,) of each sampled token of a tree."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One property, what was measured of it, and the verdict."""
+
+    name: str
+    measured: float
+    """In `unit`; nan where the model itself gives nan, which fails."""
+    limit: float
+    """Largest value that passes."""
+    unit: str
+    compared: int
+    """How many things were compared."""
+    explanation: str
+
+    @property
+    def passed(self) -> bool:
+        return self.compared > 0 and self.measured <= self.limit
+
+    @property
+    def failed(self) -> bool:
+        return self.compared > 0 and not self.passed
+
+    @property
+    def verdict(self) -> str:
+        """ "passed", "failed", or "not tested" where there was nothing to compare."""
+        return "passed" if self.passed else "failed" if self.failed else "not tested"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON, which has no nan and no infinity: they are None."""
+        measured = self.measured if math.isfinite(self.measured) else None
+        fields = {name: getattr(self, name) for name in ("name", "limit", "unit", "compared", "explanation", "verdict")}
+        return {"measured": measured, **fields}
+
+
+def sampler_checks(trajectories: Sequence[Trajectory], logprobs_M: Tensor) -> list[Check]:
+    """What the sampler recorded against the trainer's log-probs of the same tokens.
+
+    Raises ValueError where the sampler recorded none.
+    """
+    turns = [turn for t in trajectories for turn in t.turns]
+    if any(len(turn.logprobs) != len(turn.completion_ids) for turn in turns):
+        raise ValueError("a turn has no log-probs of its sampler; sample with an engine that records them")
+    recorded_M = torch.tensor([p for turn in turns for p in turn.logprobs], dtype=torch.float64)
+    difference_M = (logprobs_M.detach().cpu().double() - recorded_M).abs()
+
+    def check(name: str, measured: Tensor) -> Check:
+        return Check(
+            name=f"sampler and trainer, {name}",
+            measured=measured.item(),
+            limit=SAMPLER_LIMIT,
+            unit="nats",
+            compared=len(difference_M),
+            explanation="difference between a token's log-prob when it was sampled and in training",
+        )
+
+    return [check("largest", difference_M.max()), check("mean", difference_M.mean())]
+
+
+def packed_check(packed_M: Tensor, alone_M: Tensor, *, precision: str, limit: float) -> Check:
+    """Log-probs of the token tree against one turn a row."""
+    return Check(
+        name=f"packed log-probs, {precision}",
+        measured=(packed_M - alone_M).abs().max().item(),
+        limit=limit,
+        unit="nats",
+        compared=len(alone_M),
+        explanation="largest difference between the token tree and each turn run alone",
+    )
+
+
+def gradient_check(packed: Sequence[Tensor], alone: Sequence[Tensor], *, precision: str, limit: float) -> Check:
+    """The gradient through the token tree against the sum over turns run alone."""
+    return Check(
+        name=f"packed gradient, {precision}",
+        measured=relative_difference(packed, alone),
+        limit=limit,
+        unit="relative",
+        compared=sum(p.numel() for p in alone),
+        explanation="norm of the difference from the gradient of each turn run alone, over the norm",
+    )
+
+
+def micro_batch_check(parts: Sequence[Tensor], whole: Sequence[Tensor], *, batches: int) -> Check:
+    """The gradient of half groups against that of whole groups; `batches` is how many were cut."""
+    return Check(
+        name="micro-batches add up",
+        measured=relative_difference(parts, whole),
+        limit=ROUNDING_LIMIT,
+        unit="relative",
+        compared=batches,
+        explanation="gradient of each group in two halves, same denominator, against the group as a whole",
+    )
+
+
+def relative_difference(got: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
+    """|got - wanted| / |wanted| over all tensors together; infinity where there is no gradient to compare with."""
+    difference = sum((a - b).double().square().sum().item() for a, b in zip(got, wanted, strict=True))
+    norm = sum(b.double().square().sum().item() for b in wanted)
+    return math.sqrt(difference / norm) if norm else math.inf
+
+
+def once_check(packed: Iterable[tuple[TokenTree, Sequence[Trajectory]]]) -> Check:
+    """Every sampled token is a target of its tree exactly once, after exactly its own context."""
+    pairs = list(packed)
+    return Check(
+        name="tokens trained exactly once",
+        measured=sum(wrong_targets(tree, trajectories) for tree, trajectories in pairs),
+        limit=0,
+        unit="tokens",
+        compared=sum(t.num_completion_tokens for _, trajectories in pairs for t in trajectories),
+        explanation="sampled tokens that are no target, or one twice, or that follow another context in the tree",
+    )
+
+
+def wrong_targets(tree: TokenTree, trajectories: Sequence[Trajectory]) -> int:
+    """Sampled tokens without exactly one target of their own, on the path of their context."""
+    targets, parent, ids = (x.tolist() for x in (tree.target_node, tree.parent, tree.input_ids))
+    turns = [turn for t in trajectories for turn in t.turns]
+    wrong = abs(len(targets) - sum(len(turn.completion_ids) for turn in turns))
+    place = 0
+    for turn in turns:
+        nodes = targets[place : place + len(turn.completion_ids)]
+        wrong += _wrong_in_turn(nodes, turn, parent, ids)
+        place += len(turn.completion_ids)
+    return wrong
+
+
+def _wrong_in_turn(nodes: Sequence[int], turn: Turn, parent: Sequence[int], ids: Sequence[int]) -> int:
+    path: list[int] = []
+    node = nodes[-1] if nodes else -1
+    while node >= 0:
+        path.append(node)
+        node = parent[node]
+    path.reverse()
+    length = len(turn.completion_ids)
+    if tuple(ids[n] for n in path) != turn.context_ids + turn.completion_ids:
+        return length
+    return sum(a != b for a, b in zip(nodes, path[-length:], strict=True))
+
+
+def reencoding_check(trajectories: Sequence[Trajectory]) -> Check:
+    """Sampled tokens enter the next context as they were sampled."""
+    return Check(
+        name="re-encoded tokens",
+        measured=reencoded_share(trajectories),
+        limit=0,
+        unit="share",
+        compared=sum(len(turn.completion_ids) for t in trajectories for turn in t.turns[:-1]),
+        explanation="sampled tokens that the next context holds otherwise than they were sampled",
+    )
+
+
+@torch.no_grad()
+def causality_checks(score: Score, trees: Sequence[TokenTree], *, vocabulary: int) -> list[Check]:
+    """Change one token of a tree: nothing before it moves, nor anything on another branch.
+
+    `vocabulary` is the number of tokens there are. A change that moves nothing at all shows nothing, so it does
+    not count as compared.
+    """
+    earlier: list[Tensor] = []
+    elsewhere: list[Tensor] = []
+    for tree in trees:
+        before_M = score(tree)
+        for node in changed_nodes(tree):
+            ids = tree.input_ids.clone()
+            ids[node] = (ids[node] + 1) % vocabulary
+            moved_M = (score(replace(tree, input_ids=ids)) - before_M).abs().cpu()
+            above_M, below_M = _related(tree, node)
+            if (moved_M[below_M] > 0).any():
+                earlier.append(moved_M[above_M])
+                elsewhere.append(moved_M[~above_M & ~below_M])
+    return [
+        _causality_check("causality", "a changed token moves log-probs of tokens before it", earlier),
+        _causality_check("branches are separate", "a changed token moves log-probs on other branches", elsewhere),
+    ]
+
+
+def changed_nodes(tree: TokenTree) -> list[int]:
+    """Evenly spaced over the sampled tokens, and as many over all tokens, which are mostly context."""
+    sampled, size = tree.target_node.tolist(), len(tree)
+    shares = [(change + 0.5) / CHANGES for change in range(CHANGES)]
+    return sorted({sampled[int(len(sampled) * s)] for s in shares} | {int(size * s) for s in shares})
+
+
+def _related(tree: TokenTree, node: int) -> tuple[Tensor, Tensor]:
+    """Which of the M targets stand before `node` on its path, and which are `node` or come after it."""
+    target_M = tree.target_node
+    below_M = (target_M >= node) & (target_M < tree.end[node])
+    above_M = (target_M < node) & (tree.end[target_M] > node)
+    return above_M, below_M
+
+
+def _causality_check(name: str, explanation: str, moved: Sequence[Tensor]) -> Check:
+    values = torch.cat([torch.zeros(0), *moved])
+    return Check(
+        name=name,
+        measured=values.max().item() if len(values) else 0.0,
+        limit=CAUSALITY_LIMIT,
+        unit="nats",
+        compared=len(values),
+        explanation=explanation,
+    )

@@ -1,0 +1,174 @@
+"""The command line: help for everything, and one clear message for whatever a user got wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mem1
+from mem1.cli.main import main
+from mem1.configuration import to_toml
+from mem1.envs.source import AtlasTasks
+from mem1.training.config import Evaluation, Phase, Rl, Sft, TrainConfig
+from mem1.training.model_config import ModelConfig, TinyModel
+
+COMMANDS = ("quickstart", "train", "eval", "run", "report", "verify")
+
+
+class Terminal:
+    """Types a command and reads what it prints."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._capsys, self._monkeypatch = capsys, monkeypatch
+
+    def __call__(self, *arguments: str | Path) -> tuple[int, str, str]:
+        """Exit code, standard output, standard error with its line ends folded."""
+        self._monkeypatch.setattr(sys, "argv", ["mem1", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+            sys.exit(0)
+        out, err = self._capsys.readouterr()
+        assert "Traceback" not in out + err
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, out, err
+
+    def error(self, *arguments: str | Path) -> str:
+        """The message of a command that must fail with exit code 2 and print no result."""
+        code, out, err = self(*arguments)
+        assert (code, out) == (2, "")
+        return err.replace("\n", " ")
+
+
+@pytest.fixture
+def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setenv("COLUMNS", "300")
+    return Terminal(capsys, monkeypatch)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    """A new tiny model, a few demonstrations, one step of reinforcement learning, a small evaluation."""
+    config = TrainConfig(
+        model=ModelConfig(new=TinyModel(hidden_size=32, layers=2, feed_forward=64)),
+        tasks=AtlasTasks(entities=40, worlds=1, questions_per_world=50),
+        sft=Sft(steps=2, objectives=(1,), tasks=4, tokens=512),
+        rl=Rl(phases=(Phase(steps=1, objectives=(1,)),), groups=2, attempts=2),
+        evaluation=Evaluation(objectives=(1, 2), tasks=3),
+        tensorboard=False,
+    )
+    path = tmp_path / "tiny.toml"
+    path.write_text(to_toml(config), encoding="utf-8")
+    return path
+
+
+def test_the_version_is_that_of_the_package(terminal: Terminal):
+    assert terminal("--version") == (0, f"mem1 {mem1.__version__}\n", "")
+
+
+def test_help_names_every_command(terminal: Terminal):
+    code, out, _ = terminal("--help")
+    assert code == 0
+    assert all(f" {command} " in out for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_of_its_own(terminal: Terminal, command: str):
+    code, out, _ = terminal(command, "--help")
+    assert code == 0
+    assert f"mem1 {command}" in out
+    if command not in ("report",):
+        assert "--json" in out
+
+
+@pytest.mark.parametrize("arguments", [("trian",), ("train", "--nope"), ("train",), ("eval", "--limit", "0")])
+def test_a_command_or_option_that_does_not_exist_is_explained(terminal: Terminal, arguments: tuple[str, ...]):
+    message = terminal.error(*arguments)
+    assert "Usage:" in message and "Error" in message
+
+
+def test_an_unknown_recipe_lists_the_shipped_ones(terminal: Terminal):
+    message = terminal.error("train", "atlas-quik")
+    assert message.startswith("error: no recipe 'atlas-quik'")
+    assert "atlas-quick" in message
+
+
+def test_an_unknown_key_lists_the_right_ones(terminal: Terminal, recipe: Path, tmp_path: Path):
+    message = terminal.error("train", recipe, "rl.grops=3", "--out", tmp_path / "run")
+    assert "unknown key rl.grops (from the command line); did you mean rl.groups? Keys of [rl]: phases, groups" in message
+    recipe.write_text(recipe.read_text().replace("attempts", "atempts"))
+    assert "unknown key rl.atempts; did you mean rl.attempts?" in terminal.error("train", recipe)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("rl.groups=many", "rl.groups (from the command line): input should be a valid integer"),
+        ("rl.attempts=1", "rl.attempts (from the command line): input should be greater than or equal to 2, got 1"),
+        ("context=constnat", "context (from the command line): unknown context policy 'constnat'; known: constant, full"),
+        ("groups", "'groups' is not an override; write key=value"),
+        ("tasks.entities=100000", "20 to"),
+        ("sft.objectives=[500]", "500 objectives need 500 different questions, but there are 50"),
+        ("model.path=x", "give model.path or model.new, not both"),
+        ("tasks.kind=webshop", "webshop"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_key(
+    terminal: Terminal, recipe: Path, tmp_path: Path, override: str, message: str
+):
+    assert message in terminal.error("train", recipe, override, "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_trains_evaluates_and_prints_one_json_object(terminal: Terminal, recipe: Path, tmp_path: Path):
+    code, out, err = terminal("train", recipe, "--out", tmp_path / "run", "--json")
+    assert code == 0
+    rows = json.loads(out)["rows"]
+    assert [(row["policy"], row["context"], row["objectives"], row["tasks"]) for row in rows] == [
+        ("trained", "constant", 1, 3),
+        ("trained", "constant", 2, 3),
+    ]
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["rows"] == rows
+    assert "policy" in err
+
+    assert "exists and is not empty; go on with the run in it by --resume" in terminal.error(
+        "train", recipe, "--out", tmp_path / "run"
+    )
+    assert "seed: 0 in the folder, 4 now" in terminal.error(
+        "train", recipe, "seed=4", "--out", tmp_path / "run", "--resume"
+    )
+    code, out, _ = terminal("train", recipe, "evaluation.tasks=5", "--out", tmp_path / "run", "--resume", "--json")
+    assert [row["tasks"] for row in json.loads(out)["rows"]] == [5, 5], "an evaluation of other tasks is run again"
+
+
+def test_a_folder_that_is_a_file_is_no_place_for_a_run(terminal: Terminal, recipe: Path):
+    assert "is a file; give the run a folder with another --out" in terminal.error("train", recipe, "--out", recipe)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--objectives", "1,two"), "--objectives takes whole numbers separated by commas, such as 1,2,4; not '1,two'"),
+        (("--objectives", "0"), "--objectives takes numbers of at least 1"),
+        (("--task", "chess"), "unknown task 'chess'; known: atlas, multihop"),
+        (("--task", "multihop"), "--task multihop needs --questions FILE and --corpus FILE"),
+        (("--questions", "q.jsonl"), "--questions and --corpus go with --task multihop"),
+        (("--vocabulary", "klingon"), "unknown tag vocabulary 'klingon'; known: paper, released"),
+        (("--model", "nowhere"), "nowhere is no model folder: config.json is missing"),
+    ],
+)
+def test_what_an_evaluation_cannot_use_is_explained(terminal: Terminal, arguments: tuple[str, ...], message: str):
+    assert message in terminal.error("eval", *arguments)
+
+
+def test_a_report_needs_a_run(terminal: Terminal, tmp_path: Path):
+    assert terminal.error("report", tmp_path / "nowhere").startswith("error: ")
+
+
+def test_the_module_runs_as_a_program():
+    done = subprocess.run([sys.executable, "-m", "mem1", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"mem1 {mem1.__version__}\n"

@@ -1,0 +1,261 @@
+"""`mem1 verify`, `mem1 run` and `mem1 report`, as they are called."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from corpora import TOWNS
+from rich.console import Console
+from typer.testing import CliRunner
+
+from mem1.cli.main import app
+from mem1.cli.reporting import facts, read_evaluations, trajectories_to_show, write_run_report
+from mem1.cli.watching import LONGEST, Watched, shown
+from mem1.configuration import load_toml
+from mem1.contexts import context_policy
+from mem1.engines.base import Sampling
+from mem1.engines.codec import Codec
+from mem1.engines.scripted import ScriptedEngine
+from mem1.envs.source import AtlasTasks, TaskSource
+from mem1.errors import UserError
+from mem1.evaluation.metrics import appended_tokens
+from mem1.evaluation.store import write_trajectories
+from mem1.protocol import PAPER
+from mem1.records import Question, Task, Trajectory
+from mem1.rollout import Rollout
+from mem1.tasks.atlas import Expert, Laziness
+from mem1.tasks.datasets import write_passages
+from mem1.training.config import TrainConfig
+from mem1.training.metrics_log import MetricsLog
+from mem1.training.model_config import TinyModel
+from mem1.training.models import new_model
+from mem1.training.policy import Policy
+from mem1.training.runs import RunFolder
+from mem1.training.tokenizers import atlas_tokenizer
+
+CODEC = Codec(atlas_tokenizer(PAPER))
+QUICK = ["--tasks", "1", "--attempts", "2"]
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory) -> Path:
+    """A folder with a small policy that knows nothing."""
+    folder = tmp_path_factory.mktemp("policy")
+    shape = TinyModel(hidden_size=32, layers=2, heads=2, feed_forward=48)
+    Policy(new_model(shape, vocab_size=CODEC.vocab_size, seed=0), CODEC).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def source() -> TaskSource:
+    return AtlasTasks(entities=60, worlds=1, questions_per_world=60).source("evaluation", PAPER)
+
+
+def call(*arguments: object):
+    """The command's result; an error of the user is raised, as main() prints it."""
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def attempts(source: TaskSource, objectives: int, laziness: Laziness, context: str = "constant") -> list[Trajectory]:
+    rollout = Rollout(
+        engine=ScriptedEngine(CODEC, Expert(tags=PAPER, laziness=laziness)),
+        codec=CODEC,
+        environment=source.environment,
+        context=context_policy(context),
+    )
+    return rollout(source.tasks(objectives=objectives, count=3, seed=0), sampling=Sampling())
+
+
+class TestVerify:
+    def test_prints_every_check_with_its_verdict(self, policy):
+        result = call("verify", "--model", policy, *QUICK, "--json")
+        assert result.exit_code == 0
+        printed = json.loads(result.stdout)
+        assert printed["passed"] is True and printed["trajectories"] == 2
+        checks = {check["name"]: check for check in printed["checks"]}
+        assert len(checks) == 11
+        assert checks["sampler and trainer, largest"]["limit"] == 1e-4
+        assert checks["packed log-probs, float64"]["limit"] == 1e-5
+        assert checks["packed log-probs, float64"]["compared"] == printed["sampled_tokens"] > 0
+        assert {check["verdict"] for check in checks.values()} <= {"passed", "not tested"}
+
+    def test_the_table_fits_80_columns(self, policy):
+        result = call("verify", "--model", policy, *QUICK, "--context", "fold(3)")
+        assert "causality" in result.stdout and "context policy fold(3)" in result.stdout
+        assert max(map(len, result.stdout.splitlines())) <= 80
+
+    def test_exit_code_1_where_a_check_fails(self, policy, tmp_path):
+        """Weights so large that float32 cannot tell packed from unpacked."""
+        model = new_model(TinyModel(hidden_size=32, layers=2, heads=2), vocab_size=CODEC.vocab_size, seed=0)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(40)
+        Policy(model, CODEC).save(tmp_path)
+        result = call("verify", "--model", tmp_path, *QUICK)
+        assert result.exit_code == 1
+        assert "failed" in result.stdout
+        assert "packed gradient, float32: norm of the difference" in result.stdout
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["--temperature", "0"], "must be above 0"),
+            (["--context", "half"], "unknown context policy 'half'"),
+            (["--task", "chess"], "known: atlas, multihop"),
+            (["--task", "multihop"], "needs --questions FILE and --corpus FILE"),
+            (["--corpus", "a.jsonl"], "go with --task multihop"),
+        ],
+    )
+    def test_mistakes_are_explained(self, policy, options, message):
+        with pytest.raises(UserError, match=message):
+            call("verify", "--model", policy, *options)
+
+
+class TestRun:
+    def test_an_atlas_task_is_drawn_and_scored(self, policy):
+        printed = json.loads(call("run", "--model", policy, "--objectives", 2, "--json").stdout)
+        assert [answer["question"] for answer in printed["answers"]] == [1, 2]
+        assert all(set(answer) == {"question", "text", "answer", "em", "gold"} for answer in printed["answers"])
+        assert printed["peak_tokens"] == max(turn["tokens"] for turn in printed["turns"])
+
+    def test_ones_own_questions_are_searched_in_ones_own_passages_and_not_scored(self, policy, tmp_path, monkeypatch):
+        monkeypatch.setenv("MEM1_CACHE", str(tmp_path / "cache"))
+        write_passages(tmp_path / "towns.jsonl", TOWNS)
+        options = ["--task", "What is the capital of Norway?", "--corpus", tmp_path / "towns.jsonl"]
+        limits = ["--max-turns", 2, "--max-completion", 20]
+        printed = json.loads(call("run", "--model", policy, *options, *limits, "--json").stdout)
+        assert set(printed["answers"][0]) == {"question", "text", "answer"}
+        assert "not known" not in json.dumps(printed)
+        shown_live = call("run", "--model", policy, *options, *limits).stdout
+        assert "Q1 What is the capital of Norway?" in shown_live and "turn 1" in shown_live
+
+    def test_a_question_without_passages_and_passages_without_a_question_are_refused(self, policy):
+        with pytest.raises(UserError, match="--task needs --corpus"):
+            call("run", "--model", policy, "--task", "Who?")
+        with pytest.raises(UserError, match="--corpus needs questions"):
+            call("run", "--model", policy, "--corpus", "a.jsonl")
+        with pytest.raises(UserError, match="--task is empty"):
+            call("run", "--model", policy, "--task", " ", "--corpus", "a.jsonl")
+
+    @pytest.mark.parametrize("turn_limit", [9, 3])
+    def test_each_turn_is_shown_with_what_is_in_view_and_what_appending_would_hold(self, source, turn_limit):
+        """A limit of 3 turns forces the last answer."""
+        (task,) = source.tasks(objectives=2, count=1, seed=2)
+        task = Task(id=task.id, questions=task.questions, prompt=task.prompt, turn_limit=turn_limit, corpus=task.corpus)
+        screen = Console(file=io.StringIO(), width=300, highlight=False)
+        engine = ScriptedEngine(CODEC, Expert(tags=PAPER))
+        watched = Watched(engine, source.environment, CODEC, PAPER, screen)
+        rollout = Rollout(engine=watched, codec=CODEC, environment=watched, context=context_policy("constant"))
+        (done,) = rollout([task], sampling=Sampling())
+        assert len(done.turns) >= 3 and done.turns[-1].forced == (turn_limit == 3)
+        assert isinstance(screen.file, io.StringIO)
+        printed = screen.file.getvalue()
+        for number, (turn, appended) in enumerate(zip(done.turns, appended_tokens(done), strict=True), start=1):
+            assert f"turn {number}  {turn.num_tokens} tokens in view; with every turn appended {appended}\n" in printed
+            assert turn.content in printed
+            assert shown(turn.observation) in printed
+        assert appended_tokens(done)[-1] > done.turns[-1].num_tokens
+
+    def test_control_characters_never_reach_the_terminal_and_long_texts_are_cut(self):
+        assert shown("a\x1b[31m b\r\nc") == "a [31m b c"
+        assert shown("x" * (LONGEST + 1)) == "x" * LONGEST + " ..."
+
+
+RECIPE = """
+[tasks]
+kind = "atlas"
+
+[sft]
+steps = 3
+
+[rl]
+phases = [{ steps = 2, objectives = [2] }]
+"""
+
+
+def make_run(folder: Path, training: Path, source: TaskSource, sizes: tuple[int, ...]) -> Path:
+    """A run as the commands write it: base is lazy, trained is not."""
+    (folder.parent / "recipe.toml").write_text(RECIPE)
+    config = load_toml(folder.parent / "recipe.toml", TrainConfig, ["seed=7"])
+    RunFolder.create(training, config, command=["mem1", "quickstart", "--seed", "7"])
+    with MetricsLog(training, tensorboard=False) as log:
+        log.append(1, {"loss": 2.5})
+        for step in (2, 3):
+            log.append(step, {"reward": 0.5})
+    (training / "policy").mkdir()
+    CODEC.tokenizer.save(str(training / "policy" / "tokenizer.json"))
+    (folder / "evaluation").mkdir()
+    for size in sizes:
+        for name, laziness in (("trained", Laziness()), ("base", Laziness(stop=1.0, shortcut=1.0))):
+            write_trajectories(folder / "evaluation" / f"{name}-{size}.jsonl", attempts(source, size, laziness))
+    return folder
+
+
+class TestReport:
+    def test_the_page_of_a_quickstart_is_written_again_from_its_folder(self, tmp_path, source):
+        run = make_run(tmp_path / "run", tmp_path / "run" / "train", source, sizes=(1, 2))
+        result = call("report", run)
+        assert result.stdout.strip() == str(run / "report.html")
+        page = (run / "report.html").read_text()
+        assert "reward per task" in page and "peak tokens" in page
+        assert "base, 2 objectives" in page and "trained, 2 objectives" in page
+        assert "&lt;query&gt;" in page, "tokens are shown as text"
+        assert "mem1 quickstart --seed 7" in page
+
+    def test_base_comes_first_and_trained_last_each_by_rising_n(self, tmp_path, source):
+        run = make_run(tmp_path / "run", tmp_path / "run", source, sizes=(2, 10, 1))
+        assert list(read_evaluations(run / "evaluation")) == [
+            ("base", 1), ("base", 2), ("base", 10), ("trained", 1), ("trained", 2), ("trained", 10),
+        ]  # fmt: skip
+
+    def test_the_page_shows_the_task_on_which_training_changed_most(self):
+        def attempt(task: str, reward: float) -> Trajectory:
+            questions = (Question(id="q", text="Who?", answers=("A",)),) * 4
+            return Trajectory(turns=(), task=Task(id=task, questions=questions, prompt="", turn_limit=3), reward=reward)
+
+        before = [attempt("a", 1), attempt("b", 0), attempt("c", 3)]
+        after = [attempt("c", 4), attempt("b", 3), attempt("a", 2)]
+        chosen = trajectories_to_show({("base", 2): [], ("base", 4): before, ("trained", 2): [], ("trained", 4): after})
+        assert [(label, t.task.id, t.reward) for label, t in chosen if t.task] == [
+            ("base, 4 objectives", "b", 0),
+            ("trained, 4 objectives", "b", 3),
+        ]
+        assert trajectories_to_show({}) == []
+
+    def test_one_policy_alone_is_shown_once(self, source):
+        chosen = trajectories_to_show({("trained", 8): attempts(source, 8, Laziness())})
+        assert [label for label, _ in chosen] == ["trained, 8 objectives"]
+
+    def test_the_facts_are_those_of_the_run(self, tmp_path, source):
+        run = make_run(tmp_path / "run", tmp_path / "run" / "train", source, sizes=())
+        found = facts(run / "train")
+        versions = found.pop("versions")
+        assert versions.startswith("mem1 0.") and ", python 3." in versions
+        assert found == {
+            "command": "mem1 quickstart --seed 7",
+            "seed": "7",
+            "context policy": "constant",
+            "tasks": "atlas",
+            "training": "sft, 3 steps; rl, 2 steps on N = 2 (12 tasks, 8 attempts at each, a step)",
+        }
+
+    def test_a_training_that_was_not_evaluated_shows_its_curve_and_one_without_rl_none(self, tmp_path, source):
+        run = make_run(tmp_path / "run", tmp_path / "run", source, sizes=())
+        assert "reward per task" in write_run_report(run).read_text()
+        (run / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n')
+        assert "reward per task" not in write_run_report(run).read_text()
+
+    def test_what_is_no_run_or_holds_nothing_is_refused(self, tmp_path, source):
+        with pytest.raises(UserError, match=r"neither config\.toml nor train/config\.toml"):
+            call("report", tmp_path)
+        run = make_run(tmp_path / "run", tmp_path / "run", source, sizes=())
+        (run / "metrics.jsonl").unlink()
+        with pytest.raises(UserError, match="holds nothing to report"):
+            call("report", run)

@@ -1,0 +1,99 @@
+"""Text to tokens and back, and where a range of characters lies in the tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
+
+from mem1.engines.codec import Codec
+from mem1.errors import UserError
+from mem1.protocol import PAPER, parse
+from mem1.training.tokenizers import atlas_tokenizer, bpe_tokenizer
+
+WORDS = Codec(atlas_tokenizer(PAPER))
+BPE = Codec(bpe_tokenizer(["the mayor of the city"] * 3, vocab_size=300, tags=PAPER))
+
+
+def foreign() -> Codec:
+    """A byte-level tokenizer that knows nothing of our tags, as that of a general model."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return Codec(tokenizer)
+
+
+def spans(codec: Codec, text: str) -> dict[str, str]:
+    """The text of the tokens of each parsed role."""
+    ids = codec.encode(text)
+    found = codec.token_spans(ids, parse(codec.decode(ids)).spans)
+    return {role: codec.decode(ids[a:b]) for role, (a, b) in found.items()}
+
+
+@pytest.mark.parametrize("codec", [WORDS, BPE, foreign()], ids=["words", "bpe", "foreign"])
+def test_the_tokens_of_state_and_action_are_those_of_their_text(codec: Codec):
+    assert spans(codec, "<IS> now Q1 </IS> <query> mayor of 3 </query>") == {
+        "state": "<IS> now Q1 </IS>",
+        "action": "<query> mayor of 3 </query>",
+    }
+
+
+@pytest.mark.parametrize("codec", [BPE, foreign()], ids=["bpe", "foreign"])
+def test_spans_hold_for_text_whose_characters_take_several_tokens(codec: Codec):
+    assert spans(codec, "<IS>naïve 東京 🙂</IS>東<answer>🙂🙂</answer>") == {
+        "state": "<IS>naïve 東京 🙂</IS>",
+        "action": "<answer>🙂🙂</answer>",
+    }
+
+
+def test_a_span_in_words_is_literal():
+    #        <IS> now Q1 </IS> <query> mayor </query>
+    ids = WORDS.encode("<IS> now Q1 </IS> <query> mayor </query>")
+    assert len(ids) == 7
+    assert WORDS.token_spans(ids, {"state": (0, 17), "action": (18, 40)}) == {"state": (0, 4), "action": (4, 7)}
+    assert WORDS.token_spans(ids, {"all": (0, 40), "none": (0, 0)}) == {"all": (0, 7), "none": (0, 0)}
+
+
+def test_a_token_that_straddles_a_border_belongs_to_both_sides():
+    ids = BPE.encode(" the city")  # two tokens: " the", " city"
+    assert [BPE.decode([i]) for i in ids] == [" the", " city"]
+    assert BPE.token_spans(ids, {"left": (0, 6), "right": (6, 9)}) == {"left": (0, 2), "right": (1, 2)}
+
+
+@given(st.text())
+def test_foreign_text_comes_back_as_it_was(text: str):
+    codec = foreign()
+    assert codec.decode(codec.encode(text)) == text
+
+
+def test_stop_strings_are_single_tokens_only_where_each_of_them_is():
+    assert WORDS.single_tokens(["</query>", "</answer>"]) == (533, 534)
+    assert WORDS.single_tokens(["</query>", "mayor of"]) is None
+    assert foreign().single_tokens(["</query>"]) is None
+
+
+def test_encoding_adds_no_token_of_its_own():
+    tokenizer = atlas_tokenizer(PAPER)
+    tokenizer.post_processor = TemplateProcessing(single="[PAD] $A", special_tokens=[("[PAD]", 0)])
+    assert tokenizer.encode("mayor").ids == [0, 6]
+    assert Codec(tokenizer).encode("mayor") == (6,)
+
+
+def test_a_saved_tokenizer_is_loaded_from_a_model_folder(tmp_path: Path):
+    WORDS.tokenizer.save(str(tmp_path / "tokenizer.json"))
+    loaded = Codec.load(tmp_path)
+    assert loaded.encode("<IS> mayor of") == WORDS.encode("<IS> mayor of")
+    assert loaded.vocab_size == 538
+
+
+def test_a_missing_or_damaged_tokenizer_is_named(tmp_path: Path):
+    with pytest.raises(UserError, match=r"tokenizer\.json does not exist"):
+        Codec.load(tmp_path)
+    (tmp_path / "tokenizer.json").write_text('{"version": ')
+    with pytest.raises(UserError, match=r"tokenizer\.json is not a readable tokenizer"):
+        Codec.load(tmp_path)

@@ -1,0 +1,169 @@
+"""Sampling from a transformers model: what is sampled, when it stops, and what it says about its own odds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+from worlds import CODEC
+
+from mem1.engines.base import Completion, Sampling
+from mem1.engines.codec import Codec
+from mem1.engines.local import LocalEngine
+from mem1.protocol import PAPER
+from mem1.records import Trajectory, Turn
+from mem1.training.logprobs import completion_logprobs
+from mem1.training.model_config import TinyModel
+from mem1.training.models import new_model
+from mem1.training.tokenizers import bpe_tokenizer
+
+MODEL = new_model(TinyModel(hidden_size=32, layers=2, feed_forward=64), vocab_size=CODEC.vocab_size, seed=0)
+WORDS = CODEC.decode(list(range(2, 42))).split()
+"""A random model writes one of these 40 of 538 words every 13 tokens or so."""
+ENDLESS = ("</answer> </answer>",)
+"""Stop string of two tokens that a random model does not write."""
+
+
+def some_contexts(count: int = 12, seed: int = 0) -> list[tuple[int, ...]]:
+    rng = random.Random(seed)
+    return [tuple(rng.randrange(2, 500) for _ in range(rng.randint(3, 30))) for _ in range(count)]
+
+
+def sample(
+    contexts: Sequence[Sequence[int]],
+    *,
+    stops: Sequence[str] = WORDS,
+    budget: int = 40,
+    temperature: float = 1.0,
+    seed: int = 5,
+    batch_tokens: int = 8192,
+    model: PreTrainedModel = MODEL,
+) -> list[Completion]:
+    engine = LocalEngine(model, CODEC, stops, batch_tokens=batch_tokens)
+    sampling = Sampling(temperature=temperature, seed=seed)
+    return engine.complete(contexts, max_tokens=[budget] * len(contexts), sampling=sampling)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logprobs_are_those_of_a_plain_forward_pass(temperature: float):
+    contexts = some_contexts()
+    completions = sample(contexts, temperature=temperature)
+    assert len({len(c.token_ids) for c in completions}) > 3, "rows must end at different times"
+    turns = [Turn(context_ids=ids, completion_ids=c.token_ids) for ids, c in zip(contexts, completions, strict=True)]
+    (plain,) = completion_logprobs(MODEL, [Trajectory(turns=tuple(turns))], temperature=temperature, packed=False)
+    for completion, expected in zip(completions, plain, strict=True):
+        torch.testing.assert_close(torch.tensor(completion.logprobs), expected.detach(), rtol=0, atol=1e-5)
+
+
+def test_the_size_of_a_batch_changes_nothing_that_is_sampled():
+    contexts = some_contexts()
+    together = sample(contexts)
+    for batch_tokens in (1, 60):  # one row a batch; two to twenty
+        assert [c.token_ids for c in sample(contexts, batch_tokens=batch_tokens)] == [c.token_ids for c in together]
+
+
+def test_rows_that_are_done_leave_the_batch_and_change_nothing_for_the_others():
+    contexts = some_contexts()
+    stopping, endless = sample(contexts), sample(contexts, stops=ENDLESS)
+    assert 0 < sum(c.stopped for c in stopping) and min(len(c.token_ids) for c in stopping) < 10
+    for short, long in zip(stopping, endless, strict=True):
+        assert short.token_ids == long.token_ids[: len(short.token_ids)]
+        assert short.logprobs == pytest.approx(long.logprobs[: len(short.logprobs)], abs=1e-5)
+
+
+def test_the_same_seed_samples_the_same_and_another_seed_does_not():
+    contexts = some_contexts()
+    assert sample(contexts) == sample(contexts)
+    assert sample(contexts, seed=6) != sample(contexts)
+
+
+def test_the_same_context_twice_is_sampled_twice():
+    first, second = sample([some_contexts()[0]] * 2)
+    assert first.token_ids != second.token_ids
+
+
+def test_samples_follow_the_softmax():
+    context = some_contexts()[0]
+    firsts = [c.token_ids[0] for c in sample([context] * 1500, budget=1, temperature=0.2)]
+    with torch.no_grad():
+        odds_V = torch.softmax(MODEL(torch.tensor([context])).logits[0, -1] / 0.2, dim=-1)
+    counts_V = torch.bincount(torch.tensor(firsts), minlength=len(odds_V))
+    top = odds_V.argsort(descending=True)[:5]
+    # five standard deviations of a count of 1500 draws
+    deviation = 5 * (1500 * odds_V[top] * (1 - odds_V[top])).sqrt()
+    assert bool(((counts_V[top] - 1500 * odds_V[top]).abs() < deviation).all())
+    assert int(counts_V[top].sum()) > 40
+
+
+def test_greedy_takes_the_likeliest_token_and_gives_its_logprob_at_temperature_one():
+    context = some_contexts()[3]
+    (completion,) = sample([context], temperature=0.0, stops=ENDLESS, budget=8)
+    assert completion.token_ids == sample([context], temperature=0.0, stops=ENDLESS, budget=8, seed=9)[0].token_ids
+    with torch.no_grad():
+        logits_TV = MODEL(torch.tensor([context + completion.token_ids])).logits[0, len(context) - 1 : -1]
+    assert logits_TV.argmax(-1).tolist() == list(completion.token_ids)
+    assert completion.logprobs == pytest.approx(logits_TV.log_softmax(-1).amax(-1).tolist(), abs=1e-5)
+
+
+def test_each_row_has_a_budget_of_its_own():
+    contexts = some_contexts(3)
+    engine = LocalEngine(MODEL, CODEC, ENDLESS)
+    completions = engine.complete(contexts, max_tokens=[1, 7, 30], sampling=Sampling())
+    assert [len(c.token_ids) for c in completions] == [1, 7, 30]
+    assert [len(c.logprobs) for c in completions] == [1, 7, 30]
+    assert not any(c.stopped for c in completions)
+
+
+def test_a_completion_ends_with_its_first_stop_token():
+    stops = set(CODEC.single_tokens(WORDS) or ())
+    assert len(stops) == 40
+    ended = [c for c in sample(some_contexts()) if c.stopped]
+    assert len(ended) > 5
+    for completion in ended:
+        assert completion.token_ids[-1] in stops
+        assert not stops & set(completion.token_ids[:-1])
+
+
+def test_a_stop_on_the_last_token_of_the_budget_still_counts_as_stopped():
+    context = some_contexts()[0]
+    (completion,) = sample([context])
+    assert completion.stopped
+    (again,) = sample([context], budget=len(completion.token_ids))
+    # the numbers drawn depend on the largest budget of the call for all rows but the first
+    assert again == completion
+
+
+def test_a_stop_string_of_several_tokens_is_found_in_the_text():
+    context = some_contexts()[1]
+    (free,) = sample([context], stops=ENDLESS)
+    assert not free.stopped
+    stop = CODEC.decode(free.token_ids[10:12])  # what it wrote as its 11th and 12th token
+    assert stop not in CODEC.decode(free.token_ids[:11])
+    (cut,) = sample([context], stops=[stop])
+    assert cut.token_ids == free.token_ids[:12]
+    assert cut.stopped
+
+
+def test_a_tag_written_letter_by_letter_is_a_stop_string_too():
+    plain = Codec(bpe_tokenizer(["x"], vocab_size=300, tags=PAPER))
+    letters = [i for c in "Oslo</answer>" for i in plain.encode(c)]
+    engine = LocalEngine(MODEL, plain, ["</answer>", "two words"])
+    assert engine.stop_ids is None
+    assert not engine.stops(letters[-2], letters[:-1])
+    assert engine.stops(letters[-1], letters)
+
+
+def test_the_model_is_left_in_the_mode_in_which_it_was():
+    attention = MODEL.config._attn_implementation
+    for mode in (True, False):
+        MODEL.train(mode)
+        sample(some_contexts(2), budget=3)
+        assert MODEL.training is mode
+        assert MODEL.config._attn_implementation == attention
+
+
+def test_nothing_in_nothing_out():
+    assert sample([]) == []

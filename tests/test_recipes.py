@@ -1,0 +1,49 @@
+"""Every recipe in the repository can be read, and says what it is for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mem1.cli.recipes import find_recipe
+from mem1.configuration import load_toml, to_toml
+from mem1.errors import UserError
+from mem1.training.config import TrainConfig
+
+RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
+
+
+def test_the_recipes_that_the_documentation_names_are_there():
+    names = {path.stem for path in RECIPES}
+    assert names >= {"atlas-quick", "atlas-long", "atlas-warm-start", "multihop-smoke"}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+def test_a_recipe_is_valid_and_survives_being_written_out(path: Path, tmp_path: Path):
+    config = load_toml(path, TrainConfig)
+    (tmp_path / "config.toml").write_text(to_toml(config), encoding="utf-8")
+    assert load_toml(tmp_path / "config.toml", TrainConfig) == config
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+def test_a_recipe_begins_with_a_comment_that_says_what_it_is_for(path: Path):
+    assert path.read_text(encoding="utf-8").startswith("# ")
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+def test_a_recipe_is_found_by_its_name_and_by_its_path(path: Path):
+    assert find_recipe(path.stem).read_bytes() == find_recipe(str(path)).read_bytes() == path.read_bytes()
+
+
+def test_an_unknown_recipe_lists_the_shipped_ones():
+    with pytest.raises(UserError, match=r"no recipe 'atlas-quik'.*atlas-quick"):
+        find_recipe("atlas-quik")
+
+
+def test_quickstart_trains_by_reinforcement_on_two_objectives_only():
+    config = load_toml(find_recipe("atlas-quick"), TrainConfig)
+    assert (config.recall, config.sft, config.model.path, config.model.new) == (None, None, None, None)
+    assert config.rl is not None
+    assert {phase.objectives for phase in config.rl.phases} == {(2,)}
+    assert config.evaluation.objectives == (1, 2, 4, 8, 16)

@@ -1,0 +1,348 @@
+"""A whole run in seconds: recall, demonstrations and reinforcement learning on yes-or-no questions.
+
+Such questions need no search, so a tiny model gets some right after a few demonstrations and the rewards of a group
+differ: every stage takes real optimiser steps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from worlds import SMALL
+
+from mem1.configuration import load_toml, to_toml
+from mem1.envs.source import MultihopTasks
+from mem1.errors import UserError
+from mem1.protocol import PAPER
+from mem1.records import Ended, Group, Passage, Question
+from mem1.rollout import Budget
+from mem1.tasks.compose import TurnLimit
+from mem1.tasks.datasets import write_passages, write_questions
+from mem1.training.checkpoint import latest_checkpoint
+from mem1.training.config import Evaluation, Phase, Rl, Sft, TrainConfig
+from mem1.training.logprobs import completion_logprobs
+from mem1.training.metrics_log import read_metrics
+from mem1.training.model_config import ModelConfig, TinyModel
+from mem1.training.policy import load_policy, make_policy
+from mem1.training.recall import Recall
+from mem1.training.rl import RlStage
+from mem1.training.sft import SftStage, demonstrate
+from mem1.training.train import Finished, Progress, make_rollout, train
+
+RECALL_STEPS, SFT_STEPS, RL_STEPS = 2, 10, 3
+STEPS = RECALL_STEPS + SFT_STEPS + RL_STEPS
+COLOURS = ("red", "blue", "green", "white", "black", "grey", "pink", "brown")
+
+
+def yes_or_no(half: str) -> list[Question]:
+    """Which answer is right does not follow from anything."""
+    return [
+        Question(id=f"{half}{i}", text=f"Is {half} {colour} ?", answers=("yes" if i % 2 else "no",))
+        for i, colour in enumerate(COLOURS)
+    ]
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainConfig]:
+    data = tmp_path_factory.mktemp("data")
+    write_questions(data / "train.jsonl", yes_or_no("ink"))
+    write_questions(data / "test.jsonl", yes_or_no("wax"))
+    write_passages(data / "corpus.jsonl", [Passage(c, c, f"Q1 {c} is a colour ; yes or no") for c in COLOURS])
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("MEM1_CACHE", str(data / "cache"))
+        yield _config(data)
+
+
+def _config(data: Path) -> TrainConfig:
+    return TrainConfig(
+        model=ModelConfig(new=TinyModel(hidden_size=32, layers=2, feed_forward=64, tokenizer="bpe", vocab_size=300)),
+        tasks=MultihopTasks(
+            questions=str(data / "test.jsonl"),
+            train_questions=str(data / "train.jsonl"),
+            corpus=str(data / "corpus.jsonl"),
+            prompt="plain",
+            turn_limit=TurnLimit(per_objective=1, extra=0),  # so that the first turn must answer
+        ),
+        recall=Recall(steps=RECALL_STEPS, tokens=256, pairs=(4,)),
+        sft=Sft(steps=SFT_STEPS, objectives=(1,), tasks=8, tokens=512, warmup=1, learning_rate=0.05, adam_learning_rate=0.05),
+        rl=Rl(phases=(Phase(steps=RL_STEPS, objectives=(1,)),), groups=4, attempts=6, warmup=1, learning_rate=3e-3),
+        evaluation=Evaluation(objectives=(1,), tasks=4),
+        checkpoint_every=4,
+        tensorboard=False,
+    )
+
+
+def run(config: TrainConfig, out: Path, *, on_step: Callable[[Progress], None] | None = None) -> Finished:
+    return train(config, out, command=["mem1"], resume=out.exists(), on_step=on_step)
+
+
+@pytest.fixture(scope="module")
+def unbroken(config: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that was never stopped."""
+    out = tmp_path_factory.mktemp("runs") / "unbroken"
+    assert run(config, out).complete
+    return out
+
+
+def metrics(out: Path) -> list[dict[str, Any]]:
+    return read_metrics(out / "metrics.jsonl")
+
+
+def stop_at(step: int) -> Callable[[Progress], None]:
+    """Sends Ctrl-C in mid-run, once `step` steps are done."""
+    done: list[Progress] = []
+
+    def on_step(progress: Progress) -> None:
+        done.append(progress)
+        if len(done) == step:
+            signal.raise_signal(signal.SIGINT)
+
+    return on_step
+
+
+def weights(out: Path) -> bytes:
+    return (out / "policy" / "model.safetensors").read_bytes()
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_as_in_a_terminal():
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)
+
+
+def test_a_run_goes_through_all_stages_and_leaves_finite_metrics_and_a_policy(config: TrainConfig, tmp_path: Path):
+    seen: list[tuple[str, int, int]] = []
+    finished = run(config, tmp_path / "run", on_step=lambda p: seen.append((p.stage, p.step, p.steps)))
+    assert finished.complete
+    assert [s[0] for s in seen] == ["recall"] * RECALL_STEPS + ["sft"] * SFT_STEPS + ["rl"] * RL_STEPS
+    assert seen[-1] == ("rl", RL_STEPS, RL_STEPS)
+    rows = metrics(tmp_path / "run")
+    assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
+    losses = [row["loss"] for row in rows[RECALL_STEPS : RECALL_STEPS + SFT_STEPS]]
+    assert losses[-1] < 0.8 * losses[0]
+    learned = [row for row in rows[-RL_STEPS:] if row["groups_with_variance"] > 0]
+    assert learned, "some group must have had something to teach"
+    for row in learned:
+        assert row["grad_norm"] > 0 and row["entropy"] > 0 and 0 <= row["em"] <= 1
+        assert row["sampler_trainer_max"] < 1e-4
+        assert row["reencoded_share"] == 0
+        assert sum(row["endings"].values()) == 24
+    trained = load_policy(tmp_path / "run" / "policy")
+    for a, b in zip(trained.model.parameters(), finished.policy.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(
+    config: TrainConfig, unbroken: Path, tmp_path: Path
+):
+    for name, seed in (("again", 0), ("other", 1)):
+        run(config.model_copy(update={"seed": seed}), tmp_path / name)
+    assert metrics(tmp_path / "again") == metrics(unbroken) != metrics(tmp_path / "other")
+    assert weights(tmp_path / "again") == weights(unbroken)
+
+
+@pytest.mark.parametrize("step", [1, RECALL_STEPS, 9, STEPS - 1])
+def test_a_run_stopped_by_ctrl_c_and_resumed_is_an_unbroken_one_bit_for_bit(
+    config: TrainConfig, unbroken: Path, tmp_path: Path, step: int
+):
+    stopped = run(config, tmp_path / "run", on_step=stop_at(step))
+    assert not stopped.complete and not (tmp_path / "run" / "policy").exists()
+    checkpoint = latest_checkpoint(tmp_path / "run" / "checkpoints")
+    assert checkpoint is not None and checkpoint.name == f"checkpoint-{step:06d}"
+    assert run(config, tmp_path / "run").complete
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (unbroken / "metrics.jsonl").read_bytes()
+    assert weights(tmp_path / "run") == weights(unbroken)
+
+
+_CHILD = """
+import sys
+from pathlib import Path
+from mem1.configuration import load_toml
+from mem1.training.config import TrainConfig
+from mem1.training.train import train
+out = Path(sys.argv[2])
+train(load_toml(sys.argv[1], TrainConfig), out, command=["mem1"], resume=out.exists(),
+      on_step=lambda p: print(p.stage, p.step, flush=True))
+"""
+
+
+def test_a_run_killed_in_mid_step_and_resumed_writes_the_metrics_of_an_unbroken_one(
+    config: TrainConfig, unbroken: Path, tmp_path: Path
+):
+    (tmp_path / "config.toml").write_text(to_toml(config))
+    command = [sys.executable, "-c", _CHILD, str(tmp_path / "config.toml"), str(tmp_path / "run")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line == "rl 2\n":  # the last checkpoint was after the last demonstrations, two steps before
+                os.kill(process.pid, signal.SIGKILL)
+                break
+    assert process.returncode == -signal.SIGKILL
+    assert STEPS > len(metrics(tmp_path / "run")) >= STEPS - 1
+    assert run(config, tmp_path / "run").complete
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (unbroken / "metrics.jsonl").read_bytes()
+
+
+def test_going_on_with_a_finished_run_changes_nothing(config: TrainConfig, unbroken: Path):
+    before = [(unbroken / "metrics.jsonl").read_bytes(), weights(unbroken)]
+    steps: list[Progress] = []
+    assert run(config, unbroken, on_step=steps.append).complete
+    assert not steps
+    assert [(unbroken / "metrics.jsonl").read_bytes(), weights(unbroken)] == before
+
+
+def test_a_run_is_not_resumed_under_another_configuration(config: TrainConfig, tmp_path: Path):
+    run(config, tmp_path / "run", on_step=stop_at(3))
+    with pytest.raises(UserError, match=r"seed: 0 in the folder, 1 now"):
+        run(config.model_copy(update={"seed": 1}), tmp_path / "run")
+    evaluation = config.model_copy(update={"evaluation": Evaluation(objectives=(2,)), "checkpoint_every": 50})
+    assert run(evaluation, tmp_path / "run").complete
+
+
+def test_a_folder_that_holds_something_else_is_not_written_to(config: TrainConfig, tmp_path: Path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").write_text("")
+    with pytest.raises(UserError, match="exists and is not empty"):
+        train(config, tmp_path / "run", command=["mem1"])
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train_questions": None}, r"tasks\.train_questions is missing"),
+        ({"train_questions": "nowhere.jsonl"}, r"nowhere\.jsonl"),
+        ({"questions": None}, "evaluation questions are also training questions"),
+    ],
+)
+def test_a_faulty_task_is_found_before_anything_is_written(
+    config: TrainConfig, tmp_path: Path, changes: dict[str, str | None], message: str
+):
+    tasks = config.tasks.model_dump() | changes
+    tasks["questions"] = tasks["questions"] or tasks["train_questions"]
+    faulty = config.model_copy(update={"tasks": MultihopTasks(**tasks)})
+    with pytest.raises(UserError, match=message):
+        run(faulty, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_more_objectives_than_questions_are_found_before_anything_is_written(config: TrainConfig, tmp_path: Path):
+    rl = config.rl
+    assert rl is not None
+    many = config.model_copy(update={"rl": rl.model_copy(update={"phases": (Phase(steps=1, objectives=(1, 9)),)})})
+    with pytest.raises(UserError, match="9 objectives need 9 different questions, but there are 8"):
+        run(many, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unknown_context_policy_is_refused_with_the_recipe(config: TrainConfig):
+    with pytest.raises(ValueError, match="unknown context policy 'constnat'; known: constant, full"):
+        TrainConfig(**{**config.model_dump(), "context": "constnat"})
+
+
+def test_demonstrations_that_the_budget_cuts_are_refused(config: TrainConfig, tmp_path: Path):
+    cut = config.model_copy(update={"budget": Budget(completion_extra=1, completion_per_objective=0)})
+    with pytest.raises(UserError, match="none of the 8 demonstrations answers; the first ended with out_of_tokens"):
+        run(cut, tmp_path / "run")
+
+
+def stage(config: TrainConfig, **changes: Any) -> RlStage:
+    """The stage of reinforcement learning, on a policy that has seen demonstrations."""
+    assert config.rl is not None and config.sft is not None
+    policy = make_policy(config, PAPER)
+    source = config.tasks.source("train", PAPER)
+    rollout = make_rollout(config, policy, source, PAPER)
+    sft = SftStage(policy, config.sft, lambda: demonstrate(config, rollout, source, PAPER), seed=0)
+    for index in range(SFT_STEPS):
+        sft.step(index)
+    return RlStage(policy, config.rl.model_copy(update=changes), rollout, source, seed=0)
+
+
+def gradient_step(stage: RlStage, groups: list[Group]) -> tuple[dict[str, Any], torch.Tensor]:
+    """Metrics of one update and all weights after it."""
+    return dict(stage.update(groups, 0)), torch.cat([p.detach().flatten() for p in stage.policy.model.parameters()])
+
+
+def graded(groups: list[Group], *rewards: float) -> list[Group]:
+    """The same attempts with these rewards in every group."""
+    return [
+        Group(trajectories=tuple(replace(t, reward=r) for t, r in zip(g.trajectories, rewards, strict=True)))
+        for g in groups
+    ]
+
+
+def test_micro_batches_and_packing_do_not_change_a_step(config: TrainConfig):
+    groups = graded(stage(config).sample(0), 1, 0, 0, 2, 0, 1)
+    whole, after_whole = gradient_step(stage(config), groups)
+    assert whole["grad_norm"] > 0.01
+    for changes in ({"pack_tokens": 64}, {"packed": False}):
+        parts, after_parts = gradient_step(stage(config, **changes), groups)
+        assert parts["loss"] == pytest.approx(whole["loss"], abs=1e-6)
+        assert parts["grad_norm"] == pytest.approx(whole["grad_norm"], rel=1e-4)
+        torch.testing.assert_close(after_parts, after_whole, rtol=0, atol=2e-4)
+
+
+def test_a_step_without_a_telling_group_changes_no_weight(config: TrainConfig):
+    learner = stage(config)
+    before = torch.cat([p.detach().flatten().clone() for p in learner.policy.model.parameters()])
+    row, after = gradient_step(learner, graded(learner.sample(0), 1, 1, 1, 1, 1, 1))
+    assert (row["groups_with_variance"], row["grad_norm"], row["loss"]) == (0.0, 0.0, 0.0)
+    assert (row["clip_fraction"], row["entropy"], row["sampler_trainer_max"]) == (None, None, None)
+    assert torch.equal(before, after)
+
+
+def test_a_step_makes_good_attempts_likelier_and_bad_ones_less_likely(config: TrainConfig):
+    learner = stage(config)
+    (group, *_) = learner.sample(0)
+    different = sorted(group.trajectories, key=lambda t: t.turns[0].completion_ids)
+    chosen = [different[0], different[-1]]
+    assert chosen[0].turns[0].completion_ids != chosen[1].turns[0].completion_ids
+    (graded_group,) = graded([Group(trajectories=tuple(chosen))], 1, 0)
+
+    def odds() -> list[float]:
+        with torch.no_grad():
+            return [turns[0].sum().item() for turns in completion_logprobs(learner.policy.model, chosen)]
+
+    before = odds()
+    learner.update([graded_group], 0)
+    assert odds()[0] - before[0] > odds()[1] - before[1]
+
+
+def test_the_groups_of_a_step_share_out_its_numbers_of_objectives(config: TrainConfig):
+    phases = (Phase(steps=1, objectives=(1,)), Phase(steps=2, objectives=(1, 2)))
+    learner = stage(config, phases=phases, attempts=2)
+    sizes = [[g.trajectories[0].task.objectives for g in learner.sample(i) if g.trajectories[0].task] for i in (0, 1)]
+    assert sizes == [[1, 1, 1, 1], [1, 1, 2, 2]]
+    assert learner.steps == 3
+
+
+def test_demonstrations_in_atlas_are_those_of_the_expert_with_the_recipes_context(config: TrainConfig):
+    atlas = config.model_copy(
+        update={
+            "tasks": SMALL,
+            "context": "full",
+            "model": ModelConfig(new=TinyModel(hidden_size=32, layers=2, feed_forward=64)),
+            "sft": Sft(objectives=(1, 2), tasks=5),
+        }
+    )
+    source = SMALL.source("train", PAPER)
+    shown = demonstrate(atlas, make_rollout(atlas, make_policy(atlas, PAPER), source, PAPER), source, PAPER)
+    assert [t.task.objectives for t in shown if t.task] == [1] * 5 + [2] * 5
+    assert {(t.context, t.ended, sum(t.em) / len(t.em)) for t in shown} == {("full", Ended.ANSWERED, 1.0)}
+
+
+def test_the_run_folder_says_what_ran(config: TrainConfig, unbroken: Path):
+    assert load_toml(unbroken / "config.toml", TrainConfig) == config
+    resolved = json.loads((unbroken / "resolved.json").read_text())
+    assert resolved["command"] == ["mem1"] and "torch" in resolved["versions"]

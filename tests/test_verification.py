@@ -1,0 +1,276 @@
+"""The checks of `mem1 verify`: they pass on what is right, and each of them fails on something wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from builders import trajectory
+from torch import Tensor
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from mem1.contexts import context_policy
+from mem1.engines.base import Sampling
+from mem1.engines.codec import Codec
+from mem1.engines.local import LocalEngine
+from mem1.engines.scripted import ScriptedEngine
+from mem1.envs.source import AtlasTasks, TaskSource
+from mem1.errors import UserError
+from mem1.packing import TokenTree, pack, visible
+from mem1.protocol import PAPER
+from mem1.records import Group, Trajectory
+from mem1.rollout import Budget, Rollout
+from mem1.tasks.atlas import Expert, Laziness
+from mem1.training.comparisons import (
+    Check,
+    causality_checks,
+    gradient_check,
+    micro_batch_check,
+    once_check,
+    packed_check,
+    reencoding_check,
+    relative_difference,
+    sampler_checks,
+    wrong_targets,
+)
+from mem1.training.logprobs import completion_logprobs, flat_logprobs
+from mem1.training.model_config import TinyModel
+from mem1.training.models import new_model
+from mem1.training.tokenizers import atlas_tokenizer
+from mem1.training.verification import compute, halves, verify
+
+CODEC = Codec(atlas_tokenizer(PAPER))
+SHAPE = TinyModel(hidden_size=32, layers=2, heads=2, feed_forward=48)
+TURNS = trajectory(([1, 2], [3, 4]), ([1, 2, 3, 4, 5], [6, 7]))
+"""prompt 1 2, sampled 3 4, result 5, sampled 6 7"""
+
+
+@pytest.fixture(scope="module")
+def source() -> TaskSource:
+    return AtlasTasks(entities=40, worlds=1, questions_per_world=40).source("evaluation", PAPER)
+
+
+@pytest.fixture
+def model() -> PreTrainedModel:
+    return new_model(SHAPE, vocab_size=CODEC.vocab_size, seed=0).eval()
+
+
+def expert_groups(model: PreTrainedModel, source: TaskSource, context: str = "constant") -> list[Group]:
+    """Two attempts at a task by experts with different habits, with the log-probs of this model."""
+    tasks = source.tasks(objectives=2, count=1, seed=0)
+    attempts = []
+    for seed in range(2):
+        expert = Expert(tags=PAPER, laziness=Laziness(forget=0.5, shortcut=0.5), seed=seed)
+        rollout = Rollout(
+            engine=ScriptedEngine(CODEC, expert),
+            codec=CODEC,
+            environment=source.environment,
+            context=context_policy(context),
+        )
+        attempts.append(rollout(tasks, sampling=Sampling()))
+    return [Group(trajectories=tuple(_with_logprobs(model, t) for t in pair)) for pair in zip(*attempts, strict=True)]
+
+
+def _with_logprobs(model: PreTrainedModel, one: Trajectory) -> Trajectory:
+    ((*values,),) = completion_logprobs(model, [one], packed=False)
+    turns = zip(one.turns, values, strict=True)
+    return replace(one, turns=tuple(replace(turn, logprobs=tuple(value.tolist())) for turn, value in turns))
+
+
+def failed(checks: Sequence[Check]) -> set[str]:
+    return {check.name for check in checks if check.verdict == "failed"}
+
+
+@pytest.mark.parametrize("context", ["constant", "full", "fold(3)"])
+def test_every_check_is_made_and_passes_on_trajectories_of_several_turns(context, model, source):
+    groups = expert_groups(model, source, context)
+    assert min(len(t.turns) for g in groups for t in g.trajectories) >= 3
+    checks = verify(model, groups)
+    assert {check.name: check.verdict for check in checks} == {
+        "sampler and trainer, largest": "passed",
+        "sampler and trainer, mean": "passed",
+        "packed log-probs, float64": "passed",
+        "packed log-probs, float32": "passed",
+        "packed gradient, float64": "passed",
+        "packed gradient, float32": "passed",
+        "micro-batches add up": "passed",
+        "tokens trained exactly once": "passed",
+        "re-encoded tokens": "passed",
+        "causality": "passed",
+        "branches are separate": "passed",
+    }
+    assert all(p.grad is None for p in model.parameters()) and model.dtype == torch.float32
+
+
+def test_the_local_engines_own_log_probs_pass_at_the_temperature_of_sampling_and_at_no_other(model, source):
+    rollout = Rollout(
+        engine=LocalEngine(model, CODEC, PAPER.stop_strings),
+        codec=CODEC,
+        environment=source.environment,
+        context=context_policy("constant"),
+        budget=Budget(completion_extra=1),
+    )
+    attempts = rollout(source.tasks(objectives=2, count=2, seed=0), sampling=Sampling(temperature=0.7))
+    groups = [Group(trajectories=(t,)) for t in attempts]
+    assert failed(verify(model, groups, temperature=0.7)) == set()
+    assert failed(verify(model, groups)) == {"sampler and trainer, largest", "sampler and trainer, mean"}
+
+
+def test_a_log_prob_that_the_sampler_recorded_wrongly_fails(model, source):
+    trajectories = expert_groups(model, source)[0].trajectories
+    logprobs_M = flat_logprobs(model, pack(trajectories), temperature=1.0)
+    assert failed(sampler_checks(trajectories, logprobs_M)) == set()
+    first = trajectories[0].turns[0]
+    wrong = replace(first, logprobs=(first.logprobs[0] - 0.25, *first.logprobs[1:]))
+    mutated = [replace(trajectories[0], turns=(wrong, *trajectories[0].turns[1:])), *trajectories[1:]]
+    largest, mean = sampler_checks(mutated, logprobs_M)
+    assert largest.verdict == mean.verdict == "failed"
+    assert largest.measured == pytest.approx(0.25, abs=1e-5)
+    assert mean.measured == pytest.approx(0.25 / len(logprobs_M), abs=1e-5)
+
+
+def test_trajectories_without_log_probs_of_their_sampler_are_refused():
+    with pytest.raises(ValueError, match="no log-probs of its sampler"):
+        sampler_checks([TURNS], torch.zeros(4))
+
+
+def test_a_hidden_dropout_fails_every_comparison_of_two_passes(model, source):
+    groups = expert_groups(model, source)
+    model.get_input_embeddings().register_forward_hook(lambda _m, _i, out: functional.dropout(out, 0.1))
+    torch.manual_seed(0)
+    assert failed(verify(model, groups)) == {
+        "sampler and trainer, largest",
+        "sampler and trainer, mean",
+        "packed log-probs, float64",
+        "packed log-probs, float32",
+        "packed gradient, float64",
+        "packed gradient, float32",
+        "micro-batches add up",
+        "causality",
+        "branches are separate",
+    }
+
+
+def test_halves_with_a_denominator_each_do_not_add_up(model, source):
+    groups = [group.trajectories for group in expert_groups(model, source)]
+    parts = halves(groups)
+    assert [len(part) for part in parts] == [1, 1]
+    whole = compute(model, groups, temperature=1.0, packed=True).gradient
+    together = compute(model, parts, temperature=1.0, packed=True).gradient
+    assert micro_batch_check(together, whole, batches=1).verdict == "passed"
+    apart = [compute(model, [part], temperature=1.0, packed=True).gradient for part in parts]
+    summed = [torch.stack(tensors).sum(0) for tensors in zip(*apart, strict=True)]
+    assert micro_batch_check(summed, whole, batches=1).verdict == "failed"
+
+
+def test_differences_are_measured_as_said():
+    packed = packed_check(torch.tensor([-1.0, -2.0]), torch.tensor([-1.0, -2.5]), precision="float64", limit=0.4)
+    assert (packed.measured, packed.compared, packed.verdict) == (0.5, 2, "failed")
+    wanted = [torch.tensor([3.0, 0.0]), torch.tensor([4.0])]
+    assert relative_difference([torch.tensor([3.0, 0.5]), torch.tensor([4.0])], wanted) == pytest.approx(0.1)
+    gradient = gradient_check([torch.tensor([3.0, 0.5]), torch.tensor([4.0])], wanted, precision="float32", limit=0.1)
+    assert gradient.compared == 3
+
+
+def test_a_gradient_of_nothing_and_a_nan_fail():
+    zero, nan = [torch.zeros(2)], torch.tensor([math.nan])
+    gradient = gradient_check(zero, zero, precision="float32", limit=1e-4)
+    assert (gradient.measured, gradient.verdict) == (math.inf, "failed")
+    broken = packed_check(nan, torch.zeros(1), precision="float32", limit=1e-4)
+    assert broken.verdict == "failed"
+    assert broken.as_dict()["measured"] is None and broken.as_dict()["verdict"] == "failed"
+
+
+def test_nothing_to_compare_is_neither_passed_nor_failed():
+    check = reencoding_check([trajectory(([1], [2, 3]))])
+    assert (check.measured, check.compared, check.verdict) == (0, 0, "not tested")
+    assert not check.passed and not check.failed
+
+
+def test_every_sampled_token_has_one_target_of_its_own():
+    tree = pack([TURNS])
+    assert tree.target_node.tolist() == [2, 3, 5, 6]
+    assert wrong_targets(tree, [TURNS]) == 0
+    check = once_check([(tree, [TURNS])])
+    assert (check.compared, check.verdict) == (4, "passed")
+
+
+@pytest.mark.parametrize(
+    ("targets", "wrong"),
+    [
+        ([2, 3, 5], 3),  # one missing, so the last turn's path ends too early
+        ([2, 3, 5, 6, 6], 1),  # the last one twice
+        ([2, 2, 5, 6], 2),  # the first twice, the second not at all
+        ([2, 3, 4, 6], 1),  # the result in place of a sampled token
+    ],
+)
+def test_targets_that_are_missing_repeated_or_misplaced_are_counted(targets, wrong):
+    tree = replace(pack([TURNS]), target_node=torch.tensor(targets))
+    check = once_check([(tree, [TURNS])])
+    assert (check.measured, check.verdict) == (wrong, "failed")
+
+
+def test_a_sampled_token_after_another_context_than_the_samplers_is_counted():
+    tree = pack([TURNS])
+    ids = tree.input_ids.clone()
+    ids[4] = 9  # the result, which stands before the second turn only
+    assert wrong_targets(replace(tree, input_ids=ids), [TURNS]) == 2
+
+
+def test_a_state_that_was_encoded_again_fails():
+    first, second = TURNS.turns
+    first = replace(first, observation_ids=(5,))
+    assert reencoding_check([replace(TURNS, turns=(first, second))]).verdict == "passed"
+    drifted = replace(TURNS, turns=(first, replace(second, context_ids=(1, 2, 3, 9, 5))))
+    check = reencoding_check([drifted])
+    assert (check.measured, check.compared, check.verdict) == (0.5, 2, "failed")
+
+
+def masked_score(model: PreTrainedModel, tree: TokenTree, mask_TT: Tensor) -> Tensor:
+    """Log-probs of the sampled tokens, the mask given to transformers' own attention as it is."""
+    logits = model(
+        input_ids=tree.input_ids[None], position_ids=tree.position_ids[None], attention_mask=mask_TT[None, None]
+    ).logits[0, tree.parent[tree.target_node]]
+    return logits.log_softmax(-1).gather(-1, tree.input_ids[tree.target_node][:, None])[:, 0]
+
+
+def additive(visible_TT: Tensor) -> Tensor:
+    return torch.zeros(visible_TT.shape).masked_fill(~visible_TT, torch.finfo(torch.float32).min)
+
+
+def test_the_published_mask_of_zeros_and_ones_hides_nothing_and_fails(model, source):
+    trees = [pack(group.trajectories) for group in expert_groups(model, source)]
+
+    def check(mask) -> list[str]:
+        checks = causality_checks(
+            lambda tree: masked_score(model, tree, mask(visible(tree))), trees, vocabulary=CODEC.vocab_size
+        )
+        assert min(c.compared for c in checks) > 0
+        return [c.verdict for c in checks]
+
+    assert check(additive) == ["passed", "passed"]
+    assert check(lambda visible_TT: visible_TT.float()) == ["failed", "failed"]
+
+
+def test_packing_with_a_causal_mask_alone_mixes_branches_and_fails(model, source):
+    trees = [pack(group.trajectories) for group in expert_groups(model, source)]
+
+    def score(tree: TokenTree) -> Tensor:
+        return masked_score(model, tree, additive(torch.ones(len(tree), len(tree), dtype=torch.bool).tril()))
+
+    causality, branches = causality_checks(score, trees, vocabulary=CODEC.vocab_size)
+    assert (causality.verdict, branches.verdict) == ("passed", "failed")
+
+
+def test_a_change_that_moves_nothing_shows_nothing(model):
+    checks = causality_checks(lambda tree: torch.zeros(len(tree.target_node)), [pack([TURNS])], vocabulary=10)
+    assert [check.verdict for check in checks] == ["not tested", "not tested"]
+
+
+def test_no_sampled_token_is_an_error(model):
+    with pytest.raises(UserError, match="no token was sampled"):
+        verify(model, [Group(trajectories=(Trajectory(turns=()),))])
