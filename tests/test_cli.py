@@ -98,7 +98,9 @@ def test_an_unknown_recipe_lists_the_shipped_ones(terminal: Terminal):
 
 def test_an_unknown_key_lists_the_right_ones(terminal: Terminal, recipe: Path, tmp_path: Path):
     message = terminal.error("train", recipe, "rl.grops=3", "--out", tmp_path / "run")
-    assert "unknown key rl.grops (from the command line); did you mean rl.groups? Keys of [rl]: phases, groups" in message
+    assert (
+        "unknown key rl.grops (from the command line); did you mean rl.groups? Keys of [rl]: phases, groups" in message
+    )
     recipe.write_text(recipe.read_text().replace("attempts", "atempts"))
     assert "unknown key rl.atempts; did you mean rl.attempts?" in terminal.error("train", recipe)
     assert not (tmp_path / "run").exists()
@@ -109,7 +111,10 @@ def test_an_unknown_key_lists_the_right_ones(terminal: Terminal, recipe: Path, t
     [
         ("rl.groups=many", "rl.groups (from the command line): input should be a valid integer"),
         ("rl.attempts=1", "rl.attempts (from the command line): input should be greater than or equal to 2, got 1"),
-        ("context=constnat", "context (from the command line): unknown context policy 'constnat'; known: constant, full"),
+        (
+            "context=constnat",
+            "context (from the command line): unknown context policy 'constnat'; known: constant, full",
+        ),
         ("groups", "'groups' is not an override; write key=value"),
         ("tasks.entities=100000", "20 to"),
         ("sft.objectives=[500]", "500 objectives need 500 different questions, but there are 50"),

@@ -37,9 +37,9 @@ def spans(codec: Codec, text: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("codec", [WORDS, BPE, foreign()], ids=["words", "bpe", "foreign"])
 def test_the_tokens_of_state_and_action_are_those_of_their_text(codec: Codec):
-    assert spans(codec, "<IS> now Q1 </IS> <query> mayor of 3 </query>") == {
+    assert spans(codec, "<IS> now Q1 </IS> <query> mayor a 3 </query>") == {
         "state": "<IS> now Q1 </IS>",
-        "action": "<query> mayor of 3 </query>",
+        "action": "<query> mayor a 3 </query>",
     }
 
 
@@ -72,23 +72,24 @@ def test_foreign_text_comes_back_as_it_was(text: str):
 
 
 def test_stop_strings_are_single_tokens_only_where_each_of_them_is():
-    assert WORDS.single_tokens(["</query>", "</answer>"]) == (533, 534)
-    assert WORDS.single_tokens(["</query>", "mayor of"]) is None
+    assert WORDS.single_tokens(["</query>", "</answer>"]) == WORDS.encode("</query> </answer>")
+    assert WORDS.single_tokens(["</query>", "mayor city"]) is None
     assert foreign().single_tokens(["</query>"]) is None
 
 
 def test_encoding_adds_no_token_of_its_own():
     tokenizer = atlas_tokenizer(PAPER)
     tokenizer.post_processor = TemplateProcessing(single="[PAD] $A", special_tokens=[("[PAD]", 0)])
-    assert tokenizer.encode("mayor").ids == [0, 6]
-    assert Codec(tokenizer).encode("mayor") == (6,)
+    (mayor,) = WORDS.encode("mayor")
+    assert tokenizer.encode("mayor").ids == [0, mayor]
+    assert Codec(tokenizer).encode("mayor") == (mayor,)
 
 
 def test_a_saved_tokenizer_is_loaded_from_a_model_folder(tmp_path: Path):
     WORDS.tokenizer.save(str(tmp_path / "tokenizer.json"))
     loaded = Codec.load(tmp_path)
-    assert loaded.encode("<IS> mayor of") == WORDS.encode("<IS> mayor of")
-    assert loaded.vocab_size == 538
+    assert loaded.encode("<IS> mayor city") == WORDS.encode("<IS> mayor city")
+    assert loaded.vocab_size == WORDS.vocab_size
 
 
 def test_a_missing_or_damaged_tokenizer_is_named(tmp_path: Path):

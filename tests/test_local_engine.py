@@ -68,7 +68,7 @@ def test_the_size_of_a_batch_changes_nothing_that_is_sampled():
 def test_rows_that_are_done_leave_the_batch_and_change_nothing_for_the_others():
     contexts = some_contexts()
     stopping, endless = sample(contexts), sample(contexts, stops=ENDLESS)
-    assert 0 < sum(c.stopped for c in stopping) and min(len(c.token_ids) for c in stopping) < 10
+    assert sum(c.stopped for c in stopping) > 0 and min(len(c.token_ids) for c in stopping) < 10
     for short, long in zip(stopping, endless, strict=True):
         assert short.token_ids == long.token_ids[: len(short.token_ids)]
         assert short.logprobs == pytest.approx(long.logprobs[: len(short.logprobs)], abs=1e-5)

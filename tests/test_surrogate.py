@@ -72,9 +72,7 @@ def test_micro_batches_add_up_when_the_denominator_is_that_of_the_step():
     parts = new.clone().requires_grad_()
     total = surrogate(whole, old, advantages, denominator=12.0)
     total.loss.backward()
-    pieces = [
-        surrogate(parts[a:b], old[a:b], advantages[a:b], denominator=12.0) for a, b in ((0, 1), (1, 8), (8, 12))
-    ]
+    pieces = [surrogate(parts[a:b], old[a:b], advantages[a:b], denominator=12.0) for a, b in ((0, 1), (1, 8), (8, 12))]
     for piece in pieces:
         piece.loss.backward()
     assert sum(p.loss.item() for p in pieces) == pytest.approx(total.loss.item())

@@ -74,7 +74,9 @@ def _config(data: Path) -> TrainConfig:
             turn_limit=TurnLimit(per_objective=1, extra=0),  # so that the first turn must answer
         ),
         recall=Recall(steps=RECALL_STEPS, tokens=256, pairs=(4,)),
-        sft=Sft(steps=SFT_STEPS, objectives=(1,), tasks=8, tokens=512, warmup=1, learning_rate=0.05, adam_learning_rate=0.05),
+        sft=Sft(
+            steps=SFT_STEPS, objectives=(1,), tasks=8, tokens=512, warmup=1, learning_rate=0.05, adam_learning_rate=0.05
+        ),
         rl=Rl(phases=(Phase(steps=RL_STEPS, objectives=(1,)),), groups=4, attempts=6, warmup=1, learning_rate=3e-3),
         evaluation=Evaluation(objectives=(1,), tasks=4),
         checkpoint_every=4,
@@ -143,9 +145,7 @@ def test_a_run_goes_through_all_stages_and_leaves_finite_metrics_and_a_policy(co
         assert torch.equal(a, b)
 
 
-def test_the_same_seed_gives_the_same_run_and_another_seed_another(
-    config: TrainConfig, unbroken: Path, tmp_path: Path
-):
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(config: TrainConfig, unbroken: Path, tmp_path: Path):
     for name, seed in (("again", 0), ("other", 1)):
         run(config.model_copy(update={"seed": seed}), tmp_path / name)
     assert metrics(tmp_path / "again") == metrics(unbroken) != metrics(tmp_path / "other")
@@ -227,9 +227,9 @@ def test_a_folder_that_holds_something_else_is_not_written_to(config: TrainConfi
     ],
 )
 def test_a_faulty_task_is_found_before_anything_is_written(
-    config: TrainConfig, tmp_path: Path, changes: dict[str, str | None], message: str
+    config: TrainConfig, tmp_path: Path, changes: dict[str, Any], message: str
 ):
-    tasks = config.tasks.model_dump() | changes
+    tasks: dict[str, Any] = config.tasks.model_dump() | changes
     tasks["questions"] = tasks["questions"] or tasks["train_questions"]
     faulty = config.model_copy(update={"tasks": MultihopTasks(**tasks)})
     with pytest.raises(UserError, match=message):

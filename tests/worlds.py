@@ -35,9 +35,9 @@ def shelf(*texts: str) -> QAEnvironment:
     return QAEnvironment({"": Shelf(*texts)}, style="bare")
 
 
-def task(*golds: str, turns: int = 4, prompt: str = "Q1 the mayor ?") -> Task:
+def task(*golds: str, turns: int = 4, prompt: str = "Q1 a mayor ?") -> Task:
     """One question a gold answer; the prompt is text of its own."""
-    questions = tuple(Question(id=f"q{i}", text="the mayor ?", answers=(g,)) for i, g in enumerate(golds, start=1))
+    questions = tuple(Question(id=f"q{i}", text="a mayor ?", answers=(g,)) for i, g in enumerate(golds, start=1))
     return Task(id="t", questions=questions, prompt=prompt, turn_limit=turns)
 
 

@@ -27,10 +27,10 @@ from mem1.records import Ended, Task, Trajectory, Turn
 class Budget(Config):
     """Tokens that an attempt may use; they grow with the number of objectives N, as the answer list does."""
 
-    completion_per_objective: int = Field(8, ge=0)
-    completion_extra: int = Field(32, ge=1)
+    completion_per_objective: int = Field(default=8, ge=0)
+    completion_extra: int = Field(default=32, ge=1)
     """A completion has at most `completion_per_objective * N + completion_extra` tokens."""
-    context: int = Field(4096, ge=1)
+    context: int = Field(default=4096, ge=1)
     """Largest context plus completion budget; an attempt that would pass it ends with `out_of_tokens`."""
     force_answer: bool = True
     """Open the answer tag at the end of the last turn's context, so that the attempt must answer."""

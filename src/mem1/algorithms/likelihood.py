@@ -1,6 +1,6 @@
 """Supervised fine-tuning: the negative log-likelihood of the demonstrated tokens.
 
-    L = -sum_k logp_k / denominator
+L = -sum_k logp_k / denominator
 """
 
 from __future__ import annotations

@@ -71,5 +71,7 @@ class EvaluationBar:
 
     def __call__(self, objectives: int, done: int, of: int) -> None:
         if objectives not in self.bars:
-            self.bars[objectives] = self.progress.add_task(f"evaluate {self.policy}: N = {objectives}", total=of, note="")
+            self.bars[objectives] = self.progress.add_task(
+                f"evaluate {self.policy}: N = {objectives}", total=of, note=""
+            )
         self.progress.update(self.bars[objectives], completed=done)

@@ -29,7 +29,9 @@ def command(
         str | None,
         typer.Option(help="No model: search the first question itself, then answer this text (tokens of --model)."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the trajectories; sizes done there are not run again.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the trajectories; sizes done there are not run again.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
     """Evaluate a policy: exact match with interval, F1, turns, peak tokens, by number of objectives."""
@@ -56,9 +58,7 @@ def command(
     config = Evaluation(objectives=sizes, tasks=tasks, temperature=temperature, seed=seed)
     name = "scripted" if script is not None else Path(model).name
     with bars(stderr()) as progress:
-        rows, _ = evaluate(
-            rollout, source, config, policy=name, folder=out, on_round=EvaluationBar(progress, name)
-        )
+        rows, _ = evaluate(rollout, source, config, policy=name, folder=out, on_round=EvaluationBar(progress, name))
     show([row.as_dict() for row in rows], as_json=as_json)
 
 

@@ -55,9 +55,7 @@ def _run(config: TrainConfig, folder: Path, resume: bool, console: Console) -> l
     evaluation = folder / "evaluation"
     with bars(console) as progress:
         base, _ = evaluate_policy(config, load_policy(SHIPPED), name="base", folder=evaluation, bars=progress)
-        finished = train(
-            config, folder / "train", command=sys.argv, resume=resume, on_step=TrainingBar(progress)
-        )
+        finished = train(config, folder / "train", command=sys.argv, resume=resume, on_step=TrainingBar(progress))
         if not finished.complete:
             console.print(f"Stopped; a checkpoint is written. Go on with: mem1 quickstart --out {folder} --resume")
             raise typer.Exit(130)

@@ -52,7 +52,9 @@ class LocalEngine:
         if not contexts:
             return []
         noise_BT = torch.rand(
-            (len(contexts), max(max_tokens)), generator=torch.Generator().manual_seed(sampling.seed), dtype=torch.float64
+            (len(contexts), max(max_tokens)),
+            generator=torch.Generator().manual_seed(sampling.seed),
+            dtype=torch.float64,
         )
         completions: list[Completion | None] = [None] * len(contexts)
         was_training = self.model.training
@@ -86,7 +88,7 @@ class LocalEngine:
 class _Split:
     """Contexts cut in two, so that what several of them begin with is computed once.
 
-        contexts  p q a   p q b c   x y z    ->   prefixes  p q   x      suffixes  a   b c   y z
+    contexts  p q a   p q b c   x y z    ->   prefixes  p q   x      suffixes  a   b c   y z
     """
 
     prefixes: list[Sequence[int]]

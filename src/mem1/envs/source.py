@@ -43,14 +43,14 @@ class AtlasTasks(Config):
     """Tasks from invented worlds."""
 
     kind: Literal["atlas"] = "atlas"
-    entities: int = Field(400, ge=20)
+    entities: int = Field(default=400, ge=20)
     """Entities, hence passages, of a world."""
-    worlds: int = Field(16, ge=1)
+    worlds: int = Field(default=16, ge=1)
     """Worlds of each half."""
-    questions_per_world: int = Field(1500, ge=1)
+    questions_per_world: int = Field(default=1500, ge=1)
     hops: tuple[Literal[1, 2], ...] = (1, 2)
     """Kinds of questions, in equal shares."""
-    top_k: int = Field(2, ge=1)
+    top_k: int = Field(default=2, ge=1)
     """Passages shown a search."""
     turn_limit: TurnLimit = TurnLimit()
     first_world: int = 0
@@ -72,8 +72,8 @@ class MultihopTasks(Config):
     corpus: str
     """File of the passages, searched by BM25."""
     prompt: str = "mem1"
-    top_k: int = Field(3, ge=1)
-    passage_words: int = Field(100, ge=1)
+    top_k: int = Field(default=3, ge=1)
+    passage_words: int = Field(default=100, ge=1)
     """Words shown of a passage."""
     turn_limit: TurnLimit = TurnLimit()
 

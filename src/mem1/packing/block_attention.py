@@ -40,28 +40,30 @@ class Blocks:
     def attend(self, q_THD: Tensor, k_TJD: Tensor, v_TJD: Tensor, scaling: float) -> Tensor:
         """softmax(q k * scaling over the visible keys) v, (T, H, D); differentiable in q, k and v."""
         T, H, D = q_THD.shape
-        q_JTGD = q_THD.view(T, k_TJD.shape[1], -1, D).transpose(0, 1) * (scaling * LOG2E)
+        q_JTGD = q_THD.view(T, k_TJD.shape[1], -1, D).transpose(0, 1)
         k_JTD, v_JTD = k_TJD.transpose(0, 1), v_TJD.transpose(0, 1)
-        out_JTGD = _BlockAttention.apply(q_JTGD.contiguous(), k_JTD.contiguous(), v_JTD.contiguous(), self)
+        out_JTGD = _BlockAttention.apply(q_JTGD.contiguous(), k_JTD.contiguous(), v_JTD.contiguous(), self, scaling)
         return out_JTGD.transpose(0, 1).reshape(T, H, D)
 
 
 class _BlockAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q_JTGD: Tensor, k_JTD: Tensor, v_JTD: Tensor, plan: Blocks) -> Tensor:
+    def forward(ctx: Any, q_JTGD: Tensor, k_JTD: Tensor, v_JTD: Tensor, plan: Blocks, scaling: float) -> Tensor:
         out = torch.empty_like(q_JTGD, dtype=_wide(q_JTGD))
         log_sum = out.new_empty(*q_JTGD.shape[:3], 1)
         for chunk in plan.chunks:
-            part, part_sum = _part(_queries(q_JTGD, chunk), _keys(k_JTD, chunk), _keys(v_JTD, chunk), chunk.hidden)
+            part, part_sum = _part(
+                _queries(q_JTGD, chunk), _keys(k_JTD, chunk), _keys(v_JTD, chunk), scaling, chunk.hidden
+            )
             out.index_copy_(1, chunk.query_nodes, _from_queries(part, chunk, out))
             log_sum.index_copy_(1, chunk.query_nodes, _from_queries(part_sum, chunk, log_sum))
         for rectangle in plan.rectangles:
             rows, keys = slice(*rectangle.queries), slice(*rectangle.keys)
-            part, part_sum = _part(q_JTGD[:, rows].flatten(1, 2), k_JTD[:, keys], v_JTD[:, keys])
+            part, part_sum = _part(q_JTGD[:, rows].flatten(1, 2), k_JTD[:, keys], v_JTD[:, keys], scaling)
             _merge(out[:, rows], log_sum[:, rows], part, part_sum)
         out = out.to(q_JTGD.dtype)
         ctx.save_for_backward(q_JTGD, k_JTD, v_JTD, out, log_sum)
-        ctx.plan = plan
+        ctx.plan, ctx.scaling = plan, scaling
         return out
 
     @staticmethod
@@ -75,26 +77,28 @@ class _BlockAttention(torch.autograd.Function):
         d_out = d_out.contiguous()
         for chunk in ctx.plan.chunks:
             queries = [_queries(x, chunk) for x in (q, d_out, log_sum, delta)]
-            parts = _part_backward(queries, _keys(k, chunk), _keys(v, chunk), chunk.hidden)
+            parts = _part_backward(queries, _keys(k, chunk), _keys(v, chunk), ctx.scaling, chunk.hidden)
             d_q.index_copy_(1, chunk.query_nodes, _from_queries(parts[0], chunk, d_q))
             for total, part in zip((d_k, d_v), parts[1:], strict=True):
                 total.index_add_(1, chunk.key_nodes.view(-1), part.view(len(total), -1, part.shape[-1]))
         for rectangle in ctx.plan.rectangles:
             rows, keys = slice(*rectangle.queries), slice(*rectangle.keys)
             queries = [x[:, rows].flatten(1, 2) for x in (q, d_out, log_sum, delta)]
-            parts = _part_backward(queries, k[:, keys], v[:, keys])
+            parts = _part_backward(queries, k[:, keys], v[:, keys], ctx.scaling)
             for total, part in zip((d_q[:, rows], d_k[:, keys], d_v[:, keys]), parts, strict=True):
                 total.add_(part.view(total.shape))
-        return d_q.div_(LOG2E).to(q.dtype), d_k.div_(LOG2E).to(k.dtype), d_v.to(v.dtype), None
+        return d_q.mul_(ctx.scaling).to(q.dtype), d_k.mul_(ctx.scaling).to(k.dtype), d_v.to(v.dtype), None, None
 
 
 def _wide(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def _part(q_BRD: Tensor, k_BND: Tensor, v_BND: Tensor, hidden: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def _part(
+    q_BRD: Tensor, k_BND: Tensor, v_BND: Tensor, scaling: float, hidden: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Attention over the keys of one part: output (B, R, D) and base-2 log-sum of scores (B, R, 1)."""
-    scores = _scores(q_BRD, k_BND, hidden)
+    scores = _scores(q_BRD, k_BND, scaling, hidden)
     largest = scores.amax(-1, keepdim=True)
     weights = scores.sub_(largest).exp2_()
     total = weights.sum(-1, keepdim=True)
@@ -102,14 +106,14 @@ def _part(q_BRD: Tensor, k_BND: Tensor, v_BND: Tensor, hidden: Tensor | None = N
 
 
 def _part_backward(
-    queries: Sequence[Tensor], k_BND: Tensor, v_BND: Tensor, hidden: Tensor | None = None
+    queries: Sequence[Tensor], k_BND: Tensor, v_BND: Tensor, scaling: float, hidden: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of queries, keys and values from one part, in fp32 or fp64; the first two still times LOG2E.
+    """Gradients of queries, keys and values from one part, in fp32 or fp64; the first two still without `scaling`.
 
-    `queries`: scaled queries and output gradients (B, R, D), log-sums and deltas (B, R, 1).
+    `queries`: queries and output gradients (B, R, D), log-sums and deltas (B, R, 1).
     """
     q_BRD, d_out_BRD, log_sum_BR1, delta_BR1 = queries
-    weights = _scores(q_BRD, k_BND, hidden).sub_(log_sum_BR1).exp2_()
+    weights = _scores(q_BRD, k_BND, scaling, hidden).sub_(log_sum_BR1).exp2_()
     d_scores = torch.bmm(d_out_BRD, v_BND.transpose(1, 2)).to(weights.dtype).sub_(delta_BR1).mul_(weights)
     d_scores, weights = d_scores.to(q_BRD.dtype), weights.to(q_BRD.dtype)
     d_q = torch.bmm(d_scores, k_BND)
@@ -118,9 +122,11 @@ def _part_backward(
     return d_q.to(_wide(d_q)), d_k.to(_wide(d_k)), d_v.to(_wide(d_v))
 
 
-def _scores(q_BRD: Tensor, k_BND: Tensor, hidden: Tensor | None) -> Tensor:
-    """Masked scores (B, R, N) in fp32 or fp64; a new tensor."""
-    scores = torch.bmm(q_BRD, k_BND.transpose(1, 2)).to(_wide(q_BRD))
+def _scores(q_BRD: Tensor, k_BND: Tensor, scaling: float, hidden: Tensor | None) -> Tensor:
+    """Masked scores (B, R, N) in base 2, in fp32 or fp64; a new tensor."""
+    # scaling the product rather than the queries rounds as transformers' own attention does
+    nothing = q_BRD.new_empty(1, 1, 1)
+    scores = torch.baddbmm(nothing, q_BRD, k_BND.transpose(1, 2), beta=0, alpha=scaling * LOG2E).to(_wide(q_BRD))
     if hidden is not None:
         u, L, _, K = hidden.shape
         # Adding a bias is several times faster than masked_fill_ on CPU; exp2 turns it into exactly 0.

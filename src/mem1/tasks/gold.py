@@ -28,7 +28,7 @@ class GoldExpert:
         object.__setattr__(self, "_lengths", sorted({len(prompt) for prompt in self._by_prompt}, reverse=True))
 
     def __call__(self, context: str) -> str:
-        """The completion for this context: the next question as a query, or the answers. StopIteration: unknown task."""
+        """The completion for this context: a query or the answers. Raises StopIteration for an unknown task."""
         task = self._task(context)
         searches = re.findall(rf"<{self.tags.state}> Q(\d+) </{self.tags.state}>", context)
         done = int(searches[-1]) if searches else 0

@@ -19,7 +19,9 @@ def reencoded_share(trajectories: Sequence[Trajectory]) -> float:
             sampled = _kept(before)
             copy = _copy(before, after, len(sampled))
             carried += len(sampled)
-            changed += sum(a != b for a, b in zip(sampled, copy, strict=True)) if len(copy) == len(sampled) else len(sampled)
+            changed += (
+                sum(a != b for a, b in zip(sampled, copy, strict=True)) if len(copy) == len(sampled) else len(sampled)
+            )
     return changed / carried if carried else 0.0
 
 

@@ -25,25 +25,25 @@ Tasks = Annotated[AtlasTasks | MultihopTasks, Field(discriminator="kind")]
 class Sft(Config):
     """Supervised fine-tuning on demonstrations by a scripted expert."""
 
-    steps: int = Field(400, ge=1)
+    steps: int = Field(default=400, ge=1)
     objectives: tuple[int, ...] = (1, 2, 3, 4)
     """Numbers of objectives of the demonstrated tasks."""
-    tasks: int = Field(2000, ge=1)
+    tasks: int = Field(default=2000, ge=1)
     """Demonstrated tasks for each number of objectives."""
     contexts: tuple[ContextName, ...] = ()
     """Context policies of the demonstrations, which take the tasks in turn; empty: the recipe's own."""
     laziness: Laziness = Laziness()
     """Habits of Atlas's expert; of no effect on real questions, where the expert searches the question itself."""
-    tokens: int = Field(8192, ge=64)
+    tokens: int = Field(default=8192, ge=64)
     """Tokens of a step, shared ones counted once."""
-    turns_of_a_piece: int = Field(4, ge=1)
+    turns_of_a_piece: int = Field(default=4, ge=1)
     """Long demonstrations are cut into pieces of so many turns, so that a step mixes many tasks."""
-    learning_rate: float = Field(0.02, gt=0)
+    learning_rate: float = Field(default=0.02, gt=0)
     """Of Muon, on matrices."""
-    adam_learning_rate: float = Field(3e-3, gt=0)
+    adam_learning_rate: float = Field(default=3e-3, gt=0)
     """Of AdamW, on everything else."""
-    warmup: int = Field(10, ge=0)
-    decay: float = Field(0.4, ge=0, le=1)
+    warmup: int = Field(default=10, ge=0)
+    decay: float = Field(default=0.4, ge=0, le=1)
     """Share of the steps, at the end, over which the learning rates fall to a twentieth."""
 
 
@@ -59,17 +59,17 @@ class Rl(Config):
     """Reinforcement learning on the outcome: GRPO over the token tree."""
 
     phases: tuple[Phase, ...]
-    groups: int = Field(12, ge=1)
+    groups: int = Field(default=12, ge=1)
     """Tasks of a step."""
-    attempts: int = Field(8, ge=2)
+    attempts: int = Field(default=8, ge=2)
     """Attempts at each task (G)."""
-    temperature: float = Field(1.0, gt=0)
-    learning_rate: float = Field(3e-4, gt=0)
-    warmup: int = Field(5, ge=0)
-    clip_low: float = Field(0.2, gt=0)
-    clip_high: float = Field(0.2, gt=0)
-    max_grad_norm: float = Field(1.0, gt=0)
-    pack_tokens: int = Field(8192, ge=64)
+    temperature: float = Field(default=1.0, gt=0)
+    learning_rate: float = Field(default=3e-4, gt=0)
+    warmup: int = Field(default=5, ge=0)
+    clip_low: float = Field(default=0.2, gt=0)
+    clip_high: float = Field(default=0.2, gt=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    pack_tokens: int = Field(default=8192, ge=64)
     """Tokens of a micro-batch; of no effect on the gradient."""
     packed: bool = True
     """False: one context a row, for models that cannot be packed exactly."""
@@ -91,9 +91,9 @@ class Evaluation(Config):
     """What is measured, on the evaluation half of the tasks."""
 
     objectives: tuple[int, ...] = (1, 2, 4, 8, 16)
-    tasks: int = Field(100, ge=1)
+    tasks: int = Field(default=100, ge=1)
     """Tasks for each number of objectives."""
-    temperature: float = Field(0.0, ge=0)
+    temperature: float = Field(default=0.0, ge=0)
     """0: greedy."""
     seed: int = 0
 
@@ -113,7 +113,7 @@ class TrainConfig(Config):
     sft: Sft | None = None
     rl: Rl | None = None
     evaluation: Evaluation = Evaluation()
-    checkpoint_every: int = Field(20, ge=1)
+    checkpoint_every: int = Field(default=20, ge=1)
     """Steps between checkpoints."""
     tensorboard: bool = True
 

@@ -12,19 +12,19 @@ from mem1.configuration import Config
 class TinyModel(Config):
     """Shape of a small Qwen2 made from nothing."""
 
-    hidden_size: int = Field(128, gt=0)
-    layers: int = Field(4, gt=0)
-    heads: int = Field(4, gt=0)
-    feed_forward: int = Field(384, gt=0)
-    max_positions: int = Field(8192, gt=0)
-    rope_theta: float = Field(10000.0, gt=0)
+    hidden_size: int = Field(default=128, gt=0)
+    layers: int = Field(default=4, gt=0)
+    heads: int = Field(default=4, gt=0)
+    feed_forward: int = Field(default=384, gt=0)
+    max_positions: int = Field(default=8192, gt=0)
+    rope_theta: float = Field(default=10000.0, gt=0)
     look_back: tuple[int, ...] = (1, 2)
     """Distances at which heads of layers 0 and 1 look back, one head a distance; empty: none."""
-    look_back_strength: float = Field(3.0, gt=0)
+    look_back_strength: float = Field(default=3.0, gt=0)
     """Scale of the biases; the attention scores grow with its square."""
     tokenizer: Literal["atlas", "bpe"] = "atlas"
     """atlas: a token a word of the invented worlds; bpe: byte-level, trained on the corpus of the tasks."""
-    vocab_size: int = Field(2000, ge=300)
+    vocab_size: int = Field(default=2000, ge=300)
     """Tokens of a bpe tokenizer; atlas has its own number."""
 
 

@@ -59,5 +59,3 @@ def warmup_decay(step: int, *, steps: int, warmup_steps: int, decay: float) -> f
     """Warm-up, then constant, then over the last `decay` share of the steps linearly down to a twentieth."""
     left = (steps - step) / (decay * steps) if decay else 1.0
     return warmup(step, warmup_steps) * min(1.0, max(0.05, left))
-
-

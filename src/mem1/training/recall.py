@@ -24,16 +24,16 @@ FIRST_TOKEN = 2
 class Recall(Config):
     """How much to exercise."""
 
-    steps: int = Field(150, ge=1)
-    tokens: int = Field(8192, ge=64)
+    steps: int = Field(default=150, ge=1)
+    tokens: int = Field(default=8192, ge=64)
     """Tokens of a step."""
     pairs: tuple[int, ...] = (4, 8, 16, 32)
     """Pairs of a sequence; drawn anew for each step."""
-    learning_rate: float = Field(0.02, gt=0)
+    learning_rate: float = Field(default=0.02, gt=0)
     """Of Muon, on matrices."""
-    adam_learning_rate: float = Field(3e-3, gt=0)
+    adam_learning_rate: float = Field(default=3e-3, gt=0)
     """Of AdamW, on everything else."""
-    warmup: int = Field(10, ge=0)
+    warmup: int = Field(default=10, ge=0)
 
 
 def recall_batch(config: Recall, vocab_size: int, *, seed: int) -> tuple[Tensor, Tensor]:

@@ -81,9 +81,7 @@ class RlStage:
 
     def update(self, groups: Sequence[Group], index: int) -> Metrics:
         """One optimiser step on all groups; those whose rewards are all equal have no gradient."""
-        advised = [
-            list(zip(group.trajectories, group_advantages(group.rewards), strict=True)) for group in groups
-        ]
+        advised = [list(zip(group.trajectories, group_advantages(group.rewards), strict=True)) for group in groups]
         telling = [pairs for pairs in advised if any(advantage for _, advantage in pairs)]
         trajectories = [t for group in groups for t in group.trajectories]
         denominator = float(sum(t.num_completion_tokens for t in trajectories))

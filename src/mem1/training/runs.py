@@ -11,6 +11,7 @@ runs/quick/
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
@@ -58,6 +59,7 @@ class RunFolder:
             "command": [_portable(argument) for argument in command],
             "fingerprint": run.fingerprint,
             "versions": _versions(),
+            "hardware": f"{platform.machine()}, {os.cpu_count()} cores",
         }
         with explain_full_disk(f"{run.path}", "nothing has run yet"):
             write_atomically(run.path / "resolved.json", json.dumps(resolved, indent=2).encode())

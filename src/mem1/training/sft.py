@@ -15,7 +15,7 @@ from mem1.envs.source import AtlasTasks, TaskSource
 from mem1.errors import UserError
 from mem1.packing import pack
 from mem1.protocol import Tags
-from mem1.records import Ended, Task, Trajectory
+from mem1.records import Ended, Task, Trajectory, Turn
 from mem1.rollout import Rollout
 from mem1.tasks.atlas import Expert
 from mem1.tasks.gold import GoldExpert
@@ -66,9 +66,7 @@ class SftStage:
     name: str = "sft"
 
     def __post_init__(self) -> None:
-        self.optimizers: Optimizers = muon(
-            self.policy.model, self.config.learning_rate, self.config.adam_learning_rate
-        )
+        self.optimizers: Optimizers = muon(self.policy.model, self.config.learning_rate, self.config.adam_learning_rate)
 
     @property
     def steps(self) -> int:
@@ -92,9 +90,7 @@ class SftStage:
         logprobs_M = flat_logprobs(self.policy.model, tree, temperature=1.0)
         loss = negative_log_likelihood(logprobs_M, denominator=len(logprobs_M))
         loss.backward()
-        scale = warmup_decay(
-            index, steps=self.steps, warmup_steps=self.config.warmup, decay=self.config.decay
-        )
+        scale = warmup_decay(index, steps=self.steps, warmup_steps=self.config.warmup, decay=self.config.decay)
         norm = self.optimizers.step(scale=scale)
         return {"loss": loss.item(), "grad_norm": norm, "tokens": float(len(tree))}
 

@@ -1,10 +1,10 @@
 """Scripted experts for Atlas: a clean one, and lazy ones for warm starts whose habits are mostly bad.
 
 An expert reads only the text of the current context, so it has exactly the memory that a policy has.
-Its state lists the answers found and the question in work, with the bridge of a two-hop question:
+Its state begins with what the last search has shown, then lists the answers found and the question in work:
 
-    <IS> Q1 Moru Kest now Q2 Dora Lint </IS> <query> Dora Lint 's mayor </query>
-    <IS> done </IS> <answer> Q1 Moru Kest ; Q2 Velan Toris </answer>
+    <IS> Velan Toris 's birthplace is Moru Kest . Q1 Dora Lint now Q2 </IS> <query> Moru Kest 's mayor </query>
+    <IS> Moru Kest 's mayor is Sela Prand . done </IS> <answer> Q1 Dora Lint ; Q2 Sela Prand </answer>
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ _QUESTION = re.compile(r"Q(\d+) (\w+ \w+)((?: 's \w+)+) \?")
 _KNOWN = re.compile(r"Q(\d+) ((?!now\b)[A-Z]\w+ \w+)")
 _WORKING = re.compile(r"now Q(\d+)")
 _FACT = re.compile(r"(\w+ \w+) 's (\w+) is (\w+ \w+) \.")
+UNKNOWN = "unknown"
+"""Written where a search has not shown what was asked, and as the answer where nothing is known."""
 _LAST_TURN = re.compile(r"You have 1 turn left")
 
 
@@ -57,24 +59,24 @@ class Expert:
 
     def __call__(self, context: str) -> str:
         """The completion for this context; a pure function of the context and the seed."""
-        rng = random.Random(f"{self.seed}/{context}")
         prompt = context.split(f"<{self.tags.state}>")[0]
-        lazy = self._laziness(prompt)
         asked = {int(q): _Asked(start, tuple(chain.split(" 's ")[1:])) for q, start, chain in _QUESTION.findall(prompt)}
+        rng, lazy = random.Random(f"{self.seed}/{context}"), self._laziness(prompt)
         known, label = self._memory(context, first=min(asked))
-        if f"</{self.tags.state}>" in context:
-            subject, _, relation = self._query(context).partition(" 's ")
-            found = self._found(context, relation, subject)
-            if relation != asked[label].relations[-1]:  # a first hop: what was found is the bridge
-                return self._search(known, label, found, asked[label], rng, lazy)
-            if found is not None:
-                known = self._remember(known, label, found, rng, lazy)
-            following = label + 1
-            stops = len(asked) > 1 and rng.random() < lazy.stop
-            if following not in asked or stops or _LAST_TURN.search(self._result(context)):
-                return self._answer(known, forced=context.rstrip().endswith(f"<{self._tag('answer')}>"))
-            label = following
-        return self._search(known, label, None, asked[label], rng, lazy)
+        if f"</{self.tags.state}>" not in context:
+            return self._search("", known, label, self._first_query(asked[label], rng, lazy))
+        subject, _, relation = self._query(context).partition(" 's ")
+        found = self._found(context, relation, subject)
+        note = f"{subject} 's {relation} is {found or UNKNOWN} . "
+        if relation != asked[label].relations[-1] and found is not None:  # a first hop: what was found is the bridge
+            return self._search(note, known, label, f"{found} 's {asked[label].relations[-1]}")
+        if found is not None:
+            known = self._remember(known, label, found, rng, lazy)
+        following = label + 1
+        stops = len(asked) > 1 and rng.random() < lazy.stop
+        if following not in asked or stops or _LAST_TURN.search(self._result(context)):
+            return self._answer(note, known, forced=context.rstrip().endswith(f"<{self._tag('answer')}>"))
+        return self._search(note, known, following, self._first_query(asked[following], rng, lazy))
 
     def _memory(self, context: str, *, first: int) -> tuple[dict[int, str], int]:
         """What the last state says: the answers found, and the question in work."""
@@ -112,31 +114,20 @@ class Expert:
             del kept[rng.choice(sorted(kept))]
         return {**kept, label: found}
 
-    def _search(
-        self,
-        known: dict[int, str],
-        label: int,
-        bridge: str | None,
-        asked: _Asked,
-        rng: random.Random,
-        lazy: Laziness,
-    ) -> str:
-        if bridge is not None:
-            query = f"{bridge} 's {asked.relations[-1]}"
-        elif len(asked.relations) > 1 and rng.random() < lazy.shortcut:
-            query = f"{asked.start} 's {asked.relations[-1]}"
-        else:
-            query = f"{asked.start} 's {asked.relations[0]}"
-        memory = "".join(f"Q{q} {name} " for q, name in sorted(known.items()))
-        working = f"now Q{label}" + (f" {bridge}" if bridge is not None else "")
-        search = self._tag("search")
-        return f"<{self.tags.state}> {memory}{working} </{self.tags.state}> <{search}> {query} </{search}>"
+    def _first_query(self, asked: _Asked, rng: random.Random, lazy: Laziness) -> str:
+        skips = len(asked.relations) > 1 and rng.random() < lazy.shortcut
+        return f"{asked.start} 's {asked.relations[-1 if skips else 0]}"
 
-    def _answer(self, known: dict[int, str], *, forced: bool) -> str:
+    def _search(self, note: str, known: dict[int, str], label: int, query: str) -> str:
+        memory = "".join(f"Q{q} {name} " for q, name in sorted(known.items()))
+        search = self._tag("search")
+        return f"<{self.tags.state}> {note}{memory}now Q{label} </{self.tags.state}> <{search}> {query} </{search}>"
+
+    def _answer(self, note: str, known: dict[int, str], *, forced: bool) -> str:
         answer = self._tag("answer")
-        listed = " ; ".join(f"Q{q} {name}" for q, name in sorted(known.items())) or "unknown"
+        listed = " ; ".join(f"Q{q} {name}" for q, name in sorted(known.items())) or UNKNOWN
         closing = f"{listed} </{answer}>"
-        return closing if forced else f"<{self.tags.state}> done </{self.tags.state}> <{answer}> {closing}"
+        return closing if forced else f"<{self.tags.state}> {note}done </{self.tags.state}> <{answer}> {closing}"
 
     def _tag(self, kind: str) -> str:
         return self.tags.action_tags[kind]

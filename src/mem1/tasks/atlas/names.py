@@ -23,7 +23,7 @@ def _words(onsets: str, vowels: str, middles: str, codas: tuple[str, ...]) -> tu
         (o + v + m + c).capitalize() for o, v, m, c in product(onsets.split(), vowels, middles.split(), codas)
     ]
     step = len(everything) // WORDS
-    return tuple(everything[:: step][:WORDS])
+    return tuple(everything[::step][:WORDS])
 
 
 FIRST_WORDS = _words("b d f g h j k l m n p r s t v z", "aeiou", "l r n v", ("a", "en", "is", "o"))
@@ -34,9 +34,7 @@ LAST_WORDS = _words("br ch dr fl gr kl pr sk st tr th wh", "aeiou", "nd st rk ll
 
 def names(split: Split) -> list[str]:
     """All names of one half, in a fixed order: 19,200 or so for training, 6,400 or so for evaluation."""
-    return [
-        f"{first} {last}" for first in FIRST_WORDS for last in LAST_WORDS if split_of(first, last) == split
-    ]
+    return [f"{first} {last}" for first in FIRST_WORDS for last in LAST_WORDS if split_of(first, last) == split]
 
 
 def split_of(first: str, last: str) -> Split:
