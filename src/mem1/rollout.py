@@ -65,7 +65,7 @@ class Rollout:
     environment: Environment
     context: ContextPolicy
     tags: Tags = PAPER
-    budget: Budget = Budget()
+    budget: Budget = field(default_factory=Budget)
 
     def __call__(
         self,

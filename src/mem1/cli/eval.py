@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,8 @@ def command(
     task: Annotated[str, typer.Option(help="atlas, or multihop: --questions over --corpus.")] = "atlas",
     questions: Annotated[Path | None, typer.Option(help="JSONL of questions (multihop).")] = None,
     corpus: Annotated[Path | None, typer.Option(help="JSONL of passages, may be gzipped (multihop).")] = None,
+    prompt: Annotated[str | None, typer.Option(help="Prompt of multihop: mem1 (instructions) or plain.")] = None,
+    top_k: Annotated[int | None, typer.Option(min=1, help="Passages shown a search; 3, in Atlas 2.")] = None,
     objectives: Annotated[str, typer.Option(help="Numbers of objectives, separated by commas.")] = "1,2,4,8,16",
     tasks: Annotated[int, typer.Option("--limit", min=1, help="Tasks for each number of objectives.")] = 100,
     context: Annotated[str, typer.Option(help="constant, fold(k), full or window(k).")] = "constant",
@@ -37,6 +39,7 @@ def command(
     """Evaluate a policy: exact match with interval, F1, turns, peak tokens, by number of objectives."""
     from mem1.cli.display import EvaluationBar, bars, stderr
     from mem1.cli.pipeline import show
+    from mem1.cli.sources import task_config
     from mem1.contexts import context_policy
     from mem1.evaluation.runner import evaluate
     from mem1.protocol import vocabulary as tags_called
@@ -44,7 +47,7 @@ def command(
     from mem1.training.config import Evaluation
 
     tags = tags_called(vocabulary)
-    source = _source(task, questions, corpus).source("evaluation", tags)
+    source = task_config(task, questions, corpus, worlds=16, prompt=prompt, top_k=top_k).source("evaluation", tags)
     sizes = _sizes(objectives)
     engine, codec = _engine(model, script, vocabulary)
     rollout = Rollout(
@@ -72,21 +75,6 @@ def _sizes(text: str) -> tuple[int, ...]:
     if min(sizes) < 1:
         raise UserError(f"--objectives takes numbers of at least 1, not {min(sizes)}")
     return sizes
-
-
-def _source(task: str, questions: Path | None, corpus: Path | None) -> Any:
-    from mem1.envs.source import AtlasTasks, MultihopTasks
-    from mem1.errors import UserError
-
-    if task == "atlas":
-        if questions is not None or corpus is not None:
-            raise UserError("--questions and --corpus go with --task multihop")
-        return AtlasTasks()
-    if task != "multihop":
-        raise UserError(f"unknown task {task!r}; known: atlas, multihop")
-    if questions is None or corpus is None:
-        raise UserError("--task multihop needs --questions FILE and --corpus FILE")
-    return MultihopTasks(questions=str(questions), corpus=str(corpus))
 
 
 def _engine(model: str, script: str | None, vocabulary: str) -> tuple[Engine, Codec]:

@@ -1,8 +1,8 @@
 """`local`: a transformers model in this process, sampled in batches, with log-probabilities.
 
 Contexts are sorted by length and sampled batch by batch; rows that are done leave the batch. The random number
-of a token depends only on the seed, the row and the position in the completion, so neither the batch size nor
-the other rows can change what is sampled.
+of a token depends on the seed, the row and the position in the completion (and on the largest budget of the call),
+not on how rows are batched.
 
 Sampling is from the whole softmax at the sampling temperature; there is no top-p or top-k, because they would
 make the importance ratios of training wrong.

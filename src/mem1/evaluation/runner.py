@@ -30,7 +30,7 @@ def evaluate(
 
     With a `folder`, the trajectories of each size are written there (`<policy>-<N>.jsonl`) when they are done, and
     sizes that stand there already are read, not run again; so a killed evaluation goes on where it was. A file of
-    other tasks (another number, seed or source) is written anew.
+    other tasks (another number, seed or source) or of another context policy is written anew.
     """
     rows: list[Row] = []
     by_size: dict[int, list[Trajectory]] = {}
@@ -38,7 +38,7 @@ def evaluate(
         path = None if folder is None else folder / f"{policy}-{objectives}.jsonl"
         tasks = source.tasks(objectives=objectives, count=config.tasks, seed=config.seed)
         trajectories = read_trajectories(path) if path is not None and path.is_file() else []
-        if [t.task for t in trajectories] != tasks:
+        if [(t.task, t.context) for t in trajectories] != [(task, rollout.context.name) for task in tasks]:
             trajectories = _run(rollout, tasks, config, objectives, on_round)
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
