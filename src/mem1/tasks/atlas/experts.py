@@ -1,9 +1,11 @@
 """Scripted experts for Atlas: a clean one, and lazy ones for warm starts whose habits are mostly bad.
 
 An expert reads only the text of the current context, so it has exactly the memory that a policy has.
-Its state begins with what the last search has shown, then lists the answers found and the question in work:
+Its state begins with what the last search has shown, then lists the answers found and what is left of the question in
+work, so that every step copies from what is in sight:
 
-    <IS> Velan Toris 's birthplace is Moru Kest . Q1 Dora Lint now Q2 </IS> <query> Moru Kest 's mayor </query>
+    <IS> Q1 Dora Lint now Q2 Velan Toris 's birthplace 's mayor ? </IS> <query> Velan Toris 's birthplace </query>
+    <IS> Velan Toris 's birthplace is Moru Kest . Q1 Dora Lint now Q2 Moru Kest 's mayor ? </IS> <query> ... </query>
     <IS> Moru Kest 's mayor is Sela Prand . done </IS> <answer> Q1 Dora Lint ; Q2 Sela Prand </answer>
 """
 
@@ -18,7 +20,7 @@ from mem1.protocol import Tags
 
 _QUESTION = re.compile(r"Q(\d+) (\w+ \w+)((?: 's \w+)+) \?")
 _KNOWN = re.compile(r"Q(\d+) ((?!now\b)[A-Z]\w+ \w+)")
-_WORKING = re.compile(r"now Q(\d+)")
+_WORKING = re.compile(r"now Q(\d+) (\w+ \w+)((?: 's \w+)+) \?")
 _FACT = re.compile(r"(\w+ \w+) 's (\w+) is (\w+ \w+) \.")
 UNKNOWN = "unknown"
 """Written where a search has not shown what was asked, and as the answer where nothing is known."""
@@ -43,10 +45,17 @@ CLEAN = Laziness()
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Chain:
+    """A question, or what is left of it."""
+
     start: str
     relations: tuple[str, ...]
     """In the order of the searches: ("birthplace", "mayor")."""
+
+
+def _chain(start: str, relations: str) -> _Chain:
+    """("Velan Toris", " 's birthplace 's mayor") -> a chain of two."""
+    return _Chain(start, tuple(relations.split(" 's ")[1:]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,46 +69,40 @@ class Expert:
     def __call__(self, context: str) -> str:
         """The completion for this context; a pure function of the context and the seed."""
         prompt = context.split(f"<{self.tags.state}>")[0]
-        asked = {int(q): _Asked(start, tuple(chain.split(" 's ")[1:])) for q, start, chain in _QUESTION.findall(prompt)}
+        asked = {int(q): _chain(start, relations) for q, start, relations in _QUESTION.findall(prompt)}
         rng, lazy = random.Random(f"{self.seed}/{context}"), self._laziness(prompt)
-        known, label = self._memory(context, first=min(asked))
         if f"</{self.tags.state}>" not in context:
-            return self._search("", known, label, self._first_query(asked[label], rng, lazy))
-        subject, _, relation = self._query(context).partition(" 's ")
-        found = self._found(context, relation, subject)
-        note = f"{subject} 's {relation} is {found or UNKNOWN} . "
-        if relation != asked[label].relations[-1] and found is not None:  # a first hop: what was found is the bridge
-            return self._search(note, known, label, f"{found} 's {asked[label].relations[-1]}")
+            first = min(asked)
+            return self._search("", {}, first, self._begin(asked[first], rng, lazy))
+        known, label, work = self._memory(context)
+        found = self._found(context, work)
+        note = f"{work.start} 's {work.relations[0]} is {found or UNKNOWN} . "
+        if found is not None and len(work.relations) > 1:
+            return self._search(note, known, label, _Chain(found, work.relations[1:]))
         if found is not None:
             known = self._remember(known, label, found, rng, lazy)
         following = label + 1
         stops = len(asked) > 1 and rng.random() < lazy.stop
         if following not in asked or stops or _LAST_TURN.search(self._result(context)):
             return self._answer(note, known, forced=context.rstrip().endswith(f"<{self._tag('answer')}>"))
-        return self._search(note, known, following, self._first_query(asked[following], rng, lazy))
+        return self._search(note, known, following, self._begin(asked[following], rng, lazy))
 
-    def _memory(self, context: str, *, first: int) -> tuple[dict[int, str], int]:
-        """What the last state says: the answers found, and the question in work."""
-        states = re.findall(rf"<{self.tags.state}>(.*?)</{self.tags.state}>", context, re.DOTALL)
-        if not states:
-            return {}, first
-        working = _WORKING.search(states[-1])
+    def _memory(self, context: str) -> tuple[dict[int, str], int, _Chain]:
+        """What the last state says: the answers found, the number of the question in work, what is left of it."""
+        state = re.findall(rf"<{self.tags.state}>(.*?)</{self.tags.state}>", context, re.DOTALL)[-1]
+        working = _WORKING.search(state)
         if working is None:
-            raise ValueError(f"not a state of an Atlas expert: {states[-1]!r}")
-        known = {int(q): name for q, name in _KNOWN.findall(states[-1][: working.start()])}
-        return known, int(working[1])
+            raise ValueError(f"not a state of an Atlas expert: {state!r}")
+        known = {int(q): name for q, name in _KNOWN.findall(state[: working.start()])}
+        return known, int(working[1]), _chain(working[2], working[3])
 
     def _result(self, context: str) -> str:
         return context.rsplit(f"<{self.tags.result}>", 1)[-1]
 
-    def _query(self, context: str) -> str:
-        tag = self._tag("search")
-        return re.findall(rf"<{tag}>(.*?)</{tag}>", context, re.DOTALL)[-1].strip()
-
-    def _found(self, context: str, relation: str, subject: str) -> str | None:
+    def _found(self, context: str, work: _Chain) -> str | None:
         """The object of the fact that was searched; None where the result does not state it."""
         stated = _FACT.findall(self._result(context))
-        return next((o for s, r, o in stated if (r, s) == (relation, subject)), None)
+        return next((o for s, r, o in stated if (s, r) == (work.start, work.relations[0])), None)
 
     def _laziness(self, prompt: str) -> Laziness:
         """The habits for this task, the same on all its turns."""
@@ -114,14 +117,16 @@ class Expert:
             del kept[rng.choice(sorted(kept))]
         return {**kept, label: found}
 
-    def _first_query(self, asked: _Asked, rng: random.Random, lazy: Laziness) -> str:
+    def _begin(self, asked: _Chain, rng: random.Random, lazy: Laziness) -> _Chain:
+        """The question as it is noted down: whole, or without its first hop."""
         skips = len(asked.relations) > 1 and rng.random() < lazy.shortcut
-        return f"{asked.start} 's {asked.relations[-1 if skips else 0]}"
+        return _Chain(asked.start, asked.relations[1:]) if skips else asked
 
-    def _search(self, note: str, known: dict[int, str], label: int, query: str) -> str:
+    def _search(self, note: str, known: dict[int, str], label: int, work: _Chain) -> str:
         memory = "".join(f"Q{q} {name} " for q, name in sorted(known.items()))
-        search = self._tag("search")
-        return f"<{self.tags.state}> {note}{memory}now Q{label} </{self.tags.state}> <{search}> {query} </{search}>"
+        working = f"now Q{label} " + " 's ".join((work.start, *work.relations)) + " ?"
+        search, query = self._tag("search"), f"{work.start} 's {work.relations[0]}"
+        return f"<{self.tags.state}> {note}{memory}{working} </{self.tags.state}> <{search}> {query} </{search}>"
 
     def _answer(self, note: str, known: dict[int, str], *, forced: bool) -> str:
         answer = self._tag("answer")
