@@ -163,19 +163,23 @@ def test_the_clean_expert_answers_everything(objectives: int):
         assert len(trajectory.turns) == sum(q.hops or 0 for q in _task(trajectory).questions) + 1
 
 
-def test_the_clean_expert_writes_answers_bridges_and_the_question_in_work():
+def test_the_clean_expert_notes_what_a_search_showed_the_answers_and_what_is_left_of_the_question():
     (trajectory,) = attempts(Expert(tags=PAPER), 2, hops=(2,), count=1)
     one, two = _task(trajectory).questions
     title = {p.id: p.title for p in WORLD.passages()}
     bridges = [title[q.passage_ids[1]] for q in (one, two)]
+    (start_1, first_1, second_1), (start_2, first_2, second_2) = (
+        q.text.removesuffix(" ?").split(" 's ") for q in (one, two)
+    )
+    answers = [q.answers[0] for q in (one, two)]
     assert [turn.state for turn in trajectory.turns] == [
-        "now Q1",
-        f"now Q1 {bridges[0]}",
-        f"Q1 {one.answers[0]} now Q2",
-        f"Q1 {one.answers[0]} now Q2 {bridges[1]}",
-        "done",
+        f"now Q1 {one.text}",
+        f"{start_1} 's {first_1} is {bridges[0]} . now Q1 {bridges[0]} 's {second_1} ?",
+        f"{bridges[0]} 's {second_1} is {answers[0]} . Q1 {answers[0]} now Q2 {two.text}",
+        f"{start_2} 's {first_2} is {bridges[1]} . Q1 {answers[0]} now Q2 {bridges[1]} 's {second_2} ?",
+        f"{bridges[1]} 's {second_2} is {answers[1]} . done",
     ]
-    assert trajectory.answer == f"Q1 {one.answers[0]} ; Q2 {two.answers[0]}"
+    assert trajectory.answer == f"Q1 {answers[0]} ; Q2 {answers[1]}"
 
 
 def test_the_clean_expert_works_with_appended_context_too():

@@ -14,7 +14,7 @@ __all__ = ["BM25", "Passage", "RetrievalFailed", "Retriever"]
 
 
 def __getattr__(name: str) -> Any:
-    # numpy and the index take a third of a second to import; `from mem1.retrieval import Passage` need not wait for them
+    # the index and numpy take a third of a second to import; a Passage need not wait for them
     if name == "BM25":
         from mem1.retrieval.bm25 import BM25
 
