@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -236,7 +237,8 @@ class TestReport:
     def test_the_facts_are_those_of_the_run(self, tmp_path, source):
         run = make_run(tmp_path / "run", tmp_path / "run" / "train", source, sizes=())
         found = facts(run / "train")
-        versions = found.pop("versions")
+        versions, hardware = found.pop("versions"), found.pop("hardware")
+        assert hardware.endswith(f", {os.cpu_count()} cores")
         assert versions.startswith("mem1 0.") and ", python 3." in versions
         assert found == {
             "command": "mem1 quickstart --seed 7",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mem1.errors import UserError
 
@@ -26,7 +26,7 @@ def task_config(
     """
     from mem1.envs.source import AtlasTasks, MultihopTasks
 
-    shown = {} if top_k is None else {"top_k": top_k}
+    shown: dict[str, Any] = {} if top_k is None else {"top_k": top_k}
     if task == "atlas":
         if questions is not None or corpus is not None or prompt is not None:
             raise UserError("--questions, --corpus and --prompt go with --task multihop")
@@ -35,5 +35,5 @@ def task_config(
         raise UserError(f"unknown task {task!r}; known: atlas, multihop")
     if questions is None or corpus is None:
         raise UserError("--task multihop needs --questions FILE and --corpus FILE")
-    worded = {} if prompt is None else {"prompt": prompt}
+    worded: dict[str, Any] = {} if prompt is None else {"prompt": prompt}
     return MultihopTasks(questions=str(questions), corpus=str(corpus), **worded, **shown)

@@ -261,11 +261,10 @@ class _BufferedLayer(DynamicLayer):
 
     def _grow(self, like: Tensor, size: int, length: int) -> None:
         batch, heads, _, width = like.shape
-        old = (self.keys, self.values)
+        old = self._buffers
         self._buffers = [like.new_empty(batch, heads, size, width) for _ in range(2)]
-        if length:
-            for buffer, values in zip(self._buffers, old, strict=True):
-                buffer[:, :, :length] = values
+        for buffer, values in zip(self._buffers, old or (), strict=old is not None):
+            buffer[:, :, :length] = values[:, :, :length]
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep these rows of the batch only."""

@@ -83,7 +83,7 @@ class MultihopTasks(Config):
 
 
 @dataclass(frozen=True)
-class _Atlas:
+class _Atlas(TaskSource):
     config: AtlasTasks
     split: Split
     tags: Tags
@@ -126,7 +126,7 @@ class _Atlas:
 
 
 @dataclass(frozen=True)
-class _Multihop:
+class _Multihop(TaskSource):
     config: MultihopTasks
     split: Split
     tags: Tags

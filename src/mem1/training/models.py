@@ -72,7 +72,7 @@ def load_model(folder: Path, *, dtype: torch.dtype = torch.float32) -> PreTraine
     try:
         # trust_remote_code=False: without it transformers would ask on the terminal whether to run the folder's code
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        model, found = AutoModelForCausalLM.from_pretrained(
+        model, found = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]  # a pair, as asked for below
             folder,
             config=config,
             dtype=dtype,

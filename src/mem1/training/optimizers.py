@@ -37,7 +37,12 @@ def adamw(model: PreTrainedModel, rate: float) -> Optimizers:
 
 def muon(model: PreTrainedModel, rate: float, adam_rate: float) -> Optimizers:
     """Muon (Jordan et al. 2024) on the matrices of the layers, AdamW on embeddings, norms and biases."""
-    embeddings = {id(model.get_input_embeddings().weight), id(model.get_output_embeddings().weight)}
+    embeddings = {
+        id(parameter)
+        for module in (model.get_input_embeddings(), model.get_output_embeddings())
+        if module is not None
+        for parameter in module.parameters()
+    }
     matrices: list[torch.nn.Parameter] = []
     others: list[torch.nn.Parameter] = []
     for parameter in model.parameters():

@@ -46,7 +46,7 @@ def load_policy(path: str | Path) -> Policy:
     """A policy from a folder, or the shipped one for the name "shipped"."""
     folder = shipped_folder() if str(path) == SHIPPED else Path(path)
     policy = Policy(load_model(folder), Codec.load(folder))
-    rows = policy.model.get_input_embeddings().weight.shape[0]
+    rows = next(policy.model.get_input_embeddings().parameters()).shape[0]
     if policy.codec.vocab_size > rows:
         raise UserError(
             f"{folder}: the tokenizer has {policy.codec.vocab_size} tokens but the model only {rows}; "

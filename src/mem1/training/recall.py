@@ -52,9 +52,11 @@ def recall_batch(config: Recall, vocab_size: int, *, seed: int) -> tuple[Tensor,
 
 def recall_loss(model: PreTrainedModel, ids_BT: Tensor, predicted_BT: Tensor) -> tuple[Tensor, float]:
     """Mean cross-entropy of the tokens to predict, and the share of them that is right."""
+    head = model.get_output_embeddings()
+    assert head is not None  # a causal language model has one
     hidden_BTD = model.get_decoder()(input_ids=ids_BT, use_cache=False).last_hidden_state
     at_BT = predicted_BT[:, 1:]
-    logits_MV = model.get_output_embeddings()(hidden_BTD[:, :-1][at_BT]).float()
+    logits_MV = head(hidden_BTD[:, :-1][at_BT]).float()
     targets_M = ids_BT[:, 1:][at_BT]
     right = float((logits_MV.argmax(-1) == targets_M).float().mean())
     return torch.nn.functional.cross_entropy(logits_MV, targets_M), right
