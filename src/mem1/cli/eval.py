@@ -27,6 +27,7 @@ def command(
     seed: Annotated[int, typer.Option(help="Seed of the tasks and of sampling.")] = 0,
     max_context: Annotated[int, typer.Option(help="Largest context plus completion, in tokens.")] = 4096,
     max_completion: Annotated[int, typer.Option(help="Tokens of a completion, besides 8 an objective.")] = 32,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that sample, for a small model on a CPU.")] = 1,
     script: Annotated[
         str | None,
         typer.Option(help="No model: search the first question itself, then answer this text (tokens of --model)."),
@@ -49,7 +50,7 @@ def command(
     tags = tags_called(vocabulary)
     source = task_config(task, questions, corpus, worlds=16, prompt=prompt, top_k=top_k).source("evaluation", tags)
     sizes = _sizes(objectives)
-    engine, codec = _engine(model, script, vocabulary)
+    engine, codec = _engine(model, script, vocabulary, workers)
     rollout = Rollout(
         engine=engine,
         codec=codec,
@@ -77,15 +78,15 @@ def _sizes(text: str) -> tuple[int, ...]:
     return sizes
 
 
-def _engine(model: str, script: str | None, vocabulary: str) -> tuple[Engine, Codec]:
-    from mem1.engines.local import LocalEngine
+def _engine(model: str, script: str | None, vocabulary: str, workers: int) -> tuple[Engine, Codec]:
     from mem1.engines.scripted import ScriptedEngine, search_then_answer
+    from mem1.engines.workers import local_engine
     from mem1.protocol import vocabulary as tags_called
     from mem1.training.policy import load_policy
 
     tags = tags_called(vocabulary)
     policy = load_policy(model)
     if script is None:
-        return LocalEngine(policy.model, policy.codec, tags.stop_strings), policy.codec
+        return local_engine(policy.model, policy.codec, tags.stop_strings, workers=workers), policy.codec
     search = tags.action_tags["search"]
     return ScriptedEngine(policy.codec, search_then_answer(script, state=tags.state, search=search)), policy.codec

@@ -44,23 +44,27 @@ class LocalEngine:
         self.stop_ids = codec.single_tokens(stop_strings)
         self.batch_tokens = batch_tokens
 
-    @torch.inference_mode()
     def complete(
         self, contexts: Sequence[Sequence[int]], *, max_tokens: Sequence[int], sampling: Sampling
     ) -> list[Completion]:
         """One completion a context, each of at most its own `max_tokens`."""
         if not contexts:
             return []
-        noise_BT = torch.rand(
-            (len(contexts), max(max_tokens)),
-            generator=torch.Generator().manual_seed(sampling.seed),
-            dtype=torch.float64,
-        )
+        noise_BT = draw_noise(len(contexts), max(max_tokens), seed=sampling.seed)
+        return self.sample(contexts, max_tokens, sampling.temperature, noise_BT)
+
+    @torch.inference_mode()
+    def sample(
+        self, contexts: Sequence[Sequence[int]], max_tokens: Sequence[int], temperature: float, noise_BT: Tensor
+    ) -> list[Completion]:
+        """`complete` with the random numbers given: one a row and place in the completion, (rows, largest budget)."""
         completions: list[Completion | None] = [None] * len(contexts)
         was_training = self.model.training
         self.model.eval()
         for rows in self._batches(contexts):
-            batch = _Batch(self, [contexts[i] for i in rows], [max_tokens[i] for i in rows], noise_BT[rows], sampling)
+            batch = _Batch(
+                self, [contexts[i] for i in rows], [max_tokens[i] for i in rows], noise_BT[rows], temperature
+            )
             for row, completion in zip(rows, batch.run(), strict=True):
                 completions[row] = completion
         self.model.train(was_training)
@@ -82,6 +86,11 @@ class LocalEngine:
         text = self.codec.decode(sampled[-24:])  # a tag has fewer tokens than that, even byte by byte
         tail = text[-40:]
         return any(stop in tail for stop in self.stop_strings)
+
+
+def draw_noise(rows: int, length: int, *, seed: int) -> Tensor:
+    """Random numbers in [0, 1), (rows, length), float64: the same for the same arguments."""
+    return torch.rand((rows, length), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +142,9 @@ class _Batch:
         contexts: Sequence[Sequence[int]],
         max_tokens: Sequence[int],
         noise_BT: Tensor,
-        sampling: Sampling,
+        temperature: float,
     ) -> None:
-        self.engine, self.model, self.sampling = engine, engine.model, sampling
+        self.engine, self.model, self.temperature = engine, engine.model, temperature
         self.device = engine.model.device
         self.max_tokens, self.noise_BT = max_tokens, noise_BT
         self.contexts = contexts
@@ -215,9 +224,8 @@ class _Batch:
 
     def _sample(self, rows: Sequence[int], logits_BV: Tensor) -> tuple[Tensor, list[bool]]:
         """One token a row and whether the row goes on; records tokens and log-probabilities."""
-        temperature = self.sampling.temperature
-        logprobs_BV = torch.log_softmax(logits_BV / (temperature or 1.0), dim=-1)
-        if temperature == 0:
+        logprobs_BV = torch.log_softmax(logits_BV / (self.temperature or 1.0), dim=-1)
+        if self.temperature == 0:
             tokens_B = logprobs_BV.argmax(dim=-1)
         else:
             place = [len(self.sampled[r]) for r in rows]

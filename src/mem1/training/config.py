@@ -109,6 +109,8 @@ class TrainConfig(Config):
     model: ModelConfig = ModelConfig()
     tasks: Tasks
     budget: Budget = Budget()
+    workers: int = Field(default=1, ge=1)
+    """Processes that sample; 2 pay for a small model on two cores, a GPU wants 1."""
     recall: Recall | None = None
     sft: Sft | None = None
     rl: Rl | None = None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from mem1.contexts import context_policy
-from mem1.engines.local import LocalEngine
+from mem1.engines.workers import local_engine
 from mem1.envs.source import TaskSource
 from mem1.packing.exactness import check_packable
 from mem1.protocol import Tags, vocabulary
@@ -73,7 +73,7 @@ class Finished:
 def make_rollout(config: TrainConfig, policy: Policy, source: TaskSource, tags: Tags) -> Rollout:
     """The rollout of a recipe with this policy."""
     return Rollout(
-        engine=LocalEngine(policy.model, policy.codec, tags.stop_strings),
+        engine=local_engine(policy.model, policy.codec, tags.stop_strings, workers=config.workers),
         codec=policy.codec,
         environment=source.environment,
         context=context_policy(config.context),

@@ -1,0 +1,186 @@
+"""`local` in several processes, for small models on a CPU: each samples a share of the contexts with one thread.
+
+    contexts 0 1 2 3 4 5   ->   this process 0 1 2   |   a worker 3 4 5   ->   completions 0 1 2 3 4 5
+
+Sampling a small model is a long row of tiny operations, which a second thread does not speed up but a second
+process does. The weights lie in shared memory, so that a worker sees every optimiser step without a copy. What is
+sampled does not depend on the number of workers: the random number of a token is drawn here, before the rows are
+shared out. Worker processes are started once and serve every engine of this process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from torch import multiprocessing
+from transformers import PreTrainedModel
+
+from mem1.engines.base import Completion, Engine, Sampling
+from mem1.engines.codec import Codec
+from mem1.engines.local import LocalEngine, draw_noise
+from mem1.errors import UserError
+
+_NUMBERS = itertools.count()
+
+
+def local_engine(model: PreTrainedModel, codec: Codec, stop_strings: Sequence[str], *, workers: int) -> Engine:
+    """`LocalEngine`, in several processes where `workers` is more than 1."""
+    engine = LocalEngine(model, codec, stop_strings)
+    return engine if workers == 1 else ParallelEngine(engine, workers=workers)
+
+
+class ParallelEngine:
+    """Shares the contexts of a call among this process and `workers - 1` others."""
+
+    def __init__(self, engine: LocalEngine, *, workers: int) -> None:
+        """Moves the model's weights to shared memory. Raises UserError for a model that is not on a CPU."""
+        if engine.model.device.type != "cpu":
+            raise UserError(f"workers = {workers} is for models on a CPU; on {engine.model.device} set workers = 1")
+        self.engine = engine
+        self._number = next(_NUMBERS)
+        self._helpers = _helpers(workers - 1)
+        engine.model.share_memory()
+        for helper in self._helpers:
+            helper.call("open", self._number, engine)
+        weakref.finalize(self, _close, self._helpers, self._number)
+
+    def complete(
+        self, contexts: Sequence[Sequence[int]], *, max_tokens: Sequence[int], sampling: Sampling
+    ) -> list[Completion]:
+        """One completion a context, as `LocalEngine.complete`."""
+        if not contexts:
+            return []
+        noise_BT = draw_noise(len(contexts), max(max_tokens), seed=sampling.seed)
+        shares = [
+            (contexts[rows], max_tokens[rows], sampling.temperature, noise_BT[rows])
+            for rows in _shares(len(contexts), len(self._helpers) + 1)
+        ]
+        own, others = shares[0], shares[1:]
+        busy = list(zip(self._helpers, others, strict=False))
+        for helper, (ids, budgets, temperature, noise) in busy:
+            helper.send("sample", self._number, ids, budgets, temperature, noise.numpy())
+        try:
+            with _one_thread():
+                completions = self.engine.sample(*own)
+        finally:  # an answer left in the pipe would be taken for that of the next call
+            answers = [helper.receive() for helper, _ in busy]
+        for answer in answers:
+            completions += answer.result()
+        return completions
+
+
+def _shares(rows: int, workers: int) -> list[slice]:
+    """Neighbouring rows, as equal as can be; none is empty. Attempts at one task are neighbours and share a prompt."""
+    workers = min(workers, rows)
+    borders = [rows * i // workers for i in range(workers + 1)]
+    return [slice(a, b) for a, b in itertools.pairwise(borders)]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a helper sends back."""
+
+    completions: list[Completion]
+    error: Exception | None = None
+
+    def result(self) -> list[Completion]:
+        if self.error is not None:
+            raise self.error
+        return self.completions
+
+
+class _Helper:
+    """A process that samples, seen from here."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs,), daemon=True, name="mem1-sampler")
+        self.process.start()
+        theirs.close()
+
+    def send(self, *request: Any) -> None:
+        try:
+            self.connection.send(request)
+        except OSError as error:
+            raise self._lost() from error
+
+    def receive(self) -> _Answer:
+        try:
+            return self.connection.recv()
+        except (EOFError, OSError) as lost:
+            raise self._lost() from lost
+
+    def call(self, *request: Any) -> None:
+        self.send(*request)
+        self.receive().result()
+
+    def _lost(self) -> UserError:
+        self.process.join(timeout=1)
+        return UserError(
+            f"a sampling process ended (exit code {self.process.exitcode}), perhaps for want of memory; "
+            "resume, or run with workers = 1"
+        )
+
+
+_HELPERS: list[_Helper] = []
+
+
+def _helpers(count: int) -> list[_Helper]:
+    """So many living helpers, started now if they do not run yet."""
+    _HELPERS[:] = [helper for helper in _HELPERS if helper.process.is_alive()]
+    while len(_HELPERS) < count:
+        _HELPERS.append(_Helper())
+    return _HELPERS[:count]
+
+
+def _close(helpers: Sequence[_Helper], number: int) -> None:
+    for helper in helpers:
+        if helper.process.is_alive():
+            helper.call("close", number)
+
+
+def _serve(connection: Connection) -> None:
+    """The life of a helper: until the other end of the pipe is closed, by whatever death."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that owns the run
+    torch.set_num_threads(1)
+    engines: dict[int, LocalEngine] = {}
+    while True:
+        try:
+            request = connection.recv()
+        except EOFError:
+            return
+        try:
+            answer = _Answer(_completions(engines, *request))
+        except Exception as error:  # the owner raises it
+            answer = _Answer([], error)
+        connection.send(answer)
+
+
+def _completions(engines: dict[int, LocalEngine], verb: str, number: int, *rest: Any) -> list[Completion]:
+    if verb == "open":
+        (engines[number],) = rest
+    elif verb == "close":
+        engines.pop(number, None)
+    else:
+        contexts, max_tokens, temperature, noise = rest
+        return engines[number].sample(contexts, max_tokens, temperature, torch.from_numpy(noise))
+    return []
