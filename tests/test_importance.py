@@ -36,10 +36,8 @@ def test_sequence_level_is_the_product_over_the_sequence_by_hand():
 
 def test_a_sequence_of_one_token_is_the_token_level():
     trainer, sampler = logs(0.4, 0.8, 0.9), logs(0.5, 0.4, 0.3)
-    token, sequence = (
-        truncated_weights(trainer, sampler, cap=2.5),
-        truncated_weights(trainer, sampler, cap=2.5, lengths=[1, 1, 1]),
-    )
+    token = truncated_weights(trainer, sampler, cap=2.5)
+    sequence = truncated_weights(trainer, sampler, cap=2.5, lengths=[1, 1, 1])
     assert torch.equal(token.weights_M, sequence.weights_M)
     assert token.capped == sequence.capped == 1
 
