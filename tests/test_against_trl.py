@@ -19,8 +19,9 @@ from mem1.algorithms.gspo import sequence_surrogate
 from mem1.algorithms.kl import kl_estimate
 from mem1.algorithms.surrogate import SurrogateLoss, clipped_surrogate
 
-for needed in ("trl", "accelerate", "datasets"):
-    pytest.importorskip(needed)
+pytest.importorskip("accelerate")  # TRL's own needs, which an installation without dependencies lacks
+pytest.importorskip("datasets")
+Trainer = pytest.importorskip("trl").GRPOTrainer
 
 LENGTHS = [4, 1, 6, 3]
 MASK = torch.tensor([[1] * n + [0] * (6 - n) for n in LENGTHS])
@@ -39,8 +40,6 @@ LOW, HIGH = 0.2, 0.28
 
 def trl(loss_type: str, *, level: str = "token", high: float = HIGH, beta: float = 0.0, weighted: bool = False):
     """TRL's loss and its gradient on the log-probabilities of the M real tokens."""
-    from trl import GRPOTrainer
-
     logprobs = NEW.clone().requires_grad_()
     stand_in: Any = SimpleNamespace(
         _get_per_token_logps_and_entropies=lambda *_, **__: (logprobs, torch.zeros_like(logprobs), None),
@@ -73,7 +72,7 @@ def trl(loss_type: str, *, level: str = "token", high: float = HIGH, beta: float
         "importance_sampling_ratio": WEIGHTS,
         "num_items_in_batch": MASK.sum(),
     }
-    loss = GRPOTrainer._compute_loss(stand_in, stand_in.model, inputs)
+    loss = Trainer._compute_loss(stand_in, stand_in.model, inputs)
     (gradient,) = torch.autograd.grad(loss, logprobs)
     assert gradient[~REAL].abs().max() == 0
     return loss.detach(), gradient[REAL]

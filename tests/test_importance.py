@@ -34,6 +34,12 @@ def test_sequence_level_is_the_product_over_the_sequence_by_hand():
     assert weights.capped == 3
 
 
+def test_a_word_that_the_trainer_finds_unlikely_is_not_held_up():
+    weights = truncated_weights(logs(0.01), logs(0.5), cap=2.0)
+    assert weights.weights_M.tolist() == pytest.approx([0.02])
+    assert weights.capped == 0
+
+
 def test_a_sequence_of_one_token_is_the_token_level():
     trainer, sampler = logs(0.4, 0.8, 0.9), logs(0.5, 0.4, 0.3)
     token = truncated_weights(trainer, sampler, cap=2.5)

@@ -78,7 +78,7 @@ def test_returns_that_do_not_vary_leave_nothing_to_explain(returns: tuple[float,
 
 
 def test_whitening_by_hand():
-    #  1 1 5: mean 7/3; 0 2 4 6: mean 3, variance (9 + 1 + 1 + 9) / 4 = 5
+    #  mean 3, variance (9 + 1 + 1 + 9) / 4 = 5
     expected = [(a - 3) / 5**0.5 for a in (0, 2, 4, 6)]
     assert whitened(tensor(0, 2, 4, 6)).tolist() == pytest.approx(expected, abs=1e-7)
     assert whitened(tensor(0, 2, 4, 6), shift=False).tolist() == pytest.approx([a + 3 for a in expected], abs=1e-7)
