@@ -289,10 +289,12 @@ def kill_while_saving(folder: Path, first: int, seconds: float) -> int:
 def test_after_a_kill_at_any_moment_the_latest_checkpoint_is_whole(tmp_path: Path) -> None:
     draw = random.Random(0)
     model = tiny(99)
+    started = time.perf_counter()
     save_checkpoint(tmp_path, 0, model, optimizers_of(model), fingerprint=FINGERPRINT)
+    longest = max(0.15, 10 * (time.perf_counter() - started))  # a few saves, however slow the machine is
     step = 0
     for _ in range(25):
-        saved = max(step, kill_while_saving(tmp_path, step + 1, draw.uniform(0.0, 0.15)))
+        saved = max(step, kill_while_saving(tmp_path, step + 1, draw.uniform(0.0, longest)))
         latest = latest_checkpoint(tmp_path)
         assert latest is not None
         step = load_checkpoint(latest, model, optimizers_of(model), fingerprint=FINGERPRINT).step
