@@ -1,8 +1,9 @@
 """PPO's clipped objective, as a loss over sampled tokens.
 
-    L = -sum_k min(w_k A_k, clip(w_k, 1 - low, 1 + high) A_k) / denominator,     w_k = exp(logp_k - old_logp_k)
+    L = -sum_k c_k min(w_k A_k, clip(w_k, 1 - low, 1 + high) A_k) / denominator,     w_k = exp(logp_k - old_logp_k)
 
-Source: PPO (arXiv 1707.06347), equation 7; two clip bounds as in DAPO (arXiv 2503.14476), equation 10.
+Source: PPO (arXiv 1707.06347), equation 7; two clip bounds as in DAPO (arXiv 2503.14476), equation 10. The c_k
+correct for a sampler that is not the old policy (importance.py); 1 without them.
 """
 
 from __future__ import annotations
@@ -30,14 +31,19 @@ def clipped_surrogate(
     clip_low: float,
     clip_high: float,
     denominator: float,
+    weights_M: Tensor | None = None,
 ) -> SurrogateLoss:
     """The loss of M sampled tokens.
 
     `denominator` is fixed for the whole optimiser step, so that micro-batches, packing and ranks cannot change
-    the gradient. Old log-probabilities are the sampler's, at the same temperature.
+    the gradient. Old log-probabilities are those from before the first update, at the sampler's temperature: the
+    sampler's own, or the trainer's where `weights_M` make up for the difference.
     """
     ratio_M = (logprobs_M - old_logprobs_M).exp()
     free_M = ratio_M * advantages_M
     held_M = ratio_M.clamp(1 - clip_low, 1 + clip_high) * advantages_M
     clipped = int((held_M < free_M).sum())
-    return SurrogateLoss(-free_M.minimum(held_M).sum() / denominator, clipped)
+    terms_M = free_M.minimum(held_M)
+    if weights_M is not None:
+        terms_M = terms_M * weights_M
+    return SurrogateLoss(-terms_M.sum() / denominator, clipped)

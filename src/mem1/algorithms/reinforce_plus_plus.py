@@ -1,0 +1,32 @@
+"""REINFORCE++: rewards normalised over the whole batch instead of within each group.
+
+    A_i = (x_i - mean(x)) / (std(x) + eps)          x_i = r_i, or r_i - mean of its group with `group_baseline`
+
+Source: REINFORCE++ (arXiv 2501.03262), and its variant with a baseline. One scale for all tasks: unlike GRPO's, a
+group whose rewards hardly differ is not blown up; without the group baseline, one attempt a task is enough.
+
+How we differ: the original takes mean and standard deviation over the *tokens* of the batch, so that a long attempt
+shifts everybody's advantage by more than a short one. Ours are over its *trajectories* (std divided by their
+number): what a trajectory counts for must not depend on how many contexts or tokens it had. The two agree where
+all have as many tokens. The original's KL term per token belongs in the reward or the loss, not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+from mem1.algorithms.dr_grpo import centred_advantages
+from mem1.algorithms.grpo import group_advantages
+
+
+def global_advantages(
+    rewards_G_by_group: Sequence[Sequence[float]], *, group_baseline: bool
+) -> list[tuple[float, ...]]:
+    """Advantages of all attempts of a step, per group; exactly 0 for all where nothing differs.
+
+    Raises ValueError for fewer than two attempts: in the batch, or with `group_baseline` in any group.
+    """
+    groups = [centred_advantages(rewards) for rewards in rewards_G_by_group] if group_baseline else rewards_G_by_group
+    advantages = iter(group_advantages(list(chain.from_iterable(groups))))
+    return [tuple(next(advantages) for _ in rewards) for rewards in groups]
