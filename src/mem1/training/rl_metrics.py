@@ -82,7 +82,7 @@ class Totals:
         self.loss += loss.item()
         self.clipped += clipped
         self.tokens += len(difference_M)
-        self.entropy += float(entropy_M.sum())
+        self.entropy += float(entropy_M.detach().sum())
         self.difference += float(difference_M.sum())
         self.largest_difference = max(self.largest_difference, float(difference_M.max()))
 
