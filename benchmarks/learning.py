@@ -6,8 +6,8 @@
 Every variant starts from the same weights, draws the same tasks by seed, and stops after the first step that ends
 past its time (`--minutes`, rollouts included, evaluation excluded) or after `--steps`. Each pair of variant and seed
 leaves one JSON in the folder; one that stands there, made with the same settings, is not run again. Prints a
-Markdown table of exact match by number of objectives: mean over seeds, and the 95 % interval of the evaluated tasks
-(with several seeds, all their tasks together; the spread over seeds is the last column).
+Markdown table of exact match by number of objectives: mean over seeds, and its 95 % interval over the evaluated tasks,
+which are the same for all. How much another training seed would move it, the last column shows.
 """
 
 from __future__ import annotations
@@ -61,9 +61,8 @@ class Restarted(RlStage):
 
 def main() -> None:
     given = arguments()
-    results = {
-        variant: [result(variant, seed, given) for seed in given.seeds] for variant in ["start", *given.variants]
-    }
+    results = {"start": [result("start", 0, given)]}
+    results |= {variant: [result(variant, seed, given) for seed in given.seeds] for variant in given.variants}
     budget = f"{given.steps} steps" if given.steps else f"{given.minutes:g} minutes"
     print(f"command: python {' '.join(sys.argv)}; commit {commit()}; {hardware()}; {budget} a run\n")
     print(table(results, given.objectives))
@@ -150,7 +149,10 @@ def table(results: Mapping[str, Sequence[Mapping[str, Any]]], objectives: Sequen
     ]
     lines.append("|---|--:|" + "--:|" * len(objectives) + "---|")
     for variant, runs in results.items():
-        cells = [_cell([value for one in runs for value in _em(one, n)]) for n in objectives]
+        cells = [
+            _cell([statistics.mean(task) for task in zip(*(_em(one, n) for one in runs), strict=True)])
+            for n in objectives
+        ]
         means = sorted(statistics.mean(_em(one, objectives[0])) for one in runs)
         spread = f"N = {objectives[0]}: " + " ".join(f"{mean:.3f}" for mean in means)
         steps = statistics.mean(one["steps"] for one in runs)
