@@ -13,8 +13,9 @@ import mem1
 from mem1.cli.main import main
 from mem1.configuration import to_toml
 from mem1.envs.source import AtlasTasks
-from mem1.training.config import Evaluation, Phase, Rl, Sft, TrainConfig
+from mem1.training.config import Evaluation, Sft, TrainConfig
 from mem1.training.model_config import ModelConfig, TinyModel
+from mem1.training.rl_config import Phase, Rl
 
 COMMANDS = ("quickstart", "train", "eval", "run", "report", "verify")
 

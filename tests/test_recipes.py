@@ -16,7 +16,7 @@ RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
 
 def test_the_recipes_that_the_documentation_names_are_there():
     names = {path.stem for path in RECIPES}
-    assert names >= {"atlas-quick", "atlas-long", "atlas-warm-start", "multihop-smoke"}
+    assert names >= {"atlas-quick", "atlas-ppo", "atlas-long", "atlas-warm-start", "multihop-smoke"}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)

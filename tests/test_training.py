@@ -29,13 +29,14 @@ from mem1.rollout import Budget
 from mem1.tasks.compose import TurnLimit
 from mem1.tasks.datasets import write_passages, write_questions
 from mem1.training.checkpoint import latest_checkpoint
-from mem1.training.config import Evaluation, Phase, Rl, Sft, TrainConfig
+from mem1.training.config import Evaluation, Sft, TrainConfig
 from mem1.training.logprobs import completion_logprobs
 from mem1.training.metrics_log import read_metrics
 from mem1.training.model_config import ModelConfig, TinyModel
 from mem1.training.policy import load_policy, make_policy
 from mem1.training.recall import Recall
 from mem1.training.rl import RlStage
+from mem1.training.rl_config import Phase, Rl
 from mem1.training.sft import SftStage, demonstrate
 from mem1.training.train import Finished, Progress, make_rollout, train
 

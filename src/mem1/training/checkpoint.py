@@ -4,6 +4,7 @@
 
     checkpoints/checkpoint-000040/
         model/                   config.json, model.safetensors: a transformers model folder of its own
+        modules/                 critic.safetensors, reference.safetensors, where there are any
         optimizers.safetensors   tensors of the optimizers' states
         state.json               step, fingerprint, extra, the rest of the optimizers' states
         manifest.json            CRC-32 of each file above
@@ -33,6 +34,7 @@ from mem1.training import manifest
 from mem1.training.files import explain_full_disk, sync
 from mem1.training.optimizer_state import decode, encode
 
+MODULES = "modules"
 _NAME = re.compile(r"(?:\.old-)?checkpoint-(\d{6,})")
 
 
@@ -53,6 +55,7 @@ def save_checkpoint(
     optimizers: Sequence[torch.optim.Optimizer],
     *,
     fingerprint: str,
+    modules: Mapping[str, torch.nn.Module] | None = None,
     extra: Mapping[str, Any] | None = None,
     keep: int = 2,
     tokenizer_files: Sequence[Path] = (),
@@ -61,6 +64,7 @@ def save_checkpoint(
 
     step                optimiser steps done
     fingerprint         of the configuration; `load_checkpoint` insists on the same
+    modules             what else has weights or buffers, by name: a critic
     extra               anything JSON can hold: counters, seeds, best scores
     tokenizer_files     copied into the model's folder
 
@@ -78,6 +82,8 @@ def save_checkpoint(
     try:
         with explain_full_disk(f"{target}", "the checkpoints before it are intact"):
             _write_model(partial / "model", model, tokenizer_files)
+            for name, module in (modules or {}).items():
+                _write_module(partial / MODULES, name, module)
             _write_state(partial, header, optimizers)
             manifest.seal(partial)
             _put_in_place(partial, target)
@@ -106,10 +112,11 @@ def load_checkpoint(
     optimizers: Sequence[torch.optim.Optimizer],
     *,
     fingerprint: str,
+    modules: Mapping[str, torch.nn.Module] | None = None,
 ) -> Checkpoint:
     """Put the weights and the optimizers' states back, in place.
 
-    model, optimizers   made as those that were saved: same shapes, same order
+    model, optimizers, modules      made as those that were saved: same shapes, same order, same names
 
     Raises UserError where the folder is no checkpoint, is damaged, was written under another configuration,
     or does not fit model and optimizers.
@@ -124,7 +131,13 @@ def load_checkpoint(
     names = [type(o).__name__ for o in optimizers]
     if names != state["optimizer_names"]:
         raise UserError(f"{path} holds the optimizers {state['optimizer_names']}, this run has {names}")
-    _load_weights(path, model)
+    wanted = dict(modules or {})
+    saved = sorted(file.stem for file in (path / MODULES).glob("*.safetensors"))
+    if saved != sorted(wanted):
+        raise UserError(f"{path} holds the modules {saved}, this run has {sorted(wanted)}")
+    _load_weights(path, path / "model" / "model.safetensors", model)
+    for name, module in wanted.items():
+        _load_weights(path, _module_file(path / MODULES, name), module)
     tensors = load_file(path / "optimizers.safetensors")
     for optimizer, encoded in zip(optimizers, state["optimizers"], strict=True):
         try:
@@ -151,6 +164,15 @@ def _write_model(folder: Path, model: PreTrainedModel, tokenizer_files: Sequence
     save_file(_without_ties(model.state_dict()), folder / "model.safetensors", metadata={"format": "pt"})
     for file in tokenizer_files:
         shutil.copyfile(file, folder / file.name)
+
+
+def _write_module(folder: Path, name: str, module: torch.nn.Module) -> None:
+    folder.mkdir(exist_ok=True)
+    save_file(_without_ties(module.state_dict()), _module_file(folder, name))
+
+
+def _module_file(folder: Path, name: str) -> Path:
+    return folder / f"{name}.safetensors"
 
 
 def _without_ties(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -200,17 +222,17 @@ def _complete(folder: Path) -> list[Path]:
     return sorted(paths, key=lambda p: (int(p.name.rpartition("-")[2]), not p.name.startswith(".old-")))
 
 
-def _load_weights(path: Path, model: PreTrainedModel) -> None:
+def _load_weights(path: Path, file: Path, module: torch.nn.Module) -> None:
     """Raises UserError, before anything is changed, where names, types or shapes differ."""
-    saved = load_file(path / "model" / "model.safetensors")
-    needed, found = _shapes(_without_ties(model.state_dict())), _shapes(saved)
+    saved = load_file(file)
+    needed, found = _shapes(_without_ties(module.state_dict())), _shapes(saved)
     if needed != found:
         name = min(n for n in needed.keys() | found.keys() if needed.get(n) != found.get(n))
         raise UserError(
-            f"{path} does not fit this run's model: {name} is {found.get(name)} there and {needed.get(name)} here"
+            f"{path} does not fit this run's {file.stem}: {name} is {found.get(name)} there and {needed.get(name)} here"
         )
     # strict=False: tied weights are saved once, under their first name
-    model.load_state_dict(saved, strict=False)
+    module.load_state_dict(saved, strict=False)
 
 
 def _shapes(weights: Mapping[str, torch.Tensor]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:

@@ -16,6 +16,7 @@ from mem1.rollout import Budget
 from mem1.tasks.atlas import Laziness
 from mem1.training.model_config import ModelConfig
 from mem1.training.recall import Recall
+from mem1.training.rl_config import Rl
 
 ContextName = Annotated[str, AfterValidator(lambda name: context_policy(name) and name)]
 """constant, fold(k), full or window(k)."""
@@ -47,46 +48,6 @@ class Sft(Config):
     warmup: int = Field(default=10, ge=0)
     decay: float = Field(default=0.4, ge=0, le=1)
     """Share of the steps, at the end, over which the learning rates fall to a twentieth."""
-
-
-class Phase(Config):
-    """Some steps of reinforcement learning on tasks of the same sizes."""
-
-    steps: int = Field(ge=1)
-    objectives: tuple[int, ...] = (2,)
-    """Numbers of objectives; the groups of a step take them in turn."""
-
-
-class Rl(Config):
-    """Reinforcement learning on the outcome: GRPO over the token tree."""
-
-    phases: tuple[Phase, ...]
-    groups: int = Field(default=12, ge=1)
-    """Tasks of a step."""
-    attempts: int = Field(default=8, ge=2)
-    """Attempts at each task (G)."""
-    temperature: float = Field(default=1.0, gt=0)
-    learning_rate: float = Field(default=3e-4, gt=0)
-    warmup: int = Field(default=5, ge=0)
-    clip_low: float = Field(default=0.2, gt=0)
-    clip_high: float = Field(default=0.2, gt=0)
-    max_grad_norm: float = Field(default=1.0, gt=0)
-    pack_tokens: int = Field(default=8192, ge=64)
-    """Tokens of a micro-batch; of no effect on the gradient."""
-    packed: bool = True
-    """False: one context a row, for models that cannot be packed exactly."""
-
-    @property
-    def steps(self) -> int:
-        return sum(phase.steps for phase in self.phases)
-
-    def objectives(self, step: int) -> tuple[int, ...]:
-        """Numbers of objectives at this step, counted from 0."""
-        for phase in self.phases:
-            if step < phase.steps:
-                return phase.objectives
-            step -= phase.steps
-        raise IndexError("past the last phase")
 
 
 class Evaluation(Config):

@@ -13,6 +13,7 @@ Letters: T tokens of the tree, M sampled tokens, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, overload
 
 import torch
@@ -28,6 +29,9 @@ from mem1.records import Trajectory, Turn
 
 LOGITS_AT_ONCE = 1 << 24
 """Most logits that are held in fp32 at a time; beyond it they are computed in pieces, again in the backward pass."""
+
+Entropy = Literal["none", "value", "gradient"]
+"""Whether the entropy of each token's distribution is computed, and with gradient."""
 
 
 def completion_logprobs(
@@ -64,6 +68,29 @@ def flat_logprobs(
     With `with_entropy` also the entropy (M,) of the distribution that it was sampled from, in nats, without
     gradient. Raises UserError if the model cannot be packed exactly, ValueError if temperature is not positive.
     """
+    states = tree_states(model, tree, backend=backend)
+    wanted: Entropy = "value" if with_entropy else "none"
+    columns_M = head_columns(model, states.states_ND, states.targets_N, temperature, wanted)[states.repeat_M]
+    return (columns_M[:, 0], columns_M[:, 1].detach()) if with_entropy else columns_M[:, 0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TreeStates:
+    """Where the sampled tokens of a tree were predicted from; attempts may share some, so N <= M."""
+
+    states_ND: Tensor
+    """Last hidden state before each distinct sampled token, with gradient."""
+    targets_N: Tensor
+    """Those tokens."""
+    repeat_M: Tensor
+    """Which of the N each sampled token is."""
+
+
+def tree_states(model: PreTrainedModel, tree: TokenTree, *, backend: Backend = "blocks") -> TreeStates:
+    """One forward pass over the tree, of a language model's trunk or of a trunk alone.
+
+    Raises UserError if the model cannot be packed exactly.
+    """
     check_packable(model)
     _check_checkpointing(model)
     device = model.device
@@ -77,19 +104,22 @@ def flat_logprobs(
             use_cache=False,
             tree_plan=plan,
         ).last_hidden_state[0]
-    hidden = hidden_TD.index_select(0, tree.parent[nodes].to(device))
-    columns = _head(model, hidden, tree.input_ids[nodes].to(device), temperature, with_entropy)
-    columns_M = columns[repeat_M.to(device)]
-    return (columns_M[:, 0], columns_M[:, 1].detach()) if with_entropy else columns_M[:, 0]
+    return TreeStates(
+        states_ND=hidden_TD.index_select(0, tree.parent[nodes].to(device)),
+        targets_N=tree.input_ids[nodes].to(device),
+        repeat_M=repeat_M.to(device),
+    )
 
 
-def _head(model: PreTrainedModel, hidden: Tensor, targets: Tensor, temperature: float, with_entropy: bool) -> Tensor:
-    """From final hidden states what `_columns` returns, without all logits in memory at once."""
+def head_columns(
+    model: PreTrainedModel, hidden: Tensor, targets: Tensor, temperature: float, entropy: Entropy
+) -> Tensor:
+    """From final hidden states what `columns` returns, without all logits in memory at once."""
     head = model.get_output_embeddings()
     assert isinstance(head, nn.Linear)
 
     def piece(hidden: Tensor, targets: Tensor) -> Tensor:
-        return _columns(head(hidden), targets, temperature, with_entropy)
+        return columns(head(hidden), targets, temperature, entropy)
 
     rows = max(1, LOGITS_AT_ONCE // head.out_features)
     if len(hidden) <= rows:
@@ -98,16 +128,22 @@ def _head(model: PreTrainedModel, hidden: Tensor, targets: Tensor, temperature: 
     return torch.cat([checkpoint(piece, h, t, use_reentrant=False) for h, t in pairs])
 
 
-def _columns(logits: Tensor, targets: Tensor, temperature: float, with_entropy: bool) -> Tensor:
-    """(rows, V) logits -> (rows, 1) log-probs of the targets, or (rows, 2) with the entropies."""
+def columns(logits: Tensor, targets: Tensor, temperature: float, entropy: Entropy) -> Tensor:
+    """(rows, V) logits -> (rows, 1) log-probs of the targets, or (rows, 2) with the entropies in nats.
+
+    Raises ValueError if temperature is not positive.
+    """
     if temperature <= 0:
         raise ValueError(f"temperature must be above 0 in training, not {temperature}")
     scaled = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
     logprobs_V = torch.log_softmax(scaled, dim=-1)
     logprobs = logprobs_V.gather(-1, targets[:, None])
-    if not with_entropy:
+    if entropy == "none":
         return logprobs
-    return torch.cat([logprobs, torch.special.entr(logprobs_V.detach().exp()).sum(-1, keepdim=True)], dim=-1)
+    if entropy == "value":
+        return torch.cat([logprobs, torch.special.entr(logprobs_V.detach().exp()).sum(-1, keepdim=True)], dim=-1)
+    # entr has no finite gradient where a probability rounds to 0
+    return torch.cat([logprobs, -(logprobs_V.exp() * logprobs_V).sum(-1, keepdim=True)], dim=-1)
 
 
 def _turn_logprobs(model: PreTrainedModel, turn: Turn, temperature: float) -> Tensor:
@@ -119,7 +155,7 @@ def _turn_logprobs(model: PreTrainedModel, turn: Turn, temperature: float) -> Te
     ids = torch.tensor([turn.context_ids + turn.completion_ids[:-1]], device=model.device)
     logits = model(input_ids=ids, use_cache=False, logits_to_keep=length).logits[0, -length:]
     targets = torch.tensor(turn.completion_ids, device=model.device)
-    return _columns(logits, targets, temperature, with_entropy=False)[:, 0]
+    return columns(logits, targets, temperature, "none")[:, 0]
 
 
 def _check_checkpointing(model: PreTrainedModel) -> None:

@@ -29,7 +29,16 @@ class Optimizers:
         return float(norm)
 
 
-def adamw(model: PreTrainedModel, rate: float) -> Optimizers:
+def together(*parts: Optimizers) -> Optimizers:
+    """All their members, to be saved and put back together."""
+    return Optimizers(
+        tuple(member for part in parts for member in part.members),
+        tuple(rate for part in parts for rate in part.rates),
+        tuple(parameter for part in parts for parameter in part.parameters),
+    )
+
+
+def adamw(model: torch.nn.Module, rate: float) -> Optimizers:
     """AdamW on everything, without weight decay."""
     parameters = tuple(model.parameters())
     return Optimizers((AdamW(parameters, lr=rate, betas=(0.9, 0.95), weight_decay=0.0),), (rate,), parameters)

@@ -1,40 +1,41 @@
-"""Reinforcement learning on the outcome: GRPO on the token tree.
+"""Reinforcement learning on the outcome, on the token tree.
 
-One step: draw tasks, let the policy attempt each G times, compare the attempts of a group, and take one
-optimiser step on all of them. Step i is a pure function of the weights, the optimiser, the seed and i, so a
-resumed run repeats an unbroken one exactly.
+One step: draw tasks, let the policy attempt each G times, make a lesson of each attempt, and take the optimiser
+steps of the recipe on mini-batches of them: one, unless it says otherwise. Step i is a pure function of the weights
+(policy, critic, reference), the optimisers, the seed and i, so a resumed run repeats an unbroken one exactly.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import torch
+from torch import nn
 
-from mem1.algorithms.grpo import group_advantages
-from mem1.algorithms.surrogate import clipped_surrogate
 from mem1.engines.base import Sampling
 from mem1.envs.source import TaskSource
-from mem1.packing import pack
 from mem1.records import Group, Trajectory
 from mem1.rollout import Rollout
-from mem1.training.checks import reencoded_share
-from mem1.training.config import Rl
-from mem1.training.logprobs import completion_logprobs, flat_logprobs
-from mem1.training.optimizers import Optimizers, adamw, warmup
+from mem1.training.advantages import whole
+from mem1.training.batches import minibatches
+from mem1.training.lessons import Lesson, groups_to_train, has_variance, make_lessons
+from mem1.training.networks import Networks
+from mem1.training.optimizers import Optimizers, adamw, together, warmup
 from mem1.training.policy import Policy
+from mem1.training.rl_config import Dapo, Ppo, Rejection, Rl
+from mem1.training.rl_metrics import Totals, about_attempts, about_lessons, mean_kl
 from mem1.training.sft import Metrics
+from mem1.training.updates import accumulate
 
-Advised = tuple[Trajectory, float]
-"""A trajectory and its advantage."""
+DRAW = 1_000_000_007
+"""Between the seeds of two draws of a step; further apart than the seeds of all steps of a run."""
 
 
 @dataclass
 class RlStage:
-    """GRPO; a trajectory's one advantage is put on every sampled token of all its turns."""
+    """Any algorithm of `rl_config`; which one shows in `make_lessons` and `policy_loss` only."""
 
     policy: Policy
     config: Rl
@@ -46,14 +47,24 @@ class RlStage:
     """Seconds of the last step by what they were spent on."""
 
     def __post_init__(self) -> None:
-        self.optimizers: Optimizers = adamw(self.policy.model, self.config.learning_rate)
+        self.networks = Networks.make(self.config, self.policy.model)
+        self._actor: Optimizers = adamw(self.policy.model, self.config.learning_rate)
+        self._critic: Optimizers | None = None
+        if self.networks.critic is not None and isinstance(self.config.algorithm, Ppo):
+            self._critic = adamw(self.networks.critic, self.config.algorithm.critic_learning_rate)
+        self.optimizers = together(*(o for o in (self._actor, self._critic) if o is not None))
+
+    @property
+    def modules(self) -> Mapping[str, nn.Module]:
+        """What a checkpoint must hold besides the policy and the optimisers."""
+        return self.networks.modules
 
     @property
     def steps(self) -> int:
         return self.config.steps
 
     def step(self, index: int) -> Metrics:
-        """One rollout and one optimiser step."""
+        """One rollout and its optimiser steps."""
         started = time.perf_counter()
         groups = self.sample(index)
         sampled = time.perf_counter()
@@ -62,121 +73,113 @@ class RlStage:
         return metrics
 
     def sample(self, index: int) -> list[Group]:
-        """G attempts at each task of this step."""
-        seed = self.seed * 1_000_003 + index
+        """G attempts at each task of this step; for dapo drawn again for groups without variance."""
         sizes = self.config.objectives(index)
-        per_size = Counter(sizes[i % len(sizes)] for i in range(self.config.groups))
+        missing = Counter(sizes[i % len(sizes)] for i in range(self.config.groups))
+        algorithm = self.config.algorithm
+        groups: list[Group] = []
+        for draw in range(algorithm.max_draws if isinstance(algorithm, Dapo) else 1):
+            drawn = self._draw(missing, index, draw)
+            groups += (group for _, group in drawn)
+            missing -= Counter(objectives for objectives, group in drawn if has_variance(group))
+            if not missing:
+                break
+        return groups
+
+    def _draw(self, per_size: Mapping[int, int], index: int, draw: int) -> list[tuple[int, Group]]:
+        """(objectives, group) of so many new tasks of each size; a function of the step and the draw."""
+        seed = self.seed * 1_000_003 + index + draw * DRAW
         tasks = [
             task
             for objectives, count in per_size.items()
             for task in self.source.tasks(objectives=objectives, count=count, seed=seed)
         ]
-        attempts = self.rollout(
-            [task for task in tasks for _ in range(self.config.attempts)],
-            sampling=Sampling(temperature=self.config.temperature, seed=seed),
-            weights_version=index,
-        )
         size = self.config.attempts
-        return [Group(trajectories=tuple(attempts[i : i + size])) for i in range(0, len(attempts), size)]
+        attempts = self.rollout(
+            [task for task in tasks for _ in range(size)],
+            sampling=Sampling(temperature=self.config.temperature, seed=seed),
+            weights_version=self._version(index),
+        )
+        groups = [Group(trajectories=tuple(attempts[i : i + size])) for i in range(0, len(attempts), size)]
+        return [(task.objectives, group) for task, group in zip(tasks, groups, strict=True)]
+
+    def _warming(self, index: int) -> bool:
+        """The critic learns and the policy does not."""
+        return isinstance(self.config.algorithm, Ppo) and index < self.config.algorithm.critic_warmup
+
+    def _policy_step(self, index: int) -> int:
+        """Steps behind the policy: those in which the critic warmed up do not count."""
+        algorithm = self.config.algorithm
+        return max(0, index - algorithm.critic_warmup) if isinstance(algorithm, Ppo) else index
+
+    def _version(self, index: int) -> int:
+        """Optimiser steps behind the policy when step `index` begins."""
+        return self._policy_step(index) * self.config.updates
+
+    def stretches(self, trajectory: Trajectory) -> Sequence[int]:
+        """Sampled tokens of each stretch over which GAE runs: the whole trajectory is one."""
+        return whole(trajectory)
 
     def update(self, groups: Sequence[Group], index: int) -> Metrics:
-        """One optimiser step on all groups; those whose rewards are all equal have no gradient."""
-        advised = [list(zip(group.trajectories, group_advantages(group.rewards), strict=True)) for group in groups]
-        telling = [pairs for pairs in advised if any(advantage for _, advantage in pairs)]
-        trajectories = [t for group in groups for t in group.trajectories]
-        denominator = float(sum(t.num_completion_tokens for t in trajectories))
-        totals = _Totals()
-        for micro_batch in self._micro_batches(telling):
-            self._backward(micro_batch, denominator, totals)
-        scale = warmup(index, self.config.warmup)
-        norm = self.optimizers.step(scale=scale, max_grad_norm=self.config.max_grad_norm) if telling else 0.0
-        return {
-            **_about(trajectories),
-            "groups_with_variance": len(telling) / len(groups),
-            "grad_norm": norm,
-            "learning_rate": self.config.learning_rate * scale,
-            **totals.metrics(),
-        }
-
-    def _micro_batches(self, telling: Sequence[list[Advised]]) -> list[list[Advised]]:
-        """Whole groups, so that they share their prompt; `pack_tokens` at most unless one alone has more."""
-        batches: list[list[Advised]] = []
-        size = 0
-        for pairs in telling:
-            tokens = sum(turn.num_tokens for t, _ in pairs for turn in t.turns)
-            if not batches or size + tokens > self.config.pack_tokens:
-                batches.append([])
-                size = 0
-            batches[-1] += pairs
-            size += tokens
-        return batches
-
-    def _backward(self, batch: Sequence[Advised], denominator: float, totals: _Totals) -> None:
-        trajectories = [t for t, _ in batch]
-        model, temperature = self.policy.model, self.config.temperature
-        if self.config.packed:
-            logprobs_M, entropy_M = flat_logprobs(model, pack(trajectories), temperature=temperature, with_entropy=True)
-        else:
-            unpacked = completion_logprobs(model, trajectories, temperature=temperature, packed=False)
-            logprobs_M, entropy_M = torch.cat([turn for turns in unpacked for turn in turns]), None
-        old_M = torch.tensor([p for t in trajectories for turn in t.turns for p in turn.logprobs])
-        advantages_M = torch.tensor([a for t, a in batch for _ in range(t.num_completion_tokens)])
-        old_M, advantages_M = old_M.to(logprobs_M.device), advantages_M.to(logprobs_M.device)
-        surrogate = clipped_surrogate(
-            logprobs_M,
-            old_M,
-            advantages_M,
-            clip_low=self.config.clip_low,
-            clip_high=self.config.clip_high,
-            denominator=denominator,
+        """The optimiser steps on one rollout."""
+        lessons_by_group = self._lessons(groups)
+        totals = Totals()
+        parts = minibatches(
+            lessons_by_group,
+            count=self.config.minibatches,
+            epochs=self.config.updates_per_rollout,
+            seed=f"{self.seed}/rl/{index}",
         )
-        surrogate.loss.backward()
-        totals.add(surrogate.loss, surrogate.clipped, entropy_M, (logprobs_M.detach() - old_M).abs())
-
-
-@dataclass
-class _Totals:
-    """Sums over the micro-batches of a step."""
-
-    loss: float = 0.0
-    clipped: int = 0
-    tokens: int = 0
-    entropy: float | None = 0.0
-    """None: not computed, because contexts are not packed."""
-    difference: float = 0.0
-    largest_difference: float = 0.0
-
-    def add(self, loss: torch.Tensor, clipped: int, entropy_M: torch.Tensor | None, difference_M: torch.Tensor) -> None:
-        self.loss += loss.item()
-        self.clipped += clipped
-        self.tokens += len(difference_M)
-        self.entropy = None if entropy_M is None or self.entropy is None else self.entropy + float(entropy_M.sum())
-        self.difference += float(difference_M.sum())
-        self.largest_difference = max(self.largest_difference, float(difference_M.max()))
-
-    def metrics(self) -> dict[str, float | None]:
-        """Means over the trained tokens; None where no group had anything to teach."""
-        some = self.tokens or None
+        for number, part in enumerate(parts):
+            self._optimiser_step(part, index, number, totals)
+        lessons = [lesson for group in lessons_by_group for lesson in group]
         return {
-            "loss": self.loss,
-            "clip_fraction": some and self.clipped / some,
-            "entropy": some and self.entropy and self.entropy / some,
-            "sampler_trainer_mean": some and self.difference / some,
-            "sampler_trainer_max": some and self.largest_difference,
+            **about_attempts([t for group in groups for t in group.trajectories]),
+            "groups_with_variance": sum(map(has_variance, groups)) / len(groups),
+            "learning_rate": self.config.learning_rate * self._scale(index),
+            **totals.metrics(),
+            **about_lessons(lessons),
+            **self._metrics_of_the_algorithm(groups, lessons, totals),
         }
 
+    def _lessons(self, groups: Sequence[Group]) -> list[list[Lesson]]:
+        trained = groups_to_train(self.config, groups)
+        return make_lessons(
+            self.config,
+            trained,
+            self.networks.before([group.trajectories for group in trained]),
+            kl_coefficient=self.networks.kl_coefficient,
+            stretches=self.stretches,
+        )
 
-def _about(trajectories: Sequence[Trajectory]) -> dict[str, float | dict[str, float]]:
-    """What the attempts of a step were like; means over trajectories."""
-    count = len(trajectories)
-    endings = Counter(str(t.ended) for t in trajectories)
-    return {
-        "reward": sum(t.reward or 0.0 for t in trajectories) / count,
-        "em": sum(sum(t.em) / len(t.em) for t in trajectories) / count,
-        "f1": sum(sum(t.f1) / len(t.f1) for t in trajectories) / count,
-        "turns": sum(len(t.turns) for t in trajectories) / count,
-        "peak_tokens": sum(max((turn.num_tokens for turn in t.turns), default=0) for t in trajectories) / count,
-        "completion_tokens": sum(t.num_completion_tokens for t in trajectories) / count,
-        "reencoded_share": reencoded_share(trajectories),
-        "endings": {ending: float(number) for ending, number in sorted(endings.items())},
-    }
+    def _optimiser_step(self, part: Sequence[Sequence[Lesson]], index: int, number: int, totals: Totals) -> None:
+        """The `number`th on the rollout of step `index`."""
+        warming = self._warming(index)
+        version = self._version(index) + (0 if warming else number)
+        if not accumulate(self.networks, part, totals, frozen=warming, version=version):
+            return
+        if not warming:
+            totals.norms.append(self._actor.step(scale=self._scale(index), max_grad_norm=self.config.max_grad_norm))
+        if self._critic is not None:
+            scale = warmup(index, self.config.warmup)
+            totals.critic_norms.append(self._critic.step(scale=scale, max_grad_norm=self.config.max_grad_norm))
+
+    def _metrics_of_the_algorithm(
+        self, groups: Sequence[Group], lessons: Sequence[Lesson], totals: Totals
+    ) -> dict[str, float | None]:
+        """What only some recipes have. Adapts the KL coefficient, which is logged as this step used it."""
+        metrics: dict[str, float | None] = {}
+        if self.networks.critic is not None:
+            metrics |= totals.critic_metrics()
+        if self.networks.reference is not None:
+            metrics["kl_coefficient"] = self.networks.kl_coefficient
+            self.networks.reference.adapt(mean_kl(lessons))
+        if isinstance(self.config.algorithm, Dapo):
+            metrics["groups_drawn"] = float(len(groups))
+        if isinstance(self.config.algorithm, Rejection):
+            metrics["accepted_share"] = len(lessons) / sum(len(group.trajectories) for group in groups)
+        return metrics
+
+    def _scale(self, index: int) -> float:
+        """Of the policy's learning rate; 0 while the critic warms up."""
+        return 0.0 if self._warming(index) else warmup(self._policy_step(index), self.config.warmup)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+
+from torch import nn
 
 from mem1.algorithms.likelihood import negative_log_likelihood
 from mem1.contexts import context_policy
@@ -36,6 +38,7 @@ class RecallStage:
     config: Recall
     seed: int
     name: str = "recall"
+    modules: Mapping[str, nn.Module] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.optimizers = muon(self.policy.model, self.config.learning_rate, self.config.adam_learning_rate)
@@ -64,6 +67,7 @@ class SftStage:
     """Called once, when the stage begins."""
     seed: int
     name: str = "sft"
+    modules: Mapping[str, nn.Module] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.optimizers: Optimizers = muon(self.policy.model, self.config.learning_rate, self.config.adam_learning_rate)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from torch import nn
+
 from mem1.contexts import context_policy
 from mem1.engines.workers import local_engine
 from mem1.envs.source import TaskSource
@@ -38,6 +40,11 @@ class Stage(Protocol):
 
     name: str
     optimizers: Optimizers
+
+    @property
+    def modules(self) -> Mapping[str, nn.Module]:
+        """What a checkpoint must hold besides the policy and the optimisers."""
+        ...
 
     @property
     def steps(self) -> int: ...
@@ -159,7 +166,11 @@ class _Run:
                     continue
                 if number == place["stage"] and path is not None:
                     load_checkpoint(
-                        path, self.policy.model, stage.optimizers.members, fingerprint=self.folder.fingerprint
+                        path,
+                        self.policy.model,
+                        stage.optimizers.members,
+                        modules=stage.modules,
+                        fingerprint=self.folder.fingerprint,
                     )
                     first = place["done"]
                 log.truncate_after(total + first)
@@ -191,6 +202,7 @@ class _Run:
             step,
             self.policy.model,
             stage.optimizers.members,
+            modules=stage.modules,
             fingerprint=self.folder.fingerprint,
             extra={"stage": number, "done": done},
         )

@@ -1,0 +1,183 @@
+"""Which algorithm learns Atlas from the shipped policy, with how much wall-clock time.
+
+    python benchmarks/learning.py --minutes 20 --seeds 0 1 2 3 4 --out runs/benchmark-learning
+    python benchmarks/learning.py --steps 2 --tasks 4 --variants grpo ppo --seeds 0 --out runs/small
+
+Every variant starts from the same weights, draws the same tasks by seed, and stops after the first step that ends
+past its time (`--minutes`, rollouts included, evaluation excluded) or after `--steps`. Each pair of variant and seed
+leaves one JSON in the folder; one that stands there, made with the same settings, is not run again. Prints a
+Markdown table of exact match by number of objectives: mean over seeds, and its 95 % interval over the evaluated tasks,
+which are the same for all. How much another training seed would move it, the last column shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mem1.configuration import load_toml
+from mem1.evaluation.intervals import bootstrap_interval
+from mem1.evaluation.runner import evaluate
+from mem1.protocol import vocabulary
+from mem1.records import Trajectory
+from mem1.training.config import TrainConfig
+from mem1.training.files import write_atomically
+from mem1.training.policy import make_policy
+from mem1.training.rl import RlStage
+from mem1.training.train import make_rollout
+
+RECIPE = Path(__file__).parents[1] / "recipes" / "atlas-quick.toml"
+PPO = ["rl.algorithm.name=ppo", "rl.algorithm.critic_warmup=5"]
+VARIANTS: dict[str, list[str]] = {
+    "grpo": [],
+    "ppo": PPO,
+    "ppo_restarted": PPO,
+    "dr_grpo": ["rl.algorithm.name=dr_grpo"],
+    "rloo": ["rl.algorithm.name=rloo"],
+    "reinforce_pp": ["rl.algorithm.name=reinforce_pp"],
+    "dapo": ["rl.algorithm.name=dapo"],
+    "gspo": ["rl.algorithm.name=gspo"],
+    "cispo": ["rl.algorithm.name=cispo"],
+}
+"""What each changes of atlas-quick."""
+
+
+class Restarted(RlStage):
+    """GAE restarted at each context, which is paid the trajectory's reward as if it were one: what happens where a
+    framework takes each context for an episode."""
+
+    def stretches(self, trajectory: Trajectory) -> Sequence[int]:
+        return [len(turn.completion_ids) for turn in trajectory.turns]
+
+
+def main() -> None:
+    given = arguments()
+    results = {"start": [result("start", 0, given)]}
+    results |= {variant: [result(variant, seed, given) for seed in given.seeds] for variant in given.variants}
+    budget = f"{given.steps} steps" if given.steps else f"{given.minutes:g} minutes"
+    print(f"command: python {' '.join(sys.argv)}; commit {commit()}; {hardware()}; {budget} a run\n")
+    print(table(results, given.objectives))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    budget = parser.add_mutually_exclusive_group(required=True)
+    budget.add_argument("--minutes", type=float, help="wall-clock time of training, a run")
+    budget.add_argument("--steps", type=int, help="steps of training, a run, however long they take")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--objectives", type=int, nargs="+", default=[2, 4, 8, 16])
+    parser.add_argument("--tasks", type=int, default=200, help="evaluated tasks of each number of objectives")
+    parser.add_argument("--workers", type=int, default=2, help="processes that sample")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="overrides of every variant")
+    parser.add_argument("--out", type=Path, default=Path("runs/benchmark-learning"))
+    return parser.parse_args()
+
+
+def result(variant: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
+    """Of one run, made now unless its JSON is there."""
+    path = given.out / f"{variant}-seed{seed}.json"
+    settings = {
+        "budget": [given.steps, given.minutes],
+        "objectives": given.objectives,
+        "tasks": given.tasks,
+        "set": given.set,
+        "overrides": VARIANTS.get(variant, []),
+    }
+    if path.is_file():
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["settings"] != settings:
+            raise SystemExit(f"{path} was made with other settings: {found['settings']}; give another --out")
+        return found
+    made = {"settings": settings, "commit": commit(), "hardware": hardware(), **run(variant, seed, given)}
+    given.out.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(made, indent=1).encode())
+    return made
+
+
+def run(variant: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
+    """Train, unless the variant is "start", and evaluate on tasks that are the same for all."""
+    steps = given.steps or 100_000
+    config = load_toml(
+        RECIPE,
+        TrainConfig,
+        [
+            f"seed={seed}",
+            f"workers={given.workers}",
+            f"rl.phases=[{{steps={steps}, objectives=[2]}}]",
+            f"evaluation.objectives={given.objectives}",
+            f"evaluation.tasks={given.tasks}",
+            *VARIANTS.get(variant, []),
+            *given.set,
+        ],
+    )
+    assert config.rl is not None
+    tags = vocabulary(config.vocabulary)
+    policy = make_policy(config, tags)
+    source = config.tasks.source("train", tags)
+    rollout = make_rollout(config, policy, source, tags)
+    rows: list[Mapping[str, Any]] = []
+    seconds = 0.0
+    if variant != "start":
+        stage = (Restarted if variant == "ppo_restarted" else RlStage)(policy, config.rl, rollout, source, seed)
+        while len(rows) < steps and (given.steps or seconds < given.minutes * 60):
+            started = time.perf_counter()
+            rows.append(stage.step(len(rows)))
+            seconds += time.perf_counter() - started
+            print(
+                f"{variant}, seed {seed}: step {len(rows)}, {seconds:.0f} s, em {rows[-1]['em']:.2f}", file=sys.stderr
+            )
+    held_out = config.tasks.source("evaluation", tags)
+    _, attempts = evaluate(make_rollout(config, policy, held_out, tags), held_out, config.evaluation, policy=variant)
+    em = {n: [sum(t.em) / len(t.em) for t in attempts[n]] for n in given.objectives}
+    return {"variant": variant, "seed": seed, "steps": len(rows), "seconds": seconds, "em": em, "metrics": rows}
+
+
+def table(results: Mapping[str, Sequence[Mapping[str, Any]]], objectives: Sequence[int]) -> str:
+    """Markdown."""
+    lines = [
+        "| variant | steps | " + " | ".join(f"EM, N = {n}" for n in objectives) + " | seeds, smallest to largest |"
+    ]
+    lines.append("|---|--:|" + "--:|" * len(objectives) + "---|")
+    for variant, runs in results.items():
+        cells = [
+            _cell([statistics.mean(task) for task in zip(*(_em(one, n) for one in runs), strict=True)])
+            for n in objectives
+        ]
+        means = sorted(statistics.mean(_em(one, objectives[0])) for one in runs)
+        spread = f"N = {objectives[0]}: " + " ".join(f"{mean:.3f}" for mean in means)
+        steps = statistics.mean(one["steps"] for one in runs)
+        lines.append(f"| {variant} | {steps:.0f} | {' | '.join(cells)} | {spread} |")
+    return "\n".join(lines)
+
+
+def _em(one: Mapping[str, Any], objectives: int) -> list[float]:
+    """Of each task; JSON has made a string of the number of objectives."""
+    return one["em"].get(str(objectives)) or one["em"][objectives]
+
+
+def _cell(values: Sequence[float]) -> str:
+    low, high = bootstrap_interval(values)
+    return f"{statistics.mean(values):.3f} [{low:.3f}, {high:.3f}]"
+
+
+def commit() -> str:
+    asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    return asked.stdout.strip() or "unknown"
+
+
+def hardware() -> str:
+    return f"{platform.machine()}, {os.cpu_count()} cores"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""The networks of a stage of reinforcement learning, and what they say of sampled tokens.
+
+policy                      log-probs, entropies
+critic (ppo)                values, read from the policy's states or from its own trunk's
+reference (KL penalty)      log-probs, frozen
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from mem1.records import Trajectory
+from mem1.training.batches import micro_batches
+from mem1.training.critic import Critic
+from mem1.training.lessons import Before
+from mem1.training.reference import Reference
+from mem1.training.rl_config import Ppo, Rl
+from mem1.training.scores import Scores, score, trunk_states
+
+
+@dataclass(frozen=True, kw_only=True)
+class Networks:
+    """Made when the stage begins."""
+
+    config: Rl
+    policy: PreTrainedModel
+    critic: Critic | None
+    reference: Reference | None
+
+    @classmethod
+    def make(cls, config: Rl, policy: PreTrainedModel) -> Networks:
+        """A new critic and a copy of the policy as it stands, where the recipe has them."""
+        return cls(
+            config=config,
+            policy=policy,
+            critic=Critic(config.algorithm, policy) if isinstance(config.algorithm, Ppo) else None,
+            reference=Reference(config.kl, policy) if config.kl is not None else None,
+        )
+
+    @property
+    def modules(self) -> Mapping[str, nn.Module]:
+        """All but the policy, by name."""
+        named = {"critic": self.critic, "reference": self.reference}
+        return {name: module for name, module in named.items() if module is not None}
+
+    @property
+    def kl_coefficient(self) -> float:
+        """As it stands; 0.0 without a penalty."""
+        return self.reference.coefficient.item() if self.reference is not None else 0.0
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether the old policy's log-probs are the trainer's, and not the sampler's own."""
+        return self.config.updates > 1 or self.config.importance is not None
+
+    @property
+    def value_clip(self) -> float | None:
+        return self.config.algorithm.value_clip if isinstance(self.config.algorithm, Ppo) else None
+
+    def scores(self, trajectories: Sequence[Trajectory], *, frozen: bool = False) -> Scores:
+        """Of the policy. With gradient, unless `frozen`."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
+            return score(
+                self.policy,
+                trajectories,
+                temperature=self.config.temperature,
+                packed=self.config.packed,
+                entropy="gradient" if self.config.entropy and not frozen else "value",
+            )
+
+    def values(self, trajectories: Sequence[Trajectory], states_MD: Tensor) -> Tensor:
+        """Of the critic, (M,); `states_MD` are the policy's."""
+        assert self.critic is not None
+        if self.critic.trunk is not None:
+            states_MD = trunk_states(self.critic.trunk, trajectories, packed=self.config.packed)
+        return self.critic.values(states_MD)
+
+    @torch.no_grad()
+    def before(self, groups: Sequence[Sequence[Trajectory]]) -> list[list[Before]]:
+        """What they say before the first update on a rollout, per attempt; an attempt may have no tokens."""
+        flat: list[Before] = []
+        for batch in micro_batches(groups, tokens=self.config.pack_tokens):
+            flat += self._before([t for number in batch for t in groups[number]])
+        attempts = iter(flat)
+        return [[next(attempts) for _ in group] for group in groups]
+
+    def _before(self, trajectories: Sequence[Trajectory]) -> list[Before]:
+        sampler_M = torch.tensor([p for t in trajectories for turn in t.turns for p in turn.logprobs])
+        found = {"sampler_K": sampler_M, "old_K": sampler_M}
+        if len(sampler_M) and (self.recomputes or self.critic is not None):
+            scores = self.scores(trajectories)
+            found["old_K"] = scores.logprobs_M if self.recomputes else sampler_M
+            if self.critic is not None:
+                found["values_K"] = self.values(trajectories, scores.states_MD)
+        if len(sampler_M) and self.reference is not None:
+            frozen = self.reference.model
+            config = self.config
+            scores = score(frozen, trajectories, temperature=config.temperature, packed=config.packed)
+            found["reference_K"] = scores.logprobs_M
+        counts = [t.num_completion_tokens for t in trajectories]
+        parts = {name: values_M.cpu().split(counts) for name, values_M in found.items()}
+        return [Before(**{name: values[i] for name, values in parts.items()}) for i in range(len(counts))]

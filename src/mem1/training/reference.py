@@ -1,0 +1,37 @@
+"""The policy from which reinforcement learning started, frozen, and what the distance from it costs.
+
+A module, so that a checkpoint holds both: a resumed run must not take the policy that it finds for the reference.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from mem1.algorithms.kl import adapted
+from mem1.training.rl_config import Kl
+
+
+class Reference(nn.Module):
+    """A frozen copy of the policy, with the coefficient of the KL penalty."""
+
+    coefficient: Tensor
+    """Scalar, float64; adapted after each step where there is a target."""
+
+    def __init__(self, config: Kl, policy: PreTrainedModel) -> None:
+        super().__init__()
+        self.config = config
+        self.model = copy.deepcopy(policy).requires_grad_(False)
+        self.register_buffer("coefficient", torch.tensor(config.coefficient, dtype=torch.float64))
+
+    def adapt(self, measured: float) -> None:
+        """After a step whose mean KL was `measured`, in nats a token."""
+        if self.config.target is None:
+            return
+        after = adapted(
+            self.coefficient.item(), measured=measured, target=self.config.target, horizon=self.config.horizon
+        )
+        self.coefficient.fill_(after)

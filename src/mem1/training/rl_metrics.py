@@ -1,0 +1,114 @@
+"""What is logged of a step of reinforcement learning; every key has its line in docs/metrics.md."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from mem1.algorithms.kl import kl_estimate
+from mem1.algorithms.values import explained_variance
+from mem1.records import Trajectory
+from mem1.training.checks import reencoded_share
+from mem1.training.lessons import Lesson
+
+
+def about_attempts(trajectories: Sequence[Trajectory]) -> dict[str, float | dict[str, float]]:
+    """What the attempts of a step were like; means over trajectories."""
+    count = len(trajectories)
+    endings = Counter(str(t.ended) for t in trajectories)
+    return {
+        "reward": sum(t.reward or 0.0 for t in trajectories) / count,
+        "em": sum(sum(t.em) / len(t.em) for t in trajectories) / count,
+        "f1": sum(sum(t.f1) / len(t.f1) for t in trajectories) / count,
+        "turns": sum(len(t.turns) for t in trajectories) / count,
+        "peak_tokens": sum(max((turn.num_tokens for turn in t.turns), default=0) for t in trajectories) / count,
+        "completion_tokens": sum(t.num_completion_tokens for t in trajectories) / count,
+        "reencoded_share": reencoded_share(trajectories),
+        "endings": {ending: float(number) for ending, number in sorted(endings.items())},
+    }
+
+
+def about_lessons(lessons: Sequence[Lesson]) -> dict[str, float | None]:
+    """What was known before the first update: KL, importance weights, the critic; only what the recipe has."""
+    metrics: dict[str, float | None] = {}
+    tokens = sum(len(lesson.advantages_K) for lesson in lessons) or None
+    if any(lesson.before.reference_K is not None for lesson in lessons):
+        metrics["kl"] = tokens and mean_kl(lessons)
+    if any(lesson.weights_K is not None for lesson in lessons):
+        metrics["capped_share"] = tokens and sum(lesson.capped for lesson in lessons) / tokens
+    if any(lesson.returns_K is not None for lesson in lessons):
+        values = [lesson.before.values_K for lesson in lessons]
+        returns = [lesson.returns_K for lesson in lessons]
+        metrics["explained_variance"] = tokens and explained_variance(_joined(values), _joined(returns))
+    return metrics
+
+
+def mean_kl(lessons: Sequence[Lesson]) -> float:
+    """KL from the reference in nats a sampled token, estimated by k3; 0.0 without tokens."""
+    old_M = _joined([lesson.before.old_K for lesson in lessons])
+    reference_M = _joined([lesson.before.reference_K for lesson in lessons])
+    return float(kl_estimate(old_M, reference_M, "k3").mean()) if len(old_M) else 0.0
+
+
+def _joined(parts: Sequence[Tensor | None]) -> Tensor:
+    return torch.cat([part for part in parts if part is not None] or [torch.zeros(0)])
+
+
+@dataclass
+class Totals:
+    """Sums over the forward and backward passes of a step, all updates together."""
+
+    loss: float = 0.0
+    clipped: int = 0
+    tokens: int = 0
+    entropy: float = 0.0
+    difference: float = 0.0
+    largest_difference: float = 0.0
+    value_loss: float = 0.0
+    values_clipped: int = 0
+    staleness: list[int] = field(default_factory=list)
+    """Of each turn in each pass, in optimiser steps."""
+    updates: int = 0
+    """Optimiser steps that had something to learn from."""
+    norms: list[float] = field(default_factory=list)
+    critic_norms: list[float] = field(default_factory=list)
+
+    def add(self, *, loss: Tensor, clipped: int, entropy_M: Tensor, difference_M: Tensor) -> None:
+        """One pass of the policy; `difference_M` between sampler and trainer."""
+        self.loss += loss.item()
+        self.clipped += clipped
+        self.tokens += len(difference_M)
+        self.entropy += float(entropy_M.detach().sum())
+        self.difference += float(difference_M.sum())
+        self.largest_difference = max(self.largest_difference, float(difference_M.max()))
+
+    def metrics(self) -> dict[str, float | None]:
+        """Means over the trained tokens, losses and norms over the updates; None where nothing was trained."""
+        some = self.tokens or None
+        return {
+            "grad_norm": _mean(self.norms) or 0.0,
+            "loss": self.loss / max(self.updates, 1),
+            "clip_fraction": some and self.clipped / some,
+            "entropy": some and self.entropy / some,
+            "sampler_trainer_mean": some and self.difference / some,
+            "sampler_trainer_max": some and self.largest_difference,
+            "staleness_mean": _mean(self.staleness),
+            "staleness_max": float(max(self.staleness)) if self.staleness else None,
+        }
+
+    def critic_metrics(self) -> dict[str, float | None]:
+        """The same of the critic."""
+        some = self.tokens or None
+        return {
+            "value_loss": self.value_loss / max(self.updates, 1),
+            "value_clip_fraction": some and self.values_clipped / some,
+            "critic_grad_norm": _mean(self.critic_norms),
+        }
+
+
+def _mean(numbers: Sequence[float]) -> float | None:
+    return sum(numbers) / len(numbers) if numbers else None

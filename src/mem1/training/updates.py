@@ -1,0 +1,117 @@
+"""One optimiser step's loss and gradient, micro-batch by micro-batch.
+
+    loss of a step = policy loss / its denominator
+                   + kl coefficient * mean KL - entropy coefficient * mean entropy        over the sampled tokens
+                   + value loss, mean over the sampled tokens                             of the critic
+
+All denominators are those of the whole optimiser step, so micro-batches add up to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mem1.algorithms.kl import kl_estimate
+from mem1.algorithms.values import value_loss
+from mem1.training.batches import micro_batches
+from mem1.training.lessons import Lesson
+from mem1.training.losses import LossInputs, policy_loss, step_denominator
+from mem1.training.networks import Networks
+from mem1.training.rl_metrics import Totals
+from mem1.training.scores import Scores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Denominators:
+    """Of one optimiser step."""
+
+    policy: float
+    tokens: float
+    """Sampled tokens of all its attempts."""
+
+
+def accumulate(
+    networks: Networks, groups: Sequence[Sequence[Lesson]], totals: Totals, *, frozen: bool, version: int
+) -> bool:
+    """Add the gradients of one optimiser step on these lessons; False where none has anything to teach.
+
+    frozen      the policy gets no gradient: its critic warms up
+    version     optimiser steps behind the policy now
+    """
+    trajectories = [lesson.trajectory for group in groups for lesson in group]
+    denominators = Denominators(
+        policy=step_denominator(networks.config.algorithm, trajectories),
+        tokens=float(sum(t.num_completion_tokens for t in trajectories)),
+    )
+    telling = [some for group in groups if (some := [lesson for lesson in group if lesson.teaches])]
+    batches = micro_batches(
+        [[lesson.trajectory for lesson in group] for group in telling], tokens=networks.config.pack_tokens
+    )
+    for batch in batches:
+        lessons = [lesson for number in batch for lesson in telling[number]]
+        _backward(networks, lessons, denominators, totals, frozen)
+        totals.staleness += [version - turn.weights_version for some in lessons for turn in some.trajectory.turns]
+    totals.updates += bool(telling)
+    return bool(telling)
+
+
+def _backward(
+    networks: Networks, lessons: Sequence[Lesson], denominators: Denominators, totals: Totals, frozen: bool
+) -> None:
+    trajectories = [lesson.trajectory for lesson in lessons]
+    scores = networks.scores(trajectories, frozen=frozen)
+
+    def joined(read: Callable[[Lesson], Tensor | None]) -> Tensor | None:
+        parts = [part for lesson in lessons if (part := read(lesson)) is not None]
+        return torch.cat(parts).to(scores.logprobs_M.device) if parts else None
+
+    old_M, advantages_M = joined(lambda x: x.before.old_K), joined(lambda x: x.advantages_K)
+    sampler_M = joined(lambda x: x.before.sampler_K)
+    assert old_M is not None and advantages_M is not None and sampler_M is not None
+    surrogate = policy_loss(
+        networks.config.algorithm,
+        LossInputs(
+            trajectories=trajectories,
+            logprobs_M=scores.logprobs_M,
+            old_M=old_M,
+            advantages_M=advantages_M,
+            weights_M=joined(lambda x: x.weights_K),
+        ),
+        denominator=denominators.policy,
+    )
+    loss = surrogate.loss + _regularisation(networks, scores, joined(lambda x: x.before.reference_K), denominators)
+    trainer_M = old_M if networks.recomputes else scores.logprobs_M.detach()
+    totals.add(
+        loss=loss, clipped=surrogate.clipped, entropy_M=scores.entropy_M, difference_M=(trainer_M - sampler_M).abs()
+    )
+    returns_M, values_M = joined(lambda x: x.returns_K), joined(lambda x: x.before.values_K)
+    if returns_M is not None and values_M is not None:
+        critic = value_loss(
+            networks.values(trajectories, scores.states_MD),
+            values_M,
+            returns_M,
+            clip=networks.value_clip,
+            denominator=denominators.tokens,
+        )
+        totals.value_loss += critic.loss.item()
+        totals.values_clipped += critic.clipped
+        loss = loss + critic.loss
+    loss.backward()
+
+
+def _regularisation(
+    networks: Networks, scores: Scores, reference_M: Tensor | None, denominators: Denominators
+) -> Tensor | float:
+    """KL penalty and entropy bonus, as a loss; 0.0 where the recipe has neither."""
+    loss: Tensor | float = 0.0
+    if networks.config.entropy:
+        loss = loss - networks.config.entropy * scores.entropy_M.sum() / denominators.tokens
+    kl = networks.config.kl
+    if kl is not None and kl.where == "loss" and reference_M is not None:
+        estimate_M = kl_estimate(scores.logprobs_M, reference_M, kl.estimator)
+        loss = loss + networks.kl_coefficient * estimate_M.sum() / denominators.tokens
+    return loss

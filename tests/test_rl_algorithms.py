@@ -1,0 +1,457 @@
+"""Every algorithm on a tiny model: it learns in the right direction, resumes exactly, and says what it did.
+
+A made-up task: the model writes two turns of a few random tokens. No environment is needed, since an update takes
+trajectories and rewards and asks nothing of where they come from.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from builders import random_tokens, tiny_model, trajectory
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from mem1.algorithms.grpo import group_advantages
+from mem1.algorithms.surrogate import clipped_surrogate
+from mem1.configuration import load_toml
+from mem1.envs.source import TaskSource
+from mem1.errors import UserError
+from mem1.packing import pack
+from mem1.records import Group, Trajectory, Turn
+from mem1.rollout import Rollout
+from mem1.training.advantages import token_advantages
+from mem1.training.batches import micro_batches, minibatches
+from mem1.training.checkpoint import load_checkpoint, save_checkpoint
+from mem1.training.config import TrainConfig
+from mem1.training.critic import Critic
+from mem1.training.lessons import Before, make_lessons
+from mem1.training.logprobs import completion_logprobs, flat_logprobs
+from mem1.training.losses import step_denominator
+from mem1.training.optimizers import adamw
+from mem1.training.policy import Policy
+from mem1.training.rl import RlStage
+from mem1.training.rl_config import (
+    Algorithm,
+    Cispo,
+    Dapo,
+    DrGrpo,
+    Grpo,
+    Gspo,
+    Importance,
+    Kl,
+    Overlong,
+    Phase,
+    Ppo,
+    Reinforce,
+    ReinforcePlusPlus,
+    Rejection,
+    Rl,
+    Rloo,
+)
+from mem1.training.scores import score, trunk_states
+
+ALGORITHMS: dict[str, Algorithm] = {
+    "grpo": Grpo(),
+    "dr_grpo": DrGrpo(tokens_per_attempt=8),
+    "rloo": Rloo(),
+    "reinforce": Reinforce(baseline=0.5),
+    "reinforce_pp": ReinforcePlusPlus(),
+    "reinforce_pp, group baseline": ReinforcePlusPlus(group_baseline=True),
+    "dapo": Dapo(),
+    "gspo, trajectory": Gspo(),
+    "gspo, turn": Gspo(unit="turn"),
+    "cispo": Cispo(),
+    "ppo, head": Ppo(critic="head"),
+    "ppo, separate": Ppo(critic="separate"),
+    "rejection": Rejection(threshold=0.5),
+}
+everything = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+
+
+def recipe(algorithm: Algorithm | None = None, **changes: Any) -> Rl:
+    defaults: dict[str, Any] = {"groups": 2, "attempts": 3, "warmup": 0, "learning_rate": 1e-3}
+    return Rl(phases=(Phase(steps=4),), algorithm=algorithm or Grpo(), **(defaults | changes))
+
+
+def stage(config: Rl, *, seed: int = 0, dtype: torch.dtype = torch.float64) -> RlStage:
+    """A stage without rollouts: groups are handed to `update`."""
+    policy = Policy(tiny_model("qwen2", dtype=dtype, seed=seed), cast(Any, None))
+    return RlStage(policy, config, cast(Rollout, None), cast(TaskSource, None), seed=0)
+
+
+def sampled(
+    model: PreTrainedModel, trajectories: Sequence[Trajectory], *, version: int = 0, shift: float = 0.0
+) -> list[Trajectory]:
+    """With the log-probs that their sampler would have recorded; one with faulty kernels is off by `shift`."""
+    with torch.no_grad():
+        nested = completion_logprobs(model, trajectories)
+
+    def turn(plain: Turn, logprobs: Tensor) -> Turn:
+        return replace(plain, logprobs=tuple((logprobs + shift).tolist()), weights_version=version)
+
+    return [
+        replace(t, turns=tuple(map(turn, t.turns, per_turn)), em=(0.0,), f1=(0.0,))
+        for t, per_turn in zip(trajectories, nested, strict=True)
+    ]
+
+
+def groups(model: PreTrainedModel, *rewards_by_group: Sequence[float], **options: Any) -> list[Group]:
+    """Attempts of two turns at a prompt of their group; the second context keeps some of the first turn."""
+    rng = random.Random(1)
+    plain: list[Trajectory] = []
+    for rewards in rewards_by_group:
+        prompt = random_tokens(rng, 4)
+        for reward in rewards:
+            first, second = random_tokens(rng, rng.randint(2, 4)), random_tokens(rng, rng.randint(1, 3))
+            turns = trajectory((prompt, first), (prompt + first + random_tokens(rng, 2), second))
+            plain.append(replace(turns, reward=reward))
+    attempts = iter(sampled(model, plain, **options))
+    return [Group(trajectories=tuple(next(attempts) for _ in rewards)) for rewards in rewards_by_group]
+
+
+def likelihoods(learner: RlStage, rollout: Sequence[Group]) -> list[float]:
+    """Log-prob of each attempt."""
+    with torch.no_grad():
+        nested = completion_logprobs(learner.policy.model, [t for g in rollout for t in g.trajectories])
+    return [sum(float(turn.sum()) for turn in turns) for turns in nested]
+
+
+def weights(module: torch.nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten().clone() for p in module.parameters()])
+
+
+@everything
+def test_two_steps_make_good_attempts_likelier_than_bad_ones(algorithm: Algorithm):
+    learner = stage(recipe(algorithm))
+    rollout = groups(learner.policy.model, (1, 0, 0), (0, 1, 1))
+    before, start = likelihoods(learner, rollout), weights(learner.policy.model)
+    for index in range(2):
+        row = learner.update(groups(learner.policy.model, (1, 0, 0), (0, 1, 1)), index)
+        assert cast(float, row["grad_norm"]) > 0
+    gain = [after - b for after, b in zip(likelihoods(learner, rollout), before, strict=True)]
+    assert not torch.equal(start, weights(learner.policy.model))
+    good, bad = [gain[i] for i in (0, 4, 5)], [gain[i] for i in (1, 2, 3)]
+    assert sum(good) / 3 > 0 and sum(good) > sum(bad)
+
+
+@everything
+def test_micro_batches_and_packing_do_not_change_a_step(algorithm: Algorithm):
+    def after(**changes: Any) -> tuple[dict[str, Any], Tensor]:
+        learner = stage(recipe(algorithm, kl=Kl(coefficient=0.1), entropy=0.01, **changes))
+        row = learner.update(groups(learner.policy.model, (1, 0, 0), (0, 1, 2)), 0)
+        return {k: v for k, v in row.items() if k != "endings"}, weights(learner.policy.model)
+
+    whole_row, whole_weights = after()
+    row, changed = after(pack_tokens=64, packed=False)
+    assert row == pytest.approx(whole_row, rel=1e-6, abs=1e-9)
+    torch.testing.assert_close(changed, whole_weights, rtol=0, atol=1e-7)
+
+
+def test_the_default_is_one_clipped_step_on_the_groups_with_variance_bit_for_bit():
+    learner = stage(recipe(groups=3), dtype=torch.float32)
+    rollout = groups(learner.policy.model, (1, 0, 0), (1, 1, 1), (0, 1, 2))
+    model = tiny_model("qwen2", dtype=torch.float32)
+    told = [t for g in (rollout[0], rollout[2]) for t in g.trajectories]
+    new_M, entropy_M = flat_logprobs(model, pack(told), temperature=1.0, with_entropy=True)
+    old_M = torch.tensor([p for t in told for turn in t.turns for p in turn.logprobs])
+    advantages = group_advantages((1, 0, 0)) + group_advantages((0, 1, 2))
+    advantages_M = torch.tensor(
+        [a for a, t in zip(advantages, told, strict=True) for _ in range(t.num_completion_tokens)]
+    )
+    tokens = float(sum(t.num_completion_tokens for g in rollout for t in g.trajectories))
+    by_hand = clipped_surrogate(new_M, old_M, advantages_M, clip_low=0.2, clip_high=0.2, denominator=tokens)
+    by_hand.loss.backward()
+    norm = adamw(model, 1e-3).step(scale=1.0, max_grad_norm=1.0)
+    row = learner.update(rollout, 0)
+    assert (row["loss"], row["grad_norm"]) == (by_hand.loss.item(), norm)
+    assert row["entropy"] == float(entropy_M.sum()) / len(entropy_M)
+    assert (row["groups_with_variance"], row["staleness_max"]) == (2 / 3, 0.0)
+    assert torch.equal(weights(learner.policy.model), weights(model))
+
+
+@pytest.mark.parametrize("critic", ["head", "separate"])
+def test_a_value_is_read_where_the_logit_of_its_token_is_read(critic: str):
+    model = tiny_model("llama")
+    made = Critic(Ppo(critic=cast(Any, critic)), model).double()
+    torch.nn.init.normal_(made.head.weight)
+    (attempt, *_) = groups(model, (1.0,))[0].trajectories
+    for packed in (True, False):
+        if made.trunk is None:
+            states_MD = score(model, [attempt], temperature=1.0, packed=packed).states_MD
+        else:
+            states_MD = trunk_states(made.trunk, [attempt], packed=packed)
+        expected: list[Tensor] = []
+        for turn in attempt.turns:  # the state before token k is that of the k tokens before it
+            ids = torch.tensor([turn.context_ids + turn.completion_ids])
+            hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[0]
+            expected.append(hidden[len(turn.context_ids) - 1 : -1] @ made.head.weight[0])
+        torch.testing.assert_close(made.values(states_MD), torch.cat(expected), rtol=0, atol=1e-10)
+
+
+def test_the_value_loss_reaches_the_policys_trunk_by_the_share_that_is_set():
+    states = torch.ones(2, 32, requires_grad=True)
+    for share in (0.0, 0.25):
+        critic = Critic(Ppo(critic="head", trunk_gradient=share), tiny_model("llama"))
+        torch.nn.init.constant_(critic.head.weight, 2.0)
+        states.grad = None
+        critic.values(states).sum().backward()
+        assert states.grad is not None and critic.head.weight.grad is not None
+        assert states.grad.unique().tolist() == [2.0 * share]
+        assert critic.head.weight.grad.unique().tolist() == [2.0]
+
+
+def test_gae_runs_across_the_context_reset_and_a_cut_trajectory_has_the_same_advantages():
+    # values 0.5 0.5 | 0.25 0.75, reward 1, lam 0.5: the numbers of algorithms/gae.py
+    config = Ppo(lam=0.5, whiten=False)
+    values_M = torch.tensor([0.5, 0.5, 0.25, 0.75])
+    expected = [0.03125, 0.0625, 0.625, 0.25]
+    for attempt in (trajectory(([1], [2, 3]), ([4], [5, 6])), trajectory(([1], [2]), ([7], [3, 5]), ([4], [6]))):
+        made = token_advantages(config, [attempt], [1.0], values_M)
+        assert made.advantages_M.tolist() == pytest.approx(expected)
+        assert made.returns_M.tolist() == pytest.approx([0.53125, 0.5625, 0.875, 1.0])
+
+
+def test_the_critic_warms_up_while_the_policy_stands_still():
+    for critic in ("head", "separate"):
+        learner = stage(recipe(Ppo(critic=cast(Any, critic), critic_warmup=1)))
+        made = learner.networks.critic
+        assert made is not None
+        policy, value = weights(learner.policy.model), weights(made)
+        rows = []
+        for index in range(2):
+            rows.append(learner.update(groups(learner.policy.model, (1, 0, 0), (0, 1, 2)), index))
+            if index == 0:
+                assert torch.equal(policy, weights(learner.policy.model))
+                assert not torch.equal(value, weights(made))
+        assert (rows[0]["learning_rate"], rows[0]["grad_norm"]) == (0.0, 0.0)
+        assert rows[1]["learning_rate"] == 1e-3 and cast(float, rows[1]["grad_norm"]) > 0
+        assert not torch.equal(policy, weights(learner.policy.model))
+
+
+def test_a_critic_learns_to_explain_the_returns():
+    learner = stage(recipe(Ppo(critic="separate", critic_warmup=15, critic_learning_rate=6e-3)))
+    rollout = groups(learner.policy.model, (1, 0, 0), (0, 1, 2))
+    rows = [learner.update(rollout, index) for index in range(15)]
+    assert rows[0]["explained_variance"] == pytest.approx(0.0)  # a new critic says 0 everywhere
+    assert cast(float, rows[-1]["explained_variance"]) > 0.8
+    assert cast(float, rows[-1]["value_loss"]) < 0.2 * cast(float, rows[0]["value_loss"])
+
+
+@pytest.mark.parametrize("critic", ["head", "separate"])
+def test_a_resumed_ppo_with_an_adaptive_penalty_is_an_unbroken_one_bit_for_bit(tmp_path: Path, critic: str):
+    config = recipe(
+        Ppo(critic=cast(Any, critic)), kl=Kl(coefficient=0.1, target=0.01), updates_per_rollout=2, minibatches=2
+    )
+
+    def go_on(learner: RlStage, steps: range) -> list[dict[str, Any]]:
+        return [dict(learner.update(groups(learner.policy.model, (1, 0, 0), (0, 1, 2)), i)) for i in steps]
+
+    unbroken = stage(config, dtype=torch.float32)
+    rows = go_on(unbroken, range(4))
+    first = stage(config, dtype=torch.float32)
+    assert go_on(first, range(2)) == rows[:2]
+    path = save_checkpoint(
+        tmp_path, 2, first.policy.model, first.optimizers.members, fingerprint="f", modules=first.modules
+    )
+    second = stage(config, dtype=torch.float32, seed=5)  # other weights: all must come from the checkpoint
+    load_checkpoint(path, second.policy.model, second.optimizers.members, fingerprint="f", modules=second.modules)
+    assert go_on(second, range(2, 4)) == rows[2:]
+    for a, b in zip(unbroken.modules.values(), second.modules.values(), strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+    assert torch.equal(weights(unbroken.policy.model), weights(second.policy.model))
+    assert rows[3]["kl_coefficient"] != rows[0]["kl_coefficient"] and rows[3]["kl"] > 0
+    plain = stage(recipe(), dtype=torch.float32)
+    with pytest.raises(UserError, match=r"holds the modules \['critic', 'reference'\], this run has \[\]"):
+        load_checkpoint(path, plain.policy.model, second.optimizers.members, fingerprint="f")
+
+
+def test_mini_batches_hold_every_attempt_once_an_epoch_and_do_not_count_turns():
+    attempts = [["a1", "a2", "a3"], ["b1", "b2"]]
+    assert list(minibatches(attempts, count=1, epochs=2, seed="s")) == [attempts, attempts]
+    parts = list(minibatches(attempts, count=2, epochs=3, seed="s"))
+    assert len(parts) == 6
+    for first, second in zip(parts[::2], parts[1::2], strict=True):
+        assert sorted(chain(*first, *second)) == ["a1", "a2", "a3", "b1", "b2"]
+        assert {len(list(chain(*part))) for part in (first, second)} == {2, 3}
+    assert len({str(part) for part in parts[::2]}) > 1, "each epoch has an order of its own"
+    assert parts == list(minibatches(attempts, count=2, epochs=3, seed="s"))
+
+
+def test_micro_batches_are_whole_groups_up_to_so_many_tokens():
+    small, large = trajectory(([1], [2])), trajectory(([1] * 5, [2] * 5))
+    assert micro_batches([[small], [small, small], [large], [small]], tokens=6) == [[0, 1], [2], [3]]
+
+
+def test_several_updates_a_rollout_count_up_the_staleness_and_recompute_the_old_policy():
+    learner = stage(recipe(updates_per_rollout=2, minibatches=3))
+    rollout = groups(learner.policy.model, (1, 0, 0), (0, 1, 2), version=6, shift=0.25)
+    row = learner.update(rollout, 1)
+    # step 1 begins after 6 updates; its own are number 0 to 5, each on a third of the attempts
+    assert (row["staleness_mean"], row["staleness_max"]) == (2.5, 5.0)
+    # the sampler is off by a quarter nat everywhere; the trainer's own log-probs make the first ratio 1 all the same
+    assert row["sampler_trainer_mean"] == pytest.approx(0.25)
+    stale = groups(learner.policy.model, (1, 0, 0), (0, 1, 2), version=2)
+    assert stage(recipe()).update(stale, 3)["staleness_mean"] == 1.0
+
+
+@pytest.mark.parametrize(("shift", "capped", "ratio"), [(-0.25, 0.0, 2.718281828**0.25), (-5.0, 1.0, 2.0)])
+def test_importance_weights_make_up_for_another_sampler(shift: float, capped: float, ratio: float):
+    def gradient(config: Rl, shift: float) -> tuple[float, float | None]:
+        learner = stage(config)
+        row = learner.update(groups(learner.policy.model, (1, 0, 0), shift=shift), 0)
+        return cast(float, row["grad_norm"]), cast("float | None", row.get("capped_share"))
+
+    plain, none = gradient(recipe(groups=1), 0.0)
+    weighed, share = gradient(recipe(groups=1, importance=Importance(cap=2.0)), shift)
+    assert (none, share) == (None, capped)
+    assert weighed / plain == pytest.approx(ratio, rel=1e-4)
+
+
+def test_a_sequence_weight_is_that_of_the_whole_trajectory():
+    attempt = trajectory(([1], [2, 3]), ([4], [5]))
+    before = Before(sampler_K=torch.tensor([-1.0, -1.0, -1.0]), old_K=torch.tensor([-0.9, -1.2, -0.8]))
+    config = recipe(Reinforce(), importance=Importance(level="sequence", cap=2.0))
+    scored = Group(trajectories=(replace(attempt, reward=1.0),))
+    ((lesson,),) = make_lessons(config, [scored], [[before]])
+    assert lesson.weights_K is not None
+    assert lesson.weights_K.tolist() == pytest.approx([2.718281828**0.1] * 3)
+
+
+def test_a_penalty_in_the_reward_is_taken_per_token_by_ppo_and_per_trajectory_by_the_others():
+    attempts = tuple(replace(trajectory(([1], [2]), ([4], [5])), reward=r) for r in (1.0, 0.0))
+    far = Before(
+        sampler_K=torch.zeros(2),
+        old_K=torch.tensor([-1.0, -1.0]),
+        reference_K=torch.tensor([-1.5, -1.25]),
+        values_K=torch.zeros(2),
+    )
+    near = replace(far, reference_K=far.old_K)
+    kl = Kl(where="reward", estimator="k1")
+    made = Group(trajectories=attempts)
+    (rows,) = make_lessons(recipe(DrGrpo(), kl=kl), [made], [[far, near]], kl_coefficient=0.4)
+    # k1 is 0.5 and 0.25: rewards 1 - 0.3 and 0, mean 0.35
+    assert [row.advantages_K.tolist() for row in rows] == [pytest.approx([0.35] * 2), pytest.approx([-0.35] * 2)]
+    ppo = Ppo(lam=1.0, whiten=False)
+    (rows,) = make_lessons(recipe(ppo, kl=kl), [made], [[far, near]], kl_coefficient=0.4)
+    # to come: -0.4 * 0.25 + 1 after the second token, and -0.4 * 0.5 more before it
+    assert rows[0].advantages_K.tolist() == pytest.approx([0.7, 0.9])
+
+
+def test_a_large_penalty_in_the_loss_holds_the_policy_where_it_was():
+    def kl_after(coefficient: float) -> float:
+        learner = stage(recipe(kl=Kl(coefficient=coefficient), learning_rate=3e-3))
+        rows = [learner.update(groups(learner.policy.model, (1, 0, 0), (0, 1, 1)), i) for i in range(4)]
+        assert rows[0]["kl"] == pytest.approx(0.0, abs=1e-9)
+        return cast(float, rows[-1]["kl"])
+
+    assert 0 < kl_after(100.0) < 0.5 * kl_after(0.0)
+
+
+def test_an_entropy_bonus_keeps_the_policy_from_making_up_its_mind():
+    def entropy_after(bonus: float) -> float:
+        learner = stage(recipe(entropy=bonus))
+        rows = [learner.update(groups(learner.policy.model, (1, 1, 1), (0, 0, 0)), i) for i in range(3)]
+        return cast(float, rows[-1]["entropy"] or 0.0) - cast(float, rows[0]["entropy"] or 0.0)
+
+    assert entropy_after(1.0) > 0.01
+    assert entropy_after(0.0) == 0.0  # no group has variance, so nothing is trained
+
+
+def test_denominators_count_the_step_and_not_its_contexts():
+    one, cut = trajectory(([1], [2, 3, 4])), trajectory(([1], [2]), ([1], [3]), ([1], [4]))
+    for algorithm in ALGORITHMS.values():
+        assert step_denominator(algorithm, [one, one]) == step_denominator(algorithm, [cut, one])
+    assert [step_denominator(a, [one, cut]) for a in (Grpo(), DrGrpo(tokens_per_attempt=9), Gspo(unit="turn"))] == [
+        6,
+        18,
+        2,
+    ]
+
+
+class FewTell(RlStage):
+    """Of each draw only the first group has variance."""
+
+    def _draw(self, per_size: Any, index: int, draw: int) -> list[tuple[int, Group]]:
+        self.asked = [*getattr(self, "asked", []), (dict(per_size), draw)]
+        sizes = [size for size, count in per_size.items() for _ in range(count)]
+        rewards = [(1, 0), *[(1, 1)] * (len(sizes) - 1)]
+        return list(zip(sizes, groups(self.policy.model, *rewards), strict=True))
+
+
+def test_dapo_draws_again_for_the_groups_that_teach_nothing():
+    config = recipe(Dapo(max_draws=3), groups=4, attempts=2).model_copy(
+        update={"phases": (Phase(steps=1, objectives=(2, 4)),)}
+    )
+    plain = stage(config)
+    learner = FewTell(plain.policy, config, plain.rollout, plain.source, seed=0)
+    drawn = learner.sample(0)
+    assert learner.asked == [({2: 2, 4: 2}, 0), ({2: 1, 4: 2}, 1), ({4: 2}, 2)]
+    assert len(drawn) == 4 + 3 + 2
+    row = learner.update(drawn, 0)
+    assert (row["groups_drawn"], row["groups_with_variance"]) == (9.0, 3 / 9)
+    grpo = FewTell(plain.policy, config.model_copy(update={"algorithm": Grpo()}), plain.rollout, plain.source, seed=0)
+    assert len(grpo.sample(0)) == 4 and len(grpo.asked) == 1
+
+
+def test_overlong_attempts_are_worth_less_but_do_not_give_a_group_variance():
+    attempts = [replace(trajectory(([1], [2] * n)), reward=1.0) for n in (4, 9, 12)]
+    before = [Before(sampler_K=torch.zeros(n), old_K=torch.zeros(n)) for n in (4, 9, 12)]
+    config = recipe(Dapo(overlong=Overlong(limit=10, buffer=2)))
+    (rows,) = make_lessons(config, [Group(trajectories=tuple(attempts))], [before])
+    # rewards 1, 0.5 and 0: as far from the middle one on either side
+    first, middle, last = (float(row.advantages_K[0]) for row in rows)
+    assert first == pytest.approx(-last) and first > 1 and middle == 0.0
+    learner = stage(config)
+    assert learner.update(groups(learner.policy.model, (1, 1, 1)), 0)["loss"] == 0.0
+
+
+def test_rejection_learns_the_kept_attempts_and_nothing_else():
+    learner = stage(recipe(Rejection(threshold=1.0, best=1)))
+    rollout = groups(learner.policy.model, (1, 2, 0), (0, 0, 0.5))
+    kept = rollout[0].trajectories[1]
+    row = learner.update(rollout, 0)
+    assert row["accepted_share"] == 1 / 6
+    assert row["loss"] == pytest.approx(-sum(sum(t.logprobs) for t in kept.turns) / kept.num_completion_tokens)
+    before = weights(learner.policy.model)
+    assert learner.update(groups(learner.policy.model, (0, 0, 0)), 1)["grad_norm"] == 0.0
+    assert torch.equal(before, weights(learner.policy.model))
+
+
+def test_attempts_without_a_token_are_neither_trained_nor_in_the_way():
+    for algorithm in (Grpo(), Ppo(), Gspo(unit="turn")):
+        learner = stage(recipe(algorithm, kl=Kl()))
+        (full,) = groups(learner.policy.model, (1, 0))
+        empty = Trajectory(turns=(), reward=0.0, em=(0.0,), f1=(0.0,))
+        row = learner.update([Group(trajectories=(*full.trajectories, empty)), Group(trajectories=(empty, empty))], 0)
+        assert cast(float, row["grad_norm"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('attempts = 1\nalgorithm.name = "grpo"', "grpo compares the attempts at a task; set attempts to 2 or more"),
+        ('updates_per_rollout = 2\nalgorithm.name = "rloo"', "rloo has no ratio to the old policy"),
+        ('kl.estimator = "k1"', "has a gradient of 0 on average; take k2 or k3"),
+        ('algorithm.name = "grpoo"', "does not match any of the expected tags.*'grpo'"),
+        ('algorithm.name = "grpo"\nalgorithm.unit = "turn"', "unknown key rl.algorithm.unit"),
+        ("algorithm.clip_low = 0.1", r"\[rl.algorithm\] needs the key 'name'"),
+        ("clip_low = 0.1", "unknown key rl.clip_low"),
+        ('algorithm.name = "rejection"', "required key rl.algorithm.threshold is missing"),
+        ('algorithm = {name = "rejection", threshold = 1.0}\nimportance.cap = 2.0', "rejection takes neither"),
+        ("groups = 1\nattempts = 2\nminibatches = 3", "3 minibatches of 2 attempts"),
+        ('algorithm = {name = "dapo", overlong = {limit = 5, buffer = 9}}', "buffer must lie between 0 and the limit"),
+    ],
+)
+def test_a_recipe_that_cannot_be_meant_is_refused_with_the_way_out(tmp_path: Path, text: str, message: str):
+    path = tmp_path / "recipe.toml"
+    path.write_text(f'[tasks]\nkind = "atlas"\n[rl]\nphases = [{{steps = 1}}]\n{text}\n')
+    with pytest.raises(UserError, match=message):
+        load_toml(path, TrainConfig)
