@@ -15,7 +15,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import accumulate, pairwise
 
 from mem1.packing.trie import Segment, insert
@@ -56,12 +55,11 @@ def split_into_packs(trajectories: Sequence[Trajectory], *, max_tokens: int, bal
     packs = _fill(pieces, trajectories, max_tokens)
     if not balanced:
         return packs
-    enough = partial(_fits, pieces, trajectories, len(packs))
-    return _fill(pieces, trajectories, bisect_left(range(max_tokens), True, key=enough))
 
+    def suffices(cap: int) -> bool:
+        return len(_fill(pieces, trajectories, cap)) == len(packs)
 
-def _fits(pieces: Sequence[Piece], trajectories: Sequence[Trajectory], packs: int, cap: int) -> bool:
-    return len(_fill(pieces, trajectories, cap)) <= packs
+    return _fill(pieces, trajectories, bisect_left(range(max_tokens), True, key=suffices))
 
 
 def _fill(pieces: Sequence[Piece], trajectories: Sequence[Trajectory], cap: int) -> list[Pack]:
