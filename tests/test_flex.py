@@ -9,7 +9,7 @@ import torch
 from builders import random_batch, random_group, random_trajectory, tiny_model, trajectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention.flex_attention import create_block_mask
 
 from mem1.errors import UserError
@@ -137,7 +137,8 @@ def test_gradients_are_right_however_branches_lie_to_the_blocks(offset: int):
 @pytest.mark.gpu
 @NEEDS_CUDA
 def test_a_whole_model_has_the_gradient_of_the_dense_mask_on_cuda():
-    model = tiny_model("qwen2", dtype=torch.float32, hidden_size=128, intermediate_size=64).cuda()
+    model = tiny_model("qwen2", dtype=torch.float32, hidden_size=128, intermediate_size=64)
+    nn.Module.to(model, "cuda")
     tree = large_tree()
     gradients = []
     for backend in ("flex", "dense"):

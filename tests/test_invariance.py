@@ -21,7 +21,8 @@ import torch
 from builders import random_group, random_tokens, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, distributed, multiprocessing, nn
+from torch import Tensor, distributed, nn
+from torch.multiprocessing.spawn import spawn
 from transformers import PreTrainedModel
 
 from mem1.algorithms.surrogate import clipped_surrogate
@@ -259,7 +260,7 @@ def one_rank(rank: int, ranks: int, folder: str, seed: int) -> None:
     """What each process of a training does: its share of the packs, then the sum of all gradients."""
     torch.set_num_threads(1)
     distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks, timeout=timedelta(seconds=60)
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks, timeout=timedelta(minutes=5)
     )
     model = tiny_model("qwen2")
     step = random_step(model, seed)
@@ -275,7 +276,7 @@ def one_rank(rank: int, ranks: int, folder: str, seed: int) -> None:
 
 
 def test_two_ranks_are_one_in_loss_gradient_and_weights(tmp_path: Path):
-    multiprocessing.spawn(one_rank, args=(2, str(tmp_path), 5), nprocs=2)
+    spawn(one_rank, args=(2, str(tmp_path), 5), nprocs=2)
     model = tiny_model("qwen2")
     step = random_step(model, 5)
     wanted = train(model, step, [step.whole()])
