@@ -1,34 +1,48 @@
-"""Forward and backward of the token tree against per-turn training, on the same tokens.
+"""Forward and backward of the token tree against other ways to train, on the same tokens.
 
-    python benchmarks/packing.py                         prints a markdown table, in under a minute
-    python benchmarks/packing.py --turns 32 --prompt 1000 --group 8 --repeats 5
+    python benchmarks/packing.py --quick          prints a markdown table, in under a minute
+    python benchmarks/packing.py                  the whole table: turns 2 to 32, prompts of 100 to 2,000, groups to 16
 
-One trajectory (or a group of attempts) with constant memory; every variant computes the log-prob of every sampled
-token and its gradient, alternately in one process; the best of the repeats counts. "per turn" runs each turn alone
-and unpadded, "padded" all turns as one right-padded batch, both with the model's ordinary attention.
+One group of attempts with constant memory; every variant computes the log-prob of every sampled token and its
+gradient, alternately in one process; the best of the repeats counts. Turns, prompt and group are varied one at a time,
+the others at 8 turns, a prompt of 300 and one attempt.
+
+    tree       the token tree by blocks, the default on CPU
+    dense      the same tree with a T x T mask
+    turns      each turn alone, unpadded, with the model's ordinary attention
+    padded     all turns as one right-padded batch
+    stitched   one sequence an attempt with MEM1's two-dimensional mask: other numbers (benchmarks/stitched.py)
+
+dense and stitched are left out (-) where their sequences are longer than --dense-tokens. MB: largest resident memory
+while a variant ran, over that before it; - where the system does not tell.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gc
 import os
-import platform
 import random
-import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch
+from machine import commit, hardware
+from stitched import stitched_logprobs
 from torch import Tensor, nn
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from mem1.contexts import context_policy, next_context
 from mem1.packing import pack
+from mem1.packing.stitched import stitch
 from mem1.records import Trajectory, Turn
-from mem1.training.logprobs import completion_logprobs
+from mem1.training.logprobs import completion_logprobs, flat_logprobs
 
 VOCABULARY = 512
 
@@ -81,80 +95,143 @@ def padded_logprobs(model: PreTrainedModel, trajectories: Sequence[Trajectory]) 
     return logprobs.gather(-1, ids.flatten()[predicting + 1][:, None])[:, 0]
 
 
-def flat(logprobs: list[list[Tensor]]) -> Tensor:
-    return torch.cat([x for turns in logprobs for x in turns])
+@dataclass(frozen=True)
+class Case:
+    """What is varied."""
+
+    prompt: int
+    turns: int
+    group: int
+
+
+@dataclass
+class Cost:
+    """Of one variant, the best of its repeats."""
+
+    seconds: float = float("inf")
+    megabytes: float | None = None
+
+    def add(self, seconds: float, megabytes: float | None) -> None:
+        self.seconds = min(self.seconds, seconds)
+        if megabytes is not None:
+            self.megabytes = max(megabytes, self.megabytes or 0.0)
+
+
+VARIANTS = ("tree", "dense", "turns", "padded", "stitched")
+EXACT = VARIANTS[:4]
+
+
+def build_variants(
+    model: PreTrainedModel, group: Sequence[Trajectory], dense_tokens: int
+) -> dict[str, Callable[[], Tensor]]:
+    """Each computes the log-probs (M,) of all sampled tokens of the group."""
+
+    def turns() -> Tensor:
+        return torch.cat([x for turns in completion_logprobs(model, group, packed=False) for x in turns])
+
+    variants = {
+        "tree": lambda: flat_logprobs(model, pack(group), temperature=1.0),
+        "turns": turns,
+        "padded": lambda: padded_logprobs(model, group),
+    }
+    if len(pack(group)) <= dense_tokens:
+        variants["dense"] = lambda: flat_logprobs(model, pack(group), temperature=1.0, backend="dense")
+    if max(len(stitch(t).input_ids) for t in group) <= dense_tokens:
+        variants["stitched"] = lambda: torch.cat([stitched_logprobs(model, t) for t in group])
+    return variants
 
 
 def measure(
     variants: dict[str, Callable[[], Tensor]], model: nn.Module, repeats: int, clock: Callable[[], float]
-) -> tuple[dict[str, float], float]:
-    """Best seconds a variant, alternately; and the largest difference between their log-probs."""
-    best, found = dict.fromkeys(variants, float("inf")), {}
+) -> tuple[dict[str, Cost], float]:
+    """Costs of the variants, run alternately; and the largest difference between log-probs that should be equal."""
+    costs: dict[str, Cost] = {name: Cost() for name in variants}
+    found: dict[str, Tensor] = {}
     for _ in range(repeats):
         for name, variant in variants.items():
-            model.zero_grad()
+            model.zero_grad(set_to_none=True)
+            before = _reset_peak()
             start = clock()
-            found[name] = variant()
-            found[name].sum().backward()
-            best[name] = min(best[name], clock() - start)
-    values = torch.stack([x.detach() for x in found.values()])
-    return best, float((values - values[0]).abs().max())
+            logprobs = variant()
+            logprobs.sum().backward()
+            seconds = clock() - start
+            costs[name].add(seconds, before and (_memory("VmHWM") - before) / 1024)
+            found[name] = logprobs.detach()
+            del logprobs
+    values = torch.stack([found[name] for name in EXACT if name in found])
+    return costs, float((values - values[0]).abs().max())
 
 
-def run_case(model: PreTrainedModel, prompt: int, turns: int, args: argparse.Namespace) -> str:
+def _reset_peak() -> int | None:
+    """Forget the largest resident memory so far; the present one in KiB, None where Linux does not tell."""
+    gc.collect()
+    try:
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return None
+    return _memory("VmRSS")
+
+
+def _memory(name: str) -> int:
+    """A line of /proc/self/status, in KiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def run_case(model: PreTrainedModel, case: Case, args: argparse.Namespace) -> list[str]:
+    """One row of the table."""
     rng = random.Random(0)
-    ids = tuple(rng.randrange(VOCABULARY) for _ in range(prompt))
-    group = [build_trajectory(rng, ids, turns, args.part) for _ in range(args.group)]
-    variants = {
-        "tree": lambda: flat(completion_logprobs(model, group)),
-        "turns": lambda: flat(completion_logprobs(model, group, packed=False)),
-        "padded": lambda: padded_logprobs(model, group),
-    }
+    ids = tuple(rng.randrange(VOCABULARY) for _ in range(case.prompt))
+    group = [build_trajectory(rng, ids, case.turns, args.part) for _ in range(case.group)]
     clock = time.process_time if args.cpu_time else time.perf_counter
-    seconds, difference = measure(variants, model, args.repeats, clock)
+    costs, difference = measure(build_variants(model, group, args.dense_tokens), model, args.repeats, clock)
     unpacked, packed = sum(turn.num_tokens for t in group for turn in t.turns), len(pack(group))
-    return (
-        f"| {prompt} | {turns} | {unpacked:,} | {packed:,} | {unpacked / packed:.2f} | {seconds['tree']:.2f} "
-        f"| {seconds['turns']:.2f} | {seconds['padded']:.2f} | {seconds['turns'] / seconds['tree']:.2f} "
-        f"| {seconds['padded'] / seconds['tree']:.2f} | {difference:.0e} |"
-    )
+    shown = [costs.get(name) for name in VARIANTS]
+    return [
+        *(str(n) for n in (case.prompt, case.turns, case.group)),
+        *(f"{n:,}" for n in (unpacked, packed)),
+        f"{unpacked / packed:.2f}",
+        f"{costs['turns'].seconds / costs['tree'].seconds:.2f}",
+        f"{costs['padded'].seconds / costs['tree'].seconds:.2f}",
+        *("-" if cost is None else f"{cost.seconds:.2f}" for cost in shown),
+        *("-" if cost is None or cost.megabytes is None else f"{cost.megabytes:,.0f}" for cost in shown),
+        f"{difference:.0e}",
+    ]
 
 
-def hardware() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    name = next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
-    )
-    return f"{name}, {torch.get_num_threads()} threads, torch {torch.__version__}, Python {platform.python_version()}"
-
-
-def commit() -> str:
-    command = ["git", "describe", "--always", "--dirty"]
-    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
+def cases(args: argparse.Namespace) -> Iterator[Case]:
+    """Each of the three varied alone, no case twice."""
+    varied = [Case(300, n, 1) for n in args.turns]
+    varied += [Case(n, 8, 1) for n in args.prompt]
+    varied += [Case(300, 8, n) for n in args.group]
+    yield from dict.fromkeys(varied)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Token tree against per-turn training on the same tokens.")
-    parser.add_argument("--turns", type=int, nargs="+", default=[2, 4, 8, 16])
-    parser.add_argument("--prompt", type=int, nargs="+", default=[300, 700], help="tokens of the prompt")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="three small cases, once")
+    parser.add_argument("--turns", type=int, nargs="*", default=[2, 4, 8, 16, 32])
+    parser.add_argument("--prompt", type=int, nargs="*", default=[100, 300, 700, 2000], help="tokens of the prompt")
+    parser.add_argument("--group", type=int, nargs="*", default=[1, 4, 8, 16], help="attempts at the same prompt")
     parser.add_argument("--part", type=int, default=75, help="tokens of a completion, and of a result")
-    parser.add_argument("--group", type=int, default=1, help="attempts at the same prompt")
+    parser.add_argument("--dense-tokens", type=int, default=2500, help="longest sequence with a T x T mask")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--cpu-time", action="store_true", help="processor time, for a busy machine; with --threads 1")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     args = parser.parse_args()
+    if args.quick:
+        args.turns, args.prompt, args.group, args.repeats = [4, 8], [700], [2], 1
     torch.set_num_threads(args.threads)
     model = build_model()
-    run_case(model, 50, 2, args)  # loads kernels
+    run_case(model, Case(50, 2, 1), args)  # loads kernels
     unit = "processor seconds" if args.cpu_time else "seconds"
-    print(f"{hardware()}; commit {commit()}; group of {args.group}, best of {args.repeats}, {unit}\n")
-    print("| prompt | turns | tokens | in the tree | ratio | tree | per turn | padded | per turn / tree |", end="")
-    print(" padded / tree | largest difference |\n|" + "--:|" * 11)
-    for prompt in args.prompt:
-        for turns in args.turns:
-            print(run_case(model, prompt, turns, args), flush=True)
+    print(f"command: python {' '.join(sys.argv)}; commit {commit()}; {hardware()}; best of {args.repeats}, {unit}\n")
+    titles = ["prompt", "turns", "group", "tokens", "in the tree", "ratio", "turns / tree", "padded / tree"]
+    titles += [f"{name}, {what}" for what in ("s", "MB") for name in VARIANTS]
+    print(f"| {' | '.join([*titles, 'largest difference'])} |\n|" + "--:|" * (len(titles) + 1))
+    for case in cases(args):
+        print(f"| {' | '.join(run_case(model, case, args))} |", flush=True)
 
 
 if __name__ == "__main__":

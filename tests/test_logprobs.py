@@ -19,6 +19,14 @@ from mem1.training.logprobs import LOGITS_AT_ONCE, completion_logprobs, flat_log
 
 KINDS = ["qwen2", "llama", "qwen3"]
 Nested = list[list[Tensor]]
+LLAMA3_POSITIONS = {
+    "rope_type": "llama3",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
 
 
 def batch(seed: int = 0, policy: str = "constant") -> list[Trajectory]:
@@ -56,6 +64,34 @@ def test_packed_equals_one_turn_at_a_time_in_log_probs_and_gradients(kind: str, 
     torch.testing.assert_close(values(packed), values(alone), rtol=0, atol=tolerance)
     assert values(alone).std() > 0.5, "the model must not be uniform"
     assert_same(gradients(model, loss(packed)), gradients(model, loss(alone)), tolerance)
+
+
+SHAPES = {
+    "llama, tied, grouped queries": ("llama", {"tie_word_embeddings": True, "num_key_value_heads": 2}),
+    "llama, biases, scaled positions": ("llama", {"attention_bias": True, "rope_parameters": LLAMA3_POSITIONS}),
+    "qwen2, untied, grouped queries": ("qwen2", {"tie_word_embeddings": False, "num_key_value_heads": 2}),
+    "qwen2, all queries on one key": ("qwen2", {"num_key_value_heads": 1}),
+    "qwen3, tied": ("qwen3", {"tie_word_embeddings": True}),
+    "qwen3, untied": ("qwen3", {"tie_word_embeddings": False}),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_heads_tied_and_untied_and_grouped_queries_are_exact_too(shape: str):
+    kind, overrides = SHAPES[shape]
+    model, trajectories = tiny_model(kind, **overrides), batch()
+    packed, alone = completion_logprobs(model, trajectories), completion_logprobs(model, trajectories, packed=False)
+    torch.testing.assert_close(values(packed), values(alone), rtol=0, atol=1e-10)
+    assert_same(gradients(model, loss(packed)), gradients(model, loss(alone)), 1e-10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bf16_model_is_packed_as_exactly_as_bf16_allows(kind: str):
+    model, trajectories = tiny_model(kind, dtype=torch.bfloat16, initializer_range=0.1), batch()
+    packed, alone = (values(completion_logprobs(model, trajectories, packed=p)) for p in (True, False))
+    exact = values(completion_logprobs(model.double(), trajectories, packed=False))
+    assert packed.dtype == torch.float32
+    assert (packed - exact).abs().max() < 2 * (alone - exact).abs().max() < 0.2
 
 
 @pytest.mark.parametrize("kind", KINDS)

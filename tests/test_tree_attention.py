@@ -17,11 +17,19 @@ from transformers import (
     GPT2LMHeadModel,
     GptOssConfig,
     GptOssForCausalLM,
+    JambaConfig,
+    JambaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
     PreTrainedModel,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
 )
 
 from mem1.errors import UserError
@@ -213,6 +221,14 @@ def _sliding_qwen2() -> PreTrainedModel:
     return tiny_model("qwen2", use_sliding_window=True, sliding_window=4, max_window_layers=1)
 
 
+def _next_config() -> Qwen3NextConfig:
+    linear = {"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8}
+    return Qwen3NextConfig(
+        **{**FEED, **linear, "linear_value_head_dim": 8, "num_experts": 2, "head_dim": 8},
+        layer_types=["linear_attention", "full_attention"],
+    )
+
+
 def _with_dropout_module() -> PreTrainedModel:
     model = tiny_model("llama")
     model.get_submodule("model.layers.1.mlp").add_module("adapter_dropout", nn.Dropout(0.05))
@@ -222,6 +238,16 @@ def _with_dropout_module() -> PreTrainedModel:
 REFUSED = {
     "sliding layers": (_sliding_qwen2, "sliding_attention"),
     "a sliding window": (lambda: MistralForCausalLM(MistralConfig(**FEED, sliding_window=4)), "sliding_window = 4"),
+    "state-space layers": (lambda: MambaForCausalLM(MambaConfig(**TINY)), r"state-space layers \(state_size = 16\)"),
+    "some state-space layers": (
+        lambda: JambaForCausalLM(JambaConfig(**FEED, use_mamba_kernels=False, num_experts=1)),
+        r"state-space layers \(mamba_d_state = 16\)",
+    ),
+    "linear attention": (lambda: Qwen3NextForCausalLM(_next_config()), "layers of type linear_attention"),
+    "many experts": (
+        lambda: Qwen3MoeForCausalLM(Qwen3MoeConfig(**FEED, num_experts=4, num_experts_per_tok=2)),
+        r"mixture of experts \(num_experts = 4\)",
+    ),
     "experts": (lambda: MixtralForCausalLM(MixtralConfig(**FEED)), "mixture of experts"),
     "attention dropout": (lambda: tiny_model("qwen3", attention_dropout=0.1), "attention_dropout = 0.1"),
     "a dropout module": (_with_dropout_module, r"layers\.1\.mlp\.adapter_dropout is a dropout of 0\.05"),

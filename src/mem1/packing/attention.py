@@ -6,8 +6,8 @@
         hidden = model.get_decoder()(tree.input_ids[None], position_ids=tree.position_ids[None],
                                      use_cache=False, tree_plan=plan).last_hidden_state
 
-Two back-ends behind one plan: "blocks" (the default, `packing/blocks.py`) and "dense", one product with a
-T x T mask, which is the reference in tests.
+Three back-ends behind one plan: "blocks" (the default, `packing/blocks.py`), "flex" (FlexAttention, for CUDA,
+`packing/flex.py`) and "dense", one product with a T x T mask, which is the reference in tests.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from mem1.packing.block_attention import Blocks
 from mem1.packing.blocks import plan_blocks
+from mem1.packing.flex import Flex, plan_flex
 from mem1.packing.tree import TokenTree, visible
 
 IMPLEMENTATION = "mem1_tree"
 """Name under which tree attention is registered in transformers."""
 
-Backend = Literal["blocks", "dense"]
+Backend = Literal["blocks", "dense", "flex"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,13 +49,15 @@ class Dense:
         return torch.einsum("hqk,khd->qhd", weights.to(v.dtype), v)
 
 
-Plan = Blocks | Dense
+Plan = Blocks | Dense | Flex
 
 
 def plan_attention(tree: TokenTree, *, backend: Backend = "blocks", device: torch.device | str = "cpu") -> Plan:
     """What attention needs to know of a tree, computed once and used by every layer."""
     if backend == "dense":
         return Dense(visible=visible(tree).to(device))
+    if backend == "flex":
+        return plan_flex(tree, device)
     chunks, rectangles = plan_blocks(tree)
     return Blocks(chunks=tuple(chunk.to(device) for chunk in chunks), rectangles=rectangles)
 

@@ -18,6 +18,7 @@ PACKABLE = ("qwen2", "llama", "qwen3")
 """Architectures (`config.model_type`) whose packed log-probs and gradients are tested."""
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+_STATES = ("state_size", "ssm_state_size", "mamba_d_state")
 _SOFTCAPS = ("final_logit_softcapping", "attn_logit_softcapping", "logit_scale", "logits_scaling")
 _LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 
@@ -43,6 +44,9 @@ def _config_reasons(config: Any) -> Iterator[str]:
     for name in _EXPERTS:
         if getattr(config, name, None):
             yield f"it is a mixture of experts ({name} = {getattr(config, name)}), whose routing may depend on the pack"
+    for name in _STATES:
+        if getattr(config, name, None):
+            yield f"it has state-space layers ({name} = {getattr(config, name)}), whose state runs on over all branches"
     for name, value in sorted(config.to_dict().items()):
         if name.endswith(("dropout", "_pdrop")) and isinstance(value, float | int) and value > 0:
             yield f"{name} = {value} drops at random; set it to 0"

@@ -21,14 +21,14 @@ of "c d" in the third context has other ancestors than the sampled one and is a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import chain, compress, count
-from operator import ne
+from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mem1.packing.trie import Segment, depth_first, insert
 from mem1.records import Trajectory
 
 
@@ -82,79 +82,18 @@ def pack(trajectories: Sequence[Trajectory]) -> TokenTree:
     ]
     if not paths:
         raise ValueError("nothing to pack: the trajectories have no turns")
-    root = _Segment(path=(), start=0, stop=0, parent=None)
-    last_segments = [_insert(root, path) for path, _ in paths]
-    segments = _depth_first(root)
+    root = Segment(path=(), start=0, stop=0, parent=None)
+    last_segments = [insert(root, path)[0] for path, _ in paths]
+    segments = depth_first(root)
     targets = [_nodes(last, start, len(path)) for last, (path, start) in zip(last_segments, paths, strict=True)]
     counts = tuple(tuple(len(turn.completion_ids) for turn in t.turns) for t in trajectories)
     return _lay_out(segments, np.concatenate(targets), counts)
 
 
-@dataclass(slots=True, eq=False)
-class _Segment:
-    """An unbranched run of tokens: `path[start:stop]`, preceded by the segments of `path[:start]`."""
-
-    path: tuple[int, ...]
-    start: int
-    stop: int
-    parent: _Segment | None
-    children: dict[int, _Segment] = field(default_factory=dict)
-    """By first token, in the order in which they were first seen."""
-    index: int = 0
-    """Node of its first token."""
-
-
-def _insert(root: _Segment, path: tuple[int, ...]) -> _Segment:
-    """Add `path`; the segment returned, or one before it, holds the path's last token."""
-    segment = root
-    while segment.stop < len(path):
-        child = segment.children.get(path[segment.stop])
-        if child is None:
-            if segment is not root and not segment.children:
-                segment.path, segment.stop = path, len(path)
-                return segment
-            child = _Segment(path=path, start=segment.stop, stop=len(path), parent=segment)
-            segment.children[path[segment.stop]] = child
-            return child
-        shared = _common_prefix(child.path, path, child.start, min(child.stop, len(path)))
-        if shared == len(path):
-            return child
-        segment = child if shared == child.stop else _split(child, shared)
-    return segment
-
-
-def _common_prefix(a: tuple[int, ...], b: tuple[int, ...], start: int, stop: int) -> int:
-    """Where `a` and `b`, equal before `start`, first differ; `stop` if nowhere before it."""
-    left, right = a[start:stop], b[start:stop]
-    return stop if left == right else start + next(compress(count(), map(ne, left, right)))
-
-
-def _split(child: _Segment, depth: int) -> _Segment:
-    """Cut a segment in two at `depth` and return the upper part; the lower one stays the same object."""
-    assert child.parent is not None
-    upper = _Segment(path=child.path, start=child.start, stop=depth, parent=child.parent)
-    child.parent.children[child.path[child.start]] = upper
-    upper.children[child.path[depth]] = child
-    child.start, child.parent = depth, upper
-    return upper
-
-
-def _depth_first(root: _Segment) -> list[_Segment]:
-    """The segments in layout order, numbered: `index` is set on each."""
-    segments: list[_Segment] = []
-    stack, index = list(reversed(root.children.values())), 0
-    while stack:
-        segment = stack.pop()
-        segment.index, index = index, index + segment.stop - segment.start
-        segments.append(segment)
-        stack.extend(reversed(segment.children.values()))
-    return segments
-
-
-def _nodes(last: _Segment, start: int, stop: int) -> np.ndarray:
+def _nodes(last: Segment, start: int, stop: int) -> np.ndarray:
     """Nodes of the positions [start, stop) of the path that runs through `last`."""
     nodes = np.empty(stop - start, dtype=np.int64)
-    segment: _Segment | None = last
+    segment: Segment | None = last
     while segment is not None and segment.stop > start:
         low, high = max(segment.start, start), min(segment.stop, stop)
         if low < high:
@@ -164,7 +103,7 @@ def _nodes(last: _Segment, start: int, stop: int) -> np.ndarray:
     return nodes
 
 
-def _lay_out(segments: list[_Segment], targets: np.ndarray, counts: tuple[tuple[int, ...], ...]) -> TokenTree:
+def _lay_out(segments: list[Segment], targets: np.ndarray, counts: tuple[tuple[int, ...], ...]) -> TokenTree:
     number = {id(segment): n for n, segment in enumerate(segments)}
     before = [number.get(id(segment.parent), -1) for segment in segments]
     starts = [segment.index for segment in segments]
