@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,18 @@ def test_the_clean_expert_works_with_appended_context_too():
     full = rollout(Expert(tags=PAPER), environment, context="full")(tasks, sampling=SAMPLING)
     assert exact(full) == 1.0
     assert all(c.startswith(b) for t in full for b, c in zip(contexts(t), contexts(t)[1:], strict=False))
+
+
+@pytest.mark.parametrize(("turns", "known"), [(2, 0), (3, 1), (4, 1), (5, 2)])
+def test_the_clean_expert_gives_the_answers_it_has_when_it_must(turns: int, known: int):
+    # two searches a question: at the last turn, a chain that is half way gives no answer
+    short = [replace(_task(t), turn_limit=turns) for t in attempts(Expert(tags=PAPER), 3, hops=(2,), count=5)]
+    environment = QAEnvironment({WORLD.name: BM25.build(WORLD.passages())}, top_k=2, style="bare")
+    for trajectory in rollout(Expert(tags=PAPER), environment)(short, sampling=SAMPLING):
+        assert trajectory.ended is Ended.ANSWERED
+        assert len(trajectory.turns) == turns
+        assert trajectory.turns[-1].forced
+        assert trajectory.em == (1,) * known + (0,) * (3 - known)
 
 
 def test_one_who_stops_answers_the_first_question_only():

@@ -343,6 +343,19 @@ def test_demonstrations_in_atlas_are_those_of_the_expert_with_the_recipes_contex
     assert {(t.context, t.ended, sum(t.em) / len(t.em)) for t in shown} == {("full", Ended.ANSWERED, 1.0)}
 
 
+def test_demonstrations_that_are_cut_short_show_the_forced_answer(config: TrainConfig):
+    sft = Sft(objectives=(4,), tasks=10, cut_short=0.5)
+    update = {"tasks": SMALL, "sft": sft, "model": ModelConfig(new=TinyModel(hidden_size=32, layers=2))}
+    atlas = config.model_copy(update=update)
+    source = SMALL.source("train", PAPER)
+    shown = demonstrate(atlas, make_rollout(atlas, make_policy(atlas, PAPER), source, PAPER), source, PAPER)
+    forced = [t for t in shown if t.turns[-1].forced]
+    assert {t.ended for t in shown} == {Ended.ANSWERED}
+    assert 2 <= len(forced) <= 8
+    assert any(sum(t.em) < 4 for t in forced)
+    assert all(sum(t.em) == 4 for t in shown if t not in forced)
+
+
 def test_the_run_folder_says_what_ran(config: TrainConfig, unbroken: Path):
     assert load_toml(unbroken / "config.toml", TrainConfig) == config
     resolved = json.loads((unbroken / "resolved.json").read_text())

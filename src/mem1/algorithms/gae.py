@@ -7,11 +7,13 @@ Source: generalised advantage estimation (arXiv 1506.02438), equation 16 as its 
 became of the context in between. Prompts, copied states and results are no steps. After the last token comes
 nothing: value and advantage are 0 there.
 
-    two turns of two tokens, reward 1 at the end, gamma 1, lam 0.5      (restarted at the reset, lam 1:
-    value      0.5   0.5  |  0.25   0.75                                 the first turn would learn from
-    delta      0     -0.25|  0.5    0.25                                 -0.5 -0.5, never of the reward)
-    advantage  0.03125  0.0625 | 0.625  0.25
-    return     0.53125  0.5625 | 0.875  1
+    two turns of two tokens, reward 1, gamma 1, lam 0.5
+    value       0.5      0.5     |  0.25   0.75
+    delta       0       -0.25    |  0.5    0.25
+    advantage   0.03125  0.0625  |  0.625  0.25
+    return      0.53125  0.5625  |  0.875  1
+
+Restarted at the reset, the first turn's advantages would be -0.25 -0.5: blame, although all went well.
 
 Use it with a critic (PPO). `lam` 1 and `gamma` 1 give the reward still to come less the value: no bias by the
 critic; a smaller `lam` trades variance for its bias.

@@ -3,11 +3,11 @@
     token level       c_k = min(pi_trainer(k) / pi_sampler(k), cap)
     sequence level    c_k = min(prod_{j in its sequence} pi_trainer(j) / pi_sampler(j), cap)
 
-Source: Ionides 2008, "Truncated importance sampling", equation 6; between the two engines of one model, Yao et al. 2025,
-"Your efficient RL framework secretly brings you off-policy RL training". Both log-probabilities are of the policy
-from *before* the update: the trainer's and the sampler's. Only the sequence level is unbiased (before the cap);
-over many tokens its product runs to the cap or to nothing. The token level leaves out how the tokens before were
-reached, and is the usual choice. Use it where kernels, precision or stale weights set the sampler apart.
+Source: Ionides 2008, "Truncated importance sampling"; between the two engines of one model, Yao et al. 2025, "Your
+efficient RL framework secretly brings you off-policy RL training". Both log-probabilities are of the policy from
+*before* the update: the trainer's and the sampler's. Only the sequence level is unbiased (before the cap); over many
+tokens its product runs to the cap or to nothing. The token level leaves out how the tokens before were reached, and
+is the usual choice. Use it where kernels, precision or stale weights set the sampler apart.
 """
 
 from __future__ import annotations

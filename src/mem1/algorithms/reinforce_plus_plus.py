@@ -5,10 +5,10 @@
 Source: REINFORCE++ (arXiv 2501.03262), and its variant with a baseline. One scale for all tasks: unlike GRPO's, a
 group whose rewards hardly differ is not blown up; without the group baseline, one attempt a task is enough.
 
-How we differ: the original takes mean and standard deviation over the *tokens* of the batch, so that a long attempt
-shifts everybody's advantage by more than a short one. Ours are over its *trajectories* (std divided by their
-number): what a trajectory counts for must not depend on how many contexts or tokens it had. The two agree where
-all have as many tokens. The original's KL term per token belongs in the reward or the loss, not here.
+How we differ: the authors' code (OpenRLHF) takes mean and standard deviation over the *tokens* of the batch, so that
+a long attempt shifts everybody's advantage by more than a short one. Ours are over its *trajectories* (std divided
+by their number): what a trajectory counts for must not depend on how many contexts or tokens it had. The two agree
+where all have as many tokens. The original's KL term per token belongs in the reward or the loss, not here.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     rewards (0, 1, 0.5, 1), threshold 0.5   ->  (1, 2, 3);   best 2  ->  (1, 3)
 
-Source: RFT (arXiv 2308.01825), section 3.3, keeps what is right; RAFT (arXiv 2304.06767) the best of each task. The kept
-attempts go through the negative log-likelihood (likelihood.py). `best` keeps easy tasks, whose attempts
-all succeed, from crowding out the hard ones.
+Source: RFT (arXiv 2308.01825) keeps what is right; RAFT (arXiv 2304.06767) the best of each task. The kept attempts
+go through the negative log-likelihood (likelihood.py). `best` keeps easy tasks, whose attempts all succeed, from
+crowding out the hard ones.
 """
 
 from __future__ import annotations

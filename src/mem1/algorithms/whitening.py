@@ -2,9 +2,9 @@
 
     (A_k - mean(A)) / sqrt(var(A) + eps)          (1, 3)  ->  (-1, 1);   without shift  ->  (1, 3)
 
-Source: common practice of PPO (Huang et al. 2022, "The 37 implementation details of PPO", detail 7). Use it with
-GAE, whose advantages are a token's own; mean and variance (divided by M) are then over the sampled tokens. Not for
-the group family: there the statistics are over trajectories.
+Source: common practice of PPO (Huang et al. 2022, "The 37 implementation details of PPO", detail 7, which whitens each
+mini-batch; here the whole rollout). Use it with GAE, whose advantages are a token's own: mean and variance (divided
+by M) are over the sampled tokens. Not for the group family: there the statistics are over trajectories.
 """
 
 from __future__ import annotations

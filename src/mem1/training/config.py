@@ -33,6 +33,8 @@ class Sft(Config):
     """Demonstrated tasks for each number of objectives."""
     contexts: tuple[ContextName, ...] = ()
     """Context policies of the demonstrations, which take the tasks in turn; empty: the recipe's own."""
+    cut_short: float = Field(default=0.0, ge=0, le=1)
+    """Share of the demonstrations whose turn limit is too low, so that they show the forced answer."""
     laziness: Laziness = Laziness()
     """Habits of Atlas's expert; of no effect on real questions, where the expert searches the question itself."""
     tokens: int = Field(default=8192, ge=64)

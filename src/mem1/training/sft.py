@@ -139,6 +139,8 @@ def demonstrate(config: TrainConfig, rollout: Rollout, source: TaskSource, tags:
         for number, objectives in enumerate(config.sft.objectives)
         for task in source.tasks(objectives=objectives, count=config.sft.tasks, seed=config.seed + 17 + number)
     ]
+    rng = random.Random(f"{config.seed}/cut_short")
+    tasks = [_cut_short(task, rng) if rng.random() < config.sft.cut_short else task for task in tasks]
     engine = ScriptedEngine(rollout.codec, _expert(config, tasks, tags))
     contexts = [context_policy(name) for name in config.sft.contexts] or [rollout.context]
     demonstrations: list[Trajectory] = []
@@ -152,6 +154,12 @@ def demonstrate(config: TrainConfig, rollout: Rollout, source: TaskSource, tags:
             f"({first.detail}); raise budget.completion_extra or budget.context"
         )
     return demonstrations
+
+
+def _cut_short(task: Task, rng: random.Random) -> Task:
+    """The task with 2 turns up to about one a search, where 3N + 3 are usual."""
+    enough = task.objectives + task.objectives // 2
+    return replace(task, turn_limit=min(task.turn_limit, rng.randint(2, max(2, enough))))
 
 
 def _expert(config: TrainConfig, tasks: Sequence[Task], tags: Tags) -> Callable[[str], str]:

@@ -77,13 +77,14 @@ class Expert:
         known, label, work = self._memory(context)
         found = self._found(context, work)
         note = f"{work.start} 's {work.relations[0]} is {found or UNKNOWN} . "
-        if found is not None and len(work.relations) > 1:
+        last = _LAST_TURN.search(self._result(context)) is not None
+        if found is not None and len(work.relations) > 1 and not last:
             return self._search(note, known, label, _Chain(found, work.relations[1:]))
-        if found is not None:
+        if found is not None and len(work.relations) == 1:
             known = self._remember(known, label, found, rng, lazy)
         following = label + 1
         stops = len(asked) > 1 and rng.random() < lazy.stop
-        if following not in asked or stops or _LAST_TURN.search(self._result(context)):
+        if following not in asked or stops or last:
             return self._answer(note, known, forced=context.rstrip().endswith(f"<{self._tag('answer')}>"))
         return self._search(note, known, following, self._begin(asked[following], rng, lazy))
 

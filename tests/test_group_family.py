@@ -1,0 +1,144 @@
+"""One number a trajectory: the group family beside GRPO, the overlong penalty, and what rejection sampling keeps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mem1.algorithms.dr_grpo import centred_advantages
+from mem1.algorithms.grpo import EPSILON, group_advantages
+from mem1.algorithms.overlong import overlong_penalty
+from mem1.algorithms.reinforce import reinforce_advantages
+from mem1.algorithms.reinforce_plus_plus import global_advantages
+from mem1.algorithms.rejection import accepted
+from mem1.algorithms.rloo import leave_one_out_advantages
+
+REWARDS = st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0]), min_size=2, max_size=16)
+Family = Callable[[Sequence[float]], tuple[float, ...]]
+FAMILY: list[Family] = [centred_advantages, leave_one_out_advantages]
+
+
+def test_dr_grpo_does_not_divide_by_the_spread():
+    assert centred_advantages([1.0, 0.0, 0.0, 1.0]) == (0.5, -0.5, -0.5, 0.5)
+    assert centred_advantages([4, 0, 0, 0]) == (3, -1, -1, -1)
+
+
+def test_rloo_leaves_the_attempt_itself_out_of_its_baseline():
+    assert leave_one_out_advantages([1.0, 0.0, 0.0]) == (1.0, -0.5, -0.5)
+    assert leave_one_out_advantages([4, 1]) == (3, -3)
+
+
+@given(REWARDS)
+def test_rloo_is_dr_grpo_times_g_over_g_less_1(rewards: list[float]):
+    scale = len(rewards) / (len(rewards) - 1)
+    expected = [scale * a for a in centred_advantages(rewards)]
+    assert leave_one_out_advantages(rewards) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("family", FAMILY)
+@given(rewards=REWARDS)
+def test_advantages_add_up_to_nothing_and_keep_the_order(family: Family, rewards: list[float]):
+    advantages = family(rewards)
+    assert math.fsum(advantages) == pytest.approx(0.0, abs=1e-9)
+    assert [a for _, a in sorted(zip(rewards, advantages, strict=True))] == sorted(advantages)
+
+
+@pytest.mark.parametrize("family", FAMILY)
+@pytest.mark.parametrize("reward", [0.0, 1.0, 0.1, 1 / 3])
+def test_equal_rewards_teach_nothing_at_all(family: Family, reward: float):
+    assert family([reward] * 7) == (0.0,) * 7
+
+
+@pytest.mark.parametrize("family", FAMILY)
+@pytest.mark.parametrize("rewards", [[], [1.0]])
+def test_one_attempt_has_nothing_to_be_compared_with(family: Family, rewards: list[float]):
+    with pytest.raises(ValueError, match="at least 2 attempts"):
+        family(rewards)
+
+
+def test_reinforce_takes_single_attempts():
+    assert reinforce_advantages([1.0]) == (1.0,)
+    assert reinforce_advantages([1.0, 0.25], baseline=0.5) == (0.5, -0.25)
+    assert reinforce_advantages([]) == ()
+
+
+def test_reinforce_plus_plus_has_one_scale_for_all_tasks():
+    # rewards 0 2 | 2 4: mean 2, variance (4 + 0 + 0 + 4) / 4 = 2
+    expected = [-2, 0, 0, 2]
+    first, second = global_advantages([[0, 2], [2, 4]], group_baseline=False)
+    assert [*first, *second] == pytest.approx([x / (2**0.5 + EPSILON) for x in expected])
+
+
+def test_with_a_group_baseline_a_task_is_compared_with_itself_and_scaled_with_all():
+    # rewards 0 2 | 10 16: less the mean of the group -1 1 | -3 3, variance (1 + 1 + 9 + 9) / 4 = 5
+    first, second = global_advantages([[0, 2], [10, 16]], group_baseline=True)
+    assert [*first, *second] == pytest.approx([x / (5**0.5 + EPSILON) for x in (-1, 1, -3, 3)])
+
+
+def test_groups_may_be_of_any_size_and_without_baseline_of_one():
+    assert [len(group) for group in global_advantages([[0], [1, 1], [2]], group_baseline=False)] == [1, 2, 1]
+
+
+@pytest.mark.parametrize("baseline", [False, True])
+def test_a_batch_in_which_nothing_differs_teaches_nothing(baseline: bool):
+    assert global_advantages([[0.1] * 3, [0.1] * 2], group_baseline=baseline) == [(0.0,) * 3, (0.0,) * 2]
+
+
+@given(st.lists(REWARDS, min_size=1, max_size=4), st.booleans())
+def test_the_batch_has_mean_0_and_the_order_of_groups_does_not_matter(groups: list[list[float]], baseline: bool):
+    advantages = global_advantages(groups, group_baseline=baseline)
+    assert math.fsum(a for group in advantages for a in group) == pytest.approx(0, abs=1e-8)
+    backwards = global_advantages(groups[::-1], group_baseline=baseline)
+    for one, other in zip(advantages, backwards[::-1], strict=True):
+        assert one == pytest.approx(other)
+
+
+@given(REWARDS)
+def test_one_group_alone_is_grpo(rewards: list[float]):
+    for baseline in (False, True):
+        (advantages,) = global_advantages([rewards], group_baseline=baseline)
+        assert advantages == pytest.approx(group_advantages(rewards), abs=1e-9)
+
+
+@pytest.mark.parametrize(("groups", "baseline"), [([[1.0]], False), ([[1.0], [0.0]], True), ([], False)])
+def test_reinforce_plus_plus_needs_two_attempts_to_compare(groups: list[list[float]], baseline: bool):
+    with pytest.raises(ValueError, match="at least 2 attempts"):
+        global_advantages(groups, group_baseline=baseline)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "penalty"), [(0, 0.0), (80, 0.0), (81, -0.05), (90, -0.5), (100, -1.0), (101, -1.0), (10**6, -1.0)]
+)
+def test_the_penalty_grows_through_the_buffer(tokens: int, penalty: float):
+    assert overlong_penalty(tokens, limit=100, buffer=20) == pytest.approx(penalty)
+
+
+def test_without_a_buffer_the_penalty_is_a_step():
+    assert [overlong_penalty(tokens, limit=9, buffer=0) for tokens in (8, 9, 10)] == [0.0, 0.0, -1.0]
+
+
+@pytest.mark.parametrize("buffer", [-1, 11])
+def test_a_buffer_outside_the_limit_is_refused(buffer: int):
+    with pytest.raises(ValueError, match="between 0 and the limit of 10 tokens"):
+        overlong_penalty(5, limit=10, buffer=buffer)
+
+
+def test_what_reaches_the_threshold_is_kept_in_order():
+    assert accepted([0.0, 1.0, 0.5, 1.0], threshold=0.5) == (1, 2, 3)
+    assert accepted([0.0, 1.0, 0.5, 1.0], threshold=1.5) == ()
+    assert accepted([], threshold=0.0) == ()
+
+
+def test_the_best_are_kept_and_the_earlier_of_equal_ones():
+    assert accepted([0.5, 1.0, 0.5, 2.0], threshold=0.0, best=2) == (1, 3)
+    assert accepted([0.5, 1.0, 0.5, 2.0], threshold=0.0, best=3) == (0, 1, 3)
+    assert accepted([0.5, 1.0], threshold=1.0, best=2) == (1,)
+
+
+def test_to_keep_none_is_refused():
+    with pytest.raises(ValueError, match="best must be at least 1"):
+        accepted([1.0], threshold=0.0, best=0)
