@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
-from itertools import chain, pairwise
+from itertools import chain, compress, pairwise
 from typing import Any
 
 import pytest
@@ -29,7 +29,7 @@ from mem1.engines.codec import Codec
 from mem1.packing import TokenTree, visible
 from mem1.packing.attention import Dense
 from mem1.protocol import PAPER
-from mem1.records import Ended, Trajectory, Turn
+from mem1.records import Ended, Group, Trajectory, Turn
 from mem1.scoring import Scores, exact_match
 from mem1.training.lessons import Lesson
 from mem1.training.tokenizers import bpe_tokenizer
@@ -111,6 +111,13 @@ def statistics_over_rows(right: Broken, config: Any, groups: Any, before: Any, r
         ]
         for row, of in zip(lessons, map(of_rows, groups, rewards), strict=True)
     ]
+
+
+def answered_only(right: Broken, config: Any, groups: Sequence[Group], *columns: Any) -> Any:
+    """Attempts that failed are dropped before the group is compared."""
+    answered = [[t.ended is Ended.ANSWERED for t in g.trajectories] for g in groups]
+    kept = [Group(trajectories=tuple(compress(g.trajectories, a))) for g, a in zip(groups, answered, strict=True)]
+    return right(config, kept, *([list(compress(*pair)) for pair in zip(c, answered, strict=True)] for c in columns))
 
 
 def restarted(right: Broken, config: Any, trajectories: Any, rewards_S: Any, *rest: Any, stretches: Any) -> Any:
@@ -325,6 +332,13 @@ MUTANTS = (
         CUT_CHECK,
     ),
     _mutant("weight by number of contexts", "verl #7580", "training.lessons:spread", times_contexts, CUT_CHECK),
+    _mutant(
+        "failed attempts left out of the group",
+        "-",
+        "training.lessons:_of_the_group_family",
+        answered_only,
+        "any ending",
+    ),
     _mutant("padding in the denominator", "-", "training.updates:step_denominator", padded_denominator, CUT_CHECK),
     _mutant("GAE restarted at each reset", "-", "training.lessons:token_advantages", restarted, CUT_CHECK_PPO),
     _mutant("reward paid in each context", "-", "training.lessons:token_advantages", paid_at_each_reset, CUT_CHECK_PPO),

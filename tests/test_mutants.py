@@ -95,15 +95,14 @@ def trained_once() -> None:
 
 
 def scored_groups(model: PreTrainedModel, turns: int = 3) -> list[Group]:
-    """Two groups of two attempts, their log-probs this model's own; one attempt of each is right."""
+    """Two groups of three attempts, their log-probs this model's own; one attempt of each is right."""
     rng = random.Random(1)
     groups = []
     for _ in range(2):
-        attempts = random_group(rng, 2, turns=turns, longest=8, prompt=8)
+        attempts = random_group(rng, 3, turns=turns, longest=8, prompt=8)
         values = completion_logprobs(model, attempts)
-        groups.append(
-            Group(trajectories=tuple(_scored(t, v, r) for t, v, r in zip(attempts, values, (1.0, 0.0), strict=True)))
-        )
+        scored = map(_scored, attempts, values, (1.0, 0.0, 0.0))
+        groups.append(Group(trajectories=tuple(scored)))
     return groups
 
 
@@ -147,8 +146,15 @@ def gradient(groups: Sequence[Group], config: Rl) -> list[Tensor]:
     return [p.grad for module in modules for p in module.parameters() if p.grad is not None]
 
 
-def settings(algorithm: Algorithm, **more: int) -> Rl:
-    return Rl(phases=(Phase(steps=1),), groups=2, attempts=2, algorithm=algorithm, **more)
+def settings(algorithm: Algorithm, *, minibatches: int = 1, pack_tokens: int = 8192) -> Rl:
+    return Rl(
+        phases=(Phase(steps=1),),
+        groups=2,
+        attempts=3,
+        algorithm=algorithm,
+        minibatches=minibatches,
+        pack_tokens=pack_tokens,
+    )
 
 
 def cut_into_more_contexts(algorithm: Algorithm) -> None:
@@ -162,13 +168,23 @@ def cut_into_more_contexts(algorithm: Algorithm) -> None:
     assert relative_difference(gradient(more, config), gradient(groups, config)) < LIMIT
 
 
+def whatever_the_ending() -> None:
+    """A wrong attempt counts the same, whether it answered or failed."""
+    groups = scored_groups(small_model())
+    failed = [
+        Group(trajectories=(*g.trajectories[:-1], replace(g.trajectories[-1], ended=Ended.BAD_TAGS))) for g in groups
+    ]
+    config = settings(Grpo())
+    assert relative_difference(gradient(failed, config), gradient(groups, config)) < LIMIT
+
+
 def micro_batched() -> None:
     """Each group in a pass of its own gives the gradient of both in one."""
     groups = scored_groups(small_model())
     tokens = [sum(turn.num_tokens for t in g.trajectories for turn in t.turns) for g in groups]
     assert min(tokens) > 64
     parts = gradient(groups, settings(Grpo(), pack_tokens=64))
-    assert relative_difference(parts, gradient(groups, settings(Grpo(), pack_tokens=8192))) < LIMIT
+    assert relative_difference(parts, gradient(groups, settings(Grpo()))) < LIMIT
 
 
 def optimiser_steps() -> None:
@@ -271,6 +287,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "tokens trained exactly once": trained_once,
     "more contexts, grpo": partial(cut_into_more_contexts, Grpo()),
     "more contexts, ppo": partial(cut_into_more_contexts, Ppo(gamma=0.99, lam=0.9)),
+    "any ending": whatever_the_ending,
     "micro-batches": micro_batched,
     "optimiser steps": optimiser_steps,
     "recorded as sampled": recorded_as_sampled,
