@@ -111,7 +111,11 @@ def test_an_unknown_key_lists_the_right_ones(terminal: Terminal, recipe: Path, t
     ("override", "message"),
     [
         ("rl.groups=many", "rl.groups (from the command line): input should be a valid integer"),
-        ("rl.attempts=1", "rl.attempts (from the command line): input should be greater than or equal to 2, got 1"),
+        ("rl.attempts=0", "rl.attempts (from the command line): input should be greater than or equal to 1, got 0"),
+        (
+            "rl.attempts=1",
+            "rl (from the command line): grpo compares the attempts at a task; set attempts to 2 or more",
+        ),
         (
             "context=constnat",
             "context (from the command line): unknown context policy 'constnat'; known: constant, full",
