@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from machine import commit, hardware
 
 from mem1.configuration import load_toml
 from mem1.evaluation.intervals import bootstrap_interval
@@ -168,15 +167,6 @@ def _em(one: Mapping[str, Any], objectives: int) -> list[float]:
 def _cell(values: Sequence[float]) -> str:
     low, high = bootstrap_interval(values)
     return f"{statistics.mean(values):.3f} [{low:.3f}, {high:.3f}]"
-
-
-def commit() -> str:
-    asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    return asked.stdout.strip() or "unknown"
-
-
-def hardware() -> str:
-    return f"{platform.machine()}, {os.cpu_count()} cores"
 
 
 if __name__ == "__main__":

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from machine import commit, hardware
 
 Rows = dict[tuple[str, int], dict[str, Any]]
 """(policy, objectives) -> row."""
@@ -29,7 +29,7 @@ def main() -> None:
     arguments.add_argument("--full-context", action="store_true")
     given = arguments.parse_args()
     results = [result(seed, given.out, given.full_context) for seed in given.seeds]
-    print(f"command: python {' '.join(sys.argv)}; commit {commit()}; {platform.machine()}, {os.cpu_count()} cores\n")
+    print(f"command: python {' '.join(sys.argv)}; commit {commit()}; {hardware()}\n")
     print_gains(results, given.seeds)
     print_peaks(results)
 
@@ -69,11 +69,6 @@ def print_peaks(results: list[Rows]) -> None:
     ):
         ratios = [rows["trained", 16][key] / rows["trained", 2][key] for rows in results]
         print(f"| {title} | " + " | ".join(f"{r:.2f}" for r in ratios) + " |")
-
-
-def commit() -> str:
-    asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    return asked.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
-import subprocess
 import time
-from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+from machine import commit, hardware
 
 from mem1.contexts import context_policy
 from mem1.engines.base import Sampling
@@ -46,10 +45,7 @@ def main() -> None:
         )
         for workers in (1, given.workers)
     }
-    print(
-        f"commit {commit()}; {platform.machine()}, {os.cpu_count()} cores; "
-        f"{given.model}, {size(policy):.2f} M parameters\n"
-    )
+    print(f"commit {commit()}; {hardware()}; {given.model}, {size(policy):.2f} M parameters\n")
     print(f"| N | tokens | one process over {given.workers}, time |\n|--:|--:|--:|")
     for objectives in given.objectives:
         tasks = [
@@ -75,13 +71,6 @@ def timed(rollout: Rollout, tasks: list[Task]) -> tuple[float, list[Trajectory]]
 
 def size(policy: Policy) -> float:
     return sum(p.numel() for p in policy.model.parameters()) / 1e6
-
-
-def commit() -> str:
-    here = Path(__file__).parent
-    return subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True
-    ).stdout.strip()
 
 
 if __name__ == "__main__":
