@@ -25,7 +25,7 @@ from mem1.training.networks import Networks
 from mem1.training.optimizers import Optimizers, adamw, together, warmup
 from mem1.training.policy import Policy
 from mem1.training.rl_config import Dapo, Ppo, Rejection, Rl
-from mem1.training.rl_metrics import Totals, about_attempts, about_lessons, mean_kl
+from mem1.training.rl_metrics import Totals, about_attempts, about_lessons
 from mem1.training.sft import Metrics
 from mem1.training.updates import accumulate
 
@@ -133,13 +133,14 @@ class RlStage:
         for number, part in enumerate(parts):
             self._optimiser_step(part, index, number, totals)
         lessons = [lesson for group in lessons_by_group for lesson in group]
+        known = about_lessons(lessons)
         return {
             **about_attempts([t for group in groups for t in group.trajectories]),
             "groups_with_variance": sum(map(has_variance, groups)) / len(groups),
             "learning_rate": self.config.learning_rate * self._scale(index),
             **totals.metrics(),
-            **about_lessons(lessons),
-            **self._metrics_of_the_algorithm(groups, lessons, totals),
+            **known,
+            **self._metrics_of_the_algorithm(groups, lessons, totals, known.get("kl")),
         }
 
     def _lessons(self, groups: Sequence[Group]) -> list[list[Lesson]]:
@@ -165,7 +166,7 @@ class RlStage:
             totals.critic_norms.append(self._critic.step(scale=scale, max_grad_norm=self.config.max_grad_norm))
 
     def _metrics_of_the_algorithm(
-        self, groups: Sequence[Group], lessons: Sequence[Lesson], totals: Totals
+        self, groups: Sequence[Group], lessons: Sequence[Lesson], totals: Totals, kl: float | None
     ) -> dict[str, float | None]:
         """What only some recipes have. Adapts the KL coefficient, which is logged as this step used it."""
         metrics: dict[str, float | None] = {}
@@ -173,7 +174,7 @@ class RlStage:
             metrics |= totals.critic_metrics()
         if self.networks.reference is not None:
             metrics["kl_coefficient"] = self.networks.kl_coefficient
-            self.networks.reference.adapt(mean_kl(lessons))
+            self.networks.reference.adapt(kl or 0.0)
         if isinstance(self.config.algorithm, Dapo):
             metrics["groups_drawn"] = float(len(groups))
         if isinstance(self.config.algorithm, Rejection):

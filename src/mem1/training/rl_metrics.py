@@ -37,7 +37,7 @@ def about_lessons(lessons: Sequence[Lesson]) -> dict[str, float | None]:
     metrics: dict[str, float | None] = {}
     tokens = sum(len(lesson.advantages_K) for lesson in lessons) or None
     if any(lesson.before.reference_K is not None for lesson in lessons):
-        metrics["kl"] = tokens and mean_kl(lessons)
+        metrics["kl"] = tokens and _mean_kl(lessons)
     if any(lesson.weights_K is not None for lesson in lessons):
         metrics["capped_share"] = tokens and sum(lesson.capped for lesson in lessons) / tokens
     if any(lesson.returns_K is not None for lesson in lessons):
@@ -47,11 +47,11 @@ def about_lessons(lessons: Sequence[Lesson]) -> dict[str, float | None]:
     return metrics
 
 
-def mean_kl(lessons: Sequence[Lesson]) -> float:
-    """KL from the reference in nats a sampled token, estimated by k3; 0.0 without tokens."""
+def _mean_kl(lessons: Sequence[Lesson]) -> float:
+    """KL from the reference in nats a sampled token, estimated by k3."""
     old_M = _joined([lesson.before.old_K for lesson in lessons])
     reference_M = _joined([lesson.before.reference_K for lesson in lessons])
-    return float(kl_estimate(old_M, reference_M, "k3").mean()) if len(old_M) else 0.0
+    return float(kl_estimate(old_M, reference_M, "k3").mean())
 
 
 def _joined(parts: Sequence[Tensor | None]) -> Tensor:
