@@ -26,7 +26,7 @@ from mem1.algorithms.gae import terminal_rewards
 from mem1.algorithms.grpo import group_advantages
 from mem1.contexts.base import Context
 from mem1.engines.codec import Codec
-from mem1.packing import TokenTree, visible
+from mem1.packing import Pack, TokenTree, visible
 from mem1.packing.attention import Dense
 from mem1.protocol import PAPER
 from mem1.records import Ended, Group, Trajectory, Turn
@@ -145,9 +145,11 @@ def padded_denominator(right: Broken, algorithm: Any, trajectories: Sequence[Tra
     return float(len(rows) * max(rows))
 
 
-def denominator_per_micro_batch(right: Broken, networks: Any, lessons: Sequence[Lesson], _: Any, *rest: Any) -> None:
-    tokens = float(sum(lesson.trajectory.num_completion_tokens for lesson in lessons))
-    right(networks, lessons, Denominators(policy=tokens, tokens=tokens), *rest)
+def denominator_per_micro_batch(
+    right: Broken, networks: Any, lessons: Sequence[Lesson], packed: Pack, _: Any, *rest: Any
+) -> None:
+    tokens = float(sum(piece.tokens[1] - piece.tokens[0] for piece in packed))
+    right(networks, lessons, packed, Denominators(policy=tokens, tokens=tokens), *rest)
 
 
 def a_step_for_each_turn(right: Broken, groups: Sequence[Sequence[Lesson]], **settings: Any) -> Iterator[Any]:

@@ -26,6 +26,7 @@ import mem1.training.scores as scores
 from mem1.contexts import context_policy, next_context
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.local import LocalEngine
+from mem1.packing import split_into_packs
 from mem1.protocol import PAPER
 from mem1.records import Ended, Group, Trajectory, Turn
 from mem1.rollout import Budget
@@ -179,10 +180,12 @@ def whatever_the_ending() -> None:
 
 
 def micro_batched() -> None:
-    """Each group in a pass of its own gives the gradient of both in one."""
+    """Many small packs give the gradient of one."""
     groups = scored_groups(small_model())
-    tokens = [sum(turn.num_tokens for t in g.trajectories for turn in t.turns) for g in groups]
-    assert min(tokens) > 64
+    trajectories = [t for g in groups for t in g.trajectories]
+    packs = split_into_packs(trajectories, max_tokens=64)
+    assert len(packs) > len(groups)
+    assert sum(map(len, packs)) > len(trajectories), "some trajectory is cut"
     parts = gradient(groups, settings(Grpo(), pack_tokens=64))
     assert relative_difference(parts, gradient(groups, settings(Grpo()))) < LIMIT
 

@@ -28,7 +28,7 @@ from mem1.packing import pack
 from mem1.records import Group, Trajectory, Turn
 from mem1.rollout import Rollout
 from mem1.training.advantages import token_advantages
-from mem1.training.batches import micro_batches, minibatches
+from mem1.training.batches import minibatches
 from mem1.training.checkpoint import load_checkpoint, save_checkpoint
 from mem1.training.config import TrainConfig
 from mem1.training.critic import Critic
@@ -283,11 +283,6 @@ def test_mini_batches_hold_every_attempt_once_an_epoch_and_do_not_count_turns():
         assert {len(list(chain(*part))) for part in (first, second)} == {2, 3}
     assert len({str(part) for part in parts[::2]}) > 1, "each epoch has an order of its own"
     assert parts == list(minibatches(attempts, count=2, epochs=3, seed="s"))
-
-
-def test_micro_batches_are_whole_groups_up_to_so_many_tokens():
-    small, large = trajectory(([1], [2])), trajectory(([1] * 5, [2] * 5))
-    assert micro_batches([[small], [small, small], [large], [small]], tokens=6) == [[0, 1], [2], [3]]
 
 
 def test_several_updates_a_rollout_count_up_the_staleness_and_recompute_the_old_policy():

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
+from torch import Tensor
+
 from mem1.packing.trie import Segment, insert
 from mem1.records import Span, Trajectory, Turn
 
@@ -29,8 +31,11 @@ class Piece:
     """Place of the trajectory in the list that was split."""
     turns: Span
     tokens: Span
-    """Its sampled tokens among those of the trajectory: cut whatever belongs to each token (old log-probs,
-    advantages) likewise."""
+    """Its sampled tokens among those of the trajectory."""
+
+    def cut(self, values_K: Tensor) -> Tensor:
+        """Its part of one value per sampled token of the trajectory."""
+        return values_K[slice(*self.tokens)]
 
     def of(self, trajectories: Sequence[Trajectory]) -> Trajectory:
         """The piece as a trajectory of its own, for `pack`."""
@@ -41,17 +46,24 @@ class Piece:
 Pack = list[Piece]
 
 
-def split_into_packs(trajectories: Sequence[Trajectory], *, max_tokens: int, balanced: bool = False) -> list[Pack]:
+def split_into_packs(
+    trajectories: Sequence[Trajectory], *, max_tokens: int, balanced: bool = False, whole: bool = False
+) -> list[Pack]:
     """Cut trajectories, in order, into packs whose trees have at most `max_tokens` tokens.
 
     Filling one pack after the other takes the fewest packs that keep the order. `balanced` then lowers the cap as
     far as that number allows, so that the largest pack is as small as it can be: for packs that run side by side,
-    on several ranks. Turns that continue one another and alone pass the cap get a pack for themselves. No turns, no
+    on several ranks. `whole` cuts between trajectories only: for a loss that is no sum over tokens. Turns that
+    continue one another (a trajectory, if `whole`) and alone pass the cap get a pack for themselves. No turns, no
     packs. Raises ValueError if `max_tokens` is not positive.
     """
     if max_tokens < 1:
         raise ValueError(f"max_tokens must be at least 1, not {max_tokens}")
-    pieces = [piece for number, t in enumerate(trajectories) for piece in _unbranched(number, t.turns)]
+    pieces = [
+        piece
+        for number, t in enumerate(trajectories)
+        for piece in _cut(number, t.turns, [0] if whole else _branches(t.turns))
+    ]
     packs = _fill(pieces, trajectories, max_tokens)
     if not balanced:
         return packs
@@ -95,12 +107,17 @@ def _append(pack: Pack, piece: Piece) -> None:
     pack.append(piece)
 
 
-def _unbranched(trajectory: int, turns: Sequence[Turn]) -> Iterator[Piece]:
-    """The turns of a trajectory, cut wherever a context does not continue the turn before it."""
-    starts = [n for n in range(len(turns)) if n == 0 or not _continues(turns[n - 1], turns[n])]
+def _cut(trajectory: int, turns: Sequence[Turn], starts: Sequence[int]) -> Iterator[Piece]:
+    """The turns of a trajectory, cut before each turn in `starts`, of which the first is 0."""
     lengths = [0, *accumulate(len(turn.completion_ids) for turn in turns)]
     for start, stop in pairwise([*starts, len(turns)]):
-        yield Piece(trajectory=trajectory, turns=(start, stop), tokens=(lengths[start], lengths[stop]))
+        if start < stop:
+            yield Piece(trajectory=trajectory, turns=(start, stop), tokens=(lengths[start], lengths[stop]))
+
+
+def _branches(turns: Sequence[Turn]) -> list[int]:
+    """The first turn, and each whose context does not continue the turn before it."""
+    return [n for n in range(max(1, len(turns))) if n == 0 or not _continues(turns[n - 1], turns[n])]
 
 
 def _continues(before: Turn, turn: Turn) -> bool:

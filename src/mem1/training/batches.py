@@ -1,4 +1,4 @@
-"""Which trajectories make one optimiser step, and which of them one forward pass.
+"""Which trajectories make one optimiser step.
 
     attempts of 2 groups   a a a | b b b        2 mini-batches   a . a | . b .     . a . | b . b
 
@@ -11,8 +11,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
-
-from mem1.records import Trajectory
 
 T = TypeVar("T")
 
@@ -29,17 +27,3 @@ def minibatches(groups: Sequence[Sequence[T]], *, count: int, epochs: int, seed:
             chosen = set(order[len(order) * part // count : len(order) * (part + 1) // count])
             parts = ([attempt for i, attempt in enumerate(group) if (g, i) in chosen] for g, group in enumerate(groups))
             yield [group for group in parts if group]
-
-
-def micro_batches(groups: Sequence[Sequence[Trajectory]], *, tokens: int) -> list[list[int]]:
-    """Which groups share a forward pass: `tokens` tokens at most unless one group alone has more."""
-    batches: list[list[int]] = []
-    size = 0
-    for number, group in enumerate(groups):
-        length = sum(turn.num_tokens for t in group for turn in t.turns)
-        if not batches or size + length > tokens:
-            batches.append([])
-            size = 0
-        batches[-1].append(number)
-        size += length
-    return batches

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from mem1.packing import Pack, split_into_packs
 from mem1.records import Trajectory
-from mem1.training.batches import micro_batches
 from mem1.training.critic import Critic
 from mem1.training.lessons import Before
 from mem1.training.reference import Reference
-from mem1.training.rl_config import Ppo, Rl
+from mem1.training.rl_config import Gspo, Ppo, Rl
 from mem1.training.scores import Scores, score, trunk_states
 
 
@@ -80,28 +80,37 @@ class Networks:
             states_MD = trunk_states(self.critic.trunk, trajectories, packed=self.config.packed)
         return self.critic.values(states_MD)
 
+    def packs(self, trajectories: Sequence[Trajectory]) -> list[Pack]:
+        """What each forward pass takes in; gspo's ratio of a sequence needs all its tokens at once."""
+        whole = isinstance(self.config.algorithm, Gspo)
+        return split_into_packs(trajectories, max_tokens=self.config.pack_tokens, whole=whole)
+
     @torch.no_grad()
     def before(self, groups: Sequence[Sequence[Trajectory]]) -> list[list[Before]]:
         """What they say before the first update on a rollout, per attempt; an attempt may have no tokens."""
-        flat: list[Before] = []
-        for batch in micro_batches(groups, tokens=self.config.pack_tokens):
-            flat += self._before([t for number in batch for t in groups[number]])
-        attempts = iter(flat)
+        trajectories = [t for group in groups for t in group]
+        packs = self.packs(trajectories)
+        parts = [self._before([piece.of(trajectories) for piece in packed]) for packed in packs] or [self._before([])]
+        counts = [t.num_completion_tokens for t in trajectories]
+        # Packs keep the order of the sampled tokens.
+        values = {name: torch.cat([part[name] for part in parts]).cpu().split(counts) for name in parts[0]}
+        attempts = (Before(**{name: some[i] for name, some in values.items()}) for i in range(len(counts)))
         return [[next(attempts) for _ in group] for group in groups]
 
-    def _before(self, trajectories: Sequence[Trajectory]) -> list[Before]:
+    def _before(self, trajectories: Sequence[Trajectory]) -> dict[str, Tensor]:
+        """The fields of `Before`, each for all sampled tokens in their order."""
         sampler_M = torch.tensor([p for t in trajectories for turn in t.turns for p in turn.logprobs])
         found = {"sampler_K": sampler_M, "old_K": sampler_M}
-        if len(sampler_M) and (self.recomputes or self.critic is not None):
+        if not len(sampler_M):
+            asked = {"values_K": self.critic, "reference_K": self.reference}
+            return found | {name: sampler_M for name, network in asked.items() if network is not None}
+        if self.recomputes or self.critic is not None:
             scores = self.scores(trajectories)
             found["old_K"] = scores.logprobs_M if self.recomputes else sampler_M
             if self.critic is not None:
                 found["values_K"] = self.values(trajectories, scores.states_MD)
-        if len(sampler_M) and self.reference is not None:
-            frozen = self.reference.model
+        if self.reference is not None:
             config = self.config
-            scores = score(frozen, trajectories, temperature=config.temperature, packed=config.packed)
-            found["reference_K"] = scores.logprobs_M
-        counts = [t.num_completion_tokens for t in trajectories]
-        parts = {name: values_M.cpu().split(counts) for name, values_M in found.items()}
-        return [Before(**{name: values[i] for name, values in parts.items()}) for i in range(len(counts))]
+            frozen = score(self.reference.model, trajectories, temperature=config.temperature, packed=config.packed)
+            found["reference_K"] = frozen.logprobs_M
+        return found

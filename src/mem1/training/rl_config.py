@@ -204,7 +204,7 @@ class Rl(Config):
     entropy: float = Field(default=0.0, ge=0)
     """Bonus on the mean entropy of the sampled tokens, in nats."""
     pack_tokens: int = Field(default=8192, ge=64)
-    """Tokens of a micro-batch; of no effect on the gradient."""
+    """Tokens of the token tree of a micro-batch; of no effect on the gradient."""
     packed: bool = True
     """False: one context a row, for models that cannot be packed exactly."""
     algorithm: Algorithm = Grpo()

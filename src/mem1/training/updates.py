@@ -1,10 +1,10 @@
-"""One optimiser step's loss and gradient, micro-batch by micro-batch.
+"""One optimiser step's loss and gradient, pack by pack.
 
     loss of a step = policy loss / its denominator
                    + kl coefficient * mean KL - entropy coefficient * mean entropy        over the sampled tokens
                    + value loss, mean over the sampled tokens                             of the critic
 
-All denominators are those of the whole optimiser step, so micro-batches add up to it.
+All denominators are those of the whole optimiser step, so packs add up to it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mem1.algorithms.kl import kl_estimate
 from mem1.algorithms.values import value_loss
-from mem1.training.batches import micro_batches
+from mem1.packing import Pack
 from mem1.training.lessons import Lesson
 from mem1.training.losses import LossInputs, policy_loss, step_denominator
 from mem1.training.networks import Networks
@@ -47,26 +47,29 @@ def accumulate(
         policy=step_denominator(networks.config.algorithm, trajectories),
         tokens=float(sum(t.num_completion_tokens for t in trajectories)),
     )
-    telling = [some for group in groups if (some := [lesson for lesson in group if lesson.teaches])]
-    batches = micro_batches(
-        [[lesson.trajectory for lesson in group] for group in telling], tokens=networks.config.pack_tokens
-    )
-    for batch in batches:
-        lessons = [lesson for number in batch for lesson in telling[number]]
-        _backward(networks, lessons, denominators, totals, frozen)
-        totals.staleness += [version - turn.weights_version for some in lessons for turn in some.trajectory.turns]
+    telling = [lesson for group in groups for lesson in group if lesson.teaches]
+    for packed in networks.packs([lesson.trajectory for lesson in telling]):
+        _backward(networks, telling, packed, denominators, totals, frozen)
+    totals.staleness += [version - turn.weights_version for lesson in telling for turn in lesson.trajectory.turns]
     totals.updates += bool(telling)
     return bool(telling)
 
 
 def _backward(
-    networks: Networks, lessons: Sequence[Lesson], denominators: Denominators, totals: Totals, frozen: bool
+    networks: Networks,
+    lessons: Sequence[Lesson],
+    packed: Pack,
+    denominators: Denominators,
+    totals: Totals,
+    frozen: bool,
 ) -> None:
-    trajectories = [lesson.trajectory for lesson in lessons]
+    """Add the gradients of a pack, whose pieces count the trajectories of `lessons`."""
+    whole = [lesson.trajectory for lesson in lessons]
+    trajectories = [piece.of(whole) for piece in packed]
     scores = networks.scores(trajectories, frozen=frozen)
 
     def joined(read: Callable[[Lesson], Tensor | None]) -> Tensor | None:
-        parts = [part for lesson in lessons if (part := read(lesson)) is not None]
+        parts = [piece.cut(part) for piece in packed if (part := read(lessons[piece.trajectory])) is not None]
         return torch.cat(parts).to(scores.logprobs_M.device) if parts else None
 
     old_M, advantages_M = joined(lambda x: x.before.old_K), joined(lambda x: x.advantages_K)
