@@ -1,13 +1,21 @@
-"""Which algorithm learns Atlas from the shipped policy, with how much wall-clock time.
+"""Which algorithm, and which view of a trajectory's contexts, learns Atlas from the shipped policy in the same time.
 
-    python benchmarks/learning.py --minutes 20 --seeds 0 1 2 3 4 --out runs/benchmark-learning
+    python benchmarks/learning.py --minutes 4 --seeds 0 1 2 3 4 --out runs/benchmark-learning
     python benchmarks/learning.py --steps 2 --tasks 4 --variants grpo ppo --seeds 0 --out runs/small
 
 Every variant starts from the same weights, draws the same tasks by seed, and stops after the first step that ends
-past its time (`--minutes`, rollouts included, evaluation excluded) or after `--steps`. Each pair of variant and seed
-leaves one JSON in the folder; one that stands there, made with the same settings, is not run again. Prints a
-Markdown table of exact match by number of objectives: mean over seeds, and its 95 % interval over the evaluated tasks,
-which are the same for all. How much another training seed would move it, the last column shows.
+past its time (`--minutes`, rollouts included, evaluation excluded) or after `--steps`. Time is the processor time of
+one process on one thread: on an idle core that is wall-clock time, and what else the machine does moves it little.
+Each pair of variant and seed leaves one JSON in the folder; one that stands there, made with the same settings, is
+not run again. Prints a Markdown table of exact match by number of objectives: mean over seeds, and its 95 % interval
+over the evaluated tasks, which are the same for all. How much another training seed would move it, the last column
+shows.
+
+    grpo, ppo, ...      the algorithms of `[rl.algorithm]`, on the exact token tree
+    ppo_restarted       GAE restarted at each context, which is paid the reward of the trajectory
+    last_context        grpo on the last context of each trajectory, all that some frameworks keep of it
+    stitched            grpo on MEM1's stitched sequence, as its mask was meant
+    stitched_state      the same with the previous state shown
 """
 
 from __future__ import annotations
@@ -18,34 +26,45 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from machine import commit, hardware
+from stitched import stitched_scores
 
 from mem1.configuration import load_toml
 from mem1.evaluation.intervals import bootstrap_interval
 from mem1.evaluation.runner import evaluate
+from mem1.packing import Pack, split_into_packs
 from mem1.protocol import vocabulary
-from mem1.records import Trajectory
+from mem1.records import Group, Trajectory
 from mem1.training.config import TrainConfig
 from mem1.training.files import write_atomically
+from mem1.training.lessons import Lesson
+from mem1.training.networks import Networks
 from mem1.training.policy import make_policy
 from mem1.training.rl import RlStage
+from mem1.training.scores import Scores
 from mem1.training.train import make_rollout
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "atlas-quick.toml"
-PPO = ["rl.algorithm.name=ppo", "rl.algorithm.critic_warmup=5"]
+PPO = ["rl.algorithm.name=ppo"]
+ONE_UPDATE = ["rl.updates_per_rollout=1"]
 VARIANTS: dict[str, list[str]] = {
     "grpo": [],
     "ppo": PPO,
     "ppo_restarted": PPO,
     "dr_grpo": ["rl.algorithm.name=dr_grpo"],
-    "rloo": ["rl.algorithm.name=rloo"],
+    "rloo": ["rl.algorithm.name=rloo", *ONE_UPDATE],
     "reinforce_pp": ["rl.algorithm.name=reinforce_pp"],
     "dapo": ["rl.algorithm.name=dapo"],
     "gspo": ["rl.algorithm.name=gspo"],
     "cispo": ["rl.algorithm.name=cispo"],
+    "last_context": [],
+    "stitched": [],
+    "stitched_state": [],
 }
 """What each changes of atlas-quick."""
 
@@ -58,8 +77,60 @@ class Restarted(RlStage):
         return [len(turn.completion_ids) for turn in trajectory.turns]
 
 
+class LastContext(RlStage):
+    """Trained on the last context alone, with the advantage of the whole trajectory."""
+
+    def _lessons(self, groups: Sequence[Group]) -> list[list[Lesson]]:
+        return super()._lessons(
+            [Group(trajectories=tuple(replace(t, turns=t.turns[-1:]) for t in group.trajectories)) for group in groups]
+        )
+
+
+class StitchedNetworks(Networks):
+    """Log-probs, old and new, from the stitched sequence."""
+
+    previous_state = False
+
+    @property
+    def recomputes(self) -> bool:
+        return True
+
+    def packs(self, trajectories: Sequence[Trajectory]) -> list[Pack]:
+        return split_into_packs(trajectories, max_tokens=self.config.pack_tokens, whole=True)
+
+    def scores(self, trajectories: Sequence[Trajectory], *, frozen: bool = False) -> Scores:
+        return stitched_scores(
+            self.policy, trajectories, temperature=self.config.temperature, previous_state=self.previous_state
+        )
+
+
+class StitchedNetworksWithState(StitchedNetworks):
+    previous_state = True
+
+
+class Stitched(RlStage):
+    kind: type[StitchedNetworks] = StitchedNetworks
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.networks = self.kind.make(self.config, self.policy.model)
+
+
+class StitchedWithState(Stitched):
+    kind = StitchedNetworksWithState
+
+
+STAGES: dict[str, type[RlStage]] = {
+    "ppo_restarted": Restarted,
+    "last_context": LastContext,
+    "stitched": Stitched,
+    "stitched_state": StitchedWithState,
+}
+
+
 def main() -> None:
     given = arguments()
+    torch.set_num_threads(1)
     results = {"start": [result("start", 0, given)]}
     results |= {variant: [result(variant, seed, given) for seed in given.seeds] for variant in given.variants}
     budget = f"{given.steps} steps" if given.steps else f"{given.minutes:g} minutes"
@@ -70,13 +141,12 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     budget = parser.add_mutually_exclusive_group(required=True)
-    budget.add_argument("--minutes", type=float, help="wall-clock time of training, a run")
+    budget.add_argument("--minutes", type=float, help="processor time of training, a run")
     budget.add_argument("--steps", type=int, help="steps of training, a run, however long they take")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--objectives", type=int, nargs="+", default=[2, 4, 8, 16])
     parser.add_argument("--tasks", type=int, default=200, help="evaluated tasks of each number of objectives")
-    parser.add_argument("--workers", type=int, default=2, help="processes that sample")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="overrides of every variant")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmark-learning"))
     return parser.parse_args()
@@ -111,12 +181,12 @@ def run(variant: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
         TrainConfig,
         [
             f"seed={seed}",
-            f"workers={given.workers}",
+            "workers=1",
             f"rl.phases=[{{steps={steps}, objectives=[2]}}]",
             f"evaluation.objectives={given.objectives}",
             f"evaluation.tasks={given.tasks}",
             *VARIANTS.get(variant, []),
-            *given.set,
+            *(changed for changed in given.set if variant != "start" or not changed.startswith("rl.")),
         ],
     )
     assert config.rl is not None
@@ -127,11 +197,11 @@ def run(variant: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
     rows: list[Mapping[str, Any]] = []
     seconds = 0.0
     if variant != "start":
-        stage = (Restarted if variant == "ppo_restarted" else RlStage)(policy, config.rl, rollout, source, seed)
+        stage = STAGES.get(variant, RlStage)(policy, config.rl, rollout, source, seed)
         while len(rows) < steps and (given.steps or seconds < given.minutes * 60):
-            started = time.perf_counter()
+            started = time.process_time()
             rows.append(stage.step(len(rows)))
-            seconds += time.perf_counter() - started
+            seconds += time.process_time() - started
             print(
                 f"{variant}, seed {seed}: step {len(rows)}, {seconds:.0f} s, em {rows[-1]['em']:.2f}", file=sys.stderr
             )

@@ -18,10 +18,11 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 import torch
 from machine import commit, hardware
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from mem1.algorithms.grpo import group_advantages
@@ -34,26 +35,40 @@ from mem1.packing.stitched import stitch
 from mem1.protocol import PAPER
 from mem1.records import Trajectory
 from mem1.rollout import Rollout
-from mem1.training.logprobs import flat_logprobs
+from mem1.training.logprobs import flat_logprobs, head_columns
 from mem1.training.policy import Policy, load_policy
+from mem1.training.scores import Scores
 
 CLIP = 0.2
 Score = Callable[[PreTrainedModel, Trajectory], Tensor]
 
 
-def stitched_logprobs(model: PreTrainedModel, trajectory: Trajectory, *, previous_state: bool = False) -> Tensor:
-    """Log-prob (M,) of each sampled token on the stitched sequence, with gradient, at temperature 1."""
-    stitched = stitch(trajectory, previous_state=previous_state)
-    head = model.get_output_embeddings()
-    assert isinstance(head, nn.Linear)
+def stitched_scores(
+    model: PreTrainedModel,
+    trajectories: Sequence[Trajectory],
+    *,
+    temperature: float = 1.0,
+    previous_state: bool = False,
+) -> Scores:
+    """What `mem1.training.scores.score` says, on the stitched sequences: one forward pass, side by side."""
+    sequences = [stitch(t, previous_state=previous_state) for t in trajectories]
+    starts = [0, *accumulate(len(one.input_ids) for one in sequences)]
+    ids = torch.cat([one.input_ids for one in sequences])
+    targets = torch.cat([one.target_node + start for one, start in zip(sequences, starts, strict=False)])
     hidden = model.get_decoder()(
-        input_ids=stitched.input_ids[None],
-        position_ids=stitched.position_ids[None],
-        attention_mask=stitched.visible[None, None],
+        input_ids=ids[None],
+        position_ids=torch.cat([one.position_ids for one in sequences])[None],
+        attention_mask=torch.block_diag(*(one.visible for one in sequences)).bool()[None, None],
         use_cache=False,
     ).last_hidden_state[0]
-    logprobs = head(hidden[stitched.target_node - 1]).log_softmax(-1)
-    return logprobs.gather(-1, stitched.input_ids[stitched.target_node][:, None])[:, 0]
+    states_MD = hidden[targets - 1]
+    both_M = head_columns(model, states_MD, ids[targets], temperature, "value")
+    return Scores(logprobs_M=both_M[:, 0], entropy_M=both_M[:, 1].detach(), states_MD=states_MD)
+
+
+def stitched_logprobs(model: PreTrainedModel, trajectory: Trajectory, *, previous_state: bool = False) -> Tensor:
+    """Log-prob (M,) of each sampled token on the stitched sequence, with gradient, at temperature 1."""
+    return stitched_scores(model, [trajectory], previous_state=previous_state).logprobs_M
 
 
 def exact_logprobs(model: PreTrainedModel, trajectory: Trajectory) -> Tensor:

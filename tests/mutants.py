@@ -314,7 +314,7 @@ def state_counted_twice(right: Broken, trajectory: Trajectory) -> int:
     return right(trajectory) + sum(stop - start for start, stop in spans)
 
 
-CUT_CHECK, CUT_CHECK_PPO = "more contexts, grpo", "more contexts, ppo"
+CUT_CHECK, CUT_CHECK_PPO, PACKS = "grpo: more contexts", "ppo: more contexts", "grpo: small packs"
 EXACT, SAMPLER = "packed log-probs, float64", "sampler and trainer, largest"
 
 
@@ -344,9 +344,7 @@ MUTANTS = (
     _mutant("padding in the denominator", "-", "training.updates:step_denominator", padded_denominator, CUT_CHECK),
     _mutant("GAE restarted at each reset", "-", "training.lessons:token_advantages", restarted, CUT_CHECK_PPO),
     _mutant("reward paid in each context", "-", "training.lessons:token_advantages", paid_at_each_reset, CUT_CHECK_PPO),
-    _mutant(
-        "denominator per micro-batch", "-", "training.updates:_backward", denominator_per_micro_batch, "micro-batches"
-    ),
+    _mutant("denominator per micro-batch", "-", "training.updates:_backward", denominator_per_micro_batch, PACKS),
     _mutant("a step for each turn", "ROLL #409", "training.rl:minibatches", a_step_for_each_turn, "optimiser steps"),
     _mutant("label roll across branches", "-", "packing.tree:_lay_out", label_roll, EXACT),
     _mutant("positions running on", "MEM1, 2", "packing.tree:_lay_out", positions_run_on, EXACT),

@@ -81,7 +81,7 @@ class TestVerify:
         printed = json.loads(result.stdout)
         assert printed["passed"] is True and printed["trajectories"] == 2
         checks = {check["name"]: check for check in printed["checks"]}
-        assert len(checks) == 11
+        assert {"causality", "ppo: more contexts"} < set(checks)
         assert checks["sampler and trainer, largest"]["limit"] == 1e-4
         assert checks["packed log-probs, float64"]["limit"] == 1e-5
         assert checks["packed log-probs, float64"]["compared"] == printed["sampled_tokens"] > 0

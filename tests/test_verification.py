@@ -45,6 +45,7 @@ from mem1.training.verification import compute, halves, verify
 
 CODEC = Codec(atlas_tokenizer(PAPER))
 SHAPE = TinyModel(hidden_size=32, layers=2, heads=2, feed_forward=48)
+OF_STEPS = [f"{name}: {what}" for name in ("grpo", "ppo") for what in ("small packs", "other order", "more contexts")]
 TURNS = trajectory(([1, 2], [3, 4]), ([1, 2, 3, 4, 5], [6, 7]))
 """prompt 1 2, sampled 3 4, result 5, sampled 6 7"""
 
@@ -98,6 +99,7 @@ def test_every_check_is_made_and_passes_on_trajectories_of_several_turns(context
         "packed gradient, float64": "passed",
         "packed gradient, float32": "passed",
         "micro-batches add up": "passed",
+        **dict.fromkeys(OF_STEPS, "passed"),
         "tokens trained exactly once": "passed",
         "re-encoded tokens": "passed",
         "causality": "passed",
@@ -150,6 +152,7 @@ def test_a_hidden_dropout_fails_every_comparison_of_two_passes(model, source):
         "packed gradient, float64",
         "packed gradient, float32",
         "micro-batches add up",
+        *OF_STEPS,
         "causality",
         "branches are separate",
     }

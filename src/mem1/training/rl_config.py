@@ -116,7 +116,8 @@ class Ppo(Config):
     clip_low: float = Field(default=0.2, gt=0)
     clip_high: float = Field(default=0.2, gt=0)
     gamma: float = Field(default=1.0, gt=0, le=1)
-    lam: float = Field(default=0.95, ge=0, le=1)
+    lam: float = Field(default=1.0, ge=0, le=1)
+    """Below 1 the reward at the end reaches the first tokens of a long trajectory only through the critic."""
     whiten: bool = True
     """Advantages brought to mean 0 and variance 1 over the sampled tokens of the step."""
     critic: Literal["head", "separate"] = "separate"

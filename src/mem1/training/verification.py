@@ -8,7 +8,7 @@
 
 The reference is always the plain way: one turn a row, unpadded, with the model's own attention. Packed and unpacked
 are compared on a copy of the model in float64 too, where no rounding hides or adds a difference. What each check
-compares, and with which limit, is in `comparisons.py`.
+compares, and with which limit, is in `comparisons.py`; whole optimiser steps are in `step_checks.py`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from mem1.training.comparisons import (
     sampler_checks,
 )
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
+from mem1.training.step_checks import step_checks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +73,11 @@ def verify(
     alone, packed = _both_ways(model, attempts, temperature, own, tell)
     tell("packed, in micro-batches")
     parts = compute(model, halves(attempts), temperature=temperature, packed=True)
-    exact_alone, exact_packed = _both_ways(copy.deepcopy(model).double(), attempts, temperature, "float64", tell)
+    exact = copy.deepcopy(model).double()
+    exact_alone, exact_packed = _both_ways(exact, attempts, temperature, "float64", tell)
     trees = [pack(group) for group in attempts]
+    tell("whole optimiser steps")
+    steps = step_checks(exact, groups, temperature=temperature)
     tell("tokens changed")
     return [
         *sampler_checks(trajectories, packed.logprobs_M),
@@ -82,6 +86,7 @@ def verify(
         gradient_check(exact_packed.gradient, exact_alone.gradient, precision="float64", limit=EXACT_LIMIT),
         gradient_check(packed.gradient, alone.gradient, precision=own, limit=ROUNDING_LIMIT),
         micro_batch_check(parts.gradient, packed.gradient, batches=len(halves(attempts)) - len(attempts)),
+        *steps,
         once_check(zip(trees, attempts, strict=True)),
         reencoding_check(trajectories),
         *causality_checks(
