@@ -96,7 +96,7 @@ class StitchedNetworks(Networks):
         return True
 
     def packs(self, trajectories: Sequence[Trajectory]) -> list[Pack]:
-        return split_into_packs(trajectories, max_tokens=self.config.pack_tokens, whole=True)
+        return split_into_packs(trajectories, max_tokens=1, whole=True)  # one each: the mask is dense
 
     def scores(self, trajectories: Sequence[Trajectory], *, frozen: bool = False) -> Scores:
         return stitched_scores(

@@ -4,8 +4,8 @@
     python benchmarks/step_profile.py --set rl.algorithm.name=ppo --objectives 8 --steps 4
 
 Functions are timed from outside, each without the functions listed beside it that it calls, on one thread in one
-process; the first step is left out. "Model" is every pass through a network, its backward pass and its optimiser; drawing
-tokens from the sampler's logits is neither, and stands for itself.
+process; the first step is left out. "Model" is every pass through a network, its backward pass and its optimiser;
+drawing tokens from the sampler's logits is neither, and stands for itself.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def gradient(groups: Sequence[Group], config: Rl) -> list[Tensor]:
     model = small_model()
     networks = Networks.make(config, model)
     lessons = make_lessons(config, groups, networks.before([g.trajectories for g in groups]))
-    assert accumulate(networks, lessons, Totals(), frozen=False, version=0)
+    assert accumulate(networks, lessons, Totals())
     return [p.grad for p in model.parameters() if p.grad is not None]
 
 

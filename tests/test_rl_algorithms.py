@@ -285,16 +285,27 @@ def test_mini_batches_hold_every_attempt_once_an_epoch_and_do_not_count_turns():
     assert parts == list(minibatches(attempts, count=2, epochs=3, seed="s"))
 
 
-def test_several_updates_a_rollout_count_up_the_staleness_and_recompute_the_old_policy():
+def test_several_updates_a_rollout_count_up_the_staleness():
     learner = stage(recipe(updates_per_rollout=2, minibatches=3))
     rollout = groups(learner.policy.model, (1, 0, 0), (0, 1, 2), version=6, shift=0.25)
     row = learner.update(rollout, 1)
     # step 1 begins after 6 updates; its own are number 0 to 5, each on a third of the attempts
     assert (row["staleness_mean"], row["staleness_max"]) == (2.5, 5.0)
-    # the sampler is off by a quarter nat everywhere; the trainer's own log-probs make the first ratio 1 all the same
+    # compared where the policy is still the one that sampled: in the first of them
     assert row["sampler_trainer_mean"] == pytest.approx(0.25)
     stale = groups(learner.policy.model, (1, 0, 0), (0, 1, 2), version=2)
     assert stage(recipe()).update(stale, 3)["staleness_mean"] == 1.0
+
+
+def test_the_old_policy_is_the_sampler_or_the_trainer():
+    def clipped(**changes: Any) -> dict[str, Any]:
+        learner = stage(recipe(**changes))
+        return dict(learner.update(groups(learner.policy.model, (1, 0, 0), (0, 1, 2), shift=0.25), 0))
+
+    # the sampler is off by a quarter nat everywhere; by the trainer's own log-probs the first ratio is 1 all the same
+    sampler, trainer = clipped(), clipped(old_policy="trainer")
+    assert sampler["sampler_trainer_mean"] == pytest.approx(0.25) == trainer["sampler_trainer_mean"]
+    assert sampler["clip_fraction"] > trainer["clip_fraction"] == 0.0
 
 
 @pytest.mark.parametrize(("shift", "capped", "ratio"), [(-0.25, 0.0, 2.718281828**0.25), (-5.0, 1.0, 2.0)])

@@ -56,7 +56,7 @@ class Networks:
     @property
     def recomputes(self) -> bool:
         """Whether the old policy's log-probs are the trainer's, and not the sampler's own."""
-        return self.config.updates > 1 or self.config.importance is not None
+        return self.config.old_policy == "trainer" or self.config.importance is not None
 
     @property
     def value_clip(self) -> float | None:

@@ -27,7 +27,7 @@ from mem1.training.policy import Policy
 from mem1.training.rl_config import Dapo, Ppo, Rejection, Rl
 from mem1.training.rl_metrics import Totals, about_attempts, about_lessons
 from mem1.training.sft import Metrics
-from mem1.training.updates import accumulate
+from mem1.training.updates import Update, accumulate
 
 DRAW = 1_000_000_007
 """Between the seeds of two draws of a step; further apart than the seeds of all steps of a run."""
@@ -157,7 +157,7 @@ class RlStage:
         """The `number`th on the rollout of step `index`."""
         warming = self._warming(index)
         version = self._version(index) + (0 if warming else number)
-        if not accumulate(self.networks, part, totals, frozen=warming, version=version):
+        if not accumulate(self.networks, part, totals, Update(version=version, first=number == 0, frozen=warming)):
             return
         if not warming:
             totals.norms.append(self._actor.step(scale=self._scale(index), max_grad_norm=self.config.max_grad_norm))

@@ -120,7 +120,7 @@ class Ppo(Config):
     """Below 1 the reward at the end reaches the first tokens of a long trajectory only through the critic."""
     whiten: bool = True
     """Advantages brought to mean 0 and variance 1 over the sampled tokens of the step."""
-    critic: Literal["head", "separate"] = "separate"
+    critic: Literal["head", "separate"] = "head"
     """head: a linear layer on the policy's last hidden state; separate: on that of a copy of the policy's trunk."""
     critic_learning_rate: float = Field(default=1e-3, gt=0)
     critic_warmup: int = Field(default=0, ge=0)
@@ -211,8 +211,11 @@ class Rl(Config):
     algorithm: Algorithm = Grpo()
     kl: Kl | None = None
     """None: no penalty, and no copy of the policy."""
+    old_policy: Literal["sampler", "trainer"] = "sampler"
+    """Whose log-probs of the sampled tokens the ratio divides by. trainer: computed before the first update, one more
+    forward pass, for an engine that does not give exactly the trainer's."""
     importance: Importance | None = None
-    """None: the sampler's log-probs are taken for the old policy's, or replaced by the trainer's without weights."""
+    """Weights between the two; the ratio then divides by the trainer's log-probs."""
 
     @property
     def steps(self) -> int:

@@ -66,6 +66,7 @@ class Totals:
     clipped: int = 0
     tokens: int = 0
     entropy: float = 0.0
+    compared: int = 0
     difference: float = 0.0
     largest_difference: float = 0.0
     value_loss: float = 0.0
@@ -77,12 +78,17 @@ class Totals:
     norms: list[float] = field(default_factory=list)
     critic_norms: list[float] = field(default_factory=list)
 
-    def add(self, *, loss: Tensor, clipped: int, entropy_M: Tensor, difference_M: Tensor) -> None:
-        """One pass of the policy; `difference_M` between sampler and trainer."""
+    def add(self, *, loss: Tensor, clipped: int, entropy_M: Tensor) -> None:
+        """One pass of the policy."""
         self.loss += loss.item()
         self.clipped += clipped
-        self.tokens += len(difference_M)
+        self.tokens += len(entropy_M)
         self.entropy += float(entropy_M.detach().sum())
+
+    def compare(self, trainer_M: Tensor, sampler_M: Tensor) -> None:
+        """Log-probs of the same tokens by the same weights."""
+        difference_M = (trainer_M.detach() - sampler_M).abs()
+        self.compared += len(difference_M)
         self.difference += float(difference_M.sum())
         self.largest_difference = max(self.largest_difference, float(difference_M.max()))
 
@@ -94,8 +100,8 @@ class Totals:
             "loss": self.loss / max(self.updates, 1),
             "clip_fraction": some and self.clipped / some,
             "entropy": some and self.entropy / some,
-            "sampler_trainer_mean": some and self.difference / some,
-            "sampler_trainer_max": some and self.largest_difference,
+            "sampler_trainer_mean": self.difference / self.compared if self.compared else None,
+            "sampler_trainer_max": self.largest_difference if self.compared else None,
             "staleness_mean": _mean(self.staleness),
             "staleness_max": float(max(self.staleness)) if self.staleness else None,
         }

@@ -122,7 +122,7 @@ def _gradient(model: PreTrainedModel, groups: Sequence[Group], config: Rl) -> li
         weight = networks.critic.head.weight
         weight.data.copy_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)) / weight.shape[1])
     lessons = make_lessons(config, groups, networks.before([g.trajectories for g in groups]))
-    accumulate(networks, lessons, Totals(), frozen=False, version=0)
+    accumulate(networks, lessons, Totals())
     modules: list[nn.Module] = [model, *networks.modules.values()]
     found = [p.grad.clone() for module in modules for p in module.parameters() if p.grad is not None]
     model.zero_grad(set_to_none=True)

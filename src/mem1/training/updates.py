@@ -34,14 +34,22 @@ class Denominators:
     """Sampled tokens of all its attempts."""
 
 
-def accumulate(
-    networks: Networks, groups: Sequence[Sequence[Lesson]], totals: Totals, *, frozen: bool, version: int
-) -> bool:
-    """Add the gradients of one optimiser step on these lessons; False where none has anything to teach.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """Where an optimiser step stands among those of a run."""
 
-    frozen      the policy gets no gradient: its critic warms up
-    version     optimiser steps behind the policy now
-    """
+    version: int = 0
+    """Optimiser steps behind the policy now."""
+    first: bool = True
+    """On its rollout: the policy is still the one that sampled."""
+    frozen: bool = False
+    """The policy gets no gradient: its critic warms up."""
+
+
+def accumulate(
+    networks: Networks, groups: Sequence[Sequence[Lesson]], totals: Totals, update: Update = Update()
+) -> bool:
+    """Add the gradients of one optimiser step on these lessons; False where none has anything to teach."""
     trajectories = [lesson.trajectory for group in groups for lesson in group]
     denominators = Denominators(
         policy=step_denominator(networks.config.algorithm, trajectories),
@@ -49,8 +57,10 @@ def accumulate(
     )
     telling = [lesson for group in groups for lesson in group if lesson.teaches]
     for packed in networks.packs([lesson.trajectory for lesson in telling]):
-        _backward(networks, telling, packed, denominators, totals, frozen)
-    totals.staleness += [version - turn.weights_version for lesson in telling for turn in lesson.trajectory.turns]
+        _backward(networks, telling, packed, denominators, totals, update)
+    totals.staleness += [
+        update.version - turn.weights_version for lesson in telling for turn in lesson.trajectory.turns
+    ]
     totals.updates += bool(telling)
     return bool(telling)
 
@@ -61,12 +71,12 @@ def _backward(
     packed: Pack,
     denominators: Denominators,
     totals: Totals,
-    frozen: bool,
+    update: Update,
 ) -> None:
     """Add the gradients of a pack, whose pieces count the trajectories of `lessons`."""
     whole = [lesson.trajectory for lesson in lessons]
     trajectories = [piece.of(whole) for piece in packed]
-    scores = networks.scores(trajectories, frozen=frozen)
+    scores = networks.scores(trajectories, frozen=update.frozen)
 
     def joined(read: Callable[[Lesson], Tensor | None]) -> Tensor | None:
         parts = [piece.cut(part) for piece in packed if (part := read(lessons[piece.trajectory])) is not None]
@@ -87,10 +97,9 @@ def _backward(
         denominator=denominators.policy,
     )
     loss = surrogate.loss + _regularisation(networks, scores, joined(lambda x: x.before.reference_K), denominators)
-    trainer_M = old_M if networks.recomputes else scores.logprobs_M.detach()
-    totals.add(
-        loss=loss, clipped=surrogate.clipped, entropy_M=scores.entropy_M, difference_M=(trainer_M - sampler_M).abs()
-    )
+    totals.add(loss=loss, clipped=surrogate.clipped, entropy_M=scores.entropy_M)
+    if networks.recomputes or update.first:
+        totals.compare(old_M if networks.recomputes else scores.logprobs_M, sampler_M)
     returns_M, values_M = joined(lambda x: x.returns_K), joined(lambda x: x.before.values_K)
     if returns_M is not None and values_M is not None:
         critic = value_loss(
