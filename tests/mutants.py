@@ -28,6 +28,7 @@ from mem1.contexts.base import Context
 from mem1.engines.codec import Codec
 from mem1.packing import Pack, TokenTree, visible
 from mem1.packing.attention import Dense
+from mem1.packing.blocks import Part
 from mem1.protocol import PAPER
 from mem1.records import Ended, Group, Trajectory, Turn
 from mem1.scoring import Scores, exact_match
@@ -172,13 +173,9 @@ def positions_run_on(right: Broken, *args: Any) -> TokenTree:
     return replace(tree, position_ids=torch.arange(len(tree)))
 
 
-def added_mask(right: Broken, q: Tensor, k: Tensor, scaling: float, hidden: Tensor | None) -> Tensor:
+def added_mask(_right: Broken, part: Part, like: Tensor) -> Tensor | None:
     """1 is added to the score of a visible key, 0 to that of a hidden one."""
-    scores: Tensor = right(q, k, scaling, None)
-    if hidden is not None:
-        u, rows, _, keys = hidden.shape
-        scores.view(-1, u, rows, scores.shape[1] // rows, keys).add_((~hidden).to(scores.dtype))
-    return scores
+    return None if part.hidden is None else (~part.hidden).to(like.dtype)[None, None]
 
 
 def both_ways(_right: Broken, tree: TokenTree, **_: Any) -> Dense:
@@ -348,7 +345,7 @@ MUTANTS = (
     _mutant("a step for each turn", "ROLL #409", "training.rl:minibatches", a_step_for_each_turn, "optimiser steps"),
     _mutant("label roll across branches", "-", "packing.tree:_lay_out", label_roll, EXACT),
     _mutant("positions running on", "MEM1, 2", "packing.tree:_lay_out", positions_run_on, EXACT),
-    _mutant("0/1 mask added to scores", "MEM1, 1", "packing.block_attention:_scores", added_mask, "causality"),
+    _mutant("0/1 mask added to scores", "MEM1, 1", "packing.block_attention:_bias", added_mask, "causality"),
     _mutant("later tokens seen", "MEM1, 1", "training.logprobs:plan_attention", both_ways, "causality"),
     _mutant("previous state hidden", "MEM1, 2", "training.logprobs:plan_attention", hidden_state, EXACT),
     _mutant("keys of the former context", "MEM1, 2", "training.logprobs:plan_attention", stale_keys, EXACT),

@@ -223,7 +223,7 @@ def test_one_who_takes_the_shortcut_skips_the_first_hop_and_is_wrong():
     start, _, second = _task(trajectories[0]).questions[0].text.removesuffix(" ?").split(" 's ")
     assert turn.content == f"{start} 's {second}"
     assert exact(trajectories) < 0.1
-    assert {t.answer for t in trajectories} > {"unknown"}
+    assert {t.answer for t in trajectories} > {"Q1 unknown"}
     assert exact(attempts(lazy(shortcut=1.0), 1, hops=(1,))) == 1.0
 
 
@@ -232,6 +232,21 @@ def test_the_diligent_share_of_tasks_is_done_cleanly_from_beginning_to_end():
     trajectories = attempts(lazy(diligent=0.5, stop=1.0), 2, count=200)
     assert {t.em for t in trajectories} == {(1.0, 1.0), (1.0, 0.0)}
     assert 70 < sum(t.em == (1.0, 1.0) for t in trajectories) < 130
+
+
+def test_a_question_whose_search_shows_nothing_is_noted_as_unknown_and_not_asked_again():
+    trajectory = next(
+        t for t in attempts(lazy(shortcut=1.0), 3, hops=(2,), count=20) if "Q1 unknown" in (t.answer or "")
+    )
+    start, _, second = _task(trajectory).questions[0].text.removesuffix(" ?").split(" 's ")
+    assert trajectory.turns[1].state.startswith(f"{start} 's {second} is unknown . Q1 unknown now Q2 ")
+    assert len(trajectory.turns) == 4 and (trajectory.answer or "").count("Q") == 3
+
+
+def test_one_who_is_diligent_but_slips_goes_on_to_the_last_question():
+    slipping = attempts(lazy(diligent=1.0, slip=0.3, stop=1.0, forget=1.0), 4, hops=(2,), count=50)
+    assert 0.55 < exact(slipping) < 0.85
+    assert all((t.answer or "").count("Q") == 4 for t in slipping)
 
 
 def test_a_habit_shows_as_often_as_it_is_asked_for():

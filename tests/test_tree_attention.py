@@ -33,9 +33,9 @@ from transformers import (
 )
 
 from mem1.errors import UserError
-from mem1.packing import TokenTree, pack, visible
+from mem1.packing import TokenTree, block_attention, pack, visible
 from mem1.packing.attention import Backend, plan_attention, tree_attention
-from mem1.packing.blocks import Rectangle, plan_blocks
+from mem1.packing.blocks import Part, cut
 from mem1.packing.exactness import check_packable
 
 HEADS = [(4, 4), (4, 2), (6, 1)]
@@ -58,25 +58,26 @@ def attend(tree: TokenTree, qkv: list[Tensor], backend: Backend) -> tuple[Tensor
 
 
 def large_tree() -> TokenTree:
-    """Several prompts and policies, segments longer than a block, and several chunks."""
+    """Several prompts and policies; causal parts, masked ones, and later ones."""
     rng = random.Random(0)
     trajectories = [t for _ in range(2) for t in random_group(rng, 2, turns=3, longest=40, prompt=150)]
     return pack([*trajectories, random_trajectory(rng, policy="full", turns=6, longest=60)])
 
 
+def nodes(part: Part) -> list[int]:
+    return part.keys.tolist() if isinstance(part.keys, Tensor) else list(range(*part.keys))
+
+
 def pairs_computed(tree: TokenTree) -> Tensor:
     """How often each (query, key) pair is computed, (T, T)."""
-    chunks, rectangles = plan_blocks(tree)
     times = torch.zeros(len(tree), len(tree), dtype=torch.int64)
-    for chunk in chunks:
-        u, L, _, K = chunk.hidden.shape
-        shown = ~chunk.hidden.view(u * L, K)[chunk.query_slots]
-        keys = chunk.key_nodes[chunk.query_slots // L]
-        query_of_pair, position = shown.nonzero(as_tuple=True)
-        pairs = (chunk.query_nodes[query_of_pair], keys[query_of_pair, position])
-        times.index_put_(pairs, torch.ones(len(position), dtype=torch.int64), accumulate=True)
-    for rectangle in rectangles:
-        times[slice(*rectangle.queries), slice(*rectangle.keys)] += 1
+    parts = cut(tree)
+    for part in (*parts.first, *parts.later):
+        rows, keys = slice(*part.queries), nodes(part)
+        seen = torch.ones(part.queries[1] - part.queries[0], len(keys), dtype=torch.int64)
+        if part.causal:
+            seen = seen.tril()
+        times[rows, keys] += seen if part.hidden is None else seen * ~part.hidden
     return times
 
 
@@ -89,38 +90,35 @@ def test_every_visible_pair_is_computed_once_and_no_other(seed: int):
 
 def test_every_visible_pair_is_computed_once_in_a_large_tree():
     tree = large_tree()
-    chunks, rectangles = plan_blocks(tree)
-    assert len(chunks) > 1 and len(rectangles) > 4
+    parts = cut(tree)
+    assert {part.causal for part in parts.first} == {True, False} and len(parts.later) > 1
+    assert any(isinstance(part.keys, Tensor) for part in (*parts.first, *parts.later))
     assert pairs_computed(tree).equal(visible(tree).long())
-    assert torch.cat([chunk.query_nodes for chunk in chunks]).sort().values.tolist() == list(range(len(tree)))
+    assert sorted(node for part in parts.first for node in range(*part.queries)) == list(range(len(tree)))
 
 
-def test_a_shared_prompt_is_one_rectangle():
+def test_a_shared_prompt_is_one_part_for_all_below_it():
     prompt = list(range(100))
-    tree = pack([trajectory((prompt, [first] * 80)) for first in range(3)])
-    chunks, rectangles = plan_blocks(tree)
-    assert rectangles == (Rectangle(queries=(100, 340), keys=(0, 100)),)
-    assert sorted(chunk.key_nodes.shape for chunk in chunks) == [(4, 100)]
+    parts = cut(pack([trajectory((prompt, [first] * 100)) for first in range(3)]))
+    assert [(p.queries, p.keys, p.causal) for p in parts.first] == [
+        ((start, start + 100), (start, start + 100), True) for start in (0, 100, 200, 300)
+    ]
+    assert [(p.queries, p.keys, p.hidden) for p in parts.later] == [((100, 400), (0, 100), None)]
 
 
-def test_a_long_chain_is_halved_until_its_pieces_are_blocks():
-    tree = pack([trajectory((range(400), []))])
-    chunks, rectangles = plan_blocks(tree)
-    assert rectangles == (
-        Rectangle(queries=(200, 400), keys=(0, 200)),
-        Rectangle(queries=(100, 200), keys=(0, 100)),
-        Rectangle(queries=(300, 400), keys=(200, 300)),
-    )
-    assert [chunk.key_nodes.shape for chunk in chunks] == [(4, 100)]
+def test_a_chain_is_one_causal_part_however_long():
+    (part,) = cut(pack([trajectory((range(400), []))])).first
+    assert (part.queries, part.keys, part.causal, part.hidden) == ((0, 400), (0, 400), True, None)
 
 
 def test_short_branches_under_a_short_prompt_are_computed_together():
-    tree = pack([trajectory(([1, 2, 3], [first, 7, 8])) for first in range(20)])
-    chunks, rectangles = plan_blocks(tree)
+    tree = pack([trajectory(([1, 2, 3], [first, *range(10, 39)])) for first in range(20)])
     assert len(tree.segments) == 21
-    # The prompt with 4 branches, then 4 times 4 branches with the 3 keys of the prompt.
-    assert [chunk.hidden.shape for chunk in chunks] == [(5, 15, 1, 18)]
-    assert rectangles == ()
+    parts = cut(tree)
+    # The prompt, then three branches at a time with its three keys.
+    assert [p.queries for p in parts.first] == [(0, 3), *((start, min(start + 90, 603)) for start in range(3, 603, 90))]
+    assert [nodes(p) for p in parts.first[1:3]] == [list(range(93)), [0, 1, 2, *range(93, 183)]]
+    assert parts.later == ()
 
 
 @pytest.mark.parametrize("heads", HEADS)
@@ -144,6 +142,17 @@ def test_blocks_equal_the_dense_mask_on_any_tree(seed: int, heads: tuple[int, in
     expected, expected_gradients = attend(tree, qkv, "dense")
     for got, wanted in zip([out, *gradients], [expected, *expected_gradients], strict=True):
         torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
+
+
+def test_plain_products_equal_the_fused_kernel(monkeypatch: pytest.MonkeyPatch):
+    """What a device without that kernel computes."""
+    tree = large_tree()
+    qkv = vectors(tree, (4, 2))
+    fused = attend(tree, qkv, "blocks")
+    monkeypatch.setattr(block_attention, "_has_kernel", lambda _: False)
+    plain = attend(tree, qkv, "blocks")
+    for got, wanted in zip([plain[0], *plain[1]], [fused[0], *fused[1]], strict=True):
+        torch.testing.assert_close(got, wanted, rtol=0, atol=1e-11)
 
 
 def test_gradients_of_blocks_are_the_numerical_ones():

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from mem1.packing.block_attention import Blocks
-from mem1.packing.blocks import plan_blocks
+from mem1.packing.blocks import cut
 from mem1.packing.flex import Flex, plan_flex
 from mem1.packing.tree import TokenTree, visible
 
@@ -58,8 +58,7 @@ def plan_attention(tree: TokenTree, *, backend: Backend = "blocks", device: torc
         return Dense(visible=visible(tree).to(device))
     if backend == "flex":
         return plan_flex(tree, device)
-    chunks, rectangles = plan_blocks(tree)
-    return Blocks(chunks=tuple(chunk.to(device) for chunk in chunks), rectangles=rectangles)
+    return Blocks(cut=cut(tree).to(device))
 
 
 @contextmanager

@@ -15,9 +15,9 @@ from mem1.engines.base import Sampling
 from mem1.engines.scripted import ScriptedEngine
 from mem1.envs.source import AtlasTasks, TaskSource
 from mem1.errors import UserError
-from mem1.packing import pack
+from mem1.packing import pack, split_into_packs
 from mem1.protocol import Tags
-from mem1.records import Ended, Task, Trajectory, Turn
+from mem1.records import Ended, Task, Trajectory
 from mem1.rollout import Rollout
 from mem1.tasks.atlas import Expert
 from mem1.tasks.gold import GoldExpert
@@ -84,7 +84,9 @@ class SftStage:
         epoch = 0
         while len(batches) < self.steps:
             order = random.Random(f"{self.seed}/sft/{epoch}").sample(range(len(pieces)), len(pieces))
-            batches += _cut([pieces[i] for i in order], self.config.tokens)
+            shuffled = [pieces[i] for i in order]
+            packs = split_into_packs(shuffled, max_tokens=self.config.tokens, whole=True)
+            batches += [[shuffled[piece.trajectory] for piece in packed] for packed in packs]
             epoch += 1
         return batches
 
@@ -103,32 +105,6 @@ def _pieces(trajectory: Trajectory, turns: int) -> Iterator[Trajectory]:
     """The trajectory in pieces of a few turns, so that a step mixes many tasks; each token stays in one piece."""
     for start in range(0, len(trajectory.turns), turns):
         yield replace(trajectory, turns=trajectory.turns[start : start + turns])
-
-
-def _cut(pieces: Sequence[Trajectory], tokens: int) -> Iterator[list[Trajectory]]:
-    """Batches of about `tokens` tokens of their trees, one piece at least."""
-    batch: list[Trajectory] = []
-    size = 0
-    for piece in pieces:
-        length = _tree_tokens(piece.turns)
-        if batch and size + length > tokens:
-            yield batch
-            batch, size = [], 0
-        batch.append(piece)
-        size += length
-    if batch:
-        yield batch
-
-
-def _tree_tokens(turns: Sequence[Turn]) -> int:
-    """Tokens of one piece's tree: what a turn shares with the turn before it counts once."""
-    tokens = 0
-    before: tuple[int, ...] = ()
-    for turn in turns:
-        appended = bool(before) and turn.context_ids[: len(before)] == before
-        tokens += turn.num_tokens - (len(before) if appended else turn.prompt_tokens if before else 0)
-        before = turn.context_ids + turn.completion_ids
-    return tokens
 
 
 def demonstrate(config: TrainConfig, rollout: Rollout, source: TaskSource, tags: Tags) -> list[Trajectory]:

@@ -7,6 +7,8 @@ work, so that every step copies from what is in sight:
     <IS> Q1 Dora Lint now Q2 Velan Toris 's birthplace 's mayor ? </IS> <query> Velan Toris 's birthplace </query>
     <IS> Velan Toris 's birthplace is Moru Kest . Q1 Dora Lint now Q2 Moru Kest 's mayor ? </IS> <query> ... </query>
     <IS> Moru Kest 's mayor is Sela Prand . done </IS> <answer> Q1 Dora Lint ; Q2 Sela Prand </answer>
+
+A question whose search shows nothing is noted as unknown, so that its place in the list is not asked again.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from mem1.configuration import Config
 from mem1.protocol import Tags
 
 _QUESTION = re.compile(r"Q(\d+) (\w+ \w+)((?: 's \w+)+) \?")
-_KNOWN = re.compile(r"Q(\d+) ((?!now\b)[A-Z]\w+ \w+)")
+_KNOWN = re.compile(r"Q(\d+) (unknown|[A-Z]\w+ \w+)")
 _WORKING = re.compile(r"now Q(\d+) (\w+ \w+)((?: 's \w+)+) \?")
 _FACT = re.compile(r"(\w+ \w+) 's (\w+) is (\w+ \w+) \.")
 UNKNOWN = "unknown"
-"""Written where a search has not shown what was asked, and as the answer where nothing is known."""
+"""Written where a search has not shown what was asked, and as the answer to that question."""
 _LAST_TURN = re.compile(r"You have 1 turn left")
 
 
@@ -31,7 +33,9 @@ class Laziness(Config):
     """How often an expert does the lazy thing, each a probability at one decision; all 0: the clean expert."""
 
     diligent: float = 0.0
-    """Share of tasks that are done cleanly from beginning to end."""
+    """Share of tasks that are done without the habits below."""
+    slip: float = 0.0
+    """Takes the shortcut in those tasks nevertheless: shows how to go on after a search that found nothing."""
 
     stop: float = 0.0
     """Answers at once although questions are open; drawn after each finished question."""
@@ -80,8 +84,8 @@ class Expert:
         last = _LAST_TURN.search(self._result(context)) is not None
         if found is not None and len(work.relations) > 1 and not last:
             return self._search(note, known, label, _Chain(found, work.relations[1:]))
-        if found is not None and len(work.relations) == 1:
-            known = self._remember(known, label, found, rng, lazy)
+        answer = found if len(work.relations) == 1 else None
+        known = self._remember(known, label, answer or UNKNOWN, rng, lazy)
         following = label + 1
         stops = len(asked) > 1 and rng.random() < lazy.stop
         if following not in asked or stops or last:
@@ -108,7 +112,7 @@ class Expert:
     def _laziness(self, prompt: str) -> Laziness:
         """The habits for this task, the same on all its turns."""
         drawn = random.Random(f"{self.seed}/{prompt.split('?')[0]}").random()
-        return CLEAN if drawn < self.laziness.diligent else self.laziness
+        return Laziness(shortcut=self.laziness.slip) if drawn < self.laziness.diligent else self.laziness
 
     def _remember(
         self, known: dict[int, str], label: int, found: str, rng: random.Random, lazy: Laziness
@@ -131,7 +135,7 @@ class Expert:
 
     def _answer(self, note: str, known: dict[int, str], *, forced: bool) -> str:
         answer = self._tag("answer")
-        listed = " ; ".join(f"Q{q} {name}" for q, name in sorted(known.items())) or UNKNOWN
+        listed = " ; ".join(f"Q{q} {name}" for q, name in sorted(known.items()))
         closing = f"{listed} </{answer}>"
         return closing if forced else f"<{self.tags.state}> {note}done </{self.tags.state}> <{answer}> {closing}"
 
