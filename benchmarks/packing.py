@@ -2,6 +2,8 @@
 
     python benchmarks/packing.py --quick          prints a markdown table, in under a minute
     python benchmarks/packing.py                  the whole table: turns 2 to 32, prompts of 100 to 2,000, groups to 16
+    python benchmarks/packing.py --groups         what a group shares: attempts of the shipped policy at tasks of Atlas
+    python benchmarks/packing.py --memory         a long trajectory in packs, against one pack of it alone
 
 One group of attempts with constant memory; every variant computes the log-prob of every sampled token and its
 gradient, alternately in one process; the best of the repeats counts. Turns, prompt and group are varied one at a time,
@@ -39,10 +41,16 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from mem1.contexts import context_policy, next_context
-from mem1.packing import pack
+from mem1.engines.base import Sampling
+from mem1.engines.local import LocalEngine
+from mem1.envs.source import AtlasTasks
+from mem1.packing import pack, split_into_packs
 from mem1.packing.stitched import stitch
+from mem1.protocol import PAPER
 from mem1.records import Trajectory, Turn
+from mem1.rollout import Rollout
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
+from mem1.training.policy import load_policy
 
 VOCABULARY = 512
 
@@ -200,6 +208,54 @@ def run_case(model: PreTrainedModel, case: Case, args: argparse.Namespace) -> li
     ]
 
 
+def print_groups(attempts: int = 8) -> None:
+    """Tokens of a group's tree over those of its attempts' own trees."""
+    policy, source = load_policy("shipped"), AtlasTasks(worlds=4).source("train", PAPER)
+    rollout = Rollout(
+        engine=LocalEngine(policy.model, policy.codec, PAPER.stop_strings),
+        codec=policy.codec,
+        environment=source.environment,
+        context=context_policy("constant"),
+    )
+    print(
+        "| N | turns | prompt, share of a context | trees of single attempts / contexts | tree of the group / those |"
+    )
+    print("|--:|--:|--:|--:|--:|")
+    for objectives in (1, 2, 4, 8, 16):
+        tasks = [t for t in source.tasks(objectives=objectives, count=4, seed=0) for _ in range(attempts)]
+        found = rollout(tasks, sampling=Sampling(seed=0))
+        turns = [turn for t in found for turn in t.turns]
+        contexts = sum(turn.num_tokens for turn in turns)
+        single = sum(len(pack([t])) for t in found)
+        together = sum(len(pack(found[i : i + attempts])) for i in range(0, len(found), attempts))
+        prompts = sum(turn.prompt_tokens for turn in turns)
+        shares = " | ".join(f"{x:.2f}" for x in (prompts / contexts, single / contexts, together / single))
+        print(f"| {objectives} | {len(turns) / len(found):.1f} | {shares} |")
+
+
+def print_memory(model: PreTrainedModel, part: int, turns: int = 32, max_tokens: int = 1024) -> None:
+    """Peak of forward and backward: the largest pack alone, all packs one after the other, and the whole tree."""
+    rng = random.Random(0)
+    prompt = tuple(rng.randrange(VOCABULARY) for _ in range(300))
+    trajectory = build_trajectory(rng, prompt, turns, part)
+    packs = [[piece.of([trajectory]) for piece in p] for p in split_into_packs([trajectory], max_tokens=max_tokens)]
+    largest = max(packs, key=lambda pieces: len(pack(pieces)))
+    runs = {"largest pack alone": [largest], "all packs": packs, "one tree": [[trajectory]]}
+    megabytes: dict[str, float] = {}
+    for name, batches in runs.items():
+        model.zero_grad(set_to_none=True)
+        before = _reset_peak()
+        if before is None:
+            raise SystemExit("this system does not tell the peak of its memory: /proc/self/clear_refs")
+        for pieces in batches:
+            flat_logprobs(model, pack(pieces), temperature=1.0).sum().backward()
+        megabytes[name] = (_memory("VmHWM") - before) / 1024
+    print(f"{turns} turns, prompt 300, {len(packs)} packs of at most {max_tokens:,} tokens\n")
+    print("| | MB | over the largest pack alone |\n|---|--:|--:|")
+    for name, peak in megabytes.items():
+        print(f"| {name} | {peak:.0f} | {peak / megabytes['largest pack alone']:.2f} |")
+
+
 def cases(args: argparse.Namespace) -> Iterator[Case]:
     """Each of the three varied alone, no case twice."""
     varied = [Case(300, n, 1) for n in args.turns]
@@ -219,12 +275,18 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--cpu-time", action="store_true", help="processor time, for a busy machine; with --threads 1")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--groups", action="store_true", help="what a group shares; nothing else")
+    parser.add_argument("--memory", action="store_true", help="memory in packs; nothing else")
     args = parser.parse_args()
     if args.quick:
         args.turns, args.prompt, args.group, args.repeats = [4, 8], [700], [2], 1
     torch.set_num_threads(args.threads)
     model = build_model()
     run_case(model, Case(50, 2, 1), args)  # loads kernels
+    if args.groups or args.memory:
+        print(f"command: python {' '.join(sys.argv)}; commit {commit()}; {hardware()}\n")
+        print_groups() if args.groups else print_memory(model, args.part)
+        return
     unit = "processor seconds" if args.cpu_time else "seconds"
     print(f"command: python {' '.join(sys.argv)}; commit {commit()}; {hardware()}; best of {args.repeats}, {unit}\n")
     titles = ["prompt", "turns", "group", "tokens", "in the tree", "ratio", "turns / tree", "padded / tree"]
