@@ -9,7 +9,8 @@ Each takes the gradient of one optimiser step, with advantages and all, on the a
     more contexts     the same tokens after the same contexts, in twice the calls:  p | a b c  ->  p | a   p a | b c
 
 in float64, where no rounding hides or adds a difference. The attempts get rewards of their own making, so that there
-is something to learn whatever the model is worth. PPO's critic reads the policy's states and begins at random weights.
+is something to learn whatever the model is worth; one that samples what another of its task sampled is left out, as
+opposite advantages on the same tokens cancel. PPO's critic reads the policy's states and begins at random weights.
 """
 
 from __future__ import annotations
@@ -47,21 +48,22 @@ class Change:
 
 
 def step_checks(model: PreTrainedModel, groups: Sequence[Group], *, temperature: float = 1.0) -> list[Check]:
-    """For GRPO, where a task has two attempts, and for PPO with GAE across the contexts.
+    """For GRPO, where a task has two different attempts, and for PPO with GAE across the contexts.
 
     `model` should be in float64; its gradients are cleared. Some attempt needs a sampled token. Raises UserError if
     the model cannot be packed exactly.
     """
     groups = list(_rewarded(groups))
     largest = max(len(pack(g.trajectories)) for g in groups)
-    compares = all(len(g.trajectories) > 1 for g in groups)
     checks: list[Check] = []
-    for algorithm in ALGORITHMS if compares else ALGORITHMS[1:]:
+    for algorithm in ALGORITHMS:
+        chosen = groups if isinstance(algorithm, Ppo) else [g for g in groups if len(g.trajectories) > 1]
 
         def gradient(groups: Sequence[Group], pack_tokens: int, algorithm: Algorithm = algorithm) -> list[Tensor]:
             return _gradient(model, groups, _config(algorithm, temperature, pack_tokens))
 
-        checks += _compare(algorithm.name, gradient, groups, max(64, largest))
+        if chosen:
+            checks += _compare(algorithm.name, gradient, chosen, max(64, largest))
     return checks
 
 
@@ -130,11 +132,16 @@ def _gradient(model: PreTrainedModel, groups: Sequence[Group], config: Rl) -> li
 
 
 def _rewarded(groups: Sequence[Group]) -> Iterator[Group]:
-    """Attempts with sampled tokens only; rewards 0, 1, 2, 0, ... that begin elsewhere in each group."""
+    """Attempts with sampled tokens, each only once; rewards 0, 1, 2, 0, ... that begin elsewhere in each group."""
     for number, group in enumerate(groups):
-        attempts = [t for t in group.trajectories if t.num_completion_tokens]
-        if attempts:
-            yield Group(trajectories=tuple(replace(t, reward=float((i + number) % 3)) for i, t in enumerate(attempts)))
+        different = {
+            tuple((turn.context_ids, turn.completion_ids) for turn in t.turns): t
+            for t in group.trajectories
+            if t.num_completion_tokens
+        }
+        rewarded = [replace(t, reward=float((i + number) % 3)) for i, t in enumerate(different.values())]
+        if rewarded:
+            yield Group(trajectories=tuple(rewarded))
 
 
 def _in_more_contexts(trajectory: Trajectory) -> Trajectory:
