@@ -58,10 +58,11 @@ def attend(tree: TokenTree, qkv: list[Tensor], backend: Backend) -> tuple[Tensor
 
 
 def large_tree() -> TokenTree:
-    """Several prompts and policies; causal parts, masked ones, and later ones."""
+    """Several prompts and policies; parts that are causal, masked, later, and with keys from here and there."""
     rng = random.Random(0)
     trajectories = [t for _ in range(2) for t in random_group(rng, 2, turns=3, longest=40, prompt=150)]
-    return pack([*trajectories, random_trajectory(rng, policy="full", turns=6, longest=60)])
+    short = [trajectory(([1, 2, 3], [first, *range(10, 39)])) for first in range(20)]
+    return pack([*trajectories, random_trajectory(rng, policy="full", turns=6, longest=60), *short])
 
 
 def nodes(part: Part) -> list[int]:
