@@ -49,14 +49,10 @@ class _BlockAttention(torch.autograd.Function):
         out, log_sum = _like(q, torch.empty), q.new_empty(q.shape[:3], dtype=_wide(q))
         for part in cut.first:
             rows = slice(*part.queries)
-            out[:, :, rows], log_sum[:, :, rows] = _part(q[:, :, rows], _of(k, part), _of(v, part), part, scaling)
+            out[:, :, rows], log_sum[:, :, rows] = _part(q, k, v, part, scaling)
         for part in cut.later:
             rows = slice(*part.queries)
-            _merge(
-                out[:, :, rows],
-                log_sum[:, :, rows],
-                *_part(q[:, :, rows], _of(k, part), _of(v, part), part, scaling),
-            )
+            _merge(out[:, :, rows], log_sum[:, :, rows], *_part(q, k, v, part, scaling))
         out = out.to(q.dtype)
         ctx.save_for_backward(q, k, v, out, log_sum)
         ctx.cut, ctx.scaling = cut, scaling
@@ -96,7 +92,8 @@ def _of(x: Tensor, part: Part) -> Tensor:
 
 
 def _part(q: Tensor, k: Tensor, v: Tensor, part: Part, scaling: float) -> tuple[Tensor, Tensor]:
-    """Attention over the keys of one part: output (1, H, L, D) and log-sum of scores (1, H, L)."""
+    """Attention of one part's queries over its keys: output (1, H, L, D) and log-sum of scores (1, H, L)."""
+    q, k, v = q[:, :, slice(*part.queries)], _of(k, part), _of(v, part)
     if _has_kernel(q):
         return _fused(q, k, v, 0.0, part.causal, attn_mask=_bias(part, q), scale=scaling)
     scores = _scores(q, k, part, scaling)

@@ -132,7 +132,7 @@ def _listed(keys: tuple[int, ...]) -> Range | Tensor:
 
 
 def _masked(tree: TokenTree, nodes: Range, above: tuple[int, ...]) -> Part:
-    own = torch.arange(*nodes)
-    keys = torch.cat([torch.tensor(above, dtype=torch.int64), own])
-    seen = (keys[None] <= own[:, None]) & (own[:, None] < tree.end[keys][None])
-    return Part(queries=nodes, keys=_listed((*above, *range(*nodes))), hidden=~seen)
+    nodes_of_keys = (*above, *range(*nodes))
+    query, key = torch.arange(*nodes)[:, None], torch.tensor(nodes_of_keys)[None]
+    seen = (key <= query) & (query < tree.end[key])
+    return Part(queries=nodes, keys=_listed(nodes_of_keys), hidden=~seen)
