@@ -26,7 +26,7 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +86,11 @@ class LastContext(RlStage):
         )
 
 
+@dataclass(frozen=True, kw_only=True)
 class StitchedNetworks(Networks):
     """Log-probs, old and new, from the stitched sequence."""
 
-    previous_state = False
+    previous_state: bool = False
 
     @property
     def recomputes(self) -> bool:
@@ -104,20 +105,17 @@ class StitchedNetworks(Networks):
         )
 
 
-class StitchedNetworksWithState(StitchedNetworks):
-    previous_state = True
-
-
 class Stitched(RlStage):
-    kind: type[StitchedNetworks] = StitchedNetworks
+    previous_state = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.networks = self.kind.make(self.config, self.policy.model)
+        networks = StitchedNetworks.make(self.config, self.policy.model)
+        self.networks = replace(networks, previous_state=self.previous_state)
 
 
 class StitchedWithState(Stitched):
-    kind = StitchedNetworksWithState
+    previous_state = True
 
 
 STAGES: dict[str, type[RlStage]] = {
