@@ -31,7 +31,7 @@ def test_padding_and_the_unknown_token_come_first():
 def test_the_vocabulary_of_atlas_is_fixed():
     # a trained policy depends on it: a change makes every saved one unusable
     codec = Codec(atlas_tokenizer(PAPER))
-    assert codec.vocab_size == 534
+    assert codec.vocab_size == 536
     ids = (524, 33, 528, 525, 203, 363, 523, 6, 529)
     assert codec.encode("<IS> Q1 </IS> <query> Bala Brand 's mayor </query>") == ids
     assert codec.decode(ids) == "<IS> Q1 </IS> <query> Bala Brand 's mayor </query>"

@@ -29,7 +29,7 @@ def atlas_tokenizer(tags: Tags) -> Tokenizer:
         *question_words(),
         *_HINT_WORDS,
         *_REPLY_WORDS,
-        *("done", "unknown"),
+        *("done", "unknown", "then", "last"),
         *(f"Q{i}" for i in range(1, MAX_LABEL + 1)),
         *(str(i) for i in range(MAX_NUMBER + 1)),
         *FIRST_WORDS,

@@ -2,11 +2,11 @@
 
 An expert reads only the text of the current context, so it has exactly the memory that a policy has.
 Its state begins with what the last search has shown, then lists the answers found and what is left of the question in
-work, so that every step copies from what is in sight:
+work, so that every step copies from what is in sight, and ends with what comes then, so that it knows where to stop:
 
-    <IS> Q1 Dora Lint now Q2 Velan Toris 's birthplace 's mayor ? </IS> <query> Velan Toris 's birthplace </query>
-    <IS> Velan Toris 's birthplace is Moru Kest . Q1 Dora Lint now Q2 Moru Kest 's mayor ? </IS> <query> ... </query>
-    <IS> Moru Kest 's mayor is Sela Prand . done </IS> <answer> Q1 Dora Lint ; Q2 Sela Prand </answer>
+    <IS> now Q1 Velan Toris 's birthplace ? then Q2 </IS> <query> Velan Toris 's birthplace </query>
+    <IS> Velan Toris 's birthplace is Moru Kest . Q1 Moru Kest now Q2 Dora Lint 's seat ? last </IS> <query> ... </query>
+    <IS> Dora Lint 's seat is Ana Brul . done </IS> <answer> Q1 Moru Kest ; Q2 Ana Brul </answer>
 
 A question whose search shows nothing is noted as unknown, so that its place in the list is not asked again.
 """
@@ -77,20 +77,20 @@ class Expert:
         rng, lazy = random.Random(f"{self.seed}/{context}"), self._laziness(prompt)
         if f"</{self.tags.state}>" not in context:
             first = min(asked)
-            return self._search("", {}, first, self._begin(asked[first], rng, lazy))
+            return self._search("", {}, first, self._begin(asked[first], rng, lazy), max(asked))
         known, label, work = self._memory(context)
         found = self._found(context, work)
         note = f"{work.start} 's {work.relations[0]} is {found or UNKNOWN} . "
         last = _LAST_TURN.search(self._result(context)) is not None
         if found is not None and len(work.relations) > 1 and not last:
-            return self._search(note, known, label, _Chain(found, work.relations[1:]))
+            return self._search(note, known, label, _Chain(found, work.relations[1:]), max(asked))
         answer = found if len(work.relations) == 1 else None
         known = self._remember(known, label, answer or UNKNOWN, rng, lazy)
         following = label + 1
         stops = len(asked) > 1 and rng.random() < lazy.stop
         if following not in asked or stops or last:
             return self._answer(note, known, forced=context.rstrip().endswith(f"<{self._tag('answer')}>"))
-        return self._search(note, known, following, self._begin(asked[following], rng, lazy))
+        return self._search(note, known, following, self._begin(asked[following], rng, lazy), max(asked))
 
     def _memory(self, context: str) -> tuple[dict[int, str], int, _Chain]:
         """What the last state says: the answers found, the number of the question in work, what is left of it."""
@@ -127,9 +127,10 @@ class Expert:
         skips = len(asked.relations) > 1 and rng.random() < lazy.shortcut
         return _Chain(asked.start, asked.relations[1:]) if skips else asked
 
-    def _search(self, note: str, known: dict[int, str], label: int, work: _Chain) -> str:
+    def _search(self, note: str, known: dict[int, str], label: int, work: _Chain, objectives: int) -> str:
         memory = "".join(f"Q{q} {name} " for q, name in sorted(known.items()))
-        working = f"now Q{label} " + " 's ".join((work.start, *work.relations)) + " ?"
+        following = f"then Q{label + 1}" if label < objectives else "last"
+        working = f"now Q{label} " + " 's ".join((work.start, *work.relations)) + f" ? {following}"
         search, query = self._tag("search"), f"{work.start} 's {work.relations[0]}"
         return f"<{self.tags.state}> {note}{memory}{working} </{self.tags.state}> <{search}> {query} </{search}>"
 
