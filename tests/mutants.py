@@ -148,9 +148,9 @@ def padded_denominator(right: Broken, algorithm: Any, trajectories: Sequence[Tra
 
 def denominator_per_micro_batch(
     right: Broken, networks: Any, lessons: Sequence[Lesson], packed: Pack, _: Any, *rest: Any
-) -> None:
+) -> Any:
     tokens = float(sum(piece.tokens[1] - piece.tokens[0] for piece in packed))
-    right(networks, lessons, packed, Denominators(policy=tokens, tokens=tokens), *rest)
+    return right(networks, lessons, packed, Denominators(policy=tokens, tokens=tokens), *rest)
 
 
 def a_step_for_each_turn(right: Broken, groups: Sequence[Sequence[Lesson]], **settings: Any) -> Iterator[Any]:
@@ -341,7 +341,7 @@ MUTANTS = (
     _mutant("padding in the denominator", "-", "training.updates:step_denominator", padded_denominator, CUT_CHECK),
     _mutant("GAE restarted at each reset", "-", "training.lessons:token_advantages", restarted, CUT_CHECK_PPO),
     _mutant("reward paid in each context", "-", "training.lessons:token_advantages", paid_at_each_reset, CUT_CHECK_PPO),
-    _mutant("denominator per micro-batch", "-", "training.updates:_backward", denominator_per_micro_batch, PACKS),
+    _mutant("denominator per micro-batch", "-", "training.updates:_loss", denominator_per_micro_batch, PACKS),
     _mutant("a step for each turn", "ROLL #409", "training.rl:minibatches", a_step_for_each_turn, "optimiser steps"),
     _mutant("label roll across branches", "-", "packing.tree:_lay_out", label_roll, EXACT),
     _mutant("positions running on", "MEM1, 2", "packing.tree:_lay_out", positions_run_on, EXACT),

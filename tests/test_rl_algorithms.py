@@ -81,10 +81,10 @@ def recipe(algorithm: Algorithm | None = None, **changes: Any) -> Rl:
     return Rl(phases=(Phase(steps=4),), algorithm=algorithm or Grpo(), **(defaults | changes))
 
 
-def stage(config: Rl, *, seed: int = 0, dtype: torch.dtype = torch.float64) -> RlStage:
+def stage(config: Rl, *, seed: int = 0, dtype: torch.dtype = torch.float64, workers: int = 1) -> RlStage:
     """A stage without rollouts: groups are handed to `update`."""
     policy = Policy(tiny_model("qwen2", dtype=dtype, seed=seed), cast(Any, None))
-    return RlStage(policy, config, cast(Rollout, None), cast(TaskSource, None), seed=0)
+    return RlStage(policy, config, cast(Rollout, None), cast(TaskSource, None), seed=0, workers=workers)
 
 
 def sampled(
@@ -153,6 +153,24 @@ def test_micro_batches_and_packing_do_not_change_a_step(algorithm: Algorithm):
     row, changed = after(pack_tokens=64, packed=False)
     assert row == pytest.approx(whole_row, rel=1e-6, abs=1e-9)
     torch.testing.assert_close(changed, whole_weights, rtol=0, atol=1e-7)
+
+
+@everything
+def test_packs_trained_two_at_a_time_make_the_same_step_bit_for_bit(algorithm: Algorithm):
+    def after(workers: int) -> tuple[dict[str, Any], Tensor]:
+        config = recipe(algorithm, kl=Kl(coefficient=0.1), entropy=0.01, old_policy="trainer", pack_tokens=64, groups=8)
+        learner = stage(config, workers=workers, dtype=torch.float32)
+        rollout = groups(learner.policy.model, *[(1, 0, 0), (0, 1, 2)] * 4)
+        telling = [t for group in rollout for t in group.trajectories]
+        assert len(learner.networks.packs(telling)) > 2
+        row = learner.update(rollout, 0)
+        return {k: v for k, v in row.items() if k != "endings"}, torch.cat(
+            [weights(learner.policy.model), *map(weights, learner.modules.values())]
+        )
+
+    (one_row, one), (two_row, two) = after(1), after(2)
+    assert one_row == two_row
+    assert torch.equal(one, two)
 
 
 def test_the_default_is_one_clipped_step_on_the_groups_with_variance_bit_for_bit():

@@ -32,7 +32,7 @@ def test_the_vocabulary_of_atlas_is_fixed():
     # a trained policy depends on it: a change makes every saved one unusable
     codec = Codec(atlas_tokenizer(PAPER))
     assert codec.vocab_size == 536
-    ids = (524, 33, 528, 525, 203, 363, 523, 6, 529)
+    ids = (526, 35, 530, 527, 205, 365, 525, 6, 531)
     assert codec.encode("<IS> Q1 </IS> <query> Bala Brand 's mayor </query>") == ids
     assert codec.decode(ids) == "<IS> Q1 </IS> <query> Bala Brand 's mayor </query>"
 

@@ -68,7 +68,7 @@ class ParallelEngine:
         for helper, (ids, budgets, temperature, noise) in busy:
             helper.send("sample", self._number, ids, budgets, temperature, noise.numpy())
         try:
-            with _one_thread():
+            with one_thread():
                 completions = self.engine.sample(*own)
         finally:  # an answer left in the pipe would be taken for that of the next call
             answers = [helper.receive() for helper, _ in busy]
@@ -85,7 +85,8 @@ def _shares(rows: int, workers: int) -> list[slice]:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
+    """Inside, torch computes on one thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -73,7 +73,7 @@ class TrainConfig(Config):
     tasks: Tasks
     budget: Budget = Budget()
     workers: int = Field(default=1, ge=1)
-    """Processes that sample; 2 pay for a small model on two cores, a GPU wants 1."""
+    """Processes that sample, and packs that are trained at a time; 2 for a small model on two cores, 1 for a GPU."""
     recall: Recall | None = None
     sft: Sft | None = None
     rl: Rl | None = None

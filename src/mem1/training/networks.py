@@ -7,8 +7,9 @@ reference (KL penalty)      log-probs, frozen
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +19,12 @@ from mem1.packing import Pack, split_into_packs
 from mem1.records import Trajectory
 from mem1.training.critic import Critic
 from mem1.training.lessons import Before
+from mem1.training.parallel_packs import backward_in_order, in_order
 from mem1.training.reference import Reference
 from mem1.training.rl_config import Gspo, Ppo, Rl
 from mem1.training.scores import Scores, score, trunk_states
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,15 +35,18 @@ class Networks:
     policy: PreTrainedModel
     critic: Critic | None
     reference: Reference | None
+    workers: int = 1
+    """Packs that are computed at a time."""
 
     @classmethod
-    def make(cls, config: Rl, policy: PreTrainedModel) -> Networks:
+    def make(cls, config: Rl, policy: PreTrainedModel, *, workers: int = 1) -> Networks:
         """A new critic and a copy of the policy as it stands, where the recipe has them."""
         return cls(
             config=config,
             policy=policy,
             critic=Critic(config.algorithm, policy) if isinstance(config.algorithm, Ppo) else None,
             reference=Reference(config.kl, policy) if config.kl is not None else None,
+            workers=workers,
         )
 
     @property
@@ -85,12 +92,31 @@ class Networks:
         whole = isinstance(self.config.algorithm, Gspo)
         return split_into_packs(trajectories, max_tokens=self.config.pack_tokens, whole=whole)
 
+    def backward(self, loss_of: Callable[[Pack], tuple[Tensor, T]], packs: Sequence[Pack]) -> Iterator[T]:
+        """Add the gradients of the packs' losses, for policy and critic; what else `loss_of` returns, in order."""
+        trained = [p for module in (self.policy, self.critic) if module is not None for p in module.parameters()]
+        parameters = [p for p in trained if p.requires_grad]
+        return backward_in_order(
+            loss_of, packs, models=self._packed_models, parameters=parameters, workers=self.workers
+        )
+
+    @property
+    def _packed_models(self) -> list[PreTrainedModel]:
+        models = [self.policy, self.critic and self.critic.trunk, self.reference and self.reference.model]
+        return [model for model in models if model is not None] if self.config.packed else []
+
     @torch.no_grad()
     def before(self, groups: Sequence[Sequence[Trajectory]]) -> list[list[Before]]:
         """What they say before the first update on a rollout, per attempt; an attempt may have no tokens."""
         trajectories = [t for group in groups for t in group]
         packs = self.packs(trajectories)
-        parts = [self._before([piece.of(trajectories) for piece in packed]) for packed in packs] or [self._before([])]
+        said = in_order(
+            lambda packed: self._before([piece.of(trajectories) for piece in packed]),
+            packs,
+            models=self._packed_models,
+            workers=self.workers,
+        )
+        parts = list(said) or [self._before([])]
         counts = [t.num_completion_tokens for t in trajectories]
         # Packs keep the order of the sampled tokens.
         values = {name: torch.cat([part[name] for part in parts]).cpu().split(counts) for name in parts[0]}

@@ -42,12 +42,14 @@ class RlStage:
     rollout: Rollout
     source: TaskSource
     seed: int
+    workers: int = 1
+    """Packs that are trained at a time."""
     name: str = "rl"
     timings: dict[str, float] = field(default_factory=dict)
     """Seconds of the last step by what they were spent on."""
 
     def __post_init__(self) -> None:
-        self.networks = Networks.make(self.config, self.policy.model)
+        self.networks = Networks.make(self.config, self.policy.model, workers=self.workers)
         self._actor: Optimizers = adamw(self.policy.model, self.config.learning_rate)
         self._critic: Optimizers | None = None
         if self.networks.critic is not None and isinstance(self.config.algorithm, Ppo):

@@ -78,6 +78,18 @@ class Totals:
     norms: list[float] = field(default_factory=list)
     critic_norms: list[float] = field(default_factory=list)
 
+    def merge(self, other: Totals) -> None:
+        """The passes of another."""
+        self.loss += other.loss
+        self.clipped += other.clipped
+        self.tokens += other.tokens
+        self.entropy += other.entropy
+        self.compared += other.compared
+        self.difference += other.difference
+        self.largest_difference = max(self.largest_difference, other.largest_difference)
+        self.value_loss += other.value_loss
+        self.values_clipped += other.values_clipped
+
     def add(self, *, loss: Tensor, clipped: int, entropy_M: Tensor) -> None:
         """One pass of the policy."""
         self.loss += loss.item()

@@ -104,7 +104,7 @@ def make_stages(config: TrainConfig, policy: Policy) -> list[Callable[[], Stage]
     if sft is not None:
         stages.append(lambda: SftStage(policy, sft, lambda: demonstrate(config, rollout, source, tags), config.seed))
     if rl is not None:
-        stages.append(lambda: RlStage(policy, rl, rollout, source, config.seed))
+        stages.append(lambda: RlStage(policy, rl, rollout, source, config.seed, config.workers))
     return stages
 
 

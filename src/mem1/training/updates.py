@@ -56,8 +56,9 @@ def accumulate(
         tokens=float(sum(t.num_completion_tokens for t in trajectories)),
     )
     telling = [lesson for group in groups for lesson in group if lesson.teaches]
-    for packed in networks.packs([lesson.trajectory for lesson in telling]):
-        _backward(networks, telling, packed, denominators, totals, update)
+    packs = networks.packs([lesson.trajectory for lesson in telling])
+    for of_pack in networks.backward(lambda packed: _loss(networks, telling, packed, denominators, update), packs):
+        totals.merge(of_pack)
     totals.staleness += [
         update.version - turn.weights_version for lesson in telling for turn in lesson.trajectory.turns
     ]
@@ -65,15 +66,11 @@ def accumulate(
     return bool(telling)
 
 
-def _backward(
-    networks: Networks,
-    lessons: Sequence[Lesson],
-    packed: Pack,
-    denominators: Denominators,
-    totals: Totals,
-    update: Update,
-) -> None:
-    """Add the gradients of a pack, whose pieces count the trajectories of `lessons`."""
+def _loss(
+    networks: Networks, lessons: Sequence[Lesson], packed: Pack, denominators: Denominators, update: Update
+) -> tuple[Tensor, Totals]:
+    """Of a pack, whose pieces count the trajectories of `lessons`; and what is logged of it."""
+    totals = Totals()
     whole = [lesson.trajectory for lesson in lessons]
     trajectories = [piece.of(whole) for piece in packed]
     scores = networks.scores(trajectories, frozen=update.frozen)
@@ -112,7 +109,7 @@ def _backward(
         totals.value_loss += critic.loss.item()
         totals.values_clipped += critic.clipped
         loss = loss + critic.loss
-    loss.backward()
+    return loss, totals
 
 
 def _regularisation(

@@ -5,7 +5,7 @@ Its state begins with what the last search has shown, then lists the answers fou
 work, so that every step copies from what is in sight, and ends with what comes then, so that it knows where to stop:
 
     <IS> now Q1 Velan Toris 's birthplace ? then Q2 </IS> <query> Velan Toris 's birthplace </query>
-    <IS> Velan Toris 's birthplace is Moru Kest . Q1 Moru Kest now Q2 Dora Lint 's seat ? last </IS> <query> ... </query>
+    <IS> Velan Toris 's birthplace is Moru Kest . Q1 Moru Kest now Q2 Dora Lint 's seat ? last </IS> ...
     <IS> Dora Lint 's seat is Ana Brul . done </IS> <answer> Q1 Moru Kest ; Q2 Ana Brul </answer>
 
 A question whose search shows nothing is noted as unknown, so that its place in the list is not asked again.
