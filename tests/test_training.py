@@ -270,6 +270,29 @@ def stage(config: TrainConfig, **changes: Any) -> RlStage:
     return RlStage(policy, config.rl.model_copy(update=changes), rollout, source, seed=0)
 
 
+def test_packs_and_workers_do_not_change_a_supervised_step(config: TrainConfig):
+    assert config.sft is not None
+    config = config.model_copy(update={"sft": config.sft.model_copy(update={"tasks": 40})})
+    source = config.tasks.source("train", PAPER)
+    shown = demonstrate(config, make_rollout(config, make_policy(config, PAPER), source, PAPER), source, PAPER)
+
+    def after(pack_tokens: int, workers: int) -> tuple[dict[str, Any], torch.Tensor]:
+        assert config.sft is not None
+        policy = make_policy(config, PAPER)
+        sft = config.sft.model_copy(update={"tokens": 512, "pack_tokens": pack_tokens})
+        learner = SftStage(policy, sft, lambda: shown, seed=0, workers=workers)
+        row = dict(learner.step(0))
+        return row, torch.cat([p.detach().flatten() for p in policy.model.parameters()])
+
+    whole, after_whole = after(512, 1)
+    (one, after_one), (two, after_two) = after(64, 1), after(64, 2)
+    assert one["tokens"] > whole["tokens"]  # what two packs share is counted in both
+    assert one["loss"] == pytest.approx(whole["loss"], rel=1e-6)
+    torch.testing.assert_close(after_one, after_whole, rtol=0, atol=1e-4)
+    assert one == two
+    assert torch.equal(after_one, after_two)
+
+
 def gradient_step(stage: RlStage, groups: list[Group]) -> tuple[dict[str, Any], torch.Tensor]:
     """Metrics of one update and all weights after it."""
     return dict(stage.update(groups, 0)), torch.cat([p.detach().flatten() for p in stage.policy.model.parameters()])

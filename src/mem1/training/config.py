@@ -39,6 +39,8 @@ class Sft(Config):
     """Habits of Atlas's expert; of no effect on real questions, where the expert searches the question itself."""
     tokens: int = Field(default=8192, ge=64)
     """Tokens of a step, shared ones counted once."""
+    pack_tokens: int = Field(default=8192, ge=64)
+    """Most tokens of one forward and backward pass; affects memory, speed and the order of addition alone."""
     turns_of_a_piece: int = Field(default=4, ge=1)
     """Long demonstrations are cut into pieces of so many turns, so that a step mixes many tasks."""
     learning_rate: float = Field(default=0.02, gt=0)

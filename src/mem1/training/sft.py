@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from torch import nn
+from torch import Tensor, nn
 
 from mem1.algorithms.likelihood import negative_log_likelihood
 from mem1.contexts import context_policy
@@ -15,7 +15,7 @@ from mem1.engines.base import Sampling
 from mem1.engines.scripted import ScriptedEngine
 from mem1.envs.source import AtlasTasks, TaskSource
 from mem1.errors import UserError
-from mem1.packing import pack, split_into_packs
+from mem1.packing import Pack, pack, split_into_packs
 from mem1.protocol import Tags
 from mem1.records import Ended, Task, Trajectory
 from mem1.rollout import Rollout
@@ -24,6 +24,7 @@ from mem1.tasks.gold import GoldExpert
 from mem1.training.config import Sft, TrainConfig
 from mem1.training.logprobs import flat_logprobs
 from mem1.training.optimizers import Optimizers, muon, warmup, warmup_decay
+from mem1.training.parallel_packs import backward_in_order
 from mem1.training.policy import Policy
 from mem1.training.recall import Recall, recall_batch, recall_loss
 
@@ -66,6 +67,8 @@ class SftStage:
     demonstrations: Callable[[], Sequence[Trajectory]]
     """Called once, when the stage begins."""
     seed: int
+    workers: int = 1
+    """Packs that are trained at a time."""
     name: str = "sft"
     modules: Mapping[str, nn.Module] = field(default_factory=dict)
 
@@ -92,13 +95,23 @@ class SftStage:
 
     def step(self, index: int) -> Metrics:
         """One optimiser step on `config.tokens` tokens of demonstrations."""
-        tree = pack(self._batches[index])
-        logprobs_M = flat_logprobs(self.policy.model, tree, temperature=1.0)
-        loss = negative_log_likelihood(logprobs_M, denominator=len(logprobs_M))
-        loss.backward()
+        model, batch = self.policy.model, self._batches[index]
+        sampled = sum(t.num_completion_tokens for t in batch)
+
+        def loss_of(packed: Pack) -> tuple[Tensor, tuple[float, int]]:
+            tree = pack([piece.of(batch) for piece in packed])
+            logprobs_M = flat_logprobs(model, tree, temperature=1.0)
+            loss = negative_log_likelihood(logprobs_M, denominator=sampled)
+            return loss, (loss.item(), len(tree))
+
+        packs = split_into_packs(batch, max_tokens=self.config.pack_tokens, whole=True)
+        parameters = list(model.parameters())
+        losses, tokens = zip(
+            *backward_in_order(loss_of, packs, models=[model], parameters=parameters, workers=self.workers), strict=True
+        )
         scale = warmup_decay(index, steps=self.steps, warmup_steps=self.config.warmup, decay=self.config.decay)
         norm = self.optimizers.step(scale=scale)
-        return {"loss": loss.item(), "grad_norm": norm, "tokens": float(len(tree))}
+        return {"loss": sum(losses), "grad_norm": norm, "tokens": float(sum(tokens))}
 
 
 def _pieces(trajectory: Trajectory, turns: int) -> Iterator[Trajectory]:

@@ -102,7 +102,11 @@ def make_stages(config: TrainConfig, policy: Policy) -> list[Callable[[], Stage]
     _check_tasks(config, source)
     rollout = make_rollout(config, policy, source, tags)
     if sft is not None:
-        stages.append(lambda: SftStage(policy, sft, lambda: demonstrate(config, rollout, source, tags), config.seed))
+        stages.append(
+            lambda: SftStage(
+                policy, sft, lambda: demonstrate(config, rollout, source, tags), config.seed, config.workers
+            )
+        )
     if rl is not None:
         stages.append(lambda: RlStage(policy, rl, rollout, source, config.seed, config.workers))
     return stages
