@@ -1,4 +1,4 @@
-"""What denormal numbers cost: a step of the warm start, and one of atlas-quick, with them and with zeros for them.
+"""What denormal numbers cost: a step of the warm start, and an update of atlas-quick, with them and without.
 
     python benchmarks/denormals.py                              prints a Markdown table, in a few minutes
     python benchmarks/denormals.py --model runs/x/policy
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    works = {"supervised step": supervised(given.model), "rollout": rollout(given.model), "update": update(given.model)}
+    works = {"supervised step": supervised(given.model), "reinforcement learning, update": update(given.model)}
     print(f"command: python {' '.join(sys.argv)}; commit {commit()}; {hardware()}\n")
     print("| work | with denormals over without, time |\n|---|--:|")
     for name, work in works.items():
@@ -75,23 +75,15 @@ def supervised(model: str) -> Callable[[], object]:
     return work
 
 
-def rollout(model: str) -> Callable[[], object]:
-    stage = _quick(model)
-    return lambda: stage.sample(0)
-
-
 def update(model: str) -> Callable[[], object]:
-    stage = _quick(model)
-    groups = stage.sample(0)
-    return lambda: stage.update(groups, 0)
-
-
-def _quick(model: str) -> RlStage:
+    """The first one of atlas-quick, from this policy."""
     config, policy = load_toml(RECIPES / "atlas-quick.toml", TrainConfig, ["workers=1"]), load_policy(model)
     tags = vocabulary(config.vocabulary)
     source = config.tasks.source("train", tags)
     assert config.rl is not None
-    return RlStage(policy, config.rl, make_rollout(config, policy, source, tags), source, config.seed)
+    stage = RlStage(policy, config.rl, make_rollout(config, policy, source, tags), source, config.seed)
+    groups = stage.sample(0)
+    return lambda: stage.update(groups, 0)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ from machine import commit, hardware
 from stitched import stitched_scores
 
 from mem1.configuration import load_toml
+from mem1.engines.denormals import flushed_denormals
 from mem1.evaluation.intervals import bootstrap_interval
 from mem1.evaluation.runner import evaluate
 from mem1.packing import Pack, split_into_packs
@@ -198,7 +199,8 @@ def run(variant: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
         stage = STAGES.get(variant, RlStage)(policy, config.rl, rollout, source, seed)
         while len(rows) < steps and (given.steps or seconds < given.minutes * 60):
             started = time.process_time()
-            rows.append(stage.step(len(rows)))
+            with flushed_denormals():
+                rows.append(stage.step(len(rows)))
             seconds += time.process_time() - started
             print(
                 f"{variant}, seed {seed}: step {len(rows)}, {seconds:.0f} s, em {rows[-1]['em']:.2f}", file=sys.stderr

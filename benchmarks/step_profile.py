@@ -27,6 +27,7 @@ import torch
 from machine import commit, hardware
 
 from mem1.configuration import load_toml
+from mem1.engines.denormals import flushed_denormals
 from mem1.protocol import vocabulary
 from mem1.training.config import TrainConfig
 from mem1.training.policy import make_policy
@@ -96,6 +97,7 @@ class Clock:
         setattr(owner, name, timed)
 
 
+@flushed_denormals()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=6, help="timed steps, after one that is not")

@@ -146,6 +146,13 @@ def test_a_run_goes_through_all_stages_and_leaves_finite_metrics_and_a_policy(co
         assert torch.equal(a, b)
 
 
+def test_denormal_numbers_are_zero_while_a_run_lasts_and_not_after_it(config: TrainConfig, tmp_path: Path):
+    seen: list[bool] = []
+    run(config, tmp_path / "run", on_step=lambda _: seen.append(sys.float_info.min / 2 == 0.0))
+    assert set(seen) == {torch.set_flush_denormal(False)}, "where the processor can"
+    assert sys.float_info.min / 2 > 0.0
+
+
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(config: TrainConfig, unbroken: Path, tmp_path: Path):
     for name, seed in (("again", 0), ("other", 1)):
         run(config.model_copy(update={"seed": seed}), tmp_path / name)

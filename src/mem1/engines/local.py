@@ -22,6 +22,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.codec import Codec
+from mem1.engines.denormals import flushed_denormals
 
 _SHORT = 1024
 """Contexts up to so many tokens are attended by plain matrix products on a CPU, which beat the fused kernel there."""
@@ -54,6 +55,7 @@ class LocalEngine:
         return self.sample(contexts, max_tokens, sampling.temperature, noise_BT)
 
     @torch.inference_mode()
+    @flushed_denormals()
     def sample(
         self, contexts: Sequence[Sequence[int]], max_tokens: Sequence[int], temperature: float, noise_BT: Tensor
     ) -> list[Completion]:

@@ -163,7 +163,6 @@ def _serve(connection: Connection) -> None:
     """The life of a helper: until the other end of the pipe is closed, by whatever death."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that owns the run
     torch.set_num_threads(1)
-    torch.set_flush_denormal(True)  # as the owner (training/policy.py)
     engines: dict[int, LocalEngine] = {}
     while True:
         try:

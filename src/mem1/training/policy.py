@@ -1,8 +1,4 @@
-"""A policy is a model with its tokenizer; here it is loaded, made or saved.
-
-From the first policy on, torch takes denormal numbers for zero in this process: a sharp softmax is full of them, and
-on a CPU they can cost a small model half its speed (`benchmarks/denormals.py`).
-"""
+"""A policy is a model with its tokenizer; here it is loaded, made or saved."""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-import torch
 from transformers import PreTrainedModel
 
 from mem1.engines.codec import Codec
@@ -49,7 +44,6 @@ def shipped_folder() -> Path:
 
 def load_policy(path: str | Path) -> Policy:
     """A policy from a folder, or the shipped one for the name "shipped"."""
-    torch.set_flush_denormal(True)
     folder = shipped_folder() if str(path) == SHIPPED else Path(path)
     policy = Policy(load_model(folder), Codec.load(folder))
     rows = next(policy.model.get_input_embeddings().parameters()).shape[0]
@@ -65,7 +59,6 @@ def make_policy(config: TrainConfig, tags: Tags) -> Policy:
     """The policy that a recipe starts from; a new one is the same for the same seed."""
     if config.model.new is None:
         return load_policy(config.model.path or SHIPPED)
-    torch.set_flush_denormal(True)
     codec = _new_codec(config, config.model.new, tags)
     return Policy(new_model(config.model.new, vocab_size=codec.vocab_size, seed=config.seed), codec)
 

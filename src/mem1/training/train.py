@@ -16,6 +16,7 @@ from typing import Protocol
 from torch import nn
 
 from mem1.contexts import context_policy
+from mem1.engines.denormals import flushed_denormals
 from mem1.engines.workers import local_engine
 from mem1.envs.source import TaskSource
 from mem1.packing.exactness import check_packable
@@ -120,6 +121,7 @@ def _check_tasks(config: TrainConfig, source: TaskSource) -> None:
         source.tasks(objectives=objectives, count=1, seed=config.seed)
 
 
+@flushed_denormals()
 def train(
     config: TrainConfig,
     out: Path,
