@@ -2,6 +2,7 @@
 
     python benchmarks/packing.py --quick          prints a markdown table, in under a minute
     python benchmarks/packing.py                  the whole table: turns 2 to 32, prompts of 100 to 2,000, groups to 16
+    python benchmarks/packing.py --hidden 512     a model in which attention is a smaller part of the work
     python benchmarks/packing.py --groups         what a group shares: attempts of the shipped policy at tasks of Atlas
     python benchmarks/packing.py --memory         a long trajectory in packs, against one pack of it alone
 
@@ -52,20 +53,20 @@ from mem1.rollout import Rollout
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
 from mem1.training.policy import load_policy
 
-VOCABULARY = 512
+VOCABULARY, HEAD = 512, 32
 
 
-def build_model() -> PreTrainedModel:
-    """0.9 M parameters, the shape of the shipped policy."""
+def build_model(hidden: int) -> PreTrainedModel:
+    """At a width of 128, 0.9 M parameters: the shape of the shipped policy. Wider ones are of the same proportions."""
     torch.manual_seed(0)
     return Qwen2ForCausalLM(
         Qwen2Config(
             vocab_size=VOCABULARY,
-            hidden_size=128,
-            intermediate_size=384,
+            hidden_size=hidden,
+            intermediate_size=3 * hidden,
             num_hidden_layers=4,
-            num_attention_heads=4,
-            num_key_value_heads=4,
+            num_attention_heads=hidden // HEAD,
+            num_key_value_heads=hidden // HEAD,
             tie_word_embeddings=True,
         )
     )
@@ -271,6 +272,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, nargs="*", default=[100, 300, 700, 2000], help="tokens of the prompt")
     parser.add_argument("--group", type=int, nargs="*", default=[1, 4, 8, 16], help="attempts at the same prompt")
     parser.add_argument("--part", type=int, default=75, help="tokens of a completion, and of a result")
+    parser.add_argument("--hidden", type=int, default=128, help="width of the model, in heads of 32")
     parser.add_argument("--dense-tokens", type=int, default=2500, help="longest sequence with a T x T mask")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--cpu-time", action="store_true", help="processor time, for a busy machine; with --threads 1")
@@ -281,7 +283,7 @@ def main() -> None:
     if args.quick:
         args.turns, args.prompt, args.group, args.repeats = [4, 8], [700], [2], 1
     torch.set_num_threads(args.threads)
-    model = build_model()
+    model = build_model(args.hidden)
     run_case(model, Case(50, 2, 1), args)  # loads kernels
     if args.groups or args.memory:
         print(f"command: python {' '.join(sys.argv)}; commit {commit()}; {hardware()}\n")
