@@ -174,10 +174,10 @@ def test_the_clean_expert_notes_what_a_search_showed_the_answers_and_what_is_lef
     )
     answers = [q.answers[0] for q in (one, two)]
     assert [turn.state for turn in trajectory.turns] == [
-        f"now Q1 {one.text} then Q2",
-        f"{start_1} 's {first_1} is {bridges[0]} . now Q1 {bridges[0]} 's {second_1} ? then Q2",
-        f"{bridges[0]} 's {second_1} is {answers[0]} . Q1 {answers[0]} now Q2 {two.text} last",
-        f"{start_2} 's {first_2} is {bridges[1]} . Q1 {answers[0]} now Q2 {bridges[1]} 's {second_2} ? last",
+        f"now Q1 {one.text} Q1 then Q2",
+        f"{start_1} 's {first_1} is {bridges[0]} . now Q1 {bridges[0]} 's {second_1} ? Q1 then Q2",
+        f"{bridges[0]} 's {second_1} is {answers[0]} . Q1 {answers[0]} now Q2 {two.text} Q2 last",
+        f"{start_2} 's {first_2} is {bridges[1]} . Q1 {answers[0]} now Q2 {bridges[1]} 's {second_2} ? Q2 last",
         f"{bridges[1]} 's {second_2} is {answers[1]} . done",
     ]
     assert trajectory.answer == f"Q1 {answers[0]} ; Q2 {answers[1]}"

@@ -1,8 +1,8 @@
 """Policies: load one from a folder (safetensors only), or make a small one from nothing.
 
-A small transformer does not learn to copy by itself in minutes. Two look-back heads make it: in layers 0
-and 1 the query and key *biases* of one head each for distances 1 and 2 are set so that, whatever the tokens,
-the head looks one or two tokens back. A score of biases alone depends on the distance d only,
+A small transformer does not learn to copy by itself in minutes. Look-back heads make it: in layers 0 and 1 the
+query and key *biases* of one head for each of a few distances, such as 1 and 2, are set so that, whatever the tokens,
+the head looks so many tokens back. A score of biases alone depends on the distance d only,
 sum_i a_i cos(theta_i (d - d0)), which has its maximum at d = d0.
 """
 

@@ -2,10 +2,10 @@
 
 An expert reads only the text of the current context, so it has exactly the memory that a policy has.
 Its state begins with what the last search has shown, then lists the answers found and what is left of the question in
-work, so that every step copies from what is in sight, and ends with what comes then, so that it knows where to stop:
+work, so that every step copies from what is in sight, and ends with what follows it, so that it knows where to stop:
 
-    <IS> now Q1 Velan Toris 's birthplace ? then Q2 </IS> <query> Velan Toris 's birthplace </query>
-    <IS> Velan Toris 's birthplace is Moru Kest . Q1 Moru Kest now Q2 Dora Lint 's seat ? last </IS> ...
+    <IS> now Q1 Velan Toris 's birthplace ? Q1 then Q2 </IS> <query> Velan Toris 's birthplace </query>
+    <IS> Velan Toris 's birthplace is Moru Kest . Q1 Moru Kest now Q2 Dora Lint 's seat ? Q2 last </IS> ...
     <IS> Dora Lint 's seat is Ana Brul . done </IS> <answer> Q1 Moru Kest ; Q2 Ana Brul </answer>
 
 A question whose search shows nothing is noted as unknown, so that its place in the list is not asked again.
@@ -129,7 +129,7 @@ class Expert:
 
     def _search(self, note: str, known: dict[int, str], label: int, work: _Chain, objectives: int) -> str:
         memory = "".join(f"Q{q} {name} " for q, name in sorted(known.items()))
-        following = f"then Q{label + 1}" if label < objectives else "last"
+        following = f"Q{label} then Q{label + 1}" if label < objectives else f"Q{label} last"
         working = f"now Q{label} " + " 's ".join((work.start, *work.relations)) + f" ? {following}"
         search, query = self._tag("search"), f"{work.start} 's {work.relations[0]}"
         return f"<{self.tags.state}> {note}{memory}{working} </{self.tags.state}> <{search}> {query} </{search}>"
