@@ -1,7 +1,7 @@
 """Which algorithm, and which view of a trajectory's contexts, learns Atlas from the shipped policy in the same time.
 
-    python benchmarks/learning.py --minutes 4 --seeds 0 1 2 3 4 --out runs/benchmark-learning
-    python benchmarks/learning.py --steps 2 --tasks 4 --variants grpo ppo --seeds 0 --out runs/small
+    python benchmarks/learning.py --minutes 3 --seeds 0 1 2 3 4 --out runs/benchmark-learning
+    python benchmarks/learning.py --steps 2 --objectives 2 --tasks 4 --variants grpo ppo --seeds 0 --out runs/small
 
 Every variant starts from the same weights, draws the same tasks by seed, and stops after the first step that ends
 past its time (`--minutes`, rollouts included, evaluation excluded) or after `--steps`. Time is the processor time of
@@ -145,10 +145,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--objectives", type=int, nargs="+", default=[2, 4, 8, 16])
-    parser.add_argument("--tasks", type=int, default=200, help="evaluated tasks of each number of objectives")
+    parser.add_argument(
+        "--tasks", type=int, nargs="+", default=[200, 100, 50, 25], help="evaluated, of each number of objectives"
+    )
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="overrides of every variant")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmark-learning"))
-    return parser.parse_args()
+    given = parser.parse_args()
+    if len(given.tasks) != len(given.objectives):
+        parser.error(f"--tasks {given.tasks}: give one number for each of --objectives {given.objectives}")
+    return given
 
 
 def result(variant: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
@@ -182,8 +187,6 @@ def run(variant: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
             f"seed={seed}",
             "workers=1",
             f"rl.phases=[{{steps={steps}, objectives=[2]}}]",
-            f"evaluation.objectives={given.objectives}",
-            f"evaluation.tasks={given.tasks}",
             *VARIANTS.get(variant, []),
             *(changed for changed in given.set if variant != "start" or not changed.startswith("rl.")),
         ],
@@ -206,8 +209,12 @@ def run(variant: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
                 f"{variant}, seed {seed}: step {len(rows)}, {seconds:.0f} s, em {rows[-1]['em']:.2f}", file=sys.stderr
             )
     held_out = config.tasks.source("evaluation", tags)
-    _, attempts = evaluate(make_rollout(config, policy, held_out, tags), held_out, config.evaluation, policy=variant)
-    em = {n: [sum(t.em) / len(t.em) for t in attempts[n]] for n in given.objectives}
+    rollout = make_rollout(config, policy, held_out, tags)
+    em = {}
+    for objectives, tasks in zip(given.objectives, given.tasks, strict=True):
+        asked = config.evaluation.model_copy(update={"objectives": [objectives], "tasks": tasks})
+        _, attempts = evaluate(rollout, held_out, asked, policy=variant)
+        em[objectives] = [sum(t.em) / len(t.em) for t in attempts[objectives]]
     return {"variant": variant, "seed": seed, "steps": len(rows), "seconds": seconds, "em": em, "metrics": rows}
 
 
