@@ -14,6 +14,8 @@ PIP_ARGS ?=
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install $(PIP_ARGS)
+# loadgroup: tests that share processes stay together
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup
 SOURCES := pyproject.toml $(shell find src recipes -type f -not -name '*.pyc')
 
 # OpenMP threads that spin while they wait slow a shared machine down several times over
@@ -25,11 +27,11 @@ quickstart: $(VENV)/installed
 	$(BIN)/mem1 quickstart $(ARGS)
 
 test: $(VENV)/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 $(ARGS)
+	$(PYTEST) $(ARGS)
 
 check: lint
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
+	$(PYTEST)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .

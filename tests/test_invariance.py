@@ -9,6 +9,7 @@ agree to about 1e-7 only, which says nothing; so the tiny models here have norms
 
 from __future__ import annotations
 
+import multiprocessing
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,10 +23,10 @@ from builders import random_group, random_tokens, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, distributed, nn
-from torch.multiprocessing.spawn import spawn
 from transformers import PreTrainedModel
 
 from mem1.algorithms.surrogate import clipped_surrogate
+from mem1.engines.workers import one_thread
 from mem1.packing import Pack, Piece, pack, split_into_packs
 from mem1.records import Trajectory, Turn
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
@@ -256,9 +257,9 @@ def after_a_step(model: PreTrainedModel) -> Tensor:
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
+@one_thread()
 def one_rank(rank: int, ranks: int, folder: str, seed: int) -> None:
     """What each process of a training does: its share of the packs, then the sum of all gradients."""
-    torch.set_num_threads(1)
     distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks, timeout=timedelta(minutes=5)
     )
@@ -276,7 +277,11 @@ def one_rank(rank: int, ranks: int, folder: str, seed: int) -> None:
 
 
 def test_two_ranks_are_one_in_loss_gradient_and_weights(tmp_path: Path):
-    spawn(one_rank, args=(2, str(tmp_path), 5), nprocs=2)
+    other = multiprocessing.get_context("spawn").Process(target=one_rank, args=(1, 2, str(tmp_path), 5))
+    other.start()
+    one_rank(0, 2, str(tmp_path), 5)
+    other.join()
+    assert other.exitcode == 0
     model = tiny_model("qwen2")
     step = random_step(model, 5)
     wanted = train(model, step, [step.whole()])

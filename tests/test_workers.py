@@ -16,6 +16,7 @@ from mem1.engines.local import LocalEngine
 from mem1.engines.workers import ParallelEngine, local_engine
 from mem1.errors import UserError
 
+pytestmark = pytest.mark.xdist_group("workers")  # a helper takes seconds to start, and one serves all of them
 SAMPLING = Sampling(seed=5)
 
 
@@ -35,11 +36,11 @@ def assert_same(some: list[Completion], others: list[Completion]) -> None:
         torch.testing.assert_close(torch.tensor(one.logprobs), torch.tensor(other.logprobs), rtol=0, atol=1e-5)
 
 
-def test_the_number_of_workers_changes_nothing_that_is_sampled(engine: LocalEngine):
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_the_number_of_workers_changes_nothing_that_is_sampled(engine: LocalEngine, workers: int):
     alone = sample(engine)
     assert len({len(c.token_ids) for c in alone}) > 3
-    for workers in (2, 3):
-        assert_same(sample(ParallelEngine(engine, workers=workers)), alone)
+    assert_same(sample(ParallelEngine(engine, workers=workers)), alone)
 
 
 def test_fewer_contexts_than_workers(engine: LocalEngine):
