@@ -12,7 +12,7 @@ over the evaluated tasks, which are the same for all. How much another training 
 shows.
 
     grpo, ppo, ...      the algorithms of `[rl.algorithm]`, on the exact token tree
-    ppo_restarted       GAE restarted at each context, which is paid the reward of the trajectory
+    ppo_restarted       GAE restarted at each context, of which the last alone is paid the reward
     last_context        grpo on the last context of each trajectory, all that some frameworks keep of it
     stitched            grpo on MEM1's stitched sequence, as its mask was meant
     stitched_state      the same with the previous state shown
@@ -27,8 +27,10 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from machine import commit, hardware
@@ -41,12 +43,14 @@ from mem1.evaluation.runner import evaluate
 from mem1.packing import Pack, split_into_packs
 from mem1.protocol import vocabulary
 from mem1.records import Group, Trajectory
+from mem1.training.advantages import TokenAdvantages, token_advantages
 from mem1.training.config import TrainConfig
 from mem1.training.files import write_atomically
 from mem1.training.lessons import Lesson
 from mem1.training.networks import Networks
 from mem1.training.policy import make_policy
 from mem1.training.rl import RlStage
+from mem1.training.rl_config import Ppo
 from mem1.training.scores import Scores
 from mem1.training.train import make_rollout
 
@@ -71,11 +75,21 @@ VARIANTS: dict[str, list[str]] = {
 
 
 class Restarted(RlStage):
-    """GAE restarted at each context, which is paid the trajectory's reward as if it were one: what happens where a
-    framework takes each context for an episode."""
+    """Each context is an episode of its own to GAE, as where a framework makes a row of it; the reward stands at the
+    end of the last. (Were each paid the reward, then with gamma = lam = 1 it would be linked GAE, number for number.)
+    """
 
-    def stretches(self, trajectory: Trajectory) -> Sequence[int]:
-        return [len(turn.completion_ids) for turn in trajectory.turns]
+    def _lessons(self, groups: Sequence[Group]) -> list[list[Lesson]]:
+        with mock.patch("mem1.training.lessons.token_advantages", restarted_advantages):
+            return super()._lessons(groups)
+
+
+def restarted_advantages(
+    config: Ppo, trajectories: Sequence[Trajectory], rewards_S: Sequence[float], *of_tokens: Any
+) -> TokenAdvantages:
+    contexts = [replace(t, turns=(turn,)) for t in trajectories for turn in t.turns]
+    paid = [[0.0] * (len(t.turns) - 1) + [r] for t, r in zip(trajectories, rewards_S, strict=True)]
+    return token_advantages(config, contexts, list(chain(*paid)), *of_tokens)
 
 
 class LastContext(RlStage):

@@ -121,22 +121,21 @@ def answered_only(right: Broken, config: Any, groups: Sequence[Group], *columns:
     return right(config, kept, *([list(compress(*pair)) for pair in zip(c, answered, strict=True)] for c in columns))
 
 
-def restarted(right: Broken, config: Any, trajectories: Any, rewards_S: Any, *rest: Any, stretches: Any) -> Any:
+def restarted(right: Broken, config: Any, trajectories: Any, rewards_S: Any, *rest: Any) -> Any:
     """Each context an episode of its own; only the last one is paid."""
-    del stretches
     contexts = [replace(t, turns=(turn,)) for t in trajectories for turn in t.turns]
     paid = [[0.0] * (len(t.turns) - 1) + [r] for t, r in zip(trajectories, rewards_S, strict=True)]
     return right(config, contexts, list(chain(*paid)), *rest)
 
 
 def paid_at_each_reset(
-    right: Broken, config: Any, trajectories: Any, rewards_S: Any, values_M: Tensor, _penalties: Any, *, stretches: Any
+    right: Broken, config: Any, trajectories: Any, rewards_S: Any, values_M: Tensor, _penalties: Any
 ) -> Any:
     """The reward also at the last token of each context but the last; the chain is not cut."""
     copies = [[r] * (len(t.turns) - 1) + [0.0] for t, r in zip(trajectories, rewards_S, strict=True)]
     lengths = [len(turn.completion_ids) for t in trajectories for turn in t.turns]
     penalties_M = -terminal_rewards(list(chain(*copies)), lengths).to(values_M)
-    return right(config, trajectories, rewards_S, values_M, penalties_M, stretches=stretches)
+    return right(config, trajectories, rewards_S, values_M, penalties_M)
 
 
 def padded_denominator(right: Broken, algorithm: Any, trajectories: Sequence[Trajectory]) -> float:

@@ -10,7 +10,7 @@ Letters: G attempts of a group, S trajectories, K sampled tokens of one trajecto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,14 +26,6 @@ from mem1.algorithms.rloo import leave_one_out_advantages
 from mem1.algorithms.whitening import whitened
 from mem1.records import Trajectory
 from mem1.training.rl_config import Algorithm, DrGrpo, Ppo, Reinforce, ReinforcePlusPlus, Rejection, Rloo
-
-Lengths = Callable[[Trajectory], Sequence[int]]
-"""Sampled tokens of each stretch of a trajectory over which GAE runs."""
-
-
-def whole(trajectory: Trajectory) -> tuple[int, ...]:
-    """One stretch, whatever became of the context in between."""
-    return (trajectory.num_completion_tokens,)
 
 
 def trajectory_advantages(
@@ -77,17 +69,13 @@ def token_advantages(
     rewards_S: Sequence[float],
     values_M: Tensor,
     penalties_M: Tensor | None = None,
-    *,
-    stretches: Lengths = whole,
 ) -> TokenAdvantages:
     """GAE over each trajectory; the reward comes after its last sampled token.
 
-    `penalties_M`, where given, are subtracted from the reward of each token. `stretches` other than `whole` cut a
-    trajectory into episodes of their own, each with the trajectory's reward: only to measure what that does.
+    `penalties_M`, where given, are subtracted from the reward of each token.
     """
-    lengths = [(length, r) for t, r in zip(trajectories, rewards_S, strict=True) for length in stretches(t)]
-    counts = [length for length, _ in lengths]
-    rewards_M = terminal_rewards([reward for _, reward in lengths], counts).to(values_M)
+    counts = [t.num_completion_tokens for t in trajectories]
+    rewards_M = terminal_rewards(rewards_S, counts).to(values_M)
     if penalties_M is not None:
         rewards_M = rewards_M - penalties_M
     advantages_M, returns_M = generalised_advantages(values_M, rewards_M, counts, gamma=config.gamma, lam=config.lam)

@@ -18,7 +18,7 @@ from torch import Tensor
 from mem1.algorithms.importance import truncated_weights
 from mem1.algorithms.kl import kl_estimate
 from mem1.records import Group, Trajectory
-from mem1.training.advantages import Lengths, spread, token_advantages, trajectory_advantages, whole
+from mem1.training.advantages import spread, token_advantages, trajectory_advantages
 from mem1.training.rl_config import Dapo, Importance, Ppo, Rejection, Rl
 
 
@@ -69,18 +69,17 @@ def make_lessons(
     before: Sequence[Sequence[Before]],
     *,
     kl_coefficient: float = 0.0,
-    stretches: Lengths = whole,
 ) -> list[list[Lesson]]:
     """Lessons per group; for rejection the kept attempts only, so a group may be empty.
 
-    `before` has one entry an attempt. `stretches` as in `token_advantages`.
+    `before` has one entry an attempt.
     """
     penalties = [[_penalty(config, b, kl_coefficient) for b in group] for group in before]
     rewards = [
         [_shaped(config, t, r) for t, r in zip(group.trajectories, group.rewards, strict=True)] for group in groups
     ]
     if isinstance(config.algorithm, Ppo):
-        lessons = _with_critic(config.algorithm, groups, before, rewards, penalties, stretches)
+        lessons = _with_critic(config.algorithm, groups, before, rewards, penalties)
     else:
         lessons = _of_the_group_family(config, groups, before, rewards, penalties)
     always = isinstance(config.algorithm, Ppo) or config.entropy > 0 or (config.kl and config.kl.where == "loss")
@@ -131,7 +130,6 @@ def _with_critic(
     before: Sequence[Sequence[Before]],
     rewards: Sequence[Sequence[float]],
     penalties: Sequence[Sequence[Tensor | None]],
-    stretches: Lengths,
 ) -> list[list[Lesson]]:
     trajectories = [t for g in groups for t in g.trajectories]
     counts = [t.num_completion_tokens for t in trajectories]
@@ -142,7 +140,6 @@ def _with_critic(
         [r for group in rewards for r in group],
         torch.cat([b.values_K for group in before for b in group if b.values_K is not None]),
         torch.cat(flat) if flat else None,
-        stretches=stretches,
     )
     parts = zip(made.advantages_M.split(counts), made.returns_M.split(counts), strict=True)
     return [

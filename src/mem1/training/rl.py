@@ -16,9 +16,8 @@ from torch import nn
 
 from mem1.engines.base import Sampling
 from mem1.envs.source import TaskSource
-from mem1.records import Group, Trajectory
+from mem1.records import Group
 from mem1.rollout import Rollout
-from mem1.training.advantages import whole
 from mem1.training.batches import minibatches
 from mem1.training.lessons import Lesson, groups_to_train, has_variance, make_lessons
 from mem1.training.networks import Networks
@@ -118,10 +117,6 @@ class RlStage:
         """Optimiser steps behind the policy when step `index` begins."""
         return self._policy_step(index) * self.config.updates
 
-    def stretches(self, trajectory: Trajectory) -> Sequence[int]:
-        """Sampled tokens of each stretch over which GAE runs: the whole trajectory is one."""
-        return whole(trajectory)
-
     def update(self, groups: Sequence[Group], index: int) -> Metrics:
         """The optimiser steps on one rollout."""
         lessons_by_group = self._lessons(groups)
@@ -152,7 +147,6 @@ class RlStage:
             trained,
             self.networks.before([group.trajectories for group in trained]),
             kl_coefficient=self.networks.kl_coefficient,
-            stretches=self.stretches,
         )
 
     def _optimiser_step(self, part: Sequence[Sequence[Lesson]], index: int, number: int, totals: Totals) -> None:
