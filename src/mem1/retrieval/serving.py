@@ -181,7 +181,7 @@ def _start(job: _Job, told: Any) -> BaseProcess:
 
 
 def _end(jobs: Sequence[_Job], workers: Sequence[BaseProcess]) -> None:
-    with _handling(signal.SIG_IGN):
+    with _handling(lambda *_: None):
         for job in jobs:
             job.socket.close()  # or connections would go on to gather here
         for worker in workers:
