@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from pathlib import Path
 
 import uvicorn
@@ -54,12 +55,18 @@ def in_a_thread(retriever: Retriever) -> Iterator[str]:
 
 @contextmanager
 def answering(*answers: Callable[[socket.socket], None]) -> Iterator[str]:
-    """Address of a server that on each connection reads a request, lets the next `answer` write, and hangs up."""
+    """Address of a server that on each connection reads a request, lets the next `answer` write, and hangs up.
+
+    The last answer is given for ever.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
-            for answer in answers:
-                connection, _ = listener.accept()
+            for answer in chain(answers, repeat(answers[-1])):
+                try:
+                    connection, _ = listener.accept()
+                except OSError:  # the test is over
+                    return
                 with connection:
                     _read_request(connection)
                     answer(connection)
@@ -67,6 +74,7 @@ def answering(*answers: Callable[[socket.socket], None]) -> Iterator[str]:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
         thread.join(5)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval import BM25, RetrievalFailed
 from mem1.retrieval.counters import Counters
+from mem1.retrieval.server import make_app
 from mem1.retrieval.serving import serve
 from mem1.tasks.datasets import write_passages
 
@@ -175,18 +177,24 @@ def test_the_counters_of_all_workers_are_shown_by_each():
     assert 'le="+Inf"} 2' in first.text() and "seconds_sum 20.002000" in first.text()
 
 
-def test_requests_that_wait_at_the_same_time_are_searched_together(server: httpx.Client, moody: Moody):
-    with ThreadPoolExecutor(9) as pool:
-        blocked = pool.submit(ask, server, queries=["wait"], topk=2)
-        while not moody.calls:
-            time.sleep(0.001)
-        others = [pool.submit(ask, server, queries=[town.title], topk=2) for town in TOWNS * 2]
-        time.sleep(0.2)  # they are there, or the test would see more calls than it allows
-        moody.gate.set()
-        found = [other.result()["result"][0][0]["id"] for other in others]
-        assert blocked.result() == {"result": [[]]}
-    assert found == [town.id for town in TOWNS * 2]
-    assert sum(len(queries) for queries, _ in moody.calls) == 9 and len(moody.calls) <= 4
+def test_requests_that_wait_at_the_same_time_are_searched_together():
+    moody = Moody()
+
+    async def ask_nine() -> list[Any]:
+        transport = httpx.ASGITransport(make_app(moody, top_k=2))
+        async with httpx.AsyncClient(transport=transport, base_url="http://a") as client:
+            titles = ["wait", *(town.title for town in TOWNS * 2)]
+            posts = [asyncio.ensure_future(client.post("/retrieve", json={"queries": [t]})) for t in titles]
+            while not moody.calls:
+                await asyncio.sleep(0.001)
+            for _ in range(1000):  # nothing but the gate can keep the others from waiting behind the first now
+                await asyncio.sleep(0)
+            moody.gate.set()
+            return [response.json()["result"] for response in await asyncio.gather(*posts)]
+
+    (nothing,), *found = asyncio.run(ask_nine())
+    assert nothing == [] and [result[0]["id"] for (result,) in found] == [town.id for town in TOWNS * 2]
+    assert [len(queries) for queries, _ in moody.calls] in ([1, 8], [2, 7])
 
 
 def test_a_port_in_use_and_a_host_that_is_none_are_named():

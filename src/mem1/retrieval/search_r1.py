@@ -35,7 +35,7 @@ class Request(BaseModel):
 
 
 def encode_request(queries: Sequence[str], k: int) -> bytes:
-    """Scores are always asked for: without them some versions of Search-R1's dense server fail.
+    """Scores are always asked for: Search-R1's own server expects two values and can fail without them.
 
     Half a surrogate pair, which no JSON reader must accept, becomes a question mark.
     """
