@@ -17,7 +17,7 @@ from mem1.training.config import Evaluation, Sft, TrainConfig
 from mem1.training.model_config import ModelConfig, TinyModel
 from mem1.training.rl_config import Phase, Rl
 
-COMMANDS = ("quickstart", "train", "eval", "run", "report", "verify")
+COMMANDS = ("quickstart", "train", "eval", "run", "report", "verify", "serve-retriever")
 
 
 class Terminal:
@@ -81,7 +81,7 @@ def test_every_command_has_help_of_its_own(terminal: Terminal, command: str):
     code, out, _ = terminal(command, "--help")
     assert code == 0
     assert f"mem1 {command}" in out
-    if command not in ("report",):
+    if command not in ("report", "serve-retriever"):
         assert "--json" in out
 
 
@@ -125,6 +125,7 @@ def test_an_unknown_key_lists_the_right_ones(terminal: Terminal, recipe: Path, t
         ("sft.objectives=[500]", "500 objectives need 500 different questions, but there are 50"),
         ("model.path=x", "give model.path or model.new, not both"),
         ("tasks.kind=webshop", "webshop"),
+        ("tasks.retriever.urls=http://a", "unknown key tasks.retriever"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_key(
@@ -165,8 +166,17 @@ def test_a_folder_that_is_a_file_is_no_place_for_a_run(terminal: Terminal, recip
         (("--objectives", "1,two"), "--objectives takes whole numbers separated by commas, such as 1,2,4; not '1,two'"),
         (("--objectives", "0"), "--objectives takes numbers of at least 1"),
         (("--task", "chess"), "unknown task 'chess'; known: atlas, multihop"),
-        (("--task", "multihop"), "--task multihop needs --questions FILE and --corpus FILE"),
-        (("--questions", "q.jsonl"), "--questions, --corpus and --prompt go with --task multihop"),
+        (("--task", "multihop"), "--task multihop needs --questions FILE, and --corpus FILE or --retriever URL"),
+        (
+            ("--task", "multihop", "--questions", "q.jsonl", "--corpus", "c.jsonl", "--retriever", "http://a"),
+            "--task multihop needs --questions FILE, and --corpus FILE or --retriever URL",
+        ),
+        (
+            ("--task", "multihop", "--questions", "q.jsonl", "--retriever", "a:8000"),
+            "'a:8000' is no address of a retriever; give one such as http://127.0.0.1:8000",
+        ),
+        (("--questions", "q.jsonl"), "--questions, --corpus, --retriever and --prompt go with --task multihop"),
+        (("--retriever", "http://a"), "--questions, --corpus, --retriever and --prompt go with --task multihop"),
         (("--vocabulary", "klingon"), "unknown tag vocabulary 'klingon'; known: paper, released"),
         (("--model", "nowhere"), "nowhere is no model folder: config.json is missing"),
     ],

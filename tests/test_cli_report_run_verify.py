@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from corpora import TOWNS
 from rich.console import Console
+from servers import in_a_thread
 from typer.testing import CliRunner
 
 from mem1.cli.main import app
@@ -26,6 +27,7 @@ from mem1.evaluation.metrics import appended_tokens
 from mem1.evaluation.store import write_trajectories
 from mem1.protocol import PAPER
 from mem1.records import Question, Task, Trajectory
+from mem1.retrieval import BM25
 from mem1.rollout import Rollout
 from mem1.tasks.atlas import Expert, Laziness
 from mem1.tasks.datasets import write_passages
@@ -104,7 +106,7 @@ class TestVerify:
             (["--temperature", "0"], "must be above 0"),
             (["--context", "half"], "unknown context policy 'half'"),
             (["--task", "chess"], "known: atlas, multihop"),
-            (["--task", "multihop"], "needs --questions FILE and --corpus FILE"),
+            (["--task", "multihop"], "needs --questions FILE, and --corpus FILE or --retriever URL"),
             (["--corpus", "a.jsonl"], "go with --task multihop"),
         ],
     )
@@ -131,11 +133,19 @@ class TestRun:
         shown_live = call("run", "--model", policy, *options, *limits).stdout
         assert "Q1 What is the capital of Norway?" in shown_live and "turn 1" in shown_live
 
+    def test_ones_own_questions_are_searched_on_a_server(self, policy):
+        limits = ["--max-turns", 2, "--max-completion", 20]
+        with in_a_thread(BM25.build(TOWNS)) as address:
+            result = call("run", "--model", policy, "--task", "Who?", "--retriever", address, *limits, "--json")
+        assert json.loads(result.stdout)["answers"][0]["text"] == "Who?"
+
     def test_a_question_without_passages_and_passages_without_a_question_are_refused(self, policy):
         with pytest.raises(UserError, match="--task needs --corpus"):
             call("run", "--model", policy, "--task", "Who?")
-        with pytest.raises(UserError, match="--corpus needs questions"):
+        with pytest.raises(UserError, match="--corpus and --retriever need questions"):
             call("run", "--model", policy, "--corpus", "a.jsonl")
+        with pytest.raises(UserError, match=r"--task needs --corpus FILE, passages.* or --retriever URL"):
+            call("run", "--model", policy, "--task", "Who?", "--corpus", "a.jsonl", "--retriever", "http://a")
         with pytest.raises(UserError, match="--task is empty"):
             call("run", "--model", policy, "--task", " ", "--corpus", "a.jsonl")
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 from corpora import TOWNS
+from servers import in_a_thread
 
 from mem1.records import Passage
 from mem1.retrieval import BM25, Retriever
+from mem1.retrieval.http import HttpRetriever, HttpServer
 
 
 def built(passages: Sequence[Passage], folder: Path) -> Retriever:
@@ -22,15 +25,24 @@ def saved_and_loaded(passages: Sequence[Passage], folder: Path) -> Retriever:
     return BM25.load(folder / "index")
 
 
-RETRIEVERS: dict[str, Callable[[Sequence[Passage], Path], Retriever]] = {
+@contextmanager
+def served(passages: Sequence[Passage], folder: Path) -> Iterator[Retriever]:
+    with in_a_thread(BM25.build(passages)) as address:
+        yield HttpRetriever(HttpServer(urls=(address,)))
+
+
+RETRIEVERS: dict[str, Callable[[Sequence[Passage], Path], Retriever | AbstractContextManager[Retriever]]] = {
     "bm25-built": built,
     "bm25-loaded": saved_and_loaded,
+    "http": served,
 }
 
 
 @pytest.fixture(params=list(RETRIEVERS))
-def retriever(request: pytest.FixtureRequest, tmp_path: Path) -> Retriever:
-    return RETRIEVERS[request.param](TOWNS, tmp_path)
+def retriever(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Retriever]:
+    made = RETRIEVERS[request.param](TOWNS, tmp_path)
+    with made if isinstance(made, AbstractContextManager) else nullcontext(made) as ready:
+        yield ready
 
 
 def test_one_list_of_results_a_query_in_the_order_of_the_queries(retriever: Retriever):

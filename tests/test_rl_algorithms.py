@@ -6,6 +6,7 @@ trajectories and rewards and asks nothing of where they come from.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,7 +26,7 @@ from mem1.configuration import load_toml
 from mem1.envs.source import TaskSource
 from mem1.errors import UserError
 from mem1.packing import pack
-from mem1.records import Group, Trajectory, Turn
+from mem1.records import Ended, Group, Trajectory, Turn
 from mem1.rollout import Rollout
 from mem1.training.advantages import token_advantages
 from mem1.training.batches import minibatches
@@ -456,6 +457,40 @@ def test_attempts_without_a_token_are_neither_trained_nor_in_the_way():
         empty = Trajectory(turns=(), reward=0.0, em=(0.0,), f1=(0.0,))
         row = learner.update([Group(trajectories=(*full.trajectories, empty)), Group(trajectories=(empty, empty))], 0)
         assert cast(float, row["grad_norm"]) > 0
+
+
+def failed(attempt: Trajectory) -> Trajectory:
+    """The same, cut short by a search engine that did not answer."""
+    return replace(attempt, turns=attempt.turns[:1], ended=Ended.TOOL_FAILED, reward=None, em=(), f1=())
+
+
+@everything
+def test_an_attempt_whose_tool_failed_is_as_if_it_had_never_been(algorithm: Algorithm):
+    learner, without = stage(recipe(algorithm)), stage(recipe(algorithm))
+    first, second = groups(learner.policy.model, (1, 0, 0.5), (0, 1, 1))
+    disturbed = [Group(trajectories=(failed(second.trajectories[0]), *first.trajectories)), second]
+    row, expected = learner.update(disturbed, 0), without.update([first, second], 0)
+    assert torch.equal(weights(learner.policy.model), weights(without.policy.model))
+    assert cast(float, row["grad_norm"]) > 0
+    assert cast(dict[str, float], row["endings"]) == {"answered": 6.0, "tool_failed": 1.0}
+    same = ("reward", "em", "turns", "completion_tokens", "groups_with_variance", "loss", "groups_skipped")
+    assert {key: row[key] for key in same} == {key: expected[key] for key in same}
+
+
+@everything
+def test_a_group_with_too_few_attempts_left_is_skipped_and_a_step_without_any_changes_nothing(algorithm: Algorithm):
+    learner = stage(recipe(algorithm, kl=None if isinstance(algorithm, Rejection) else Kl(target=0.01)))
+    group, other = groups(learner.policy.model, (1, 0), (1, 0))
+    one_left = Group(trajectories=(group.trajectories[0], failed(group.trajectories[1])))
+    compares = learner.config.fewest_attempts == 2
+    assert learner.update([one_left, other], 0)["groups_skipped"] == float(compares)
+    before, coefficient = weights(learner.policy.model), learner.networks.kl_coefficient
+    row = learner.update([Group(trajectories=tuple(map(failed, g.trajectories))) for g in (group, other)], 1)
+    assert torch.equal(before, weights(learner.policy.model))
+    assert (row["groups_skipped"], row["groups_with_variance"], row["grad_norm"]) == (2.0, 0.0, 0.0)
+    assert (row["reward"], row["em"], row["peak_tokens"]) == (None, None, None)
+    assert learner.networks.kl_coefficient == coefficient
+    json.dumps(row)
 
 
 @pytest.mark.parametrize(

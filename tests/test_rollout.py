@@ -157,7 +157,8 @@ def test_a_search_engine_that_fails_ends_the_attempt_with_tool_failed():
     run = rollout(replay(SEARCHES[0]), QAEnvironment({"": Broken()}))
     (trajectory,) = run([task("city")], sampling=SAMPLING)
     assert (trajectory.ended, trajectory.detail) == (Ended.TOOL_FAILED, "connection refused")
-    assert (trajectory.reward, len(trajectory.turns)) == (0.0, 1)
+    assert (trajectory.reward, trajectory.em, trajectory.f1) == (None, (), ()), "a score would be the tool's"
+    assert len(trajectory.turns) == 1
 
 
 def test_a_search_that_finds_nothing_says_so():

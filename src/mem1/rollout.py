@@ -75,7 +75,7 @@ class Rollout:
         weights_version: int = 0,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Trajectory]:
-        """One trajectory a task, in order (give a task G times for a group of G), scored.
+        """One trajectory a task, in order (give a task G times for a group of G), scored unless its tool failed.
 
         `progress` is called after each round with (attempts finished, attempts).
         """
@@ -162,16 +162,16 @@ class Rollout:
 
     def _finish(self, attempt: _Attempt, seconds: float) -> Trajectory:
         assert attempt.ended is not None
-        outcome = self.environment.score(attempt.task, attempt.answer)
-        return Trajectory(
+        unscored = Trajectory(
             turns=tuple(attempt.turns),
             task=attempt.task,
             ended=attempt.ended,
             detail=attempt.detail,
             answer=attempt.answer,
-            reward=outcome.reward,
-            em=outcome.em,
-            f1=outcome.f1,
             context=self.context.name,
             seconds=seconds,
         )
+        if attempt.ended is Ended.TOOL_FAILED:
+            return unscored  # a score would be the tool's
+        outcome = self.environment.score(attempt.task, attempt.answer)
+        return replace(unscored, reward=outcome.reward, em=outcome.em, f1=outcome.f1)

@@ -14,9 +14,12 @@ if TYPE_CHECKING:
 
 def command(
     model: Annotated[str, typer.Option(help="Folder of a transformers model, or 'shipped'.")] = "shipped",
-    task: Annotated[str, typer.Option(help="atlas, or multihop: --questions over --corpus.")] = "atlas",
+    task: Annotated[str, typer.Option(help="atlas, or multihop: --questions over --corpus or --retriever.")] = "atlas",
     questions: Annotated[Path | None, typer.Option(help="JSONL of questions (multihop).")] = None,
     corpus: Annotated[Path | None, typer.Option(help="JSONL of passages, may be gzipped (multihop).")] = None,
+    retriever: Annotated[
+        list[str] | None, typer.Option(help="Address of a retriever in place of --corpus; repeatable (multihop).")
+    ] = None,
     prompt: Annotated[str | None, typer.Option(help="Prompt of multihop: mem1 (instructions) or plain.")] = None,
     top_k: Annotated[int | None, typer.Option(min=1, help="Passages shown a search; 3, in Atlas 2.")] = None,
     objectives: Annotated[str, typer.Option(help="Numbers of objectives, separated by commas.")] = "1,2,4,8,16",
@@ -48,7 +51,9 @@ def command(
     from mem1.training.config import Evaluation
 
     tags = tags_called(vocabulary)
-    source = task_config(task, questions, corpus, worlds=16, prompt=prompt, top_k=top_k).source("evaluation", tags)
+    source = task_config(task, questions, corpus, retriever, worlds=16, prompt=prompt, top_k=top_k).source(
+        "evaluation", tags
+    )
     sizes = _sizes(objectives)
     engine, codec = _engine(model, script, vocabulary, workers)
     rollout = Rollout(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mem1.envs.base import Environment
     from mem1.protocol import Tags
     from mem1.records import Question, Task, Trajectory
+    from mem1.retrieval import Retriever
 
 _NOT_KNOWN = "(not known)"
 """Stands for the gold answers of one's own questions; nothing is scored against it."""
@@ -29,6 +30,9 @@ def command(
     model: Annotated[str, typer.Option(help="Folder of a transformers model, or 'shipped'.")] = "shipped",
     task: Annotated[list[str] | None, typer.Option(help="A question; repeatable. Without: a task of Atlas.")] = None,
     corpus: Annotated[Path | None, typer.Option(help="JSONL of passages to search, with --task.")] = None,
+    retriever: Annotated[
+        list[str] | None, typer.Option(help="Address of a retriever in place of --corpus; repeatable.")
+    ] = None,
     objectives: Annotated[int, typer.Option(min=1, help="Questions of the task of Atlas.")] = 2,
     seed: Annotated[int, typer.Option(help="Of the task of Atlas, and of sampling.")] = 0,
     context: Annotated[str, typer.Option(help="constant, fold(k), full or window(k).")] = "constant",
@@ -42,7 +46,7 @@ def command(
         typer.Option(min=1, help="Tokens of a turn. Without: 8 a question and 32 more; of a general model 1000."),
     ] = None,
     max_context: Annotated[int, typer.Option(min=1, help="Largest context plus completion, in tokens.")] = 4096,
-    top_k: Annotated[int, typer.Option(min=1, help="Passages shown a search of --corpus.")] = 3,
+    top_k: Annotated[int, typer.Option(min=1, help="Passages shown a search, with --task.")] = 3,
     temperature: Annotated[float, typer.Option(min=0.0, help="0: greedy.")] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print turns and answer as one JSON object.")] = False,
 ) -> None:
@@ -59,8 +63,12 @@ def command(
     from mem1.tasks.prompts import render
     from mem1.training.policy import SHIPPED, load_policy
 
+    if not task and (corpus is not None or retriever):
+        raise UserError(
+            '--corpus and --retriever need questions to search them for: --task "..." once or several times'
+        )
     tags, keeps = tags_called(vocabulary), context_policy(context)
-    drawn, environment = _own(task, corpus, top_k) if task else _atlas(corpus, objectives, seed, tags)
+    drawn, environment = _own(task, corpus, retriever, top_k) if task else _atlas(objectives, seed, tags)
     general = bool(task) and model != SHIPPED
     template = prompt or ("mem1" if general else "plain")
     drawn = replace(drawn, prompt=render(template, drawn.questions, tags), turn_limit=max_turns or drawn.turn_limit)
@@ -83,29 +91,42 @@ def command(
         _conclude(trajectory, console)
 
 
-def _own(texts: list[str], corpus: Path | None, top_k: int) -> tuple[Task, Environment]:
+def _own(texts: list[str], corpus: Path | None, retriever: list[str] | None, top_k: int) -> tuple[Task, Environment]:
     """One's own questions over one's own passages; the prompt is still to be written."""
     from mem1.envs.qa import QAEnvironment
     from mem1.records import Question, Task
-    from mem1.retrieval.corpus import open_bm25
     from mem1.tasks.compose import TurnLimit
 
-    if corpus is None:
-        raise UserError("--task needs --corpus FILE: passages to search, one object with id, title and text a line")
     if not all(text.strip() for text in texts):
         raise UserError("a --task is empty; give each a question")
     questions = tuple(Question(id=f"q{i}", text=t, answers=(_NOT_KNOWN,)) for i, t in enumerate(texts, start=1))
-    environment = QAEnvironment({corpus.name: open_bm25(corpus)}, top_k=top_k, passage_words=_PASSAGE_WORDS)
+    name, searched = _passages(corpus, retriever)
+    environment = QAEnvironment({name: searched}, top_k=top_k, passage_words=_PASSAGE_WORDS)
     limit = TurnLimit().turns(len(questions))
-    return Task(id="run", questions=questions, prompt="", turn_limit=limit, corpus=corpus.name), environment
+    return Task(id="run", questions=questions, prompt="", turn_limit=limit, corpus=name), environment
 
 
-def _atlas(corpus: Path | None, objectives: int, seed: int, tags: Tags) -> tuple[Task, Environment]:
+def _passages(corpus: Path | None, retriever: list[str] | None) -> tuple[str, Retriever]:
+    """The collection's name and its search engine."""
+    from mem1.cli.sources import server
+    from mem1.retrieval.corpus import open_bm25
+    from mem1.retrieval.http import HttpRetriever
+
+    if retriever and corpus is None:
+        remote = HttpRetriever(server(retriever))
+        remote.check()
+        return retriever[0], remote
+    if corpus is not None and not retriever:
+        return corpus.name, open_bm25(corpus)
+    raise UserError(
+        "--task needs --corpus FILE, passages to search, one object with id, title and text a line; or --retriever URL"
+    )
+
+
+def _atlas(objectives: int, seed: int, tags: Tags) -> tuple[Task, Environment]:
     """A task of an evaluation world."""
     from mem1.envs.source import AtlasTasks
 
-    if corpus is not None:
-        raise UserError('--corpus needs questions to search it for: --task "..." once or several times')
     source = AtlasTasks(worlds=1).source("evaluation", tags)
     (task,) = source.tasks(objectives=objectives, count=1, seed=seed)
     return task, source.environment

@@ -24,9 +24,12 @@ def command(
     model: Annotated[str, typer.Option(help="Folder of a transformers model, or 'shipped'.")] = "shipped",
     context: Annotated[str, typer.Option(help="constant, fold(k), full or window(k).")] = "constant",
     vocabulary: Annotated[str, typer.Option(help="Tags: paper or released.")] = "paper",
-    task: Annotated[str, typer.Option(help="atlas, or multihop: --questions over --corpus.")] = "atlas",
+    task: Annotated[str, typer.Option(help="atlas, or multihop: --questions over --corpus or --retriever.")] = "atlas",
     questions: Annotated[Path | None, typer.Option(help="JSONL of questions (multihop).")] = None,
     corpus: Annotated[Path | None, typer.Option(help="JSONL of passages, may be gzipped (multihop).")] = None,
+    retriever: Annotated[
+        list[str] | None, typer.Option(help="Address of a retriever in place of --corpus; repeatable (multihop).")
+    ] = None,
     objectives: Annotated[int, typer.Option(min=1, help="Questions of a task.")] = 2,
     tasks: Annotated[int, typer.Option(min=1, help="Tasks that are attempted.")] = 8,
     attempts: Annotated[int, typer.Option(min=1, help="Attempts at each; they share a token tree.")] = 4,
@@ -50,7 +53,7 @@ def command(
         raise UserError(f"--temperature must be above 0, not {temperature:g}: greedy choices are not trained on")
     tags = tags_called(vocabulary)
     keeps = context_policy(context)
-    source = task_config(task, questions, corpus, worlds=1).source("evaluation", tags)
+    source = task_config(task, questions, corpus, retriever, worlds=1).source("evaluation", tags)
     policy = load_policy(model)
     rollout = Rollout(
         engine=LocalEngine(policy.model, policy.codec, tags.stop_strings),

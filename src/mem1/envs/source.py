@@ -10,16 +10,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, Protocol
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from mem1.configuration import Config
 from mem1.envs.qa import QAEnvironment
 from mem1.errors import UserError
 from mem1.protocol import Tags
 from mem1.records import Question, Task
-from mem1.retrieval import BM25
+from mem1.retrieval import BM25, Retriever
 from mem1.retrieval.corpus import open_bm25
+from mem1.retrieval.http import HttpRetriever, HttpServer
 from mem1.tasks.atlas import World, make_world
 from mem1.tasks.atlas.names import Split
 from mem1.tasks.compose import TurnLimit, check_disjoint, compose
@@ -62,20 +64,38 @@ class AtlasTasks(Config):
 
 
 class MultihopTasks(Config):
-    """Tasks from questions and passages in JSONL files: one's own, or a public data set."""
+    """Tasks from questions in JSONL files, one's own or a public data set, and passages in a file or on a server."""
 
     kind: Literal["multihop"] = "multihop"
     questions: str
     """File of the evaluation's questions."""
     train_questions: str | None = None
     """File of the training's questions; None: evaluation only."""
-    corpus: str
-    """File of the passages, searched by BM25."""
+    corpus: str | None = None
+    """File of the passages, searched by BM25; None: `retriever` has them."""
+    retriever: HttpServer | None = None
+    """A server that searches the passages; None: `corpus` does."""
     prompt: str = "mem1"
     top_k: int = Field(default=3, ge=1)
     passage_words: int = Field(default=100, ge=1)
     """Words shown of a passage."""
     turn_limit: TurnLimit = TurnLimit()
+
+    @model_validator(mode="after")
+    def _one_collection(self) -> MultihopTasks:
+        if (self.corpus is None) == (self.retriever is None):
+            raise ValueError(
+                'tasks are searched in one place: give corpus = "FILE", or retriever.urls = ["http://HOST:PORT"]'
+            )
+        return self
+
+    @property
+    def collection(self) -> str:
+        """What the tasks call it: the file's name, or host and port of the first server."""
+        if self.corpus is not None:
+            return Path(self.corpus).name
+        assert self.retriever is not None
+        return urlsplit(self.retriever.urls[0]).netloc
 
     def source(self, split: Split, tags: Tags) -> TaskSource:
         """The tasks of one half. Raises UserError where a question stands in both halves, or a file is missing."""
@@ -144,12 +164,19 @@ class _Multihop(TaskSource):
 
     @cached_property
     def environment(self) -> QAEnvironment:
-        index = open_bm25(self.config.corpus)
-        return QAEnvironment({self._corpus: index}, top_k=self.config.top_k, passage_words=self.config.passage_words)
+        return QAEnvironment(
+            {self.config.collection: self._retriever()},
+            top_k=self.config.top_k,
+            passage_words=self.config.passage_words,
+        )
 
-    @property
-    def _corpus(self) -> str:
-        return Path(self.config.corpus).name
+    def _retriever(self) -> Retriever:
+        if self.config.corpus is not None:
+            return open_bm25(self.config.corpus)
+        assert self.config.retriever is not None
+        server = HttpRetriever(self.config.retriever)
+        server.check()  # before anything is sampled, and not after the first round
+        return server
 
     def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
         return compose(
@@ -160,5 +187,5 @@ class _Multihop(TaskSource):
             prompt=self.config.prompt,
             tags=self.tags,
             turn_limit=self.config.turn_limit,
-            corpus=self._corpus,
+            corpus=self.config.collection,
         )

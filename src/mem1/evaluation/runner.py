@@ -9,7 +9,7 @@ from mem1.engines.base import Sampling
 from mem1.envs.source import TaskSource
 from mem1.evaluation.metrics import Row, summarize
 from mem1.evaluation.store import read_trajectories, write_trajectories
-from mem1.records import Task, Trajectory
+from mem1.records import Ended, Task, Trajectory
 from mem1.rollout import Rollout
 from mem1.training.config import Evaluation
 
@@ -29,8 +29,9 @@ def evaluate(
     """Rows, and the trajectories by number of objectives.
 
     With a `folder`, the trajectories of each size are written there (`<policy>-<N>.jsonl`) when they are done, and
-    sizes that stand there already are read, not run again; so a killed evaluation goes on where it was. A file of
-    other tasks (another number, seed or source) or of another context policy is written anew.
+    sizes that stand there already are read, not run again; so a killed evaluation goes on where it was. Only tasks in
+    which the tool failed are attempted once more. A file of other tasks (another number, seed or source) or of another
+    context policy is written anew.
     """
     rows: list[Row] = []
     by_size: dict[int, list[Trajectory]] = {}
@@ -39,7 +40,13 @@ def evaluate(
         tasks = source.tasks(objectives=objectives, count=config.tasks, seed=config.seed)
         trajectories = read_trajectories(path) if path is not None and path.is_file() else []
         if [(t.task, t.context) for t in trajectories] != [(task, rollout.context.name) for task in tasks]:
-            trajectories = _run(rollout, tasks, config, objectives, on_round)
+            trajectories = []
+        done = {i: t for i, t in enumerate(trajectories) if t.ended is not Ended.TOOL_FAILED}
+        missing = [i for i in range(len(tasks)) if i not in done]
+        if missing:
+            attempts = _run(rollout, [tasks[i] for i in missing], config, objectives, on_round)
+            done |= dict(zip(missing, attempts, strict=True))
+            trajectories = [done[i] for i in range(len(tasks))]
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_trajectories(path, trajectories)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 CACHE_VARIABLE = "MEM1_CACHE"
 """Environment variable that names the cache folder; without it ~/.cache/mem1."""
 _CHUNK_BYTES = 1 << 20
+_NO_TEXT = "passage {!r} has no text; give it as text, or title and text as contents"
 
 
 def read_passages(path: str | os.PathLike[str]) -> list[Passage]:
@@ -58,16 +59,34 @@ def _passage(record: Mapping[str, Any]) -> Passage:
     identifier = record.get("id")
     if isinstance(identifier, bool) or not isinstance(identifier, (str, int)) or identifier == "":
         raise ValueError("a passage needs an id, a string or a whole number")
-    fields = record
-    if "text" not in record and isinstance(record.get("contents"), str):
-        title, newline, text = record["contents"].partition("\n")
-        fields = {"title": title.strip().strip('"'), "text": text} if newline else {"text": title}
-    title, text = fields.get("title") or "", fields.get("text")
-    if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"passage {identifier!r} has no text; give it as text, or title and text as contents")
-    if not isinstance(title, str):
-        raise ValueError(f"the title of passage {identifier!r} is not a string")
+    title, text = title_and_text(record)
+    if not text.strip():
+        raise ValueError(_NO_TEXT.format(record["id"]))
     return Passage(str(identifier), title, text)
+
+
+def title_and_text(record: Mapping[str, Any]) -> tuple[str, str]:
+    """Of a passage in either form; either may be empty. Raises ValueError where there is no text, or no title."""
+    title, text, contents = (record.get(name) for name in ("title", "text", "contents"))
+    if "text" not in record and isinstance(contents, str):
+        first, line_end, rest = contents.partition("\n")
+        title, text = (_unquoted(first.strip()), rest) if line_end else ("", contents)
+    if not isinstance(text, str):
+        raise ValueError(_NO_TEXT.format(record.get("id")))
+    if not isinstance(title or "", str):
+        raise ValueError(f"the title of passage {record.get('id')!r} is not a string")
+    return title or "", text
+
+
+def joined_contents(passage: Passage) -> str:
+    """Search-R1's `contents`, which `title_and_text` takes apart again; line ends within a title become spaces."""
+    title = passage.title.replace("\n", " ")
+    return f'"{title}"\n{passage.text}'
+
+
+def _unquoted(title: str) -> str:
+    # one pair only: a title such as "Heroes" (song) has quotes of its own
+    return title[1:-1] if len(title) > 1 and title[0] == title[-1] == '"' else title
 
 
 def open_bm25(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | None = None) -> BM25:
@@ -82,7 +101,7 @@ def open_bm25(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[
     from mem1.retrieval.bm25 import BM25
 
     console = Console(stderr=True, highlight=False, markup=False)
-    folder = _cache_folder(cache_dir) / f"bm25-{_sha256(corpus_path)[:32]}"
+    folder = bm25_folder(corpus_path, cache_dir)
     if folder.exists():
         try:
             return BM25.load(folder)
@@ -91,6 +110,11 @@ def open_bm25(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[
             shutil.rmtree(folder, ignore_errors=True)
     _build(corpus_path, folder, console)
     return BM25.load(folder)
+
+
+def bm25_folder(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | None = None) -> Path:
+    """Where `open_bm25` keeps the index of a corpus file. Raises UserError where the file cannot be read."""
+    return _cache_folder(cache_dir) / f"bm25-{_sha256(corpus_path)[:32]}"
 
 
 def _build(corpus_path: str | os.PathLike[str], folder: Path, console: Console) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mem1.algorithms.importance import truncated_weights
 from mem1.algorithms.kl import kl_estimate
-from mem1.records import Group, Trajectory
+from mem1.records import Ended, Group, Trajectory
 from mem1.training.advantages import spread, token_advantages, trajectory_advantages
 from mem1.training.rl_config import Dapo, Importance, Ppo, Rejection, Rl
 
@@ -54,13 +54,23 @@ class Lesson:
 
 
 def has_variance(group: Group) -> bool:
-    """Whether the attempts can be told apart by their rewards."""
-    return len(set(group.rewards)) > 1
+    """Whether the attempts can be told apart by their rewards; those whose tool failed have none."""
+    return len({t.reward for t in group.trajectories if t.ended is not Ended.TOOL_FAILED}) > 1
+
+
+def judged_groups(config: Rl, groups: Sequence[Group]) -> list[Group]:
+    """The groups without the attempts whose tool failed, which say nothing about the policy.
+
+    A group that has too few others for the algorithm is left out.
+    """
+    judged = [[t for t in group.trajectories if t.ended is not Ended.TOOL_FAILED] for group in groups]
+    return [Group(trajectories=tuple(rest)) for rest in judged if len(rest) >= config.fewest_attempts]
 
 
 def groups_to_train(config: Rl, groups: Sequence[Group]) -> list[Group]:
-    """All of them; for dapo those with variance."""
-    return [g for g in groups if has_variance(g)] if isinstance(config.algorithm, Dapo) else list(groups)
+    """The judged groups; for dapo those of them with variance."""
+    judged = judged_groups(config, groups)
+    return [g for g in judged if has_variance(g)] if isinstance(config.algorithm, Dapo) else judged
 
 
 def make_lessons(

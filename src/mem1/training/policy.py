@@ -66,8 +66,10 @@ def make_policy(config: TrainConfig, tags: Tags) -> Policy:
 def _new_codec(config: TrainConfig, new: TinyModel, tags: Tags) -> Codec:
     if new.tokenizer == "atlas":
         return Codec(atlas_tokenizer(tags))
-    if not isinstance(config.tasks, MultihopTasks):
-        raise UserError("model.new.tokenizer = 'bpe' is trained on a corpus; tasks.kind must be 'multihop'")
+    if not isinstance(config.tasks, MultihopTasks) or config.tasks.corpus is None:
+        raise UserError(
+            "model.new.tokenizer = 'bpe' is trained on a corpus; tasks.kind must be 'multihop', with a tasks.corpus"
+        )
     return Codec(bpe_tokenizer(_texts(config.tasks.corpus), vocab_size=new.vocab_size, tags=tags))
 
 

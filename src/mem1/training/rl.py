@@ -19,7 +19,7 @@ from mem1.envs.source import TaskSource
 from mem1.records import Group
 from mem1.rollout import Rollout
 from mem1.training.batches import minibatches
-from mem1.training.lessons import Lesson, groups_to_train, has_variance, make_lessons
+from mem1.training.lessons import Lesson, groups_to_train, has_variance, judged_groups, make_lessons
 from mem1.training.networks import Networks
 from mem1.training.optimizers import Optimizers, adamw, together, warmup
 from mem1.training.policy import Policy
@@ -134,6 +134,7 @@ class RlStage:
         return {
             **about_attempts([t for group in groups for t in group.trajectories]),
             "groups_with_variance": sum(map(has_variance, groups)) / len(groups),
+            "groups_skipped": float(len(groups) - len(judged_groups(self.config, groups))),
             "learning_rate": self.config.learning_rate * self._scale(index),
             **totals.metrics(),
             **known,
@@ -142,6 +143,8 @@ class RlStage:
 
     def _lessons(self, groups: Sequence[Group]) -> list[list[Lesson]]:
         trained = groups_to_train(self.config, groups)
+        if not trained:
+            return []
         return make_lessons(
             self.config,
             trained,
@@ -170,7 +173,8 @@ class RlStage:
             metrics |= totals.critic_metrics()
         if self.networks.reference is not None:
             metrics["kl_coefficient"] = self.networks.kl_coefficient
-            self.networks.reference.adapt(kl or 0.0)
+            if kl is not None:
+                self.networks.reference.adapt(kl)
         if isinstance(self.config.algorithm, Dapo):
             metrics["groups_drawn"] = float(len(groups))
         if isinstance(self.config.algorithm, Rejection):

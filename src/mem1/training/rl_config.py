@@ -234,13 +234,18 @@ class Rl(Config):
             step -= phase.steps
         raise IndexError("past the last phase")
 
-    @model_validator(mode="after")
-    def _fits_the_algorithm(self) -> Rl:
-        name = self.algorithm.name
+    @property
+    def fewest_attempts(self) -> int:
+        """At a task, for the algorithm to learn from them."""
         compares = isinstance(self.algorithm, COMPARES_ATTEMPTS) or (
             isinstance(self.algorithm, ReinforcePlusPlus) and self.algorithm.group_baseline
         )
-        if compares and self.attempts < 2:
+        return 2 if compares else 1
+
+    @model_validator(mode="after")
+    def _fits_the_algorithm(self) -> Rl:
+        name = self.algorithm.name
+        if self.attempts < self.fewest_attempts:
             raise ValueError(f"{name} compares the attempts at a task; set attempts to 2 or more, or take ppo")
         if isinstance(self.algorithm, WITHOUT_RATIO) and self.updates > 1:
             raise ValueError(

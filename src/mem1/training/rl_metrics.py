@@ -11,22 +11,22 @@ from torch import Tensor
 
 from mem1.algorithms.kl import kl_estimate
 from mem1.algorithms.values import explained_variance
-from mem1.records import Trajectory
+from mem1.records import Ended, Trajectory
 from mem1.training.checks import reencoded_share
 from mem1.training.lessons import Lesson
 
 
-def about_attempts(trajectories: Sequence[Trajectory]) -> dict[str, float | dict[str, float]]:
-    """What the attempts of a step were like; means over trajectories."""
-    count = len(trajectories)
+def about_attempts(trajectories: Sequence[Trajectory]) -> dict[str, float | dict[str, float] | None]:
+    """What the attempts of a step were like; means over those whose tool did not fail, None where all did."""
+    judged = [t for t in trajectories if t.ended is not Ended.TOOL_FAILED]
     endings = Counter(str(t.ended) for t in trajectories)
     return {
-        "reward": sum(t.reward or 0.0 for t in trajectories) / count,
-        "em": sum(sum(t.em) / len(t.em) for t in trajectories) / count,
-        "f1": sum(sum(t.f1) / len(t.f1) for t in trajectories) / count,
-        "turns": sum(len(t.turns) for t in trajectories) / count,
-        "peak_tokens": sum(max((turn.num_tokens for turn in t.turns), default=0) for t in trajectories) / count,
-        "completion_tokens": sum(t.num_completion_tokens for t in trajectories) / count,
+        "reward": _mean([t.reward or 0.0 for t in judged]),
+        "em": _mean([sum(t.em) / len(t.em) for t in judged]),
+        "f1": _mean([sum(t.f1) / len(t.f1) for t in judged]),
+        "turns": _mean([len(t.turns) for t in judged]),
+        "peak_tokens": _mean([max((turn.num_tokens for turn in t.turns), default=0) for t in judged]),
+        "completion_tokens": _mean([t.num_completion_tokens for t in judged]),
         "reencoded_share": reencoded_share(trajectories),
         "endings": {ending: float(number) for ending, number in sorted(endings.items())},
     }

@@ -32,7 +32,7 @@ from mem1.training.rl import RlStage
 from mem1.training.runs import RunFolder
 from mem1.training.sft import Metrics, RecallStage, SftStage, demonstrate
 
-NOT_FINGERPRINTED = ("evaluation", "checkpoint_every", "tensorboard")
+NOT_FINGERPRINTED = ("evaluation", "checkpoint_every", "tensorboard", "tasks.retriever")
 """Settings that may differ on resume: they do not change what is trained."""
 
 

@@ -6,13 +6,15 @@ base     2    200  0.36 [0.31, 0.41]  0.40    4.1           94              62  
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from mem1.records import Ended
 
 COLUMNS = ("policy", "N", "tasks", "EM per objective", "F1", "turns", "peak tokens", "without prompt", "if appended")
 
@@ -24,13 +26,21 @@ def names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def note(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What the columns mean, and the context policy where all rows share one."""
+    """What the columns mean, the context policy where all rows share one, and how often a tool failed."""
     contexts = {row["context"] for row in rows}
     shared = f"Context policy: {contexts.pop()}. " if len(contexts) == 1 else ""
     return (
         f"{shared}EM: exact match, mean over tasks [95 % interval]. "
-        "If appended: peak of the same turns if nothing were dropped."
+        f"If appended: peak of the same turns if nothing were dropped.{''.join(_failures(rows))}"
     )
+
+
+def _failures(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A sentence for each row in which a tool failed: it counts as wrong there, and the reader must know."""
+    for name, row in zip(names(rows), rows, strict=True):
+        if failed := row["endings"][Ended.TOOL_FAILED.value]:
+            of = f"{failed} of {row['tasks']} tasks"
+            yield f" {name}, N = {row['objectives']}: the search failed in {of} (tool_failed), which count as wrong."
 
 
 def body(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:

@@ -1,0 +1,61 @@
+"""`mem1 serve-retriever`: a corpus or a saved index as a server that speaks Search-R1's protocol."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from mem1.retrieval import BM25
+
+_MOST_WORKERS = 4
+"""Without --workers; a trainer on the same machine wants the other cores."""
+
+
+def command(
+    corpus: Annotated[Path, typer.Argument(help="JSONL of passages, may be gzipped, or the folder of a saved index.")],
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is every one of this machine.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8000,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes. Without: one a core, at most 4.")] = None,
+    top_k: Annotated[int, typer.Option(min=1, help="Passages a query where a request does not say how many.")] = 3,
+) -> None:
+    """Answer searches over HTTP, as Search-R1's retrieval server does, until Ctrl-C or SIGTERM."""
+    from mem1.cli.display import stderr
+    from mem1.retrieval.serving import serve
+
+    console = stderr()
+    number = workers or min(_MOST_WORKERS, _cores())
+    serve(
+        _opener(corpus, number),
+        host=host,
+        port=port,
+        workers=number,
+        top_k=top_k,
+        listening=lambda address: console.print(
+            f"Serving {corpus} on {address} ({'1 worker' if number == 1 else f'{number} workers'}); Ctrl-C stops",
+            soft_wrap=True,
+        ),
+    )
+    console.print("Stopped.")
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _opener(corpus: Path, workers: int) -> Callable[[], BM25]:
+    """Opens the index; it is built here where need be, so that several workers only map it."""
+    from mem1.retrieval import BM25
+    from mem1.retrieval.corpus import bm25_folder, open_bm25
+
+    if corpus.is_dir():
+        return partial(BM25.load, corpus)
+    index = open_bm25(corpus)
+    return (lambda: index) if workers == 1 else partial(BM25.load, bm25_folder(corpus))

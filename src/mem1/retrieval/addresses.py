@@ -1,0 +1,66 @@
+"""The addresses of one search engine that runs several times: taken in turn, those that failed last.
+
+addresses = Addresses(["http://a/retrieve", "http://b/retrieve"], now=time.monotonic)
+addresses.order()       a, b          then b, a           then a, b ...
+addresses.failed(a)     b, a for a second, twice as long after each further failure in a row
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from itertools import count
+from urllib.parse import urlsplit
+
+from mem1.errors import UserError
+from mem1.retrieval.search_r1 import PATH
+
+_FIRST_REST_S = 1.0
+_LONGEST_REST_S = 30.0
+
+
+def checked_address(url: str) -> str:
+    """The address to post to: of a bare server, its /retrieve. Raises UserError for anything else than http(s)."""
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound:
+        raise UserError(f"{url!r} is no address of a retriever; give one such as http://127.0.0.1:8000")
+    if parts.username is not None or parts.password is not None:
+        raise UserError(
+            f"the address of the retriever {parts.hostname} holds a user name or password, which would be written into "
+            "every run; leave it out"
+        )
+    return url if parts.path not in ("", "/") else f"{parts.scheme}://{parts.netloc}{PATH}"
+
+
+class Addresses:
+    """Safe to use from many threads."""
+
+    def __init__(self, urls: Sequence[str], *, now: Callable[[], float]) -> None:
+        self._urls, self._now = tuple(urls), now
+        self._turn = count()
+        self._lock = threading.Lock()
+        self._failures: dict[str, tuple[int, float]] = {}
+        """Failures in a row, and the time until which the address rests."""
+
+    def order(self) -> list[str]:
+        """All of them, in the order in which to try: each first in its turn, resting ones after the others."""
+        with self._lock:
+            start = next(self._turn) % len(self._urls)
+            turned = self._urls[start:] + self._urls[:start]
+            now = self._now()
+            return sorted(turned, key=lambda url: self._failures.get(url, (0, now))[1] > now)
+
+    def failed(self, url: str, *, rest_s: float = 0.0) -> None:
+        """Let it rest, for at least `rest_s`."""
+        with self._lock:
+            failures, _ = self._failures.get(url, (0, 0.0))
+            rest = min(_LONGEST_REST_S, _FIRST_REST_S * 2 ** min(failures, 10))
+            self._failures[url] = (failures + 1, self._now() + max(rest, rest_s))
+
+    def answered(self, url: str) -> None:
+        with self._lock:
+            self._failures.pop(url, None)

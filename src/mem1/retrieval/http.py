@@ -1,0 +1,183 @@
+"""A search engine behind HTTP: any server of Search-R1's protocol, `mem1 serve-retriever` or Search-R1's own.
+
+    retriever = HttpRetriever(HttpServer(urls=("http://10.0.0.1:8000", "http://10.0.0.2:8000")))
+    retriever.search(["capital of Norway"], k=3)  ->  [[(Passage("p0", "Oslo", "Oslo is ..."), 1.93), ...]]
+
+One try asks the addresses in turn until one answers. A search that failed everywhere waits and is tried again, ever
+more patiently, until its deadline; then it raises RetrievalFailed.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pydantic import Field, field_validator
+
+from mem1.configuration import Config
+from mem1.errors import UserError
+from mem1.retrieval.addresses import Addresses, checked_address
+from mem1.retrieval.base import RetrievalFailed
+from mem1.retrieval.batching import Batcher, Result
+from mem1.retrieval.posting import TryFailed, post
+from mem1.retrieval.search_r1 import encode_request, read_answer
+
+if TYPE_CHECKING:
+    import httpx
+
+_FIRST_WAIT_S = 0.1
+_LONGEST_WAIT_S = 5.0
+_CONNECT_S = 5.0
+"""At most; a machine that is switched off does not refuse, it is silent."""
+
+log = logging.getLogger(__name__)
+
+
+class HttpServer(Config):
+    """Where a search engine listens, and how patient its clients are."""
+
+    urls: tuple[str, ...] = Field(min_length=1)
+    """One address, or several of the same collection; http://host:port means its /retrieve."""
+    deadline_s: float = Field(default=300.0, gt=0)
+    """No try of a search begins later than this after its first; then the search has failed."""
+    timeout_s: float = Field(default=30.0, gt=0)
+    """Of one try at one address."""
+    batch: int = Field(default=32, ge=1)
+    """Most queries of one request."""
+    connections: int = Field(default=4, ge=1)
+    """Requests that are under way at a time."""
+    query_chars: int = Field(default=4096, ge=1)
+    """Characters of a query that are sent; servers refuse very long ones, and with them all of the same request."""
+
+    @field_validator("urls")
+    @classmethod
+    def _addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(checked_address, urls))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """What the client needs of time and chance."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    random: Callable[[], float] = random.random
+    """In [0, 1)."""
+
+
+class HttpRetriever:
+    """Safe to use from many threads: the queries of those that search at the same time share requests."""
+
+    def __init__(
+        self, server: HttpServer, *, transport: httpx.BaseTransport | None = None, clock: Clock = Clock()
+    ) -> None:
+        """Connects when it first searches."""
+        import httpx
+
+        self._server, self._clock = server, clock
+        self._addresses = Addresses(server.urls, now=clock.now)
+        self._timeout_s = min(server.timeout_s, server.deadline_s)
+        self._client = httpx.Client(
+            transport=transport,
+            timeout=httpx.Timeout(self._timeout_s, connect=min(_CONNECT_S, self._timeout_s)),
+            limits=httpx.Limits(max_connections=server.connections, max_keepalive_connections=server.connections),
+            headers={"content-type": "application/json"},
+            trust_env=False,  # a retriever is a neighbour: a proxy for the open web does not lead to it
+        )
+        self._batcher = Batcher(self._try, threads=server.connections, size=server.batch)
+        self._down = threading.Event()
+
+    def search(self, queries: Sequence[str], k: int) -> list[Result]:
+        """Per query at most `k` (passage, score), in the server's order; waits for a server that is down.
+
+        Raises RetrievalFailed after the deadline, or at once where the server refuses for good; ValueError for k < 1
+        and TypeError for a lone string.
+        """
+        if isinstance(queries, str):
+            raise TypeError("search takes a list of queries, not one string")
+        if k < 1:
+            raise ValueError(f"search needs k >= 1, not {k}")
+        cut = [query[: self._server.query_chars] for query in queries]
+        parts = [cut[start : start + self._server.batch] for start in range(0, len(cut), self._server.batch)]
+        found: dict[int, list[Result]] = {}
+        started, failures = self._clock.now(), 0
+        while len(found) < len(parts):
+            asked = {i: self._batcher.submit(part, k) for i, part in enumerate(parts) if i not in found}
+            failure = self._gather(asked, found)
+            if failure is not None:
+                self._wait(failure, failures, started)
+                failures += 1
+        return [result for i in range(len(parts)) for result in found[i]]
+
+    def check(self) -> None:
+        """Wait for the server's first answer. Raises UserError where none comes before the deadline."""
+        try:
+            self.search(["test"], 1)
+        except RetrievalFailed as error:
+            raise UserError(f"{error}; start one with mem1 serve-retriever, or give another address") from error
+
+    def close(self) -> None:
+        """End the connections and refuse further searches."""
+        self._batcher.close()
+        self._client.close()
+
+    def _gather(self, asked: dict[int, Future[list[Result]]], found: dict[int, list[Result]]) -> TryFailed | None:
+        """Collect what came; the worst failure of the others."""
+        failures: list[TryFailed] = []
+        for i, future in asked.items():
+            try:
+                found[i] = future.result()
+            except TryFailed as error:
+                failures.append(error)
+        return max(failures, key=lambda error: (error.for_good, error.wait_s), default=None)
+
+    def _wait(self, failure: TryFailed, failures: int, started: float) -> None:
+        """Before the next try. Raises RetrievalFailed where there will be none."""
+        if failure.for_good:
+            raise RetrievalFailed(f"the retriever refuses: {failure}") from failure
+        waited, deadline = self._clock.now() - started, self._server.deadline_s
+        wait = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** min(failures, 10)) * (0.5 + self._clock.random() / 2)
+        wait = max(wait, failure.wait_s)
+        if waited + wait > deadline:
+            raise RetrievalFailed(f"no retriever answered within {deadline:g} s: {failure}") from failure
+        self._clock.sleep(wait)
+
+    def _try(self, queries: Sequence[str], k: int) -> list[Result]:
+        """Ask the addresses in turn; the first answer counts. Raises TryFailed where there is none."""
+        body = encode_request(queries, k)
+        failures: list[TryFailed] = []
+        for url in self._addresses.order():
+            try:
+                answer = post(self._client, url, body, timeout_s=self._timeout_s, now=self._clock.now)
+                results = read_answer(answer, queries=len(queries), k=k)
+            except (TryFailed, ValueError) as error:
+                failure = error if isinstance(error, TryFailed) else TryFailed(str(error))
+                self._addresses.failed(url, rest_s=failure.wait_s)
+                failures.append(TryFailed(f"{url}: {failure}", wait_s=failure.wait_s, for_good=failure.for_good))
+            else:
+                self._addresses.answered(url)
+                self._say_up(url)
+                return results
+        self._say_down(failures)
+        raise TryFailed(
+            "; ".join(map(str, failures)),
+            wait_s=min(failure.wait_s for failure in failures),
+            for_good=all(failure.for_good for failure in failures),
+        )
+
+    def _say_down(self, failures: Sequence[TryFailed]) -> None:
+        if not self._down.is_set():
+            self._down.set()
+            why = "; ".join(map(str, failures))
+            log.warning("no answer from the retriever (%s); trying again, %g s a search", why, self._server.deadline_s)
+
+    def _say_up(self, url: str) -> None:
+        if self._down.is_set():
+            self._down.clear()
+            log.warning("the retriever answers again: %s", url)

@@ -1,0 +1,72 @@
+"""One POST at one address: the body of a 200, or `TryFailed` that says whether trying again makes sense.
+
+503, no connection, a cut or slow answer    try again
+429 with "Retry-After: 7"                   try again, in 7 seconds
+302, 404                                    for good: a redirection is never followed
+"""
+
+from __future__ import annotations
+
+import email.utils
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import httpx
+
+_LARGEST_ANSWER = 64 << 20
+"""Bytes."""
+_PASSING = (408, 429)
+"""Refusals that pass; any other 3xx or 4xx is for good."""
+
+
+class TryFailed(Exception):
+    """A try that was not answered."""
+
+    def __init__(self, why: str, *, wait_s: float = 0.0, for_good: bool = False) -> None:
+        super().__init__(why)
+        self.wait_s = wait_s
+        """The server asks to wait so long."""
+        self.for_good = for_good
+        """Another try would end the same."""
+
+
+def post(client: httpx.Client, url: str, body: bytes, *, timeout_s: float, now: Callable[[], float]) -> bytes:
+    """The answer's body. Raises TryFailed for everything else than a whole 200 within the time."""
+    import httpx
+
+    ends = now() + timeout_s
+    answer = bytearray()
+    try:
+        with client.stream("POST", url, content=body) as response:
+            if response.status_code != 200:
+                raise _refusal(response)
+            for piece in response.iter_bytes():
+                answer += piece
+                # the timeouts of httpx are of each piece: a server that sends byte by byte would never end
+                if now() > ends:
+                    raise TryFailed(f"the answer took longer than {timeout_s:g} s")
+                if len(answer) > _LARGEST_ANSWER:
+                    raise TryFailed(f"the answer is larger than {_LARGEST_ANSWER:,} bytes")
+    except httpx.HTTPError as error:
+        raise TryFailed(str(error) or type(error).__name__) from error
+    return bytes(answer)
+
+
+def _refusal(response: httpx.Response) -> TryFailed:
+    status = response.status_code
+    passing = status >= 500 or status in _PASSING
+    where = f" to {response.headers['location']}" if "location" in response.headers else ""
+    why = f"status {status} {response.reason_phrase}{where}"
+    return TryFailed(why, wait_s=_retry_after(response) if passing else 0.0, for_good=not passing)
+
+
+def _retry_after(response: httpx.Response) -> float:
+    """Seconds that the server asks to wait, given as a number or as a date; 0.0 if it does not."""
+    text = response.headers.get("retry-after", "")
+    try:
+        wait_s = float(text) if text.isdecimal() else email.utils.parsedate_to_datetime(text).timestamp() - time.time()
+    except ValueError:
+        return 0.0
+    return max(0.0, wait_s)

@@ -1,0 +1,104 @@
+r"""Search-R1's retrieval protocol, both ends of it: JSON over POST /retrieve.
+
+    request   {"queries": ["capital of Norway"], "topk": 3, "return_scores": true}
+    answer    {"result": [[{"document": {"id": "p0", "contents": "\"Oslo\"\nThe capital of Norway."}, "score": 2.9}]]}
+
+Without scores an entry is the document itself. Search-R1's own servers answer with {"id", "contents"} (dense) or with
+{"title", "text", "contents"} and no id (BM25); its clients read `document.contents` only. Both are read here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from mem1.jsonl import encode_object
+from mem1.records import Passage
+from mem1.retrieval.corpus import joined_contents, title_and_text
+
+PATH = "/retrieve"
+_ID_DIGITS = 16
+
+
+class Request(BaseModel):
+    """What a client sends; keys of other servers' dialects are ignored, as Search-R1 does."""
+
+    queries: list[str]
+    topk: int | None = Field(default=None, ge=0)
+    """Passages a query; None or 0: as many as the server was told to give."""
+    return_scores: bool = False
+
+
+def encode_request(queries: Sequence[str], k: int) -> bytes:
+    """Scores are always asked for: Search-R1's own server expects two values and can fail without them.
+
+    Half a surrogate pair, which no JSON reader must accept, becomes a question mark.
+    """
+    sound = [query.encode("utf-8", "replace").decode("utf-8") for query in queries]
+    return encode_object({"queries": sound, "topk": k, "return_scores": True})
+
+
+def encode_answer(results: Sequence[Sequence[tuple[Passage, float]]], *, scores: bool) -> bytes:
+    """The answer to a request, one list a query."""
+    return encode_object({"result": [[_entry(*found, scores) for found in result] for result in results]})
+
+
+def _entry(passage: Passage, score: float, scores: bool) -> dict[str, Any]:
+    document = {"id": passage.id, "contents": joined_contents(passage)}
+    return {"document": document, "score": score} if scores else document
+
+
+def read_answer(body: bytes, *, queries: int, k: int) -> list[list[tuple[Passage, float]]]:
+    """Per query at most `k` (passage, score) in the server's order.
+
+    A document without an id is known by its contents' SHA-256, and without a score by 1 / rank. A document that has
+    no text is left out: there is nothing to show of it. Raises ValueError saying what is wrong with the answer.
+    """
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the answer is not JSON ({error})") from error
+    results = answer.get("result") if isinstance(answer, dict) else None
+    if not isinstance(results, list) or not all(isinstance(result, list) for result in results):
+        raise ValueError('the answer has no "result" with a list a query')
+    if len(results) != queries:
+        raise ValueError(f"the answer has {len(results)} results for {queries} queries")
+    return [_found(result)[:k] for result in results]
+
+
+def _found(entries: Sequence[Any]) -> list[tuple[Passage, float]]:
+    read = (_read_entry(entry, rank) for rank, entry in enumerate(entries, start=1))
+    return [(passage, score) for passage, score in read if passage is not None]
+
+
+def _read_entry(entry: Any, rank: int) -> tuple[Passage | None, float]:
+    if not isinstance(entry, dict):
+        raise ValueError(f"a document of the answer is {type(entry).__name__}, not an object")
+    document = entry.get("document", entry)
+    if not isinstance(document, dict):
+        raise ValueError(f"a document of the answer is {type(document).__name__}, not an object")
+    title, text = title_and_text(document)
+    return Passage(_id(document), title, text) if text.strip() else None, _score(entry, rank)
+
+
+def _id(document: Mapping[str, Any]) -> str:
+    if (given := document.get("id")) is not None:
+        return str(given)
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:_ID_DIGITS]
+
+
+def _score(entry: Mapping[str, Any], rank: int) -> float:
+    if "document" not in entry or entry.get("score") is None:
+        return 1 / rank
+    try:
+        score = float(entry["score"])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"a score of the answer is {entry['score']!r}") from error
+    if not math.isfinite(score):
+        raise ValueError(f"a score of the answer is {score}")
+    return score

@@ -1,0 +1,114 @@
+"""Retrieval servers for the tests: in a thread of this process, or a process of their own; and a fake clock."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import chain, repeat
+from pathlib import Path
+
+import uvicorn
+
+from mem1.retrieval import Retriever
+from mem1.retrieval.http import Clock
+from mem1.retrieval.server import make_app
+
+
+@dataclass
+class FakeTime:
+    """Time passes only where somebody sleeps; chance is the middle."""
+
+    seconds: float = 0.0
+    slept: list[float] = field(default_factory=list)
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.seconds += seconds
+
+    @property
+    def clock(self) -> Clock:
+        return Clock(now=lambda: self.seconds, sleep=self.sleep, random=lambda: 0.5)
+
+
+@contextmanager
+def in_a_thread(retriever: Retriever) -> Iterator[str]:
+    """Address of `make_app(retriever)` on a free port."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    server = uvicorn.Server(uvicorn.Config(make_app(retriever), lifespan="off", log_level="error"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@contextmanager
+def answering(*answers: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Address of a server that on each connection reads a request, lets the next `answer` write, and hangs up.
+
+    The last answer is given for ever.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            for answer in chain(answers, repeat(answers[-1])):
+                try:
+                    connection, _ = listener.accept()
+                except OSError:  # the test is over
+                    return
+                with connection:
+                    _read_request(connection)
+                    answer(connection)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+
+
+def _read_request(connection: socket.socket) -> None:
+    request = b""
+    while (found := re.search(rb"content-length: (\d+)[\s\S]*?\r\n\r\n", request.lower())) is None:
+        request += connection.recv(1 << 16)
+    while len(request) < found.end() + int(found[1]):
+        request += connection.recv(1 << 16)
+
+
+class ServerProcess:
+    """`mem1 serve-retriever`, as a user would start it."""
+
+    def __init__(self, corpus: Path, *, port: int = 0, workers: int = 1) -> None:
+        options = ["--port", str(port), "--workers", str(workers)]
+        command = [sys.executable, "-m", "mem1", "serve-retriever", str(corpus), *options]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        self.said = ""
+        for line in self.process.stderr:
+            self.said += line
+            if found := re.search(r" on (http://\S+:(\d+))", line):
+                self.address, self.port = found[1], int(found[2])
+                return
+        raise AssertionError(f"the server did not start:\n{self.said}")
+
+    def kill(self) -> None:
+        """As the kernel does when memory runs out: nothing is finished, nothing is said."""
+        self.process.kill()
+        self.process.communicate()
+
+    def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        """Exit code and what it said."""
+        self.process.send_signal(number)
+        _, rest = self.process.communicate(timeout=30)
+        return self.process.returncode, self.said + rest

@@ -1,0 +1,136 @@
+"""Tasks whose passages are on a server: configuration, searching, evaluation from the command line, resuming."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from corpora import TOWNS
+from servers import in_a_thread
+from typer.testing import CliRunner
+
+from mem1.cli.main import app
+from mem1.configuration import fingerprint, load_toml, to_toml
+from mem1.envs.source import MultihopTasks
+from mem1.errors import UserError
+from mem1.jsonl import write_objects
+from mem1.protocol import PAPER
+from mem1.retrieval import BM25
+from mem1.retrieval.http import HttpServer
+from mem1.training.config import TrainConfig
+from mem1.training.model_config import ModelConfig, TinyModel
+from mem1.training.policy import make_policy
+from mem1.training.rl_config import Phase, Rl
+from mem1.training.train import NOT_FINGERPRINTED
+
+RECIPE = """
+[tasks]
+kind = "multihop"
+questions = "q.jsonl"
+
+[tasks.retriever]
+urls = ["http://127.0.0.1:8000", "http://b:8000/retrieve"]
+deadline_s = 20.0
+
+[rl]
+phases = [{ steps = 1 }]
+"""
+RL = Rl(phases=(Phase(steps=1),))
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with in_a_thread(BM25.build(TOWNS)) as address:
+        yield address
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    path = tmp_path / "questions.jsonl"
+    texts = {"capital of Norway": "Oslo", "capital of Sweden": "Stockholm", "founder of Alvex": "Mira Toll"}
+    write_objects(path, ({"id": text, "text": text, "answers": [gold]} for text, gold in texts.items()))
+    return path
+
+
+def test_a_recipe_names_servers_in_place_of_a_corpus(tmp_path: Path):
+    (tmp_path / "a.toml").write_text(RECIPE)
+    config = load_toml(tmp_path / "a.toml", TrainConfig)
+    assert isinstance(config.tasks, MultihopTasks)
+    urls = ("http://127.0.0.1:8000/retrieve", "http://b:8000/retrieve")
+    assert config.tasks.retriever == HttpServer(urls=urls, deadline_s=20.0)
+    assert config.tasks.collection == "127.0.0.1:8000"
+    (tmp_path / "b.toml").write_text(to_toml(config))
+    assert load_toml(tmp_path / "b.toml", TrainConfig) == config
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("tasks.corpus=c.jsonl", "tasks are searched in one place: give corpus"),
+        ("tasks.retriever=null", "tasks are searched in one place: give corpus"),
+        ('tasks.retriever.urls=["b"]', "tasks.retriever.urls .*'b' is no address of a retriever"),
+        ("tasks.retriever.urls=[]", "tasks.retriever.urls .*at least 1"),
+        (
+            "tasks.retriever.deadline=3",
+            r"unknown key tasks.retriever.deadline .*did you mean tasks.retriever.deadline_s",
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(tmp_path: Path, change: str, message: str):
+    (tmp_path / "a.toml").write_text(RECIPE)
+    with pytest.raises(UserError, match=message):
+        load_toml(tmp_path / "a.toml", TrainConfig, [change])
+
+
+def test_tasks_are_searched_on_the_server(address: str, questions: Path):
+    config = MultihopTasks(questions=str(questions), retriever=HttpServer(urls=(address,)), top_k=1)
+    source = config.source("evaluation", PAPER)
+    (task,) = source.tasks(objectives=2, count=1, seed=0)
+    (seen,) = source.environment.observe([(task, "search", "capital of Norway")])
+    assert (seen.text, seen.failed) == ("Doc 1 (Title: Oslo) Oslo is the capital of Norway.", None)
+
+
+def test_a_server_that_is_not_there_is_said_before_anything_is_sampled(questions: Path):
+    server = HttpServer(urls=("http://127.0.0.1:9",), deadline_s=0.05)
+    source = MultihopTasks(questions=str(questions), retriever=server).source("evaluation", PAPER)
+    with pytest.raises(UserError, match=r"http://127\.0\.0\.1:9/retrieve: .*refused; start one with mem1 serve-ret"):
+        _ = source.environment
+
+
+def test_an_evaluation_searches_on_the_server(address: str, questions: Path):
+    options = ["--task", "multihop", "--questions", str(questions), "--retriever", address, "--objectives", "1"]
+    script = ["--script", "Q1 Oslo", "--limit", "3", "--prompt", "plain", "--json"]
+    before = searched(address)
+    result = CliRunner().invoke(app, ["eval", *options, *script], catch_exceptions=False)
+    (row,) = json.loads(result.stdout)["rows"]
+    assert (row["searches"], row["endings"]["answered"], row["endings"]["tool_failed"]) == (1.0, 3, 0)
+    assert searched(address) - before == 3 + 1, "a search a task, and one to see that the server is there"
+
+
+def searched(address: str) -> int:
+    (number,) = re.findall(r"queries_total (\d+)", httpx.get(f"{address}/metrics", trust_env=False).text)
+    return int(number)
+
+
+def test_a_run_goes_on_with_a_server_that_has_moved():
+    def config(**tasks: Any) -> TrainConfig:
+        return TrainConfig(rl=RL, tasks=MultihopTasks(questions="q.jsonl", **tasks))
+
+    here, there = (config(retriever=HttpServer(urls=(url,))) for url in ("http://a:1", "http://b:2"))
+    assert fingerprint(here, NOT_FINGERPRINTED) == fingerprint(there, NOT_FINGERPRINTED)
+    assert fingerprint(here, NOT_FINGERPRINTED) != fingerprint(config(corpus="c.jsonl"), NOT_FINGERPRINTED)
+
+
+def test_a_new_tokenizer_needs_a_corpus_to_be_trained_on():
+    config = TrainConfig(
+        rl=RL,
+        model=ModelConfig(new=TinyModel(tokenizer="bpe")),
+        tasks=MultihopTasks(questions="q.jsonl", retriever=HttpServer(urls=("http://a",))),
+    )
+    with pytest.raises(UserError, match=r"trained on a corpus; tasks\.kind must be 'multihop', with a tasks\.corpus"):
+        make_policy(config, PAPER)
