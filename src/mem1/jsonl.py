@@ -29,7 +29,7 @@ def read_objects(path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, 
 
     Raises UserError, with file and line, where the file is missing, cut short, or a line is not a JSON object.
     """
-    for number, line in _lines(path):
+    for number, line in read_lines(path):
         if not line.strip():
             continue
         try:
@@ -43,7 +43,8 @@ def read_objects(path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, 
         yield number, record
 
 
-def _lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
+def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
+    """Yield (line number, line with its end) of a plain or gzipped file. Raises UserError where it cannot be read."""
     number = 0
     try:
         with ExitStack() as stack:

@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 
 import mem1
+from mem1.cli import data, quickstart, report, run, train, verify
 from mem1.cli import eval as eval_command
-from mem1.cli import quickstart, report, run, train, verify
 from mem1.cli.process import prepare
 from mem1.errors import UserError
 
@@ -27,6 +27,7 @@ app.command("eval")(eval_command.command)
 app.command("run")(run.command)
 app.command("report")(report.command)
 app.command("verify")(verify.command)
+app.add_typer(data.app)
 
 
 def _version(wanted: bool) -> None:

@@ -1,0 +1,98 @@
+"""The records of a file, whatever holds them: JSONL, one JSON document, CSV, TSV or Parquet, plain or gzipped.
+
+    nq.jsonl          ("nq.jsonl:1", {"question": "...", "answer": ["..."]}), ("nq.jsonl:2", ...)
+    hotpot.json       ("hotpot.json[0]", {"_id": "...", ...})           a list, or the list under "Data"
+    popqa.tsv         ("popqa.tsv:2", {"id": "...", "subj": "...", ...})
+    train.parquet     ("train.parquet[0]", {"prompt": [...], ...})
+
+What a file is shows in its first line, not in its name.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+from mem1.errors import UserError
+from mem1.jsonl import read_lines, read_objects
+
+_PARQUET_MAGIC = b"PAR1"
+_LONGEST_FIELD = 1 << 24
+"""Characters of one CSV field; the csv module's own limit is 131,072."""
+
+
+def read_records(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (where it stands, record), one by one. Raises UserError, with the place, for what cannot be read."""
+    first = next((line for _, line in read_lines(path) if line.strip()), b"")
+    if first.startswith(_PARQUET_MAGIC):
+        from mem1.tasks.datasets.parquet import read_rows
+
+        return read_rows(path)
+    if first.lstrip().startswith(b"["):
+        return _document(path)
+    if first.lstrip().startswith(b"{"):
+        return _document(path) if _is_document(first) else ((f"{path}:{n}", r) for n, r in read_objects(path))
+    if b"\t" in first or b"," in first:
+        return _table(path, "\t" if b"\t" in first else ",")
+    # neither: say what is wrong with the first line
+    return ((f"{path}:{n}", r) for n, r in read_objects(path))
+
+
+def _is_document(first: bytes) -> bool:
+    """Whether a line that begins with a brace begins one large object, rather than being a line of JSONL."""
+    try:
+        return isinstance(json.loads(first).get("Data"), list)
+    except (ValueError, RecursionError):
+        # an object over several lines opens with its brace or its first key alone; a cut line of JSONL goes on
+        return first.strip() == b"{" or first.rstrip().endswith((b",", b"[", b"{"))
+
+
+def _document(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    content = b"".join(line for _, line in read_lines(path))
+    try:
+        document = json.loads(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text ({error.reason}); save the file as UTF-8") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not a whole JSON document ({error}); is the file cut short?") from error
+    records = document.get("Data") if isinstance(document, dict) else document
+    if not isinstance(records, list):
+        raise UserError(f'{path}: a JSON document must be a list of objects, or hold one under "Data"')
+    for number, record in enumerate(records):
+        if not isinstance(record, dict):
+            raise UserError(f"{path}[{number}]: must be a JSON object, not {type(record).__name__}")
+        yield f"{path}[{number}]", record
+
+
+def _table(path: str | os.PathLike[str], delimiter: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    csv.field_size_limit(_LONGEST_FIELD)
+    reader = csv.DictReader(_decoded(path), delimiter=delimiter)
+    try:
+        for row in reader:
+            where = f"{path}:{reader.line_num}"
+            if None in row or None in row.values():
+                raise UserError(f"{where}: this row has not as many fields as the first line names; is it cut?")
+            yield where, dict(row)
+    except csv.Error as error:
+        raise UserError(f"{path}:{reader.line_num}: not a row of a table ({error})") from error
+
+
+def _decoded(path: str | os.PathLike[str]) -> Iterator[str]:
+    for number, line in read_lines(path):
+        try:
+            yield line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}:{number}: not UTF-8 text ({error.reason}); save the file as UTF-8") from error
+
+
+def peek(
+    records: Iterator[tuple[str, dict[str, Any]]],
+) -> tuple[dict[str, Any] | None, Iterator[tuple[str, dict[str, Any]]]]:
+    """The first record, None where there is none, and all of them."""
+    for where, record in records:
+        return record, chain([(where, record)], records)
+    return None, records
