@@ -166,7 +166,7 @@ def test_a_folder_that_is_a_file_is_no_place_for_a_run(terminal: Terminal, recip
         (("--objectives", "0"), "--objectives takes numbers of at least 1"),
         (("--task", "chess"), "unknown task 'chess'; known: atlas, multihop"),
         (("--task", "multihop"), "--task multihop needs --questions FILE and --corpus FILE"),
-        (("--questions", "q.jsonl"), "--questions, --corpus and --prompt go with --task multihop"),
+        (("--questions", "q.jsonl"), "--questions, --corpus, --prompt and --decompose go with --task multihop"),
         (("--vocabulary", "klingon"), "unknown tag vocabulary 'klingon'; known: paper, released"),
         (("--model", "nowhere"), "nowhere is no model folder: config.json is missing"),
     ],

@@ -66,6 +66,7 @@ def compose(
     if passages is not None and not pool.passages:
         raise UserError("--passages: no passages come with these files; leave it out")
     write_tasks(out, tasks, split=half or "train", source=data_source)
+    _note_unscored({data_source or task.questions[0].source for task in tasks}, out)
     if passages is not None:
         write_passages(passages, pool.passages)
     written = {
@@ -91,6 +92,19 @@ def _half(split: str | None) -> Split | None:
     if split is None or split == "train" or split == "evaluation":
         return split
     raise UserError(f"--split takes train or evaluation, not {split!r}")
+
+
+def _note_unscored(sources: set[str], out: Path) -> None:
+    """The published trainers choose their reward by the data source, and know seven."""
+    from mem1.cli.display import stderr
+    from mem1.tasks.datasets.parquet import SCORED
+
+    unknown = sorted(sources - set(SCORED))
+    if unknown and out.suffix == ".parquet":
+        stderr().print(
+            f"Note: MEM1's and Search-R1's trainers have no reward for data_source {', '.join(map(repr, unknown))}; "
+            f"for use with them give --data-source, one of {', '.join(SCORED)}"
+        )
 
 
 def _tasks(

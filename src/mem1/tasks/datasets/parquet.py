@@ -33,6 +33,8 @@ from mem1.tasks.prompts import render
 
 PROMPT = "released"
 """Of the files that we write: answers by position, separated by semicolons, as MEM1's scorer takes them."""
+SCORED = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
+"""The data sources for which the published trainers have a reward; at another one they stop."""
 _MANY, _ONE = "questions: ", "Question: "
 _BETWEEN = re.compile(r"(?<=\?); ")
 _ROWS = 1000

@@ -5,7 +5,7 @@
     popqa.tsv         ("popqa.tsv:2", {"id": "...", "subj": "...", ...})
     train.parquet     ("train.parquet[0]", {"prompt": [...], ...})
 
-What a file is shows in its first line, not in its name.
+What a file is shows in how it begins, not in its name.
 """
 
 from __future__ import annotations
@@ -13,42 +13,44 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
 from mem1.errors import UserError
-from mem1.jsonl import read_lines, read_objects
+from mem1.jsonl import read_lines, read_objects, read_start
 
 _PARQUET_MAGIC = b"PAR1"
+_START = 1 << 16
+"""Bytes that are looked at; some files are one line of 500 MB."""
 _LONGEST_FIELD = 1 << 24
 """Characters of one CSV field; the csv module's own limit is 131,072."""
 
 
 def read_records(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (where it stands, record), one by one. Raises UserError, with the place, for what cannot be read."""
-    first = next((line for _, line in read_lines(path) if line.strip()), b"")
-    if first.startswith(_PARQUET_MAGIC):
+    start = read_start(path, _START).lstrip()
+    if start.startswith(_PARQUET_MAGIC):
         from mem1.tasks.datasets.parquet import read_rows
 
         return read_rows(path)
-    if first.lstrip().startswith(b"["):
+    if start.startswith(b"[") or _is_document(start):
         return _document(path)
-    if first.lstrip().startswith(b"{"):
-        return _document(path) if _is_document(first) else ((f"{path}:{n}", r) for n, r in read_objects(path))
-    if b"\t" in first or b"," in first:
+    first = start.partition(b"\n")[0]
+    if not start.startswith(b"{") and (b"\t" in first or b"," in first):
         return _table(path, "\t" if b"\t" in first else ",")
-    # neither: say what is wrong with the first line
-    return ((f"{path}:{n}", r) for n, r in read_objects(path))
+    return ((f"{path}:{number}", record) for number, record in read_objects(path))
 
 
-def _is_document(first: bytes) -> bool:
-    """Whether a line that begins with a brace begins one large object, rather than being a line of JSONL."""
-    try:
-        return isinstance(json.loads(first).get("Data"), list)
-    except (ValueError, RecursionError):
-        # an object over several lines opens with its brace or its first key alone; a cut line of JSONL goes on
-        return first.strip() == b"{" or first.rstrip().endswith((b",", b"[", b"{"))
+def _is_document(start: bytes) -> bool:
+    """Whether what begins with a brace is one object over the whole file, rather than lines of JSONL."""
+    first, line_end, _ = start.partition(b"\n")
+    if not first.startswith(b"{"):
+        return False
+    # an object over several lines opens with its brace or its first key alone; a cut line of JSONL goes on
+    opens = bool(line_end) and first.rstrip().endswith((b"{", b"[", b","))
+    return opens or re.match(rb'\{\s*"(Data|Version|VerifiedEval|Domain)"', first) is not None
 
 
 def _document(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any]]]:

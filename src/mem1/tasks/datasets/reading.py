@@ -32,8 +32,8 @@ class Format:
     """A layout of records."""
 
     translate: Translate
-    fields: tuple[str, ...]
-    """A record with all of these is of this format, unless an earlier format of `FORMATS` claims it."""
+    layouts: tuple[tuple[str, ...], ...]
+    """A record with all fields of one of these is of this format, unless an earlier one of `FORMATS` claims it."""
     apart: bool = False
     """Whether its questions can be taken apart into single hops."""
     repeats: bool = False
@@ -41,16 +41,16 @@ class Format:
 
 
 FORMATS: Mapping[str, Format] = {
-    "searchr1": Format(searchr1, ("prompt", "reward_model"), repeats=True),
-    "tasks": Format(own.composed, ("id", "questions"), repeats=True),
-    "musique": Format(multihop.musique, ("id", "question", "paragraphs"), apart=True),
-    "2wikimultihopqa": Format(multihop.twowiki, ("_id", "question", "context", "evidences"), apart=True),
-    "hotpotqa": Format(multihop.hotpotqa, ("question", "context", "supporting_facts")),
-    "triviaqa": Format(openqa.triviaqa, ("QuestionId", "Question", "Answer")),
-    "popqa": Format(openqa.popqa, ("id", "subj", "prop", "question", "possible_answers")),
-    "bamboogle": Format(openqa.bamboogle, ("Question", "Answer"), repeats=True),
-    "own": Format(own.own, ("id", "text")),
-    "nq": Format(openqa.nq_open, ("question", "answer"), repeats=True),
+    "searchr1": Format(searchr1, (("prompt", "reward_model"),), repeats=True),
+    "tasks": Format(own.composed, (("id", "questions"),), repeats=True),
+    "musique": Format(multihop.musique, (("id", "question", "paragraphs"),), apart=True),
+    "2wikimultihopqa": Format(multihop.twowiki, (("_id", "question", "context", "evidences"),), apart=True),
+    "hotpotqa": Format(multihop.hotpotqa, (("question", "context", "supporting_facts"),)),
+    "triviaqa": Format(openqa.triviaqa, (("QuestionId", "Question", "Answer"), ("question_id", "question", "answer"))),
+    "popqa": Format(openqa.popqa, (("id", "subj", "prop", "question", "possible_answers"),)),
+    "bamboogle": Format(openqa.bamboogle, (("Question", "Answer"),), repeats=True),
+    "own": Format(own.own, (("id", "text"),)),
+    "nq": Format(openqa.nq_open, (("question", "answer"),), repeats=True),
 }
 """By name, in the order in which they are tried. `own` is also what has an id and a question by another name."""
 
@@ -169,11 +169,11 @@ def _detect(path: str | os.PathLike[str], head: Mapping[str, Any] | None) -> For
     if head is None:
         return FORMATS["own"]  # an empty file: it holds no question, whatever its format
     for known in FORMATS.values():
-        if all(field in head for field in known.fields):
+        if any(all(field in head for field in layout) for layout in known.layouts):
             return _renamed(known, head)
     if "id" in head or "_id" in head or "text" in head:
         return FORMATS["own"]
-    layouts = "; ".join(f"{name} ({', '.join(f.fields)})" for name, f in FORMATS.items())
+    layouts = "; ".join(f"{name} ({', '.join(f.layouts[0])})" for name, f in FORMATS.items())
     raise UserError(
         f"{path}: the format is not known by the fields {', '.join(head) or '(none)'}; known: {layouts}; name it by "
         "--format, or give each question an id, a text and answers"
