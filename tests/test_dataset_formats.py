@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -37,7 +38,7 @@ from mem1.errors import UserError
 from mem1.protocol import RELEASED
 from mem1.records import Question
 from mem1.retrieval.corpus import read_passages
-from mem1.scoring import normalize
+from mem1.scoring import exact_match, normalize
 from mem1.tasks.compose import TurnLimit, compose
 from mem1.tasks.datasets import (
     FORMATS,
@@ -334,6 +335,19 @@ def test_a_written_row_has_what_mem1s_and_search_r1s_code_reads(tmp_path: Path):
     assert message["content"].count("<answer>") == message["content"].count("</answer>") == 1
 
 
+def test_mem1s_reward_of_the_right_answers_is_their_number(tmp_path: Path):
+    import pyarrow.parquet
+
+    write_tasks(tmp_path / "t.parquet", composed(6, 3))
+    row = pyarrow.parquet.read_table(tmp_path / "t.parquet").to_pylist()[0]
+    golds = row["reward_model"]["ground_truth"]["target"]
+    completion = f"<think> done </think><answer> {'; '.join(gold[-1] for gold in golds)} </answer>"
+    # its rule: the last of at least two answers in prompt and completion, cut at semicolons, compared by position
+    answers = re.findall(r"<answer>(.*?)</answer>", row["prompt"][0]["content"] + completion, re.DOTALL)
+    assert len(answers) > 1
+    assert sum(exact_match(a, golds[i]) for i, a in enumerate(answers[-1].strip().split(";"))) == 3
+
+
 def test_one_objective_is_written_as_search_r1_has_it(tmp_path: Path):
     import pyarrow.parquet
 
@@ -419,7 +433,7 @@ def test_a_question_of_several_files_in_any_order_is_in_one_half_and_once(
         records = [{"id": f"train_{i}", "question": text, "golden_answers": ["x"]} for i, text in enumerate(texts)]
         paths.append(str(write_lines(folder / f"{number}.jsonl", *records)))
 
-    def texts(split: Any) -> set[str]:
+    def keys_of(split: Any) -> set[str]:
         try:
             pool = read_pool(paths, split=split, evaluation_share=0.5)
         except UserError:
@@ -428,11 +442,11 @@ def test_a_question_of_several_files_in_any_order_is_in_one_half_and_once(
         assert len(keys) == len(set(keys)) == len({q.id for q in pool.questions})
         return set(keys)
 
-    train, evaluation = texts("train"), texts("evaluation")
+    train, evaluation = keys_of("train"), keys_of("evaluation")
     shuffled.shuffle(paths)
     assert not train & evaluation
     assert train | evaluation == {normalize(text) or text for texts in files for text in texts}
-    assert (texts("train"), texts("evaluation")) == (train, evaluation)
+    assert (keys_of("train"), keys_of("evaluation")) == (train, evaluation)
 
 
 @needs_shared_qa
