@@ -53,6 +53,12 @@ def four_files(tmp_path: Path) -> list[Path]:
     ]
 
 
+def test_the_command_has_help_of_its_own(terminal: Terminal):
+    code, out, _ = terminal("data", "compose", "--help")
+    assert code == 0
+    assert "mem1 data compose" in out and "--json" in out
+
+
 def test_questions_of_several_data_sets_become_one_file_of_tasks(
     terminal: Terminal, four_files: list[Path], tmp_path: Path
 ):

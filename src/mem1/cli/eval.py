@@ -17,7 +17,9 @@ def command(
     task: Annotated[str, typer.Option(help="atlas, or multihop: --questions over --corpus.")] = "atlas",
     questions: Annotated[Path | None, typer.Option(help="File of questions (multihop).")] = None,
     corpus: Annotated[Path | None, typer.Option(help="JSONL of passages, may be gzipped (multihop).")] = None,
-    prompt: Annotated[str | None, typer.Option(help="Prompt of multihop: mem1 (instructions) or plain.")] = None,
+    prompt: Annotated[
+        str | None, typer.Option(help="Prompt of multihop: mem1 (instructions), plain or released.")
+    ] = None,
     top_k: Annotated[int | None, typer.Option(min=1, help="Passages shown a search; 3, in Atlas 2.")] = None,
     objectives: Annotated[
         str | None,
