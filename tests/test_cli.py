@@ -17,7 +17,7 @@ from mem1.training.config import Evaluation, Sft, TrainConfig
 from mem1.training.model_config import ModelConfig, TinyModel
 from mem1.training.rl_config import Phase, Rl
 
-COMMANDS = ("quickstart", "train", "eval", "run", "report", "verify", "serve-retriever")
+COMMANDS = ("quickstart", "train", "eval", "run", "report", "verify", "data", "serve-retriever")
 
 
 class Terminal:
@@ -81,7 +81,7 @@ def test_every_command_has_help_of_its_own(terminal: Terminal, command: str):
     code, out, _ = terminal(command, "--help")
     assert code == 0
     assert f"mem1 {command}" in out
-    if command not in ("report", "serve-retriever"):
+    if command not in ("report", "data", "serve-retriever"):  # a page, a group of commands, a server
         assert "--json" in out
 
 
@@ -175,8 +175,8 @@ def test_a_folder_that_is_a_file_is_no_place_for_a_run(terminal: Terminal, recip
             ("--task", "multihop", "--questions", "q.jsonl", "--retriever", "a:8000"),
             "'a:8000' is no address of a retriever; give one such as http://127.0.0.1:8000",
         ),
-        (("--questions", "q.jsonl"), "--questions, --corpus, --retriever and --prompt go with --task multihop"),
-        (("--retriever", "http://a"), "--questions, --corpus, --retriever and --prompt go with --task multihop"),
+        (("--questions", "q.jsonl"), "--questions, --corpus, --retriever, --prompt and --decompose go with --task multihop"),
+        (("--retriever", "http://a"), "--questions, --corpus, --retriever, --prompt and --decompose go with --task multihop"),
         (("--vocabulary", "klingon"), "unknown tag vocabulary 'klingon'; known: paper, released"),
         (("--model", "nowhere"), "nowhere is no model folder: config.json is missing"),
     ],

@@ -47,7 +47,7 @@ def test_the_shared_layout_keeps_the_fields_we_know(tmp_path: Path):
         "answerable": True,
     }
     (question,) = read_questions(write(tmp_path / "q.jsonl", record))
-    assert question == Question(id="nq_3", text="Who?", answers=("A",), source="nq", passage_ids=("g1",))
+    assert question == Question(id="nq_3", text="Who?", answers=("A",), source="nq", passage_ids=("g1",), titles=("T",))
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from mem1.evaluation.metrics import (
     appended_tokens,
     dependency,
     duplicate_searches,
+    em_by_depth,
     exact_match,
     f1,
     peak_tokens,
@@ -168,6 +169,26 @@ def test_failures_count_with_exact_match_0_and_with_their_tokens():
 def test_endings_are_counted_and_every_ending_is_a_key():
     endings = row(CONSTANT, MALFORMED, MALFORMED, NEVER_CALLED).endings
     assert endings == {"answered": 1, "out_of_turns": 0, "out_of_tokens": 1, "bad_tags": 2, "tool_failed": 0}
+
+
+def chained(*em: float) -> Trajectory:
+    """Q1, Q2 of Q1, Q3 of Q2, and Q4 alone."""
+    depends = ((), (1,), (2,), ())
+    questions = tuple(Question(id=str(i), text="Who?", answers=("A",), depends_on=d) for i, d in enumerate(depends))
+    task = Task(id="t", questions=questions, prompt="p", turn_limit=4)
+    return Trajectory(turns=(), task=task, ended=Ended.OUT_OF_TURNS, reward=sum(em), em=em, f1=em)
+
+
+def test_exact_match_by_depth_is_over_all_questions_of_a_depth():
+    assert em_by_depth([chained(1.0, 1.0, 0.0, 0.0)]) == {"0": 0.5, "1": 1.0, "2": 0.0}
+    # one that was never scored has no right answer
+    assert em_by_depth([chained(1.0, 1.0, 1.0, 1.0), chained()]) == {"0": 0.5, "1": 0.5, "2": 0.5}
+    by_row = summarize([chained(1.0, 0.0, 0.0, 1.0)], policy="p", context="c", objectives=4).em_by_depth
+    assert by_row == {"0": 1.0, "1": 0.0, "2": 0.0}
+
+
+def test_there_are_no_depths_where_no_question_depends_on_another():
+    assert row(CONSTANT).em_by_depth is None
 
 
 def test_malformed_is_a_share_of_turns():

@@ -50,6 +50,25 @@ def test_a_trajectory_written_as_a_line_of_json_reads_back_equal():
     assert again.task.questions[0].answers == ("Mira Toll", "M. Toll")
 
 
+def test_what_a_question_depends_on_survives_json_and_a_record_without_it_depends_on_nothing():
+    second = Question(id="q2", text="Where was the answer to Q1 born?", answers=("B",), titles=("T",), depends_on=(1,))
+    task = dataclasses.replace(TASK, questions=(QUESTION, second))
+    record = json.loads(json.dumps(trajectory_to_json(dataclasses.replace(TRAJECTORY, task=task))))
+    assert trajectory_from_json(record).task == task
+    assert task.depths == (0, 1)
+    for question in record["task"]["questions"]:
+        del question["depends_on"], question["titles"]
+    again = trajectory_from_json(record).task
+    assert again is not None and again.depths == (0, 0)
+
+
+@pytest.mark.parametrize("depends_on", [(2,), (3,), (0,), (-1,)])
+def test_a_question_depends_on_earlier_ones_alone(depends_on: tuple[int, ...]):
+    second = dataclasses.replace(QUESTION, depends_on=depends_on)
+    with pytest.raises(ValueError, match="Q2 depends on"):
+        dataclasses.replace(TASK, questions=(QUESTION, second))
+
+
 @pytest.mark.parametrize("ended", list(Ended))
 def test_every_ending_survives_json(ended: Ended):
     trajectory = Trajectory(turns=(), ended=ended, detail="why")

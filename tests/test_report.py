@@ -15,7 +15,7 @@ from mem1.errors import UserError
 from mem1.evaluation.metrics import summarize
 from mem1.evaluation.report import figures
 from mem1.evaluation.report.page import headlines, write_report
-from mem1.evaluation.report.table import body, print_table
+from mem1.evaluation.report.table import body, depth_body, depth_columns, print_table
 from mem1.evaluation.report.transcript import Piece, pieces, transcript
 from mem1.records import Ended, Question, Task, Trajectory, Turn
 
@@ -298,6 +298,25 @@ def printed(results: list[dict]) -> str:
     file = io.StringIO()
     print_table(results, Console(file=file, width=80))
     return file.getvalue()
+
+
+def test_a_second_table_has_exact_match_by_depth_where_questions_depend_on_one_another():
+    deep = {**rows()[1], "em_by_depth": {"0": 0.75, "1": 0.5, "2": 0.25}}
+    mixed = [rows()[0], deep, {**deep, "policy": "trained", "em_by_depth": {"0": 1.0, "1": 0.5}}]
+    assert depth_columns(mixed) == ("policy", "N", "EM at depth 0", "1", "2")
+    assert depth_body(mixed) == [("base", "2", "0.75", "0.50", "0.25"), ("trained", "2", "1.00", "0.50", "")]
+    assert "EM at depth 0" in printed(mixed)
+    assert (depth_columns(rows()), depth_body(rows())) == ((), [])
+    assert "depth" not in printed(rows())
+
+
+def test_the_page_has_exact_match_by_depth_where_questions_depend_on_one_another(tmp_path):
+    deep = [{**row, "em_by_depth": {"0": 0.75, "1": 0.5}} for row in rows()]
+    for name, shown in (("deep", deep), ("flat", rows())):
+        path = tmp_path / f"{name}.html"
+        write_report(path, title="t", rows=shown, curve=[], trajectories=[], decode=decode, facts={})
+    assert '<th scope="col">EM at depth 0</th>' in (tmp_path / "deep.html").read_text()
+    assert "depth" not in (tmp_path / "flat.html").read_text()
 
 
 def test_the_table_prints_every_row_within_80_columns():

@@ -14,7 +14,7 @@ import os
 import secrets
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -29,7 +29,7 @@ def read_objects(path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, 
 
     Raises UserError, with file and line, where the file is missing, cut short, or a line is not a JSON object.
     """
-    for number, line in _lines(path):
+    for number, line in read_lines(path):
         if not line.strip():
             continue
         try:
@@ -43,13 +43,24 @@ def read_objects(path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, 
         yield number, record
 
 
-def _lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
+def read_start(path: str | os.PathLike[str], size: int) -> bytes:
+    """The first `size` bytes of a plain or gzipped file, or fewer. Raises UserError where it cannot be read."""
+    try:
+        with _unzipped(path) as file:
+            return file.read(size).removeprefix(_BYTE_ORDER_MARK)
+    except FileNotFoundError as error:
+        raise UserError(f"no file {path}; check the path") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path}:1: the gzip data is cut short or damaged ({error})") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
+    """Yield (line number, line with its end) of a plain or gzipped file. Raises UserError where it cannot be read."""
     number = 0
     try:
-        with ExitStack() as stack:
-            raw = stack.enter_context(open(path, "rb"))
-            zipped = raw.peek(2)[:2] == _GZIP_MAGIC
-            lines = stack.enter_context(gzip.open(raw, "rb")) if zipped else raw
+        with _unzipped(path) as lines:
             for number, line in enumerate(lines, start=1):
                 yield number, line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
     except FileNotFoundError as error:
@@ -58,6 +69,14 @@ def _lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
         raise UserError(f"{path}:{number + 1}: the gzip data is cut short or damaged ({error})") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def _unzipped(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    with ExitStack() as stack:
+        raw = stack.enter_context(open(path, "rb"))
+        zipped = raw.peek(2)[:2] == _GZIP_MAGIC
+        yield cast(BinaryIO, stack.enter_context(gzip.open(raw, "rb"))) if zipped else raw
 
 
 def encode_object(record: Mapping[str, Any]) -> bytes:

@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Any
 
 TRACE_VERSION = 1
-"""Version of the JSON record written by `trajectory_to_json`."""
+"""Version of the JSON record written by `trajectory_to_json`; raised when older records can no longer be read."""
 
 Span = tuple[int, int]
 """Half-open range [start, stop) of token indices."""
@@ -64,6 +64,10 @@ class Question:
     """Searches needed one after the other; None: not known."""
     passage_ids: tuple[str, ...] = ()
     """Ids of supporting passages where known."""
+    titles: tuple[str, ...] = ()
+    """Titles of supporting passages where known: the entities that it is about."""
+    depends_on: tuple[int, ...] = ()
+    """Numbers of the earlier questions of its task (the first is 1) whose answers its text speaks of."""
 
     def __post_init__(self) -> None:
         if not self.text.strip():
@@ -104,10 +108,24 @@ class Task:
             raise ValueError(f"task {self.id!r} has no questions")
         if self.turn_limit < 1:
             raise ValueError(f"task {self.id!r}: turn_limit must be at least 1, not {self.turn_limit}")
+        for number, question in enumerate(self.questions, start=1):
+            if not all(1 <= earlier < number for earlier in question.depends_on):
+                raise ValueError(
+                    f"task {self.id!r}: Q{number} depends on {list(question.depends_on)}; a question may depend on "
+                    "earlier ones alone"
+                )
 
     @property
     def objectives(self) -> int:
         return len(self.questions)
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """Per question, the longest chain of references behind it; 0: it stands alone."""
+        depths: list[int] = []
+        for question in self.questions:
+            depths.append(max((depths[earlier - 1] + 1 for earlier in question.depends_on), default=0))
+        return tuple(depths)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,10 +245,13 @@ def trajectory_from_json(record: Mapping[str, Any]) -> Trajectory:
     fields["turns"] = tuple(_turn(t) for t in fields["turns"])
     task = fields.get("task")
     if task is not None:
-        questions = tuple(Question(**_tuples(q, "answers", "passage_ids")) for q in task["questions"])
-        fields["task"] = Task(**{**task, "questions": questions})
+        fields["task"] = Task(**{**task, "questions": tuple(_question(q) for q in task["questions"])})
     fields["ended"] = Ended(fields["ended"])
     return Trajectory(**_tuples(fields, "em", "f1"))
+
+
+def _question(record: Mapping[str, Any]) -> Question:
+    return Question(**_tuples(record, "answers", "passage_ids", "titles", "depends_on"))
 
 
 def _turn(record: Mapping[str, Any]) -> Turn:

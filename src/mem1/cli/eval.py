@@ -15,14 +15,26 @@ if TYPE_CHECKING:
 def command(
     model: Annotated[str, typer.Option(help="Folder of a transformers model, or 'shipped'.")] = "shipped",
     task: Annotated[str, typer.Option(help="atlas, or multihop: --questions over --corpus or --retriever.")] = "atlas",
-    questions: Annotated[Path | None, typer.Option(help="JSONL of questions (multihop).")] = None,
+    questions: Annotated[Path | None, typer.Option(help="File of questions (multihop).")] = None,
     corpus: Annotated[Path | None, typer.Option(help="JSONL of passages, may be gzipped (multihop).")] = None,
     retriever: Annotated[
         list[str] | None, typer.Option(help="Address of a retriever in place of --corpus; repeatable (multihop).")
     ] = None,
-    prompt: Annotated[str | None, typer.Option(help="Prompt of multihop: mem1 (instructions) or plain.")] = None,
+    prompt: Annotated[
+        str | None, typer.Option(help="Prompt of multihop: mem1 (instructions), plain or released.")
+    ] = None,
     top_k: Annotated[int | None, typer.Option(min=1, help="Passages shown a search; 3, in Atlas 2.")] = None,
-    objectives: Annotated[str, typer.Option(help="Numbers of objectives, separated by commas.")] = "1,2,4,8,16",
+    objectives: Annotated[
+        str | None,
+        typer.Option(
+            help="Numbers of objectives, separated by commas. Without: those of 1,2,4,8,16 that --depth allows."
+        ),
+    ] = None,
+    composition: Annotated[
+        str, typer.Option(help="independent, chain, shared or comparison; file: --questions holds composed tasks.")
+    ] = "independent",
+    depth: Annotated[int | None, typer.Option(min=1, help="Longest chain of references in a task; 1.")] = None,
+    decompose: Annotated[bool, typer.Option(help="Single hops in place of questions (2Wiki, MuSiQue).")] = False,
     tasks: Annotated[int, typer.Option("--limit", min=1, help="Tasks for each number of objectives.")] = 100,
     context: Annotated[str, typer.Option(help="constant, fold(k), full or window(k).")] = "constant",
     vocabulary: Annotated[str, typer.Option(help="Tags: paper or released.")] = "paper",
@@ -43,7 +55,7 @@ def command(
     """Evaluate a policy: exact match with interval, F1, turns, peak tokens, by number of objectives."""
     from mem1.cli.display import EvaluationBar, bars, stderr
     from mem1.cli.pipeline import show
-    from mem1.cli.sources import task_config
+    from mem1.cli.sources import sizes_to_evaluate, task_config
     from mem1.contexts import context_policy
     from mem1.evaluation.runner import evaluate
     from mem1.protocol import vocabulary as tags_called
@@ -51,10 +63,20 @@ def command(
     from mem1.training.config import Evaluation
 
     tags = tags_called(vocabulary)
-    source = task_config(task, questions, corpus, retriever, worlds=16, prompt=prompt, top_k=top_k).source(
-        "evaluation", tags
+    tasks_asked = task_config(
+        task,
+        questions,
+        corpus,
+        retriever,
+        worlds=16,
+        prompt=prompt,
+        top_k=top_k,
+        composition=composition,
+        depth=depth,
+        decompose=decompose,
     )
-    sizes = _sizes(objectives)
+    source = tasks_asked.source("evaluation", tags)
+    sizes = sizes_to_evaluate(objectives, composition, depth)
     engine, codec = _engine(model, script, vocabulary, workers)
     rollout = Rollout(
         engine=engine,
@@ -69,18 +91,6 @@ def command(
     with bars(stderr()) as progress:
         rows, _ = evaluate(rollout, source, config, policy=name, folder=out, on_round=EvaluationBar(progress, name))
     show([row.as_dict() for row in rows], as_json=as_json)
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    from mem1.errors import UserError
-
-    try:
-        sizes = tuple(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise UserError(f"--objectives takes whole numbers separated by commas, such as 1,2,4; not {text!r}") from error
-    if min(sizes) < 1:
-        raise UserError(f"--objectives takes numbers of at least 1, not {min(sizes)}")
-    return sizes
 
 
 def _engine(model: str, script: str | None, vocabulary: str, workers: int) -> tuple[Engine, Codec]:

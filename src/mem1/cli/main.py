@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 
 import mem1
+from mem1.cli import data, quickstart, report, run, serve_retriever, train, verify
 from mem1.cli import eval as eval_command
-from mem1.cli import quickstart, report, run, serve_retriever, train, verify
 from mem1.cli.process import prepare
 from mem1.errors import UserError
 
@@ -28,6 +28,7 @@ app.command("run")(run.command)
 app.command("report")(report.command)
 app.command("verify")(verify.command)
 app.command("serve-retriever")(serve_retriever.command)
+app.add_typer(data.app)
 
 
 def _version(wanted: bool) -> None:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from mem1.errors import UserError
 
 if TYPE_CHECKING:
     from mem1.envs.source import AtlasTasks, MultihopTasks
     from mem1.retrieval.http import HttpServer
+    from mem1.tasks.dependencies import Dependence
+
+SIZES = (1, 2, 4, 8, 16)
+"""Numbers of objectives that are evaluated where none are asked for."""
+FROM_FILE = "file"
+"""The composition of files that hold composed tasks."""
 
 
 def task_config(
@@ -22,6 +28,9 @@ def task_config(
     worlds: int,
     prompt: str | None = None,
     top_k: int | None = None,
+    composition: str = "independent",
+    depth: int | None = None,
+    decompose: bool = False,
 ) -> AtlasTasks | MultihopTasks:
     """What the options of the same names ask for; None: the default of the tasks.
 
@@ -30,17 +39,20 @@ def task_config(
     from mem1.envs.source import AtlasTasks, MultihopTasks
 
     shown: dict[str, Any] = {} if top_k is None else {"top_k": top_k}
+    together = {"composition": _composition(task, composition, depth), "depth": depth}
     if task == "atlas":
-        if questions is not None or corpus is not None or retriever or prompt is not None:
-            raise UserError("--questions, --corpus, --retriever and --prompt go with --task multihop")
-        return AtlasTasks(worlds=worlds, **shown)
+        if questions is not None or corpus is not None or retriever or prompt is not None or decompose:
+            raise UserError("--questions, --corpus, --retriever, --prompt and --decompose go with --task multihop")
+        return AtlasTasks(worlds=worlds, **shown, **together)
     if task != "multihop":
         raise UserError(f"unknown task {task!r}; known: atlas, multihop")
     if questions is None or (corpus is None) == (not retriever):
         raise UserError("--task multihop needs --questions FILE, and --corpus FILE or --retriever URL")
+    if decompose and composition == FROM_FILE:
+        raise UserError("--decompose goes with files of questions, not with --composition file")
     worded: dict[str, Any] = {} if prompt is None else {"prompt": prompt}
     searched: dict[str, Any] = {"retriever": server(retriever)} if retriever else {"corpus": str(corpus)}
-    return MultihopTasks(questions=str(questions), **searched, **worded, **shown)
+    return MultihopTasks(questions=str(questions), decompose=decompose, **searched, **worded, **shown, **together)
 
 
 def server(urls: Sequence[str]) -> HttpServer:
@@ -53,3 +65,46 @@ def server(urls: Sequence[str]) -> HttpServer:
         return HttpServer(urls=tuple(urls))
     except pydantic.ValidationError as error:
         raise UserError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
+
+
+def sizes_to_evaluate(asked: str | None, composition: str, depth: int | None) -> tuple[int, ...]:
+    """The numbers of objectives that `--objectives` names; without it those of `SIZES` that allow the depth."""
+    from mem1.tasks.dependencies import smallest
+
+    if asked is not None:
+        return _numbers(asked)
+    if composition == FROM_FILE:
+        raise UserError("--composition file needs --objectives: how many questions the tasks of the file have")
+    fewest = 1 if composition == "independent" else smallest(dependence(composition), depth or 1)
+    fitting = tuple(size for size in SIZES if size >= fewest)
+    return fitting or (fewest,)
+
+
+def dependence(composition: str) -> Dependence:
+    """The kind of this name. Raises UserError for an unknown one."""
+    from mem1.tasks.dependencies import Dependence
+
+    for known in get_args(Dependence):
+        if composition == known:
+            return known
+    raise UserError(f"unknown composition {composition!r}; known: independent, {', '.join(get_args(Dependence))}")
+
+
+def _composition(task: str, composition: str, depth: int | None) -> Any:
+    if composition == FROM_FILE and task != "multihop":
+        raise UserError("--composition file goes with --task multihop")
+    if composition not in ("independent", FROM_FILE):
+        return dependence(composition)
+    if depth is not None:
+        raise UserError(f"--depth goes with the compositions chain, shared and comparison, not with {composition}")
+    return composition
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        sizes = tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise UserError(f"--objectives takes whole numbers separated by commas, such as 1,2,4; not {text!r}") from error
+    if min(sizes) < 1:
+        raise UserError(f"--objectives takes numbers of at least 1, not {min(sizes)}")
+    return sizes

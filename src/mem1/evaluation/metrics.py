@@ -12,6 +12,7 @@ so both are given here.
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ __all__ = [
     "appended_tokens",
     "dependency",
     "duplicate_searches",
+    "em_by_depth",
     "exact_match",
     "f1",
     "peak_tokens",
@@ -59,6 +61,8 @@ class Row:
     """Upper end of the same interval."""
     f1: float
     """Token F1 per objective, in [0, 1], averaged like `em`."""
+    em_by_depth: dict[str, float] | None
+    """Exact match, in [0, 1], over all questions of a depth ("0": they depend on no other); None: none depends."""
     reward: float
     """Mean reward in the environment's unit; for questions the number of exact matches, in [0, N]."""
     turns: float
@@ -135,6 +139,20 @@ def duplicate_searches(trajectory: Trajectory) -> int:
     return len(queries) - len(set(queries))
 
 
+def em_by_depth(trajectories: Sequence[Trajectory]) -> dict[str, float] | None:
+    """Depth of a question -> mean exact match over all such questions; None where no question depends on another.
+
+    With one chain Q1, Q2, Q3 and em (1, 1, 0): {"0": 1.0, "1": 1.0, "2": 0.0}. A question of an attempt that was
+    never scored counts as wrong.
+    """
+    scores: defaultdict[int, list[float]] = defaultdict(list)
+    for trajectory in trajectories:
+        depths = trajectory.task.depths if trajectory.task is not None else ()
+        for depth, em in zip(depths, trajectory.em or (0.0,) * len(depths), strict=True):
+            scores[depth].append(em)
+    return {str(depth): _mean(scores[depth]) for depth in sorted(scores)} if max(scores, default=0) > 0 else None
+
+
 def summarize(trajectories: Sequence[Trajectory], *, policy: str, context: str, objectives: int) -> Row:
     """The row of these attempts at tasks of `objectives` questions.
 
@@ -161,6 +179,7 @@ def summarize(trajectories: Sequence[Trajectory], *, policy: str, context: str, 
         em_low=low,
         em_high=high,
         f1=mean(lambda t: _mean(t.f1)),
+        em_by_depth=em_by_depth(trajectories),
         reward=mean(lambda t: t.reward or 0.0),
         turns=mean(lambda t: len(t.turns)),
         peak_tokens=mean(peak_tokens),

@@ -107,11 +107,51 @@ def _without_repeats(drawn: Sequence[Question], pool: Sequence[Question], rng: r
     return tuple(chosen.values())
 
 
+def as_composed(
+    groups: Sequence[tuple[Question, ...]],
+    *,
+    objectives: int,
+    count: int,
+    seed: int,
+    prompt: str,
+    tags: Tags,
+    turn_limit: TurnLimit,
+    corpus: str = "",
+) -> list[Task]:
+    """`count` different tasks of the groups that have `objectives` questions, in an order that `seed` fixes.
+
+    Raises UserError where there are fewer.
+    """
+    fitting = [number for number, group in enumerate(groups) if len(group) == objectives]
+    if len(fitting) < count:
+        sizes = ", ".join(str(size) for size in sorted({len(group) for group in groups}))
+        raise UserError(
+            f"{count} tasks of {objectives} objectives are asked for, but the file holds {len(fitting)} (its tasks "
+            f"have {sizes}); ask for fewer tasks or another number of objectives"
+        )
+    random.Random(f"as composed {seed}").shuffle(fitting)
+    name = "-".join(filter(None, (corpus, f"file-n{objectives}-seed{seed}")))
+    return [
+        Task(
+            id=f"{name}-{number}",
+            questions=groups[number],
+            prompt=render(prompt, groups[number], tags),
+            turn_limit=turn_limit.turns(objectives),
+            corpus=corpus,
+            seed=random.Random(f"task {seed} {number}").getrandbits(31),
+        )
+        for number in fitting[:count]
+    ]
+
+
 def check_disjoint(train: Sequence[Question], evaluation: Sequence[Question]) -> None:
-    """Raises UserError, with examples, where a question's text or id stands on both sides of a split."""
-    texts = {_same(q) for q in train}
+    """Raises UserError, with examples, where a question's text or id stands on both sides of a split.
+
+    The text of a question that depends on others says too little to be compared; its id counts.
+    """
+    texts = {_same(q) for q in train if not q.depends_on}
     ids = {q.id for q in train}
-    shared = [q for q in evaluation if q.id in ids or _same(q) in texts]
+    shared = [q for q in evaluation if q.id in ids or (not q.depends_on and _same(q) in texts)]
     if shared:
         examples = "; ".join(f"{q.id!r} ({q.text})" for q in shared[:3])
         raise UserError(

@@ -2,6 +2,8 @@
 
     render("plain", questions, PAPER)  ->  "Q1 Who founded Alvex? Q2 Where was Mira Toll born?"
 
+Questions that speak of one another's answers are numbered in every template.
+
 A template's fields: {questions}, {objectives}, {example} (how answers are labelled), {state}, {result}, {hint} and
 one field per action of the vocabulary, such as {search} and {answer}. Tags are filled in without brackets.
 """
@@ -22,7 +24,9 @@ class Prompt:
 
     template: str
     separator: str
-    """Between two numbered questions."""
+    """Between two questions."""
+    numbered: bool = True
+    """Whether each question has its label, Q1, Q2, ..., before it."""
 
 
 _MEM1 = """\
@@ -45,11 +49,30 @@ Questions ({objectives}):
 {questions}
 """
 
+_RELEASED = """\
+Answer questions by searching, in turns. Between turns you forget everything except this text, what you wrote \
+last, and the last search result.
+
+In each turn write two blocks, in this order:
+1. <{state}> ... </{state}>: your memory. Note what you have learnt so far for each question. Whatever you do not \
+write here is lost after the next turn.
+2. One action. Either <{search}> ... </{search}> with a single search query for one of the questions, or, once you \
+have all the answers, <{answer}> answer1; answer2; ... </{answer}>: each as short as possible, in the order of the \
+questions, separated by semicolons and without numbers.
+
+A search returns passages inside <{result}> ... </{result}>. They start with a [{hint}] that says how many turns are \
+left; in your last turn you must answer.
+
+Answer the following questions: {questions}
+"""
+
 PROMPTS: Mapping[str, Prompt] = {
     # only the questions, for a policy trained from nothing on one kind of task
     "plain": Prompt(template="{questions}", separator=" "),
     # instructions for a general language model that was not trained on this protocol
     "mem1": Prompt(template=_MEM1, separator="\n"),
+    # for the published code, whose scorer takes answers by position and would take a label for part of the answer
+    "released": Prompt(template=_RELEASED, separator="; ", numbered=False),
 }
 
 
@@ -61,9 +84,11 @@ def render(prompt_name: str, questions: Sequence[Question], tags: Tags) -> str:
     if prompt_name not in PROMPTS:
         raise UserError(f"unknown prompt {prompt_name!r}; known: {', '.join(PROMPTS)}")
     prompt = PROMPTS[prompt_name]
+    numbered = prompt.numbered or any(question.depends_on for question in questions)
+    texts = [" ".join(question.text.split()) for question in questions]
     fields = {
         "questions": prompt.separator.join(
-            f"Q{i} {' '.join(q.text.split())}" for i, q in enumerate(questions, start=1)
+            f"Q{i} {text}" if numbered else text for i, text in enumerate(texts, start=1)
         ),
         "objectives": len(questions),
         "example": "; ".join(f"Q{i} ..." for i in range(1, min(len(questions), 3) + 1)),

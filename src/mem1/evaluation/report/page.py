@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from mem1.errors import UserError
 from mem1.evaluation.report import figures
-from mem1.evaluation.report.table import COLUMNS, body, note
+from mem1.evaluation.report.table import COLUMNS, body, depth_body, depth_columns, note
 from mem1.evaluation.report.transcript import Decode, Transcript, transcript
 from mem1.records import Trajectory
 
@@ -94,6 +94,8 @@ def render(
         columns=COLUMNS,
         note=note(rows),
         body=body(rows),
+        depth_columns=depth_columns(rows),
+        depth_body=depth_body(rows),
         figures=[_markup(figures.em_figure(rows)), _markup(figures.peak_figure(rows))] if rows else [],
         curves=[_markup(figures.curve_figure(curve, key, label)) for key, label in drawn],
         transcripts=transcripts,

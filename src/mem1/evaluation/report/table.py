@@ -2,6 +2,11 @@
 
 policy   N  tasks   EM per objective    F1  turns  peak tokens  without prompt  if appended
 base     2    200  0.36 [0.31, 0.41]  0.40    4.1           94              62          154
+
+Where questions depend on one another, a second table has the exact match by depth, and no column for other rows:
+
+policy   N  EM at depth 0     1     2
+base     3           0.60  0.30  0.10
 """
 
 from __future__ import annotations
@@ -61,14 +66,40 @@ def body(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     ]
 
 
+def depth_columns(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Of the table by depth; empty where no question of any row depends on another."""
+    deepest = max((int(depth) for row in rows for depth in row["em_by_depth"] or ()), default=0)
+    return ("policy", "N", "EM at depth 0", *(str(depth) for depth in range(1, deepest + 1))) if deepest else ()
+
+
+def depth_body(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """The texts of the rows whose questions depend on one another, in the order of `depth_columns`."""
+    depths = range(len(depth_columns(rows)) - 2)
+    return [
+        (
+            name,
+            str(row["objectives"]),
+            *(f"{by_depth[str(d)]:.2f}" if str(d) in by_depth else "" for d in depths),
+        )
+        for name, row in zip(names(rows), rows, strict=True)
+        if (by_depth := row["em_by_depth"]) is not None
+    ]
+
+
 def print_table(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
     """Print one line a row, with a space between policies. `rows` are `Row.as_dict()`."""
-    table = Table(box=SIMPLE_HEAD, caption=note(rows), caption_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
-    for column in COLUMNS:
-        numeric = column != "policy"
-        heading = column if column == "EM per objective" else column.replace(" ", "\n", 1)
+    headings = [c if c == "EM per objective" else c.replace(" ", "\n", 1) for c in COLUMNS]
+    console.print(_table(headings, body(rows), note(rows)))
+    if depth_columns(rows):
+        caption = "EM by depth: the longest chain of references behind a question; 0: it stands alone."
+        console.print(_table(depth_columns(rows), depth_body(rows), caption))
+
+
+def _table(headings: Sequence[str], lines: Sequence[Sequence[str]], caption: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, caption=caption, caption_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
+    for heading in headings:
+        numeric = heading != "policy"
         table.add_column(heading, justify="right" if numeric else "left", no_wrap=numeric, vertical="bottom")
-    lines = body(rows)
     for line, following in zip(lines, [*lines[1:], None], strict=True):
         table.add_row(*map(escape, line), end_section=following is not None and following[0] != line[0])
-    console.print(table)
+    return table

@@ -8,21 +8,28 @@ work, so that every step copies from what is in sight, and ends with what follow
     <IS> Velan Toris 's birthplace is Moru Kest . Q1 Moru Kest now Q2 Dora Lint 's seat ? Q2 last </IS> ...
     <IS> Dora Lint 's seat is Ana Brul . done </IS> <answer> Q1 Moru Kest ; Q2 Ana Brul </answer>
 
-A question whose search shows nothing is noted as unknown, so that its place in the list is not asked again.
+A question whose search shows nothing is noted as unknown, so that its place in the list is not asked again; so is one
+that speaks of the answer of such a question. Names are put in for references when a question is begun:
+
+    Q2 answer Q1 's mayor ?                                   now Q2 Moru Kest 's mayor ? ...
+    Q3 answer Q1 ; answer Q2 's mayor is Sela Prand ?         now Q3 Moru Kest ; Ana Brul 's mayor is Sela Prand ? ...
 """
 
 from __future__ import annotations
 
 import random
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from mem1.configuration import Config
 from mem1.protocol import Tags
 
-_QUESTION = re.compile(r"Q(\d+) (\w+ \w+)((?: 's \w+)+) \?")
+_ASKED = r"Q(\d+) (\w+ \w+)(?: ; (\w+ \w+))?((?: 's \w+)+)(?: is (\w+ \w+))? \?"
+_QUESTION = re.compile(_ASKED)
+_WORKING = re.compile(f"now {_ASKED}")
 _KNOWN = re.compile(r"Q(\d+) (unknown|[A-Z]\w+ \w+)")
-_WORKING = re.compile(r"now Q(\d+) (\w+ \w+)((?: 's \w+)+) \?")
+_REFERENCE = re.compile(r"answer Q(\d+)")
 _FACT = re.compile(r"(\w+ \w+) 's (\w+) is (\w+ \w+) \.")
 UNKNOWN = "unknown"
 """Written where a search has not shown what was asked, and as the answer to that question."""
@@ -50,16 +57,41 @@ CLEAN = Laziness()
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """A question, or what is left of it."""
+    """A question, or what is left of it; names may be references, such as "answer Q1"."""
 
     start: str
     relations: tuple[str, ...]
     """In the order of the searches: ("birthplace", "mayor")."""
+    rival: str = ""
+    """Of a comparison: the name that is the answer if `start` is not."""
+    value: str = ""
+    """Of a comparison: what is reached from the answer."""
+
+    def __str__(self) -> str:
+        names = f"{self.start} ; {self.rival}" if self.rival else self.start
+        return " 's ".join((names, *self.relations)) + (f" is {self.value}" if self.value else "") + " ?"
+
+    def resolved(self, known: Mapping[int, str]) -> _Chain | None:
+        """With names in place of references; None where one of them is not known."""
+        names = [_name(name, known) for name in (self.start, self.rival)]
+        return None if UNKNOWN in names else replace(self, start=names[0], rival=names[1])
+
+    def concluded(self, found: str | None) -> str | None:
+        """The answer, where `found` is what the last relation leads to; None: not found."""
+        if not self.value or found is None:
+            return found
+        return self.start if found == self.value else self.rival
 
 
-def _chain(start: str, relations: str) -> _Chain:
-    """("Velan Toris", " 's birthplace 's mayor") -> a chain of two."""
-    return _Chain(start, tuple(relations.split(" 's ")[1:]))
+def _chains(pattern: re.Pattern[str], text: str) -> dict[int, _Chain]:
+    """Q1 Velan Toris 's birthplace 's mayor ?  ->  {1: a chain of two}"""
+    found = pattern.findall(text)
+    return {int(q): _Chain(start, tuple(r.split(" 's ")[1:]), rival, value) for q, start, rival, r, value in found}
+
+
+def _name(name: str, known: Mapping[int, str]) -> str:
+    reference = _REFERENCE.fullmatch(name)
+    return known.get(int(reference[1]), UNKNOWN) if reference else name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +105,7 @@ class Expert:
     def __call__(self, context: str) -> str:
         """The completion for this context; a pure function of the context and the seed."""
         prompt = context.split(f"<{self.tags.state}>")[0]
-        asked = {int(q): _chain(start, relations) for q, start, relations in _QUESTION.findall(prompt)}
+        asked = _chains(_QUESTION, prompt)
         rng, lazy = random.Random(f"{self.seed}/{context}"), self._laziness(prompt)
         if f"</{self.tags.state}>" not in context:
             first = min(asked)
@@ -83,23 +115,26 @@ class Expert:
         note = f"{work.start} 's {work.relations[0]} is {found or UNKNOWN} . "
         last = _LAST_TURN.search(self._result(context)) is not None
         if found is not None and len(work.relations) > 1 and not last:
-            return self._search(note, known, label, _Chain(found, work.relations[1:]), max(asked))
-        answer = found if len(work.relations) == 1 else None
+            rest = replace(work, start=found, relations=work.relations[1:])
+            return self._search(note, known, label, rest, max(asked))
+        answer = work.concluded(found) if len(work.relations) == 1 else None
         known = self._remember(known, label, answer or UNKNOWN, rng, lazy)
-        following = label + 1
         stops = len(asked) > 1 and rng.random() < lazy.stop
-        if following not in asked or stops or last:
-            return self._answer(note, known, forced=context.rstrip().endswith(f"<{self._tag('answer')}>"))
-        return self._search(note, known, following, self._begin(asked[following], rng, lazy), max(asked))
+        for following in range(label + 1, max(asked) + 1) if not (stops or last) else ():
+            begun = asked[following].resolved(known)
+            if begun is not None:
+                return self._search(note, known, following, self._begin(begun, rng, lazy), max(asked))
+            known[following] = UNKNOWN
+        return self._answer(note, known, forced=context.rstrip().endswith(f"<{self._tag('answer')}>"))
 
     def _memory(self, context: str) -> tuple[dict[int, str], int, _Chain]:
         """What the last state says: the answers found, the number of the question in work, what is left of it."""
         state = re.findall(rf"<{self.tags.state}>(.*?)</{self.tags.state}>", context, re.DOTALL)[-1]
-        working = _WORKING.search(state)
-        if working is None:
+        before, now, _ = state.rpartition("now ")
+        if not now:
             raise ValueError(f"not a state of an Atlas expert: {state!r}")
-        known = {int(q): name for q, name in _KNOWN.findall(state[: working.start()])}
-        return known, int(working[1]), _chain(working[2], working[3])
+        ((label, work),) = _chains(_WORKING, state).items()
+        return {int(q): name for q, name in _KNOWN.findall(before)}, label, work
 
     def _result(self, context: str) -> str:
         return context.rsplit(f"<{self.tags.result}>", 1)[-1]
@@ -125,12 +160,12 @@ class Expert:
     def _begin(self, asked: _Chain, rng: random.Random, lazy: Laziness) -> _Chain:
         """The question as it is noted down: whole, or without its first hop."""
         skips = len(asked.relations) > 1 and rng.random() < lazy.shortcut
-        return _Chain(asked.start, asked.relations[1:]) if skips else asked
+        return replace(asked, relations=asked.relations[1:]) if skips else asked
 
     def _search(self, note: str, known: dict[int, str], label: int, work: _Chain, objectives: int) -> str:
         memory = "".join(f"Q{q} {name} " for q, name in sorted(known.items()))
         following = f"Q{label} then Q{label + 1}" if label < objectives else f"Q{label} last"
-        working = f"now Q{label} " + " 's ".join((work.start, *work.relations)) + f" ? {following}"
+        working = f"now Q{label} {work} {following}"
         search, query = self._tag("search"), f"{work.start} 's {work.relations[0]}"
         return f"<{self.tags.state}> {note}{memory}{working} </{self.tags.state}> <{search}> {query} </{search}>"
 

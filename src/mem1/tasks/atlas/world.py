@@ -93,8 +93,26 @@ class World:
         return {e.name: e.kind for e in self.entities}
 
     @cached_property
-    def _passage_id(self) -> dict[str, str]:
+    def _passage_ids(self) -> dict[str, str]:
         return {e.name: f"{self.name}-{i:05d}" for i, e in enumerate(self.entities)}
+
+    def passage_id(self, name: str) -> str:
+        """Id of the passage about the entity of this name."""
+        return self._passage_ids[name]
+
+    def question(self, relations: tuple[str, ...], start: str) -> Question:
+        """What is reached from `start` by `relations`, in the order in which they are looked up."""
+        via = [start]
+        for relation in relations:
+            via.append(self.facts[via[-1], relation])
+        return Question(
+            id=f"{self.name}:{'.'.join(relations)}:{start.replace(' ', '_')}",
+            text=f" {POSSESSIVE} ".join((start, *relations)) + " ?",
+            answers=(via[-1],),
+            source=self.name,
+            hops=len(relations),
+            passage_ids=tuple(map(self.passage_id, via[:-1])),
+        )
 
     def _describe(self, entity: Entity) -> str:
         facts = (f"{entity.name} 's {r} is {self.facts[entity.name, r]} ." for r in RELATIONS[entity.kind])
@@ -103,7 +121,7 @@ class World:
     def _one_hop(self, rng: random.Random) -> Question:
         start = rng.choice(self.entities)
         relation = rng.choice(tuple(RELATIONS[start.kind]))
-        return self._question((relation,), start.name, self.facts[start.name, relation], (start.name,))
+        return self.question((relation,), start.name)
 
     def _two_hop(self, rng: random.Random) -> Question | None:
         start = rng.choice(self.entities)
@@ -113,18 +131,7 @@ class World:
         answer = self.facts[bridge, second]
         if answer in (start.name, bridge) or first == second:
             return None  # a loop, or a chain whose two searches read alike
-        return self._question((first, second), start.name, answer, (start.name, bridge))
-
-    def _question(self, relations: tuple[str, ...], start: str, answer: str, via: tuple[str, ...]) -> Question:
-        """`relations` in the order in which they are looked up, beginning at `start`."""
-        return Question(
-            id=f"{self.name}:{'.'.join(relations)}:{start.replace(' ', '_')}",
-            text=" 's ".join((start, *relations)) + " ?",
-            answers=(answer,),
-            source=self.name,
-            hops=len(relations),
-            passage_ids=tuple(self._passage_id[name] for name in via),
-        )
+        return self.question((first, second), start.name)
 
 
 def make_world(seed: int, *, split: Split = "train", entities: int = 400) -> World:

@@ -1,0 +1,147 @@
+"""`mem1 data`: make files of tasks out of public data sets or one's own questions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from mem1.records import Question, Task
+    from mem1.tasks.datasets.splits import Split
+
+app = typer.Typer(name="data", help="Make files of tasks out of data sets.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Make files of tasks out of data sets."""
+
+
+@app.command("compose")
+def compose(
+    questions: Annotated[list[str], typer.Argument(help="Files, or hf:owner/name:split, of questions.")],
+    objectives: Annotated[int, typer.Option(min=1, help="Questions of a task.")],
+    out: Annotated[Path, typer.Option(help=".parquet for MEM1's and Search-R1's code, .jsonl in our own form.")],
+    format: Annotated[str | None, typer.Option(help="Format of the files. Without: seen in their content.")] = None,
+    aliases: Annotated[str | None, typer.Option(help="id_aliases.json of 2WikiMultihopQA.")] = None,
+    decompose: Annotated[bool, typer.Option(help="Single hops in place of questions (2Wiki, MuSiQue).")] = False,
+    composition: Annotated[str, typer.Option(help="independent, chain, shared or comparison.")] = "independent",
+    depth: Annotated[int | None, typer.Option(min=1, help="Longest chain of references in a task; 1.")] = None,
+    count: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tasks. Without: as many as use each question once (independent questions)."),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="train or evaluation: the half, by a hash of each text. Without: both.")
+    ] = None,
+    evaluation_share: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of the questions in the evaluation half.")
+    ] = 0.1,
+    data_source: Annotated[
+        str | None, typer.Option(help="data_source of all rows (Parquet). Without: that of each task's first question.")
+    ] = None,
+    passages: Annotated[Path | None, typer.Option(help="Write the passages that come with the files here.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the order in which questions are drawn.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was written as one JSON object.")] = False,
+) -> None:
+    """Compose N questions into each task, and write the tasks to a file."""
+    from mem1.cli.display import stderr
+    from mem1.errors import UserError
+    from mem1.tasks.datasets import write_passages, write_tasks
+    from mem1.tasks.datasets.pool import read_pool
+
+    half = _half(split)
+    pool = read_pool(
+        questions,
+        format=format,
+        aliases=aliases,
+        decompose=decompose,
+        split=half,
+        evaluation_share=evaluation_share,
+    )
+    tasks = _tasks(pool.questions, composition, depth, objectives, count, seed)
+    if passages is not None and not pool.passages:
+        raise UserError("--passages: no passages come with these files; leave it out")
+    write_tasks(out, tasks, split=half or "train", source=data_source)
+    _note_unscored({data_source or task.questions[0].source for task in tasks}, out)
+    if passages is not None:
+        write_passages(passages, pool.passages)
+    written = {
+        "out": str(out),
+        "tasks": len(tasks),
+        "objectives": objectives,
+        "questions": len(pool.questions),
+        "repeats_left_out": pool.repeats,
+        "passages": len(pool.passages) if passages is not None else 0,
+    }
+    if as_json:
+        print(json.dumps(written))
+    else:
+        stderr().print(
+            f"{len(tasks):,} tasks of {objectives} from {len(pool.questions):,} questions, written to {out}; "
+            f"{pool.repeats:,} questions that stood twice were left out"
+        )
+
+
+def _half(split: str | None) -> Split | None:
+    from mem1.errors import UserError
+
+    if split is None or split == "train" or split == "evaluation":
+        return split
+    raise UserError(f"--split takes train or evaluation, not {split!r}")
+
+
+def _note_unscored(sources: set[str], out: Path) -> None:
+    """The published trainers choose their reward by the data source, and know seven."""
+    from mem1.cli.display import stderr
+    from mem1.tasks.datasets.parquet import SCORED
+
+    unknown = sorted(sources - set(SCORED))
+    if unknown and out.suffix == ".parquet":
+        stderr().print(
+            f"Note: MEM1's and Search-R1's trainers have no reward for data_source {', '.join(map(repr, unknown))}; "
+            f"for use with them give --data-source, one of {', '.join(SCORED)}"
+        )
+
+
+def _tasks(
+    questions: list[Question], composition: str, depth: int | None, objectives: int, count: int | None, seed: int
+) -> list[Task]:
+    from mem1.cli.sources import dependence
+    from mem1.errors import UserError
+    from mem1.protocol import RELEASED
+    from mem1.tasks import compose as independent
+    from mem1.tasks.dependencies import compose_dependent
+    from mem1.tasks.linking import LinkedQuestions
+
+    limit = independent.TurnLimit()
+    if composition == "independent":
+        if depth is not None:
+            raise UserError("--depth goes with the compositions chain, shared and comparison, not with independent")
+        number = count or max(1, len(questions) // objectives)
+        return independent.compose(
+            questions,
+            objectives=objectives,
+            count=number,
+            seed=seed,
+            prompt="released",
+            tags=RELEASED,
+            turn_limit=limit,
+        )
+    kind = dependence(composition)
+    if count is None:
+        raise UserError("--count is missing: questions that depend on one another can be drawn without end")
+    return compose_dependent(
+        LinkedQuestions(questions),
+        dependence=kind,
+        depth=depth or 1,
+        objectives=objectives,
+        count=count,
+        seed=seed,
+        prompt="released",
+        tags=RELEASED,
+        turn_limit=limit,
+    )

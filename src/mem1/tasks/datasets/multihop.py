@@ -1,0 +1,182 @@
+"""HotpotQA, 2WikiMultihopQA and MuSiQue: questions that need several paragraphs, which come with them.
+
+    HotpotQA   {"_id", "question", "answer", "supporting_facts": [[title, sentence]], "context": [[title, [sentence]]]}
+    2Wiki      the same, "evidences": [[subject, relation, object]], and in later releases "answer_id", "evidences_id"
+    MuSiQue    {"id", "question", "answer", "answer_aliases", "answerable",
+                "paragraphs": [{"idx", "title", "paragraph_text", "is_supporting"}],
+                "question_decomposition": [{"id", "question": "Where was #1 born?", "answer", "paragraph_support_idx"}]}
+
+Taken apart ("decompose"), a question of 2Wiki or MuSiQue gives its hops as questions of their own: "Who founded
+Alvex?" and "Where was Mira Toll born?" in place of "Where was the founder of Alvex born?".
+
+Sources: the README of github.com/hotpotqa/hotpot, of github.com/Alab-NII/2wikimultihop and of
+github.com/StonyBrookNLP/musique.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from mem1.records import Passage, Question
+from mem1.tasks.datasets.fields import (
+    Record,
+    Sample,
+    Wanted,
+    distinct,
+    first,
+    identifier,
+    items,
+    mapping,
+    passage,
+    shown,
+    strings,
+    text,
+)
+
+HOTPOTQA, TWOWIKI, MUSIQUE = "hotpotqa", "2wikimultihopqa", "musique"
+_REFERENCE = re.compile(r"#(\d+)")
+
+
+def hotpotqa(record: Record, wanted: Wanted) -> Sample:
+    """The question, its paragraphs, and which of them are gold."""
+    passages = tuple(_paragraphs(HOTPOTQA, record))
+    return Sample((_whole(HOTPOTQA, record, passages, ()),), passages)
+
+
+def twowiki(record: Record, wanted: Wanted) -> Sample:
+    """The question, with the aliases of its answer where they are known; or its evidences as questions."""
+    passages = tuple(_paragraphs(TWOWIKI, record))
+    if wanted.decompose:
+        return Sample(tuple(_evidences(record, passages, wanted)), passages)
+    aliases = wanted.aliases.get(str(record.get("answer_id")), ())
+    return Sample((_whole(TWOWIKI, record, passages, aliases),), passages)
+
+
+def musique(record: Record, wanted: Wanted) -> Sample:
+    """The question or its hops. Unanswerable ones are left out: there is nothing to score them against."""
+    if record.get("answerable") is False:
+        return Sample(())
+    name = identifier(record.get("id"))
+    made: dict[int, Passage] = {}
+    gold: list[int] = []
+    for number, value in enumerate(items(record, "paragraphs")):
+        paragraph = mapping(value, f"paragraph {number}")
+        index = paragraph.get("idx", number)
+        if not isinstance(index, int):
+            raise ValueError(f"'idx' of paragraph {number} must be a whole number, not {shown(index)}")
+        made[index] = passage(MUSIQUE, text(paragraph, "title"), text(paragraph, "paragraph_text"))
+        if paragraph.get("is_supporting"):
+            gold.append(index)
+    steps = [mapping(step, "a step") for step in record.get("question_decomposition") or ()]
+    if wanted.decompose:
+        return Sample(tuple(_hops(name, steps, made)), tuple(made.values()))
+    question = Question(
+        id=name,
+        text=text(record, "question"),
+        answers=distinct((_answer(record), *strings(record.get("answer_aliases"), "'answer_aliases'"))),
+        source=MUSIQUE,
+        hops=_longest(steps) or None,
+        passage_ids=tuple(made[index].id for index in gold),
+        titles=distinct(made[index].title for index in gold),
+    )
+    return Sample((question,), tuple(made.values()))
+
+
+def _whole(source: str, record: Record, passages: Sequence[Passage], aliases: Sequence[str]) -> Question:
+    titles = distinct(_gold_titles(record))
+    return Question(
+        id=identifier(first(record, ("_id", "id"))),
+        text=text(record, "question"),
+        answers=distinct((_answer(record), *aliases)),
+        source=source,
+        passage_ids=tuple(p.id for p in passages if p.title in titles),
+        titles=titles,
+    )
+
+
+def _answer(record: Record) -> str:
+    """ "" where there is none, as in test sets: the question then says that it has no answer."""
+    return text(record, "answer") if record.get("answer") is not None else ""
+
+
+def _paragraphs(source: str, record: Record) -> Iterator[Passage]:
+    context = record.get("context")
+    if isinstance(context, dict):  # the data set hub's columns
+        context = list(zip(items(context, "title"), items(context, "sentences"), strict=True))
+    if not isinstance(context, list):
+        raise ValueError(f"'context' must be a list of [title, sentences], not {shown(context)}")
+    for entry in context:
+        if not (isinstance(entry, (list, tuple)) and len(entry) == 2 and isinstance(entry[0], str)):
+            raise ValueError(f"an entry of 'context' must be [title, sentences], not {shown(entry)}")
+        title, sentences = entry[0], strings(entry[1], f"the sentences of {entry[0]!r}")
+        if sentences:
+            yield passage(source, title, " ".join(sentence.strip() for sentence in sentences))
+
+
+def _gold_titles(record: Record) -> list[str]:
+    facts = record.get("supporting_facts") or []
+    if isinstance(facts, dict):  # the data set hub's columns
+        return list(strings(facts.get("title"), "the titles of 'supporting_facts'"))
+    if not all(isinstance(fact, list) and fact and isinstance(fact[0], str) for fact in facts):
+        raise ValueError(f"'supporting_facts' must be a list of [title, sentence number], not {shown(facts)}")
+    return [fact[0] for fact in facts]
+
+
+def _evidences(record: Record, passages: Sequence[Passage], wanted: Wanted) -> Iterator[Question]:
+    name = identifier(first(record, ("_id", "id")))
+    ids = _object_ids(record)
+    for number, triple in enumerate(items(record, "evidences"), start=1):
+        if not (isinstance(triple, list) and len(triple) == 3 and all(isinstance(part, str) for part in triple)):
+            raise ValueError(f"an entry of 'evidences' must be [subject, relation, object], not {shown(triple)}")
+        subject, relation, found = triple
+        aliases = wanted.aliases.get(ids[number - 1], ()) if len(ids) >= number else ()
+        yield Question(
+            id=f"{name}#{number}",
+            text=f"What is the {relation} of {subject}?",
+            answers=distinct((found, *aliases)),
+            source=TWOWIKI,
+            hops=1,
+            passage_ids=tuple(p.id for p in passages if p.title == subject),
+            titles=(subject,),
+        )
+
+
+def _object_ids(record: Record) -> list[str]:
+    triples = record.get("evidences_id") or []
+    if not all(isinstance(triple, list) and len(triple) == 3 for triple in triples):
+        raise ValueError(f"'evidences_id' must be a list of [subject, relation, object], not {shown(triples)}")
+    return [str(triple[2]) for triple in triples]
+
+
+def _hops(name: str, steps: Sequence[Record], passages: dict[int, Passage]) -> Iterator[Question]:
+    """Each step with the answers of earlier ones put in for #1, #2, ...; "Alvex >> founded by" is written out."""
+    answers: list[str] = []
+    for number, step in enumerate(steps, start=1):
+        asked, spoken_of = text(step, "question"), [int(n) for n in _REFERENCE.findall(text(step, "question"))]
+        if any(not 1 <= n < number for n in spoken_of):
+            raise ValueError(f"step {number} of question {name!r} speaks of a step that is not before it: {asked!r}")
+        resolved = _REFERENCE.sub(lambda match: answers[int(match[1]) - 1], asked)
+        subject, arrow, relation = (part.strip() for part in resolved.partition(">>"))
+        support: Any = step.get("paragraph_support_idx")
+        gold = [passages[support]] if support in passages else []
+        answers.append(text(step, "answer"))
+        yield Question(
+            id=f"{name}#{number}",
+            text=f"What is the {relation} of {subject}?" if arrow else resolved,
+            answers=(answers[-1],),
+            source=MUSIQUE,
+            hops=1,
+            passage_ids=tuple(p.id for p in gold),
+            titles=distinct((*(answers[n - 1] for n in spoken_of), *(p.title for p in gold))),
+        )
+
+
+def _longest(steps: Sequence[Record]) -> int:
+    """Searches needed one after the other."""
+    lengths: list[int] = []
+    for step in steps:
+        before = [int(n) for n in _REFERENCE.findall(text(step, "question"))]
+        lengths.append(1 + max((lengths[n - 1] for n in before if 1 <= n <= len(lengths)), default=0))
+    return max(lengths, default=0)

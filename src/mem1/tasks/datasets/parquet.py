@@ -1,0 +1,181 @@
+"""The Parquet files of Search-R1 and of MEM1's released code, read and written.
+
+    one question    data_source "nq", prompt [{"role": "user", "content": "... Question: who founded alvex?"}],
+    (Search-R1)     ability, reward_model {"style": "rule", "ground_truth": {"target": ["Mira Toll"]}},
+                    extra_info {"split", "index"}, and the columns of FlashRAG: id, question, golden_answers
+    N questions     the same, but "... Answer the following questions: who founded alvex?; where is it?",
+    (MEM1)          "target": [["Mira Toll"], ["Bergen"]] and extra_info {"split", "indices"}
+
+What we write has both layouts' columns and one more, `questions`, which other readers pass over: each question in our
+own form, so that ids, sources and what a question depends on come back as they were.
+
+Sources: Search-R1, scripts/data_process/qa_search_train_merge.py; MEM1, gen_data/data_process/
+qa_search_train_merge_multi.py, inference/generate_rollout.py and train/verl/utils/reward_score/qa_multiple.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mem1.errors import UserError
+from mem1.protocol import RELEASED
+from mem1.records import Question, Task
+from mem1.tasks.datasets.fields import Record, Sample, Wanted, hashed, items, mapping, shown, strings, text
+from mem1.tasks.datasets.own import composed, question_record
+from mem1.tasks.datasets.splits import Split
+from mem1.tasks.prompts import render
+
+PROMPT = "released"
+"""Of the files that we write: answers by position, separated by semicolons, as MEM1's scorer takes them."""
+SCORED = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
+"""The data sources for which the published trainers have a reward; at another one they stop."""
+_MANY, _ONE = "questions: ", "Question: "
+_BETWEEN = re.compile(r"(?<=\?); ")
+_ROWS = 1000
+"""Rows read at a time."""
+
+
+def read_rows(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (where it stands, row) of a Parquet file. Raises UserError where it is damaged."""
+    pa, pq = _pyarrow()
+    number = 0
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=_ROWS):
+                for row in batch.to_pylist():
+                    yield f"{path}[{number}]", row
+                    number += 1
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{path}: not a whole Parquet file ({error}); is it cut short?") from error
+
+
+def searchr1(record: Record, wanted: Wanted) -> Sample:
+    """The question, or the questions of one task."""
+    if record.get("questions") is not None:
+        return composed(record, wanted)
+    reward = mapping(record.get("reward_model"), "'reward_model'")
+    target: Any = mapping(reward.get("ground_truth"), "'ground_truth'").get("target")
+    golds = target if isinstance(target, list) and target and isinstance(target[0], list) else [target]
+    source, asked = text(record, "data_source"), _asked(record, len(golds))
+    return Sample(
+        tuple(
+            Question(
+                id=_name(record, source, question) if len(golds) == 1 else hashed(source, question),
+                text=question,
+                answers=strings([gold] if isinstance(gold, str) else gold, "'target'"),
+                source=source,
+            )
+            for question, gold in zip(asked, golds, strict=True)
+        )
+    )
+
+
+def _asked(record: Record, count: int) -> list[str]:
+    """The questions of a row: of one, its column; of several, the end of the prompt."""
+    if count == 1 and isinstance(record.get("question"), str):
+        return [record["question"].strip()]
+    messages = [mapping(message, "a message") for message in items(record, "prompt")]
+    content = text(messages[-1], "content") if messages else ""
+    _, marker, asked = content.rpartition(_MANY if count > 1 else _ONE)
+    if not marker:
+        raise ValueError(f"no {(_MANY if count > 1 else _ONE).strip()!r} in the prompt {shown(content)}")
+    found = [q.strip() for q in _BETWEEN.split(asked.strip())] if count > 1 else [asked.strip()]
+    if len(found) != count:
+        raise ValueError(f"{len(found)} questions for {count} lists of answers in the prompt {shown(content)}")
+    return found
+
+
+def _name(record: Record, source: str, asked: str) -> str:
+    """Ids such as "train_0" begin anew in each data set of a file."""
+    given = record.get("id")
+    if not isinstance(given, str) or not given:
+        return hashed(source, asked)
+    return given if given.startswith(source) else f"{source}:{given}"
+
+
+def write_parquet(path: Path, tasks: Sequence[Task], *, split: Split, source: str | None) -> None:
+    """Write tasks for MEM1's and Search-R1's code; the old file or the whole new one. Raises UserError.
+
+    `source` is the data_source of all rows; None: that of a task's first question.
+    """
+    pa, pq = _pyarrow()
+    rows = [_row(index, task, split, source) for index, task in enumerate(tasks)]
+    partial = path.with_name(f".{path.name}.partial-{secrets.token_hex(4)}")
+    try:
+        pq.write_table(pa.Table.from_pylist(rows, schema=_schema(pa, max(t.objectives for t in tasks))), partial)
+        os.replace(partial, path)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"cannot write {path}: {error}; nothing was changed") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _row(index: int, task: Task, split: Split, source: str | None) -> dict[str, Any]:
+    golds = [list(question.answers) for question in task.questions]
+    asked = [replace(question, text=_closed(question.text)) for question in task.questions]
+    target = golds if task.objectives > 1 else golds[0]
+    return {
+        "id": task.id,
+        "question": "; ".join(question.text for question in asked),
+        "golden_answers": target,
+        "data_source": source or task.questions[0].source,
+        "prompt": [{"role": "user", "content": render(PROMPT, asked, RELEASED)}],
+        "ability": "fact-reasoning",
+        "reward_model": {"style": "rule", "ground_truth": {"target": target}},
+        "extra_info": {
+            "split": "train" if split == "train" else "test",
+            "index": index,
+            "indices": [index * task.objectives + i for i in range(task.objectives)],
+        },
+        "questions": [question_record(question) for question in task.questions],
+    }
+
+
+def _closed(text: str) -> str:
+    """On one line and with a question mark, as the published files have it: it keeps joined questions apart."""
+    folded = " ".join(text.split())
+    return folded if folded.endswith("?") else f"{folded}?"
+
+
+def _schema(pa: Any, objectives: int) -> Any:
+    """Fixed, so that the types of a column do not hang on what happens to be empty."""
+    names, numbers = pa.list_(pa.string()), pa.list_(pa.int64())
+    golds = pa.list_(names) if objectives > 1 else names
+    question = {
+        "id": pa.string(),
+        "text": pa.string(),
+        "answers": names,
+        "source": pa.string(),
+        "hops": pa.int64(),
+        "passage_ids": names,
+        "titles": names,
+        "depends_on": numbers,
+    }
+    return pa.schema(
+        {
+            "id": pa.string(),
+            "question": pa.string(),
+            "golden_answers": golds,
+            "data_source": pa.string(),
+            "prompt": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()})),
+            "ability": pa.string(),
+            "reward_model": pa.struct({"style": pa.string(), "ground_truth": pa.struct({"target": golds})}),
+            "extra_info": pa.struct({"split": pa.string(), "index": pa.int64(), "indices": numbers}),
+            "questions": pa.list_(pa.struct(question)),
+        }
+    )
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UserError("Parquet files need pyarrow: pip install 'mem1[data]'") from error
+    return pyarrow, pyarrow.parquet

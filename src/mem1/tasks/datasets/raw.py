@@ -1,0 +1,100 @@
+"""The records of a file, whatever holds them: JSONL, one JSON document, CSV, TSV or Parquet, plain or gzipped.
+
+    nq.jsonl          ("nq.jsonl:1", {"question": "...", "answer": ["..."]}), ("nq.jsonl:2", ...)
+    hotpot.json       ("hotpot.json[0]", {"_id": "...", ...})           a list, or the list under "Data"
+    popqa.tsv         ("popqa.tsv:2", {"id": "...", "subj": "...", ...})
+    train.parquet     ("train.parquet[0]", {"prompt": [...], ...})
+
+What a file is shows in how it begins, not in its name.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+from mem1.errors import UserError
+from mem1.jsonl import read_lines, read_objects, read_start
+
+_PARQUET_MAGIC = b"PAR1"
+_START = 1 << 16
+"""Bytes that are looked at; some files are one line of 500 MB."""
+_LONGEST_FIELD = 1 << 24
+"""Characters of one CSV field; the csv module's own limit is 131,072."""
+
+
+def read_records(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (where it stands, record), one by one. Raises UserError, with the place, for what cannot be read."""
+    start = read_start(path, _START).lstrip()
+    if start.startswith(_PARQUET_MAGIC):
+        from mem1.tasks.datasets.parquet import read_rows
+
+        return read_rows(path)
+    if start.startswith(b"[") or _is_document(start):
+        return _document(path)
+    first = start.partition(b"\n")[0]
+    if not start.startswith(b"{") and (b"\t" in first or b"," in first):
+        return _table(path, "\t" if b"\t" in first else ",")
+    return ((f"{path}:{number}", record) for number, record in read_objects(path))
+
+
+def _is_document(start: bytes) -> bool:
+    """Whether what begins with a brace is one object over the whole file, rather than lines of JSONL."""
+    first, line_end, _ = start.partition(b"\n")
+    if not first.startswith(b"{"):
+        return False
+    # an object over several lines opens with its brace or its first key alone; a cut line of JSONL goes on
+    opens = bool(line_end) and first.rstrip().endswith((b"{", b"[", b","))
+    return opens or re.match(rb'\{\s*"(Data|Version|VerifiedEval|Domain)"', first) is not None
+
+
+def _document(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    content = b"".join(line for _, line in read_lines(path))
+    try:
+        document = json.loads(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text ({error.reason}); save the file as UTF-8") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not a whole JSON document ({error}); is the file cut short?") from error
+    records = document.get("Data") if isinstance(document, dict) else document
+    if not isinstance(records, list):
+        raise UserError(f'{path}: a JSON document must be a list of objects, or hold one under "Data"')
+    for number, record in enumerate(records):
+        if not isinstance(record, dict):
+            raise UserError(f"{path}[{number}]: must be a JSON object, not {type(record).__name__}")
+        yield f"{path}[{number}]", record
+
+
+def _table(path: str | os.PathLike[str], delimiter: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    csv.field_size_limit(_LONGEST_FIELD)
+    reader = csv.DictReader(_decoded(path), delimiter=delimiter)
+    try:
+        for row in reader:
+            where = f"{path}:{reader.line_num}"
+            if None in row or None in row.values():
+                raise UserError(f"{where}: this row has not as many fields as the first line names; is it cut?")
+            yield where, dict(row)
+    except csv.Error as error:
+        raise UserError(f"{path}:{reader.line_num}: not a row of a table ({error})") from error
+
+
+def _decoded(path: str | os.PathLike[str]) -> Iterator[str]:
+    for number, line in read_lines(path):
+        try:
+            yield line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}:{number}: not UTF-8 text ({error.reason}); save the file as UTF-8") from error
+
+
+def peek(
+    records: Iterator[tuple[str, dict[str, Any]]],
+) -> tuple[dict[str, Any] | None, Iterator[tuple[str, dict[str, Any]]]]:
+    """The first record, None where there is none, and all of them."""
+    for where, record in records:
+        return record, chain([(where, record)], records)
+    return None, records

@@ -1,0 +1,189 @@
+"""`mem1 data compose`, and evaluations whose questions depend on one another."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from samples import BAMBOOGLE, HOTPOTQA, MUSIQUE, NQ, TRIVIAQA, write_json, write_lines, write_table
+
+from mem1.cli.main import main
+from mem1.cli.sources import sizes_to_evaluate
+from mem1.retrieval.corpus import read_passages
+from mem1.tasks.atlas import make_world
+from mem1.tasks.datasets import read_questions, read_tasks, split_of
+
+
+class Terminal:
+    """Types a command and reads what it prints."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._capsys, self._monkeypatch = capsys, monkeypatch
+
+    def __call__(self, *arguments: str | Path) -> tuple[int, str, str]:
+        self._monkeypatch.setattr(sys, "argv", ["mem1", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+            sys.exit(0)
+        out, err = self._capsys.readouterr()
+        assert "Traceback" not in out + err
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, out, err
+
+
+@pytest.fixture
+def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setenv("COLUMNS", "300")
+    return Terminal(capsys, monkeypatch)
+
+
+@pytest.fixture
+def four_files(tmp_path: Path) -> list[Path]:
+    """Four data sets, one question that stands in two of them."""
+    return [
+        write_lines(tmp_path / "nq.jsonl", NQ, {"question": "who owns berl", "answer": ["no one"]}),
+        write_json(tmp_path / "hotpot.json", [HOTPOTQA]),
+        write_json(
+            tmp_path / "trivia.json",
+            {"Data": [TRIVIAQA, {**TRIVIAQA, "QuestionId": "x", "Question": "Who owns Berl?"}]},
+        ),
+        write_table(tmp_path / "bamboogle.csv", BAMBOOGLE),
+    ]
+
+
+def test_the_command_has_help_of_its_own(terminal: Terminal):
+    code, out, _ = terminal("data", "compose", "--help")
+    assert code == 0
+    assert "mem1 data compose" in out and "--json" in out
+
+
+def test_questions_of_several_data_sets_become_one_file_of_tasks(
+    terminal: Terminal, four_files: list[Path], tmp_path: Path
+):
+    out, corpus = tmp_path / "train.parquet", tmp_path / "corpus.jsonl"
+    code, printed, _ = terminal(
+        "data", "compose", *four_files, "--objectives", "2", "--out", out, "--passages", corpus, "--json"
+    )
+    assert code == 0
+    assert json.loads(printed) == {
+        "out": str(out),
+        "tasks": 2,
+        "objectives": 2,
+        "questions": 5,
+        "repeats_left_out": 1,
+        "passages": 3,
+    }
+    assert [len(task) for task in read_tasks(out)] == [2, 2]
+    assert len({q.text for task in read_tasks(out) for q in task}) == 4
+    assert len(read_passages(corpus)) == 3
+
+
+def test_a_data_source_without_a_published_reward_is_pointed_out(terminal: Terminal, tmp_path: Path):
+    mine = write_lines(tmp_path / "mine.jsonl", {"id": "1", "text": "Who?", "answers": ["A"], "source": "mine"})
+    options = ("data", "compose", mine, "--objectives", "1", "--out", tmp_path / "t.parquet")
+    assert "no reward for data_source 'mine'" in terminal(*options)[2]
+    assert "no reward" not in terminal(*options, "--data-source", "nq")[2]
+
+
+def test_the_halves_written_by_two_commands_share_no_question(terminal: Terminal, tmp_path: Path):
+    make_world(0, entities=60).save(tmp_path / "world", questions=120)
+    files: dict[str, Path] = {}
+    for half in ("train", "evaluation"):
+        files[half] = tmp_path / f"{half}.jsonl"
+        options = ("--objectives", "1", "--split", half, "--evaluation-share", "0.3", "--out", files[half])
+        assert terminal("data", "compose", tmp_path / "world" / "questions.jsonl", *options)[0] == 0
+    train, evaluation = ({q.text for q in read_questions(path)} for path in files.values())
+    assert len(train) + len(evaluation) == len(train | evaluation) == 120
+    assert {split_of(text, evaluation_share=0.3) for text in evaluation} == {"evaluation"}
+
+
+def test_the_same_command_writes_the_same_file_and_another_seed_another(terminal: Terminal, tmp_path: Path):
+    make_world(0, entities=60).save(tmp_path / "world", questions=40)
+    written: list[bytes] = []
+    for seed in ("0", "0", "1"):
+        terminal(
+            "data", "compose", tmp_path / "world" / "questions.jsonl", "--objectives", "4", "--seed", seed,
+            "--out", tmp_path / "t.jsonl",
+        )  # fmt: skip
+        written.append((tmp_path / "t.jsonl").read_bytes())
+    assert written[0] == written[1] != written[2]
+
+
+def test_chains_are_composed_of_single_hops(terminal: Terminal, tmp_path: Path):
+    source, out = write_lines(tmp_path / "m.jsonl", MUSIQUE), tmp_path / "t.jsonl"
+    options = ("--decompose", "--composition", "chain", "--depth", "2", "--count", "1")
+    assert terminal("data", "compose", source, "--objectives", "3", "--out", out, *options)[0] == 0
+    (questions,) = read_tasks(out)
+    assert [q.depends_on for q in questions] == [(), (1,), (2,)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--out", "t.csv"), "must end in .parquet (for MEM1's code) or .jsonl"),
+        (("--split", "dev"), "--split takes train or evaluation, not 'dev'"),
+        (("--depth", "2"), "--depth goes with the compositions chain, shared and comparison"),
+        (("--composition", "braid"), "unknown composition 'braid'; known: independent, chain, shared, comparison"),
+        (("--composition", "chain"), "--count is missing"),
+        (("--format", "squad"), "unknown format 'squad'; known: searchr1"),
+        (("--decompose",), "known for musique, 2wikimultihopqa alone"),
+        (("--passages", "p.jsonl"), "--passages: no passages come with these files"),
+        (("--evaluation-share", "0", "--split", "evaluation"), "belongs to the evaluation half; give more questions"),
+        (("--objectives", "9"), "9 objectives need 9 different questions, but there are 2"),
+    ],
+)
+def test_what_cannot_be_composed_is_explained_and_nothing_is_written(
+    terminal: Terminal, tmp_path: Path, options: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "nq.jsonl", NQ, {"question": "who owns berl", "answer": ["no one"]})
+    code, out, err = terminal("data", "compose", "nq.jsonl", "--objectives", "2", "--out", "t.jsonl", *options)
+    assert (code, out) == (2, "")
+    assert message in err.replace("\n", " ")
+    assert [path.name for path in tmp_path.iterdir()] == ["nq.jsonl"]
+
+
+def test_an_evaluation_of_chains_gives_exact_match_by_depth(
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("MEM1_CACHE", str(tmp_path / "cache"))
+    source, corpus, tasks = write_lines(tmp_path / "m.jsonl", MUSIQUE), tmp_path / "c.jsonl", tmp_path / "t.parquet"
+    chain = ("--decompose", "--composition", "chain", "--depth", "2")
+    terminal(
+        "data", "compose", source, *chain, "--count", "1", "--objectives", "3", "--out", tasks, "--passages", corpus
+    )
+    data = ("--task", "multihop", "--corpus", corpus, "--objectives", "3", "--limit", "1", "--prompt", "plain")
+    script = ("--script", "Q1 nobody ; Q2 nobody ; Q3 nobody", "--json")
+    rows = [
+        json.loads(terminal("eval", *data, "--questions", path, *options, *script)[1])["rows"][0]
+        for path, options in ((source, chain), (tasks, ("--composition", "file")))
+    ]
+    for row in rows:
+        assert (row["objectives"], row["em"], row["em_by_depth"]) == (3, 0.0, {"0": 0.0, "1": 0.0, "2": 0.0})
+    assert rows[0] == rows[1], "composed while evaluating, or before: the same task"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--depth", "2"), "--depth goes with the compositions chain, shared and comparison, not with independent"),
+        (("--composition", "file"), "--composition file goes with --task multihop"),
+        (("--composition", "braid"), "unknown composition 'braid'; known: independent, chain, shared, comparison"),
+        (("--decompose",), "--decompose go with --task multihop"),
+        (("--composition", "chain", "--depth", "3", "--objectives", "2"), "needs at least 4 objectives, not 2"),
+    ],
+)
+def test_a_composition_that_makes_no_sense_is_explained(terminal: Terminal, options: tuple[str, ...], message: str):
+    code, out, err = terminal("eval", *options, "--script", "Q1 nobody", "--limit", "1")
+    assert (code, out) == (2, "")
+    assert message in err.replace("\n", " ")
+
+
+def test_without_objectives_the_usual_sizes_that_allow_the_depth_are_evaluated():
+    assert sizes_to_evaluate(None, "independent", None) == (1, 2, 4, 8, 16)
+    assert sizes_to_evaluate(None, "chain", 3) == (4, 8, 16)
+    assert sizes_to_evaluate(None, "comparison", None) == (4, 8, 16)
+    assert sizes_to_evaluate(None, "shared", 20) == (22,)
+    assert sizes_to_evaluate("1,2", "chain", 3) == (1, 2)
