@@ -17,6 +17,7 @@ from mem1.training.config import Evaluation, Sft, TrainConfig
 from mem1.training.model_config import ModelConfig, TinyModel
 from mem1.training.rl_config import Phase, Rl
 
+MULTIHOP_ONLY = "--questions, --corpus, --retriever, --prompt and --decompose go with --task multihop"
 COMMANDS = ("quickstart", "train", "eval", "run", "report", "verify", "data", "serve-retriever")
 
 
@@ -175,8 +176,8 @@ def test_a_folder_that_is_a_file_is_no_place_for_a_run(terminal: Terminal, recip
             ("--task", "multihop", "--questions", "q.jsonl", "--retriever", "a:8000"),
             "'a:8000' is no address of a retriever; give one such as http://127.0.0.1:8000",
         ),
-        (("--questions", "q.jsonl"), "--questions, --corpus, --retriever, --prompt and --decompose go with --task multihop"),
-        (("--retriever", "http://a"), "--questions, --corpus, --retriever, --prompt and --decompose go with --task multihop"),
+        (("--questions", "q.jsonl"), MULTIHOP_ONLY),
+        (("--retriever", "http://a"), MULTIHOP_ONLY),
         (("--vocabulary", "klingon"), "unknown tag vocabulary 'klingon'; known: paper, released"),
         (("--model", "nowhere"), "nowhere is no model folder: config.json is missing"),
     ],
