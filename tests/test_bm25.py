@@ -109,11 +109,6 @@ def test_parameters_out_of_range_are_refused(k1: float, b: float):
         BM25.build(TOWNS, k1=k1, b=b)
 
 
-def test_a_lone_string_is_not_taken_for_a_list_of_letters():
-    with pytest.raises(TypeError, match="a list of queries"):
-        BM25.build(TOWNS).search("Oslo", 3)
-
-
 def test_a_loaded_index_answers_like_the_built_one(tmp_path: Path):
     odd = [*TOWNS, Passage("ü", 'quote "x"\n', "line\u2028separator \ud800 half a surrogate, Müller")]
     bm25 = BM25.build(odd, stem=False)

@@ -22,6 +22,7 @@ import Stemmer
 
 from mem1.errors import UserError
 from mem1.records import Passage
+from mem1.retrieval.base import check_search, searched_text
 from mem1.retrieval.folder import read_folder, save_folder
 from mem1.retrieval.passages import StoredPassages, store_passages
 
@@ -33,7 +34,7 @@ STOP_WORDS = frozenset(_STOP_TEXT.split())
 """Lucene's English stop words, which bm25s uses too."""
 _LANGUAGE = "english"
 _WORD = re.compile(r"\w\w+")
-_KIND = "bm25"
+KIND = "bm25"
 _ARRAYS = ("starts", "postings", "weights")
 _TERMS = "terms.json"
 
@@ -87,7 +88,7 @@ class BM25:
                 np.save(folder / f"{name}.npy", getattr(self, name))
             (folder / _TERMS).write_text(json.dumps(list(self.terms), ensure_ascii=False), encoding="utf-8")
 
-        save_folder(path, kind=_KIND, facts={"stem": self.stem, "passages": len(self.passages)}, write=write)
+        save_folder(path, kind=KIND, facts={"stem": self.stem, "passages": len(self.passages)}, write=write)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> BM25:
@@ -95,7 +96,7 @@ class BM25:
 
         Raises UserError where the folder is missing, damaged (sizes and checksums are compared) or foreign.
         """
-        facts = read_folder(path, kind=_KIND)
+        facts = read_folder(path, kind=KIND)
         folder = Path(path)
         # np.asarray: plain arrays over the same mapped memory, whose slices cost a tenth of a memmap's
         arrays = {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in _ARRAYS}
@@ -109,10 +110,7 @@ class BM25:
         A passage without any word of the query is never returned, so a query of unknown words returns nothing.
         Raises ValueError for k < 1 and TypeError for a lone string instead of a list of queries.
         """
-        if isinstance(queries, str):
-            raise TypeError("search takes a list of queries, not one string")
-        if k < 1:
-            raise ValueError(f"search needs k >= 1, not {k}")
+        check_search(queries, k)
         return [self._best(terms, k) for terms in self._query_terms(queries)]
 
     def _query_terms(self, queries: Sequence[str]) -> list[list[int]]:
