@@ -47,9 +47,7 @@ class FaissIndex:
             sample = np.random.default_rng(0).permutation(count)[: 256 * clusters]
             index.train(vectors[np.sort(sample)].astype(np.float32))
         else:
-            index = faiss.IndexHNSWSQ(
-                dimension, faiss.ScalarQuantizer.QT_fp16, _NEIGHBOURS, faiss.METRIC_INNER_PRODUCT
-            )
+            index = faiss.IndexHNSWSQ(dimension, faiss.ScalarQuantizer.QT_fp16, _NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)
             index.hnsw.efConstruction = _BUILD_WIDTH
             index.train(vectors[:1].astype(np.float32))
         for start in range(0, count, _BLOCK):

@@ -1,9 +1,9 @@
 """Builds a dense index in its folder, over as many runs as it takes.
 
-    index_dense(passages, encoder, Path("wiki.dense"), prefixes=known_prefixes("e5-base-v2"))
+index_dense(passages, encoder, Path("wiki.dense"), prefixes=known_prefixes("e5-base-v2"))
 
-    .wiki.dense.embedding/   while it embeds; a killed run goes on from it
-    wiki.dense/              the finished index; another kind of search is added without embedding again
+.wiki.dense.embedding/   while it embeds; a killed run goes on from it
+wiki.dense/              the finished index; another kind of search is added without embedding again
 """
 
 from __future__ import annotations

@@ -37,11 +37,12 @@ class Nearest(Protocol):
 class Flat:
     """Compares with every vector, block by block, straight from the memory map."""
 
-    def __init__(self, vectors: np.ndarray) -> None:
-        self._vectors = vectors
+    def __init__(self, vectors: np.ndarray, *, block: int = _BLOCK, scores: int = _SCORES) -> None:
+        """`block` and `scores` bound what is held beside `vectors`, and change nothing else."""
+        self._vectors, self._block, self._most_scores = vectors, block, scores
 
     def search(self, queries: np.ndarray, k: int) -> list[np.ndarray]:
-        together = max(1, _SCORES // max(1, len(self._vectors)))
+        together = max(1, self._most_scores // max(1, len(self._vectors)))
         found: list[np.ndarray] = []
         for start in range(0, len(queries), together):
             found += [_best(scores, k) for scores in self._scores(queries[start : start + together])]
@@ -54,9 +55,9 @@ class Flat:
 
         vectors, columns = torch.from_numpy(self._vectors), torch.from_numpy(queries).T
         scores = torch.empty((len(vectors), len(queries)))
-        for start in range(0, len(vectors), _BLOCK):
-            block = vectors[start : start + _BLOCK].float()
-            torch.matmul(block, columns, out=scores[start : start + _BLOCK])
+        for start in range(0, len(vectors), self._block):
+            block = vectors[start : start + self._block].float()
+            torch.matmul(block, columns, out=scores[start : start + self._block])
         return scores.T.contiguous().numpy()
 
 
