@@ -17,7 +17,7 @@ from mem1.training.config import Evaluation, Sft, TrainConfig
 from mem1.training.model_config import ModelConfig, TinyModel
 from mem1.training.rl_config import Phase, Rl
 
-COMMANDS = ("quickstart", "train", "eval", "run", "report", "verify")
+COMMANDS = ("quickstart", "train", "eval", "index", "run", "report", "verify")
 
 
 class Terminal:

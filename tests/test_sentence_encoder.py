@@ -70,6 +70,7 @@ def test_cosines_are_those_of_the_model_run_by_transformers_alone(encoder: Sente
     import torch
     from transformers import AutoModel, AutoTokenizer
 
+    assert MINILM is not None
     model, tokenizer = AutoModel.from_pretrained(MINILM), AutoTokenizer.from_pretrained(MINILM)
     expected = []
     for text in (f"{p.title} {p.text}" for p in TOWNS):
@@ -162,9 +163,9 @@ def test_a_cross_encoder_reranks_as_transformers_alone_scores(tmp_path: Path):
         num_hidden_layers=1,
         num_attention_heads=2,
         intermediate_size=32,
-        num_labels=1,
         initializer_range=1.0,
     )
+    config.num_labels = 1
     model = BertForSequenceClassification(config).eval()
     model.save_pretrained(tmp_path / "cross")
     tokenizer.save_pretrained(tmp_path / "cross")

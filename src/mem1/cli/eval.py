@@ -16,7 +16,7 @@ def command(
     model: Annotated[str, typer.Option(help="Folder of a transformers model, or 'shipped'.")] = "shipped",
     task: Annotated[str, typer.Option(help="atlas, or multihop: --questions over --corpus.")] = "atlas",
     questions: Annotated[Path | None, typer.Option(help="JSONL of questions (multihop).")] = None,
-    corpus: Annotated[Path | None, typer.Option(help="JSONL of passages, may be gzipped (multihop).")] = None,
+    corpus: Annotated[Path | None, typer.Option(help="File of passages, or an index (multihop).")] = None,
     prompt: Annotated[str | None, typer.Option(help="Prompt of multihop: mem1 (instructions) or plain.")] = None,
     top_k: Annotated[int | None, typer.Option(min=1, help="Passages shown a search; 3, in Atlas 2.")] = None,
     objectives: Annotated[str, typer.Option(help="Numbers of objectives, separated by commas.")] = "1,2,4,8,16",

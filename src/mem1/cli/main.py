@@ -10,7 +10,7 @@ from rich.console import Console
 
 import mem1
 from mem1.cli import eval as eval_command
-from mem1.cli import quickstart, report, run, train, verify
+from mem1.cli import index, quickstart, report, run, train, verify
 from mem1.cli.process import prepare
 from mem1.errors import UserError
 
@@ -24,6 +24,7 @@ app = typer.Typer(
 app.command("quickstart")(quickstart.command)
 app.command("train")(train.command)
 app.command("eval")(eval_command.command)
+app.command("index")(index.command)
 app.command("run")(run.command)
 app.command("report")(report.command)
 app.command("verify")(verify.command)

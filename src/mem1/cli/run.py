@@ -28,7 +28,7 @@ _GENERAL_COMPLETION = 1000
 def command(
     model: Annotated[str, typer.Option(help="Folder of a transformers model, or 'shipped'.")] = "shipped",
     task: Annotated[list[str] | None, typer.Option(help="A question; repeatable. Without: a task of Atlas.")] = None,
-    corpus: Annotated[Path | None, typer.Option(help="JSONL of passages to search, with --task.")] = None,
+    corpus: Annotated[Path | None, typer.Option(help="File of passages to search, or an index, with --task.")] = None,
     objectives: Annotated[int, typer.Option(min=1, help="Questions of the task of Atlas.")] = 2,
     seed: Annotated[int, typer.Option(help="Of the task of Atlas, and of sampling.")] = 0,
     context: Annotated[str, typer.Option(help="constant, fold(k), full or window(k).")] = "constant",
@@ -87,15 +87,17 @@ def _own(texts: list[str], corpus: Path | None, top_k: int) -> tuple[Task, Envir
     """One's own questions over one's own passages; the prompt is still to be written."""
     from mem1.envs.qa import QAEnvironment
     from mem1.records import Question, Task
-    from mem1.retrieval.corpus import open_bm25
+    from mem1.retrieval.opening import open_retriever
     from mem1.tasks.compose import TurnLimit
 
     if corpus is None:
-        raise UserError("--task needs --corpus FILE: passages to search, one object with id, title and text a line")
+        raise UserError(
+            "--task needs --corpus FILE: passages to search, one object with id, title and text a line, or an index"
+        )
     if not all(text.strip() for text in texts):
         raise UserError("a --task is empty; give each a question")
     questions = tuple(Question(id=f"q{i}", text=t, answers=(_NOT_KNOWN,)) for i, t in enumerate(texts, start=1))
-    environment = QAEnvironment({corpus.name: open_bm25(corpus)}, top_k=top_k, passage_words=_PASSAGE_WORDS)
+    environment = QAEnvironment({corpus.name: open_retriever(corpus)}, top_k=top_k, passage_words=_PASSAGE_WORDS)
     limit = TurnLimit().turns(len(questions))
     return Task(id="run", questions=questions, prompt="", turn_limit=limit, corpus=corpus.name), environment
 

@@ -34,6 +34,6 @@ def task_config(
     if task != "multihop":
         raise UserError(f"unknown task {task!r}; known: atlas, multihop")
     if questions is None or corpus is None:
-        raise UserError("--task multihop needs --questions FILE and --corpus FILE")
+        raise UserError("--task multihop needs --questions FILE and --corpus FILE (or the folder of an index)")
     worded: dict[str, Any] = {} if prompt is None else {"prompt": prompt}
     return MultihopTasks(questions=str(questions), corpus=str(corpus), **worded, **shown)

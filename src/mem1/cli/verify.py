@@ -26,7 +26,7 @@ def command(
     vocabulary: Annotated[str, typer.Option(help="Tags: paper or released.")] = "paper",
     task: Annotated[str, typer.Option(help="atlas, or multihop: --questions over --corpus.")] = "atlas",
     questions: Annotated[Path | None, typer.Option(help="JSONL of questions (multihop).")] = None,
-    corpus: Annotated[Path | None, typer.Option(help="JSONL of passages, may be gzipped (multihop).")] = None,
+    corpus: Annotated[Path | None, typer.Option(help="File of passages, or an index (multihop).")] = None,
     objectives: Annotated[int, typer.Option(min=1, help="Questions of a task.")] = 2,
     tasks: Annotated[int, typer.Option(min=1, help="Tasks that are attempted.")] = 8,
     attempts: Annotated[int, typer.Option(min=1, help="Attempts at each; they share a token tree.")] = 4,

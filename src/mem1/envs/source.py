@@ -19,7 +19,7 @@ from mem1.errors import UserError
 from mem1.protocol import Tags
 from mem1.records import Question, Task
 from mem1.retrieval import BM25
-from mem1.retrieval.corpus import open_bm25
+from mem1.retrieval.opening import open_retriever
 from mem1.tasks.atlas import World, make_world
 from mem1.tasks.atlas.names import Split
 from mem1.tasks.compose import TurnLimit, check_disjoint, compose
@@ -62,7 +62,7 @@ class AtlasTasks(Config):
 
 
 class MultihopTasks(Config):
-    """Tasks from questions and passages in JSONL files: one's own, or a public data set."""
+    """Tasks from questions and passages in files: one's own, or a public data set."""
 
     kind: Literal["multihop"] = "multihop"
     questions: str
@@ -70,7 +70,7 @@ class MultihopTasks(Config):
     train_questions: str | None = None
     """File of the training's questions; None: evaluation only."""
     corpus: str
-    """File of the passages, searched by BM25."""
+    """File of the passages, searched by BM25, or the folder of an index that `mem1 index` made."""
     prompt: str = "mem1"
     top_k: int = Field(default=3, ge=1)
     passage_words: int = Field(default=100, ge=1)
@@ -144,7 +144,7 @@ class _Multihop(TaskSource):
 
     @cached_property
     def environment(self) -> QAEnvironment:
-        index = open_bm25(self.config.corpus)
+        index = open_retriever(self.config.corpus)
         return QAEnvironment({self._corpus: index}, top_k=self.config.top_k, passage_words=self.config.passage_words)
 
     @property

@@ -22,7 +22,7 @@ import Stemmer
 
 from mem1.errors import UserError
 from mem1.records import Passage
-from mem1.retrieval.base import check_search, searched_text
+from mem1.retrieval.base import check_search
 from mem1.retrieval.folder import read_folder, save_folder
 from mem1.retrieval.passages import StoredPassages, store_passages
 

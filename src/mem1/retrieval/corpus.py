@@ -1,4 +1,4 @@
-"""A corpus of passages in a JSONL file, plain or gzipped, and its index, built once and kept.
+"""A corpus of passages in a JSONL file, plain or gzipped, or a Parquet file, and its index, built once and kept.
 
 {"id": "p0", "title": "Oslo", "text": "Oslo is the capital of Norway."}        our own form
 {"id": "0", "contents": "\\"Oslo\\"\\nOslo is the capital of Norway."}             Search-R1's
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from mem1.errors import UserError
 from mem1.jsonl import read_objects
 from mem1.records import Passage
+from mem1.retrieval.parquet_rows import is_parquet, read_rows
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,18 +29,20 @@ if TYPE_CHECKING:
 
 CACHE_VARIABLE = "MEM1_CACHE"
 """Environment variable that names the cache folder; without it ~/.cache/mem1."""
+_COLUMNS = ("id", "title", "text", "contents")
 _CHUNK_BYTES = 1 << 20
 
 
 def read_passages(path: str | os.PathLike[str]) -> list[Passage]:
     """Every passage of the file, in its order.
 
-    Raises UserError, with file and line, for a missing or cut file, a passage without id or text, or an id that
-    stands twice.
+    Raises UserError, with file and line (in Parquet: row), for a missing or cut file, a passage without id or text,
+    or an id that stands twice.
     """
     passages: list[Passage] = []
     line_of: dict[str, int] = {}
-    for line, record in read_objects(path):
+    records = read_rows(path, _COLUMNS) if is_parquet(path) else read_objects(path)
+    for line, record in records:
         try:
             passage = _passage(record)
         except ValueError as error:
@@ -59,7 +62,7 @@ def _passage(record: Mapping[str, Any]) -> Passage:
     if isinstance(identifier, bool) or not isinstance(identifier, (str, int)) or identifier == "":
         raise ValueError("a passage needs an id, a string or a whole number")
     fields = record
-    if "text" not in record and isinstance(record.get("contents"), str):
+    if record.get("text") is None and isinstance(record.get("contents"), str):
         title, newline, text = record["contents"].partition("\n")
         fields = {"title": title.strip().strip('"'), "text": text} if newline else {"text": title}
     title, text = fields.get("title") or "", fields.get("text")

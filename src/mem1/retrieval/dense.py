@@ -12,7 +12,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -92,7 +91,7 @@ class Dense:
         facts = {
             "encoder": self.encoder.name,
             "search": self.kind,
-            "prefixes": asdict(self.prefixes),
+            "query_prefix": self.prefixes.query,
             "embedded": asdict(self.embedded),
         }
         save_folder(path, kind=KIND, facts=facts, write=write)
@@ -122,7 +121,7 @@ class Dense:
             vectors=vectors,
             embedded=embedded,
             encoder=encoder,
-            prefixes=Prefixes(**facts["prefixes"]),
+            prefixes=Prefixes(query=facts["query_prefix"], passage=embedded.prefix),
             kind=facts["search"],
             nearest=Flat(vectors) if facts["search"] == "flat" else FaissIndex.load(folder / _FAISS, facts["search"]),
         )

@@ -125,10 +125,10 @@ def _embed_on_disk(
     with open(work / _VECTORS, "r+b" if done else "wb") as file:
         file.truncate(done * made_of.row_bytes)
         file.seek(0, os.SEEK_END)
-        for done, rows in _chunks(passages, encoder, made_of.prefix, done, on_progress):
+        for now_done, rows in _chunks(passages, encoder, made_of.prefix, done, on_progress):
             file.write(rows.tobytes())
             _reach_disk(file)
-            _say(work, made_of, done)
+            _say(work, made_of, now_done)
 
 
 def _say(work: Path, made_of: Embedded, done: int) -> None:

@@ -36,9 +36,7 @@ class FaissIndex:
     @classmethod
     def build(cls, vectors: np.ndarray, kind: Literal["ivf", "hnsw"]) -> FaissIndex:
         """Index float16 `vectors`. Raises UserError where FAISS is not installed."""
-        check_nearest(kind)
-        import faiss
-
+        faiss = _faiss(kind)
         count, dimension = vectors.shape
         if kind == "ivf":
             clusters = max(1, min(round(4 * math.sqrt(count)), count // _VECTORS_OF_A_CLUSTER))
@@ -47,7 +45,7 @@ class FaissIndex:
             sample = np.random.default_rng(0).permutation(count)[: 256 * clusters]
             index.train(vectors[np.sort(sample)].astype(np.float32))
         else:
-            index = faiss.IndexHNSWSQ(dimension, faiss.ScalarQuantizer.QT_fp16, _NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)
+            index = faiss.index_factory(dimension, f"HNSW{_NEIGHBOURS}_SQfp16", faiss.METRIC_INNER_PRODUCT)
             index.hnsw.efConstruction = _BUILD_WIDTH
             index.train(vectors[:1].astype(np.float32))
         for start in range(0, count, _BLOCK):
@@ -56,25 +54,21 @@ class FaissIndex:
 
     @classmethod
     def load(cls, path: Path, kind: Literal["ivf", "hnsw"]) -> FaissIndex:
-        check_nearest(kind)
-        import faiss
-
+        faiss = _faiss(kind)
         try:
             return cls(faiss.read_index(str(path)), kind)
         except RuntimeError as error:
             raise UserError(f"FAISS cannot read {path}; build the index again") from error
 
     def save(self, path: Path) -> None:
-        import faiss
-
+        faiss = _faiss(self._kind)
         try:
             faiss.write_index(self._index, str(path))
         except RuntimeError as error:
             raise OSError(0, f"FAISS could not write it ({error})", str(path)) from error
 
     def search(self, queries: np.ndarray, k: int) -> list[np.ndarray]:
-        import faiss
-
+        faiss = _faiss(self._kind)
         if self._kind == "ivf":
             probed = max(1, math.ceil(self._index.nlist * _PROBED_SHARE))
             how = faiss.SearchParametersIVF(nprobe=probed)
@@ -82,3 +76,11 @@ class FaissIndex:
             how = faiss.SearchParametersHNSW(efSearch=max(_SEARCH_WIDTH, 2 * k))
         _, positions = self._index.search(queries, min(k, self._index.ntotal), params=how)
         return [row[row >= 0] for row in positions]
+
+
+def _faiss(kind: Literal["ivf", "hnsw"]) -> Any:
+    """The library, whose own types do not say what it has."""
+    check_nearest(kind)
+    import faiss
+
+    return faiss

@@ -69,8 +69,8 @@ def _best(scores: np.ndarray, k: int) -> np.ndarray:
     return np.flatnonzero(scores >= kth - _ROUNDING)
 
 
-def check_nearest(kind: str) -> None:
-    """Raises UserError where there is no such search, or the library that it needs is missing."""
+def check_nearest(kind: str) -> NearestKind:
+    """The same kind. Raises UserError where there is none of that name, or the library that it needs is missing."""
     if kind not in NEAREST_KINDS:
         raise UserError(f"unknown search {kind!r}; known: {', '.join(NEAREST_KINDS)}")
     if kind != "flat":
@@ -78,3 +78,4 @@ def check_nearest(kind: str) -> None:
             import faiss  # noqa: F401
         except ImportError as error:
             raise UserError(f"{kind} needs FAISS ({error}): pip install 'mem1[dense]', or take flat") from error
+    return kind

@@ -27,7 +27,7 @@ class Prefixes:
 
 _E5 = Prefixes(query="query: ", passage="passage: ")
 _BGE = Prefixes(query="Represent this sentence for searching relevant passages: ")
-_BGE_CHINESE = Prefixes(query="为这个句子生成表示以用于检索相关文章：")
+_BGE_CHINESE = Prefixes(query="为这个句子生成表示以用于检索相关文章\uff1a")
 _NONE = Prefixes()
 _KNOWN: dict[str, Prefixes] = {
     r"(multilingual-)?e5-(small|base|large)(-v2|-unsupervised)?": _E5,
