@@ -8,6 +8,7 @@ fingerprint(folder)                     "9f1c..."     SHA-256 of what decides th
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 from pathlib import Path
 
@@ -20,10 +21,8 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt")
 
 def need_sentence_transformers() -> None:
     """Raises UserError naming the command that installs it."""
-    try:
-        import sentence_transformers  # noqa: F401
-    except ImportError as error:
-        raise UserError(f"encoders need sentence-transformers ({error}): pip install 'mem1[dense]'") from error
+    if importlib.util.find_spec("sentence_transformers") is None:  # importing it takes seconds
+        raise UserError("encoders need sentence-transformers: pip install 'mem1[dense]'")
 
 
 def model_folder(name: str) -> Path:
