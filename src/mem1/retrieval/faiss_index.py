@@ -31,7 +31,8 @@ class FaissIndex:
     """A finished FAISS index; any number of threads may search it."""
 
     def __init__(self, index: Any, kind: Literal["ivf", "hnsw"]) -> None:
-        self._index, self._kind = index, kind
+        self._index = index
+        self._kind: Literal["ivf", "hnsw"] = kind
 
     @classmethod
     def build(cls, vectors: np.ndarray, kind: Literal["ivf", "hnsw"]) -> FaissIndex:
