@@ -24,25 +24,24 @@ def cut_text(text: str, *, words: int) -> list[str]:
     """Passages of `text` in order, spaces and line ends folded to one space each."""
     passages: list[str] = []
     start = stop = count = 0
-    for sentence in _sentences(text):
-        for piece in (sentence[i : i + words] for i in range(0, len(sentence), words)):
-            if count and count + len(piece) > words:
-                passages.append(text[start:stop])
-                count = 0
-            if not count:
-                start = piece[0].start()
-            stop = piece[-1].end()
-            count += len(piece)
+    for sentence in _sentences(text, words):
+        if count and count + len(sentence) > words:
+            passages.append(text[start:stop])
+            count = 0
+        if not count:
+            start = sentence[0].start()
+        stop = sentence[-1].end()
+        count += len(sentence)
     if count:
         passages.append(text[start:stop])
     return [" ".join(passage.split()) for passage in passages]
 
 
-def _sentences(text: str) -> Iterator[list[re.Match[str]]]:
-    """The words of each sentence."""
+def _sentences(text: str, longest: int) -> Iterator[list[re.Match[str]]]:
+    """The words of each sentence; a longer one comes in pieces."""
     sentence: list[re.Match[str]] = []
     for word in _WORD.finditer(text):
-        if sentence and _ends(text, sentence[-1], word):
+        if sentence and (len(sentence) == longest or _ends(text, sentence[-1], word)):
             yield sentence
             sentence = []
         sentence.append(word)

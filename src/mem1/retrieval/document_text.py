@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mem1.errors import UserError
 
-_HEADING = re.compile(r"^#{1,6}[ \t]+(.+?)[ \t#]*$", re.MULTILINE)
+_HEADING = re.compile(r"^#{1,6}[ \t]+(.+)$", re.MULTILINE)
 _FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -56,7 +56,7 @@ def _markdown(content: bytes, path: Path) -> tuple[str | None, str]:
     _, text = _plain(content, path)
     # a comment in a block of code looks like a heading
     heading = _HEADING.search(_FENCE.sub("", text))
-    return heading[1] if heading else None, text
+    return heading[1].rstrip(" \t#") if heading else None, text
 
 
 def _html(content: bytes, path: Path) -> tuple[str | None, str]:

@@ -3,7 +3,7 @@
     index = FaissIndex.build(vectors, "hnsw")
     index.search(queries, k=3)  ->  [array([7, 3, 12]), ...]
 
-For half a million passages and more; below, the exact search is quick enough.
+For millions of passages; below, the exact search is quick enough and misses nothing.
 """
 
 from __future__ import annotations
