@@ -5,11 +5,11 @@
     python benchmarks/retrieval.py                                       BM25 alone, in seconds
     python benchmarks/retrieval.py --synthetic 1000000                   memory of BM25 over invented passages
 
-Questions are those of HotpotQA in dev.jsonl and test.jsonl. Recall is the share of gold titles among the first k,
-mean over the questions; "all" is the share of questions with every gold title there. A part of the passages keeps all
-gold ones, so recall on it is higher than on the whole. Each engine has a process of its own, whose peak memory counts
-the passages and, for dense retrieval, the encoder. Build is from passages in memory to a saved index; a single query
-is measured on the opened index, a batch holds all questions.
+Questions are those of HotpotQA in train.jsonl, dev.jsonl and test.jsonl: nothing is trained here. Recall is the share
+of gold titles among the first k, mean over the questions; "all" is the share of questions with every gold title there.
+A part of the passages keeps all gold ones, so recall on it is higher than on the whole. Each engine has a process of its
+own, whose peak memory counts the passages and, for dense retrieval, the encoder. Build is from passages in memory to a
+saved index; a single query is measured on the opened index, a batch holds all questions.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def main() -> None:
     from machine import commit, hardware  # with torch, which would count as memory of the engines' processes
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--qa", type=Path, default=QA, help="folder with corpus.jsonl.gz, dev.jsonl and test.jsonl")
+    parser.add_argument(
+        "--qa", type=Path, default=QA, help="folder with corpus.jsonl.gz, train.jsonl, dev.jsonl and test.jsonl"
+    )
     parser.add_argument("--passages", type=int, help="take so many, gold ones among them")
     parser.add_argument("--questions", type=int, help="take so many")
     parser.add_argument("--encoder", help="folder or Hugging Face id; without: BM25 alone")
@@ -110,7 +112,7 @@ def measure(plan: Plan) -> str:
     """A row of the table."""
     questions = [
         record
-        for name in ("dev", "test")
+        for name in ("train", "dev", "test")
         for _, record in read_objects(plan.qa / f"{name}.jsonl")
         if record["dataset"] == "hotpotqa" and record["gold_titles"]
     ][: plan.questions]
