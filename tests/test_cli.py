@@ -18,7 +18,7 @@ from mem1.training.model_config import ModelConfig, TinyModel
 from mem1.training.rl_config import Phase, Rl
 
 MULTIHOP_ONLY = "--questions, --corpus, --retriever, --prompt and --decompose go with --task multihop"
-COMMANDS = ("quickstart", "train", "eval", "run", "report", "verify", "data", "serve-retriever")
+COMMANDS = ("quickstart", "train", "eval", "index", "run", "report", "verify", "data", "serve-retriever")
 
 
 class Terminal:
@@ -167,10 +167,13 @@ def test_a_folder_that_is_a_file_is_no_place_for_a_run(terminal: Terminal, recip
         (("--objectives", "1,two"), "--objectives takes whole numbers separated by commas, such as 1,2,4; not '1,two'"),
         (("--objectives", "0"), "--objectives takes numbers of at least 1"),
         (("--task", "chess"), "unknown task 'chess'; known: atlas, multihop"),
-        (("--task", "multihop"), "--task multihop needs --questions FILE, and --corpus FILE or --retriever URL"),
+        (
+            ("--task", "multihop"),
+            "--task multihop needs --questions FILE, and --corpus FILE (or the folder of an index) or --retriever URL",
+        ),
         (
             ("--task", "multihop", "--questions", "q.jsonl", "--corpus", "c.jsonl", "--retriever", "http://a"),
-            "--task multihop needs --questions FILE, and --corpus FILE or --retriever URL",
+            "--task multihop needs --questions FILE, and --corpus FILE (or the folder of an index) or --retriever URL",
         ),
         (
             ("--task", "multihop", "--questions", "q.jsonl", "--retriever", "a:8000"),

@@ -247,7 +247,7 @@ def test_an_unknown_format_lists_the_known_ones(tmp_path: Path):
         ('{\n"Version": 1}', 'must be a list of objects, or hold one under "Data"'),
         ("Question,Answer\nWho?\n", ":2: this row has not as many fields"),
         ("Question,Answer\nWho?,A,B\n", ":2: this row has not as many fields"),
-        ("PAR1 and no more", "not a whole Parquet file"),
+        ("PAR1 and no more", "the Parquet data is cut short or damaged"),
         ("Who founded Alvex?", ":1: not a whole JSON object"),
         ('{"question": "who", "answer"', ":1: not a whole JSON object"),
         ("[]", "holds no question"),
@@ -368,7 +368,7 @@ def test_another_ending_and_single_questions_are_refused(tmp_path: Path):
 def test_without_pyarrow_the_message_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = FILES["searchr1"](tmp_path)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UserError, match=r"pip install 'mem1\[data\]'"):
+    with pytest.raises(UserError, match=r"pip install 'mem1\[parquet\]'"):
         read_questions(path)
 
 

@@ -15,6 +15,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "mem1"
 ROOMS = (
     "errors",
     "jsonl",
+    "parquet",
     "configuration",
     "records",
     "protocol",
@@ -45,10 +46,12 @@ LIGHT = [
     "mem1.tasks.atlas",
     "mem1.retrieval",
     "mem1.retrieval.corpus",
+    "mem1.retrieval.documents",
+    "mem1.retrieval.opening",
     "mem1.envs.qa",
     "mem1.engines.base",
 ]
-HEAVY = ["torch", "transformers", "numpy", "bm25s", "matplotlib"]
+HEAVY = ["torch", "transformers", "numpy", "bm25s", "matplotlib", "sentence_transformers", "faiss", "pyarrow", "pypdf"]
 
 
 def room_of(module: str) -> str:

@@ -13,7 +13,13 @@ from servers import in_a_thread
 
 from mem1.records import Passage
 from mem1.retrieval import BM25, Retriever
+from mem1.retrieval.dense import Dense
+from mem1.retrieval.encoder import HashedWords
 from mem1.retrieval.http import HttpRetriever, HttpServer
+from mem1.retrieval.hybrid import Hybrid
+from mem1.retrieval.nearest import NearestKind
+from mem1.retrieval.prefixes import Prefixes
+from mem1.retrieval.rerank import Reranked
 
 
 def built(passages: Sequence[Passage], folder: Path) -> Retriever:
@@ -23,6 +29,28 @@ def built(passages: Sequence[Passage], folder: Path) -> Retriever:
 def saved_and_loaded(passages: Sequence[Passage], folder: Path) -> Retriever:
     BM25.build(passages).save(folder / "index")
     return BM25.load(folder / "index")
+
+
+def dense(kind: NearestKind) -> Callable[[Sequence[Passage], Path], Retriever]:
+    def make(passages: Sequence[Passage], folder: Path) -> Retriever:
+        if kind != "flat":
+            pytest.importorskip("faiss")
+        Dense.build(passages, HashedWords(), prefixes=Prefixes(), kind=kind).save(folder / "index")
+        return Dense.load(folder / "index", HashedWords())
+
+    return make
+
+
+def hybrid(passages: Sequence[Passage], folder: Path) -> Retriever:
+    return Hybrid([BM25.build(passages), Dense.build(passages, HashedWords(), prefixes=Prefixes())])
+
+
+def reranked(passages: Sequence[Passage], folder: Path) -> Retriever:
+    def words_in_common(query: str, passages: Sequence[Passage]) -> list[float]:
+        words = set(query.lower().replace(",", "").split())
+        return [len(words & set(passage.text.lower().rstrip(".").split())) for passage in passages]
+
+    return Reranked(Dense.build(passages, HashedWords(), prefixes=Prefixes()), words_in_common)
 
 
 @contextmanager
@@ -35,6 +63,11 @@ RETRIEVERS: dict[str, Callable[[Sequence[Passage], Path], Retriever | AbstractCo
     "bm25-built": built,
     "bm25-loaded": saved_and_loaded,
     "http": served,
+    "dense-flat": dense("flat"),
+    "dense-ivf": dense("ivf"),
+    "dense-hnsw": dense("hnsw"),
+    "hybrid": hybrid,
+    "reranked": reranked,
 }
 
 
@@ -85,3 +118,8 @@ def test_many_threads_get_the_answers_of_one(retriever: Retriever):
 def test_k_below_one_is_a_mistake_of_the_caller(retriever: Retriever, k: int):
     with pytest.raises(ValueError, match="k >= 1"):
         retriever.search(["Oslo"], k)
+
+
+def test_a_lone_string_is_not_taken_for_a_list_of_letters(retriever: Retriever):
+    with pytest.raises(TypeError, match="a list of queries"):
+        retriever.search("Oslo", 3)

@@ -16,7 +16,7 @@ def command(
     model: Annotated[str, typer.Option(help="Folder of a transformers model, or 'shipped'.")] = "shipped",
     task: Annotated[str, typer.Option(help="atlas, or multihop: --questions over --corpus or --retriever.")] = "atlas",
     questions: Annotated[Path | None, typer.Option(help="File of questions (multihop).")] = None,
-    corpus: Annotated[Path | None, typer.Option(help="JSONL of passages, may be gzipped (multihop).")] = None,
+    corpus: Annotated[Path | None, typer.Option(help="File of passages, or an index (multihop).")] = None,
     retriever: Annotated[
         list[str] | None, typer.Option(help="Address of a retriever in place of --corpus; repeatable (multihop).")
     ] = None,

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 import mem1
-from mem1.cli import data, quickstart, report, run, serve_retriever, train, verify
+from mem1.cli import data, index, quickstart, report, run, serve_retriever, train, verify
 from mem1.cli import eval as eval_command
 from mem1.cli.process import prepare
 from mem1.errors import UserError
@@ -24,6 +24,7 @@ app = typer.Typer(
 app.command("quickstart")(quickstart.command)
 app.command("train")(train.command)
 app.command("eval")(eval_command.command)
+app.command("index")(index.command)
 app.command("run")(run.command)
 app.command("report")(report.command)
 app.command("verify")(verify.command)

@@ -29,7 +29,7 @@ _GENERAL_COMPLETION = 1000
 def command(
     model: Annotated[str, typer.Option(help="Folder of a transformers model, or 'shipped'.")] = "shipped",
     task: Annotated[list[str] | None, typer.Option(help="A question; repeatable. Without: a task of Atlas.")] = None,
-    corpus: Annotated[Path | None, typer.Option(help="JSONL of passages to search, with --task.")] = None,
+    corpus: Annotated[Path | None, typer.Option(help="File of passages to search, or an index, with --task.")] = None,
     retriever: Annotated[
         list[str] | None, typer.Option(help="Address of a retriever in place of --corpus; repeatable.")
     ] = None,
@@ -109,17 +109,18 @@ def _own(texts: list[str], corpus: Path | None, retriever: list[str] | None, top
 def _passages(corpus: Path | None, retriever: list[str] | None) -> tuple[str, Retriever]:
     """The collection's name and its search engine."""
     from mem1.cli.sources import server
-    from mem1.retrieval.corpus import open_bm25
     from mem1.retrieval.http import HttpRetriever
+    from mem1.retrieval.opening import open_retriever
 
     if retriever and corpus is None:
         remote = HttpRetriever(server(retriever))
         remote.check()
         return retriever[0], remote
     if corpus is not None and not retriever:
-        return corpus.name, open_bm25(corpus)
+        return corpus.name, open_retriever(corpus)
     raise UserError(
-        "--task needs --corpus FILE, passages to search, one object with id, title and text a line; or --retriever URL"
+        "--task needs --corpus FILE, passages to search (one object with id, title and text a line) or an index; or "
+        "--retriever URL"
     )
 
 

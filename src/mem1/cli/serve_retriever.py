@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from mem1.retrieval import BM25
+    from mem1.retrieval import Retriever
 
 _MOST_WORKERS = 4
 """Without --workers; a trainer on the same machine wants the other cores."""
@@ -50,12 +50,13 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _opener(corpus: Path, workers: int) -> Callable[[], BM25]:
+def _opener(corpus: Path, workers: int) -> Callable[[], Retriever]:
     """Opens the index; it is built here where need be, so that several workers only map it."""
-    from mem1.retrieval import BM25
+    from mem1.retrieval.bm25 import BM25
     from mem1.retrieval.corpus import bm25_folder, open_bm25
+    from mem1.retrieval.opening import open_retriever
 
     if corpus.is_dir():
-        return partial(BM25.load, corpus)
+        return partial(open_retriever, corpus)
     index = open_bm25(corpus)
     return (lambda: index) if workers == 1 else partial(BM25.load, bm25_folder(corpus))

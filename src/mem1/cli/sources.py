@@ -47,7 +47,9 @@ def task_config(
     if task != "multihop":
         raise UserError(f"unknown task {task!r}; known: atlas, multihop")
     if questions is None or (corpus is None) == (not retriever):
-        raise UserError("--task multihop needs --questions FILE, and --corpus FILE or --retriever URL")
+        raise UserError(
+            "--task multihop needs --questions FILE, and --corpus FILE (or the folder of an index) or --retriever URL"
+        )
     if decompose and composition == FROM_FILE:
         raise UserError("--decompose goes with files of questions, not with --composition file")
     worded: dict[str, Any] = {} if prompt is None else {"prompt": prompt}

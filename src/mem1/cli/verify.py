@@ -26,7 +26,7 @@ def command(
     vocabulary: Annotated[str, typer.Option(help="Tags: paper or released.")] = "paper",
     task: Annotated[str, typer.Option(help="atlas, or multihop: --questions over --corpus or --retriever.")] = "atlas",
     questions: Annotated[Path | None, typer.Option(help="JSONL of questions (multihop).")] = None,
-    corpus: Annotated[Path | None, typer.Option(help="JSONL of passages, may be gzipped (multihop).")] = None,
+    corpus: Annotated[Path | None, typer.Option(help="File of passages, or an index (multihop).")] = None,
     retriever: Annotated[
         list[str] | None, typer.Option(help="Address of a retriever in place of --corpus; repeatable (multihop).")
     ] = None,

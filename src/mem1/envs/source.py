@@ -20,8 +20,8 @@ from mem1.errors import UserError
 from mem1.protocol import Tags
 from mem1.records import Question, Task
 from mem1.retrieval import BM25, Retriever
-from mem1.retrieval.corpus import open_bm25
 from mem1.retrieval.http import HttpRetriever, HttpServer
+from mem1.retrieval.opening import open_retriever
 from mem1.tasks.atlas import AtlasMaterial, World, make_world
 from mem1.tasks.atlas.names import Split
 from mem1.tasks.compose import TurnLimit, as_composed, check_disjoint, compose
@@ -84,7 +84,8 @@ class MultihopTasks(Config):
     train_questions: str | None = None
     """File of the training's questions; None: evaluation only."""
     corpus: str | None = None
-    """File of the passages, searched by BM25; None: `retriever` has them."""
+    """File of the passages, searched by BM25, or the folder of an index that `mem1 index` made; None: `retriever` has
+    them."""
     retriever: HttpServer | None = None
     """A server that searches the passages; None: `corpus` does."""
     decompose: bool = False
@@ -223,7 +224,7 @@ class _Multihop(TaskSource):
 
     def _retriever(self) -> Retriever:
         if self.config.corpus is not None:
-            return open_bm25(self.config.corpus)
+            return open_retriever(self.config.corpus)
         assert self.config.retriever is not None
         server = HttpRetriever(self.config.retriever)
         server.check()  # before anything is sampled, and not after the first round

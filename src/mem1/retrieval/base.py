@@ -18,3 +18,16 @@ class Retriever(Protocol):
 
 class RetrievalFailed(RuntimeError):
     """The search engine did not answer; the rollout records it as `Ended.TOOL_FAILED`."""
+
+
+def check_search(queries: Sequence[str], k: int) -> None:
+    """Raises ValueError for k < 1 and TypeError for a lone string instead of a list of queries."""
+    if isinstance(queries, str):
+        raise TypeError("search takes a list of queries, not one string")
+    if k < 1:
+        raise ValueError(f"search needs k >= 1, not {k}")
+
+
+def searched_text(passage: Passage) -> str:
+    """What every index sees of a passage: its title, then its text."""
+    return f"{passage.title} {passage.text}"

@@ -11,29 +11,21 @@ from __future__ import annotations
 
 import json
 import os
-import re
-from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import Stemmer
 
 from mem1.errors import UserError
 from mem1.records import Passage
+from mem1.retrieval.base import check_search, searched_text
 from mem1.retrieval.folder import read_folder, save_folder
 from mem1.retrieval.passages import StoredPassages, store_passages
+from mem1.retrieval.postings import count_words, weigh
+from mem1.retrieval.words import STOP_WORDS, stemmer, words_of
 
-_STOP_TEXT = (
-    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
-    "to was will with"
-)
-STOP_WORDS = frozenset(_STOP_TEXT.split())
-"""Lucene's English stop words, which bm25s uses too."""
-_LANGUAGE = "english"
-_WORD = re.compile(r"\w\w+")
-_KIND = "bm25"
+KIND = "bm25"
 _ARRAYS = ("starts", "postings", "weights")
 _TERMS = "terms.json"
 
@@ -66,14 +58,16 @@ class BM25:
         """
         if k1 < 0 or not 0 <= b <= 1:
             raise UserError(f"BM25 needs k1 >= 0 and 0 <= b <= 1, not k1={k1}, b={b}")
-        lengths, words, terms = _count_words([f"{p.title} {p.text}" for p in passages], stem)
-        if not terms:
+        counts = count_words(map(searched_text, passages), stem=stem)
+        if not counts.terms:
             raise UserError(
                 f"none of the {len(passages)} passages holds a word that can be searched "
                 "(two letters or more and no stop word); check the corpus"
             )
-        starts, postings, weights = _weigh(lengths, words, len(terms), k1=k1, b=b)
-        return cls(passages=tuple(passages), terms=terms, starts=starts, postings=postings, weights=weights, stem=stem)
+        starts, postings, weights = weigh(counts, k1=k1, b=b)
+        return cls(
+            passages=tuple(passages), terms=counts.terms, starts=starts, postings=postings, weights=weights, stem=stem
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the index, passages included, as a folder, whole or not at all.
@@ -87,7 +81,7 @@ class BM25:
                 np.save(folder / f"{name}.npy", getattr(self, name))
             (folder / _TERMS).write_text(json.dumps(list(self.terms), ensure_ascii=False), encoding="utf-8")
 
-        save_folder(path, kind=_KIND, facts={"stem": self.stem, "passages": len(self.passages)}, write=write)
+        save_folder(path, kind=KIND, facts={"stem": self.stem, "passages": len(self.passages)}, write=write)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> BM25:
@@ -95,7 +89,7 @@ class BM25:
 
         Raises UserError where the folder is missing, damaged (sizes and checksums are compared) or foreign.
         """
-        facts = read_folder(path, kind=_KIND)
+        facts = read_folder(path, kind=KIND)
         folder = Path(path)
         # np.asarray: plain arrays over the same mapped memory, whose slices cost a tenth of a memmap's
         arrays = {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in _ARRAYS}
@@ -109,19 +103,14 @@ class BM25:
         A passage without any word of the query is never returned, so a query of unknown words returns nothing.
         Raises ValueError for k < 1 and TypeError for a lone string instead of a list of queries.
         """
-        if isinstance(queries, str):
-            raise TypeError("search takes a list of queries, not one string")
-        if k < 1:
-            raise ValueError(f"search needs k >= 1, not {k}")
+        check_search(queries, k)
         return [self._best(terms, k) for terms in self._query_terms(queries)]
 
     def _query_terms(self, queries: Sequence[str]) -> list[list[int]]:
         """Per query the numbers of its known terms, repeated as often as the query repeats them."""
-        # a stemmer must not be shared between threads; making one costs a microsecond
-        stem_words = Stemmer.Stemmer(_LANGUAGE).stemWords if self.stem else list
-        number = self.terms.get
-        words = ([word for word in _words(query) if word not in STOP_WORDS] for query in queries)
-        return [[t for t in map(number, stem_words(query_words)) if t is not None] for query_words in words]
+        stem_of, number = stemmer() if self.stem else str, self.terms.get
+        words = ([word for word in words_of(query) if word not in STOP_WORDS] for query in queries)
+        return [[t for t in map(number, map(stem_of, query_words)) if t is not None] for query_words in words]
 
     def _best(self, terms: Sequence[int], k: int) -> list[tuple[Passage, float]]:
         if not terms:
@@ -139,58 +128,3 @@ class BM25:
         order = np.argsort(-found_scores, kind="stable")[:k]
         best = zip(found[order].tolist(), found_scores[order].tolist(), strict=True)
         return [(self.passages[i], score) for i, score in best]
-
-
-def _words(text: str) -> list[str]:
-    """The words of two letters or more, in lower case, stop words included."""
-    return _WORD.findall(text.lower())
-
-
-class _Numbers(dict[str, int]):
-    """Word -> number of its stem, in order of first appearance; -1 for a stop word. Filled as words are met."""
-
-    def __init__(self, stem: bool) -> None:
-        self.terms: dict[str, int] = {}
-        self._stem: Callable[[str], str] = Stemmer.Stemmer(_LANGUAGE).stemWord if stem else str
-
-    def __missing__(self, word: str) -> int:
-        number = -1 if word in STOP_WORDS else self.terms.setdefault(self._stem(word), len(self.terms))
-        self[word] = number
-        return number
-
-
-def _count_words(texts: Sequence[str], stem: bool) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
-    """Number of words per text, the term numbers of all texts one after the other, and stem -> number.
-
-    ["Cats sleep", "the cat"]  ->  [2, 1], [0, 1, 0], {"cat": 0, "sleep": 1}
-    """
-    numbers = _Numbers(stem)
-    flat = array("i")
-    stops = [0]
-    for text in texts:
-        flat.extend(map(numbers.__getitem__, _words(text)))
-        stops.append(len(flat))
-    words = np.array(flat, dtype=np.int64)
-    known = words >= 0
-    lengths = np.diff(np.concatenate([[0], np.cumsum(known)])[stops])
-    return lengths, words[known], numbers.terms
-
-
-def _weigh(
-    lengths: np.ndarray, words: np.ndarray, num_terms: int, *, k1: float, b: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(starts, postings, weights) of `BM25`: idf * tf / (tf + k1 * (1 - b + b * length / mean length)).
-
-    idf = ln(1 + (passages - df + 0.5) / (df + 0.5)) is above 0 even for a word of every passage.
-    """
-    passages = len(lengths)
-    owner = np.repeat(np.arange(passages), lengths)
-    # one sorted key per (term, passage) pair: its count is the term frequency
-    pairs, frequency = np.unique(words * passages + owner, return_counts=True)
-    term, passage = np.divmod(pairs, passages)
-    document_frequency = np.bincount(term, minlength=num_terms)
-    idf = np.log1p((passages - document_frequency + 0.5) / (document_frequency + 0.5))
-    saturation = k1 * (1 - b + b * lengths[passage] / lengths.mean())
-    weights = idf[term] * frequency / (frequency + saturation)
-    starts = np.concatenate([[0], np.cumsum(document_frequency)])
-    return starts.astype(np.int64), passage.astype(np.int32), weights.astype(np.float32)

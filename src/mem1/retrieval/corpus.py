@@ -1,4 +1,4 @@
-"""A corpus of passages in a JSONL file, plain or gzipped, and its index, built once and kept.
+"""A corpus of passages in a JSONL file, plain or gzipped, or a Parquet file, and its index, built once and kept.
 
 {"id": "p0", "title": "Oslo", "text": "Oslo is the capital of Norway."}        our own form
 {"id": "0", "contents": "\\"Oslo\\"\\nOslo is the capital of Norway."}             Search-R1's
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from mem1.errors import UserError
 from mem1.jsonl import read_objects
+from mem1.parquet import is_parquet, read_rows
 from mem1.records import Passage
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 CACHE_VARIABLE = "MEM1_CACHE"
 """Environment variable that names the cache folder; without it ~/.cache/mem1."""
+_COLUMNS = ("id", "title", "text", "contents")
 _CHUNK_BYTES = 1 << 20
 _NO_TEXT = "passage {!r} has no text; give it as text, or title and text as contents"
 
@@ -35,12 +37,13 @@ _NO_TEXT = "passage {!r} has no text; give it as text, or title and text as cont
 def read_passages(path: str | os.PathLike[str]) -> list[Passage]:
     """Every passage of the file, in its order.
 
-    Raises UserError, with file and line, for a missing or cut file, a passage without id or text, or an id that
-    stands twice.
+    Raises UserError, with file and line (in Parquet: row), for a missing or cut file, a passage without id or text,
+    or an id that stands twice.
     """
     passages: list[Passage] = []
     line_of: dict[str, int] = {}
-    for line, record in read_objects(path):
+    records = read_rows(path, _COLUMNS) if is_parquet(path) else read_objects(path)
+    for line, record in records:
         try:
             passage = _passage(record)
         except ValueError as error:
@@ -68,7 +71,7 @@ def _passage(record: Mapping[str, Any]) -> Passage:
 def title_and_text(record: Mapping[str, Any]) -> tuple[str, str]:
     """Of a passage in either form; either may be empty. Raises ValueError where there is no text, or no title."""
     title, text, contents = (record.get(name) for name in ("title", "text", "contents"))
-    if "text" not in record and isinstance(contents, str):
+    if text is None and isinstance(contents, str):
         first, line_end, rest = contents.partition("\n")
         title, text = (_unquoted(first.strip()), rest) if line_end else ("", contents)
     if not isinstance(text, str):

@@ -77,6 +77,13 @@ def read_folder(path: str | os.PathLike[str], *, kind: str) -> dict[str, Any]:
     return manifest["facts"]
 
 
+def index_kind(path: str | os.PathLike[str]) -> str | None:
+    """The kind of the index at `path`; None: there is no index."""
+    manifest = _manifest(Path(path))
+    kind = None if manifest is None else manifest.get("kind")
+    return kind if isinstance(kind, str) else None
+
+
 def _manifest(folder: Path) -> dict[str, Any] | None:
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))

@@ -13,7 +13,7 @@ from mem1.engines.codec import Codec
 from mem1.envs.source import MultihopTasks
 from mem1.errors import UserError
 from mem1.protocol import Tags
-from mem1.retrieval.corpus import read_passages
+from mem1.retrieval.opening import open_passages
 from mem1.training.config import TrainConfig
 from mem1.training.model_config import TinyModel
 from mem1.training.models import load_model, new_model
@@ -74,5 +74,5 @@ def _new_codec(config: TrainConfig, new: TinyModel, tags: Tags) -> Codec:
 
 
 def _texts(corpus: str) -> Iterable[str]:
-    for passage in read_passages(corpus)[:_BPE_PASSAGES]:
+    for passage in open_passages(corpus)[:_BPE_PASSAGES]:
         yield f"{passage.title} {passage.text}"

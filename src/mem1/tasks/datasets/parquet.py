@@ -18,12 +18,13 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mem1.errors import UserError
+from mem1.parquet import import_pyarrow
 from mem1.protocol import RELEASED
 from mem1.records import Question, Task
 from mem1.tasks.datasets.fields import Record, Sample, Wanted, hashed, items, mapping, shown, strings, text
@@ -37,22 +38,6 @@ SCORED = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "
 """The data sources for which the published trainers have a reward; at another one they stop."""
 _MANY, _ONE = "questions: ", "Question: "
 _BETWEEN = re.compile(r"(?<=\?); ")
-_ROWS = 1000
-"""Rows read at a time."""
-
-
-def read_rows(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (where it stands, row) of a Parquet file. Raises UserError where it is damaged."""
-    pa, pq = _pyarrow()
-    number = 0
-    try:
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=_ROWS):
-                for row in batch.to_pylist():
-                    yield f"{path}[{number}]", row
-                    number += 1
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{path}: not a whole Parquet file ({error}); is it cut short?") from error
 
 
 def searchr1(record: Record, wanted: Wanted) -> Sample:
@@ -104,7 +89,7 @@ def write_parquet(path: Path, tasks: Sequence[Task], *, split: Split, source: st
 
     `source` is the data_source of all rows; None: that of a task's first question.
     """
-    pa, pq = _pyarrow()
+    pa, pq = import_pyarrow(path)
     rows = [_row(index, task, split, source) for index, task in enumerate(tasks)]
     partial = path.with_name(f".{path.name}.partial-{secrets.token_hex(4)}")
     try:
@@ -170,12 +155,3 @@ def _schema(pa: Any, objectives: int) -> Any:
             "questions": pa.list_(pa.struct(question)),
         }
     )
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise UserError("Parquet files need pyarrow: pip install 'mem1[data]'") from error
-    return pyarrow, pyarrow.parquet

@@ -20,8 +20,8 @@ from typing import Any
 
 from mem1.errors import UserError
 from mem1.jsonl import read_lines, read_objects, read_start
+from mem1.parquet import is_parquet, read_rows
 
-_PARQUET_MAGIC = b"PAR1"
 _START = 1 << 16
 """Bytes that are looked at; some files are one line of 500 MB."""
 _LONGEST_FIELD = 1 << 24
@@ -30,11 +30,9 @@ _LONGEST_FIELD = 1 << 24
 
 def read_records(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (where it stands, record), one by one. Raises UserError, with the place, for what cannot be read."""
+    if is_parquet(path):
+        return ((f"{path}[{number - 1}]", row) for number, row in read_rows(path))
     start = read_start(path, _START).lstrip()
-    if start.startswith(_PARQUET_MAGIC):
-        from mem1.tasks.datasets.parquet import read_rows
-
-        return read_rows(path)
     if start.startswith(b"[") or _is_document(start):
         return _document(path)
     first = start.partition(b"\n")[0]

@@ -1,0 +1,113 @@
+"""`mem1 index`: a file of passages, or a folder of documents, as an index that `--corpus` opens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mem1.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mem1.records import Passage
+
+_NAMED = 20
+"""Files that were passed over and are named one by one."""
+
+
+def command(
+    corpus: Annotated[
+        Path,
+        typer.Argument(
+            help="Passages in JSONL (may be gzipped) or Parquet, or a folder of text, Markdown, HTML and PDF.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the index.", show_default=False)],
+    kind: Annotated[str, typer.Option(help="bm25 (words) or dense (vectors of --encoder).")] = "bm25",
+    k1: Annotated[float, typer.Option(help="BM25: how slowly a repeated word saturates.")] = 0.9,
+    b: Annotated[float, typer.Option(help="BM25: how much long passages are discounted.")] = 0.4,
+    encoder: Annotated[str | None, typer.Option(help="Dense: folder or Hugging Face id.")] = None,
+    query_prefix: Annotated[str | None, typer.Option(help="Dense: before a query. Without: the encoder's own.")] = None,
+    passage_prefix: Annotated[str | None, typer.Option(help="Dense: likewise, before a passage.")] = None,
+    search: Annotated[str, typer.Option(help="Dense: flat (exact), or ivf or hnsw by FAISS.")] = "flat",
+    batch_size: Annotated[int, typer.Option(min=1, help="Dense: passages embedded at a time.")] = 32,
+    device: Annotated[str | None, typer.Option(help="Dense: cpu, cuda. Without: a GPU if there is one.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was indexed as one JSON object.")] = False,
+) -> None:
+    """Index passages or documents, once; `mem1 eval --corpus FOLDER` then searches them."""
+    from mem1.cli.display import stderr
+
+    if kind not in ("bm25", "dense"):
+        raise UserError(f"unknown kind {kind!r}; known: bm25, dense")
+    if (kind == "dense") != (encoder is not None):
+        raise UserError("--kind dense and --encoder FOLDER go together")
+    console = stderr()
+    passages, skipped = _read(corpus, console)
+    if encoder is None:
+        from mem1.retrieval import BM25
+
+        with console.status("Indexing"):
+            BM25.build(passages, k1=k1, b=b).save(out)
+    else:
+        _embed(passages, encoder, out, (query_prefix, passage_prefix), search, batch_size, device)
+    if as_json:
+        shown: dict[str, Any] = {"index": str(out), "kind": kind, "passages": len(passages), "skipped": skipped}
+        print(json.dumps(shown))
+    else:
+        print(f"Indexed {len(passages):,} passages in {out} ({kind}); search them with --corpus {out}")
+
+
+def _read(corpus: Path, console: Console) -> tuple[Sequence[Passage], dict[str, str]]:
+    """The passages, and file -> reason of what was passed over."""
+    from mem1.retrieval.corpus import read_passages
+    from mem1.retrieval.documents import read_documents
+
+    with console.status(f"Reading {corpus}") as status:
+        if not corpus.is_dir():
+            return read_passages(corpus), {}
+        found = read_documents(corpus, on_file=lambda seen: status.update(f"Reading {corpus}: {seen:,} files"))
+    if found.skipped:
+        console.print(f"Read {found.files:,} files, passed over {len(found.skipped):,}:")
+        for name, reason in found.skipped[:_NAMED]:
+            console.print(f"  {name}: {reason}", markup=False)
+        if len(found.skipped) > _NAMED:
+            console.print(f"  and {len(found.skipped) - _NAMED:,} more; --json names all of them")
+    return found.passages, dict(found.skipped)
+
+
+def _embed(
+    passages: Sequence[Passage],
+    encoder: str,
+    out: Path,
+    prefixes: tuple[str | None, str | None],
+    search: str,
+    batch_size: int,
+    device: str | None,
+) -> None:
+    from mem1.cli.display import bars, stderr
+    from mem1.retrieval.indexing import index_dense
+    from mem1.retrieval.nearest import check_nearest
+    from mem1.retrieval.prefixes import Prefixes, known_prefixes
+    from mem1.retrieval.sentence_encoder import load_encoder
+
+    query, passage = prefixes
+    unsaid = query is None and passage is None
+    wanted = known_prefixes(encoder) if unsaid else Prefixes(query=query or "", passage=passage or "")
+    nearest = check_nearest(search)
+    loaded = load_encoder(encoder, device=device, batch_size=batch_size)
+    with bars(stderr()) as progress:
+        bar = progress.add_task("embed", total=len(passages), note="")
+        index_dense(
+            passages,
+            loaded,
+            out,
+            prefixes=wanted,
+            kind=nearest,
+            on_progress=lambda done, of: progress.update(bar, completed=done),
+        )

@@ -1,0 +1,159 @@
+"""Dense retrieval: passages and queries as vectors of one encoder, near where they mean the same.
+
+    dense = Dense.build(passages, load_encoder("models/e5-base-v2"), prefixes=known_prefixes("e5-base-v2"))
+    dense.search(["which town governs Norway"], k=3)  ->  [[(Passage("p0", "Oslo", ...), 0.83), ...]]
+
+A score is the inner product of vectors of length 1, a cosine. Vectors are float16, memory-mapped once saved.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mem1.errors import UserError
+from mem1.records import Passage
+from mem1.retrieval.base import check_search
+from mem1.retrieval.embedding import Embedded, OnProgress, embed
+from mem1.retrieval.encoder import Encoder
+from mem1.retrieval.faiss_index import FaissIndex
+from mem1.retrieval.folder import read_folder, save_folder
+from mem1.retrieval.nearest import Flat, Nearest, NearestKind, check_nearest
+from mem1.retrieval.passages import StoredPassages, store_passages
+from mem1.retrieval.prefixes import Prefixes
+
+KIND = "dense"
+_VECTORS = "vectors.npy"
+_FAISS = "faiss.index"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Dense:
+    """A finished index: nothing in it changes, so any number of threads may search it."""
+
+    passages: Sequence[Passage]
+    vectors: np.ndarray
+    """float16 [passages, dimension], rows of length 1."""
+    embedded: Embedded
+    """What the vectors were made of."""
+    encoder: Encoder
+    prefixes: Prefixes
+    nearest: Nearest
+    kind: NearestKind
+
+    @classmethod
+    def build(
+        cls,
+        passages: Sequence[Passage],
+        encoder: Encoder,
+        *,
+        prefixes: Prefixes,
+        kind: NearestKind = "flat",
+        work: Path | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Dense:
+        """Embed title and text of every passage, and prepare the search of this kind.
+
+        With a folder `work` the embedding survives a kill: see embedding.py. Raises UserError where there is no
+        passage, or FAISS is asked for and not installed.
+        """
+        check_nearest(kind)  # before hours of embedding
+        if not passages:
+            raise UserError("there is no passage to embed; check the corpus")
+        embedded = Embedded.of(passages, encoder, prefixes.passage)
+        vectors = embed(passages, encoder, embedded, work=work, on_progress=on_progress)
+        return cls(
+            passages=tuple(passages),
+            vectors=vectors,
+            embedded=embedded,
+            encoder=encoder,
+            prefixes=prefixes,
+            kind=kind,
+            nearest=build_nearest(vectors, kind),
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the index, passages included, as a folder, whole or not at all.
+
+        An index that stood there is replaced. Raises UserError where that fails or something else stands there.
+        """
+
+        def write(folder: Path) -> None:
+            store_passages(folder, self.passages)
+            np.save(folder / _VECTORS, self.vectors)
+            if isinstance(self.nearest, FaissIndex):
+                self.nearest.save(folder / _FAISS)
+
+        facts = {
+            "encoder": self.encoder.name,
+            "search": self.kind,
+            "query_prefix": self.prefixes.query,
+            "embedded": asdict(self.embedded),
+        }
+        save_folder(path, kind=KIND, facts=facts, write=write)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], encoder: Encoder | None = None) -> Dense:
+        """Open a saved index; vectors and passages stay on disk, memory-mapped.
+
+        `encoder` None: the one it was built with, found again by its name. Raises UserError where the folder is
+        missing, damaged or foreign, or the encoder is not the one that embedded the passages.
+        """
+        facts = read_folder(path, kind=KIND)
+        folder = Path(path)
+        embedded = Embedded(**facts["embedded"])
+        if encoder is None:
+            from mem1.retrieval.sentence_encoder import load_encoder
+
+            encoder = load_encoder(facts["encoder"])
+        if encoder.fingerprint != embedded.encoder:
+            raise UserError(
+                f"{folder} was embedded by {facts['encoder']}, and {encoder.name} is another encoder or has changed "
+                "since: its vectors cannot be compared. Build the index again, or give the encoder of then"
+            )
+        vectors = saved_vectors(folder)
+        return cls(
+            passages=StoredPassages(folder),
+            vectors=vectors,
+            embedded=embedded,
+            encoder=encoder,
+            prefixes=Prefixes(query=facts["query_prefix"], passage=embedded.prefix),
+            kind=facts["search"],
+            nearest=Flat(vectors) if facts["search"] == "flat" else FaissIndex.load(folder / _FAISS, facts["search"]),
+        )
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:
+        """Per query at most `k` (passage, score), best first; equal scores in the order of the passages.
+
+        An empty query finds nothing; any other finds the nearest passages, however far they are. Raises ValueError
+        for k < 1 and TypeError for a lone string instead of a list of queries.
+        """
+        check_search(queries, k)
+        asked = [i for i, query in enumerate(queries) if query.strip()]
+        results: list[list[tuple[Passage, float]]] = [[] for _ in queries]
+        if asked:
+            vectors = self.encoder.encode([self.prefixes.query + queries[i] for i in asked])
+            for i, vector, found in zip(asked, vectors, self.nearest.search(vectors, k), strict=True):
+                results[i] = self._best(vector, found, k)
+        return results
+
+    def _best(self, vector: np.ndarray, found: np.ndarray, k: int) -> list[tuple[Passage, float]]:
+        found = np.sort(found)
+        # not a matrix product, whose rounding depends on how many rows it has
+        scores = (self.vectors[found].astype(np.float64) * vector).sum(axis=1)
+        order = np.argsort(-scores, kind="stable")[:k]
+        return [(self.passages[int(found[i])], float(scores[i])) for i in order]
+
+
+def saved_vectors(folder: Path) -> np.ndarray:
+    """The vectors of a saved index, memory-mapped."""
+    # copy-on-write: torch warns of arrays that cannot be written
+    return np.load(folder / _VECTORS, mmap_mode="c")
+
+
+def build_nearest(vectors: np.ndarray, kind: NearestKind) -> Nearest:
+    return Flat(vectors) if kind == "flat" else FaissIndex.build(vectors, kind)

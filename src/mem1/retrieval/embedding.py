@@ -1,0 +1,166 @@
+"""Embeds passages chunk by chunk, float16 on disk; a run that was killed goes on after its last finished chunk.
+
+    made_of = Embedded.of(passages, encoder, "passage: ")
+    embed(passages, encoder, made_of, work=Path("wiki.embedding"))  ->  float16 [passages, dimension]
+
+    wiki.embedding/progress.json   {"encoder": "9f1c...", "prefix": "passage: ", "corpus": "77ab...", ..., "done": 2048}
+    wiki.embedding/vectors.f16     the numbers one after the other; what comes after `done` rows is not to be trusted
+
+A chunk counts once its rows are on the disk and `done` says so, in this order. Chunks begin at fixed passages, so a
+run that was interrupted gives the same bytes as one that was not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from mem1.errors import UserError
+from mem1.jsonl import encode_object
+from mem1.records import Passage
+from mem1.retrieval.base import searched_text
+from mem1.retrieval.encoder import Encoder
+
+CHUNK = 512
+"""Passages of a chunk."""
+_VECTORS = "vectors.f16"
+_PROGRESS = "progress.json"
+OnProgress = Callable[[int, int], None]
+"""Called with the number of passages that are embedded, and of all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedded:
+    """What vectors were made of; those of anything else are not mixed with them."""
+
+    encoder: str
+    """Fingerprint."""
+    prefix: str
+    corpus: str
+    """SHA-256 of the passages."""
+    passages: int
+    dimension: int
+
+    @property
+    def row_bytes(self) -> int:
+        return self.dimension * np.dtype(np.float16).itemsize
+
+    @classmethod
+    def of(cls, passages: Sequence[Passage], encoder: Encoder, prefix: str) -> Embedded:
+        digest = hashlib.sha256()
+        for passage in passages:
+            digest.update(encode_object({"id": passage.id, "title": passage.title, "text": passage.text}))
+        return cls(
+            encoder=encoder.fingerprint,
+            prefix=prefix,
+            corpus=digest.hexdigest(),
+            passages=len(passages),
+            dimension=encoder.dimension,
+        )
+
+    def difference(self, other: Embedded) -> str | None:
+        """What is not the same, in words; None: nothing."""
+        if self.encoder != other.encoder or self.dimension != other.dimension:
+            return "another encoder"
+        if self.prefix != other.prefix:
+            return f"the passage prefix {other.prefix!r}, not {self.prefix!r}"
+        return "other passages" if self.corpus != other.corpus else None
+
+
+def embed(
+    passages: Sequence[Passage],
+    encoder: Encoder,
+    made_of: Embedded,
+    *,
+    work: Path | None = None,
+    on_progress: OnProgress | None = None,
+) -> np.ndarray:
+    """float16 [passages, dimension], rows of length 1; in memory, or memory-mapped in the folder `work`.
+
+    What an earlier run left in `work` is not embedded again. Raises UserError where it belongs to another encoder,
+    prefix or corpus, or where the disk is full.
+    """
+    if work is None:
+        chunks = [rows for _, rows in _chunks(passages, encoder, made_of.prefix, 0, on_progress)]
+        return np.concatenate([np.zeros((0, encoder.dimension), dtype=np.float16), *chunks])
+    try:
+        _embed_on_disk(passages, encoder, made_of, work, on_progress)
+        # copy-on-write: torch warns of arrays that cannot be written
+        return np.memmap(work / _VECTORS, dtype=np.float16, mode="c", shape=(len(passages), encoder.dimension))
+    except OSError as error:
+        raise UserError(f"cannot write {work}: {error.strerror or error}; free some space and run it again") from error
+
+
+def _chunks(
+    passages: Sequence[Passage], encoder: Encoder, prefix: str, done: int, on_progress: OnProgress | None
+) -> Iterator[tuple[int, np.ndarray]]:
+    """(Number of passages embedded with it, rows) of each chunk after the first `done` passages."""
+    say = on_progress or (lambda done, of: None)
+    say(done, len(passages))
+    for start in range(done, len(passages), CHUNK):
+        texts = [prefix + searched_text(passage) for passage in passages[start : start + CHUNK]]
+        rows = encoder.encode(texts).astype(np.float16)
+        if not np.isfinite(rows).all():
+            raise UserError(f"the encoder {encoder.name} gives vectors that are no numbers; are its weights whole?")
+        yield start + len(texts), rows
+        say(start + len(texts), len(passages))
+
+
+def _embed_on_disk(
+    passages: Sequence[Passage],
+    encoder: Encoder,
+    made_of: Embedded,
+    work: Path,
+    on_progress: OnProgress | None,
+) -> None:
+    work.mkdir(parents=True, exist_ok=True)
+    done = _finished(work, made_of)
+    with open(work / _VECTORS, "r+b" if done else "wb") as file:
+        file.truncate(done * made_of.row_bytes)
+        file.seek(0, os.SEEK_END)
+        for now_done, rows in _chunks(passages, encoder, made_of.prefix, done, on_progress):
+            file.write(rows.tobytes())
+            _reach_disk(file)
+            _say(work, made_of, now_done)
+
+
+def _say(work: Path, made_of: Embedded, done: int) -> None:
+    """Put a new progress.json in place of the old one, whole."""
+    partial = work / f"{_PROGRESS}.partial"
+    with open(partial, "wb") as file:
+        file.write(encode_object({**asdict(made_of), "done": done}))
+        _reach_disk(file)
+    os.replace(partial, work / _PROGRESS)
+
+
+def _reach_disk(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _finished(work: Path, made_of: Embedded) -> int:
+    """How many vectors in `work` count. Raises UserError where they are of something else, or damaged."""
+    if not (work / _PROGRESS).exists():
+        return 0
+    try:
+        said = json.loads((work / _PROGRESS).read_text(encoding="utf-8"))
+        done = int(said.pop("done"))
+        earlier = Embedded(**said)
+        whole = (work / _VECTORS).stat().st_size >= done * earlier.row_bytes
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise UserError(f"{work}, a half-finished embedding, is damaged ({error}); delete it to start anew") from error
+    if different := made_of.difference(earlier):
+        raise UserError(
+            f"{work} holds a half-finished embedding with {different}; delete it to start anew, or choose another "
+            "folder for the index"
+        )
+    if not whole:
+        raise UserError(f"{work}, a half-finished embedding, is damaged; delete it to start anew")
+    return done

@@ -1,0 +1,71 @@
+"""An encoder or cross-encoder on disk: found by folder or Hugging Face id, without pickled weights, known by content.
+
+model_folder("models/e5-base-v2")       Path("models/e5-base-v2")
+model_folder("intfloat/e5-base-v2")     Path("~/.cache/huggingface/hub/models--intfloat--e5-base-v2/snapshots/...")
+fingerprint(folder)                     "9f1c..."     SHA-256 of what decides the vectors
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+from pathlib import Path
+
+from mem1.errors import UserError
+
+_WEIGHTS = "*.safetensors"
+_SETTINGS = ("*.json", "*.txt", "*.model")
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt")
+
+
+def need_sentence_transformers() -> None:
+    """Raises UserError naming the command that installs it."""
+    if importlib.util.find_spec("sentence_transformers") is None:  # importing it takes seconds
+        raise UserError("encoders need sentence-transformers: pip install 'mem1[dense]'")
+
+
+def model_folder(name: str) -> Path:
+    """The folder called `name`, else the snapshot of the Hugging Face id.
+
+    Raises UserError where there is neither, and where weights are pickled, since a pickle may run code.
+    """
+    folder = Path(name) if os.path.isdir(name) else _snapshot(name)
+    if not any(folder.rglob(_WEIGHTS)):
+        raise UserError(f"{folder} has no weights in {_WEIGHTS}; mem1 reads weights from safetensors alone")
+    for pattern in _PICKLES:
+        for pickle in folder.rglob(pattern):
+            if not any(pickle.parent.glob(_WEIGHTS)):
+                raise UserError(
+                    f"{pickle} may hold pickled weights, which can run code; save the model with safetensors and "
+                    "delete that file"
+                )
+    return folder
+
+
+def _snapshot(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=[_WEIGHTS, *_SETTINGS]))
+    except HFValidationError as error:
+        raise UserError(f"no folder {name}, and it is no id on Hugging Face either; check the path") from error
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        raise UserError(
+            f"no folder {name}, and no model of that id in the cache; mem1 fetches nothing by itself: set "
+            "HF_HUB_OFFLINE=0 to let this run fetch it from Hugging Face"
+        ) from error
+
+
+def fingerprint(folder: Path) -> str:
+    """SHA-256 over weights, tokenizer and settings, by relative path."""
+    digest = hashlib.sha256()
+    files = {file for pattern in (_WEIGHTS, *_SETTINGS) for file in folder.rglob(pattern)}
+    for file in sorted(files):
+        content = hashlib.sha256()
+        with open(file, "rb") as opened:
+            while chunk := opened.read(1 << 20):
+                content.update(chunk)
+        digest.update(f"{file.relative_to(folder).as_posix()}\0{content.hexdigest()}\n".encode("utf-8", "replace"))
+    return digest.hexdigest()

