@@ -17,6 +17,7 @@ ROOMS = (
     "jsonl",
     "configuration",
     "records",
+    "hostile",
     "protocol",
     "scoring",
     "contexts",

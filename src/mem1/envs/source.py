@@ -6,10 +6,11 @@ Both halves are named here, so that training and evaluation can never draw from 
 from __future__ import annotations
 
 import itertools
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from pydantic import Field
 
@@ -24,6 +25,9 @@ from mem1.tasks.atlas import World, make_world
 from mem1.tasks.atlas.names import Split
 from mem1.tasks.compose import TurnLimit, check_disjoint, compose
 from mem1.tasks.datasets import read_questions
+
+if TYPE_CHECKING:
+    from mem1.envs.web_source import WebTasks
 
 
 class TaskSource(Protocol):
@@ -126,8 +130,10 @@ class _Atlas(TaskSource):
 
 
 @dataclass(frozen=True)
-class _Multihop(TaskSource):
-    config: MultihopTasks
+class FileQuestions(TaskSource):
+    """Questions in files, joined into tasks; a subclass says what is searched for their answers."""
+
+    config: MultihopTasks | WebTasks
     split: Split
     tags: Tags
 
@@ -142,14 +148,17 @@ class _Multihop(TaskSource):
         check_disjoint(train, evaluation)
         return train
 
-    @cached_property
-    def environment(self) -> QAEnvironment:
-        index = open_bm25(self.config.corpus)
-        return QAEnvironment({self._corpus: index}, top_k=self.config.top_k, passage_words=self.config.passage_words)
+    @property
+    @abstractmethod
+    def corpus(self) -> str:
+        """Name of the collection that the tasks search."""
+        ...
 
     @property
-    def _corpus(self) -> str:
-        return Path(self.config.corpus).name
+    @abstractmethod
+    def prompt(self) -> str:
+        """Name of the prompt at the head of every context."""
+        ...
 
     def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
         return compose(
@@ -157,8 +166,26 @@ class _Multihop(TaskSource):
             objectives=objectives,
             count=count,
             seed=seed,
-            prompt=self.config.prompt,
+            prompt=self.prompt,
             tags=self.tags,
             turn_limit=self.config.turn_limit,
-            corpus=self._corpus,
+            corpus=self.corpus,
         )
+
+
+@dataclass(frozen=True)
+class _Multihop(FileQuestions):
+    config: MultihopTasks
+
+    @cached_property
+    def environment(self) -> QAEnvironment:
+        index = open_bm25(self.config.corpus)
+        return QAEnvironment({self.corpus: index}, top_k=self.config.top_k, passage_words=self.config.passage_words)
+
+    @property
+    def corpus(self) -> str:
+        return Path(self.config.corpus).name
+
+    @property
+    def prompt(self) -> str:
+        return self.config.prompt

@@ -82,7 +82,7 @@ def open_bm25(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[
     from mem1.retrieval.bm25 import BM25
 
     console = Console(stderr=True, highlight=False, markup=False)
-    folder = _cache_folder(cache_dir) / f"bm25-{_sha256(corpus_path)[:32]}"
+    folder = cache_folder(cache_dir) / f"bm25-{_sha256(corpus_path)[:32]}"
     if folder.exists():
         try:
             return BM25.load(folder)
@@ -104,7 +104,8 @@ def _build(corpus_path: str | os.PathLike[str], folder: Path, console: Console) 
     console.print(f"Indexed {len(passages):,} passages of {corpus_path} in {seconds:.1f} s; kept in {folder}")
 
 
-def _cache_folder(cache_dir: str | os.PathLike[str] | None) -> Path:
+def cache_folder(cache_dir: str | os.PathLike[str] | None = None) -> Path:
+    """`cache_dir`, else $MEM1_CACHE, else ~/.cache/mem1."""
     if cache_dir is not None:
         return Path(cache_dir)
     from_environment = os.environ.get(CACHE_VARIABLE)
