@@ -39,7 +39,7 @@ class WebPages(Config):
     """Keep away from what robots.txt forbids to programs."""
     seconds_between: float = Field(default=1.0, ge=0)
     """Between two requests to the same host."""
-    megabytes: float = Field(default=5.0, gt=0)
+    megabytes: float = Field(default=3.0, gt=0)
     """Largest page, as sent and once decompressed."""
     seconds: float = Field(default=20.0, gt=0)
     """Longest time for one page, its redirects included."""

@@ -34,7 +34,7 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 class FetchLimits(Config):
     """What a page may cost at most."""
 
-    megabytes: float = Field(default=5.0, gt=0)
+    megabytes: float = Field(default=3.0, gt=0)
     """As sent, and once decompressed."""
     seconds: float = Field(default=20.0, gt=0)
     """For the whole page, its redirects included."""
