@@ -62,10 +62,11 @@ def pieces(text: str, characters: int) -> list[str]:
     found = []
     start = 0
     while len(text) - start > characters:
-        window = text[start : start + characters + 1]
+        # a blank right behind the longest piece is seen, as a cut there is the best one
+        room = characters + (text[start + characters] == " ")
+        window = text[start : start + room]
         ends = [match.end() for match in _SENTENCE_END.finditer(window, characters // 2)]
-        cut = ends[-1] if ends else window.rfind(" ", characters // 2) + 1 or characters
-        cut = min(cut, characters + 1)
-        found.append(text[start : start + cut].strip())
+        cut = ends[-1] if ends else window.rfind(" ", characters // 2) + 1 or room
+        found.append(window[:cut].strip())
         start += cut
     return [piece for piece in (*found, text[start:].strip()) if piece]
