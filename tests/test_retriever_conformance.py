@@ -2,35 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from corpora import TOWNS
+from sites import as_json, site
 
 from mem1.records import Passage
 from mem1.retrieval import BM25, Retriever
+from mem1.retrieval.web.cache import WebCache
+from mem1.retrieval.web.search import WebSearch, search_api
 
 
-def built(passages: Sequence[Passage], folder: Path) -> Retriever:
-    return BM25.build(passages)
+def built(passages: Sequence[Passage], folder: Path) -> AbstractContextManager[Retriever]:
+    return nullcontext(BM25.build(passages))
 
 
-def saved_and_loaded(passages: Sequence[Passage], folder: Path) -> Retriever:
+def saved_and_loaded(passages: Sequence[Passage], folder: Path) -> AbstractContextManager[Retriever]:
     BM25.build(passages).save(folder / "index")
-    return BM25.load(folder / "index")
+    return nullcontext(BM25.load(folder / "index"))
 
 
-RETRIEVERS: dict[str, Callable[[Sequence[Passage], Path], Retriever]] = {
+class WithShortIds:
+    """A web search knows passages by their addresses; here the last part of an address stands for it."""
+
+    def __init__(self, web: WebSearch) -> None:
+        self.web = web
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:
+        found = self.web.search(queries, k)
+        return [[(replace(p, id=p.id.rpartition("/")[2]), score) for p, score in result] for result in found]
+
+
+@contextmanager
+def asked_of_searxng(passages: Sequence[Passage], folder: Path) -> Iterator[Retriever]:
+    """A server that speaks SearXNG's interface and finds what BM25 finds."""
+    index = BM25.build(passages)
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        (found,) = index.search([parse_qs(urlsplit(handler.path).query)["q"][0]], 10)
+        shown = [{"url": f"https://towns.example/{p.id}", "title": p.title, "content": p.text} for p, _ in found]
+        as_json({"results": shown})(handler)
+
+    with site({"/search": answer}) as server:
+        yield WithShortIds(WebSearch(search_api("searxng", server.url), WebCache(folder / "web.sqlite")))
+
+
+RETRIEVERS: dict[str, Callable[[Sequence[Passage], Path], AbstractContextManager[Retriever]]] = {
     "bm25-built": built,
     "bm25-loaded": saved_and_loaded,
+    "web-searxng": asked_of_searxng,
 }
 
 
 @pytest.fixture(params=list(RETRIEVERS))
-def retriever(request: pytest.FixtureRequest, tmp_path: Path) -> Retriever:
-    return RETRIEVERS[request.param](TOWNS, tmp_path)
+def retriever(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Retriever]:
+    with RETRIEVERS[request.param](TOWNS, tmp_path) as made:
+        yield made
 
 
 def test_one_list_of_results_a_query_in_the_order_of_the_queries(retriever: Retriever):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import socket
 import threading
 import time
 import zlib
@@ -160,6 +161,26 @@ def test_the_connection_goes_to_what_was_resolved_and_the_header_names_the_host(
     fetcher = Fetcher(resolve=lambda host: ["::1", "127.0.0.1"], allow_loopback=True)  # nothing listens on ::1
     assert fetcher.fetch(f"http://shop.example:{local.port}/").text == "here"
     assert local.asked[0][2]["Host"] == f"shop.example:{local.port}"
+
+
+def test_over_tls_the_server_is_asked_for_the_host_by_name_and_must_prove_it():
+    heard: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def listen() -> None:
+            connection, _ = server.accept()
+            with connection:
+                heard.append(connection.recv(4096))
+                connection.sendall(b"HTTP/1.1 200 OK\r\n\r\nnot TLS")
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        fetcher = Fetcher(limits=LIMITS, resolve=lambda host: ["127.0.0.1"], allow_loopback=True)
+        with pytest.raises(FetchFailed) as caught:
+            fetcher.fetch(f"https://shop.example:{server.getsockname()[1]}/")
+        thread.join(10)
+    assert caught.value.why is Why.NETWORK
+    assert b"shop.example" in heard[0] and heard[0][0] == 22  # a ClientHello, with the name that it asks for
 
 
 def test_a_name_without_an_address_is_a_failure_of_the_network():

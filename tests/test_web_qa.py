@@ -24,7 +24,7 @@ from mem1.errors import UserError
 from mem1.jsonl import write_objects
 from mem1.protocol import OPEN, PAPER, PAPER_WEB, RELEASED_WEB, SEARCH, parse
 from mem1.records import Ended, Task
-from mem1.retrieval.web.cache import WebCache
+from mem1.retrieval.web.cache import Mode, WebCache
 from mem1.retrieval.web.fetch import Fetcher
 from mem1.retrieval.web.limits import HostLimit, Spending, WebBudget
 from mem1.retrieval.web.reader import PageReader
@@ -57,7 +57,7 @@ def web() -> Iterator[Site]:
         yield running
 
 
-def environment(web: Site, folder: Path, mode="live", spending: Spending | None = None) -> WebQAEnvironment:
+def environment(web: Site, folder: Path, mode: Mode = "live", spending: Spending | None = None) -> WebQAEnvironment:
     cache = WebCache(folder / "web.sqlite", mode=mode)
     spending = spending or Spending()
     return WebQAEnvironment(
