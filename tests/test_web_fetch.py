@@ -88,6 +88,7 @@ def test_too_many_redirects_and_circles_are_refused(local: Site):
     [
         ("http://169.254.169.254/latest/meta-data/", Why.PRIVATE),
         ("http://10.0.0.1/", Why.PRIVATE),
+        ("http://printer.local/", Why.PRIVATE),
         ("//192.168.0.1/x", Why.PRIVATE),
         ("http://[::ffff:127.0.0.1]/", Why.PRIVATE),
         ("http://2130706433/", Why.ADDRESS),
@@ -193,13 +194,13 @@ def test_a_name_without_an_address_is_a_failure_of_the_network():
 
 
 def test_a_server_that_falls_silent_or_drips_is_left_after_the_time(local: Site, over: threading.Event):
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 100000\r\n\r\n"
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 400\r\n\r\n"
     local.pages |= {
         "/nothing": silent_after(b"", over),
         "/head": silent_after(head + b"x", over),
-        "/drip": dripping(head + b"x" * 100_000, over),
-        "/headers": dripping(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 10_000, over),
-        "/early": dripping(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 10_000, over, pause_s=0.001),
+        "/drip": dripping(head + b"x" * 400, over),
+        "/headers": dripping(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 60, over),
+        "/early": dripping(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 200, over, pause_s=0.001),
     }
     limits = FetchLimits(seconds=0.15)
     start = time.monotonic()
