@@ -18,6 +18,7 @@ ROOMS = (
     "parquet",
     "configuration",
     "records",
+    "hostile",
     "protocol",
     "scoring",
     "contexts",

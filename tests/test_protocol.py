@@ -7,7 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mem1.errors import UserError
-from mem1.protocol import PAPER, RELEASED, VOCABULARIES, Tags, hint, neutralize, observation, parse, vocabulary
+from mem1.protocol import (
+    PAPER,
+    PAPER_WEB,
+    RELEASED,
+    RELEASED_WEB,
+    VOCABULARIES,
+    Tags,
+    hint,
+    neutralize,
+    observation,
+    parse,
+    vocabulary,
+)
 
 MEMORY = Tags(
     name="memory",
@@ -98,8 +110,8 @@ def test_what_is_written_in_tags_is_read_back(state: str, query: str):
 
 
 def test_unknown_vocabulary_names_the_known_ones():
-    assert [vocabulary(name) for name in VOCABULARIES] == [PAPER, RELEASED]
-    with pytest.raises(UserError, match=r"'papre'; known: paper, released"):
+    assert [vocabulary(name) for name in VOCABULARIES] == [PAPER, RELEASED, PAPER_WEB, RELEASED_WEB]
+    with pytest.raises(UserError, match=r"'papre'; known: paper, released, paper-web, released-web"):
         vocabulary("papre")
 
 

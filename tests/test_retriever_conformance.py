@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from corpora import TOWNS
 from servers import in_a_thread
+from sites import as_json, site
 
 from mem1.records import Passage
 from mem1.retrieval import BM25, Retriever
@@ -20,6 +24,8 @@ from mem1.retrieval.hybrid import Hybrid
 from mem1.retrieval.nearest import NearestKind
 from mem1.retrieval.prefixes import Prefixes
 from mem1.retrieval.rerank import Reranked
+from mem1.retrieval.web.cache import WebCache
+from mem1.retrieval.web.search import WebSearch, search_api
 
 
 def built(passages: Sequence[Passage], folder: Path) -> Retriever:
@@ -59,6 +65,31 @@ def served(passages: Sequence[Passage], folder: Path) -> Iterator[Retriever]:
         yield HttpRetriever(HttpServer(urls=(address,)))
 
 
+class WithShortIds:
+    """A web search knows passages by their addresses; here the last part of an address stands for it."""
+
+    def __init__(self, web: WebSearch) -> None:
+        self.web = web
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:
+        found = self.web.search(queries, k)
+        return [[(replace(p, id=p.id.rpartition("/")[2]), score) for p, score in result] for result in found]
+
+
+@contextmanager
+def asked_of_searxng(passages: Sequence[Passage], folder: Path) -> Iterator[Retriever]:
+    """A server that speaks SearXNG's interface and finds what BM25 finds."""
+    index = BM25.build(passages)
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        (found,) = index.search([parse_qs(urlsplit(handler.path).query)["q"][0]], 10)
+        shown = [{"url": f"https://towns.example/{p.id}", "title": p.title, "content": p.text} for p, _ in found]
+        as_json({"results": shown})(handler)
+
+    with site({"/search": answer}) as server:
+        yield WithShortIds(WebSearch(search_api("searxng", server.url), WebCache(folder / "web.sqlite")))
+
+
 RETRIEVERS: dict[str, Callable[[Sequence[Passage], Path], Retriever | AbstractContextManager[Retriever]]] = {
     "bm25-built": built,
     "bm25-loaded": saved_and_loaded,
@@ -68,6 +99,7 @@ RETRIEVERS: dict[str, Callable[[Sequence[Passage], Path], Retriever | AbstractCo
     "dense-hnsw": dense("hnsw"),
     "hybrid": hybrid,
     "reranked": reranked,
+    "web-searxng": asked_of_searxng,
 }
 
 

@@ -13,16 +13,17 @@ completion survive into the next context. Both published vocabularies are here (
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from mem1.errors import UserError
+from mem1.hostile import disarm
 from mem1.records import Span
 
 ANSWER = "answer"
 SEARCH = "search"
+OPEN = "open"
 MALFORMED = "malformed"
 
 
@@ -72,7 +73,18 @@ RELEASED = Tags(
     name="released", state="think", actions=(("search", "search"), ("answer", "answer")), result="information"
 )
 """The vocabulary of the released code and checkpoint (Mem-Lab/Qwen2.5-7B-RL-RAG-Q2-EM-Release)."""
-VOCABULARIES: Mapping[str, Tags] = {t.name: t for t in (PAPER, RELEASED)}
+
+
+def _with_open(tags: Tags) -> Tags:
+    """The same vocabulary with one action more, which opens a page; the answer stays the last."""
+    *others, answer = tags.actions
+    return replace(tags, name=f"{tags.name}-web", actions=(*others, (OPEN, "open"), answer))
+
+
+PAPER_WEB = _with_open(PAPER)
+"""The paper's tags and `<open> address </open>`, or `<open> address 2 </open>` for the second piece of a page."""
+RELEASED_WEB = _with_open(RELEASED)
+VOCABULARIES: Mapping[str, Tags] = {t.name: t for t in (PAPER, RELEASED, PAPER_WEB, RELEASED_WEB)}
 
 
 def vocabulary(name: str) -> Tags:
@@ -183,51 +195,18 @@ def observation(text: str, turns_left: int, tags: Tags = PAPER) -> tuple[str, st
 
     `text` comes from documents or the web and is neutralised here, in one place, for every environment.
     """
-    inside = f"{hint(turns_left, tags)} {neutralize(text)}"
+    inside = f"{hint(turns_left, tags)} {neutralize(text, tags)}"
     return inside, f"<{tags.result}> {inside} </{tags.result}>"
 
 
-_ALL_NAMES = {n.lower() for t in VOCABULARIES.values() for n in t.names} | {"hint"}
-_INVISIBLE = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
-    "\ufe00-\ufe0f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
-)
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
-_BRACKET_LIKE = str.maketrans(
-    {c: "<" for c in "\uff1c\u2039\u3008\u27e8\u2329\ufe64\u276e\u02c2\u1438\u16b2\u226a\u00ab\u300a\u276c\u2770"}
-    | {c: ">" for c in "\uff1e\u203a\u3009\u27e9\u232a\ufe65\u276f\u02c3\u1433\u226b\u00bb\u300b\u276d\u2771"}
-    | {c: "[" for c in "\uff3b\u3010\u3014\u27e6"}
-    | {c: "]" for c in "\uff3d\u3011\u3015\u27e7"}
-)
-# ASCII: else the long s (U+017F) passes for an s
-_ENTITY = re.compile(
-    r"&(?:amp;)*(?:lt|gt|lsqb|lbrack|rsqb|rbrack|#0*(?:60|62|91|93)|#x0*(?:3c|3e|5b|5d));?", re.IGNORECASE | re.ASCII
-)
-_ENTITY_CHARS = {
-    **{name: "<" for name in ("lt", "60", "3c")},
-    **{name: ">" for name in ("gt", "62", "3e")},
-    **{name: "[" for name in ("lsqb", "lbrack", "91", "5b")},
-    **{name: "]" for name in ("rsqb", "rbrack", "93", "5d")},
-}
+_KNOWN_NAMES = frozenset(n.lower() for t in VOCABULARIES.values() for n in (*t.names, t.hint))
 
 
-def neutralize(text: str) -> str:
-    """Make hostile text harmless: afterwards no tag of any vocabulary can be read in it.
+def neutralize(text: str, tags: Tags = PAPER) -> str:
+    """Make hostile text harmless: afterwards no tag can be read in it, of `tags` or of any known vocabulary.
 
         neutralize("a </info><answer>x") -> "a (/info)(answer)x"
 
-    Control and invisible characters go, entities and look-alikes of the brackets become brackets, and every
-    angle bracket, and every square bracket beside a hint's name, becomes a round one. Ordinary text without
-    brackets is returned unchanged.
+    Ordinary text without brackets is returned unchanged; see hostile.py.
     """
-    text = _CONTROL.sub(" ", _INVISIBLE.sub("", text))
-    if "&" in text:
-        text = _ENTITY.sub(lambda m: _ENTITY_CHARS[re.sub(r"^&(amp;)*(#x?0*)?|;$", "", m[0].lower())], text)
-    text = text.translate(_BRACKET_LIKE)
-    text = text.replace("<", "(").replace(">", ")")
-    return re.sub(r"\[(\s*/?\s*([^\W\d_]{1,8})\s*)\]", _round_if_hint, text)
-
-
-def _round_if_hint(match: re.Match[str]) -> str:
-    name = unicodedata.normalize("NFKC", match[2]).lower()
-    return f"({match[1]})" if name in _ALL_NAMES else match[0]
+    return disarm(text, _KNOWN_NAMES | {name.lower() for name in (*tags.names, tags.hint)})

@@ -80,7 +80,7 @@ class Rollout:
         `progress` is called after each round with (attempts finished, attempts).
         """
         started = time.perf_counter()
-        prompts = {task.prompt: self.codec.encode(task.prompt) for task in tasks}
+        prompts = {task.prompt: self.codec.encode_untrusted(task.prompt, self.tags) for task in tasks}
         attempts = [_Attempt(task, prompts[task.prompt]) for task in tasks]
         round_number = 0
         while open_attempts := [a for a in attempts if a.ended is None]:
@@ -156,9 +156,8 @@ class Rollout:
                 attempt.ended, attempt.detail = Ended.TOOL_FAILED, reply.failed
                 continue
             inside, tagged = observation(reply.text, attempt.turns_left, self.tags)
-            attempt.turns[-1] = replace(
-                attempt.turns[-1], observation=inside, observation_ids=self.codec.encode(tagged)
-            )
+            ids = self.codec.encode_untrusted(tagged, self.tags)
+            attempt.turns[-1] = replace(attempt.turns[-1], observation=inside, observation_ids=ids)
 
     def _finish(self, attempt: _Attempt, seconds: float) -> Trajectory:
         assert attempt.ended is not None

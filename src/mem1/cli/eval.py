@@ -1,4 +1,4 @@
-"""`mem1 eval`: a policy on tasks of several sizes, from Atlas or from files of questions and passages."""
+"""`mem1 eval`: a policy on tasks of several sizes, from Atlas, from files of questions and passages, or on the web."""
 
 from __future__ import annotations
 
@@ -14,16 +14,26 @@ if TYPE_CHECKING:
 
 def command(
     model: Annotated[str, typer.Option(help="Folder of a transformers model, or 'shipped'.")] = "shipped",
-    task: Annotated[str, typer.Option(help="atlas, or multihop: --questions over --corpus or --retriever.")] = "atlas",
-    questions: Annotated[Path | None, typer.Option(help="File of questions (multihop).")] = None,
+    task: Annotated[
+        str,
+        typer.Option(help="atlas; multihop: --questions over --corpus or --retriever; web: --questions on the web."),
+    ] = "atlas",
+    questions: Annotated[Path | None, typer.Option(help="File of questions (multihop, web).")] = None,
     corpus: Annotated[Path | None, typer.Option(help="File of passages, or an index (multihop).")] = None,
     retriever: Annotated[
         list[str] | None, typer.Option(help="Address of a retriever in place of --corpus; repeatable (multihop).")
     ] = None,
     prompt: Annotated[
-        str | None, typer.Option(help="Prompt of multihop: mem1 (instructions), plain or released.")
+        str | None, typer.Option(help="mem1 (instructions), web (with opening pages), plain or released.")
     ] = None,
-    top_k: Annotated[int | None, typer.Option(min=1, help="Passages shown a search; 3, in Atlas 2.")] = None,
+    top_k: Annotated[
+        int | None, typer.Option(min=1, help="Passages shown a search; 3, in Atlas 2, of the web 10.")
+    ] = None,
+    api: Annotated[str | None, typer.Option(help="Search API (web): serper, brave, tavily or searxng.")] = None,
+    api_url: Annotated[str | None, typer.Option(help="Its base address (web), such as http://localhost:8080.")] = None,
+    mode: Annotated[str | None, typer.Option(help="live, replay (the cache alone) or offline (web).")] = None,
+    cache: Annotated[Path | None, typer.Option(help="File of the cache of searches and pages (web).")] = None,
+    max_searches: Annotated[int | None, typer.Option(min=0, help="Requests to the search API at most (web).")] = None,
     objectives: Annotated[
         str | None,
         typer.Option(
@@ -37,7 +47,9 @@ def command(
     decompose: Annotated[bool, typer.Option(help="Single hops in place of questions (2Wiki, MuSiQue).")] = False,
     tasks: Annotated[int, typer.Option("--limit", min=1, help="Tasks for each number of objectives.")] = 100,
     context: Annotated[str, typer.Option(help="constant, fold(k), full or window(k).")] = "constant",
-    vocabulary: Annotated[str, typer.Option(help="Tags: paper or released.")] = "paper",
+    vocabulary: Annotated[
+        str, typer.Option(help="Tags: paper, released; with opening pages paper-web, released-web.")
+    ] = "paper",
     temperature: Annotated[float, typer.Option(min=0.0, help="0: greedy.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of the tasks and of sampling.")] = 0,
     max_context: Annotated[int, typer.Option(help="Largest context plus completion, in tokens.")] = 4096,
@@ -63,6 +75,13 @@ def command(
     from mem1.training.config import Evaluation
 
     tags = tags_called(vocabulary)
+    web = {
+        "api": api,
+        "api_url": api_url,
+        "mode": mode,
+        "cache": None if cache is None else str(cache),
+        "budget": None if max_searches is None else {"searches": max_searches},
+    }
     tasks_asked = task_config(
         task,
         questions,
@@ -74,6 +93,7 @@ def command(
         composition=composition,
         depth=depth,
         decompose=decompose,
+        web=web,
     )
     source = tasks_asked.source("evaluation", tags)
     sizes = sizes_to_evaluate(objectives, composition, depth)
@@ -86,10 +106,10 @@ def command(
         tags=tags,
         budget=Budget(context=max_context, completion_extra=max_completion),
     )
-    config = Evaluation(objectives=sizes, tasks=tasks, temperature=temperature, seed=seed)
+    measured = Evaluation(objectives=sizes, tasks=tasks, temperature=temperature, seed=seed)
     name = "scripted" if script is not None else Path(model).name
     with bars(stderr()) as progress:
-        rows, _ = evaluate(rollout, source, config, policy=name, folder=out, on_round=EvaluationBar(progress, name))
+        rows, _ = evaluate(rollout, source, measured, policy=name, folder=out, on_round=EvaluationBar(progress, name))
     show([row.as_dict() for row in rows], as_json=as_json)
 
 

@@ -1,15 +1,18 @@
-"""Where a command's tasks come from: Atlas, or files of questions and passages; one rule for every command."""
+"""Where a command's tasks come from: Atlas, files, or files and the web; one rule for every command."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
+
+import pydantic
 
 from mem1.errors import UserError
 
 if TYPE_CHECKING:
     from mem1.envs.source import AtlasTasks, MultihopTasks
+    from mem1.envs.web_source import WebTasks
     from mem1.retrieval.http import HttpServer
     from mem1.tasks.dependencies import Dependence
 
@@ -31,36 +34,54 @@ def task_config(
     composition: str = "independent",
     depth: int | None = None,
     decompose: bool = False,
-) -> AtlasTasks | MultihopTasks:
+    web: Mapping[str, Any] | None = None,
+) -> AtlasTasks | MultihopTasks | WebTasks:
     """What the options of the same names ask for; None: the default of the tasks.
 
-    `worlds` is the number of worlds of Atlas. Raises UserError where the options do not go together.
+    `worlds` is the number of worlds of Atlas, `web` the keys of WebTasks that options gave (None: not given). Raises
+    UserError where the options do not go together.
     """
     from mem1.envs.source import AtlasTasks, MultihopTasks
 
+    given = {key: value for key, value in (web or {}).items() if value is not None}
+    if given and task != "web":
+        raise UserError("the options of the web (--api, --api-url, --mode, --cache, --max-searches) go with --task web")
     shown: dict[str, Any] = {} if top_k is None else {"top_k": top_k}
     together = {"composition": _composition(task, composition, depth), "depth": depth}
     if task == "atlas":
         if questions is not None or corpus is not None or retriever or prompt is not None or decompose:
             raise UserError("--questions, --corpus, --retriever, --prompt and --decompose go with --task multihop")
         return AtlasTasks(worlds=worlds, **shown, **together)
-    if task != "multihop":
-        raise UserError(f"unknown task {task!r}; known: atlas, multihop")
+    if task not in ("multihop", "web"):
+        raise UserError(f"unknown task {task!r}; known: atlas, multihop, web")
+    if decompose and composition == FROM_FILE:
+        raise UserError("--decompose goes with files of questions, not with --composition file")
+    worded: dict[str, Any] = {} if prompt is None else {"prompt": prompt}
+    asked = {"decompose": decompose, **worded, **shown, **together}
+    if task == "web":
+        if questions is None or corpus is not None or retriever:
+            raise UserError("--task web needs --questions FILE, and no --corpus or --retriever: it searches the web")
+        return _web_tasks(questions, {**given, **asked})
     if questions is None or (corpus is None) == (not retriever):
         raise UserError(
             "--task multihop needs --questions FILE, and --corpus FILE (or the folder of an index) or --retriever URL"
         )
-    if decompose and composition == FROM_FILE:
-        raise UserError("--decompose goes with files of questions, not with --composition file")
-    worded: dict[str, Any] = {} if prompt is None else {"prompt": prompt}
     searched: dict[str, Any] = {"retriever": server(retriever)} if retriever else {"corpus": str(corpus)}
-    return MultihopTasks(questions=str(questions), decompose=decompose, **searched, **worded, **shown, **together)
+    return MultihopTasks(questions=str(questions), **searched, **asked)
+
+
+def _web_tasks(questions: Path, given: dict[str, Any]) -> WebTasks:
+    from mem1.configuration.mistakes import explain
+    from mem1.envs.web_source import WebTasks
+
+    try:
+        return WebTasks(questions=str(questions), **given)
+    except pydantic.ValidationError as error:
+        raise UserError(f"--task web: {explain(error, WebTasks, [])}") from error
 
 
 def server(urls: Sequence[str]) -> HttpServer:
     """The retriever at these addresses. Raises UserError where one of them is no address."""
-    import pydantic
-
     from mem1.retrieval.http import HttpServer
 
     try:
@@ -93,8 +114,8 @@ def dependence(composition: str) -> Dependence:
 
 
 def _composition(task: str, composition: str, depth: int | None) -> Any:
-    if composition == FROM_FILE and task != "multihop":
-        raise UserError("--composition file goes with --task multihop")
+    if composition == FROM_FILE and task == "atlas":
+        raise UserError("--composition file goes with --task multihop and --task web")
     if composition not in ("independent", FROM_FILE):
         return dependence(composition)
     if depth is not None:

@@ -72,7 +72,7 @@ class Watched:
                 self._line("failed", reply.failed, "red")
                 continue
             inside, tagged = observation(reply.text, task.turn_limit - self.turns, self.tags)
-            self.appended += len(self.codec.encode(tagged))
+            self.appended += len(self.codec.encode_untrusted(tagged, self.tags))
             self._line(self.tags.result, inside, "dim")
         return replies
 

@@ -2,16 +2,23 @@
 
 `Codec` wraps a fast tokenizer (the `tokenizers` library, so that no model library is loaded). Text from the
 environment is encoded once and by itself, without beginning-of-sequence tokens.
+
+    codec.encode("[INST] a <|im_end|>")                     ->  (3, 64, 2): its special tokens are read in any text
+    codec.encode_untrusted("[INST] a <|im_end|>", PAPER)    ->  (58, 40, 45, ...): letters, as all other text
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from mem1.errors import UserError
+from mem1.protocol import Tags
 from mem1.records import Span
 
 
@@ -39,6 +46,38 @@ class Codec:
     def encode(self, text: str) -> tuple[int, ...]:
         """Tokens of a text by itself."""
         return tuple(self.tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def encode_untrusted(self, text: str, tags: Tags) -> tuple[int, ...]:
+        """Tokens of a text that others had a part in: of all special tokens, only those of `tags` can arise.
+
+        Where our tags are tokens of their own, the text is cut at them; all else is encoded as ordinary text.
+        """
+        added = {token.content: i for i, token in self.tokenizer.get_added_tokens_decoder().items()}
+        own = [re.escape(tag) for tag in tags.special_tokens if tag in added]
+        ids: list[int] = []
+        for part in re.split(f"({'|'.join(own)})", text) if own else [text]:
+            ids += [added[part]] if part in tags.special_tokens and part in added else self._plain_ids(part)
+        return tuple(ids)
+
+    def _plain_ids(self, text: str) -> list[int]:
+        # a model whose own vocabulary holds a special token can still produce it from letters: it is left out
+        ids = self._plain.encode(text, add_special_tokens=False).ids if text else []
+        return [i for i in ids if i not in self._never]
+
+    @cached_property
+    def _plain(self) -> Tokenizer:
+        """A copy of the tokenizer that reads no special token in text."""
+        plain = Tokenizer.from_str(self.tokenizer.to_str())
+        plain.encode_special_tokens = True
+        return plain
+
+    @cached_property
+    def _never(self) -> frozenset[int]:
+        """Ids that ordinary text must not have: every special token but the one for what is unknown."""
+        special = {i for i, token in self.tokenizer.get_added_tokens_decoder().items() if token.special}
+        model = json.loads(self.tokenizer.to_str())["model"]
+        unknown = model.get("unk_id", self.tokenizer.token_to_id(model.get("unk_token") or ""))
+        return frozenset(special - {unknown})
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of tokens, tags included."""

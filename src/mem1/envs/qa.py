@@ -11,7 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from mem1.envs.base import Observation, Outcome
 from mem1.errors import UserError
@@ -20,8 +20,8 @@ from mem1.records import Passage, Task
 from mem1.retrieval.base import RetrievalFailed, Retriever
 from mem1.scoring import score_answers
 
-Style = Literal["titled", "bare"]
-"""How a passage is shown: "Doc 1 (Title: Oslo) text", or the text alone."""
+Style = Literal["titled", "bare", "addressed"]
+"""How a passage is shown: "Doc 1 (Title: Oslo) text", the text alone, or "Doc 1 (Title: Oslo) address text"."""
 
 NOTHING_FOUND = "No passage was found."
 """Shown where a search returns no passage."""
@@ -31,6 +31,8 @@ NOTHING_FOUND = "No passage was found."
 class QAEnvironment:
     """Searches the collection that each task names."""
 
+    actions: ClassVar[tuple[str, ...]] = (SEARCH,)
+    """Kinds of action that it answers."""
     retrievers: Mapping[str, Retriever]
     """Name of a collection (`Task.corpus`) -> its search engine."""
     _: KW_ONLY
@@ -74,8 +76,9 @@ class QAEnvironment:
         return Outcome(reward=reward, em=tuple(scores.em), f1=tuple(scores.f1))
 
     def _check(self, task: Task, kind: str) -> None:
-        if kind != SEARCH:
-            raise UserError(f"task {task.id!r}: this environment has no action {kind!r}; it has: {SEARCH}")
+        if kind not in self.actions:
+            known = ", ".join(self.actions)
+            raise UserError(f"task {task.id!r}: this environment has no action {kind!r}; it has: {known}")
         if task.corpus not in self.retrievers:
             known = ", ".join(map(repr, self.retrievers)) or "none"
             raise UserError(
@@ -98,4 +101,6 @@ class QAEnvironment:
         if self.style == "bare":
             return text
         title = " ".join(passage.title.split())
+        if self.style == "addressed":
+            text = f"{passage.id} {text}"
         return f"Doc {number} (Title: {title}) {text}" if title else f"Doc {number} {text}"

@@ -117,7 +117,7 @@ def open_bm25(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[
 
 def bm25_folder(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | None = None) -> Path:
     """Where `open_bm25` keeps the index of a corpus file. Raises UserError where the file cannot be read."""
-    return _cache_folder(cache_dir) / f"bm25-{_sha256(corpus_path)[:32]}"
+    return cache_folder(cache_dir) / f"bm25-{_sha256(corpus_path)[:32]}"
 
 
 def _build(corpus_path: str | os.PathLike[str], folder: Path, console: Console) -> None:
@@ -131,7 +131,8 @@ def _build(corpus_path: str | os.PathLike[str], folder: Path, console: Console) 
     console.print(f"Indexed {len(passages):,} passages of {corpus_path} in {seconds:.1f} s; kept in {folder}")
 
 
-def _cache_folder(cache_dir: str | os.PathLike[str] | None) -> Path:
+def cache_folder(cache_dir: str | os.PathLike[str] | None = None) -> Path:
+    """`cache_dir`, else $MEM1_CACHE, else ~/.cache/mem1."""
     if cache_dir is not None:
         return Path(cache_dir)
     from_environment = os.environ.get(CACHE_VARIABLE)

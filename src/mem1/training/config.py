@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 from mem1.configuration import Config
 from mem1.contexts import context_policy
 from mem1.envs.source import AtlasTasks, MultihopTasks
+from mem1.envs.web_source import WebTasks
 from mem1.rollout import Budget
 from mem1.tasks.atlas import Laziness
 from mem1.training.model_config import ModelConfig
@@ -20,7 +21,7 @@ from mem1.training.rl_config import Rl
 
 ContextName = Annotated[str, AfterValidator(lambda name: context_policy(name) and name)]
 """constant, fold(k), full or window(k)."""
-Tasks = Annotated[AtlasTasks | MultihopTasks, Field(discriminator="kind")]
+Tasks = Annotated[AtlasTasks | MultihopTasks | WebTasks, Field(discriminator="kind")]
 
 
 class Sft(Config):
@@ -67,8 +68,8 @@ class TrainConfig(Config):
     """A recipe."""
 
     seed: int = 0
-    vocabulary: Literal["paper", "released"] = "paper"
-    """Tags of the protocol."""
+    vocabulary: Literal["paper", "released", "paper-web", "released-web"] = "paper"
+    """Tags of the protocol; those that end in -web can open pages."""
     context: ContextName = "constant"
     """Context policy: constant, fold(k), full or window(k)."""
     model: ModelConfig = ModelConfig()

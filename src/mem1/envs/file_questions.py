@@ -1,0 +1,130 @@
+"""Questions in files, joined into tasks: what the task sources that read files have in common.
+
+QuestionFiles(questions="test.jsonl", composition="chain", depth=2)
+-> tasks in which each question speaks of the answer of the one before
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, Protocol
+
+from pydantic import Field, model_validator
+
+from mem1.configuration import Config
+from mem1.envs.qa import QAEnvironment
+from mem1.errors import UserError
+from mem1.protocol import Tags
+from mem1.records import Question, Task
+from mem1.tasks.atlas.names import Split
+from mem1.tasks.compose import TurnLimit, as_composed, check_disjoint, compose
+from mem1.tasks.datasets import read_questions, read_tasks
+from mem1.tasks.dependencies import Composition, check_depth, compose_dependent
+from mem1.tasks.linking import LinkedQuestions
+
+
+class TaskSource(Protocol):
+    """Where the tasks of one half (training or evaluation) come from."""
+
+    @property
+    def environment(self) -> QAEnvironment:
+        """Answers the searches of its tasks and scores them."""
+        ...
+
+    def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
+        """`count` tasks of `objectives` questions; the same for the same seed."""
+        ...
+
+
+class QuestionFiles(Config):
+    """Which questions are asked, and how they are joined."""
+
+    questions: str
+    """File of the evaluation's questions, of any format that `mem1.tasks.datasets` knows."""
+    train_questions: str | None = None
+    """File of the training's questions; None: evaluation only."""
+    decompose: bool = False
+    """Ask the single hops of a question in its place (2WikiMultihopQA and MuSiQue)."""
+    composition: Composition | Literal["file"] = "independent"
+    """How the questions of a task hang together: independent, chain, shared or comparison; `file`: the files hold
+    composed tasks, which are asked as they stand."""
+    depth: int | None = Field(default=None, ge=1)
+    """Longest chain of references in a task; None: 1, or 0 with independent questions."""
+    turn_limit: TurnLimit = TurnLimit()
+
+    @model_validator(mode="after")
+    def _options_go_together(self) -> QuestionFiles:
+        check_depth(self.composition, self.depth)
+        if self.composition == "file" and self.decompose:
+            raise ValueError("decompose goes with files of questions, not with composed tasks (composition = file)")
+        return self
+
+
+@dataclass(frozen=True)
+class FileQuestions(TaskSource):
+    """The tasks of one half; a subclass says what is searched for their answers."""
+
+    config: QuestionFiles
+    split: Split
+    tags: Tags
+
+    @property
+    @abstractmethod
+    def corpus(self) -> str:
+        """Name of the collection that the tasks search."""
+        ...
+
+    @property
+    @abstractmethod
+    def prompt(self) -> str:
+        """Name of the prompt at the head of every context."""
+        ...
+
+    @cached_property
+    def questions(self) -> list[Question]:
+        """Those of this half; with composed tasks, those of all of them."""
+        return _flat(self._groups)
+
+    @cached_property
+    def _groups(self) -> list[tuple[Question, ...]]:
+        """What the file of this half holds: single questions, or those of each composed task."""
+        evaluation = self._read(self.config.questions)
+        if self.split == "evaluation":
+            return evaluation
+        if self.config.train_questions is None:
+            raise UserError("tasks.train_questions is missing: training needs questions of its own, in a file")
+        train = self._read(self.config.train_questions)
+        check_disjoint(_flat(train), _flat(evaluation))
+        return train
+
+    def _read(self, path: str) -> list[tuple[Question, ...]]:
+        if self.config.composition == "file":
+            return read_tasks(path)
+        return [(question,) for question in read_questions(path, decompose=self.config.decompose)]
+
+    @cached_property
+    def _linked(self) -> LinkedQuestions:
+        return LinkedQuestions(self.questions)
+
+    def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
+        config = self.config
+        common: dict[str, Any] = {
+            "objectives": objectives,
+            "count": count,
+            "seed": seed,
+            "prompt": self.prompt,
+            "tags": self.tags,
+            "turn_limit": config.turn_limit,
+            "corpus": self.corpus,
+        }
+        if config.composition == "independent":
+            return compose(self.questions, **common)
+        if config.composition == "file":
+            return as_composed(self._groups, **common)
+        return compose_dependent(self._linked, dependence=config.composition, depth=config.depth or 1, **common)
+
+
+def _flat(groups: list[tuple[Question, ...]]) -> list[Question]:
+    return [question for group in groups for question in group]

@@ -1,0 +1,182 @@
+"""One request, one connection: to an address that was checked, within a time and a size.
+
+send(Request(method="GET", address=address), resolve=public_only(resolve_any), seconds=20, max_bytes=5_000_000)
+->  Reply(status=200, headers={"content-type": "text/html", ...}, body=b"...")
+
+A host is resolved once, at the moment of connecting, by `resolve`; the connection goes to what it answered and to
+nothing else. So an answer that changes between a check and a connection (DNS rebinding) has nothing to change: check
+and connection see the same one. Host header and TLS name remain the host's. httpcore is used below httpx, because it
+follows no redirects, reads no proxy variables, decompresses nothing and lets us make the connection.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import httpcore
+
+from mem1.retrieval.web.addresses import Address, check_ip
+from mem1.retrieval.web.failures import FetchFailed, Why
+
+Resolve = Callable[[str], Sequence[str]]
+"""Name of a host, or an IP address, -> the IP addresses that may be connected to, best first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is sent. Headers may hold a key, so they are not shown."""
+
+    method: str
+    address: Address
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    body: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What came back."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Names in lower case; a header that came twice is joined by commas."""
+    body: bytes
+    """As sent, hence perhaps compressed."""
+
+
+def resolve_any(host: str) -> list[str]:
+    """Every IP address of a host, by the system's resolver. Raises FetchFailed where it has none."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise FetchFailed(Why.NETWORK, f"the host {host} was not found") from error
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def public_only(resolve: Resolve, *, allow_loopback: bool = False) -> Resolve:
+    """A resolver that refuses a host as soon as one of its addresses is not on the public internet."""
+
+    def checked(host: str) -> Sequence[str]:
+        addresses = resolve(host)
+        for address in addresses:
+            check_ip(address, allow_loopback=allow_loopback)
+        return addresses
+
+    return checked
+
+
+def send(request: Request, *, resolve: Resolve, seconds: float, max_bytes: int) -> Reply:
+    """Send and read the whole reply. `seconds` holds for all of it, from the connection to the last byte.
+
+    Raises FetchFailed (TIME, SIZE, NETWORK, or what `resolve` raises). The system's resolver keeps its own time.
+    """
+    address = request.address
+    network = _Network(resolve, deadline=time.monotonic() + seconds)
+    url = httpcore.URL(scheme=address.scheme, host=address.host, port=address.port, target=address.target)
+    host = address.origin.partition("://")[2]
+    headers = {"Host": host, "Connection": "close", **request.headers}
+    try:
+        with (
+            httpcore.ConnectionPool(ssl_context=_tls(), network_backend=network, max_connections=1) as pool,
+            pool.stream(request.method, url, headers=list(headers.items()), content=request.body or None) as response,
+        ):
+            names = _headers(response.headers)
+            length = names.get("content-length", "")
+            if length.isascii() and length.isdigit() and int(length[:20]) > max_bytes:
+                raise _too_large(max_bytes)
+            return Reply(status=response.status, headers=names, body=_body(response.iter_stream(), max_bytes))
+    except (httpcore.TimeoutException, TimeoutError):
+        raise FetchFailed(Why.TIME, f"{address.host} did not answer within {seconds:g} seconds") from None
+    except (httpcore.NetworkError, httpcore.ProtocolError, OSError) as error:
+        # the library's words may quote a header, and with it a key: only the kind of error is passed on
+        kind = type(error).__name__
+        raise FetchFailed(Why.NETWORK, f"the connection to {address.host} failed ({kind})") from None
+
+
+def _headers(raw: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for name, value in raw:
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1").strip()
+        names[key] = f"{names[key]}, {text}" if key in names else text
+    return names
+
+
+def _body(chunks: Iterable[bytes], max_bytes: int) -> bytes:
+    body = bytearray()
+    for chunk in chunks:
+        body += chunk
+        if len(body) > max_bytes:
+            raise _too_large(max_bytes)
+    return bytes(body)
+
+
+def _too_large(max_bytes: int) -> FetchFailed:
+    return FetchFailed(Why.SIZE, f"it is larger than {max_bytes / 1e6:g} MB")
+
+
+@lru_cache(maxsize=1)
+def _tls() -> Any:
+    return httpcore.default_ssl_context()
+
+
+class _Network(httpcore.NetworkBackend):
+    """Connects to what `resolve` answers, and ends every wait at the deadline."""
+
+    def __init__(self, resolve: Resolve, deadline: float) -> None:
+        self._resolve = resolve
+        self._deadline = deadline
+        self._sockets = httpcore.SyncBackend()
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        failed: Exception = FetchFailed(Why.NETWORK, f"the host {host} has no address")
+        for address in self._resolve(host):
+            try:
+                left = _left(self._deadline, httpcore.ConnectTimeout)
+                return _Stream(self._sockets.connect_tcp(address, port, left, local_address), self._deadline)
+            except httpcore.ConnectError as error:
+                failed = error
+        raise failed
+
+
+class _Stream(httpcore.NetworkStream):
+    """A connection whose every operation ends at the deadline, so that a byte a second does not keep it open."""
+
+    def __init__(self, stream: httpcore.NetworkStream, deadline: float) -> None:
+        self._stream = stream
+        self._deadline = deadline
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._stream.read(max_bytes, _left(self._deadline, httpcore.ReadTimeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._stream.write(buffer, _left(self._deadline, httpcore.WriteTimeout))
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def start_tls(
+        self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        left = _left(self._deadline, httpcore.ConnectTimeout)
+        return _Stream(self._stream.start_tls(ssl_context, server_hostname, left), self._deadline)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
+def _left(deadline: float, late: type[httpcore.TimeoutException]) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise late("out of time")
+    return left

@@ -1,0 +1,124 @@
+"""Fetching a page from the open web, safely.
+
+Fetcher().fetch("http://example.org")
+->  Fetched(address="https://example.org/", content_type="text/html", text="<!doctype html>...")
+Fetcher().fetch("http://169.254.169.254/latest/meta-data")
+->  FetchFailed: 169.254.169.254 is not an address of the public internet
+
+Redirects are followed by hand, and every address on the way is checked like the first: its spelling here, the IP
+addresses of its host at the moment of connecting. Nothing of ours is sent along: no cookies, no referrer, no keys.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from urllib.parse import urljoin
+
+from pydantic import Field
+
+import mem1
+from mem1.configuration import Config
+from mem1.retrieval.web.addresses import Address, check_public, parse_address
+from mem1.retrieval.web.body import ACCEPTED, decode, decompress
+from mem1.retrieval.web.connections import Reply, Request, Resolve, public_only, resolve_any, send
+from mem1.retrieval.web.failures import FetchFailed, Why
+
+AGENT = "mem1"
+"""The name by which robots.txt can address us."""
+PAGES = frozenset({"text/html", "application/xhtml+xml", "text/plain"})
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+
+class FetchLimits(Config):
+    """What a page may cost at most."""
+
+    megabytes: float = Field(default=3.0, gt=0)
+    """As sent, and once decompressed."""
+    seconds: float = Field(default=20.0, gt=0)
+    """For the whole page, its redirects included."""
+    redirects: int = Field(default=5, ge=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """A page as it came."""
+
+    address: str
+    """Where it was in the end, after redirects."""
+    content_type: str
+    """Without parameters, in lower case."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetcher:
+    """Fetches pages; holds nothing that changes, so any number of threads may use it."""
+
+    limits: FetchLimits = field(default_factory=FetchLimits)
+    ports: Collection[int] = (80, 443)
+    resolve: Resolve = resolve_any
+    """Name of a host -> its IP addresses; each is checked."""
+    allow_loopback: bool = False
+    """For tests: servers on this machine may be asked, on any port."""
+
+    def parse(self, text: str) -> Address:
+        """The address that `text` writes. Raises FetchFailed where it may not be fetched."""
+        address = parse_address(text)
+        check_public(address, ports=self.ports, allow_loopback=self.allow_loopback)
+        return address
+
+    def fetch(
+        self,
+        text: str,
+        *,
+        content_types: Collection[str] = PAGES,
+        before: Callable[[Address], None] = lambda address: None,
+    ) -> Fetched:
+        """The page at an address.
+
+        `before` is called with each address, those of redirects included, before it is asked; it may wait, and may
+        raise FetchFailed to forbid it. Raises FetchFailed, saying why.
+        """
+        address = self.parse(text)
+        seconds = self.limits.seconds
+        seen: set[str] = set()
+        while True:
+            if len(seen) > self.limits.redirects:
+                raise FetchFailed(Why.REDIRECTS, f"it redirects more than {self.limits.redirects} times")
+            seen.add(str(address))
+            before(address)
+            start = time.monotonic()
+            reply = self._ask(address, seconds)
+            seconds -= time.monotonic() - start
+            if reply.status not in _REDIRECTS or not reply.headers.get("location"):
+                return self._fetched(address, reply, content_types)
+            address = self.parse(urljoin(str(address), reply.headers["location"]))
+            if str(address) in seen:
+                raise FetchFailed(Why.REDIRECTS, "it redirects in a circle")
+
+    def _ask(self, address: Address, seconds: float) -> Reply:
+        headers = {
+            "User-Agent": f"{AGENT}/{mem1.__version__}",
+            "Accept": "text/html, application/xhtml+xml, text/plain;q=0.9",
+            "Accept-Encoding": ACCEPTED,
+        }
+        checked = public_only(self.resolve, allow_loopback=self.allow_loopback)
+        request = Request(method="GET", address=address, headers=headers)
+        return send(request, resolve=checked, seconds=max(seconds, 0.0), max_bytes=self._max_bytes)
+
+    def _fetched(self, address: Address, reply: Reply, content_types: Collection[str]) -> Fetched:
+        if reply.status != 200:
+            raise FetchFailed(Why.STATUS, f"the server answered with status {reply.status}", status=reply.status)
+        declared = reply.headers.get("content-type", "")
+        kind = declared.partition(";")[0].strip().lower()
+        if kind not in content_types:
+            named = "a PDF file" if kind == "application/pdf" else kind[:60] or "a file of unnamed type"
+            raise FetchFailed(Why.CONTENT_TYPE, f"it is {named}, not a page of text")
+        body = decompress(reply.body, reply.headers.get("content-encoding", ""), max_bytes=self._max_bytes)
+        return Fetched(address=str(address), content_type=kind, text=decode(body, declared))
+
+    @property
+    def _max_bytes(self) -> int:
+        return int(self.limits.megabytes * 1e6)

@@ -1,0 +1,90 @@
+"""Opening pages: fetch, robots.txt, limits, readable text and cache together.
+
+reader = PageReader(cache=WebCache("web.sqlite"))
+reader.open("https://en.wikipedia.org/wiki/Oslo")
+->  OpenedPage(address="https://en.wikipedia.org/wiki/Oslo", title="Oslo", pieces=("Oslo is the capital of ...", ...))
+reader.open("http://10.0.0.1/")
+->  OpenedPage(address="http://10.0.0.1/", failed="10.0.0.1 is not an address of the public internet")
+
+A page that cannot be opened is an ordinary answer: the model chose the address, and can choose another one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+from mem1.retrieval.web.addresses import Address
+from mem1.retrieval.web.cache import WebCache
+from mem1.retrieval.web.failures import FetchFailed
+from mem1.retrieval.web.fetch import Fetcher
+from mem1.retrieval.web.limits import HostLimit, Spending
+from mem1.retrieval.web.page import pieces, read_page
+from mem1.retrieval.web.robots import Robots
+
+_KIND = "page"
+_TITLE_CHARACTERS = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedPage:
+    """A page, or why there is none."""
+
+    address: str
+    """As asked for, in its only spelling."""
+    title: str = ""
+    pieces: tuple[str, ...] = ()
+    failed: str | None = None
+    """None: the page was opened and has at least one piece."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageReader:
+    """Opens pages, each once while it is fresh in the cache; any number of threads may do so."""
+
+    cache: WebCache
+    _: KW_ONLY
+    fetcher: Fetcher = field(default_factory=Fetcher)
+    spending: Spending = field(default_factory=Spending)
+    limit: HostLimit = field(default_factory=lambda: HostLimit(1.0))
+    respect_robots: bool = True
+    piece_characters: int = 2000
+    _robots: Robots = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_robots", Robots(self.fetcher))
+
+    def open(self, text: str) -> OpenedPage:
+        """The page at an address.
+
+        Raises RetrievalFailed where the budget is spent, or the page is not in the cache of a run without a network.
+        """
+        try:
+            address = self.fetcher.parse(text)
+        except FetchFailed as error:
+            return OpenedPage(address=text, failed=str(error))
+        key = {"address": str(address)}
+        stored: dict[str, Any] | None = self.cache.load(_KIND, key)
+        if stored is None or (stored["failed"] is not None and self.cache.mode == "live"):
+            stored = self._read(address)  # a page that failed may be there now
+            self.cache.store(_KIND, key, stored)
+        cut = tuple(pieces(stored["text"], self.piece_characters))
+        return OpenedPage(
+            address=str(address), title=stored["title"][:_TITLE_CHARACTERS], pieces=cut, failed=stored["failed"]
+        )
+
+    def _read(self, address: Address) -> dict[str, Any]:
+        self.spending.page()
+        try:
+            page = read_page(self.fetcher.fetch(str(address), before=self._before))
+        except FetchFailed as error:
+            return {"title": "", "text": "", "failed": str(error)}
+        return {"title": page.title, "text": page.text, "failed": None}
+
+    def _before(self, address: Address) -> None:
+        if self.respect_robots:
+            self._robots.check(address, before=self._wait)
+        self._wait(address)
+
+    def _wait(self, address: Address) -> None:
+        self.limit.wait(address.host)

@@ -1,0 +1,29 @@
+"""SearXNG (docs.searxng.org), on a server of one's own; it needs no key, but `json` among `search.formats`.
+
+GET http://localhost:8080/search?q=capital+of+Norway&format=json
+->  {"results": [{"title": "Oslo", "url": "https://...", "content": "..."}]}
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mem1.retrieval.web.api import Result, get, listed, text
+from mem1.retrieval.web.connections import Request
+
+
+@dataclass(frozen=True)
+class SearXNG:
+    base_url: str = "http://localhost:8080"
+    name: ClassVar[str] = "searxng"
+    key_variable: ClassVar[str | None] = None
+
+    def call(self, query: str, k: int, key: str) -> Request:
+        return get(self.base_url, "/search", {"q": query, "format": "json"}, {})
+
+    def results(self, answer: Any) -> list[Result]:
+        return [
+            Result(title=text(entry, "title"), address=text(entry, "url"), snippet=text(entry, "content"))
+            for entry in listed(answer, "results")
+        ]

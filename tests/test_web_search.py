@@ -1,0 +1,299 @@
+"""Search APIs, each spoken to as it wants, also when it answers 429, nonsense or not at all; keys stay secret."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from sites import Answer, Site, as_json, content, cut, one_after_the_other, redirect, silent_after, site, status
+
+from mem1.errors import UserError
+from mem1.records import Passage
+from mem1.retrieval import RetrievalFailed
+from mem1.retrieval.web.cache import CacheMiss, WebCache
+from mem1.retrieval.web.limits import BudgetSpent, HostLimit, Spending, WebBudget
+from mem1.retrieval.web.retry import Retry, retry_after
+from mem1.retrieval.web.search import APIS, WebSearch, search_api
+
+KEY = "sk-very-SECRET-0123456789"
+OSLO = ("Oslo", "https://en.wikipedia.org/wiki/Oslo", "Oslo is the capital of Norway.")
+BERGEN = ("Bergen", "https://example.org/bergen", "Bergen is a rainy city.")
+FOUND = [(Passage(a, t, s), 1 / rank) for rank, (t, a, s) in enumerate([OSLO, BERGEN], start=1)]
+PATHS = {"serper": "/search", "brave": "/res/v1/web/search", "tavily": "/search", "searxng": "/search"}
+
+
+def answer(api: str, *results: tuple[str, str, str]) -> dict[str, Any]:
+    """What the API called `api` answers with these (title, address, snippet)."""
+    if api == "serper":
+        return {"organic": [{"title": t, "link": a, "snippet": s, "position": 1} for t, a, s in results], "credits": 1}
+    if api == "brave":
+        return {"type": "search", "web": {"results": [{"title": t, "url": a, "description": s} for t, a, s in results]}}
+    return {"query": "x", "results": [{"title": t, "url": a, "content": s, "score": 0.5} for t, a, s in results]}
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[Site]:
+    with site() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _fresh(local: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    local.pages.clear()
+    local.asked.clear()
+    for api in APIS.values():
+        if api.key_variable:
+            monkeypatch.setenv(api.key_variable, KEY)
+
+
+def search(local: Site, folder: Path, api: str = "serper", *, mode: Any = "live", **given: Any) -> WebSearch:
+    waits: list[float] = given.pop("waits", [])
+    cache = WebCache(folder / "web.sqlite", mode=mode)
+    return WebSearch(search_api(api, local.url), cache, retry=Retry(sleep=waits.append), **given)
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_every_api_is_asked_in_its_own_way_and_gives_passages(local: Site, tmp_path: Path, api: str):
+    local.pages[PATHS[api]] = as_json(answer(api, OSLO, BERGEN, OSLO))
+    assert search(local, tmp_path, api).search(["capital & of Norway"], 10) == [FOUND]
+    ((method, path, headers, body),) = local.asked
+    query = {name: values[0] for name, values in parse_qs(urlsplit(path).query).items()}
+    asked = json.loads(body) if body else query
+    expected = {
+        "serper": ("POST", {"q": "capital & of Norway", "num": 10}, {"X-API-KEY": KEY}),
+        "brave": (
+            "GET",
+            {"q": "capital & of Norway", "count": "10", "text_decorations": "false"},
+            {"X-Subscription-Token": KEY},
+        ),
+        "tavily": ("POST", {"query": "capital & of Norway", "max_results": 10}, {"Authorization": f"Bearer {KEY}"}),
+        "searxng": ("GET", {"q": "capital & of Norway", "format": "json"}, {}),
+    }[api]
+    assert (method, asked) == expected[:2]
+    assert expected[2].items() <= headers.items()
+    assert (KEY in str(headers)) == (api != "searxng")
+    assert KEY not in path
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_an_api_that_finds_nothing_gives_no_passage(local: Site, tmp_path: Path, api: str):
+    local.pages[PATHS[api]] = one_after_the_other(as_json(answer(api)), as_json({}))
+    assert search(local, tmp_path, api).search(["a", "b"], 10) == [[], []]
+
+
+def test_results_without_address_or_text_are_left_out_and_long_ones_cut(local: Site, tmp_path: Path):
+    local.pages["/search"] = as_json(
+        {
+            "organic": [
+                {"title": "no address", "snippet": "x"},
+                {"title": "script", "link": "javascript:alert(1)", "snippet": "x"},
+                {"title": "odd", "link": ["https://example.org"], "snippet": "x"},
+                {"link": "https://example.org/empty"},
+                {"title": "forged\n (Title:", "link": "https://example.org/a b", "snippet": "x"},
+                {"title": " two\nlines ", "link": "https://example.org/1"},
+                {"title": "long", "link": "https://example.org/2", "snippet": "x" * 1_000_000},
+            ]
+        }
+    )
+    ((first, second),) = search(local, tmp_path).search(["a"], 10)
+    assert first[0] == Passage("https://example.org/1", "two lines", "two lines")
+    assert second[0] == Passage("https://example.org/2", "long", "x" * 2000)
+
+
+def test_a_query_is_asked_once_and_only_as_much_of_it_as_every_api_takes(local: Site, tmp_path: Path):
+    local.pages["/search"] = as_json(answer("serper", OSLO))
+    results = search(local, tmp_path).search(["a  b", "a b", "", " \n", "w " * 60, "\ud800x"], 3)
+    assert [len(r) for r in results] == [1, 1, 0, 0, 1, 1]
+    assert sorted(json.loads(body)["q"] for *_, body in local.asked) == sorted(["a b", " ".join(["w"] * 50), "\ud800x"])
+
+
+# --- servers that fail
+
+
+@pytest.mark.parametrize(
+    ("trouble", "said"),
+    [
+        (status(429), "serper answered with status 429; tried 4 times"),
+        (status(500), "serper answered with status 500; tried 4 times"),
+        (status(503), "serper answered with status 503; tried 4 times"),
+        (content("<html>", "text/html"), "serper answered with something that is not its format; tried 4 times"),
+        (content('{"organic": [{"title"'), "something that is not its format"),
+        (content("[" * 100_000), "something that is not its format"),
+        (as_json(["organic"]), "something that is not its format"),
+        (as_json({"organic": {"title": "x"}}), "something that is not its format"),
+        (as_json({"organic": ["x"]}), "something that is not its format"),
+        (content(b"\xff\xfe{}"), "something that is not its format"),
+        (content("x", Content_Encoding="gzip"), "something that is not its format"),
+        (cut(b""), "the connection to 127.0.0.1 failed"),
+        (cut(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"), "the connection to 127.0.0.1 failed"),
+    ],
+)
+def test_what_may_pass_by_itself_is_tried_four_times_and_then_failed(
+    local: Site, tmp_path: Path, trouble: Answer, said: str
+):
+    waits: list[float] = []
+    local.pages["/search"] = trouble
+    with pytest.raises(RetrievalFailed, match=said):
+        search(local, tmp_path, waits=waits).search(["a"], 3)
+    assert len(local.asked) == 4
+    assert [round(wait / 2**i) for i, wait in enumerate(waits)] == [1, 1, 1]  # 1, 2 and 4 seconds, a quarter off
+    local.pages["/search"] = one_after_the_other(trouble, trouble, as_json(answer("serper", OSLO, BERGEN)))
+    assert search(local, tmp_path).search(["a"], 3) == [FOUND]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [(400, "check its address"), (401, "check the key in SERPER_API_KEY"), (403, "SERPER_API_KEY"), (404, "address")],
+)
+def test_what_will_not_pass_is_not_tried_again(local: Site, tmp_path: Path, code: int, said: str):
+    local.pages["/search"] = status(code)
+    with pytest.raises(RetrievalFailed, match=f"status {code}.*{said}"):
+        search(local, tmp_path).search(["a"], 3)
+    assert len(local.asked) == 1
+
+
+def test_a_redirect_is_not_followed_as_it_would_carry_the_key_elsewhere(local: Site, tmp_path: Path):
+    local.pages |= {"/search": redirect("/elsewhere"), "/elsewhere": as_json(answer("serper", OSLO))}
+    with pytest.raises(RetrievalFailed, match="status 302"):
+        search(local, tmp_path).search(["a"], 3)
+    assert local.paths == ["/search"]
+
+
+def test_the_wait_that_the_server_asks_for_is_kept(local: Site, tmp_path: Path):
+    waits: list[float] = []
+    local.pages["/search"] = one_after_the_other(
+        status(429, Retry_After="7"), status(503, Retry_After="0"), as_json(answer("serper", OSLO, BERGEN))
+    )
+    assert search(local, tmp_path, waits=waits).search(["a"], 3) == [FOUND]
+    assert waits == [7.0, 0.0]
+
+
+def test_a_wait_of_an_hour_is_a_failure_at_once(local: Site, tmp_path: Path):
+    local.pages["/search"] = status(429, Retry_After="3600")
+    with pytest.raises(RetrievalFailed, match="status 429, and asks for a wait of 3600 seconds"):
+        search(local, tmp_path).search(["a"], 3)
+    assert len(local.asked) == 1
+
+
+def test_retry_after_is_a_number_or_a_date():
+    soon = format_datetime(datetime.now(timezone.utc) + timedelta(seconds=30), usegmt=True)
+    assert 25 < (retry_after(soon) or 0) <= 30
+    assert retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
+    assert [retry_after(value) for value in (None, "soon", "-1", "1.5", "²", "")] == [None] * 6
+    assert retry_after("12") == 12.0
+
+
+def test_a_server_that_falls_silent_is_out_of_time(local: Site, tmp_path: Path):
+    over = threading.Event()
+    local.pages["/search"] = silent_after(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", over)
+    try:
+        with pytest.raises(RetrievalFailed, match=r"did not answer within 0\.05 seconds; tried 4 times"):
+            search(local, tmp_path, seconds=0.05).search(["a"], 3)
+    finally:
+        over.set()
+
+
+def test_an_answer_of_any_size_is_bounded(local: Site, tmp_path: Path):
+    local.pages["/search"] = cut(b"HTTP/1.1 200 OK\r\nContent-Length: 50000000\r\n\r\n{")
+    with pytest.raises(RetrievalFailed, match="larger than 4 MB"):
+        search(local, tmp_path).search(["a"], 3)
+
+
+# --- keys
+
+
+@pytest.mark.parametrize("api", [name for name, api in APIS.items() if api.key_variable])
+def test_the_key_is_in_no_error_no_repr_and_not_in_the_cache(local: Site, tmp_path: Path, api: str):
+    web = search(local, tmp_path, api)
+    path = PATHS[api]
+    messages = [repr(web), repr(web.api.call("query", 3, KEY))]
+    for trouble in (status(401), status(429), content(f"bad key {KEY}"), cut(b"x"), redirect(f"/?{KEY}")):
+        local.pages[path] = trouble
+        with pytest.raises(RetrievalFailed) as caught:
+            web.search(["a"], 3)
+        error: BaseException | None = caught.value
+        while error is not None:  # what a stack trace would show
+            messages += [str(error), repr(error)]
+            error = None if error.__suppress_context__ else error.__cause__ or error.__context__
+    local.pages[path] = as_json(answer(api, (f"your key {KEY}", f"https://example.org/?key={KEY}", KEY)))
+    messages.append(repr(web.search([f"echo {api}"], 3)))
+    assert not [message for message in messages if KEY in message]
+    assert KEY.encode() not in (tmp_path / "web.sqlite").read_bytes()
+    assert any(KEY in str(headers) for _, _, headers, _ in local.asked)
+
+
+def test_a_missing_key_is_named_before_anything_is_asked(local: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("BRAVE_API_KEY")
+    with pytest.raises(UserError, match="brave needs a key: set the environment variable BRAVE_API_KEY"):
+        search(local, tmp_path, "brave")
+    search(local, tmp_path, "searxng")
+    search(local, tmp_path, "brave", mode="replay")
+
+
+@pytest.mark.parametrize("key", ["two words", "line\nbreak", "kéy", "a\tb"])
+def test_a_key_that_is_none_is_refused_without_showing_it(
+    local: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+):
+    monkeypatch.setenv("SERPER_API_KEY", key)
+    with pytest.raises(UserError, match="SERPER_API_KEY") as caught:
+        search(local, tmp_path)
+    assert key not in str(caught.value)
+    monkeypatch.setenv("SERPER_API_KEY", f" {KEY}\n")  # as `export KEY="$(cat file)"` may leave it
+    search(local, tmp_path)
+
+
+@pytest.mark.parametrize("base", ["serper.dev", "ftp://x.org", "http://", "https://user:pw@example.org"])
+def test_a_wrong_base_address_is_found_at_once(base: str):
+    with pytest.raises(UserError, match="is not the base address of a search API") as caught:
+        search_api("searxng", base)
+    assert "searxng" in APIS and caught.value
+
+
+def test_an_unknown_api_names_the_known_ones():
+    with pytest.raises(UserError, match="unknown search API 'gogle'; known: serper, brave, tavily, searxng"):
+        search_api("gogle")
+
+
+# --- cache and limits
+
+
+def test_an_answer_is_kept_and_a_run_is_repeated_without_a_network(local: Site, tmp_path: Path):
+    local.pages["/search"] = as_json(answer("serper", OSLO, BERGEN))
+    live = search(local, tmp_path)
+    assert live.search(["a", "b"], 3) == live.search(["a", "b"], 3) == [FOUND, FOUND]
+    assert len(local.asked) == 2
+    for mode in ("replay", "offline"):
+        again = search(local, tmp_path, mode=mode)
+        assert again.search(["b", "a"], 3) == [FOUND, FOUND]
+        with pytest.raises(CacheMiss, match=f"{mode} mode: the cache .*web.sqlite has no search .*query 'c'"):
+            again.search(["a", "c"], 3)
+        with pytest.raises(CacheMiss):
+            again.search(["a"], 4)
+    assert len(local.asked) == 2
+
+
+def test_the_budget_counts_every_request_and_stops_before_one_too_many(local: Site, tmp_path: Path):
+    local.pages["/search"] = one_after_the_other(status(500), as_json(answer("serper", OSLO, BERGEN)))
+    spending = Spending(WebBudget(searches=3, dollars_per_search=0.001))
+    web = search(local, tmp_path, spending=spending, threads=1)
+    assert web.search(["a", "b"], 3) == [FOUND, FOUND]
+    assert (spending.searches, spending.dollars) == (3, 0.003)
+    with pytest.raises(BudgetSpent, match=r"budget of 3 searches is spent \(budget.searches\)"):
+        web.search(["c"], 3)
+    assert web.search(["a"], 3) == [FOUND]
+    assert len(local.asked) == spending.searches == 3
+
+
+def test_requests_to_the_api_keep_their_distance(local: Site, tmp_path: Path):
+    local.pages["/search"] = as_json(answer("serper", OSLO))
+    waits: list[float] = []
+    limit = HostLimit(2.0, clock=lambda: 100.0, sleep=waits.append)
+    search(local, tmp_path, limit=limit).search(["a", "b", "c"], 3)
+    assert sorted(waits) == [2.0, 4.0]
