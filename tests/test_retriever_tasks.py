@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from mem1.cli.main import app
 from mem1.configuration import fingerprint, load_toml, to_toml
+from mem1.envs.file_questions import FileQuestions
 from mem1.envs.source import MultihopTasks
 from mem1.errors import UserError
 from mem1.jsonl import write_objects
@@ -63,7 +64,9 @@ def test_a_recipe_names_servers_in_place_of_a_corpus(tmp_path: Path):
     assert isinstance(config.tasks, MultihopTasks)
     urls = ("http://127.0.0.1:8000/retrieve", "http://b:8000/retrieve")
     assert config.tasks.retriever == HttpServer(urls=urls, deadline_s=20.0)
-    assert config.tasks.collection == "127.0.0.1:8000"
+    source = config.tasks.source("evaluation", PAPER)
+    assert isinstance(source, FileQuestions)
+    assert source.corpus == "127.0.0.1:8000"
     (tmp_path / "b.toml").write_text(to_toml(config))
     assert load_toml(tmp_path / "b.toml", TrainConfig) == config
 
