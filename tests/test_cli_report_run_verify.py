@@ -106,7 +106,10 @@ class TestVerify:
             (["--temperature", "0"], "must be above 0"),
             (["--context", "half"], "unknown context policy 'half'"),
             (["--task", "chess"], "known: atlas, multihop"),
-            (["--task", "multihop"], "needs --questions FILE, and --corpus FILE or --retriever URL"),
+            (
+                ["--task", "multihop"],
+                "needs --questions FILE, and --corpus FILE (or the folder of an index) or --retriever URL",
+            ),
             (["--corpus", "a.jsonl"], "go with --task multihop"),
         ],
     )

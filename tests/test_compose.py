@@ -134,8 +134,8 @@ def test_braces_in_a_question_are_left_as_they_are():
 
 
 def test_an_unknown_prompt_and_a_missing_action_are_named():
-    assert list(PROMPTS) == ["plain", "mem1", "released"]
-    with pytest.raises(UserError, match="unknown prompt 'mem2'; known: plain, mem1, released"):
+    assert list(PROMPTS) == ["plain", "mem1", "released", "web"]
+    with pytest.raises(UserError, match="unknown prompt 'mem2'; known: plain, mem1, released, web"):
         render("mem2", TEN, PAPER)
     shop = Tags(name="shop", state="state", actions=(("buy", "buy"), ("answer", "answer")), result="page")
     with pytest.raises(UserError, match="the action 'search', which the vocabulary 'shop' does not have"):
