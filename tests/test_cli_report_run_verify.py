@@ -108,7 +108,7 @@ class TestVerify:
             (["--task", "chess"], "known: atlas, multihop"),
             (
                 ["--task", "multihop"],
-                "needs --questions FILE, and --corpus FILE (or the folder of an index) or --retriever URL",
+                "needs --questions FILE, and --corpus FILE .* or --retriever URL",
             ),
             (["--corpus", "a.jsonl"], "go with --task multihop"),
         ],

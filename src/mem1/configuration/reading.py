@@ -12,7 +12,7 @@ from mem1.errors import UserError
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    import tomli as tomllib
+    import tomli as tomllib  # pyright: ignore[reportMissingImports]  # Python 3.10 only
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
