@@ -110,5 +110,9 @@ class ServerProcess:
     def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
         """Exit code and what it said."""
         self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> tuple[int, str]:
+        """Exit code and what it said, once it has ended by itself."""
         _, rest = self.process.communicate(timeout=30)
         return self.process.returncode, self.said + rest
