@@ -7,9 +7,9 @@
 
 Questions are those of HotpotQA in train.jsonl, dev.jsonl and test.jsonl: nothing is trained here. Recall is the share
 of gold titles among the first k, mean over the questions; "all" is the share of questions with every gold title there.
-A part of the passages keeps all gold ones, so recall on it is higher than on the whole. Each engine has a process of its
-own, whose peak memory counts the passages and, for dense retrieval, the encoder. Build is from passages in memory to a
-saved index; a single query is measured on the opened index, a batch holds all questions.
+A part of the passages keeps all gold ones, so recall on it is higher than on the whole. Each engine has a process
+of its own, whose peak memory counts passages and, for dense retrieval, the encoder. Build is from passages in memory
+to a saved index; a single query is measured on the opened index, a batch holds all questions.
 """
 
 from __future__ import annotations
