@@ -36,7 +36,7 @@ _KNOWN: dict[str, Prefixes] = {
     r"bge-m3": _NONE,
     r"(gt-)?all-minilm-l(6|12)-v[12]": _NONE,
     r"(paraphrase|multi-qa|msmarco)-minilm-.*": _NONE,
-    r"(all|multi-qa|paraphrase|msmarco|multi-qa-mpnet)-(mpnet-base|distilroberta|distilbert).*": _NONE,
+    r"(all|multi-qa|paraphrase|msmarco)-(mpnet-base|distilroberta|distilbert).*": _NONE,
     r"gte-(small|base|large)": _NONE,
     r"contriever(-msmarco)?": _NONE,
 }
