@@ -1,42 +1,19 @@
 """`mem1 data compose`, and evaluations whose questions depend on one another."""
+# ruff: noqa: F811 (a fixture that is imported)
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 from samples import BAMBOOGLE, HOTPOTQA, MUSIQUE, NQ, TRIVIAQA, write_json, write_lines, write_table
+from test_cli import Terminal, terminal  # noqa: F401
 
-from mem1.cli.main import main
 from mem1.cli.sources import sizes_to_evaluate
 from mem1.retrieval.corpus import read_passages
 from mem1.tasks.atlas import make_world
 from mem1.tasks.datasets import read_questions, read_tasks, split_of
-
-
-class Terminal:
-    """Types a command and reads what it prints."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        self._capsys, self._monkeypatch = capsys, monkeypatch
-
-    def __call__(self, *arguments: str | Path) -> tuple[int, str, str]:
-        self._monkeypatch.setattr(sys, "argv", ["mem1", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-            sys.exit(0)
-        out, err = self._capsys.readouterr()
-        assert "Traceback" not in out + err
-        assert isinstance(ended.value.code, int)
-        return ended.value.code, out, err
-
-
-@pytest.fixture
-def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    monkeypatch.setenv("COLUMNS", "300")
-    return Terminal(capsys, monkeypatch)
 
 
 @pytest.fixture

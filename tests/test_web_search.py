@@ -17,9 +17,10 @@ from sites import Answer, Site, as_json, content, cut, one_after_the_other, redi
 from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval import RetrievalFailed
+from mem1.retrieval.retry_after import retry_after
 from mem1.retrieval.web.cache import CacheMiss, WebCache
 from mem1.retrieval.web.limits import BudgetSpent, HostLimit, Spending, WebBudget
-from mem1.retrieval.web.retry import Retry, retry_after
+from mem1.retrieval.web.retry import Retry
 from mem1.retrieval.web.search import APIS, WebSearch, search_api
 
 KEY = "sk-very-SECRET-0123456789"

@@ -42,6 +42,11 @@ class Ended(str, Enum):
         return self.value
 
     @property
+    def judged(self) -> bool:
+        """Says something about the policy; a tool that failed does not."""
+        return self is not Ended.TOOL_FAILED
+
+    @property
     def truncated(self) -> bool:
         """Cut by a budget rather than ended by the task or the policy."""
         return self in (Ended.OUT_OF_TURNS, Ended.OUT_OF_TOKENS)

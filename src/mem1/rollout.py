@@ -170,7 +170,7 @@ class Rollout:
             context=self.context.name,
             seconds=seconds,
         )
-        if attempt.ended is Ended.TOOL_FAILED:
+        if not attempt.ended.judged:
             return unscored  # a score would be the tool's
         outcome = self.environment.score(attempt.task, attempt.answer)
         return replace(unscored, reward=outcome.reward, em=outcome.em, f1=outcome.f1)

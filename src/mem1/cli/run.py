@@ -113,9 +113,7 @@ def _passages(corpus: Path | None, retriever: list[str] | None) -> tuple[str, Re
     from mem1.retrieval.opening import open_retriever
 
     if retriever and corpus is None:
-        remote = HttpRetriever(server(retriever))
-        remote.check()
-        return retriever[0], remote
+        return retriever[0], HttpRetriever.open(server(retriever))
     if corpus is not None and not retriever:
         return corpus.name, open_retriever(corpus)
     raise UserError(

@@ -52,17 +52,26 @@ class Codec:
 
         Where our tags are tokens of their own, the text is cut at them; all else is encoded as ordinary text.
         """
-        added = {token.content: i for i, token in self.tokenizer.get_added_tokens_decoder().items()}
-        own = [re.escape(tag) for tag in tags.special_tokens if tag in added]
+        own = self._own_ids(tags)
         ids: list[int] = []
-        for part in re.split(f"({'|'.join(own)})", text) if own else [text]:
-            ids += [added[part]] if part in tags.special_tokens and part in added else self._plain_ids(part)
+        for part in re.split(f"({'|'.join(map(re.escape, own))})", text) if own else [text]:
+            ids += [own[part]] if part in own else self._plain_ids(part)
         return tuple(ids)
+
+    def _own_ids(self, tags: Tags) -> Mapping[str, int]:
+        """The tags that are tokens of their own."""
+        added = self._added
+        return {tag: added[tag] for tag in tags.special_tokens if tag in added}
 
     def _plain_ids(self, text: str) -> list[int]:
         # a model whose own vocabulary holds a special token can still produce it from letters: it is left out
         ids = self._plain.encode(text, add_special_tokens=False).ids if text else []
         return [i for i in ids if i not in self._never]
+
+    @cached_property
+    def _added(self) -> Mapping[str, int]:
+        """Tokens that were added to the model's own, special or not -> id."""
+        return {token.content: i for i, token in self.tokenizer.get_added_tokens_decoder().items()}
 
     @cached_property
     def _plain(self) -> Tokenizer:

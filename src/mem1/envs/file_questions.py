@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from pydantic import Field, model_validator
 
@@ -19,9 +19,9 @@ from mem1.errors import UserError
 from mem1.protocol import Tags
 from mem1.records import Question, Task
 from mem1.tasks.atlas.names import Split
-from mem1.tasks.compose import TurnLimit, as_composed, check_disjoint, compose
+from mem1.tasks.compose import TurnLimit, as_composed, check_disjoint
 from mem1.tasks.datasets import read_questions, read_tasks
-from mem1.tasks.dependencies import Composition, check_depth, compose_dependent
+from mem1.tasks.dependencies import Composition, check_depth, compose_as
 from mem1.tasks.linking import LinkedQuestions
 
 
@@ -110,20 +110,30 @@ class FileQuestions(TaskSource):
 
     def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
         config = self.config
-        common: dict[str, Any] = {
-            "objectives": objectives,
-            "count": count,
-            "seed": seed,
-            "prompt": self.prompt,
-            "tags": self.tags,
-            "turn_limit": config.turn_limit,
-            "corpus": self.corpus,
-        }
-        if config.composition == "independent":
-            return compose(self.questions, **common)
         if config.composition == "file":
-            return as_composed(self._groups, **common)
-        return compose_dependent(self._linked, dependence=config.composition, depth=config.depth or 1, **common)
+            return as_composed(
+                self._groups,
+                objectives=objectives,
+                count=count,
+                seed=seed,
+                prompt=self.prompt,
+                tags=self.tags,
+                turn_limit=config.turn_limit,
+                corpus=self.corpus,
+            )
+        return compose_as(
+            config.composition,
+            config.depth,
+            questions=self.questions,
+            material=self._linked,
+            objectives=objectives,
+            count=count,
+            seed=seed,
+            prompt=self.prompt,
+            tags=self.tags,
+            turn_limit=config.turn_limit,
+            corpus=self.corpus,
+        )
 
 
 def _flat(groups: list[tuple[Question, ...]]) -> list[Question]:

@@ -24,8 +24,8 @@ from mem1.retrieval.http import HttpRetriever, HttpServer
 from mem1.retrieval.opening import open_retriever
 from mem1.tasks.atlas import AtlasMaterial, World, make_world
 from mem1.tasks.atlas.names import Split
-from mem1.tasks.compose import TurnLimit, compose
-from mem1.tasks.dependencies import Composition, check_depth, compose_dependent
+from mem1.tasks.compose import TurnLimit
+from mem1.tasks.dependencies import Composition, check_depth, compose_as
 
 
 class AtlasTasks(Config):
@@ -119,21 +119,11 @@ class _Atlas(TaskSource):
 
     def _of_world(self, index: int, objectives: int, count: int, seed: int) -> list[Task]:
         config, world = self.config, self.worlds[index]
-        if config.composition == "independent":
-            return compose(
-                self._questions[index],
-                objectives=objectives,
-                count=count,
-                seed=seed,
-                prompt="plain",
-                tags=self.tags,
-                turn_limit=config.turn_limit,
-                corpus=world.name,
-            )
-        return compose_dependent(
-            AtlasMaterial(world, config.hops),
-            dependence=config.composition,
-            depth=config.depth or 1,
+        return compose_as(
+            config.composition,
+            config.depth,
+            questions=self._questions[index],
+            material=AtlasMaterial(world, config.hops),
             objectives=objectives,
             count=count,
             seed=seed,
@@ -158,9 +148,7 @@ class _Multihop(FileQuestions):
         if self.config.corpus is not None:
             return open_retriever(self.config.corpus)
         assert self.config.retriever is not None
-        server = HttpRetriever(self.config.retriever)
-        server.check()  # before anything is sampled, and not after the first round
-        return server
+        return HttpRetriever.open(self.config.retriever)
 
     @property
     def corpus(self) -> str:

@@ -9,7 +9,7 @@ from mem1.engines.base import Sampling
 from mem1.envs.source import TaskSource
 from mem1.evaluation.metrics import Row, summarize
 from mem1.evaluation.store import read_trajectories, write_trajectories
-from mem1.records import Ended, Task, Trajectory
+from mem1.records import Task, Trajectory
 from mem1.rollout import Rollout
 from mem1.training.config import Evaluation
 
@@ -41,7 +41,7 @@ def evaluate(
         trajectories = read_trajectories(path) if path is not None and path.is_file() else []
         if [(t.task, t.context) for t in trajectories] != [(task, rollout.context.name) for task in tasks]:
             trajectories = []
-        done = {i: t for i, t in enumerate(trajectories) if t.ended is not Ended.TOOL_FAILED}
+        done = {i: t for i, t in enumerate(trajectories) if t.ended.judged}
         missing = [i for i in range(len(tasks)) if i not in done]
         if missing:
             attempts = _run(rollout, [tasks[i] for i in missing], config, objectives, on_round)

@@ -28,6 +28,11 @@ def check_search(queries: Sequence[str], k: int) -> None:
         raise ValueError(f"search needs k >= 1, not {k}")
 
 
+def sound_text(text: str) -> str:
+    """With a question mark for each half of a surrogate pair, which tokenizers and readers of JSON refuse."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
 def searched_text(passage: Passage) -> str:
     """What every index sees of a passage: its title, then its text."""
     return f"{passage.title} {passage.text}"

@@ -23,7 +23,7 @@ from pydantic import Field, field_validator
 from mem1.configuration import Config
 from mem1.errors import UserError
 from mem1.retrieval.addresses import Addresses, checked_address
-from mem1.retrieval.base import RetrievalFailed
+from mem1.retrieval.base import RetrievalFailed, check_search
 from mem1.retrieval.batching import Batcher, Result
 from mem1.retrieval.posting import TryFailed, post
 from mem1.retrieval.search_r1 import encode_request, read_answer
@@ -99,10 +99,7 @@ class HttpRetriever:
         Raises RetrievalFailed after the deadline, or at once where the server refuses for good; ValueError for k < 1
         and TypeError for a lone string.
         """
-        if isinstance(queries, str):
-            raise TypeError("search takes a list of queries, not one string")
-        if k < 1:
-            raise ValueError(f"search needs k >= 1, not {k}")
+        check_search(queries, k)
         cut = [query[: self._server.query_chars] for query in queries]
         parts = [cut[start : start + self._server.batch] for start in range(0, len(cut), self._server.batch)]
         found: dict[int, list[Result]] = {}
@@ -114,6 +111,13 @@ class HttpRetriever:
                 self._wait(failure, failures, started)
                 failures += 1
         return [result for i in range(len(parts)) for result in found[i]]
+
+    @classmethod
+    def open(cls, server: HttpServer) -> HttpRetriever:
+        """A client of a server that answers. Raises UserError where it does not."""
+        retriever = cls(server)
+        retriever.check()  # before anything is sampled, and not after the first round
+        return retriever
 
     def check(self) -> None:
         """Wait for the server's first answer. Raises UserError where none comes before the deadline."""

@@ -11,9 +11,11 @@ import hashlib
 import importlib.util
 import os
 from pathlib import Path
+from typing import Any, Literal
 
 from mem1.errors import UserError
 
+_CALLED = {"SentenceTransformer": "encoder", "CrossEncoder": "cross-encoder"}
 _WEIGHTS = "*.safetensors"
 _SETTINGS = ("*.json", "*.txt", "*.model")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt")
@@ -23,6 +25,32 @@ def need_sentence_transformers() -> None:
     """Raises UserError naming the command that installs it."""
     if importlib.util.find_spec("sentence_transformers") is None:  # importing it takes seconds
         raise UserError("encoders need sentence-transformers: pip install 'mem1[dense]'")
+
+
+def load_model(
+    kind: Literal["SentenceTransformer", "CrossEncoder"], name: str, *, device: str | None
+) -> tuple[Path, Any]:
+    """(Folder, model) of that class of sentence-transformers; no pickled weights, no code from the folder.
+
+    Raises UserError where it is missing, incomplete or pickled, or needs code of its own to run.
+    """
+    need_sentence_transformers()
+    folder = model_folder(name)
+    import sentence_transformers
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    try:
+        model = getattr(sentence_transformers, kind)(
+            str(folder),
+            device=device,
+            local_files_only=True,
+            trust_remote_code=False,
+            model_kwargs={"use_safetensors": True},
+        )
+    except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
+        raise UserError(f"cannot load the {_CALLED[kind]} {folder}: {error}") from error
+    return folder, model
 
 
 def model_folder(name: str) -> Path:

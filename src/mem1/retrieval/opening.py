@@ -19,7 +19,7 @@ from mem1.retrieval.folder import index_kind
 
 def open_retriever(path: str | os.PathLike[str]) -> Retriever:
     """A search engine over the passages at `path`. Raises UserError where nothing there can be opened."""
-    return _load(path) if os.path.isdir(path) else open_bm25(path)
+    return _loader(path)(path) if os.path.isdir(path) else open_bm25(path)
 
 
 def open_passages(path: str | os.PathLike[str]) -> Sequence[Passage]:
@@ -30,10 +30,6 @@ def open_passages(path: str | os.PathLike[str]) -> Sequence[Passage]:
 
     _loader(path)
     return StoredPassages(Path(path))
-
-
-def _load(path: str | os.PathLike[str]) -> Retriever:
-    return _loader(path)(path)
 
 
 def _loader(path: str | os.PathLike[str]) -> Callable[[str | os.PathLike[str]], Retriever]:

@@ -7,10 +7,10 @@
 
 from __future__ import annotations
 
-import email.utils
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from mem1.retrieval.retry_after import retry_after
 
 if TYPE_CHECKING:
     import httpx
@@ -58,15 +58,6 @@ def _refusal(response: httpx.Response) -> TryFailed:
     status = response.status_code
     passing = status >= 500 or status in _PASSING
     where = f" to {response.headers['location']}" if "location" in response.headers else ""
+    asked = retry_after(response.headers.get("retry-after")) if passing else None
     why = f"status {status} {response.reason_phrase}{where}"
-    return TryFailed(why, wait_s=_retry_after(response) if passing else 0.0, for_good=not passing)
-
-
-def _retry_after(response: httpx.Response) -> float:
-    """Seconds that the server asks to wait, given as a number or as a date; 0.0 if it does not."""
-    text = response.headers.get("retry-after", "")
-    try:
-        wait_s = float(text) if text.isdecimal() else email.utils.parsedate_to_datetime(text).timestamp() - time.time()
-    except ValueError:
-        return 0.0
-    return max(0.0, wait_s)
+    return TryFailed(why, wait_s=asked or 0.0, for_good=not passing)

@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field
 
 from mem1.jsonl import encode_object
 from mem1.records import Passage
+from mem1.retrieval.base import sound_text
 from mem1.retrieval.corpus import joined_contents, title_and_text
 
 PATH = "/retrieve"
@@ -35,12 +36,8 @@ class Request(BaseModel):
 
 
 def encode_request(queries: Sequence[str], k: int) -> bytes:
-    """Scores are always asked for: Search-R1's own server expects two values and can fail without them.
-
-    Half a surrogate pair, which no JSON reader must accept, becomes a question mark.
-    """
-    sound = [query.encode("utf-8", "replace").decode("utf-8") for query in queries]
-    return encode_object({"queries": sound, "topk": k, "return_scores": True})
+    """Scores are always asked for: Search-R1's own server expects two values and can fail without them."""
+    return encode_object({"queries": [sound_text(query) for query in queries], "topk": k, "return_scores": True})
 
 
 def encode_answer(results: Sequence[Sequence[tuple[Passage, float]]], *, scores: bool) -> bytes:

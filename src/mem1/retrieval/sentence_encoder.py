@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mem1.errors import UserError
-from mem1.retrieval.model_folder import fingerprint, model_folder, need_sentence_transformers
+from mem1.retrieval.base import sound_text
+from mem1.retrieval.model_folder import fingerprint, load_model
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -41,11 +42,10 @@ class SentenceEncoder:
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         if not texts:
             return np.zeros((0, self.dimension), dtype=np.float32)
-        # half a surrogate pair is no character to a tokenizer
-        whole = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
+        sound = [sound_text(text) for text in texts]
         with self._lock:
             vectors = self.model.encode(
-                whole, batch_size=self.batch_size, normalize_embeddings=True, show_progress_bar=False
+                sound, batch_size=self.batch_size, normalize_embeddings=True, show_progress_bar=False
             )
         return np.asarray(vectors, dtype=np.float32)
 
@@ -55,22 +55,7 @@ def load_encoder(name: str, *, device: str | None = None, batch_size: int = 32) 
 
     Raises UserError where it is missing, incomplete, pickled, or needs code of its own to run.
     """
-    need_sentence_transformers()
-    folder = model_folder(name)
-    from sentence_transformers import SentenceTransformer
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()
-    try:
-        model = SentenceTransformer(
-            str(folder),
-            device=device,
-            local_files_only=True,
-            trust_remote_code=False,
-            model_kwargs={"use_safetensors": True},
-        )
-    except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
-        raise UserError(f"cannot load the encoder {folder}: {error}") from error
+    folder, model = load_model("SentenceTransformer", name, device=device)
     # the prefixes of an index are its own; a default prompt would come on top of them
     model.default_prompt_name = None
     dimension = model.get_embedding_dimension()

@@ -65,16 +65,29 @@ def compose(
     tasks: list[Task] = []
     for index, drawn in zip(range(start, start + count), _draws(questions, objectives, seed, start), strict=False):
         chosen = _without_repeats(drawn, questions, random.Random(f"replace {seed} {index}"))
-        task = Task(
-            id=f"{name}-seed{seed}-{index}",
-            questions=chosen,
-            prompt=render(prompt, chosen, tags),
-            turn_limit=turn_limit.turns(objectives),
-            corpus=corpus,
-            seed=random.Random(f"task {seed} {index}").getrandbits(31),
-        )
-        tasks.append(task)
+        rng = random.Random(f"task {seed} {index}")
+        tasks.append(make_task(f"{name}-seed{seed}-{index}", chosen, prompt, tags, turn_limit, corpus, rng))
     return tasks
+
+
+def make_task(
+    name: str,
+    questions: tuple[Question, ...],
+    prompt: str,
+    tags: Tags,
+    turn_limit: TurnLimit,
+    corpus: str,
+    rng: random.Random,
+) -> Task:
+    """These questions as one task, with its prompt, its turns and a seed that is drawn."""
+    return Task(
+        id=name,
+        questions=questions,
+        prompt=render(prompt, questions, tags),
+        turn_limit=turn_limit.turns(len(questions)),
+        corpus=corpus,
+        seed=rng.getrandbits(31),
+    )
 
 
 def _draws(questions: Sequence[Question], objectives: int, seed: int, start: int) -> Iterator[list[Question]]:
@@ -132,13 +145,14 @@ def as_composed(
     random.Random(f"as composed {seed}").shuffle(fitting)
     name = "-".join(filter(None, (corpus, f"file-n{objectives}-seed{seed}")))
     return [
-        Task(
-            id=f"{name}-{number}",
-            questions=groups[number],
-            prompt=render(prompt, groups[number], tags),
-            turn_limit=turn_limit.turns(objectives),
-            corpus=corpus,
-            seed=random.Random(f"task {seed} {number}").getrandbits(31),
+        make_task(
+            f"{name}-{number}",
+            groups[number],
+            prompt,
+            tags,
+            turn_limit,
+            corpus,
+            random.Random(f"task {seed} {number}"),
         )
         for number in fitting[:count]
     ]

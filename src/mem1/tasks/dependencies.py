@@ -20,8 +20,7 @@ from typing import Literal, Protocol
 from mem1.errors import UserError
 from mem1.protocol import Tags
 from mem1.records import Question, Task
-from mem1.tasks.compose import TurnLimit
-from mem1.tasks.prompts import render
+from mem1.tasks.compose import TurnLimit, compose, make_task
 
 Dependence = Literal["chain", "shared", "comparison"]
 """`chain`: each question speaks of the answer of the one before. `shared`: two questions are about one entity, which
@@ -98,6 +97,49 @@ def _group(dependence: Dependence, size: int) -> Group:
     return (*stem, (end,), (end,)) if dependence == "shared" else (*stem, (), (end, end + 1))
 
 
+def compose_as(
+    composition: Composition,
+    depth: int | None,
+    *,
+    questions: Sequence[Question],
+    material: Material,
+    objectives: int,
+    count: int,
+    seed: int,
+    prompt: str,
+    tags: Tags,
+    turn_limit: TurnLimit,
+    corpus: str = "",
+) -> list[Task]:
+    """Tasks of this composition: of `questions` as they are, or of groups of the same questions in `material`.
+
+    `depth` None: 1 where the questions depend on one another. Raises UserError as `compose` and `compose_dependent`.
+    """
+    if composition == "independent":
+        return compose(
+            questions,
+            objectives=objectives,
+            count=count,
+            seed=seed,
+            prompt=prompt,
+            tags=tags,
+            turn_limit=turn_limit,
+            corpus=corpus,
+        )
+    return compose_dependent(
+        material,
+        dependence=composition,
+        depth=depth or 1,
+        objectives=objectives,
+        count=count,
+        seed=seed,
+        prompt=prompt,
+        tags=tags,
+        turn_limit=turn_limit,
+        corpus=corpus,
+    )
+
+
 def compose_dependent(
     material: Material,
     *,
@@ -125,15 +167,7 @@ def compose_dependent(
             taken = frozenset(draft.question.id for drafts in drawn for draft in drafts)
             drawn.append(material.draw(shape, taken, rng))
         questions = _numbered(shapes, drawn, material, rng)
-        task = Task(
-            id=f"{name}-{index}",
-            questions=questions,
-            prompt=render(prompt, questions, tags),
-            turn_limit=turn_limit.turns(objectives),
-            corpus=corpus,
-            seed=rng.getrandbits(31),
-        )
-        tasks.append(task)
+        tasks.append(make_task(f"{name}-{index}", questions, prompt, tags, turn_limit, corpus, rng))
     return tasks
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mem1.algorithms.importance import truncated_weights
 from mem1.algorithms.kl import kl_estimate
-from mem1.records import Ended, Group, Trajectory
+from mem1.records import Group, Trajectory
 from mem1.training.advantages import spread, token_advantages, trajectory_advantages
 from mem1.training.rl_config import Dapo, Importance, Ppo, Rejection, Rl
 
@@ -55,7 +55,7 @@ class Lesson:
 
 def has_variance(group: Group) -> bool:
     """Whether the attempts can be told apart by their rewards; those whose tool failed have none."""
-    return len({t.reward for t in group.trajectories if t.ended is not Ended.TOOL_FAILED}) > 1
+    return len({t.reward for t in group.trajectories if t.ended.judged}) > 1
 
 
 def judged_groups(config: Rl, groups: Sequence[Group]) -> list[Group]:
@@ -63,7 +63,7 @@ def judged_groups(config: Rl, groups: Sequence[Group]) -> list[Group]:
 
     A group that has too few others for the algorithm is left out.
     """
-    judged = [[t for t in group.trajectories if t.ended is not Ended.TOOL_FAILED] for group in groups]
+    judged = [[t for t in group.trajectories if t.ended.judged] for group in groups]
     return [Group(trajectories=tuple(rest)) for rest in judged if len(rest) >= config.fewest_attempts]
 
 

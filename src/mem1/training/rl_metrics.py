@@ -11,14 +11,14 @@ from torch import Tensor
 
 from mem1.algorithms.kl import kl_estimate
 from mem1.algorithms.values import explained_variance
-from mem1.records import Ended, Trajectory
+from mem1.records import Trajectory
 from mem1.training.checks import reencoded_share
 from mem1.training.lessons import Lesson
 
 
 def about_attempts(trajectories: Sequence[Trajectory]) -> dict[str, float | dict[str, float] | None]:
     """What the attempts of a step were like; means over those whose tool did not fail, None where all did."""
-    judged = [t for t in trajectories if t.ended is not Ended.TOOL_FAILED]
+    judged = [t for t in trajectories if t.ended.judged]
     endings = Counter(str(t.ended) for t in trajectories)
     return {
         "reward": _mean([t.reward or 0.0 for t in judged]),

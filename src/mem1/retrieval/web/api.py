@@ -9,7 +9,7 @@ Both are pure, so an API is a file of some thirty lines; sending, waiting and ke
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urlencode
@@ -90,7 +90,14 @@ def listed(answer: Any, *path: str) -> list[Mapping[str, Any]]:
     return answer
 
 
-def text(entry: Mapping[str, Any], name: str) -> str:
-    """A field that should be a string; empty where it is anything else."""
+def read_results(entries: Iterable[Mapping[str, Any]], *, address: str, snippet: str) -> list[Result]:
+    """One result an entry: its "title", and the fields of these names; empty where one is no string."""
+    return [
+        Result(title=_text(entry, "title"), address=_text(entry, address), snippet=_text(entry, snippet))
+        for entry in entries
+    ]
+
+
+def _text(entry: Mapping[str, Any], name: str) -> str:
     value = entry.get(name)
     return value if isinstance(value, str) else ""

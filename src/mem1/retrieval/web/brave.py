@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mem1.retrieval.web.api import Result, get, listed, text
+from mem1.retrieval.web.api import Result, get, listed, read_results
 from mem1.retrieval.web.connections import Request
 
 _MOST = 20
@@ -26,7 +26,4 @@ class Brave:
         return get(self.base_url, "/res/v1/web/search", asked, {"X-Subscription-Token": key})
 
     def results(self, answer: Any) -> list[Result]:
-        return [
-            Result(title=text(entry, "title"), address=text(entry, "url"), snippet=text(entry, "description"))
-            for entry in listed(answer, "web", "results")
-        ]
+        return read_results(listed(answer, "web", "results"), address="url", snippet="description")

@@ -10,8 +10,6 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 from mem1.retrieval.base import RetrievalFailed
@@ -53,17 +51,3 @@ class Retry:
                 doubled = min(self.first_wait_s * 2 ** (attempt - 1), self.longest_wait_s)
                 self.sleep(wait if wait is not None else doubled * random.uniform(0.75, 1.25))
         raise ValueError(f"tries must be at least 1, not {self.tries}")
-
-
-def retry_after(value: str | None) -> float | None:
-    """Seconds that a Retry-After header asks for, a number or a date; None where it is missing or unreadable."""
-    if value is None:
-        return None
-    if value.isascii() and value.isdigit():
-        return float(value[:9])
-    try:
-        moment = parsedate_to_datetime(value)
-    except (TypeError, ValueError):
-        return None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
-    return max((moment - datetime.now(timezone.utc)).total_seconds(), 0.0)

@@ -17,7 +17,8 @@ from typing import Any
 
 from mem1.errors import UserError
 from mem1.records import Passage
-from mem1.retrieval.base import RetrievalFailed
+from mem1.retrieval.base import RetrievalFailed, check_search
+from mem1.retrieval.retry_after import retry_after
 from mem1.retrieval.web.addresses import parse_address
 from mem1.retrieval.web.api import Result, SearchApi, WrongAnswer
 from mem1.retrieval.web.body import ACCEPTED, decompress
@@ -27,7 +28,7 @@ from mem1.retrieval.web.connections import Reply, Request, resolve_any, send
 from mem1.retrieval.web.failures import FetchFailed, Why
 from mem1.retrieval.web.limits import HostLimit, Spending
 from mem1.retrieval.web.parallel import in_parallel
-from mem1.retrieval.web.retry import Retry, TryAgain, retry_after
+from mem1.retrieval.web.retry import Retry, TryAgain
 from mem1.retrieval.web.searxng import SearXNG
 from mem1.retrieval.web.serper import Serper
 from mem1.retrieval.web.tavily import Tavily
@@ -74,10 +75,7 @@ class WebSearch:
         Raises RetrievalFailed where a query cannot be answered (for many at once: the first such), ValueError for
         k < 1 and TypeError for a lone string.
         """
-        if isinstance(queries, str):
-            raise TypeError("search takes a list of queries, not one string")
-        if k < 1:
-            raise ValueError(f"search needs k >= 1, not {k}")
+        check_search(queries, k)
         asked = [" ".join(query.split()[:_QUERY_WORDS])[:_QUERY_CHARACTERS] for query in queries]
         different = list(dict.fromkeys(asked))
         found = in_parallel(lambda query: self._passages(query, k), different, self.threads)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mem1.retrieval.web.api import Result, get, listed, text
+from mem1.retrieval.web.api import Result, get, listed, read_results
 from mem1.retrieval.web.connections import Request
 
 
@@ -23,7 +23,4 @@ class SearXNG:
         return get(self.base_url, "/search", {"q": query, "format": "json"}, {})
 
     def results(self, answer: Any) -> list[Result]:
-        return [
-            Result(title=text(entry, "title"), address=text(entry, "url"), snippet=text(entry, "content"))
-            for entry in listed(answer, "results")
-        ]
+        return read_results(listed(answer, "results"), address="url", snippet="content")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mem1.retrieval.web.api import Result, listed, post, text
+from mem1.retrieval.web.api import Result, listed, post, read_results
 from mem1.retrieval.web.connections import Request
 
 
@@ -23,7 +23,4 @@ class Serper:
         return post(self.base_url, "/search", {"q": query, "num": k}, {"X-API-KEY": key})
 
     def results(self, answer: Any) -> list[Result]:
-        return [
-            Result(title=text(entry, "title"), address=text(entry, "link"), snippet=text(entry, "snippet"))
-            for entry in listed(answer, "organic")
-        ]
+        return read_results(listed(answer, "organic"), address="link", snippet="snippet")

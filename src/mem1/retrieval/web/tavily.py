@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mem1.retrieval.web.api import Result, listed, post, text
+from mem1.retrieval.web.api import Result, listed, post, read_results
 from mem1.retrieval.web.connections import Request
 
 _MOST = 20
@@ -26,7 +26,4 @@ class Tavily:
         return post(self.base_url, "/search", asked, {"Authorization": f"Bearer {key}"})
 
     def results(self, answer: Any) -> list[Result]:
-        return [
-            Result(title=text(entry, "title"), address=text(entry, "url"), snippet=text(entry, "content"))
-            for entry in listed(answer, "results")
-        ]
+        return read_results(listed(answer, "results"), address="url", snippet="content")
