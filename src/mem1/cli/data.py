@@ -113,35 +113,27 @@ def _tasks(
     from mem1.cli.sources import dependence
     from mem1.errors import UserError
     from mem1.protocol import RELEASED
-    from mem1.tasks import compose as independent
-    from mem1.tasks.dependencies import compose_dependent
+    from mem1.tasks.compose import TurnLimit
+    from mem1.tasks.dependencies import compose_as
     from mem1.tasks.linking import LinkedQuestions
 
-    limit = independent.TurnLimit()
     if composition == "independent":
         if depth is not None:
             raise UserError("--depth goes with the compositions chain, shared and comparison, not with independent")
-        number = count or max(1, len(questions) // objectives)
-        return independent.compose(
-            questions,
-            objectives=objectives,
-            count=number,
-            seed=seed,
-            prompt="released",
-            tags=RELEASED,
-            turn_limit=limit,
-        )
-    kind = dependence(composition)
-    if count is None:
+        kind, number = composition, count or max(1, len(questions) // objectives)
+    else:
+        kind, number = dependence(composition), count
+    if number is None:
         raise UserError("--count is missing: questions that depend on one another can be drawn without end")
-    return compose_dependent(
-        LinkedQuestions(questions),
-        dependence=kind,
-        depth=depth or 1,
+    return compose_as(
+        kind,
+        depth,
+        questions=questions,
+        material=LinkedQuestions(questions),
         objectives=objectives,
-        count=count,
+        count=number,
         seed=seed,
         prompt="released",
         tags=RELEASED,
-        turn_limit=limit,
+        turn_limit=TurnLimit(),
     )
