@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from corpora import SHARED_QA, TOWNS, needs_shared_qa
 
@@ -18,8 +18,6 @@ from mem1.jsonl import read_objects
 from mem1.records import Passage
 from mem1.retrieval import BM25
 from mem1.retrieval.corpus import read_passages
-from mem1.retrieval.postings import count_words, weigh
-from mem1.retrieval.words import STOP_WORDS
 
 
 def ids(bm25: BM25, query: str, k: int = 10) -> list[str]:
@@ -38,52 +36,31 @@ def test_a_score_computed_by_hand():
 
 
 @pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (1.5, 0.75), (0.0, 0.0)])
-def test_bm25s_gives_the_same_scores_to_random_passages(k1: float, b: float):
-    bm25s = pytest.importorskip("bm25s")
+def test_the_scores_of_random_passages_are_those_of_the_formula(k1: float, b: float):
     rng = random.Random(0)
     words = [f"word{i}" for i in range(30)]
     documents = [rng.choices(words, k=rng.randint(1, 12)) for _ in range(60)]
-    other = bm25s.BM25(k1=k1, b=b)
-    other.index(documents, show_progress=False)
-    ours = BM25.build([Passage(str(i), "", " ".join(d)) for i, d in enumerate(documents)], k1=k1, b=b, stem=False)
+    mean = sum(map(len, documents)) / 60
+    bm25 = BM25.build([Passage(str(i), "", " ".join(d)) for i, d in enumerate(documents)], k1=k1, b=b, stem=False)
+
+    def score(query: list[str], document: list[str]) -> float:
+        total = 0.0
+        for word in query:
+            df, tf = sum(word in d for d in documents), document.count(word)
+            idf = math.log(1 + (60 - df + 0.5) / (df + 0.5))
+            total += idf * tf / (tf + k1 * (1 - b + b * len(document) / mean)) if tf else 0.0
+        return total
+
     compared = 0
     for _ in range(20):
         query = rng.choices(words, k=3)
-        expected = other.get_scores(query)
-        found = ours.search([" ".join(query)], 60)[0]
-        assert len(found) == (expected > 0).sum()
-        for passage, score in found:
-            assert score == pytest.approx(expected[int(passage.id)], rel=1e-5)
+        expected = [score(query, document) for document in documents]
+        found = bm25.search([" ".join(query)], 60)[0]
+        assert len(found) == sum(e > 0 for e in expected)
+        for passage, found_score in found:
+            assert found_score == pytest.approx(expected[int(passage.id)], rel=1e-5)
             compared += 1
     assert compared > 200
-
-
-@pytest.mark.parametrize("block", [1, 7, 60, 1000])
-def test_the_arrays_are_those_of_counting_everything_at_once_whatever_the_blocks(block: int):
-    rng = random.Random(1)
-    words = [f"word{i}" for i in range(40)] + ["the", "of"]
-    texts = [" ".join(rng.choices(words, k=rng.randint(0, 12))) for _ in range(60)]
-    terms, pairs = {}, []
-    for passage, text in enumerate(texts):
-        for word in text.split():
-            if word not in STOP_WORDS:
-                pairs.append((terms.setdefault(word, len(terms)), passage))
-    lengths = np.bincount([passage for _, passage in pairs], minlength=60)
-    unique, frequency = np.unique(pairs, axis=0, return_counts=True)
-    term, passage = unique.T
-    df = np.bincount(term)
-    weights = np.log1p((60 - df + 0.5) / (df + 0.5))[term] * frequency
-    weights = weights / (frequency + 0.9 * (1 - 0.4 + 0.4 * lengths[passage] / lengths.mean()))
-    counts = count_words(texts, stem=False, block=block)
-    starts, postings, ours = weigh(counts, k1=0.9, b=0.4)
-    assert counts.terms == terms
-    assert starts.tolist() == [0, *np.cumsum(df).tolist()]
-    assert (postings.dtype, postings.tolist()) == (np.int32, passage.tolist())
-    assert ours.tobytes() == weights.astype(np.float32).tobytes()
-
-
-def test_stop_words_are_those_of_bm25s():
-    assert set(pytest.importorskip("bm25s.stopwords").STOPWORDS_EN) == STOP_WORDS
 
 
 def test_titles_are_searched_too_and_words_are_stemmed():
@@ -182,7 +159,15 @@ def test_an_index_of_another_format_must_be_built_again(tmp_path: Path):
         BM25.load(tmp_path / "index")
 
 
-INDEX_FILES = ["passages.jsonl", "offsets.npy", "starts.npy", "postings.npy", "weights.npy", "terms.json"]
+INDEX_FILES = [
+    "passages.jsonl",
+    "offsets.npy",
+    "data.csc.index.npy",
+    "indices.csc.index.npy",
+    "indptr.csc.index.npy",
+    "vocab.index.json",
+    "params.index.json",
+]
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "missing"])
@@ -196,7 +181,7 @@ def test_damage_to_any_file_is_noticed(tmp_path: Path, name: str, damage: str):
         file.unlink()
     else:
         file.write_bytes(content[:-1] if damage == "cut" else content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(UserError, match=name):
+    with pytest.raises(UserError, match=re.escape(name)):
         BM25.load(tmp_path / "index")
 
 

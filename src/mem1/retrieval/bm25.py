@@ -3,18 +3,19 @@
     bm25 = BM25.build([Passage("p0", "Oslo", "Oslo is the capital of Norway."), ...])
     bm25.search(["capital of Norway"], k=3)  ->  [[(Passage("p0", ...), 1.93), ...]]
 
-Robertson & Zaragoza (2009) in Lucene's variant, weighed when the index is built as bm25s does (arXiv 2407.03618): a
-search adds up the stored weights of the query's words. English stop words are left out, words are stemmed (Snowball).
+Robertson & Zaragoza (2009) in Lucene's variant, as bm25s computes it (arXiv 2407.03618): weighed when the index is
+built, so that a search adds up the stored weights of the query's words. English stop words are left out, words are
+stemmed (Snowball).
 """
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import bm25s
 import numpy as np
 
 from mem1.errors import UserError
@@ -22,31 +23,18 @@ from mem1.records import Passage
 from mem1.retrieval.base import check_search, searched_text
 from mem1.retrieval.folder import read_folder, save_folder
 from mem1.retrieval.passages import StoredPassages, store_passages
-from mem1.retrieval.postings import count_words, weigh
-from mem1.retrieval.words import STOP_WORDS, stemmer, words_of
+from mem1.retrieval.words import STOP_WORDS, Numbers, stemmer, words_of
 
 KIND = "bm25"
-_ARRAYS = ("starts", "postings", "weights")
-_TERMS = "terms.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BM25:
-    """A finished index: nothing in it changes, so any number of threads may search it.
-
-    The passages that hold term t are `postings[starts[t]:starts[t + 1]]`, ascending, and t adds `weights` of the
-    same range to their scores.
-    """
+    """A finished index: nothing in it changes, so any number of threads may search it."""
 
     passages: Sequence[Passage]
-    terms: Mapping[str, int]
-    """Stemmed word -> its number t."""
-    starts: np.ndarray
-    """int64, one longer than there are terms."""
-    postings: np.ndarray
-    """int32, numbers of passages."""
-    weights: np.ndarray
-    """float32, above 0, parallel to `postings`."""
+    index: bm25s.BM25
+    """Its vocabulary holds stemmed words; document i is `passages[i]`."""
     stem: bool
 
     @classmethod
@@ -58,16 +46,16 @@ class BM25:
         """
         if k1 < 0 or not 0 <= b <= 1:
             raise UserError(f"BM25 needs k1 >= 0 and 0 <= b <= 1, not k1={k1}, b={b}")
-        counts = count_words(map(searched_text, passages), stem=stem)
-        if not counts.terms:
+        numbers = Numbers(stem=stem)
+        words = [numbers.of_text(searched_text(passage)) for passage in passages]
+        if not numbers.terms:
             raise UserError(
                 f"none of the {len(passages)} passages holds a word that can be searched "
                 "(two letters or more and no stop word); check the corpus"
             )
-        starts, postings, weights = weigh(counts, k1=k1, b=b)
-        return cls(
-            passages=tuple(passages), terms=counts.terms, starts=starts, postings=postings, weights=weights, stem=stem
-        )
+        index = bm25s.BM25(k1=k1, b=b)
+        index.index((words, numbers.terms), create_empty_token=False, show_progress=False)
+        return cls(passages=tuple(passages), index=index, stem=stem)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the index, passages included, as a folder, whole or not at all.
@@ -77,9 +65,7 @@ class BM25:
 
         def write(folder: Path) -> None:
             store_passages(folder, self.passages)
-            for name in _ARRAYS:
-                np.save(folder / f"{name}.npy", getattr(self, name))
-            (folder / _TERMS).write_text(json.dumps(list(self.terms), ensure_ascii=False), encoding="utf-8")
+            self.index.save(folder, show_progress=False)
 
         save_folder(path, kind=KIND, facts={"stem": self.stem, "passages": len(self.passages)}, write=write)
 
@@ -91,11 +77,11 @@ class BM25:
         """
         facts = read_folder(path, kind=KIND)
         folder = Path(path)
-        # np.asarray: plain arrays over the same mapped memory, whose slices cost a tenth of a memmap's
-        arrays = {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in _ARRAYS}
-        words = json.loads((folder / _TERMS).read_text(encoding="utf-8"))
-        terms = {word: number for number, word in enumerate(words)}
-        return cls(passages=StoredPassages(folder), terms=terms, stem=facts["stem"], **arrays)
+        index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
+        for name in ("data", "indices", "indptr"):
+            # plain arrays over the same mapped memory, whose slices cost a tenth of a memmap's
+            index.scores[name] = np.asarray(index.scores[name])
+        return cls(passages=StoredPassages(folder), index=index, stem=facts["stem"])
 
     def search(self, queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:
         """Per query at most `k` (passage, score), best first; equal scores in the order of the passages.
@@ -108,17 +94,14 @@ class BM25:
 
     def _query_terms(self, queries: Sequence[str]) -> list[list[int]]:
         """Per query the numbers of its known terms, repeated as often as the query repeats them."""
-        stem_of, number = stemmer() if self.stem else str, self.terms.get
+        stem_of, number = stemmer() if self.stem else str, self.index.vocab_dict.get
         words = ([word for word in words_of(query) if word not in STOP_WORDS] for query in queries)
         return [[t for t in map(number, map(stem_of, query_words)) if t is not None] for query_words in words]
 
     def _best(self, terms: Sequence[int], k: int) -> list[tuple[Passage, float]]:
         if not terms:
             return []
-        ranges = [slice(self.starts[term], self.starts[term + 1]) for term in terms]
-        holders = np.concatenate([self.postings[r] for r in ranges])
-        added = np.concatenate([self.weights[r] for r in ranges])
-        scores = np.bincount(holders, added, minlength=len(self.passages))
+        scores = self.index.get_scores_from_ids(list(terms))
         found = scores.nonzero()[0]
         found_scores = scores[found]
         if len(found) > k:

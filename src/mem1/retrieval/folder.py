@@ -19,7 +19,7 @@ from typing import Any
 from mem1.errors import UserError
 
 MANIFEST = "manifest.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Version of the folder's layout; `read_folder` refuses any other."""
 _LEFTOVER_AGE_S = 24 * 3600.0
 """A half-written folder this old has no living writer and is swept."""

@@ -1,8 +1,7 @@
 """The words of a text as BM25 counts them: lower case, no English stop words, stemmed (Snowball).
 
 words_of("The cats, asleep")  ->  ["the", "cats", "asleep"]
-numbers = Numbers(stem=True)
-[numbers[word] for word in words_of("The cats, a cat")]  ->  [-1, 0, 0]      "a" has one letter and is no word
+Numbers(stem=True).of_text("The cats, a cat")  ->  [0, 0]      "the" is a stop word, "a" has one letter
 """
 
 from __future__ import annotations
@@ -11,13 +10,10 @@ import re
 from collections.abc import Callable
 
 import Stemmer
+from bm25s.stopwords import STOPWORDS_EN
 
-_STOP_TEXT = (
-    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
-    "to was will with"
-)
-STOP_WORDS = frozenset(_STOP_TEXT.split())
-"""Lucene's English stop words, which bm25s uses too."""
+STOP_WORDS = frozenset(STOPWORDS_EN)
+"""Lucene's English stop words."""
 _LANGUAGE = "english"
 _WORD = re.compile(r"\w\w+")
 
@@ -43,3 +39,7 @@ class Numbers(dict[str, int]):
         number = -1 if word in STOP_WORDS else self.terms.setdefault(self._stem(word), len(self.terms))
         self[word] = number
         return number
+
+    def of_text(self, text: str) -> list[int]:
+        """The numbers of its words in their order, stop words left out."""
+        return [number for number in map(self.__getitem__, words_of(text)) if number >= 0]
