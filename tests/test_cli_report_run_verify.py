@@ -145,9 +145,9 @@ class TestRun:
     def test_a_question_without_passages_and_passages_without_a_question_are_refused(self, policy):
         with pytest.raises(UserError, match="--task needs --corpus"):
             call("run", "--model", policy, "--task", "Who?")
-        with pytest.raises(UserError, match="--corpus and --retriever need questions"):
+        with pytest.raises(UserError, match="--corpus, --retriever and --api need questions"):
             call("run", "--model", policy, "--corpus", "a.jsonl")
-        with pytest.raises(UserError, match=r"--task needs --corpus FILE, passages.* or --retriever URL"):
+        with pytest.raises(UserError, match=r"--task needs --corpus FILE, passages.* --retriever URL; or --api"):
             call("run", "--model", policy, "--task", "Who?", "--corpus", "a.jsonl", "--retriever", "http://a")
         with pytest.raises(UserError, match="--task is empty"):
             call("run", "--model", policy, "--task", " ", "--corpus", "a.jsonl")

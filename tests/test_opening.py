@@ -73,6 +73,29 @@ def test_a_dense_index_looks_for_its_encoder(tmp_path: Path):
     assert list(open_passages(tmp_path / "dense")) == TOWNS
 
 
+def test_a_folder_of_indexes_is_searched_as_their_hybrid(tmp_path: Path):
+    BM25.build(TOWNS).save(tmp_path / "both" / "stemmed")
+    BM25.build(TOWNS, stem=False).save(tmp_path / "both" / "words")
+    (tmp_path / "both" / ".half.embedding").mkdir()
+    passage, score = open_retriever(tmp_path / "both").search(["Alvex"], 3)[0][0]
+    assert (passage.id, score) == ("p3", 2 / 61)
+    assert list(open_passages(tmp_path / "both")) == TOWNS
+
+
+def test_a_hybrid_of_different_passages_is_refused(tmp_path: Path):
+    BM25.build(TOWNS).save(tmp_path / "a")
+    BM25.build([*TOWNS[:-1], Passage(TOWNS[-1].id, "", "other words")]).save(tmp_path / "b")
+    with pytest.raises(UserError, match="a and b hold different passages"):
+        open_retriever(tmp_path)
+
+
+def test_a_folder_of_indexes_and_something_else_is_refused(tmp_path: Path):
+    BM25.build(TOWNS).save(tmp_path / "a")
+    (tmp_path / "notes").mkdir()
+    with pytest.raises(UserError, match="holds indexes, and notes, which is none"):
+        open_retriever(tmp_path)
+
+
 @pytest.mark.parametrize("opened", [open_retriever, open_passages])
 def test_what_is_no_index_says_what_to_do(tmp_path: Path, opened):
     with pytest.raises(UserError, match=f"is a folder without an index; make one with: mem1 index {tmp_path}"):

@@ -291,8 +291,21 @@ def test_eval_runs_on_the_web_and_again_from_the_cache_alone(
     assert len(web.asked) == before
 
 
+def test_run_searches_the_web_and_again_from_the_cache_alone(web: Site, tmp_path: Path, terminal: Terminal):
+    given = ["run", "--task", "Who is the mayor of Oslo?", "--api", "searxng", "--api-url", web.url, "--json"]
+    given += ["--cache", tmp_path / "web.sqlite", "--vocabulary", "paper-web", "--max-turns", "2", "--seed", "1"]
+    code, out, _ = terminal(*given)
+    assert code == 0
+    (answer,) = json.loads(out)["answers"]
+    assert answer["text"] == "Who is the mayor of Oslo?" and "em" not in answer
+    assert terminal(*given, "--mode", "replay")[1] == out
+    assert len(web.asked) == 1
+    assert "goes without --corpus" in terminal.error(*given, "--corpus", tmp_path / "passages.jsonl")
+    assert "need questions to search them for" in terminal.error("run", "--api", "searxng")
+
+
 def test_options_that_do_not_go_together_are_named(terminal: Terminal, questions: Path):
     assert "--task web needs --questions FILE" in terminal.error("eval", "--task", "web")
     assert "go with --task web" in terminal.error("eval", "--api", "searxng")
     message = terminal.error("eval", "--task", "web", "--questions", questions, "--api", "gogle")
-    assert "--task web: api" in message and "searxng" in message
+    assert "the web's options: api" in message and "searxng" in message

@@ -67,7 +67,7 @@ def command(
     """Evaluate a policy: exact match with interval, F1, turns, peak tokens, by number of objectives."""
     from mem1.cli.display import EvaluationBar, bars, stderr
     from mem1.cli.pipeline import show
-    from mem1.cli.sources import sizes_to_evaluate, task_config
+    from mem1.cli.sources import sizes_to_evaluate, task_config, web_options
     from mem1.contexts import context_policy
     from mem1.evaluation.runner import evaluate
     from mem1.protocol import vocabulary as tags_called
@@ -75,13 +75,6 @@ def command(
     from mem1.training.config import Evaluation
 
     tags = tags_called(vocabulary)
-    web = {
-        "api": api,
-        "api_url": api_url,
-        "mode": mode,
-        "cache": None if cache is None else str(cache),
-        "budget": None if max_searches is None else {"searches": max_searches},
-    }
     tasks_asked = task_config(
         task,
         questions,
@@ -93,7 +86,7 @@ def command(
         composition=composition,
         depth=depth,
         decompose=decompose,
-        web=web,
+        web=web_options(api, api_url, mode, cache, max_searches),
     )
     source = tasks_asked.source("evaluation", tags)
     sizes = sizes_to_evaluate(objectives, composition, depth)

@@ -1,4 +1,4 @@
-"""`mem1 run`: one agent on one task, turn by turn: one's own questions over one's own passages, or an Atlas task."""
+"""`mem1 run`: one agent on one task, turn by turn: one's own questions over one's passages or the web, or Atlas."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _NOT_KNOWN = "(not known)"
 """Stands for the gold answers of one's own questions; nothing is scored against it."""
 _PASSAGE_WORDS = 100
+_TOP_K = 3
 _GENERAL_COMPLETION = 1000
 """Tokens of a turn of a general model, as in the paper."""
 
@@ -33,10 +34,19 @@ def command(
     retriever: Annotated[
         list[str] | None, typer.Option(help="Address of a retriever in place of --corpus; repeatable.")
     ] = None,
+    api: Annotated[
+        str | None, typer.Option(help="Search the web in place of --corpus: serper, brave, tavily or searxng.")
+    ] = None,
+    api_url: Annotated[str | None, typer.Option(help="Its base address, such as http://localhost:8080.")] = None,
+    mode: Annotated[str | None, typer.Option(help="Of the web: live, replay (the cache alone) or offline.")] = None,
+    cache: Annotated[Path | None, typer.Option(help="File of the cache of searches and pages of the web.")] = None,
+    max_searches: Annotated[int | None, typer.Option(min=0, help="Requests to the search API at most.")] = None,
     objectives: Annotated[int, typer.Option(min=1, help="Questions of the task of Atlas.")] = 2,
     seed: Annotated[int, typer.Option(help="Of the task of Atlas, and of sampling.")] = 0,
     context: Annotated[str, typer.Option(help="constant, fold(k), full or window(k).")] = "constant",
-    vocabulary: Annotated[str, typer.Option(help="Tags: paper or released.")] = "paper",
+    vocabulary: Annotated[
+        str, typer.Option(help="Tags: paper, released; with opening pages paper-web, released-web.")
+    ] = "paper",
     prompt: Annotated[
         str | None, typer.Option(help="plain (without: for Atlas and 'shipped') or mem1, which has instructions.")
     ] = None,
@@ -46,7 +56,9 @@ def command(
         typer.Option(min=1, help="Tokens of a turn. Without: 8 a question and 32 more; of a general model 1000."),
     ] = None,
     max_context: Annotated[int, typer.Option(min=1, help="Largest context plus completion, in tokens.")] = 4096,
-    top_k: Annotated[int, typer.Option(min=1, help="Passages shown a search, with --task.")] = 3,
+    top_k: Annotated[
+        int | None, typer.Option(min=1, help="Passages shown a search, with --task; 3, of the web 10.")
+    ] = None,
     temperature: Annotated[float, typer.Option(min=0.0, help="0: greedy.")] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print turns and answer as one JSON object.")] = False,
 ) -> None:
@@ -54,23 +66,26 @@ def command(
     from rich.console import Console
 
     from mem1.cli.display import stderr
+    from mem1.cli.sources import web_options
     from mem1.cli.watching import Watched
     from mem1.contexts import context_policy
     from mem1.engines.base import Sampling
     from mem1.engines.local import LocalEngine
+    from mem1.envs.web_source import web_prompt
     from mem1.protocol import vocabulary as tags_called
     from mem1.rollout import Budget, Rollout
     from mem1.tasks.prompts import render
     from mem1.training.policy import SHIPPED, load_policy
 
-    if not task and (corpus is not None or retriever):
+    web = web_options(api, api_url, mode, cache, max_searches)
+    if not task and (corpus is not None or retriever or web):
         raise UserError(
-            '--corpus and --retriever need questions to search them for: --task "..." once or several times'
+            '--corpus, --retriever and --api need questions to search them for: --task "..." once or several times'
         )
     tags, keeps = tags_called(vocabulary), context_policy(context)
-    drawn, environment = _own(task, corpus, retriever, top_k) if task else _atlas(objectives, seed, tags)
+    drawn, environment = _own(task, corpus, retriever, web, top_k) if task else _atlas(objectives, seed, tags)
     general = bool(task) and model != SHIPPED
-    template = prompt or ("mem1" if general else "plain")
+    template = prompt or ((web_prompt(tags) if web else "mem1") if general else "plain")
     drawn = replace(drawn, prompt=render(template, drawn.questions, tags), turn_limit=max_turns or drawn.turn_limit)
     budget = Budget(context=max_context)
     if general or max_completion is not None:
@@ -91,19 +106,41 @@ def command(
         _conclude(trajectory, console)
 
 
-def _own(texts: list[str], corpus: Path | None, retriever: list[str] | None, top_k: int) -> tuple[Task, Environment]:
-    """One's own questions over one's own passages; the prompt is still to be written."""
-    from mem1.envs.qa import QAEnvironment
+def _own(
+    texts: list[str],
+    corpus: Path | None,
+    retriever: list[str] | None,
+    web: dict[str, Any],
+    top_k: int | None,
+) -> tuple[Task, Environment]:
+    """One's own questions over one's own passages or the web; the prompt is still to be written."""
+    from mem1.envs.web_source import WEB
     from mem1.records import Question, Task
     from mem1.tasks.compose import TurnLimit
 
     if not all(text.strip() for text in texts):
         raise UserError("a --task is empty; give each a question")
     questions = tuple(Question(id=f"q{i}", text=t, answers=(_NOT_KNOWN,)) for i, t in enumerate(texts, start=1))
-    name, searched = _passages(corpus, retriever)
-    environment = QAEnvironment({name: searched}, top_k=top_k, passage_words=_PASSAGE_WORDS)
+    if web and (corpus is not None or retriever):
+        raise UserError("--api searches the web; it goes without --corpus and --retriever")
+    name, environment = (WEB, _web(web, top_k)) if web else _over_passages(corpus, retriever, top_k or _TOP_K)
     limit = TurnLimit().turns(len(questions))
     return Task(id="run", questions=questions, prompt="", turn_limit=limit, corpus=name), environment
+
+
+def _web(given: dict[str, Any], top_k: int | None) -> Environment:
+    from mem1.cli.sources import web_config
+    from mem1.envs.web_source import Web
+
+    return web_config(Web, given if top_k is None else {**given, "top_k": top_k}).environment()
+
+
+def _over_passages(corpus: Path | None, retriever: list[str] | None, top_k: int) -> tuple[str, Environment]:
+    """The collection's name and what answers searches of it."""
+    from mem1.envs.qa import QAEnvironment
+
+    name, searched = _passages(corpus, retriever)
+    return name, QAEnvironment({name: searched}, top_k=top_k, passage_words=_PASSAGE_WORDS)
 
 
 def _passages(corpus: Path | None, retriever: list[str] | None) -> tuple[str, Retriever]:
@@ -117,8 +154,8 @@ def _passages(corpus: Path | None, retriever: list[str] | None) -> tuple[str, Re
     if corpus is not None and not retriever:
         return corpus.name, open_retriever(corpus)
     raise UserError(
-        "--task needs --corpus FILE, passages to search (one object with id, title and text a line) or an index; or "
-        "--retriever URL"
+        "--task needs --corpus FILE, passages to search (one object with id, title and text a line) or an index; "
+        "--retriever URL; or --api NAME, the web"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import pydantic
 
@@ -12,10 +12,11 @@ from mem1.errors import UserError
 
 if TYPE_CHECKING:
     from mem1.envs.source import AtlasTasks, MultihopTasks
-    from mem1.envs.web_source import WebTasks
+    from mem1.envs.web_source import Web, WebTasks
     from mem1.retrieval.http import HttpServer
     from mem1.tasks.dependencies import Dependence
 
+AnyWeb = TypeVar("AnyWeb", bound="Web")
 SIZES = (1, 2, 4, 8, 16)
 """Numbers of objectives that are evaluated where none are asked for."""
 FROM_FILE = "file"
@@ -38,12 +39,12 @@ def task_config(
 ) -> AtlasTasks | MultihopTasks | WebTasks:
     """What the options of the same names ask for; None: the default of the tasks.
 
-    `worlds` is the number of worlds of Atlas, `web` the keys of WebTasks that options gave (None: not given). Raises
-    UserError where the options do not go together.
+    `worlds` is the number of worlds of Atlas, `web` what `web_options` made of theirs. Raises UserError where the
+    options do not go together.
     """
     from mem1.envs.source import AtlasTasks, MultihopTasks
 
-    given = {key: value for key, value in (web or {}).items() if value is not None}
+    given = dict(web or {})
     if given and task != "web":
         raise UserError("the options of the web (--api, --api-url, --mode, --cache, --max-searches) go with --task web")
     shown: dict[str, Any] = {} if top_k is None else {"top_k": top_k}
@@ -61,7 +62,9 @@ def task_config(
     if task == "web":
         if questions is None or corpus is not None or retriever:
             raise UserError("--task web needs --questions FILE, and no --corpus or --retriever: it searches the web")
-        return _web_tasks(questions, {**given, **asked})
+        from mem1.envs.web_source import WebTasks
+
+        return web_config(WebTasks, {"questions": str(questions), **given, **asked})
     if questions is None or (corpus is None) == (not retriever):
         raise UserError(
             "--task multihop needs --questions FILE, and --corpus FILE (or the folder of an index) or --retriever URL"
@@ -70,14 +73,28 @@ def task_config(
     return MultihopTasks(questions=str(questions), **searched, **asked)
 
 
-def _web_tasks(questions: Path, given: dict[str, Any]) -> WebTasks:
+def web_options(
+    api: str | None, api_url: str | None, mode: str | None, cache: Path | None, max_searches: int | None
+) -> dict[str, Any]:
+    """The keys of `Web` that these options give; None: not given."""
+    given = {
+        "api": api,
+        "api_url": api_url,
+        "mode": mode,
+        "cache": None if cache is None else str(cache),
+        "budget": None if max_searches is None else {"searches": max_searches},
+    }
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def web_config(kind: type[AnyWeb], given: Mapping[str, Any]) -> AnyWeb:
+    """`Web` or `WebTasks` of these keys. Raises UserError where a value is wrong."""
     from mem1.configuration.mistakes import explain
-    from mem1.envs.web_source import WebTasks
 
     try:
-        return WebTasks(questions=str(questions), **given)
+        return kind(**given)
     except pydantic.ValidationError as error:
-        raise UserError(f"--task web: {explain(error, WebTasks, [])}") from error
+        raise UserError(f"the web's options: {explain(error, kind, [])}") from error
 
 
 def server(urls: Sequence[str]) -> HttpServer:

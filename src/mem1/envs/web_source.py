@@ -26,7 +26,14 @@ from mem1.tasks.atlas.names import Split
 if TYPE_CHECKING:
     from mem1.envs.web_qa import WebQAEnvironment
 
+WEB = "web"
+"""Name of the collection that is the web."""
 _DAY_S = 24 * 3600.0
+
+
+def web_prompt(tags: Tags) -> str:
+    """Name of the prompt that tells of the actions which this vocabulary has on the web."""
+    return "web" if OPEN in tags.action_tags else "mem1"
 
 
 class WebPages(Config):
@@ -44,10 +51,9 @@ class WebPages(Config):
     """Longest time for one page, its redirects included."""
 
 
-class WebTasks(QuestionFiles):
-    """Tasks from questions in files, answered on the open web."""
+class Web(Config):
+    """How the web is searched and read."""
 
-    kind: Literal["web"] = "web"
     api: Literal["serper", "brave", "tavily", "searxng"] = "serper"
     """Search API. Its key is read from SERPER_API_KEY, BRAVE_API_KEY or TAVILY_API_KEY; searxng needs none."""
     api_url: str | None = None
@@ -58,8 +64,6 @@ class WebTasks(QuestionFiles):
     """File of the cache; None: web.sqlite in $MEM1_CACHE, else in ~/.cache/mem1."""
     cache_days: float = Field(default=30.0, ge=0)
     """Age at which an answer is asked for again."""
-    prompt: str | None = None
-    """None: "web" where the vocabulary can open pages, else "mem1"."""
     top_k: int = Field(default=10, ge=1)
     """Results asked for and shown a search."""
     passage_words: int = Field(default=100, ge=1)
@@ -68,7 +72,44 @@ class WebTasks(QuestionFiles):
     """Between two requests to the search API."""
     pages: WebPages = WebPages()
     budget: WebBudget = WebBudget()
-    """Of this half of the tasks, in one process."""
+    """Of one environment, so of one half of the tasks in one process."""
+
+    def environment(self) -> WebQAEnvironment:
+        """Answers the searches of tasks whose collection is `WEB`."""
+        from mem1.envs.web_qa import WebQAEnvironment
+        from mem1.retrieval.web.fetch import Fetcher, FetchLimits
+        from mem1.retrieval.web.reader import PageReader
+        from mem1.retrieval.web.search import WebSearch, search_api
+
+        pages = self.pages
+        path = cache_folder() / "web.sqlite" if self.cache is None else Path(self.cache)
+        cache = WebCache(path, mode=self.mode, max_age_s=self.cache_days * _DAY_S)
+        spending = Spending(self.budget)
+        limit = HostLimit(self.seconds_between_searches)
+        search = WebSearch(search_api(self.api, self.api_url), cache, spending=spending, limit=limit)
+        reader = PageReader(
+            cache,
+            fetcher=Fetcher(limits=FetchLimits(megabytes=pages.megabytes, seconds=pages.seconds)),
+            spending=spending,
+            limit=HostLimit(pages.seconds_between),
+            respect_robots=pages.robots,
+            piece_characters=pages.piece_characters,
+        )
+        return WebQAEnvironment(
+            {WEB: search},
+            reader=reader,
+            style="addressed",
+            top_k=self.top_k,
+            passage_words=self.passage_words,
+        )
+
+
+class WebTasks(QuestionFiles, Web):
+    """Tasks from questions in files, answered on the open web."""
+
+    kind: Literal["web"] = "web"
+    prompt: str | None = None
+    """None: "web" where the vocabulary can open pages, else "mem1"."""
 
     def source(self, split: Split, tags: Tags) -> TaskSource:
         """The tasks of one half. Raises UserError where a question stands in both halves, or a file is missing."""
@@ -81,37 +122,12 @@ class _Web(FileQuestions):
 
     @cached_property
     def environment(self) -> WebQAEnvironment:
-        from mem1.envs.web_qa import WebQAEnvironment
-        from mem1.retrieval.web.fetch import Fetcher, FetchLimits
-        from mem1.retrieval.web.reader import PageReader
-        from mem1.retrieval.web.search import WebSearch, search_api
-
-        config, pages = self.config, self.config.pages
-        path = cache_folder() / "web.sqlite" if config.cache is None else Path(config.cache)
-        cache = WebCache(path, mode=config.mode, max_age_s=config.cache_days * _DAY_S)
-        spending = Spending(config.budget)
-        limit = HostLimit(config.seconds_between_searches)
-        search = WebSearch(search_api(config.api, config.api_url), cache, spending=spending, limit=limit)
-        reader = PageReader(
-            cache,
-            fetcher=Fetcher(limits=FetchLimits(megabytes=pages.megabytes, seconds=pages.seconds)),
-            spending=spending,
-            limit=HostLimit(pages.seconds_between),
-            respect_robots=pages.robots,
-            piece_characters=pages.piece_characters,
-        )
-        return WebQAEnvironment(
-            {self.corpus: search},
-            reader=reader,
-            style="addressed",
-            top_k=config.top_k,
-            passage_words=config.passage_words,
-        )
+        return self.config.environment()
 
     @property
     def corpus(self) -> str:
-        return "web"
+        return WEB
 
     @property
     def prompt(self) -> str:
-        return self.config.prompt or ("web" if OPEN in self.tags.action_tags else "mem1")
+        return self.config.prompt or web_prompt(self.tags)

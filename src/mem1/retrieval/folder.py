@@ -84,6 +84,12 @@ def index_kind(path: str | os.PathLike[str]) -> str | None:
     return kind if isinstance(kind, str) else None
 
 
+def file_checksum(path: str | os.PathLike[str], name: str) -> tuple[int, int] | None:
+    """Size and checksum that the index at `path` was saved with of one of its files; None: it has no such file."""
+    size_and_checksum = ((_manifest(Path(path)) or {}).get("files") or {}).get(name)
+    return tuple(size_and_checksum) if size_and_checksum else None
+
+
 def _manifest(folder: Path) -> dict[str, Any] | None:
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))

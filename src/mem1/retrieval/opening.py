@@ -2,6 +2,7 @@
 
 open_retriever("corpus.jsonl.gz")   BM25 over the file, built once and kept under ~/.cache/mem1
 open_retriever("wiki.dense")        the index in this folder, by the kind that its manifest names
+open_retriever("wiki")              wiki/words and wiki/vectors, two indexes of the same passages, as one hybrid
 """
 
 from __future__ import annotations
@@ -14,12 +15,27 @@ from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval.base import Retriever
 from mem1.retrieval.corpus import open_bm25, read_passages
-from mem1.retrieval.folder import index_kind
+from mem1.retrieval.folder import file_checksum, index_kind
 
 
 def open_retriever(path: str | os.PathLike[str]) -> Retriever:
-    """A search engine over the passages at `path`. Raises UserError where nothing there can be opened."""
-    return _loader(path)(path) if os.path.isdir(path) else open_bm25(path)
+    """A search engine over the passages at `path`; of a folder of indexes, all of them by reciprocal rank fusion.
+
+    Raises UserError where nothing there can be opened, or the indexes of a folder hold different passages.
+    """
+    if not os.path.isdir(path):
+        return open_bm25(path)
+    folders = _indexes(path)
+    if len(folders) == 1:
+        return _loader(folders[0])(folders[0])
+    from mem1.retrieval.hybrid import Hybrid
+    from mem1.retrieval.passages import PASSAGES
+
+    if any(file_checksum(folder, PASSAGES) != file_checksum(folders[0], PASSAGES) for folder in folders):
+        raise UserError(
+            f"{path}: {' and '.join(f.name for f in folders)} hold different passages; index the same ones in each"
+        )
+    return Hybrid([_loader(folder)(folder) for folder in folders])
 
 
 def open_passages(path: str | os.PathLike[str]) -> Sequence[Passage]:
@@ -28,8 +44,23 @@ def open_passages(path: str | os.PathLike[str]) -> Sequence[Passage]:
         return read_passages(path)
     from mem1.retrieval.passages import StoredPassages
 
-    _loader(path)
-    return StoredPassages(Path(path))
+    folder = _indexes(path)[0]
+    _loader(folder)
+    return StoredPassages(folder)
+
+
+def _indexes(path: str | os.PathLike[str]) -> list[Path]:
+    """The index in this folder, or those in its folders."""
+    folder = Path(path)
+    if index_kind(folder) is not None:
+        return [folder]
+    held = sorted(inner for inner in folder.iterdir() if inner.is_dir() and not inner.name.startswith("."))
+    found = [inner for inner in held if index_kind(inner) is not None]
+    if not found:
+        raise UserError(f"{path} is a folder without an index; make one with: mem1 index {path} --out FOLDER")
+    if found != held:
+        raise UserError(f"{path} holds indexes, and {(set(held) - set(found)).pop().name}, which is none; move it away")
+    return found
 
 
 def _loader(path: str | os.PathLike[str]) -> Callable[[str | os.PathLike[str]], Retriever]:
@@ -42,6 +73,4 @@ def _loader(path: str | os.PathLike[str]) -> Callable[[str | os.PathLike[str]], 
         from mem1.retrieval.dense import Dense
 
         return Dense.load
-    if kind is None:
-        raise UserError(f"{path} is a folder without an index; make one with: mem1 index {path} --out FOLDER")
     raise UserError(f"{path} holds an index of kind {kind!r}; this mem1 knows bm25 and dense")

@@ -19,14 +19,15 @@ import numpy as np
 from mem1.jsonl import encode_object
 from mem1.records import Passage
 
-_PASSAGES = "passages.jsonl"
+PASSAGES = "passages.jsonl"
+"""The same bytes for the same passages."""
 _OFFSETS = "offsets.npy"
 
 
 def store_passages(folder: Path, passages: Sequence[Passage]) -> None:
     """Write the two files above into `folder`. Raises OSError where that fails."""
     offsets = [0]
-    with open(folder / _PASSAGES, "wb") as file:
+    with open(folder / PASSAGES, "wb") as file:
         for passage in passages:
             record = {"id": passage.id, "title": passage.title, "text": passage.text}
             offsets.append(offsets[-1] + file.write(encode_object(record)))
@@ -38,7 +39,7 @@ class StoredPassages(Sequence[Passage]):
 
     def __init__(self, folder: Path) -> None:
         self._offsets = np.load(folder / _OFFSETS)
-        with open(folder / _PASSAGES, "rb") as file:
+        with open(folder / PASSAGES, "rb") as file:
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def __len__(self) -> int:
