@@ -29,11 +29,13 @@ from mem1.training.config import Evaluation
 
 ATTEMPTS = 64
 SOURCE = AtlasTasks(entities=60, worlds=1, questions_per_world=200).source("evaluation", PAPER)
+ATLAS = SOURCE.environment
+assert isinstance(ATLAS, QAEnvironment)
 
 
 def environment(retriever: Retriever) -> QAEnvironment:
     """That of the source, with another search engine for its one world."""
-    return replace(SOURCE.environment, retrievers=dict.fromkeys(SOURCE.environment.retrievers, retriever))
+    return replace(ATLAS, retrievers=dict.fromkeys(ATLAS.retrievers, retriever))
 
 
 class Meeting:
@@ -54,7 +56,7 @@ def test_64_rollouts_survive_a_server_that_is_killed_and_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setenv("MEM1_CACHE", str(tmp_path / "cache"))
-    (bm25,) = SOURCE.environment.retrievers.values()
+    (bm25,) = ATLAS.retrievers.values()
     assert isinstance(bm25, BM25)
     write_passages(tmp_path / "corpus.jsonl", bm25.passages)
     tasks = SOURCE.tasks(objectives=2, count=ATTEMPTS, seed=4)
@@ -98,7 +100,7 @@ class Flaky:
     """Fails in the calls that `fails` names, counted from 0."""
 
     def __init__(self, *fails: int) -> None:
-        (self.retriever,) = SOURCE.environment.retrievers.values()
+        (self.retriever,) = ATLAS.retrievers.values()
         self.fails, self.calls = set(fails), -1
 
     def search(self, queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:

@@ -14,6 +14,7 @@ from worlds import SAMPLING, rollout
 
 from mem1.engines.codec import Codec
 from mem1.engines.scripted import Script, search_then_answer
+from mem1.envs.qa import QAEnvironment
 from mem1.envs.source import MultihopTasks
 from mem1.evaluation.metrics import appended_peak_tokens, dependency, peak_tokens, total_tokens
 from mem1.jsonl import read_objects, write_objects
@@ -85,7 +86,9 @@ def attempt(script: Script, one: Task, config: TrainConfig, codec: Codec, contex
 def shown(config: TrainConfig, query: str, turns_left: int) -> str:
     """What the search must show: hint, three passages, a hundred words of each, no bracket that could be a tag's."""
     assert isinstance(config.tasks, MultihopTasks)
-    index = config.tasks.source("evaluation", PAPER).environment.retrievers["corpus.jsonl"]
+    environment = config.tasks.source("evaluation", PAPER).environment
+    assert isinstance(environment, QAEnvironment)
+    index = environment.retrievers["corpus.jsonl"]
     assert isinstance(index, BM25)
     (found,) = index.search([query], 3)
     lines = [

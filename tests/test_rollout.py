@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +11,11 @@ from worlds import CODEC, SAMPLING, contexts, replay, rollout, shelf, task
 
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.codec import Codec
+from mem1.envs.base import Observation, Outcome, Request
 from mem1.envs.qa import QAEnvironment
 from mem1.errors import UserError
 from mem1.protocol import PAPER, RELEASED, SEARCH
-from mem1.records import Ended, Passage, Trajectory
+from mem1.records import Ended, Passage, Task, Trajectory
 from mem1.retrieval import RetrievalFailed
 from mem1.rollout import Budget
 from mem1.training.checks import reencoded_share
@@ -23,6 +25,26 @@ PROMPT = "Q1 a mayor ?"
 SEARCHES = [f"<IS> now Q{i} </IS> <query> city {i} </query>" for i in range(1, 4)]
 ANSWER = "<IS> done </IS> <answer> Q1 city </answer>"
 UNFORCED = Budget(force_answer=False)
+COUNTER = replace(PAPER, name="counter", actions=(("count", "query"),))
+"""Without an answer: the environment says when an attempt is over."""
+
+
+class Counter:
+    """Counts the attempt's actions, from what it is asked alone; the third is the last."""
+
+    def observe(self, requests: Sequence[Request]) -> list[Observation]:
+        counts = [len(request.earlier) + 1 for request in requests]
+        return [Observation(text=f"{n} book", answer=f"counted {n}", ended=n == 3) for n in counts]
+
+    def score(self, task: Task, answer: str) -> Outcome:
+        reward = float(answer.partition(" ")[2] or 0)
+        return Outcome(reward=reward, em=(reward / 3,), f1=(reward / 3,))
+
+
+def counted(turns: int, *completions: str) -> Trajectory:
+    run = rollout(replay(*completions), Counter(), tags=COUNTER, codec=Codec(atlas_tokenizer(COUNTER)))
+    (trajectory,) = run([task("city", turns=turns)], sampling=SAMPLING)
+    return trajectory
 
 
 def result(turns_left: int, text: str = "a book .") -> str:
@@ -251,3 +273,19 @@ def test_an_action_that_the_environment_does_not_know_is_an_error_of_the_setup()
     tags = type(PAPER)(name="shop", state="IS", actions=(("buy", "query"), ("answer", "answer")), result="info")
     with pytest.raises(UserError, match="no action 'buy'; it has: search"):
         rollout(replay(SEARCHES[0]), shelf(), tags=tags)([task("city")], sampling=SAMPLING)
+
+
+@pytest.mark.parametrize("turns", [3, 5])
+def test_an_environment_can_end_an_attempt_and_knows_the_actions_before(turns: int):
+    trajectory = counted(turns, *SEARCHES)
+    assert (trajectory.ended, trajectory.answer, trajectory.reward) == (Ended.ANSWERED, "counted 3", 3.0)
+    assert [turn.observation[-6:] for turn in trajectory.turns] == ["1 book", "2 book", ""]
+    assert not any(turn.forced for turn in trajectory.turns)
+
+
+def test_where_only_actions_end_an_attempt_the_last_is_carried_out_and_what_was_reached_is_scored():
+    trajectory = counted(2, *SEARCHES)
+    assert (trajectory.ended, trajectory.answer, trajectory.reward) == (Ended.OUT_OF_TURNS, "counted 2", 2.0)
+    assert len(trajectory.turns) == 2
+    broken = counted(5, SEARCHES[0], "<IS> no action </IS>")
+    assert (broken.ended, broken.answer, broken.reward) == (Ended.BAD_TAGS, "counted 1", 1.0)

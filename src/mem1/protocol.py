@@ -35,7 +35,7 @@ class Tags:
     state: str
     """Tag of the internal state."""
     actions: tuple[tuple[str, str], ...]
-    """(kind, tag) of every action; the kind "answer" ends the trajectory."""
+    """(kind, tag) of every action; the kind "answer" ends the trajectory. Without it the environment says when."""
     result: str
     """Tag around what the environment returns."""
     thought: str | None = None
@@ -47,6 +47,12 @@ class Tags:
     def action_tags(self) -> dict[str, str]:
         """kind -> tag."""
         return dict(self.actions)
+
+    @property
+    def answer_opening(self) -> str | None:
+        """The opening tag of the answer; None: attempts end by an action, as in a shop."""
+        tag = self.action_tags.get(ANSWER)
+        return None if tag is None else f"<{tag}>"
 
     @property
     def names(self) -> tuple[str, ...]:

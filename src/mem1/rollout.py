@@ -19,7 +19,7 @@ from mem1.configuration import Config
 from mem1.contexts import ContextPolicy, next_context
 from mem1.engines.base import Completion, Engine, Sampling
 from mem1.engines.codec import Codec
-from mem1.envs.base import Environment
+from mem1.envs.base import Environment, Request
 from mem1.protocol import ANSWER, MALFORMED, PAPER, Tags, observation, parse
 from mem1.records import Ended, Task, Trajectory, Turn
 
@@ -54,6 +54,12 @@ class _Attempt:
     @property
     def turns_left(self) -> int:
         return self.task.turn_limit - len(self.turns)
+
+    @property
+    def request(self) -> Request:
+        """What the last turn asks of the environment."""
+        *earlier, (kind, content) = [(turn.action, turn.content) for turn in self.turns]
+        return Request(self.task, kind, content, tuple(earlier))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +103,8 @@ class Rollout:
         ready, contexts = [], []
         for attempt in attempts:
             context = next_context(self.context, attempt.prompt_ids, attempt.turns)
-            forced = self.budget.force_answer and attempt.turns_left == 1
-            ids = context.ids + (self._answer_opening if forced else ())
+            forced = self.budget.force_answer and attempt.turns_left == 1 and self.tags.answer_opening is not None
+            ids = context.ids + (self._opening_ids if forced else ())
             if len(ids) + self.budget.completion(attempt.task.objectives) > self.budget.context:
                 attempt.ended = Ended.OUT_OF_TOKENS
                 attempt.detail = f"a context of {len(ids)} tokens leaves no room within {self.budget.context}"
@@ -113,14 +119,17 @@ class Rollout:
             attempt.turns.append(self._turn(ids, spans, forced, completion, version))
             self._judge(attempt, completion)
         self._observe([a for a in ready if a.ended is None])
+        for attempt in ready:
+            if attempt.ended is None and attempt.turns_left == 0:
+                attempt.ended = Ended.OUT_OF_TURNS
 
     @property
-    def _answer_opening(self) -> tuple[int, ...]:
-        return self.codec.encode(f"<{self.tags.action_tags[ANSWER]}>")
+    def _opening_ids(self) -> tuple[int, ...]:
+        return self.codec.encode(self.tags.answer_opening or "")
 
     def _turn(self, ids: tuple[int, ...], spans: dict, forced: bool, completion: Completion, version: int) -> Turn:
         text = self.codec.decode(completion.token_ids)
-        opening = f"<{self.tags.action_tags[ANSWER]}>" if forced else ""
+        opening = (self.tags.answer_opening or "") if forced else ""
         parsed = parse(opening + text, self.tags)
         in_text = {r: (max(a - len(opening), 0), b - len(opening)) for r, (a, b) in parsed.spans.items()}
         return Turn(
@@ -145,15 +154,21 @@ class Rollout:
             attempt.detail = turn.content
         elif turn.action == ANSWER:
             attempt.ended, attempt.answer = Ended.ANSWERED, turn.content
-        elif attempt.turns_left == 0:
-            attempt.ended = Ended.OUT_OF_TURNS
+        elif attempt.turns_left == 0 and self.tags.answer_opening is not None:
+            attempt.ended = Ended.OUT_OF_TURNS  # no other action could have ended it, so none is carried out
 
     def _observe(self, attempts: Sequence[_Attempt]) -> None:
         """Let the environment reply to every attempt that is still open."""
-        requests = [(a.task, a.turns[-1].action, a.turns[-1].content) for a in attempts]
+        requests = [a.request for a in attempts]
         for attempt, reply in zip(attempts, self.environment.observe(requests) if requests else [], strict=True):
             if reply.failed is not None:
                 attempt.ended, attempt.detail = Ended.TOOL_FAILED, reply.failed
+                continue
+            if reply.answer is not None:
+                attempt.answer = reply.answer
+            if reply.ended:
+                attempt.ended = Ended.ANSWERED
+            if reply.ended or attempt.turns_left == 0:
                 continue
             inside, tagged = observation(reply.text, attempt.turns_left, self.tags)
             ids = self.codec.encode_untrusted(tagged, self.tags)

@@ -23,7 +23,7 @@ from mem1.protocol import ANSWER, MALFORMED, Tags, observation, parse
 if TYPE_CHECKING:
     from mem1.engines.base import Completion, Engine, Sampling
     from mem1.engines.codec import Codec
-    from mem1.envs.base import Environment, Observation, Outcome
+    from mem1.envs.base import Environment, Observation, Outcome, Request
     from mem1.records import Task
 
 LONGEST = 600
@@ -52,9 +52,9 @@ class Watched:
         self.turns += 1
         with self.console.status(f"turn {self.turns}: thinking"):
             (completion,) = self.engine.complete(contexts, max_tokens=max_tokens, sampling=sampling)
-        opening = f"<{self.tags.action_tags[ANSWER]}>"
+        opening = self.tags.answer_opening or ""
         opened = self.codec.encode(opening)
-        forced = tuple(context[-len(opened) :]) == opened
+        forced = bool(opened) and tuple(context[-len(opened) :]) == opened
         if self.turns == 1:
             self.appended = len(context) - forced * len(opened)
         in_view, new = len(context) + len(completion.token_ids), len(completion.token_ids)
@@ -63,15 +63,17 @@ class Watched:
         self.appended += new
         return [completion]
 
-    def observe(self, requests: Sequence[tuple[Task, str, str]]) -> list[Observation]:
+    def observe(self, requests: Sequence[Request]) -> list[Observation]:
         """The reply to the turn's action."""
         with self.console.status(f"turn {self.turns}: searching"):
             replies = self.environment.observe(requests)
-        for (task, _, _), reply in zip(requests, replies, strict=True):
+        for request, reply in zip(requests, replies, strict=True):
             if reply.failed is not None:
                 self._line("failed", reply.failed, "red")
                 continue
-            inside, tagged = observation(reply.text, task.turn_limit - self.turns, self.tags)
+            if self.turns == request.task.turn_limit or reply.ended:
+                continue
+            inside, tagged = observation(reply.text, request.task.turn_limit - self.turns, self.tags)
             self.appended += len(self.codec.encode_untrusted(tagged, self.tags))
             self._line(self.tags.result, inside, "dim")
         return replies

@@ -1,9 +1,9 @@
 """The port of every environment: it turns actions into observations and scores the end.
 
-    observe([(task, "search", "capital of Norway")])  ->  [Observation(text="Doc 1 (Title: Oslo) Oslo is ...")]
-    score(task, "Q1 Oslo")                            ->  Outcome(reward=1.0, em=(1.0,), f1=(1.0,))
+    observe([Request(task, "search", "capital of Norway")])  ->  [Observation(text="Doc 1 (Title: Oslo) Oslo is ...")]
+    score(task, "Q1 Oslo")                                   ->  Outcome(reward=1.0, em=(1.0,), f1=(1.0,))
 
-Environments speak text, never tokens. They keep nothing between calls: all they need is in the task.
+Environments speak text, never tokens. They keep nothing between calls: all they need is in the request.
 """
 
 from __future__ import annotations
@@ -15,6 +15,17 @@ from typing import Protocol
 from mem1.records import Task
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One action of one attempt."""
+
+    task: Task
+    kind: str
+    content: str
+    earlier: tuple[tuple[str, str], ...] = ()
+    """(kind, content) of the attempt's actions before this one, oldest first: a shop's pages follow from them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """The reply to one action. The rollout adds the hint and the tags, and neutralises the text."""
@@ -22,6 +33,10 @@ class Observation:
     text: str
     failed: str | None = None
     """Why the tool could not answer (`Ended.TOOL_FAILED`); None: it answered."""
+    answer: str | None = None
+    """What the attempt has come to so far, where it comes about by actions (what was bought); None: not by these."""
+    ended: bool = False
+    """The action was the last: the attempt is over, `answer` is what is scored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +54,13 @@ class Outcome:
 class Environment(Protocol):
     """Anything that an agent can act in."""
 
-    def observe(self, requests: Sequence[tuple[Task, str, str]]) -> list[Observation]:
-        """One observation per (task, kind of action, content); a batch, so that slow tools are asked once.
+    def observe(self, requests: Sequence[Request]) -> list[Observation]:
+        """One observation a request; a batch, so that slow tools are asked once.
 
         Raises UserError for a kind of action that this environment does not know.
         """
         ...
 
     def score(self, task: Task, answer: str) -> Outcome:
-        """Worth of the final answer; "" where the trajectory ended without one."""
+        """Worth of the answer; "" where the trajectory ended without one."""
         ...

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 from pydantic import Field, model_validator
 
 from mem1.configuration import Config
-from mem1.envs.qa import QAEnvironment
+from mem1.envs.base import Environment
 from mem1.errors import UserError
 from mem1.protocol import Tags
 from mem1.records import Question, Task
@@ -29,8 +29,8 @@ class TaskSource(Protocol):
     """Where the tasks of one half (training or evaluation) come from."""
 
     @property
-    def environment(self) -> QAEnvironment:
-        """Answers the searches of its tasks and scores them."""
+    def environment(self) -> Environment:
+        """Answers the actions of its tasks and scores them."""
         ...
 
     def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:

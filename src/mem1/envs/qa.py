@@ -1,7 +1,7 @@
 """Questions answered by searching: a search action returns passages, the answer is scored by exact match and F1.
 
 env = QAEnvironment({"world-7": bm25}, top_k=2, style="titled")
-env.observe([(task, "search", "capital of Norway")])[0].text
+env.observe([Request(task, "search", "capital of Norway")])[0].text
 -> "Doc 1 (Title: Oslo) Oslo is the capital of Norway.\\nDoc 2 (Title: Bergen) Bergen is a city in Norway."
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Literal, get_args
 
-from mem1.envs.base import Observation, Outcome
+from mem1.envs.base import Observation, Outcome, Request
 from mem1.errors import UserError
 from mem1.protocol import SEARCH
 from mem1.records import Passage, Task
@@ -52,18 +52,18 @@ class QAEnvironment:
         if self.style not in get_args(Style):
             raise UserError(f"unknown style of passages {self.style!r}; known: {', '.join(get_args(Style))}")
 
-    def observe(self, requests: Sequence[tuple[Task, str, str]]) -> list[Observation]:
-        """One observation per (task, "search", query); one call of the search engine per collection.
+    def observe(self, requests: Sequence[Request]) -> list[Observation]:
+        """One observation a search; one call of the search engine per collection.
 
         Raises UserError for another kind of action and for a collection without a search engine.
         """
         positions: defaultdict[str, list[int]] = defaultdict(list)
-        for position, (task, kind, _) in enumerate(requests):
-            self._check(task, kind)
-            positions[task.corpus].append(position)
+        for position, request in enumerate(requests):
+            self._check(request)
+            positions[request.task.corpus].append(position)
         observations: dict[int, Observation] = {}
         for corpus, members in positions.items():
-            found = self._search(corpus, [requests[i][2] for i in members])
+            found = self._search(corpus, [requests[i].content for i in members])
             observations.update(zip(members, found, strict=True))
         return [observations[i] for i in range(len(requests))]
 
@@ -75,7 +75,8 @@ class QAEnvironment:
             raise ValueError(f"the reward of task {task.id!r} for the answer {answer!r} is {reward}, not a number")
         return Outcome(reward=reward, em=tuple(scores.em), f1=tuple(scores.f1))
 
-    def _check(self, task: Task, kind: str) -> None:
+    def _check(self, request: Request) -> None:
+        task, kind = request.task, request.kind
         if kind not in self.actions:
             known = ", ".join(self.actions)
             raise UserError(f"task {task.id!r}: this environment has no action {kind!r}; it has: {known}")

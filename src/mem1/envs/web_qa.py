@@ -1,9 +1,9 @@
 """Questions answered on the open web: a search action returns addresses and snippets, an open action a piece of a page.
 
 env = WebQAEnvironment({"web": WebSearch(Serper(), cache)}, reader=PageReader(cache), style="addressed", top_k=10)
-env.observe([(task, "search", "capital of Norway")])[0].text
+env.observe([Request(task, "search", "capital of Norway")])[0].text
 -> "Doc 1 (Title: Oslo) https://en.wikipedia.org/wiki/Oslo Oslo is the capital of ..."
-env.observe([(task, "open", "https://en.wikipedia.org/wiki/Oslo 2")])[0].text
+env.observe([Request(task, "open", "https://en.wikipedia.org/wiki/Oslo 2")])[0].text
 -> "Page https://en.wikipedia.org/wiki/Oslo (Title: Oslo), piece 2 of 5: ..."
 
 Nothing is kept between calls: a page is named by its address, a piece by address and number, so that whatever the
@@ -17,10 +17,9 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
-from mem1.envs.base import Observation
+from mem1.envs.base import Observation, Request
 from mem1.envs.qa import QAEnvironment
 from mem1.protocol import OPEN, SEARCH
-from mem1.records import Task
 from mem1.retrieval.base import RetrievalFailed
 from mem1.retrieval.web.parallel import in_parallel
 from mem1.retrieval.web.reader import PageReader
@@ -40,17 +39,17 @@ class WebQAEnvironment(QAEnvironment):
     threads: int = 8
     """Requests answered at a time."""
 
-    def observe(self, requests: Sequence[tuple[Task, str, str]]) -> list[Observation]:
-        """One observation per (task, "search" or "open", content); what several ask alike is asked once.
+    def observe(self, requests: Sequence[Request]) -> list[Observation]:
+        """One observation a search or an opened page; what several ask alike is asked once.
 
         A request that fails is reported for itself alone. Raises UserError for another kind of action.
         """
-        for task, kind, _ in requests:
-            self._check(task, kind)
-        asked = [(task.corpus, kind, content) for task, kind, content in requests]
+        for request in requests:
+            self._check(request)
+        asked = [(request.task.corpus, request.kind, request.content) for request in requests]
         different = list(dict.fromkeys(asked))
         replies = dict(zip(different, in_parallel(self._reply, different, self.threads), strict=True))
-        return [replies[request] for request in asked]
+        return [replies[one] for one in asked]
 
     def _reply(self, request: tuple[str, str, str]) -> Observation:
         corpus, kind, content = request
