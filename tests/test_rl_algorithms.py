@@ -255,6 +255,23 @@ def test_the_critic_warms_up_while_the_policy_stands_still():
         assert not torch.equal(policy, weights(learner.policy.model))
 
 
+def test_the_critics_bias_fits_the_returns_of_a_rollout_before_its_first_update():
+    learner = stage(recipe(Ppo(critic_learning_rate=1e-30, value_clip=0.01)))
+    made = learner.networks.critic
+    assert made is not None
+    rollout = groups(learner.policy.model, (1, 0, 0), (0, 1, 2))
+    attempts = [t for group in rollout for t in group.trajectories]
+    tokens = [t.num_completion_tokens for t in attempts]
+    returns = [t.reward or 0.0 for t in attempts]
+    mean = sum(r * k for r, k in zip(returns, tokens, strict=True)) / sum(tokens)
+    row = learner.update(rollout, 0)
+    assert made.head.bias.tolist() == [pytest.approx(mean)]
+    squares = sum((r - mean) ** 2 * k for r, k in zip(returns, tokens, strict=True)) / sum(tokens)
+    assert row["value_loss"] == pytest.approx(squares / 2)  # the move of the bias is not clipped
+    assert row["value_clip_fraction"] == 0.0
+    assert float(learner.update(rollout, 1)["value_loss"] or 0.0) == pytest.approx(squares / 2)
+
+
 def test_a_critic_learns_to_explain_the_returns():
     learner = stage(recipe(Ppo(critic="separate", critic_warmup=15, critic_learning_rate=6e-3)))
     rollout = groups(learner.policy.model, (1, 0, 0), (0, 1, 2))

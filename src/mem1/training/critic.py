@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -37,3 +38,14 @@ class Critic(nn.Module):
             held_MD = states_MD.detach()
             states_MD = held_MD + self.trunk_gradient * (states_MD - held_MD)
         return self.head(states_MD.to(self.head.weight.dtype))[:, 0]
+
+    @torch.no_grad()
+    def centre(self, errors_M: Tensor) -> float:
+        """Move the bias to its best value on tokens whose returns exceed their values by `errors_M`; by how much.
+
+        The mean return moves faster than an optimiser's steps. Left to them, the weights follow it along the mean of
+        the states, and the values vary with whatever else varies in that direction.
+        """
+        shift = errors_M.mean().to(self.head.bias)
+        self.head.bias += shift
+        return float(shift)

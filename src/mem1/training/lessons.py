@@ -19,6 +19,7 @@ from mem1.algorithms.importance import truncated_weights
 from mem1.algorithms.kl import kl_estimate
 from mem1.records import Group, Trajectory
 from mem1.training.advantages import spread, token_advantages, trajectory_advantages
+from mem1.training.critic import Critic
 from mem1.training.rl_config import Dapo, Importance, Ppo, Rejection, Rl
 
 
@@ -159,6 +160,26 @@ def _with_critic(
         ]
         for group, old in zip(groups, before, strict=True)
     ]
+
+
+def centred(critic: Critic, lessons_by_group: Sequence[Sequence[Lesson]]) -> list[list[Lesson]]:
+    """The lessons of a critic whose bias has been moved to where it fits their returns best.
+
+    Their values move with it, so that value clipping counts from there; their advantages and returns stay.
+    """
+    errors = [
+        lesson.returns_K - lesson.before.values_K
+        for lessons in lessons_by_group
+        for lesson in lessons
+        if lesson.returns_K is not None and lesson.before.values_K is not None
+    ]
+    shift = critic.centre(torch.cat(errors)) if any(map(len, errors)) else 0.0
+    return [[_shifted(lesson, shift) for lesson in lessons] for lessons in lessons_by_group]
+
+
+def _shifted(lesson: Lesson, shift: float) -> Lesson:
+    values_K = lesson.before.values_K
+    return lesson if values_K is None else replace(lesson, before=replace(lesson.before, values_K=values_K + shift))
 
 
 def _finish(importance: Importance | None, lessons: Sequence[Lesson], always: bool) -> Iterator[Lesson]:

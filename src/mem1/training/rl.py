@@ -19,7 +19,7 @@ from mem1.envs.source import TaskSource
 from mem1.records import Group
 from mem1.rollout import Rollout
 from mem1.training.batches import minibatches
-from mem1.training.lessons import Lesson, groups_to_train, has_variance, judged_groups, make_lessons
+from mem1.training.lessons import Lesson, centred, groups_to_train, has_variance, judged_groups, make_lessons
 from mem1.training.networks import Networks
 from mem1.training.optimizers import Optimizers, adamw, together, warmup
 from mem1.training.policy import Policy
@@ -120,6 +120,8 @@ class RlStage:
     def update(self, groups: Sequence[Group], index: int) -> Metrics:
         """The optimiser steps on one rollout."""
         lessons_by_group = self._lessons(groups)
+        if self.networks.critic is not None:
+            lessons_by_group = centred(self.networks.critic, lessons_by_group)
         totals = Totals()
         parts = minibatches(
             lessons_by_group,
