@@ -1,0 +1,1 @@
+"""WebShop in Python alone: products, goals, rewards, pages."""
