@@ -9,6 +9,7 @@ shop.observe(session, "text")  ->  "Instruction: [SEP] i need a ... [SEP] Back t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, get_args
@@ -80,12 +81,13 @@ class Shop:
     ) -> Shop:
         """Index the products. `scorer` None: WebShop's reward. `show_attributes`: item pages lead to their attributes.
 
-        Raises UserError where an asin stands twice or has no price, or no product holds a word.
+        Raises UserError where an asin stands twice (clicks are read in lower case, so capitals make no difference) or
+        has no price, or no product holds a word.
         """
         by_asin = {product.asin: product for product in products}
-        if len(by_asin) < len(products):
-            twice = sorted({p.asin for p in products if by_asin[p.asin] is not p})
-            raise UserError(f"asin {twice[0]!r} stands twice among the products; drop all but one of them")
+        asins = Counter(product.asin.lower() for product in products)
+        if twice := [product.asin for product in products if asins[product.asin.lower()] > 1]:
+            raise UserError(f"asin {twice[0]!r} stands twice among the products, capitals or not; keep one of them")
         if unpriced := [asin for asin in by_asin if asin not in prices]:
             raise UserError(f"product {unpriced[0]!r} has no price; give one for each of the {len(by_asin)} products")
         if scorer is None:
