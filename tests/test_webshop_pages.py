@@ -16,7 +16,18 @@ import hashlib
 from dataclasses import replace
 
 import pytest
-from shops import GOAL, LAMP, OTHER_GOAL, RUG, half_for_blue, needs_shared_products, real_products, small_shop, walk
+from shops import (
+    GOAL,
+    LAMP,
+    OTHER_GOAL,
+    RUG,
+    Worth,
+    half_for_blue,
+    needs_shared_products,
+    real_products,
+    small_shop,
+    walk,
+)
 from shops import stripped_rich as rich_of
 from shops import stripped_text as text_of
 

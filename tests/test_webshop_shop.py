@@ -22,7 +22,7 @@ from shops import (
 from mem1.envs.webshop.action import read_action
 from mem1.envs.webshop.product import Product
 from mem1.envs.webshop.session import Purchase, Session
-from mem1.envs.webshop.shop import RESULTS, SEARCHED_WORDS, Actions, Shop, searched_text
+from mem1.envs.webshop.shop import RESULTS, SEARCHED_WORDS, Actions, Shop, indexed_text
 from mem1.errors import UserError
 
 SHOP = small_shop()
@@ -58,7 +58,7 @@ def test_actions_are_read_as_the_original_reads_them(action: str, read: tuple[st
 
 
 def test_search_sees_title_description_the_first_bullet_point_and_the_options():
-    assert searched_text(RUG) == (
+    assert indexed_text(RUG) == (
         "Woven Rug <b>Soft</b> & Warm A rug of wool. Easy to clean  "
         "color: blue, dark blue, grey \"mist\", and size: 2' x 3', blue"
     )

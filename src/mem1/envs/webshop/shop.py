@@ -91,8 +91,10 @@ class Shop:
         if unpriced := [asin for asin in by_asin if asin not in prices]:
             raise UserError(f"product {unpriced[0]!r} has no price; give one for each of the {len(by_asin)} products")
         if scorer is None:
-            from mem1.envs.webshop.reward import score as scorer
-        texts = {asin: searched_text(product) for asin, product in by_asin.items()}
+            from mem1.envs.webshop.reward import score
+
+            scorer = score
+        texts = {asin: indexed_text(product) for asin, product in by_asin.items()}
         index = BM25.build([Passage(asin, "", text) for asin, text in texts.items() if text.strip()])
         return cls(products=by_asin, prices=prices, index=index, scorer=scorer, show_attributes=show_attributes)
 
@@ -174,7 +176,7 @@ class Shop:
         return Session(goals=session.goals, page=page, purchases=purchases)
 
 
-def searched_text(product: Product) -> str:
+def indexed_text(product: Product) -> str:
     """What a search sees: title, description, the first bullet point alone, and every option with its values."""
     options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in product.options.items())
     return " ".join((product.title, product.description, *product.bullet_points[:1], options))
