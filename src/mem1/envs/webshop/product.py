@@ -63,12 +63,13 @@ class Product:
     def from_keys(cls, keys: Mapping[str, Any]) -> Product:
         """Of the original's cleaned form (`Title`, `BulletPoints`, `Attributes`, ...); a key that is missing has its
         field's default, and others are not read."""
-        name = str(keys.get("name") or keys.get("Title") or "")
+        title = keys.get("Title")
+        name = str(keys.get("name") or title or "")
         pricing = tuple(float(price) for price in keys.get("pricing") or (PRICE_UNKNOWN,))
         return cls(
             asin=str(keys.get("asin", "")),
             name=name,
-            title=str(keys.get("Title") or name),
+            title=name if title is None else str(title),
             description=keys.get("Description") or "",
             bullet_points=tuple(keys.get("BulletPoints") or ()),
             attributes=tuple(keys.get("Attributes") or ()),
