@@ -31,12 +31,13 @@ from mem1.envs.webshop.session import Session
 from mem1.envs.webshop.shop import Shop
 from mem1.envs.webshop.shoppers import BACK, BUY, TURN_LIMIT
 
+_GOAL = re.compile(r"goal (\d+)")
+_TRIED = re.compile(r"tried (\w+) misses (\d+)")
+_WORK = re.compile(r"(try|check|take) (\w+)(?: need (.+?))?( read)?(?: choose (.+))?$")
 PRICE = "price"
 """Among the needs: costs more than was allowed."""
 _RETURN = 2
 """Turns from one item's page to another's."""
-_SUB_PAGES = ("features", "description")
-"""Where attributes stand, in the order in which they are read."""
 
 
 class Laziness(Config):
@@ -102,36 +103,37 @@ class _Memory:
     asin: str = ""
     need: tuple[str, ...] = ()
     """Wanted, and not yet seen at `asin`."""
-    read: tuple[str, ...] = ()
+    read: bool = False
+    """Its features have been opened."""
     choose: tuple[str, ...] = ()
     """Options left to be clicked."""
 
     def __str__(self) -> str:
         parts = [f"goal {self.goal}"] if self.goal > 1 else []
         parts += [f"tried {asin} misses {misses}" for asin, misses in self.tried]
-        words = [self.verb, self.asin]
-        for name in ("need", "read", "choose"):
-            words += [name, *getattr(self, name)] if getattr(self, name) else []
+        words = [self.verb, self.asin, *_listed("need", self.need)]
+        words += [*(["read"] if self.read else []), *_listed("choose", self.choose)]
         return " ; ".join([*parts, " ".join(words)] if self.verb else parts)
 
     @classmethod
     def of(cls, state: str) -> _Memory:
-        goal = re.match(r"goal (\d+)", state)
-        work = re.search(r"(try|check|take) (\w+)((?: \w+)*)$", state)
-        lists: dict[str, list[str]] = {"need": [], "read": [], "choose": []}
-        name = ""
-        for word in work[3].split() if work else ():
-            if word in lists:
-                name = word
-            else:
-                lists[name].append(word)
+        goal = _GOAL.match(state)
+        work = _WORK.search(state)
+        verb, asin, need, read, choose = work.groups(default="") if work else ("",) * 5
         return cls(
             goal=int(goal[1]) if goal else 1,
-            tried=tuple((asin, int(misses)) for asin, misses in re.findall(r"tried (\w+) misses (\d+)", state)),
-            verb=work[1] if work else "",
-            asin=work[2] if work else "",
-            **{key: tuple(words) for key, words in lists.items()},
+            tried=tuple((tried, int(misses)) for tried, misses in _TRIED.findall(state)),
+            verb=verb,
+            asin=asin,
+            need=tuple(need.split()),
+            read=bool(read),
+            choose=tuple(choose.split()),
         )
+
+
+def _listed(name: str, words: Sequence[str]) -> list[str]:
+    return [name, *words] if words else []
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShopExpert:
@@ -155,6 +157,8 @@ class ShopExpert:
             rng=random.Random("/".join((str(self.seed), sight.instruction, state, sight.text))),
         )
         page = page_of(sight.text)
+        if page in ("item", "detail") and not memory.verb:
+            raise ValueError(f"not a state of an expert on the page of an item: {state!r}")
         if page == "search":
             return turn.search()
         if page == "results":
@@ -228,9 +232,8 @@ class _Turn:
         memory = self.memory if self.memory.verb == "check" else self._first_sight()
         if not memory.need or self._draws(self.lazy.settle):
             return self._take_it()
-        unread = [page for page in _SUB_PAGES if page not in memory.read]
-        if unread and set(memory.need) <= set(self.wish.attributes) and self._time_for(2):
-            return self._go(replace(memory, read=(*memory.read, unread[0])), f"click[{unread[0]}]")
+        if not memory.read and set(memory.need) <= set(self.wish.attributes) and self._time_for(2):
+            return self._go(replace(memory, read=True), "click[features]")
         misses = len(memory.need)
         tried = (*memory.tried, (memory.asin, misses))
         if self._time_for(2 + _RETURN):
@@ -266,7 +269,7 @@ class _Turn:
         return replace(self, memory=self._taking(self.memory.asin)).take()
 
     def _taking(self, asin: str) -> _Memory:
-        return replace(self.memory, verb="take", asin=asin, need=(), read=(), choose=self.wish.options)
+        return replace(self.memory, verb="take", asin=asin, need=(), read=False, choose=self.wish.options)
 
     def _promise(self, hit: Hit) -> tuple[bool, int]:
         return hit.price <= self.wish.bound, len(_words(hit.title) & {self.wish.kind, *self.wish.attributes})

@@ -15,7 +15,9 @@ share many attributes and options, and seldom all that was asked for.
 
 from __future__ import annotations
 
+import itertools
 import random
+from dataclasses import dataclass
 
 from mem1.envs.webshop.catalogue import Catalogue, Instruction
 from mem1.envs.webshop.invented_words import (
@@ -39,9 +41,10 @@ _CENTS = (0.25, 0.49, 0.75, 0.99)
 _PRICE_RANGES = 0.2
 """Share of products with a lowest and a highest price."""
 _REVIEWED = 0.3
-_PRODUCTS_A_BRAND = 4
-_WANTED = 2
-"""Attributes that an instruction asks for, of the four."""
+_MODELS = 5
+"""Products of one line."""
+_HIDDEN_WANTED = (1, 1, 2)
+"""Attributes that an instruction asks for besides that in the title; one of these."""
 _SHELVES = tuple(
     (name, group, kind)
     for name, department in DEPARTMENTS.items()
@@ -59,47 +62,76 @@ def invent(seed: int, split: Split, products: int = 500) -> Catalogue:
             f"an invented catalogue of split {split!r} has {len(_SHELVES)} to {len(pool)} products, not {products}"
         )
     rng = random.Random(f"shop/{split}/{seed}")
-    sellers = rng.sample(brands(split), min(len(brands(split)), 1 + products // _PRODUCTS_A_BRAND))
-    made = [
-        _product(rng, split, asin, rng.choice(sellers), *_SHELVES[i % len(_SHELVES)])
-        for i, asin in enumerate(rng.sample(pool, products))
-    ]
-    asked = {product.asin: _instruction(rng, product) for product in made}
+    codes = iter(rng.sample(pool, products))
+    made: list[Product] = []
+    for shelf in itertools.cycle(_SHELVES):
+        line = _line(rng, split, *shelf)
+        made += [_product(rng, split, line, asin) for asin in itertools.islice(codes, _MODELS)]
+        if len(made) == products:
+            break
     rng.shuffle(made)  # else the order, which settles equal scores of a search, would tell the type
+    asked = {product.asin: _instruction(rng, product) for product in made}
     return Catalogue(products=tuple(made), human={}, synthetic=asked)
 
 
-def _product(rng: random.Random, split: Split, asin: str, brand: str, name: str, group: str, kind: str) -> Product:
-    department = DEPARTMENTS[name]
-    attributes = _attributes(rng, split, kind, department)
-    in_title, in_description, *in_features = attributes
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """What the models of one line have in common."""
+
+    department: str
+    group: str
+    kind: str
+    brand: str
+    attribute: str
+    """Stands in the title."""
+    values: tuple[str, ...]
+    """Of the first option."""
+
+
+def _line(rng: random.Random, split: Split, department: str, group: str, kind: str) -> _Line:
+    known = DEPARTMENTS[department]
+    return _Line(
+        department=department,
+        group=group,
+        kind=kind,
+        brand=rng.choice(brands(split)),
+        attribute=rng.choice(known.attributes),
+        values=_some(rng, next(iter(known.options.values())), 3),
+    )
+
+
+def _product(rng: random.Random, split: Split, line: _Line, asin: str) -> Product:
+    department = DEPARTMENTS[line.department]
+    hidden = _attributes(rng, split, line, department)
     use, other_use = rng.sample(department.uses, 2)
-    title = f"{brand} {in_title} {use} {kind}".title()
+    title = f"{line.brand} {line.attribute} {use} {line.kind}".title()
     pricing = _pricing(rng)
-    reviews = _reviews(rng, kind)
+    reviews = _reviews(rng, line.kind)
+    first, second = department.options
     return Product(
         asin=asin,
         name=title,
         title=title,
-        description=DESCRIPTION.format(type=kind, attribute=in_description, use=other_use),
-        bullet_points=_features(rng, in_features),
-        attributes=tuple(sorted(attributes)),
-        options={option: _some(rng, values) for option, values in department.options.items()},
+        description=DESCRIPTION.format(type=line.kind, use=other_use),
+        bullet_points=_features(rng, hidden),
+        attributes=(line.attribute, *hidden),
+        options={first: line.values, second: _some(rng, department.options[second], rng.choice((1, 2)))},
         pricing=pricing,
         price_tag=" to ".join(f"${price:.2f}" for price in pricing),
-        category=name,
-        query=kind,
-        product_category=" › ".join((name, group, kind)).title(),
+        category=line.department,
+        query=line.kind,
+        product_category=" › ".join((line.department, line.group, line.kind)).title(),
         rating=f"{sum(float(r.score) for r in reviews) / len(reviews):.1f}" if reviews else "N.A.",
         reviews=reviews,
     )
 
 
-def _attributes(rng: random.Random, split: Split, kind: str, department: Department) -> list[str]:
-    """Four attributes that this type of product has in this half only."""
+def _attributes(rng: random.Random, split: Split, line: _Line, department: Department) -> list[str]:
+    """Three more attributes; with the line's own, this type of product has these four in this half only."""
+    others = [attribute for attribute in department.attributes if attribute != line.attribute]
     while True:
-        drawn = rng.sample(department.attributes, 4)
-        if split_of(kind, " ".join(sorted(drawn))) == split:
+        drawn = rng.sample(others, 3)
+        if split_of(line.kind, " ".join(sorted((line.attribute, *drawn)))) == split:
             return drawn
 
 
@@ -112,14 +144,12 @@ def _pricing(rng: random.Random) -> tuple[float, ...]:
 def _features(rng: random.Random, attributes: list[str]) -> tuple[str, ...]:
     """Bullet points: one an attribute and one about nothing, in any order."""
     frames = rng.sample(PRAISE, len(attributes))
-    points = [frame.format(a) for frame, a in zip(frames, attributes, strict=True)] + [rng.choice(CHATTER)]
-    rng.shuffle(points)
-    return tuple(points)
+    return rng.choice(CHATTER), *(frame.format(a) for frame, a in zip(frames, attributes, strict=True))
 
 
-def _some(rng: random.Random, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Two values or more, at most four, in their usual order."""
-    kept = rng.sample(values, rng.randint(2, min(4, len(values))))
+def _some(rng: random.Random, values: tuple[str, ...], count: int) -> tuple[str, ...]:
+    """So many of the values, in their usual order."""
+    kept = rng.sample(values, count)
     return tuple(value for value in values if value in kept)
 
 
@@ -131,6 +161,7 @@ def _reviews(rng: random.Random, kind: str) -> tuple[Review, ...]:
 
 
 def _instruction(rng: random.Random, product: Product) -> Instruction:
-    wanted = tuple(rng.sample(product.attributes, _WANTED))
+    shown, *others = product.attributes
+    wanted = (shown, *rng.sample(others, rng.choice(_HIDDEN_WANTED)))
     article = "an" if wanted[0][0] in "aeiou" else "a"
     return Instruction(text=f"{rng.choice(ASKING)} {article} {' '.join(wanted)} {product.query}", attributes=wanted)

@@ -30,7 +30,7 @@ class Department:
 
 
 _COLORS = ("black", "white", "red", "blue", "green", "pink", "purple", "orange", "yellow", "teal")
-_SIZES = ("small", "medium", "large", "giant")
+_SIZES = ("s", "m", "l")
 
 DEPARTMENTS: Mapping[str, Department] = {
     "outdoor": Department(
@@ -56,8 +56,8 @@ DEPARTMENTS: Mapping[str, Department] = {
         attributes=("organic", "vegan", "crunchy", "sweet", "salty", "sugarless", "spicy", "rich"),
         uses=("breakfast", "lunch", "gifts", "parties"),
         options={
-            "flavor": ("honey", "cherry", "apple", "ginger", "cinnamon", "pepper", "maple", "banana"),
-            "pack": ("single", "double", "family"),
+            "flavor": ("honey", "cherry", "apple", "ginger", "cinnamon", "pepper", "maple", "caramel"),
+            "pack": ("2", "4", "6"),
         },
     ),
     "beauty": Department(
@@ -66,14 +66,14 @@ DEPARTMENTS: Mapping[str, Department] = {
         uses=("summer", "winter", "travel", "gifts"),
         options={
             "scent": ("rose", "lemon", "mint", "coconut", "jasmine", "vanilla", "cedar", "berry"),
-            "size": ("small", "medium", "large"),
+            "size": _SIZES,
         },
     ),
     "home": Department(
         groups={"bedding": ("blanket", "pillow", "quilt"), "rooms": ("lamp", "rug")},
         attributes=("cozy", "fluffy", "modern", "rustic", "durable", "handmade", "quiet", "plush"),
         uses=("summer", "winter", "guests", "gifts"),
-        options={"color": _COLORS, "size": ("twin", "queen", "king")},
+        options={"color": _COLORS, "size": _SIZES},
     ),
 }
 
@@ -83,7 +83,7 @@ PRAISE = ("made to be {}", "always {}", "stays {} for years", "a very {} design"
 """Bullet points that state an attribute."""
 CHATTER = ("easy to store", "comes in a box", "loved by buyers", "new this year")
 """Bullet points that state none."""
-DESCRIPTION = "This {type} is {attribute} and good for {use}."
+DESCRIPTION = "This {type} is good for {use}."
 REVIEWS = {
     "5.0": ("great", "we love this {type}"),
     "4.0": ("good", "a good {type} for the price"),
@@ -123,5 +123,5 @@ def _texts() -> Iterator[str]:
             yield from (option, *values)
     yield from (text.format("") for text in (*PRAISE, *CHATTER, *ASKING))
     yield from (text.format(type="") for review in REVIEWS.values() for text in review)
-    yield DESCRIPTION.format(type="", attribute="", use="")
+    yield DESCRIPTION.format(type="", use="")
     yield from ("a an with and price lower than dollars to", *_BRAND_FIRST, *_BRAND_LAST, *_CODES)

@@ -81,7 +81,8 @@ class RandomShopper:
 
 def search_for(words: str) -> str:
     """The action; brackets and line ends, which would end it early, are left out."""
-    return f"search[{' '.join(re.sub(r'[\[\]]', ' ', words).split())}]"
+    plain = " ".join(re.sub(r"[\[\]]", " ", words).split())
+    return f"search[{plain}]"
 
 
 def named(options: Mapping[str, Sequence[str]], wish: str) -> dict[str, str]:
