@@ -54,8 +54,9 @@ class Catalogue:
         """Raises ValueError where an asin stands twice."""
         by_asin: dict[str, Entry] = {}
         for entry in entries:
-            if by_asin.setdefault(entry.product.asin, entry) is not entry:
+            if entry.product.asin in by_asin:
                 raise ValueError(f"product {entry.product.asin!r} stands twice in the catalogue")
+            by_asin[entry.product.asin] = entry
         return cls(
             products=tuple(entry.product for entry in by_asin.values()),
             human={asin: entry.human for asin, entry in by_asin.items() if entry.human},

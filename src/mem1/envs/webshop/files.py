@@ -56,9 +56,11 @@ class ShopFiles:
         """
         given = [Path(path) for path in paths]
         in_folder = len(given) == 1 and given[0].is_dir()
-        where = str(given[0]) if in_folder else ", ".join(map(str, given))
+        where = ", ".join(map(str, given)) or "no file"
         found: dict[str, Path] = {}
         for path in sorted(given[0].iterdir()) if in_folder else given:
+            if not path.exists():
+                raise UserError(f"no file or folder {path}; check the path")
             kind = _kind(path.name)
             if kind is None and not in_folder:
                 raise UserError(f"{path}: not the name of a shop's file; known are {_KNOWN}")
@@ -70,7 +72,7 @@ class ShopFiles:
             raise UserError(f"{where}: no products; known are {_KNOWN}. `mem1 webshop fetch` gets the original's files")
         if found["products"].suffix == ".json" and "attributes" not in found:
             raise UserError(f"{where}: {found['products'].name} has no attributes; put items_ins_v2*.json beside it")
-        return cls(**found)
+        return cls(products=found["products"], attributes=found.get("attributes"), human=found.get("human"))
 
     def entries(self) -> Iterator[Entry]:
         """One product after the other, in the order of the file. Raises UserError for a file of another form."""
@@ -92,7 +94,11 @@ class ShopFiles:
                 seen[asin] = None
                 known = attributes.get(asin, {})
                 product = clean({**raw, "asin": asin}, known.get("attributes"))
-            yield self._entry(product, human.get(asin, ()), known)
+            with _as_user_error(f"{self.attributes}: {asin}"):
+                synthetic = _synthetic(known.get("instruction"), known)
+            with _as_user_error(f"{self.human}: {asin}"):
+                asked = _human(human.get(asin, ()))
+            yield Entry(product, asked, synthetic)
 
     def _cleaned(self, attributes: Mapping[str, Any], human: Mapping[str, Any]) -> Iterator[Entry]:
         seen: dict[str, int] = {}
@@ -103,18 +109,13 @@ class ShopFiles:
                     raise ValueError("a product needs an asin and a Title")
                 if seen.setdefault(product.asin, line) != line:
                     raise ValueError(f"product {product.asin!r} stands on line {seen[product.asin]} already")
-            own = {"instruction": keys.get("instruction_text"), **_only(keys, "instruction_attributes")}
-            asked = keys.get("instructions") or human.get(product.asin, ())
-            yield self._entry(product, asked, attributes.get(product.asin, own))
-
-    def _entry(self, product: Product, asked: Iterable[Mapping[str, Any]], known: Mapping[str, Any]) -> Entry:
-        with _as_user_error(f"instructions for product {product.asin!r} of {self.products}"):
-            text = known.get("instruction")
-            return Entry(
-                product,
-                tuple(_instruction(one["instruction"], one) for one in asked),
-                _instruction(text, known) if text is not None else None,
-            )
+                asked, synthetic = _human(keys.get("instructions", ())), _synthetic(keys.get("instruction_text"), keys)
+            with _as_user_error(f"{self.attributes}: {product.asin}"):
+                known = attributes.get(product.asin, {})
+                synthetic = _synthetic(known.get("instruction"), known) or synthetic
+            with _as_user_error(f"{self.human}: {product.asin}"):
+                asked = _human(human.get(product.asin, ())) or asked
+            yield Entry(product, asked, synthetic)
 
 
 def write_entries(path: str | os.PathLike[str], entries: Iterable[Entry]) -> None:
@@ -139,15 +140,19 @@ def _kind(name: str) -> str | None:
     return next((kind for kind, names in _NAMES.items() if any(fnmatch(name, one) for one in names)), None)
 
 
+def _human(asked: Iterable[Mapping[str, Any]]) -> tuple[Instruction, ...]:
+    return tuple(_instruction(one["instruction"], one) for one in asked)
+
+
+def _synthetic(text: Any, keys: Mapping[str, Any]) -> Instruction | None:
+    return None if text is None else _instruction(text, keys)
+
+
 def _instruction(text: Any, keys: Mapping[str, Any]) -> Instruction:
     attributes, options = keys.get("instruction_attributes") or [], keys.get("instruction_options") or []
     if not (isinstance(text, str) and isinstance(attributes, list) and isinstance(options, list)):
         raise ValueError("an instruction is a text with a list of attributes and one of options")
     return Instruction(text=text, attributes=tuple(attributes), options=tuple(options))
-
-
-def _only(keys: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    return {name: keys[name] for name in names if name in keys}
 
 
 def _keys(entry: Entry) -> dict[str, Any]:

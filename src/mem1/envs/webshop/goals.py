@@ -13,6 +13,7 @@ two runs of it have different goals in the same order; ours are a function of a 
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -119,6 +120,11 @@ def split(goals: Sequence[T], name: Split) -> Sequence[T]:
     if first >= len(goals):
         raise UserError(f"no goals for {name!r}: they begin after {first:,}, and the shop has {len(goals):,}")
     return goals[first:end]
+
+
+def number_of_combinations(product: Product) -> int:
+    """Synthetic goals that one instruction for the product makes."""
+    return math.prod(map(len, product.options.values()))
 
 
 def _bound(price: float, rng: random.Random) -> tuple[float, str]:

@@ -63,13 +63,12 @@ class Product:
     def from_keys(cls, keys: Mapping[str, Any]) -> Product:
         """Of the original's cleaned form (`Title`, `BulletPoints`, `Attributes`, ...); a key that is missing has its
         field's default, and others are not read."""
-        title = keys.get("Title")
-        name = str(keys.get("name") or title or "")
+        name, title = keys.get("name"), keys.get("Title")
         pricing = tuple(float(price) for price in keys.get("pricing") or (PRICE_UNKNOWN,))
         return cls(
             asin=str(keys.get("asin", "")),
-            name=name,
-            title=name if title is None else str(title),
+            name=str(title or "") if name is None else str(name),
+            title=str(name or "") if title is None else str(title),
             description=keys.get("Description") or "",
             bullet_points=tuple(keys.get("BulletPoints") or ()),
             attributes=tuple(keys.get("Attributes") or ()),
