@@ -19,14 +19,14 @@ CLICK = "click"
 def read_action(action: str) -> tuple[str, str] | None:
     """(search or click, argument), or None where it is neither. Never raises.
 
-    The text of a click may have brackets of its own ("click[size [eu]]"), which the original cannot read.
+    The text of a click may hold brackets or line ends, which the original cannot read: "click[size [eu]]".
     """
     line = action.partition("\n")[0]
     closing = line.rfind("]")
     # at least one character on either side of the opening bracket
     opening = line.rfind("[", 1, max(closing - 1, 1))
-    if opening > 0 and line[:opening] not in (SEARCH, CLICK) and line.startswith(f"{CLICK}["):
-        opening = len(CLICK)
-    if opening < 0 or line[:opening] not in (SEARCH, CLICK):
-        return None
-    return line[:opening], line[opening + 1 : closing].lower()
+    if opening > 0 and line[:opening] in (SEARCH, CLICK):
+        return line[:opening], line[opening + 1 : closing].lower()
+    if action.startswith(f"{CLICK}[") and action.endswith("]"):
+        return CLICK, action[len(CLICK) + 1 : -1].lower()
+    return None

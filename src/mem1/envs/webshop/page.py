@@ -5,8 +5,8 @@
     as_rich(page)   ->  "[button] Back to Search [button_]\\n\\n[button] B06Y3VLDFB [button_]\\n$877.8\\n"
     as_html(page)   ->  markup of our own whose visible texts are the page's
 
-The original renders HTML and strips it again with BeautifulSoup (web_agent_text_env.py, convert_html_to_text). Stripping
-our HTML by those rules gives `as_text` and `as_rich`, so that neither needs HTML.
+The original renders HTML and strips it again with BeautifulSoup (web_agent_text_env.py, convert_html_to_text).
+Stripping our HTML by those rules gives `as_text` and `as_rich`, so that neither needs HTML.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def clickables(page: Sequence[Element]) -> dict[str, Element]:
     """Text in lower case -> what a click on it means, in the original's order: buttons, links, options.
 
     Where two options share a value, the last one is clicked, as in the original; a button comes before an option.
+    What has no text cannot be clicked.
     """
+    page = [element for element in page if element.text]
     buttons = {element.text.lower(): element for element in page if element.kind == "button"}
     others = {element.text.lower(): element for element in page if element.kind in ("link", "option")}
     return buttons | {text: element for text, element in others.items() if text not in buttons}
@@ -103,7 +105,7 @@ def _markup(element: Element, number: int) -> str:
 def _visible(page: Sequence[Element]) -> Iterator[tuple[Element, str]]:
     """What BeautifulSoup finds and the original does not skip.
 
-    An empty text is no text; blanks alone count as one blank, or as a line end where they hold one, and that is skipped.
+    An empty text is no text; blanks alone count as one blank, or, where they hold a line end, as nothing.
     """
     for element in page:
         text = element.text
