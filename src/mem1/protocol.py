@@ -24,6 +24,7 @@ from mem1.records import Span
 ANSWER = "answer"
 SEARCH = "search"
 OPEN = "open"
+ACT = "act"
 MALFORMED = "malformed"
 
 
@@ -90,7 +91,19 @@ def _with_open(tags: Tags) -> Tags:
 PAPER_WEB = _with_open(PAPER)
 """The paper's tags and `<open> address </open>`, or `<open> address 2 </open>` for the second piece of a page."""
 RELEASED_WEB = _with_open(RELEASED)
-VOCABULARIES: Mapping[str, Tags] = {t.name: t for t in (PAPER, RELEASED, PAPER_WEB, RELEASED_WEB)}
+
+
+def _in_a_shop(tags: Tags) -> Tags:
+    """The same vocabulary with actions in place of searches and answers: what is bought is the answer."""
+    return replace(tags, name=f"{tags.name}-shop", actions=((ACT, "action"),))
+
+
+PAPER_SHOP = _in_a_shop(PAPER)
+"""The paper's tags and `<action> search[words] </action>` or `<action> click[text] </action>`."""
+RELEASED_SHOP = _in_a_shop(RELEASED)
+VOCABULARIES: Mapping[str, Tags] = {
+    t.name: t for t in (PAPER, RELEASED, PAPER_WEB, RELEASED_WEB, PAPER_SHOP, RELEASED_SHOP)
+}
 
 
 def vocabulary(name: str) -> Tags:
@@ -192,7 +205,8 @@ def hint(turns_left: int, tags: Tags = PAPER) -> str:
 
     `turns_left` counts the turns still to come, so it is at least 1 where a result is shown.
     """
-    body = "You have 1 turn left. You must answer now." if turns_left == 1 else f"You have {turns_left} turns left."
+    last = "You must finish now." if tags.answer_opening is None else "You must answer now."
+    body = f"You have 1 turn left. {last}" if turns_left == 1 else f"You have {turns_left} turns left."
     return f"[{tags.hint}] {body} [/{tags.hint}]"
 
 

@@ -89,6 +89,27 @@ Questions ({objectives}):
 {questions}
 """
 
+_SHOP = """\
+Buy what is described below in an online shop. You work in turns, and between turns you forget everything except this \
+text, what you wrote last, and the last page.
+
+In each turn write two blocks, in this order:
+1. <{state}> ... </{state}>: your memory. Note what you have learnt so far about the products that you have seen, what \
+they lack, and what is still to be done. Whatever you do not write here is lost after the next turn.
+2. One action, one of these:
+   <{act}> search[words] </{act}> searches the shop.
+   <{act}> click[text] </{act}> clicks on something that the page shows: a product by its code, an option by its \
+value, or a button.
+
+Begin with a search. Pages come inside <{result}> ... </{result}>, with " [SEP] " between their parts. They start with \
+a [{hint}] that says how many turns are left. Choose a product whose attributes, options and price are those that are \
+asked for, click on the options, then on Buy Now. If several things are asked for, buy them one after the other, in \
+their order.
+
+To buy ({objectives}):
+{questions}
+"""
+
 PROMPTS: Mapping[str, Prompt] = {
     # only the questions, for a policy trained from nothing on one kind of task
     "plain": Prompt(template="{questions}", separator=" "),
@@ -98,6 +119,8 @@ PROMPTS: Mapping[str, Prompt] = {
     "released": Prompt(template=_RELEASED, separator="; ", numbered=False),
     # the same where pages can be opened
     "web": Prompt(template=_WEB, separator="\n"),
+    # instructions of the shop
+    "shop": Prompt(template=_SHOP, separator="\n"),
 }
 
 

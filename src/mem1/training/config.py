@@ -13,6 +13,8 @@ from mem1.configuration import Config
 from mem1.contexts import context_policy
 from mem1.envs.source import AtlasTasks, MultihopTasks
 from mem1.envs.web_source import WebTasks
+from mem1.envs.webshop.laziness import Laziness as ShopLaziness
+from mem1.envs.webshop.source import WebShopTasks
 from mem1.rollout import Budget
 from mem1.tasks.atlas import Laziness
 from mem1.training.model_config import ModelConfig
@@ -21,7 +23,7 @@ from mem1.training.rl_config import Rl
 
 ContextName = Annotated[str, AfterValidator(lambda name: context_policy(name) and name)]
 """constant, fold(k), full or window(k)."""
-Tasks = Annotated[AtlasTasks | MultihopTasks | WebTasks, Field(discriminator="kind")]
+Tasks = Annotated[AtlasTasks | MultihopTasks | WebTasks | WebShopTasks, Field(discriminator="kind")]
 
 
 class Sft(Config):
@@ -38,6 +40,8 @@ class Sft(Config):
     """Share of the demonstrations whose turn limit is too low, so that they show the forced answer."""
     laziness: Laziness = Laziness()
     """Habits of Atlas's expert; of no effect on real questions, where the expert searches the question itself."""
+    shop_laziness: ShopLaziness = ShopLaziness()
+    """Habits of the shop's expert."""
     tokens: int = Field(default=8192, ge=64)
     """Tokens of a step, shared ones counted once."""
     pack_tokens: int = Field(default=8192, ge=64)
@@ -68,8 +72,8 @@ class TrainConfig(Config):
     """A recipe."""
 
     seed: int = 0
-    vocabulary: Literal["paper", "released", "paper-web", "released-web"] = "paper"
-    """Tags of the protocol; those that end in -web can open pages."""
+    vocabulary: Literal["paper", "released", "paper-web", "released-web", "paper-shop", "released-shop"] = "paper"
+    """Tags of the protocol; those that end in -web can open pages, those that end in -shop are for a shop."""
     context: ContextName = "constant"
     """Context policy: constant, fold(k), full or window(k)."""
     model: ModelConfig = ModelConfig()

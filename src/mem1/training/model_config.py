@@ -22,10 +22,10 @@ class TinyModel(Config):
     """Distances at which heads of layers 0 and 1 look back, one head a distance; empty: none."""
     look_back_strength: float = Field(default=3.0, gt=0)
     """Scale of the biases; the attention scores grow with its square."""
-    tokenizer: Literal["atlas", "bpe"] = "atlas"
-    """atlas: a token a word of the invented worlds; bpe: byte-level, trained on the corpus of the tasks."""
+    tokenizer: Literal["atlas", "shop", "bpe"] = "atlas"
+    """atlas, shop: a token a word of the invented worlds or shops; bpe: byte-level, trained on the tasks' corpus."""
     vocab_size: int = Field(default=2000, ge=300)
-    """Tokens of a bpe tokenizer; atlas has its own number."""
+    """Tokens of a bpe tokenizer; the others have their own number."""
 
 
 class ModelConfig(Config):

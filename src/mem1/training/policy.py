@@ -17,7 +17,7 @@ from mem1.retrieval.opening import open_passages
 from mem1.training.config import TrainConfig
 from mem1.training.model_config import TinyModel
 from mem1.training.models import load_model, new_model
-from mem1.training.tokenizers import atlas_tokenizer, bpe_tokenizer
+from mem1.training.tokenizers import atlas_tokenizer, bpe_tokenizer, shop_tokenizer
 
 SHIPPED = "shipped"
 _BPE_PASSAGES = 5000
@@ -66,6 +66,8 @@ def make_policy(config: TrainConfig, tags: Tags) -> Policy:
 def _new_codec(config: TrainConfig, new: TinyModel, tags: Tags) -> Codec:
     if new.tokenizer == "atlas":
         return Codec(atlas_tokenizer(tags))
+    if new.tokenizer == "shop":
+        return Codec(shop_tokenizer(tags))
     if not isinstance(config.tasks, MultihopTasks) or config.tasks.corpus is None:
         raise UserError(
             "model.new.tokenizer = 'bpe' is trained on a corpus; tasks.kind must be 'multihop', with a tasks.corpus"

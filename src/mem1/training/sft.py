@@ -13,7 +13,12 @@ from mem1.algorithms.likelihood import negative_log_likelihood
 from mem1.contexts import context_policy
 from mem1.engines.base import Sampling
 from mem1.engines.scripted import ScriptedEngine
-from mem1.envs.source import AtlasTasks, TaskSource
+from mem1.envs.base import Environment
+from mem1.envs.file_questions import TaskSource
+from mem1.envs.source import AtlasTasks
+from mem1.envs.webshop.env import WebShopEnvironment
+from mem1.envs.webshop.experts import ShopExpert
+from mem1.envs.webshop.script import ShopScript
 from mem1.errors import UserError
 from mem1.packing import Pack, pack, split_into_packs
 from mem1.protocol import Tags
@@ -130,7 +135,7 @@ def demonstrate(config: TrainConfig, rollout: Rollout, source: TaskSource, tags:
     ]
     rng = random.Random(f"{config.seed}/cut_short")
     tasks = [_cut_short(task, rng) if rng.random() < config.sft.cut_short else task for task in tasks]
-    engine = ScriptedEngine(rollout.codec, _expert(config, tasks, tags))
+    engine = ScriptedEngine(rollout.codec, _expert(config, tasks, rollout.environment, tags))
     contexts = [context_policy(name) for name in config.sft.contexts] or [rollout.context]
     demonstrations: list[Trajectory] = []
     for number, context in enumerate(contexts):
@@ -154,8 +159,10 @@ def _cut_short(task: Task, rng: random.Random) -> Task:
     return replace(task, turn_limit=min(task.turn_limit, rng.randint(2, max(2, enough))))
 
 
-def _expert(config: TrainConfig, tasks: Sequence[Task], tags: Tags) -> Callable[[str], str]:
+def _expert(config: TrainConfig, tasks: Sequence[Task], environment: Environment, tags: Tags) -> Callable[[str], str]:
     assert config.sft is not None
+    if isinstance(environment, WebShopEnvironment):
+        return ShopScript(ShopExpert(laziness=config.sft.shop_laziness, seed=config.seed), environment, tasks, tags)
     if isinstance(config.tasks, AtlasTasks):
         return Expert(tags=tags, laziness=config.sft.laziness, seed=config.seed)
     return GoldExpert(tags, tasks)

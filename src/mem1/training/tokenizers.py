@@ -1,14 +1,15 @@
-"""Tokenizers of our own: whole words for Atlas, byte-level BPE for any other text.
+"""Tokenizers of our own: whole words for Atlas and for the invented shop, byte-level BPE for any other text.
 
-In both, every tag of the protocol and both hint brackets are single added tokens.
+In all, every tag of the protocol and both hint brackets are single added tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from mem1.envs.webshop.invented_words import shop_words
 from mem1.protocol import Tags
 from mem1.tasks.atlas.names import FIRST_WORDS, LAST_WORDS
 from mem1.tasks.atlas.world import POSSESSIVE, question_words
@@ -20,7 +21,13 @@ MAX_NUMBER = 129
 UNKNOWN = "[UNK]"
 PAD = "[PAD]"
 _REPLY_WORDS = ("No", "passage", "was", "found")
-_HINT_WORDS = ("You", "have", "turn", "turns", "left", "must", "answer", "now")
+_HINT_WORDS = ("You", "have", "turn", "turns", "left", "must", "answer", "finish", "now")
+_SHOP_WORDS = (
+    *("q", "page", "total", "results", "next", "prev", "back", "search", "buy", "now", "bought", "of", "click"),
+    *("description", "features", "reviews", "attributes", "price", "rating", "n"),
+    *("goal", "want", "below", "tried", "misses", "try", "check", "need", "read", "take", "choose", "done"),
+)
+"""Of the shop's pages, and of the states that its expert writes."""
 
 
 def atlas_tokenizer(tags: Tags) -> Tokenizer:
@@ -39,6 +46,26 @@ def atlas_tokenizer(tags: Tags) -> Tokenizer:
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.add_tokens([AddedToken(POSSESSIVE, normalized=False)])
+    tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t in (PAD, UNKNOWN, *tags.special_tokens)])
+    return tokenizer
+
+
+def shop_tokenizer(tags: Tags) -> Tokenizer:
+    """One token a word of the invented shop, in lower case; numbers by two digits: "BALIS17 $24.49" is balis 17 $ 24 .
+    49."""
+    words = [
+        *shop_words(),
+        *(word.lower() for word in _HINT_WORDS),
+        *_SHOP_WORDS,
+        *(str(i) for i in range(100)),
+        *(f"0{i}" for i in range(10)),
+        *".,:;!?$()[]<>/\"-+'",
+    ]
+    vocabulary = {word: i for i, word in enumerate([PAD, UNKNOWN, *dict.fromkeys(words)])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    tokenizer.normalizer = normalizers.Lowercase()
+    pieces = pre_tokenizers.Split(Regex(r"[a-z]+|\d{1,2}|[^\sa-z\d]"), behavior="isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pieces])
     tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t in (PAD, UNKNOWN, *tags.special_tokens)])
     return tokenizer
 

@@ -120,7 +120,7 @@ def _product(rng: random.Random, split: Split, line: _Line, asin: str) -> Produc
         price_tag=" to ".join(f"${price:.2f}" for price in pricing),
         category=line.department,
         query=line.kind,
-        product_category=" › ".join((line.department, line.group, line.kind)).title(),
+        product_category=" \u203a ".join((line.department, line.group, line.kind)).title(),
         rating=f"{sum(float(r.score) for r in reviews) / len(reviews):.1f}" if reviews else "N.A.",
         reviews=reviews,
     )

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from mem1.envs.webshop.page import Element
 from mem1.envs.webshop.product import Product
-from mem1.envs.webshop.session import Purchase, Session
+from mem1.envs.webshop.session import PageName, Purchase, Session
 
 BACK_TO_SEARCH = "Back to Search"
 PREVIOUS = "< Prev"
@@ -21,6 +21,11 @@ BUY_NOW = "Buy Now"
 SUB_PAGES = ("Description", "Features", "Reviews")
 ATTRIBUTES = "Attributes"
 RESULTS_A_PAGE = 10
+
+
+def head_length(page: PageName) -> int:
+    """Elements at the start of a page that repeat the instruction."""
+    return {"search": 3, "done": 0}.get(page, 2)
 
 
 def search_page(session: Session, products: Mapping[str, Product]) -> Iterator[Element]:

@@ -1,0 +1,128 @@
+"""The shop behind the port of all environments: actions in, pages out, rewards for what was bought.
+
+    env.observe([Request(task, "act", "search[blue rug]")])   ->  [Observation(text="Page 1 (Total results: 50) ...")]
+    env.observe([Request(task, "act", "click[buy now]", earlier)])
+        ->  [Observation(text="Thank you ...", answer=bought, ended=True)]
+    bought  ->  '[{"asin": "B06Y3VLDFB", "price": 24.5, "options": {}}]'
+    env.score(task, bought)                                   ->  Outcome(reward=0.75, em=(0.0,), f1=(0.75,))
+
+The questions of a task are goals, by their ids. A page is a function of the task and the actions so far, so nothing
+is kept between calls but a memory of pages, which another process would compute again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Literal, get_args
+
+from mem1.envs.base import Observation, Outcome, Request
+from mem1.envs.webshop.goal import Goal
+from mem1.envs.webshop.page import Mode
+from mem1.envs.webshop.pages import head_length
+from mem1.envs.webshop.session import Purchase, Session
+from mem1.envs.webshop.shop import Shop
+from mem1.errors import UserError
+from mem1.protocol import ACT
+from mem1.records import Task
+
+Pages = Literal["text", "text_rich", "html", "short"]
+"""How pages are shown: as the original does, or short: texts alone, without the instruction, which the prompt has."""
+_BETWEEN = " | "
+"""Between two texts of a short page: one character, as no text of a page may stand for a special token."""
+SOLVED = 1 - 1e-9
+"""A reward of so much counts as a goal met exactly."""
+_ACTION = re.compile(r"\s*(search|click)\s*\[(.*)\]\s*", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class WebShopEnvironment:
+    """One shop and its goals."""
+
+    shop: Shop
+    goals: Mapping[str, Goal]
+    """Id of a question -> its goal."""
+    pages: Pages = "text"
+    _session: Callable[[tuple[str, ...], tuple[str, ...]], Session] = field(init=False, repr=False, compare=False)
+    """(ids of the goals, actions so far) -> session, remembered."""
+
+    def __post_init__(self) -> None:
+        if self.pages not in get_args(Pages):
+            raise UserError(f"unknown kind of pages {self.pages!r}; known: {', '.join(get_args(Pages))}")
+        object.__setattr__(self, "_session", lru_cache(maxsize=1 << 14)(self._walk))
+
+    def observe(self, requests: Sequence[Request]) -> list[Observation]:
+        """The page that each action leads to. Raises UserError for another kind of action and for an unknown goal."""
+        return [self._reply(request) for request in requests]
+
+    def score(self, task: Task, answer: str) -> Outcome:
+        """Per goal the reward of its purchase, 0 where nothing was bought; "exact match" is the full reward."""
+        goals = self._goals(task)
+        bought = tuple(Purchase(**purchase) for purchase in json.loads(answer or "[]"))
+        rewards = self.shop.rewards(Session(goals=goals, purchases=bought))
+        each = (*rewards, *(0.0 for _ in goals[len(rewards) :]))
+        return Outcome(reward=sum(each), em=tuple(float(r >= SOLVED) for r in each), f1=each)
+
+    def start(self, task: Task) -> Session:
+        """The session before the first action."""
+        return self.shop.start(self._goals(task))
+
+    def show(self, session: Session) -> str:
+        """The page as the policy reads it."""
+        if self.pages == "short":
+            page = self.shop.page(session)
+            return _BETWEEN.join(element.text.strip() for element in page[head_length(session.page) :])
+        mode: Mode = self.pages
+        return self.shop.observe(session, mode)
+
+    def _reply(self, request: Request) -> Observation:
+        task = request.task
+        kinds = {request.kind, *(kind for kind, _ in request.earlier)}
+        if kinds != {ACT}:
+            raise UserError(f"task {task.id!r}: a shop has no action {(kinds - {ACT}).pop()!r}; it has: {ACT}")
+        actions = (*(content for _, content in request.earlier), request.content)
+        self._goals(task)
+        session = self._session(tuple(question.id for question in task.questions), actions)
+        purchases = [
+            {"asin": bought.asin, "price": bought.price, "options": dict(bought.options)}
+            for bought in session.purchases
+        ]
+        return Observation(
+            text=self.show(session), answer=json.dumps(purchases) if purchases else None, ended=session.done
+        )
+
+    def _goals(self, task: Task) -> tuple[Goal, ...]:
+        unknown = [question.id for question in task.questions if question.id not in self.goals]
+        if unknown:
+            raise UserError(
+                f"task {task.id!r}: this shop has no goal {unknown[0]!r}; it has {len(self.goals):,}, such as "
+                f"{next(iter(self.goals), 'none')!r}"
+            )
+        return tuple(self.goals[question.id] for question in task.questions)
+
+    def _walk(self, goals: tuple[str, ...], actions: tuple[str, ...]) -> Session:
+        session = self.shop.start([self.goals[goal] for goal in goals])
+        if not actions:
+            return session
+        *earlier, last = actions
+        session = self._session(goals, tuple(earlier))  # from the memory, in a rollout
+        return self.shop.step(session, self._meant(session, last))
+
+    def _meant(self, session: Session, action: str) -> str:
+        """The action with the spaces and brackets of the page: a tokenizer of words writes "click [ bola 88 ]", and
+        whatever a page shows has its angle brackets made round."""
+        read = _ACTION.fullmatch(action)
+        if read is None:
+            return action
+        kind, argument = read[1], read[2].strip()
+        if kind == "click":
+            texts = {_folded(text): text for text in self.shop.actions(session).clickables}
+            argument = texts.get(_folded(argument), argument)
+        return f"{kind}[{argument}]"
+
+
+def _folded(text: str) -> str:
+    return "".join(text.lower().split()).translate({ord("("): "<", ord(")"): ">"})

@@ -1,0 +1,130 @@
+"""Tasks in a shop: a catalogue's goals, one or several to a task, with the shop that they are bought in.
+
+WebShopTasks().source("train", PAPER_SHOP).tasks(objectives=2, count=1, seed=0)
+->  [Task(id="synthetic-17+synthetic-4", prompt="Q1 find me a light tent ... Q2 i need ...", turn_limit=30)]
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Literal
+
+from pydantic import Field
+
+from mem1.configuration import Config
+from mem1.envs.file_questions import TaskSource
+from mem1.envs.webshop.catalogue import Catalogue, load
+from mem1.envs.webshop.env import Pages, WebShopEnvironment
+from mem1.envs.webshop.goal import Goal
+from mem1.envs.webshop.goals import human_goals, prices, shuffled, split, synthetic_goals
+from mem1.envs.webshop.invented import invent
+from mem1.envs.webshop.shop import Shop
+from mem1.errors import UserError
+from mem1.protocol import ACT, Tags
+from mem1.records import Question, Task
+from mem1.tasks.atlas.names import Split
+from mem1.tasks.prompts import render
+
+CORPUS = "shop"
+
+
+class WebShopTasks(Config):
+    """Shopping in an invented shop, or in one of the original's data."""
+
+    kind: Literal["webshop"] = "webshop"
+    catalogue: str | None = None
+    """Folder or file that `mem1 webshop load` wrote, or the original's; None: an invented shop."""
+    products: int = Field(default=500, ge=1)
+    """Of the invented shop."""
+    goals: Literal["synthetic", "human"] = "synthetic"
+    """Whose instructions: made of templates, or written by people."""
+    evaluated: Literal["test", "development"] = "test"
+    """Goals of the evaluation in a shop that is not invented: 0 to 499, or 500 to 1,499; training has the others."""
+    seed: int = 0
+    """Of the invented shop, of prices drawn from ranges, and of price bounds."""
+    pages: Pages = "text"
+    """text, text_rich or html, as the original shows them; short: text without the instruction."""
+    show_attributes: bool = False
+    """Item pages lead to the attributes that goals are scored by."""
+    reward: Literal["full", "minimal"] = "full"
+    """full: WebShop's; minimal: that of webshop_minimal, which ignores the chosen options."""
+    strict: bool = True
+    """Options of synthetic goals compared with their names, as the original does; false: their values alone."""
+    prompt: str = "shop"
+    turns_per_goal: int = Field(default=15, ge=1)
+
+    def source(self, split: Split, tags: Tags) -> TaskSource:
+        """The tasks of one half. Raises UserError where the vocabulary has no actions of a shop."""
+        if ACT not in tags.action_tags:
+            raise UserError(
+                f'the vocabulary {tags.name!r} has no actions of a shop; use vocabulary = "paper-shop" (--vocabulary '
+                "paper-shop) or released-shop"
+            )
+        return _WebShop(self, split, tags)
+
+
+@dataclass(frozen=True)
+class _WebShop(TaskSource):
+    config: WebShopTasks
+    half: Split
+    tags: Tags
+
+    @cached_property
+    def catalogue(self) -> Catalogue:
+        config = self.config
+        if config.catalogue is not None:
+            return load(config.catalogue)
+        return invent(config.seed, self.half, config.products)
+
+    @cached_property
+    def environment(self) -> WebShopEnvironment:
+        from mem1.envs.webshop.reward import score
+
+        config = self.config
+        shop = Shop.build(
+            self.catalogue.products,
+            prices(self.catalogue.products, seed=config.seed),
+            scorer=partial(score, strict=config.strict, reward=config.reward),
+            show_attributes=config.show_attributes,
+        )
+        return WebShopEnvironment(shop, self._goals, pages=config.pages)
+
+    @cached_property
+    def _goals(self) -> dict[str, Goal]:
+        """Those of this half, by ids that number them among all of their kind."""
+        config, products = self.config, self.catalogue.products
+        make = human_goals if config.goals == "human" else synthetic_goals
+        made = make(self.catalogue, prices(products, seed=config.seed), seed=config.seed)
+        named = [(f"{config.goals}-{number}", goal) for number, goal in enumerate(shuffled(made))]
+        if not named:
+            raise UserError(f"the shop has no {config.goals} goals; choose others (tasks.goals)")
+        if config.catalogue is None:
+            return dict(named)
+        return dict(split(named, config.evaluated if self.half == "evaluation" else "train"))
+
+    def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
+        """Goals in a seeded order: each is asked for once before any is asked for again."""
+        ids = list(self._goals)
+        if objectives > len(ids):
+            raise UserError(f"a task of {objectives} goals cannot be made of {len(ids)}")
+        drawn: list[str] = []
+        rng = random.Random(f"webshop/{self.half}/{objectives}/{seed}")
+        while len(drawn) < objectives * count:
+            whole = len(ids) - len(ids) % objectives  # no goal stands twice in a task
+            drawn += rng.sample(ids, whole)
+        return [self._task(drawn[i : i + objectives]) for i in range(0, objectives * count, objectives)]
+
+    def _task(self, ids: list[str]) -> Task:
+        questions = tuple(
+            Question(id=one, text=goal.instruction, answers=(goal.asin,), source=CORPUS)
+            for one, goal in ((one, self._goals[one]) for one in ids)
+        )
+        return Task(
+            id="+".join(ids),
+            questions=questions,
+            prompt=render(self.config.prompt, questions, self.tags),
+            turn_limit=self.config.turns_per_goal * len(ids),
+            corpus=CORPUS,
+        )
