@@ -59,7 +59,7 @@ def shop_tokenizer(tags: Tags) -> Tokenizer:
         *_SHOP_WORDS,
         *(str(i) for i in range(100)),
         *(f"0{i}" for i in range(10)),
-        *".,:;!?$()[]<>/\"-+'",
+        *".,:;!?$()[]<>|/\"-+'",
     ]
     vocabulary = {word: i for i, word in enumerate([PAD, UNKNOWN, *dict.fromkeys(words)])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
