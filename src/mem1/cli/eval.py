@@ -1,4 +1,4 @@
-"""`mem1 eval`: a policy on tasks of several sizes, from Atlas, from files of questions and passages, or on the web."""
+"""`mem1 eval`: a policy on tasks of several sizes, from Atlas, from files of questions and passages, on the web, or in a shop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ def command(
     model: Annotated[str, typer.Option(help="Folder of a transformers model, or 'shipped'.")] = "shipped",
     task: Annotated[
         str,
-        typer.Option(help="atlas; multihop: --questions over --corpus or --retriever; web: --questions on the web."),
+        typer.Option(
+            help="atlas; multihop: --questions over --corpus or --retriever; web: --questions on the web; webshop."
+        ),
     ] = "atlas",
     questions: Annotated[Path | None, typer.Option(help="File of questions (multihop, web).")] = None,
     corpus: Annotated[Path | None, typer.Option(help="File of passages, or an index (multihop).")] = None,
@@ -24,7 +26,7 @@ def command(
         list[str] | None, typer.Option(help="Address of a retriever in place of --corpus; repeatable (multihop).")
     ] = None,
     prompt: Annotated[
-        str | None, typer.Option(help="mem1 (instructions), web (with opening pages), plain or released.")
+        str | None, typer.Option(help="mem1 (instructions), web (with opening pages), shop, plain or released.")
     ] = None,
     top_k: Annotated[
         int | None, typer.Option(min=1, help="Passages shown a search; 3, in Atlas 2, of the web 10.")
@@ -34,6 +36,12 @@ def command(
     mode: Annotated[str | None, typer.Option(help="live, replay (the cache alone) or offline (web).")] = None,
     cache: Annotated[Path | None, typer.Option(help="File of the cache of searches and pages (web).")] = None,
     max_searches: Annotated[int | None, typer.Option(min=0, help="Requests to the search API at most (web).")] = None,
+    catalogue: Annotated[
+        Path | None,
+        typer.Option(help="What mem1 webshop load wrote, or the original's files; else invented (webshop)."),
+    ] = None,
+    goals: Annotated[str | None, typer.Option(help="synthetic or human (webshop).")] = None,
+    pages: Annotated[str | None, typer.Option(help="text, text_rich, html, or short (webshop).")] = None,
     objectives: Annotated[
         str | None,
         typer.Option(
@@ -48,7 +56,7 @@ def command(
     tasks: Annotated[int, typer.Option("--limit", min=1, help="Tasks for each number of objectives.")] = 100,
     context: Annotated[str, typer.Option(help="constant, fold(k), full or window(k).")] = "constant",
     vocabulary: Annotated[
-        str, typer.Option(help="Tags: paper, released; with opening pages paper-web, released-web.")
+        str, typer.Option(help="Tags: paper, released; with -web they can open pages, with -shop they are for a shop.")
     ] = "paper",
     temperature: Annotated[float, typer.Option(min=0.0, help="0: greedy.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of the tasks and of sampling.")] = 0,
@@ -67,7 +75,7 @@ def command(
     """Evaluate a policy: exact match with interval, F1, turns, peak tokens, by number of objectives."""
     from mem1.cli.display import EvaluationBar, bars, stderr
     from mem1.cli.pipeline import show
-    from mem1.cli.sources import sizes_to_evaluate, task_config, web_options
+    from mem1.cli.sources import shop_options, sizes_to_evaluate, task_config, web_options
     from mem1.contexts import context_policy
     from mem1.evaluation.runner import evaluate
     from mem1.protocol import vocabulary as tags_called
@@ -87,6 +95,7 @@ def command(
         depth=depth,
         decompose=decompose,
         web=web_options(api, api_url, mode, cache, max_searches),
+        shop=shop_options(catalogue, goals, pages),
     )
     source = tasks_asked.source("evaluation", tags)
     sizes = sizes_to_evaluate(objectives, composition, depth)

@@ -1,4 +1,4 @@
-"""Where a command's tasks come from: Atlas, files, or files and the web; one rule for every command."""
+"""Where a command's tasks come from: Atlas, files, files and the web, or a shop; one rule for every command."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from mem1.errors import UserError
 if TYPE_CHECKING:
     from mem1.envs.source import AtlasTasks, MultihopTasks
     from mem1.envs.web_source import Web, WebTasks
+    from mem1.envs.webshop.source import WebShopTasks
     from mem1.retrieval.http import HttpServer
     from mem1.tasks.dependencies import Dependence
 
@@ -36,17 +37,24 @@ def task_config(
     depth: int | None = None,
     decompose: bool = False,
     web: Mapping[str, Any] | None = None,
-) -> AtlasTasks | MultihopTasks | WebTasks:
+    shop: Mapping[str, Any] | None = None,
+) -> AtlasTasks | MultihopTasks | WebTasks | WebShopTasks:
     """What the options of the same names ask for; None: the default of the tasks.
 
-    `worlds` is the number of worlds of Atlas, `web` what `web_options` made of theirs. Raises UserError where the
-    options do not go together.
+    `worlds` is the number of worlds of Atlas, `web` and `shop` what `web_options` and `shop_options` made of
+    theirs. Raises UserError where the options do not go together.
     """
     from mem1.envs.source import AtlasTasks, MultihopTasks
 
     given = dict(web or {})
     if given and task != "web":
         raise UserError("the options of the web (--api, --api-url, --mode, --cache, --max-searches) go with --task web")
+    if shop and task != "webshop":
+        raise UserError("the options of a shop (--catalogue, --goals, --pages) go with --task webshop")
+    if task == "webshop":
+        if questions or corpus or retriever or top_k or decompose or composition != "independent" or depth:
+            raise UserError("--task webshop goes with --catalogue, --goals, --pages and --prompt, and no other source")
+        return _shop_tasks({**(shop or {}), **({} if prompt is None else {"prompt": prompt})})
     shown: dict[str, Any] = {} if top_k is None else {"top_k": top_k}
     together = {"composition": _composition(task, composition, depth), "depth": depth}
     if task == "atlas":
@@ -54,7 +62,7 @@ def task_config(
             raise UserError("--questions, --corpus, --retriever, --prompt and --decompose go with --task multihop")
         return AtlasTasks(worlds=worlds, **shown, **together)
     if task not in ("multihop", "web"):
-        raise UserError(f"unknown task {task!r}; known: atlas, multihop, web")
+        raise UserError(f"unknown task {task!r}; known: atlas, multihop, web, webshop")
     if decompose and composition == FROM_FILE:
         raise UserError("--decompose goes with files of questions, not with --composition file")
     worded: dict[str, Any] = {} if prompt is None else {"prompt": prompt}
@@ -95,6 +103,22 @@ def web_config(kind: type[AnyWeb], given: Mapping[str, Any]) -> AnyWeb:
         return kind(**given)
     except pydantic.ValidationError as error:
         raise UserError(f"the web's options: {explain(error, kind, [])}") from error
+
+
+def shop_options(catalogue: Path | None, goals: str | None, pages: str | None) -> dict[str, Any]:
+    """The keys of `WebShopTasks` that these options give; None: not given."""
+    given = {"catalogue": None if catalogue is None else str(catalogue), "goals": goals, "pages": pages}
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _shop_tasks(given: Mapping[str, Any]) -> WebShopTasks:
+    from mem1.configuration.mistakes import explain
+    from mem1.envs.webshop.source import WebShopTasks
+
+    try:
+        return WebShopTasks(**given)
+    except pydantic.ValidationError as error:
+        raise UserError(f"the shop's options: {explain(error, WebShopTasks, [])}") from error
 
 
 def server(urls: Sequence[str]) -> HttpServer:
