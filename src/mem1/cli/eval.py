@@ -1,4 +1,4 @@
-"""`mem1 eval`: a policy on tasks of several sizes, from Atlas, from files of questions and passages, on the web, or in a shop."""
+"""`mem1 eval`: a policy on tasks of several sizes: Atlas, questions and passages in files, the web, or a shop."""
 
 from __future__ import annotations
 
@@ -118,6 +118,8 @@ def command(
 def _engine(model: str, script: str | None, vocabulary: str, workers: int) -> tuple[Engine, Codec]:
     from mem1.engines.scripted import ScriptedEngine, search_then_answer
     from mem1.engines.workers import local_engine
+    from mem1.errors import UserError
+    from mem1.protocol import SEARCH
     from mem1.protocol import vocabulary as tags_called
     from mem1.training.policy import load_policy
 
@@ -125,5 +127,7 @@ def _engine(model: str, script: str | None, vocabulary: str, workers: int) -> tu
     policy = load_policy(model)
     if script is None:
         return local_engine(policy.model, policy.codec, tags.stop_strings, workers=workers), policy.codec
-    search = tags.action_tags["search"]
+    if SEARCH not in tags.action_tags:
+        raise UserError(f"--script searches, which the vocabulary {vocabulary!r} has no action for")
+    search = tags.action_tags[SEARCH]
     return ScriptedEngine(policy.codec, search_then_answer(script, state=tags.state, search=search)), policy.codec
