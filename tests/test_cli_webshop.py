@@ -27,7 +27,8 @@ class Mirror:
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.kind, self.status = "application/json", 200
-        self.ranges, self.hang_up_after = True, None
+        self.ranges = True
+        self.hang_up_after: int | None = None
         self.asked: list[tuple[str, str | None]] = []
         mirror = self
 
