@@ -9,6 +9,7 @@ shop.observe(session, "text")  ->  "Instruction: [SEP] i need a ... [SEP] Back t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, get_args
@@ -80,17 +81,20 @@ class Shop:
     ) -> Shop:
         """Index the products. `scorer` None: WebShop's reward. `show_attributes`: item pages lead to their attributes.
 
-        Raises UserError where an asin stands twice or has no price, or no product holds a word.
+        Raises UserError where an asin stands twice (clicks are read in lower case, so capitals make no difference) or
+        has no price, or no product holds a word.
         """
         by_asin = {product.asin: product for product in products}
-        if len(by_asin) < len(products):
-            twice = sorted({p.asin for p in products if by_asin[p.asin] is not p})
-            raise UserError(f"asin {twice[0]!r} stands twice among the products; drop all but one of them")
+        asins = Counter(product.asin.lower() for product in products)
+        if twice := [product.asin for product in products if asins[product.asin.lower()] > 1]:
+            raise UserError(f"asin {twice[0]!r} stands twice among the products, capitals or not; keep one of them")
         if unpriced := [asin for asin in by_asin if asin not in prices]:
             raise UserError(f"product {unpriced[0]!r} has no price; give one for each of the {len(by_asin)} products")
         if scorer is None:
-            from mem1.envs.webshop.reward import score as scorer
-        texts = {asin: searched_text(product) for asin, product in by_asin.items()}
+            from mem1.envs.webshop.reward import score
+
+            scorer = score
+        texts = {asin: indexed_text(product) for asin, product in by_asin.items()}
         index = BM25.build([Passage(asin, "", text) for asin, text in texts.items() if text.strip()])
         return cls(products=by_asin, prices=prices, index=index, scorer=scorer, show_attributes=show_attributes)
 
@@ -172,7 +176,7 @@ class Shop:
         return Session(goals=session.goals, page=page, purchases=purchases)
 
 
-def searched_text(product: Product) -> str:
+def indexed_text(product: Product) -> str:
     """What a search sees: title, description, the first bullet point alone, and every option with its values."""
     options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in product.options.items())
     return " ".join((product.title, product.description, *product.bullet_points[:1], options))
