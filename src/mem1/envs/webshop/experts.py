@@ -24,9 +24,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mem1.configuration import Config
 from mem1.envs.webshop.expert_memory import PRICE, Memory, Wish
 from mem1.envs.webshop.goal import Goal
+from mem1.envs.webshop.laziness import CLEAN, Laziness
 from mem1.envs.webshop.reading import Hit, Sight, hits, look, own_text, page_of, price_in, wishes
 from mem1.envs.webshop.session import Session
 from mem1.envs.webshop.shop import Shop
@@ -34,24 +34,6 @@ from mem1.envs.webshop.shoppers import BACK, BUY, TURN_LIMIT
 
 _RETURN = 2
 """Turns from one item's page to another's."""
-
-
-class Laziness(Config):
-    """How often an expert does the lazy thing, each a probability at one decision; all 0: the clean expert."""
-
-    diligent: float = 0.0
-    """Share of tasks that are done without the habits below."""
-    vague: float = 0.0
-    """Searches for the type of product alone."""
-    grab: float = 0.0
-    """Takes the first hit unread."""
-    settle: float = 0.0
-    """Takes what it has opened although something is missing or not yet seen; drawn on the item page."""
-    forget: float = 0.0
-    """Buys although options are left to choose; drawn before each."""
-
-
-CLEAN = Laziness()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
