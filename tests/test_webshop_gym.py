@@ -108,3 +108,13 @@ def test_gymnasium_finds_it_by_the_module_s_name_and_the_shop_needs_no_gymnasium
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == f"WebShop [SEP] Instruction: [SEP] {GOAL.instruction} [SEP] Search"
     assert RUG.title not in done.stdout
+
+
+def test_without_a_shop_it_is_the_invented_one():
+    env = WebShopEnv()
+    observation, info = env.reset(options={"goal": 5})
+    assert env.goals[5].instruction in observation
+    assert info["available_actions"]["has_search_bar"]
+    assert len(env.shop.products) == 500
+    with pytest.raises(UserError, match="give both a shop and its goals, or neither"):
+        WebShopEnv(SHOP)

@@ -3,7 +3,8 @@
     import gymnasium
     import mem1.envs.webshop.gym                       registers mem1/WebShop-v0
 
-    env = gymnasium.make("mem1/WebShop-v0", shop=shop, goals=goals)
+    env = gymnasium.make("mem1/WebShop-v0")                            the invented shop, its training half
+    env = gymnasium.make("mem1/WebShop-v0", shop=shop, goals=goals)    one's own
     observation, info = env.reset(seed=0, options={"goal": 7})
     observation, reward, terminated, truncated, info = env.step("search[console table]")
 
@@ -21,6 +22,8 @@ import gymnasium
 from gymnasium.spaces import Text
 
 from mem1.envs.webshop.goal import Goal
+from mem1.envs.webshop.goals import prices, shuffled, synthetic_goals
+from mem1.envs.webshop.invented import invent
 from mem1.envs.webshop.page import Mode
 from mem1.envs.webshop.pages import RESULTS_A_PAGE
 from mem1.envs.webshop.session import PageName, Session
@@ -44,17 +47,22 @@ class WebShopEnv(gymnasium.Env[str, str]):
 
     def __init__(
         self,
-        shop: Shop,
-        goals: Sequence[Goal],
+        shop: Shop | None = None,
+        goals: Sequence[Goal] | None = None,
         *,
         mode: Mode = "text",
         objectives: int = 1,
         max_turns: int = MAX_TURNS,
     ) -> None:
-        """`objectives` goals in a row make an episode.
+        """`objectives` goals in a row make an episode. Without shop and goals it is the invented shop.
 
-        Raises UserError where there are fewer, a number is below 1, or there is no such mode.
+        Raises UserError where one of the two is missing, there are fewer goals, a number is below 1, or there is no
+        such mode.
         """
+        if shop is None and goals is None:
+            shop, goals = invented_shop()
+        if shop is None or goals is None:
+            raise UserError("give both a shop and its goals, or neither for the invented shop")
         if not 1 <= objectives <= len(goals):
             raise UserError(f"objectives must be between 1 and the number of goals, {len(goals)}, not {objectives}")
         if max_turns < 1:
@@ -131,6 +139,13 @@ class WebShopEnv(gymnasium.Env[str, str]):
         values = [v.lower() for p in self.shop.products.values() for of_one in p.options.values() for v in of_one]
         characters = self.observation_space.character_set.union(*values)  # type: ignore[attr-defined]
         return Text(max(_ACTION_LENGTH, *(len("click[]") + len(v) for v in values), 0), charset=frozenset(characters))
+
+
+def invented_shop(seed: int = 0) -> tuple[Shop, list[Goal]]:
+    """The training half of an invented catalogue, and its goals in their order."""
+    products = (catalogue := invent(seed, "train")).products
+    drawn = prices(products, seed=seed)
+    return Shop.build(products, drawn), shuffled(synthetic_goals(catalogue, drawn, seed=seed))
 
 
 gymnasium.register(id=ID, entry_point=f"{__name__}:{WebShopEnv.__name__}")
