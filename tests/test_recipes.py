@@ -16,7 +16,8 @@ RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
 
 def test_the_recipes_that_the_documentation_names_are_there():
     names = {path.stem for path in RECIPES}
-    assert names >= {"atlas-quick", "atlas-ppo", "atlas-long", "atlas-warm-start", "multihop-smoke"}
+    atlas = {"atlas-quick", "atlas-ppo", "atlas-long", "atlas-warm-start"}
+    assert names >= {*atlas, "multihop-smoke", "webshop-warm-start", "webshop-quick", "webshop-7b"}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def command(
-    model: Annotated[str, typer.Option(help="Folder of a transformers model, or 'shipped'.")] = "shipped",
+    model: Annotated[
+        str, typer.Option(help="Folder of a transformers model, 'shipped' or 'shipped-shop'.")
+    ] = "shipped",
     task: Annotated[
         str,
         typer.Option(

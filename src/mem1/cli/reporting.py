@@ -169,6 +169,6 @@ def _codec(training: Path) -> Codec:
         raise UserError(
             f"{training / 'policy'} does not exist yet; the run has a tokenizer of its own, so finish it first"
         )
-    from mem1.training.policy import shipped_folder
+    from mem1.training.policy import SHIPPED, policy_folder
 
-    return Codec.load(Path(model["path"]) if "path" in model else shipped_folder())
+    return Codec.load(policy_folder(model.get("path", SHIPPED)))

@@ -20,6 +20,9 @@ from mem1.training.models import load_model, new_model
 from mem1.training.tokenizers import atlas_tokenizer, bpe_tokenizer, shop_tokenizer
 
 SHIPPED = "shipped"
+SHIPPED_SHOP = "shipped-shop"
+_FOLDERS = {SHIPPED: "atlas-warm-start", SHIPPED_SHOP: "webshop-warm-start"}
+"""Name of a policy that comes with the package -> its folder among the assets."""
 _BPE_PASSAGES = 5000
 """Passages that a bpe tokenizer is trained on."""
 
@@ -37,14 +40,15 @@ class Policy:
         self.codec.tokenizer.save(str(Path(folder) / "tokenizer.json"))
 
 
-def shipped_folder() -> Path:
-    """The folder of the policy that comes with the package."""
-    return Path(str(resources.files("mem1"))) / "assets" / "atlas-warm-start"
+def policy_folder(path: str | Path) -> Path:
+    """The folder itself, or that of a shipped policy: "shipped" knows Atlas, "shipped-shop" the invented shop."""
+    name = _FOLDERS.get(str(path))
+    return Path(path) if name is None else Path(str(resources.files("mem1"))) / "assets" / name
 
 
 def load_policy(path: str | Path) -> Policy:
-    """A policy from a folder, or the shipped one for the name "shipped"."""
-    folder = shipped_folder() if str(path) == SHIPPED else Path(path)
+    """A policy from a folder, or a shipped one by its name."""
+    folder = policy_folder(path)
     policy = Policy(load_model(folder), Codec.load(folder))
     rows = next(policy.model.get_input_embeddings().parameters()).shape[0]
     if policy.codec.vocab_size > rows:

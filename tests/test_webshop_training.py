@@ -1,0 +1,105 @@
+"""Training in the shop: demonstrations, one step of reinforcement learning, and MEM1's settings as a dry run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from mem1.cli.recipes import find_recipe
+from mem1.configuration import load_toml
+from mem1.engines.base import Sampling
+from mem1.engines.codec import Codec
+from mem1.envs.webshop.catalogue import Entry
+from mem1.envs.webshop.files import write_entries
+from mem1.envs.webshop.invented import invent
+from mem1.envs.webshop.source import WebShopTasks
+from mem1.protocol import PAPER_SHOP, vocabulary
+from mem1.records import Ended
+from mem1.training.config import Sft, TrainConfig
+from mem1.training.logprobs import completion_logprobs
+from mem1.training.model_config import ModelConfig, TinyModel
+from mem1.training.models import new_model
+from mem1.training.policy import Policy, make_policy
+from mem1.training.rl_config import Phase, Rl
+from mem1.training.sft import demonstrate
+from mem1.training.tokenizers import bpe_tokenizer
+from mem1.training.train import make_rollout, train
+
+TINY = TinyModel(hidden_size=32, layers=2, feed_forward=64, tokenizer="shop")
+CONFIG = TrainConfig(
+    vocabulary="paper-shop",
+    model=ModelConfig(new=TINY),
+    tasks=WebShopTasks(products=160, pages="short", prompt="plain"),
+    budget={"completion_extra": 40},  # pyright: ignore[reportArgumentType]
+    sft=Sft(steps=2, objectives=(1, 2), tasks=3, tokens=1024, warmup=0, decay=0),
+    rl=Rl(phases=(Phase(steps=1, objectives=(1,)),), groups=2, attempts=2, warmup=0),
+    tensorboard=False,
+)
+
+
+def test_a_recipe_demonstrates_and_learns_in_the_shop(tmp_path: Path):
+    finished = train(CONFIG, tmp_path / "run", command=["test"])
+    assert finished.complete
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert len(lines) == 3
+    assert '"reward"' in lines[2] and '"tool_failed"' not in lines[2]
+
+
+def test_demonstrations_buy_what_was_asked_for_and_are_trained_as_they_were_written():
+    config = CONFIG.model_copy(update={"sft": Sft(objectives=(1,), tasks=6)})
+    policy = make_policy(config, PAPER_SHOP)
+    source = config.tasks.source("train", PAPER_SHOP)
+    attempts = demonstrate(config, make_rollout(config, policy, source, PAPER_SHOP), source, PAPER_SHOP)
+    assert [t.ended for t in attempts] == [Ended.ANSWERED] * 6
+    assert sum(t.reward or 0.0 for t in attempts) / 6 > 0.9
+
+
+def test_the_trainer_sees_what_the_sampler_saw():
+    policy = make_policy(CONFIG, PAPER_SHOP)
+    source = CONFIG.tasks.source("train", PAPER_SHOP)
+    rollout = make_rollout(CONFIG, policy, source, PAPER_SHOP)
+    attempts = rollout(source.tasks(objectives=1, count=2, seed=0), sampling=Sampling(seed=0))
+    with torch.no_grad():
+        per_turn = completion_logprobs(policy.model, attempts)
+    compared = 0
+    for attempt, turns in zip(attempts, per_turn, strict=True):
+        for turn, logprobs in zip(attempt.turns, turns, strict=True):
+            torch.testing.assert_close(logprobs, torch.tensor(turn.logprobs), rtol=0, atol=1e-4)
+            compared += len(turn.logprobs)
+    assert compared > 20
+
+
+@pytest.fixture
+def general_model(tmp_path: Path) -> Path:
+    """A stand-in for Qwen2.5-7B: the same architecture with two thin layers, and a tokenizer of bytes."""
+    codec = Codec(bpe_tokenizer([], vocab_size=300, tags=vocabulary("paper-shop")))
+    shape = TinyModel(hidden_size=32, layers=2, feed_forward=64, look_back=())
+    (tmp_path / "model").mkdir()
+    Policy(new_model(shape, vocab_size=codec.vocab_size, seed=0), codec).save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_the_recipe_with_mem1s_settings_runs_with_another_model_and_catalogue(general_model: Path, tmp_path: Path):
+    catalogue = invent(0, "train")
+    write_entries(
+        tmp_path / "shop.jsonl", [Entry(p, synthetic=catalogue.synthetic.get(p.asin)) for p in catalogue.products]
+    )
+    config = load_toml(
+        find_recipe("webshop-7b"),
+        TrainConfig,
+        [
+            f'model.path="{general_model}"',
+            f'tasks.catalogue="{tmp_path / "shop.jsonl"}"',
+            'tasks.goals="synthetic"',
+            "tasks.turns_per_goal=2",
+            "budget.completion_extra=8",
+            "rl.groups=2",
+            "rl.phases=[{steps=1, objectives=[1]}]",
+            "tensorboard=false",
+        ],
+    )
+    assert config.rl is not None and config.rl.algorithm.name == "ppo"
+    assert train(config, tmp_path / "run", command=["test"]).complete
+    assert (tmp_path / "run" / "policy" / "model.safetensors").is_file()
