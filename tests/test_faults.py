@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from servers import FakeTime, ServerProcess
@@ -29,8 +30,7 @@ from mem1.training.config import Evaluation
 
 ATTEMPTS = 64
 SOURCE = AtlasTasks(entities=60, worlds=1, questions_per_world=200).source("evaluation", PAPER)
-ATLAS = SOURCE.environment
-assert isinstance(ATLAS, QAEnvironment)
+ATLAS = cast(QAEnvironment, SOURCE.environment)
 
 
 def environment(retriever: Retriever) -> QAEnvironment:

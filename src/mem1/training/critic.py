@@ -47,5 +47,5 @@ class Critic(nn.Module):
         the states, and the values vary with whatever else varies in that direction.
         """
         shift = errors_M.mean().to(self.head.bias)
-        self.head.bias += shift
+        self.head.bias.add_(shift)
         return float(shift)
