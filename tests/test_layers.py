@@ -50,6 +50,7 @@ LIGHT = [
     "mem1.retrieval.documents",
     "mem1.retrieval.opening",
     "mem1.envs.qa",
+    "mem1.envs.webshop",
     "mem1.engines.base",
 ]
 HEAVY = ["torch", "transformers", "numpy", "bm25s", "matplotlib", "sentence_transformers", "faiss", "pyarrow", "pypdf"]

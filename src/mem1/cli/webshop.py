@@ -1,0 +1,109 @@
+"""`mem1 webshop`: the original's data, fetched and cleaned."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from mem1.envs.webshop.catalogue import Entry
+
+app = typer.Typer(name="webshop", help="Shops for agents: the data of WebShop.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Shops for agents: the data of WebShop."""
+
+
+@app.command("fetch")
+def fetch(
+    out: Annotated[Path, typer.Option(help="Folder for the files.", show_default=False)],
+    everything: Annotated[
+        bool, typer.Option("--all/--small", help="1.18 million products (5.5 GB), or 1,000 of them (10 MB).")
+    ] = False,
+    mirror: Annotated[
+        str | None, typer.Option(help="Address of a folder with these files. Without: the original's Google Drive.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was fetched as one JSON object.")] = False,
+) -> None:
+    """Fetch the original's files; what is there already is kept, what broke off is gone on with."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    from mem1.cli.display import stderr
+    from mem1.envs.webshop.fetch import ALL, SMALL
+    from mem1.envs.webshop.fetch import fetch as fetch_files
+
+    console = stderr()
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console) as progress:
+        bars = {}
+
+        def seen(name: str, done: int, total: int | None) -> None:
+            if name not in bars:
+                bars[name] = progress.add_task(name, total=total)
+            progress.update(bars[name], completed=done)
+
+        files = fetch_files(ALL if everything else SMALL, out, mirror=mirror, seen=seen)
+    if as_json:
+        print(json.dumps({"out": str(out), "files": files}))
+    else:
+        said = ", ".join(f"{name} ({what})" for name, what in files.items())
+        console.print(f"{out}: {said}; read them with mem1 webshop load {out} --out shop.jsonl.gz", markup=False)
+
+
+@app.command("load")
+def load(
+    files: Annotated[
+        list[Path], typer.Argument(help="Folder of the original's files, or the files.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option(help="The cleaned shop, .jsonl or .jsonl.gz.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as one JSON object.")] = False,
+) -> None:
+    """Clean the original's files into one that a shop opens, and count its products and goals."""
+    from mem1.cli.display import stderr
+    from mem1.envs.webshop.files import ShopFiles, write_entries
+    from mem1.errors import UserError
+
+    if not out.name.endswith((".jsonl", ".jsonl.gz")):
+        raise UserError(f"--out {out}: the name of a cleaned shop ends in .jsonl or .jsonl.gz")
+    shop = ShopFiles.find(*files)
+    counts: Counter[str] = Counter()
+    console = stderr()
+    with console.status(f"Cleaning {shop.products}"):
+        write_entries(out, _counted(shop.entries(), counts))
+    if as_json:
+        print(json.dumps({"out": str(out), **{name: counts[name] for name in _COUNTED}, "left_out": shop.left_out}))
+        return
+    console.print(
+        f"{counts['products']:,} products, {counts['human_goals']:,} goals by people and "
+        f"{counts['synthetic_goals']:,} synthetic goals of {counts['synthetic_products']:,} products, in {out}",
+        markup=False,
+    )
+    reasons = {**shop.left_out, "instruction by a person without attributes": counts["human_without_attributes"]}
+    for reason, number in reasons.items():
+        if number:
+            console.print(f"Left out: {number:,} x {reason}", markup=False)
+
+
+_COUNTED = ("products", "human_goals", "human_without_attributes", "synthetic_goals", "synthetic_products")
+
+
+def _counted(entries: Iterable[Entry], counts: Counter[str]) -> Iterator[Entry]:
+    """The entries as they pass, each counted; a million of them never stand in memory together."""
+    from mem1.envs.webshop.goals import number_of_combinations
+
+    for entry in entries:
+        scored = sum(bool(asked.attributes) for asked in entry.human)
+        counts["products"] += 1
+        counts["human_goals"] += scored
+        counts["human_without_attributes"] += len(entry.human) - scored
+        if entry.synthetic is not None:
+            counts["synthetic_products"] += 1
+            counts["synthetic_goals"] += number_of_combinations(entry.product)
+        yield entry

@@ -1,0 +1,196 @@
+"""The files that a catalogue comes in: the original's three, or cleaned products with their instructions.
+
+items_shuffle.json, items_shuffle_1000.json     [{"asin": "B09KP78G37", "name": ..., "pricing": "$19.99", ...}, ...]
+items_ins_v2.json, items_ins_v2_1000.json       {"B09KP78G37": {"attributes": ["faux fur"],
+                                                 "instruction": "Find me ...", "instruction_attributes": [...]}}
+items_human_ins.json                            {"B09KP78G37": [{"instruction": "i am looking for ...",
+                                                 "instruction_attributes": [...], "instruction_options": [...]}]}
+shop.jsonl, shop.jsonl.gz                       a cleaned product a line, with the original's keys, and with
+                                                instructions, instruction_text and instruction_attributes
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from mem1.envs.webshop.array import read_array
+from mem1.envs.webshop.catalogue import Entry, Instruction
+from mem1.envs.webshop.cleaning import clean, why_left_out
+from mem1.envs.webshop.product import Product
+from mem1.errors import UserError
+from mem1.jsonl import read_objects, write_objects
+
+_NAMES = {
+    "products": ("items_shuffle*.json", "*.jsonl", "*.jsonl.gz"),
+    "attributes": ("items_ins*.json",),
+    "human": ("items_human_ins*.json",),
+}
+_KNOWN = ", ".join(name for names in _NAMES.values() for name in names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShopFiles:
+    """Where a catalogue is read from."""
+
+    products: Path
+    attributes: Path | None = None
+    """None: cleaned products, which have theirs."""
+    human: Path | None = None
+    """None: cleaned products, which have theirs, or a shop without goals by people."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Reason -> products that were left out, counted while `entries` is read."""
+
+    @classmethod
+    def find(cls, *paths: str | os.PathLike[str]) -> ShopFiles:
+        """Of one folder, or of the files themselves, by their names.
+
+        Raises UserError where there is no product file, or the original's without its attributes, or two of a kind.
+        """
+        given = [Path(path) for path in paths]
+        in_folder = len(given) == 1 and given[0].is_dir()
+        where = ", ".join(map(str, given)) or "no file"
+        found: dict[str, Path] = {}
+        for path in sorted(given[0].iterdir()) if in_folder else given:
+            if not path.exists():
+                raise UserError(f"no file or folder {path}; check the path")
+            kind = _kind(path.name)
+            if kind is None and not in_folder:
+                raise UserError(f"{path}: not the name of a shop's file; known are {_KNOWN}")
+            if kind in found:
+                raise UserError(f"{where}: {found[kind].name} and {path.name} both hold {kind}; name the files to read")
+            if kind is not None:
+                found[kind] = path
+        if "products" not in found:
+            raise UserError(f"{where}: no products; known are {_KNOWN}. `mem1 webshop fetch` gets the original's files")
+        if found["products"].suffix == ".json" and "attributes" not in found:
+            raise UserError(f"{where}: {found['products'].name} has no attributes; put items_ins_v2*.json beside it")
+        return cls(products=found["products"], attributes=found.get("attributes"), human=found.get("human"))
+
+    def entries(self) -> Iterator[Entry]:
+        """One product after the other, in the order of the file. Raises UserError for a file of another form."""
+        attributes = read_object(self.attributes) if self.attributes else {}
+        human = read_object(self.human) if self.human else {}
+        if self.products.suffix == ".json":
+            return self._originals(attributes, human)
+        return self._cleaned(attributes, human)
+
+    def _originals(self, attributes: Mapping[str, Any], human: Mapping[str, Any]) -> Iterator[Entry]:
+        seen: dict[str, None] = {}
+        for number, raw in read_array(self.products):
+            with _as_user_error(f"{self.products}: product {number}"):
+                asin = str(raw["asin"])
+                reason = why_left_out(asin, seen)
+                if reason is not None:
+                    self.left_out[reason] += 1
+                    continue
+                seen[asin] = None
+                known = attributes.get(asin, {})
+                product = clean({**raw, "asin": asin}, known.get("attributes"))
+            with _as_user_error(f"{self.attributes}: {asin}"):
+                synthetic = _synthetic(known.get("instruction"), known)
+            with _as_user_error(f"{self.human}: {asin}"):
+                asked = _human(human.get(asin, ()))
+            yield Entry(product, asked, synthetic)
+
+    def _cleaned(self, attributes: Mapping[str, Any], human: Mapping[str, Any]) -> Iterator[Entry]:
+        seen: dict[str, int] = {}
+        for line, keys in read_objects(self.products):
+            with _as_user_error(f"{self.products}:{line}"):
+                product = Product.from_keys(keys)
+                if not product.asin or "Title" not in keys:
+                    raise ValueError("a product needs an asin and a Title")
+                if seen.setdefault(product.asin, line) != line:
+                    raise ValueError(f"product {product.asin!r} stands on line {seen[product.asin]} already")
+                asked, synthetic = _human(keys.get("instructions", ())), _synthetic(keys.get("instruction_text"), keys)
+            with _as_user_error(f"{self.attributes}: {product.asin}"):
+                known = attributes.get(product.asin, {})
+                synthetic = _synthetic(known.get("instruction"), known) or synthetic
+            with _as_user_error(f"{self.human}: {product.asin}"):
+                asked = _human(human.get(product.asin, ())) or asked
+            yield Entry(product, asked, synthetic)
+
+
+def write_entries(path: str | os.PathLike[str], entries: Iterable[Entry]) -> None:
+    """As one JSONL file, gzipped if its name ends in .gz, which `ShopFiles` finds whole. Raises UserError."""
+    write_objects(path, map(_keys, entries))
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The one JSON object of a file. Raises UserError."""
+    try:
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not whole JSON ({error}); is the file cut short?") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: one JSON object, asin -> instructions, must stand there, not {type(value).__name__}")
+    return value
+
+
+def _kind(name: str) -> str | None:
+    return next((kind for kind, names in _NAMES.items() if any(fnmatch(name, one) for one in names)), None)
+
+
+def _human(asked: Iterable[Mapping[str, Any]]) -> tuple[Instruction, ...]:
+    return tuple(_instruction(one["instruction"], one) for one in asked)
+
+
+def _synthetic(text: Any, keys: Mapping[str, Any]) -> Instruction | None:
+    return None if text is None else _instruction(text, keys)
+
+
+def _instruction(text: Any, keys: Mapping[str, Any]) -> Instruction:
+    attributes, options = keys.get("instruction_attributes") or [], keys.get("instruction_options") or []
+    if not (isinstance(text, str) and isinstance(attributes, list) and isinstance(options, list)):
+        raise ValueError("an instruction is a text with a list of attributes and one of options")
+    return Instruction(text=text, attributes=tuple(attributes), options=tuple(options))
+
+
+def _keys(entry: Entry) -> dict[str, Any]:
+    product = entry.product
+    keys: dict[str, Any] = {
+        "asin": product.asin,
+        "name": product.name,
+        "Title": product.title,
+        "Description": product.description,
+        "BulletPoints": product.bullet_points,
+        "Attributes": product.attributes,
+        "options": dict(product.options),
+        "option_to_image": dict(product.option_images),
+        "pricing": product.pricing,
+        "Price": product.price_tag,
+        "category": product.category,
+        "query": product.query,
+        "product_category": product.product_category,
+        "Rating": product.rating,
+        "Reviews": [asdict(review) for review in product.reviews],
+        "MainImage": product.main_image,
+    }
+    if entry.human:
+        keys["instructions"] = [
+            {"instruction": i.text, "instruction_attributes": i.attributes, "instruction_options": i.options}
+            for i in entry.human
+        ]
+    if entry.synthetic is not None:
+        keys |= {"instruction_text": entry.synthetic.text, "instruction_attributes": entry.synthetic.attributes}
+    return keys
+
+
+@contextmanager
+def _as_user_error(where: str) -> Iterator[None]:
+    """What a file of another form makes of our reading it."""
+    try:
+        yield
+    except KeyError as error:
+        raise UserError(f"{where}: {error} is missing") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"{where}: not of WebShop's form ({error})") from error

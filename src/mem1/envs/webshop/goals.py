@@ -1,0 +1,156 @@
+"""The goals of a catalogue, as WebShop makes them: those that people wrote, and those made of templates.
+
+    human      "i want a pair of cargo pants, and price lower than 40.00 dollars"      options ("orange",)
+    synthetic  "Find me cargo pants with color: orange, and size: m, and price lower than 40.00 dollars"
+                                                                           options {"color": "orange", "size": "m"}
+
+    goals = shuffled(human_goals(catalogue, prices(catalogue.products, seed=0), seed=0));  split(goals, "test")
+
+The rules are those of the original's engine/goal.py. Its draws, of prices and of their bounds, are not seeded, so that
+two runs of it have different goals in the same order; ours are a function of a seed, drawn in the original's order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, TypeVar, get_args
+
+from mem1.envs.webshop.catalogue import Catalogue
+from mem1.envs.webshop.goal import NO_PRICE, Goal
+from mem1.envs.webshop.product import Product
+from mem1.errors import UserError
+
+Split = Literal["test", "development", "train"]
+T = TypeVar("T")
+
+SHUFFLE_SEED = 233
+"""Of the order of the goals, by which published test sets are defined."""
+TEST, DEVELOPMENT = 500, 1_000
+"""Goals of each, in this order, from the first on; the rest is for training (baseline_models/env.py)."""
+
+_BOUNDS = tuple(10.0 * step for step in range(1, 100))
+_NEXT = 4
+"""Bounds, from the first one above the price, of which two are drawn and the larger is taken."""
+
+
+def prices(products: Iterable[Product], *, seed: int) -> dict[str, float]:
+    """asin -> dollars that the product costs: its one price, or one drawn uniformly between its two."""
+    rng = random.Random(seed)
+    return {p.asin: p.pricing[0] if len(p.pricing) == 1 else rng.uniform(*p.pricing) for p in products}
+
+
+def human_goals(catalogue: Catalogue, prices: Mapping[str, float], *, seed: int) -> list[Goal]:
+    """One goal an instruction, in the order of the products; instructions without attributes make none."""
+    rng = random.Random(seed)
+    goals = []
+    for product in catalogue.products:
+        for asked in catalogue.human.get(product.asin, ()):
+            if asked.attributes:
+                bound, text = _bound(prices[product.asin], rng)
+                goals.append(
+                    Goal(
+                        asin=product.asin,
+                        instruction=asked.text.strip(".") + text,
+                        attributes=asked.attributes,
+                        options=asked.options,
+                        price_upper=bound,
+                        name=product.name,
+                        category=product.category,
+                        query=product.query,
+                        product_category=product.product_category,
+                    )
+                )
+    return goals
+
+
+def synthetic_goals(catalogue: Catalogue, prices: Mapping[str, float], *, seed: int) -> list[Goal]:
+    """One goal a combination of the product's options; all of a product have one price bound.
+
+    A goal weighs the mean, over its attributes, of 1 / goals with that attribute. Raises UserError where an instruction
+    has no attributes.
+    """
+    rng = random.Random(seed)
+    goals = []
+    for product in catalogue.products:
+        asked = catalogue.synthetic.get(product.asin)
+        if asked is None:
+            continue
+        if not asked.attributes:
+            raise UserError(f"the synthetic instruction of product {product.asin!r} has no attributes to be scored by")
+        bound, text = _bound(prices[product.asin], rng)
+        for options in _combinations(product):
+            goals.append(
+                Goal(
+                    asin=product.asin,
+                    instruction=asked.text + _with(options) + text,
+                    attributes=asked.attributes,
+                    options=options,
+                    price_upper=bound,
+                    name=product.title,
+                    category=product.category,
+                    query=product.query,
+                    product_category=product.product_category,
+                )
+            )
+    return _weighed(goals)
+
+
+def shuffled(goals: Iterable[T]) -> list[T]:
+    """In the order in which the original numbers them: `random.seed(233); random.shuffle(goals)`."""
+    order = list(goals)
+    random.Random(SHUFFLE_SEED).shuffle(order)
+    return order
+
+
+def split(goals: Sequence[T], name: Split) -> Sequence[T]:
+    """Of shuffled goals: 0 to 499 for "test", 500 to 1,499 for "development", the others for "train".
+
+    A small catalogue fills them in this order: 13 goals are all for "test". Raises UserError where none is left.
+    """
+    if name not in get_args(Split):
+        raise UserError(f"unknown split of goals {name!r}; known: {', '.join(get_args(Split))}")
+    first, end = {"test": (0, TEST), "development": (TEST, TEST + DEVELOPMENT), "train": (TEST + DEVELOPMENT, None)}[
+        name
+    ]
+    if first >= len(goals):
+        raise UserError(f"no goals for {name!r}: they begin after {first:,}, and the shop has {len(goals):,}")
+    return goals[first:end]
+
+
+def number_of_combinations(product: Product) -> int:
+    """Synthetic goals that one instruction for the product makes."""
+    return math.prod(map(len, product.options.values()))
+
+
+def _bound(price: float, rng: random.Random) -> tuple[float, str]:
+    """Price bound in dollars, and what the instruction says of it; above 970 dollars there is none."""
+    above = [bound for bound in _BOUNDS if bound > price][:_NEXT]
+    if len(above) < 2:
+        return NO_PRICE, ""
+    bound = max(rng.sample(above, 2))
+    return bound, f", and price lower than {bound:.2f} dollars"
+
+
+def _combinations(product: Product) -> Iterable[dict[str, str]]:
+    """Every choice of one value an option, the options by name; of a product without options the empty one."""
+    names = sorted(product.options)
+    for values in itertools.product(*(product.options[name] for name in names)):
+        yield dict(zip(names, values, strict=True))
+
+
+def _with(options: Mapping[str, str]) -> str:
+    said = ", and ".join(f"{name}: {value}" for name, value in options.items())
+    return f" with {said}" if said else ""
+
+
+def _weighed(goals: Sequence[Goal]) -> list[Goal]:
+    having = Counter(attribute for goal in goals for attribute in goal.attributes)
+    return [
+        replace(goal, weight=sum(1 / having[attribute] for attribute in goal.attributes) / len(goal.attributes))
+        for goal in goals
+    ]

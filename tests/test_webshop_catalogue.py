@@ -1,0 +1,195 @@
+"""Cleaning, reading and writing the files of a shop."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from webshop_samples import SHARED_WEBSHOP, needs_shared_webshop, raw_product
+
+from mem1.envs.webshop import Catalogue, Instruction, Product
+from mem1.envs.webshop.array import read_array
+from mem1.envs.webshop.catalogue import Entry, load
+from mem1.envs.webshop.cleaning import clean, read_price
+from mem1.envs.webshop.files import ShopFiles, write_entries
+from mem1.errors import UserError
+from mem1.jsonl import read_objects, write_objects
+
+ASKED = {
+    "instruction": "i need a rug.",
+    "instruction_attributes": ["non slip"],
+    "instruction_options": ["navy"],
+    "options": ["color: navy"],
+}
+
+
+def write_originals(folder: Path, products: list[dict[str, Any]]) -> Path:
+    (folder / "items_shuffle_1000.json").write_text(json.dumps(products))
+    attributes = {
+        "B1": {"attributes": ["non slip"], "instruction": "Find me rugs", "instruction_attributes": ["non slip"]},
+        "B2": {"attributes": []},
+    }
+    (folder / "items_ins_v2_1000.json").write_text(json.dumps(attributes))
+    (folder / "items_human_ins.json").write_text(json.dumps({"B2": [ASKED], "B9": [ASKED]}))
+    return folder
+
+
+def test_a_product_is_cleaned():
+    assert clean(raw_product("B1"), ["non slip"]) == Product(
+        asin="B1",
+        name="Wool Rug",
+        title="Wool Rug",
+        description="Soft.",
+        bullet_points=("Easy to vacuum", "Non slip"),
+        attributes=("non slip",),
+        options={"color": ("navy | blue",)},
+        option_images={"navy | blue": "https://shop.test/n.jpg"},
+        pricing=(25.0,),
+        price_tag="$25.0",
+        category="garden",
+        query="area rugs",
+        product_category="Home \u203a Rugs",
+        main_image="https://shop.test/1.jpg",
+    )
+
+
+def test_what_a_product_lacks_is_filled_in():
+    bare = raw_product("B1", small_description="One line", pricing=None, customization_options="", images=[])
+    cleaned = clean(bare, None)
+    assert (cleaned.bullet_points, cleaned.options, cleaned.main_image) == (("One line",), {}, "")
+    assert (cleaned.attributes, cleaned.pricing, cleaned.price_tag) == (("DUMMY_ATTR",), (100.0,), "$100.0")
+    assert clean(bare, []).attributes == ()  # known, and none
+
+
+@pytest.mark.parametrize(
+    ("text", "pricing", "tag"),
+    [
+        ("$877.80", (877.8,), "$877.8"),
+        ("$10.00 - $1,020.50", (10.0, 1020.5), "$10.0 to $1020.5"),
+        ("$44.99$33.98", (33.98, 44.99), "$44.99 to $33.98"),
+        ("$1 - $2 - $3", (1.0, 2.0), "$1.0 to $2.0"),
+        ("", (100.0,), "$100.0"),
+    ],
+)
+def test_prices_are_read(text: str, pricing: tuple[float, ...], tag: str):
+    assert read_price(text) == (pricing, tag)
+
+
+def test_a_price_that_is_none_is_an_error():
+    with pytest.raises(ValueError, match="no price in dollars in '12 EUR'"):
+        read_price("12 EUR")
+
+
+def test_the_originals_files_make_a_catalogue_and_what_is_left_out_is_counted(tmp_path: Path):
+    products = [raw_product(asin) for asin in ("B1", "nan", "B00000000012", "B2", "B1")]
+    files = ShopFiles.find(write_originals(tmp_path, products))
+    catalogue = Catalogue.of(files.entries())
+    assert [p.asin for p in catalogue.products] == ["B1", "B2"]
+    assert catalogue.products[1].attributes == ()
+    assert catalogue.human == {
+        "B2": (Instruction(text="i need a rug.", attributes=("non slip",), options=("navy",)),),
+    }
+    assert catalogue.synthetic == {"B1": Instruction(text="Find me rugs", attributes=("non slip",))}
+    assert files.left_out == {"no asin": 1, "asin of more than 10 characters": 1, "asin stood before": 1}
+    assert load(*tmp_path.iterdir()) == catalogue
+
+
+@pytest.mark.parametrize("name", ["shop.jsonl", "shop.jsonl.gz"])
+def test_what_is_written_is_read_again(tmp_path: Path, name: str):
+    asked = (Instruction(text="a", attributes=("b",), options=("c",)), Instruction(text="d"))
+    entries = [
+        Entry(clean(raw_product("B1", pricing="$3 - $4"), ["x"]), asked, Instruction(text="e", attributes=("f",))),
+        Entry(clean(raw_product("B2", name=""), None)),
+    ]
+    write_entries(tmp_path / name, entries)
+    assert load(tmp_path / name) == load(tmp_path) == Catalogue.of(entries)
+
+
+def test_an_asin_stands_once_in_a_catalogue():
+    entry = Entry(clean(raw_product("B1"), None))
+    with pytest.raises(ValueError, match="product 'B1' stands twice"):
+        Catalogue.of([entry, entry])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("items_shuffle_1000.json", "{}", "a JSON array of products must stand there; it begins with '{}'"),
+        ("items_shuffle_1000.json", '[{"asin": "B1"', "product 1 is not whole JSON; is the file cut short?"),
+        ("items_shuffle_1000.json", "[", "product 1 is not whole JSON"),
+        ("items_shuffle_1000.json", "[7]", "product 1 must be a JSON object, not int"),
+        ("items_shuffle_1000.json", '[{"asin": "B1"}]', "product 1: 'small_description' is missing"),
+        ("items_shuffle_1000.json", json.dumps([raw_product("B1", pricing="?")]), "product 1: not of WebShop's form"),
+        ("items_shuffle_1000.json", json.dumps([raw_product("B1", query=3)]), "product 1: not of WebShop's form"),
+        ("items_ins_v2_1000.json", "[]", "one JSON object, asin -> instructions, must stand there, not list"),
+        ("items_ins_v2_1000.json", '{"B1": ', "not whole JSON"),
+        ("items_human_ins.json", '{"B1": [{"text": "a rug"}]}', "items_human_ins.json: B1: 'instruction' is missing"),
+        (
+            "items_human_ins.json",
+            '{"B1": [{"instruction": "a", "instruction_options": "red"}]}',
+            "is a text with a list",
+        ),
+    ],
+)
+def test_a_broken_file_of_the_original_is_named(tmp_path: Path, name: str, text: str, message: str):
+    write_originals(tmp_path, [raw_product("B1")])
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError) as raised:
+        load(tmp_path)
+    assert message in str(raised.value) and name in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"Title": "Rug"}, "shop.jsonl:2: not of WebShop's form (a product needs an asin and a Title)"),
+        ({"asin": "B2"}, "a product needs an asin and a Title"),
+        ({"asin": "B1", "Title": "Rug"}, "shop.jsonl:2: not of WebShop's form (product 'B1' stands on line 1 already)"),
+        ({"asin": "B2", "Title": "Rug", "options": ["red"]}, "shop.jsonl:2: not of WebShop's form"),
+        ({"asin": "B2", "Title": "Rug", "pricing": ["?"]}, "shop.jsonl:2: not of WebShop's form"),
+        ({"asin": "B2", "Title": "Rug", "instructions": [{}]}, "'instruction' is missing"),
+    ],
+)
+def test_a_broken_line_of_cleaned_products_is_named(tmp_path: Path, record: dict[str, Any], message: str):
+    write_objects(tmp_path / "shop.jsonl", [{"asin": "B1", "Title": "Rug"}, record])
+    with pytest.raises(UserError) as raised:
+        load(tmp_path)
+    assert message in str(raised.value)
+
+
+def test_files_are_known_by_their_names(tmp_path: Path):
+    with pytest.raises(UserError, match=r"no products; known are items_shuffle\*\.json, .*`mem1 webshop fetch`"):
+        load(tmp_path)
+    with pytest.raises(UserError, match=r"no file or folder .*nowhere; check the path"):
+        load(tmp_path / "nowhere")
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(UserError, match=r"notes\.txt: not the name of a shop's file"):
+        load(tmp_path / "notes.txt")
+    (tmp_path / "items_shuffle.json").write_text("[]")
+    with pytest.raises(UserError, match=r"items_shuffle\.json has no attributes; put items_ins_v2\*\.json beside it"):
+        load(tmp_path)
+    (tmp_path / "shop.jsonl").write_text("")
+    with pytest.raises(UserError, match=r"items_shuffle\.json and shop\.jsonl both hold products; name the files"):
+        load(tmp_path)
+    assert load(tmp_path / "shop.jsonl").products == ()
+
+
+def test_an_array_is_read_in_pieces_however_they_fall(tmp_path: Path):
+    items = [{"n": i, "text": '\u2605[]{},\\" ' * (i % 7 * 5_000)} for i in range(40)]
+    path = tmp_path / "items.json"
+    path.write_text("\ufeff " + json.dumps(items, indent=1, ensure_ascii=False), encoding="utf-8")
+    assert path.stat().st_size > 2 << 20  # several pieces
+    assert list(read_array(path)) == list(enumerate(items, start=1))
+
+
+@needs_shared_webshop
+def test_the_real_products_come_out_of_the_cleaning_as_the_original_cleaned_them():
+    products = dict.fromkeys(p.asin for p in load(SHARED_WEBSHOP).products)
+    for _, keys in read_objects(SHARED_WEBSHOP / "products_1000.jsonl.gz"):
+        # what was gathered stands beside what was cleaned, but for the price, which only the tag still shows as text
+        again = clean({**keys, "pricing": keys["Price"].replace("to", "-")}, keys["Attributes"])
+        assert again == Product.from_keys(keys)
+        products.pop(again.asin)
+    assert products == {}
