@@ -1,0 +1,288 @@
+"""Scripted experts for the invented catalogue: a clean one, and lazy ones for warm starts whose habits are mostly bad.
+
+An expert decides from the instruction, its own last state and the page in sight, so it has exactly the memory of a
+policy with constant memory. What it writes, turn by turn, for "find me a light roomy tent with color: teal, and …":
+
+    page           state                                                     action
+    search         want light roomy teal small below 50.00                   search[light roomy tent teal small]
+    results        try bola88                                                click[bola88]
+    BOLA88         tried bola88 misses 2                                     click[< prev]          (no teal, too dear)
+    results        tried bola88 misses 2 ; try fena22                        click[fena22]
+    FENA22         tried bola88 misses 2 ; check fena22 need roomy           click[features]
+    features       tried bola88 misses 2 ; check fena22 read features        click[< prev]
+    FENA22         tried bola88 misses 2 ; take fena22 choose small          click[teal]
+    FENA22         tried bola88 misses 2 ; take fena22                       click[small]
+    FENA22         done                                                      click[buy now]
+
+With several goals the state begins with the number of the one in work: "goal 2 ; try fena22".
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from mem1.configuration import Config
+from mem1.envs.webshop.goal import Goal
+from mem1.envs.webshop.reading import Hit, Sight, bound_in, hits, look, own_text, page_of, price_in, wishes
+from mem1.envs.webshop.session import Session
+from mem1.envs.webshop.shop import Shop
+from mem1.envs.webshop.shoppers import BACK, BUY, TURN_LIMIT
+
+_GOAL = re.compile(r"goal (\d+)")
+_TRIED = re.compile(r"tried (\w+) misses (\d+)")
+_WORK = re.compile(r"(try|check|take) (\w+)(?: need (.+?))?( read)?(?: choose (.+))?$")
+PRICE = "price"
+"""Among the needs: costs more than was allowed."""
+_RETURN = 2
+"""Turns from one item's page to another's."""
+
+
+class Laziness(Config):
+    """How often an expert does the lazy thing, each a probability at one decision; all 0: the clean expert."""
+
+    diligent: float = 0.0
+    """Share of tasks that are done without the habits below."""
+    vague: float = 0.0
+    """Searches for the type of product alone."""
+    grab: float = 0.0
+    """Takes the first hit unread."""
+    settle: float = 0.0
+    """Takes what it has opened although something is missing or not yet seen; drawn on the item page."""
+    forget: float = 0.0
+    """Buys although options are left to choose; drawn before each."""
+
+
+CLEAN = Laziness()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """One turn of an expert."""
+
+    state: str
+    """All that it knows in the next turn, apart from the instruction."""
+    action: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wish:
+    """find me a light roomy tent with color: teal, and price lower than 50.00 dollars"""
+
+    kind: str
+    attributes: tuple[str, ...]
+    options: tuple[str, ...]
+    """Values alone: no two options of an invented product share one."""
+    bound: float
+
+    @classmethod
+    def read(cls, text: str) -> _Wish:
+        asked = re.match(r".*? an? ([a-z ]+?)(?: with |, and price |$)", text)
+        if asked is None:
+            raise ValueError(f"not an instruction of an invented catalogue: {text!r}")
+        *attributes, kind = asked[1].split()
+        return cls(
+            kind=kind,
+            attributes=tuple(attributes),
+            options=tuple(re.findall(r"\w+: (\w+)", text)),
+            bound=bound_in(text),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Memory:
+    """A state, taken apart."""
+
+    goal: int = 1
+    tried: tuple[tuple[str, int], ...] = ()
+    """asin -> how much of the wish it misses."""
+    verb: str = ""
+    """What is done with `asin`: "try" (to be opened), "check" (its pages are read) or "take" (to be bought)."""
+    asin: str = ""
+    need: tuple[str, ...] = ()
+    """Wanted, and not yet seen at `asin`."""
+    read: bool = False
+    """Its features have been opened."""
+    choose: tuple[str, ...] = ()
+    """Options left to be clicked."""
+
+    def __str__(self) -> str:
+        parts = [f"goal {self.goal}"] if self.goal > 1 else []
+        parts += [f"tried {asin} misses {misses}" for asin, misses in self.tried]
+        words = [self.verb, self.asin, *_listed("need", self.need)]
+        words += [*(["read"] if self.read else []), *_listed("choose", self.choose)]
+        return " ; ".join([*parts, " ".join(words)] if self.verb else parts)
+
+    @classmethod
+    def of(cls, state: str) -> _Memory:
+        goal = _GOAL.match(state)
+        work = _WORK.search(state)
+        verb, asin, need, read, choose = work.groups(default="") if work else ("",) * 5
+        return cls(
+            goal=int(goal[1]) if goal else 1,
+            tried=tuple((tried, int(misses)) for tried, misses in _TRIED.findall(state)),
+            verb=verb,
+            asin=asin,
+            need=tuple(need.split()),
+            read=bool(read),
+            choose=tuple(choose.split()),
+        )
+
+
+def _listed(name: str, words: Sequence[str]) -> list[str]:
+    return [name, *words] if words else []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShopExpert:
+    """Writes the next state and action; a pure function of what it is given and the seed."""
+
+    laziness: Laziness = CLEAN
+    seed: int = 0
+
+    def __call__(self, sight: Sight, state: str) -> Decision:
+        """`state` is that of its last decision; empty in the first turn. Raises ValueError for foreign goals."""
+        memory = _Memory.of(state)
+        wanted = [_Wish.read(text) for text in wishes(sight.instruction)]
+        wish = wanted[memory.goal - 1]
+        turn = _Turn(
+            wish=wish,
+            memory=memory,
+            sight=sight,
+            # each later goal keeps what it needs at least: search, open, choose, buy
+            turns_left=sight.turns_left - sum(3 + len(later.options) for later in wanted[memory.goal :]),
+            lazy=self._laziness(sight.instruction),
+            rng=random.Random("/".join((str(self.seed), sight.instruction, state, sight.text))),
+        )
+        page = page_of(sight.text)
+        if page in ("item", "detail") and not memory.verb:
+            raise ValueError(f"not a state of an expert on the page of an item: {state!r}")
+        if page == "search":
+            return turn.search()
+        if page == "results":
+            return turn.pick()
+        if page == "detail":
+            return turn.note()
+        decision = turn.take() if memory.verb == "take" else turn.check()
+        last = memory.goal == len(wanted)
+        return decision if decision.action != BUY else replace(decision, state=_after(memory.goal, last))
+
+    def _laziness(self, instruction: str) -> Laziness:
+        """The habits for this task, the same on all its turns."""
+        drawn = random.Random(f"{self.seed}/{instruction}").random()
+        return CLEAN if drawn < self.laziness.diligent else self.laziness
+
+
+def demonstrate(
+    expert: ShopExpert, shop: Shop, goals: Sequence[Goal], turn_limit: int = TURN_LIMIT
+) -> tuple[Session, tuple[Decision, ...]]:
+    """Where the expert ends, and what it decided on the way."""
+    session, decisions = shop.start(goals), list[Decision]()
+    while not session.done and len(decisions) < turn_limit:
+        sight = look(shop, session, turns_left=turn_limit - len(decisions))
+        decisions.append(expert(sight, decisions[-1].state if decisions else ""))
+        session = shop.step(session, decisions[-1].action)
+    return session, tuple(decisions)
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text.lower()))
+
+
+def _after(goal: int, last: bool) -> str:
+    return "done" if last else f"goal {goal + 1}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Turn:
+    """What is known at one decision, and the decisions, one a page."""
+
+    wish: _Wish
+    memory: _Memory
+    sight: Sight
+    turns_left: int
+    """For the goal in work, this one included."""
+    lazy: Laziness
+    rng: random.Random
+
+    def search(self) -> Decision:
+        wish = self.wish
+        words = (*wish.attributes, wish.kind, *wish.options)
+        want = " ".join(("want", *wish.attributes, *wish.options, f"below {wish.bound:.2f}"))
+        state = " ; ".join(filter(None, (str(_Memory(goal=self.memory.goal)), want)))
+        return Decision(state=state, action=f"search[{wish.kind if self._draws(self.lazy.vague) else ' '.join(words)}]")
+
+    def pick(self) -> Decision:
+        """On the results page: the product to open next."""
+        memory, found = self.memory, hits(self.sight)
+        if memory.verb == "take":
+            return self._open(memory)
+        if self._draws(self.lazy.grab):
+            return self._open(self._taking(found[0].asin.lower()))
+        tried = dict(memory.tried)
+        fresh = [hit for hit in found if hit.asin.lower() not in tried]
+        if tried and not (fresh and self._time_for(1 + _RETURN)):
+            return self._open(self._taking(min(tried, key=tried.__getitem__)))
+        return self._open(replace(memory, verb="try", asin=max(fresh, key=self._promise).asin.lower()))
+
+    def check(self) -> Decision:
+        """On the page of an item that may be bought: read on, turn back, or begin to choose."""
+        memory = self.memory if self.memory.verb == "check" else self._first_sight()
+        if not memory.need or self._draws(self.lazy.settle):
+            return self._take_it()
+        if not memory.read and set(memory.need) <= set(self.wish.attributes) and self._time_for(2):
+            return self._go(replace(memory, read=True), "click[features]")
+        misses = len(memory.need)
+        tried = (*memory.tried, (memory.asin, misses))
+        if self._time_for(2 + _RETURN):
+            return self._go(_Memory(goal=memory.goal, tried=tried), BACK)
+        best, fewest = min(tried, key=lambda candidate: candidate[1])
+        if fewest < misses and self._time_for(_RETURN):
+            return self._go(replace(self._taking(best), tried=tried), BACK)
+        return self._take_it()
+
+    def note(self) -> Decision:
+        """On a page that an item leads to: cross off what it shows."""
+        seen = _words(own_text(self.sight.text))
+        need = tuple(want for want in self.memory.need if want not in seen)
+        return self._go(replace(self.memory, need=need), BACK)
+
+    def take(self) -> Decision:
+        """On the page of the item to be bought: choose what is left to choose, then buy."""
+        left = [value for value in self.memory.choose if value in self.sight.actions.clickables]
+        if not left or self.turns_left <= 1 or self._draws(self.lazy.forget):
+            return self._go(replace(self.memory, choose=()), BUY)
+        return self._go(replace(self.memory, choose=tuple(left[1:])), f"click[{left[0]}]")
+
+    def _first_sight(self) -> _Memory:
+        """What the page of the item itself leaves open."""
+        wish, shown = self.wish, _words(own_text(self.sight.text))
+        need = [want for want in wish.attributes if want not in shown]
+        need += [value for value in wish.options if value not in self.sight.actions.clickables]
+        if price_in(own_text(self.sight.text)) > wish.bound:
+            need.append(PRICE)
+        return replace(self.memory, verb="check", need=tuple(need))
+
+    def _take_it(self) -> Decision:
+        return replace(self, memory=self._taking(self.memory.asin)).take()
+
+    def _taking(self, asin: str) -> _Memory:
+        return replace(self.memory, verb="take", asin=asin, need=(), read=False, choose=self.wish.options)
+
+    def _promise(self, hit: Hit) -> tuple[bool, int]:
+        return hit.price <= self.wish.bound, len(_words(hit.title) & {self.wish.kind, *self.wish.attributes})
+
+    def _time_for(self, detour: int) -> bool:
+        """Whether there are turns to choose and buy after `detour` others."""
+        return self.turns_left >= detour + len(self.wish.options) + 1
+
+    def _draws(self, probability: float) -> bool:
+        return self.rng.random() < probability
+
+    def _open(self, memory: _Memory) -> Decision:
+        return self._go(memory, f"click[{memory.asin}]")
+
+    def _go(self, memory: _Memory, action: str) -> Decision:
+        return Decision(state=str(memory), action=action)
