@@ -129,6 +129,7 @@ def serve(
     from mem1.envs.webshop.site.opening import open_site
 
     console = stderr()
+    (socket,) = serving.bind(host, port)
     with console.status("Opening the shop"):
         site = open_site(
             catalogue,
@@ -139,7 +140,6 @@ def serve(
             images=images,
             seed=seed,
         )
-    (socket,) = serving.bind(host, port)
     address = serving.address(host, socket)
 
     def ready() -> None:

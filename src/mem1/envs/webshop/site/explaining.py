@@ -24,7 +24,7 @@ _PLACES: Mapping[Place, str] = {
     "description": "stands in the description",
 }
 _VERDICTS = {
-    1.0: "The same type of product: one of these three is enough.",
+    1.0: "The same type of product: the same search, two categories in common or a title score above 0.2 is enough.",
     0.5: "Another type of product: not the same search, fewer than two categories shared, and a title score of 0.2 or "
     "less.",
     0.1: "Far from what was asked for: a title score below 0.1, which outweighs search and categories.",

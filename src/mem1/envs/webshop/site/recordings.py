@@ -76,7 +76,7 @@ def read_recordings(path: str | os.PathLike[str], goals: Goals) -> list[Recordin
     recordings = []
     for number, record in read_objects(path):
         try:
-            recordings.append(_recording(trajectory_from_json(record), goals))
+            recordings.append(recording(trajectory_from_json(record), goals))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{path}:{number}: not a trajectory of this mem1 ({error!r})") from error
     if not recordings:
@@ -84,7 +84,8 @@ def read_recordings(path: str | os.PathLike[str], goals: Goals) -> list[Recordin
     return recordings
 
 
-def _recording(trajectory: Trajectory, goals: Goals) -> Recording:
+def recording(trajectory: Trajectory, goals: Goals) -> Recording:
+    """What is shown of a trajectory."""
     task = trajectory.task
     questions = task.questions if task else ()
     found: dict[str, Goal] = {}
