@@ -38,7 +38,7 @@ CATALOGUE = Catalogue.of(
         Entry(
             MUG,
             (
-                Instruction(text="a mug...", attributes=("blue",), options=("large",)),
+                Instruction(text=".a mug...", attributes=("blue",), options=("large",)),
                 Instruction(text="any mug", options=("large",)),
             ),
             Instruction(text="Find me mugs", attributes=("blue", "soft")),
@@ -75,7 +75,7 @@ def test_a_synthetic_goal_for_every_combination_of_options_sorted_by_name():
 def test_goals_by_people_keep_their_words_and_need_attributes():
     first, second = human_goals(CATALOGUE, PRICES, seed=0)
     assert (first.asin, first.attributes, first.options, first.weight) == ("B2", ("blue",), ("large",), 1.0)
-    assert first.instruction == "a mug, and price lower than 990.00 dollars"  # its full stops are gone
+    assert first.instruction == "a mug, and price lower than 990.00 dollars"  # the full stops at its ends are gone
     # above 980 dollars there is one bound alone, of which two cannot be drawn
     assert (second.instruction, second.price_upper) == ("gold", NO_PRICE)
 

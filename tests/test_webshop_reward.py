@@ -213,6 +213,7 @@ def test_options_with_names_are_compared_as_pairs_unless_asked_otherwise(
 def test_pairs_are_written_as_python_writes_them():
     assert reduced_pair("color", "black") == "black"
     assert reduced_pair("tan", "black") == "black"  # the list's order, not the pair's
+    assert reduced_pair("light", "bright") == "light"
     assert reduced_pair("color", "jet black") == "('color', 'jet black')"
     (match,) = bought({"goal_options": {"color": "Jet-Black"}}).options
     assert (match.name, match.wanted, match.compared, match.bought) == ("color", "Jet-Black", "color jet black", None)

@@ -132,9 +132,9 @@ def score(
                     "color: navy blue" is not met by choosing "navy blue", which is reduced to "blue".
     strict=False    Values alone are compared, reduced to colours on both sides, as for goals by people.
 
-    reward="minimal"    What webshop_minimal gives, the package by which MEM1's release ran the shop from September 2025
-                        on: all the options that the product offers are compared, and those chosen are ignored
-                        (get_reward in webshop_minimal/goal.py, WillDreamer/webshop-minimal at 39d73b9).
+    reward="minimal"    What the package webshop_minimal gives, which MEM1's release is said to have used from September
+                        2025 on: all the options that the product offers are compared, and those chosen are ignored
+                        (get_reward in webshop_minimal/goal.py of WillDreamer/webshop-minimal, at 39d73b9).
 
     `nouns` are those of a name, in lower case, as often as they stand. Raises UserError for another `reward`.
     """
