@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
+from typing import Any
 
+import httpx
 from shops import CROWD, LAMP, RUG
 
 from mem1.envs.webshop.goal import Goal
@@ -76,6 +79,23 @@ def recorded(*ids: str, actions: Sequence[str] = BUY_RUG, text: str | None = Non
 
 def recording_of(trajectory: Trajectory) -> Recording:
     return recording(trajectory, lambda kind: GOALS if kind == "human" else {})
+
+
+_LOOP = asyncio.new_event_loop()
+
+
+class Client:
+    """Asks an application in this thread, and follows where it sends one; what it raises is raised."""
+
+    def __init__(self, app: Any) -> None:
+        transport = httpx.ASGITransport(app)
+        self._client = httpx.AsyncClient(transport=transport, base_url="http://shop.test", follow_redirects=True)
+
+    def get(self, path: str) -> httpx.Response:
+        return _LOOP.run_until_complete(self._client.get(path))
+
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        return _LOOP.run_until_complete(self._client.post(path, **body))
 
 
 class Document(HTMLParser):

@@ -1,25 +1,22 @@
 """The shop as a page for people: what is shown, what a hostile visitor cannot do, how recordings are replayed."""
 
-# ruff: noqa: F811 (a fixture that is imported)
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
-import signal
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from fastapi.testclient import TestClient
-from servers import CommandProcess
 from shop_sites import (
     GOALS,
     RUG_GOAL,
     SCRIPT,
+    Client,
     Document,
     recorded,
     recording_of,
@@ -27,7 +24,6 @@ from shop_sites import (
     site,
 )
 from shops import LAMP, RUG
-from test_cli import Terminal, terminal  # noqa: F401
 from webshop_samples import raw_product
 
 from mem1.envs.webshop.catalogue import Catalogue, Instruction
@@ -50,7 +46,7 @@ class Visitor:
     """Fills in forms as a browser would, and stands on the page that they lead to."""
 
     def __init__(self, shown: Site, trails: Trails | None = None) -> None:
-        self.client = TestClient(make_app(shown, trails))
+        self.client = Client(make_app(shown, trails))
         self.path, self.status, self.page = "", 0, Document("")
 
     def go(self, path: str) -> Visitor:
@@ -245,7 +241,7 @@ def test_random_visitors_never_break_it():
     trails = Trails(most=3, steps=12)
     visitor = Visitor(site(goals_per_task=2), trails).begin()
     seen = set()
-    for _ in range(400):
+    for _ in range(150):
         click = rng.choice([*visitor.page.clicks, "buy now", rng.choice(["", "[", "< prev", SCRIPT])])
         option = rng.choice(["blue", "dark blue", "buy now", "forged"])
         fields = {"query": rng.choice(["rug", "trap", "woven", ""])} if rng.random() < 0.3 else {"click": click}
@@ -286,7 +282,7 @@ def test_every_input_has_its_label_and_headings_go_down_one_by_one():
         assert all(field["id"] in labelled for field in page.all("input"))
         levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
         assert levels[0] == 1 and levels.count(1) == 1
-        assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False)), levels
+        assert all(after <= before + 1 for before, after in itertools.pairwise(levels)), levels
 
 
 def test_pictures_are_shown_only_where_asked_for_and_only_by_https(visitor: Visitor):
@@ -452,26 +448,3 @@ def test_the_invented_shop_and_its_recordings_are_those_of_the_seed(tmp_path: Pa
     write_objects(path, [trajectory_to_json(recorded("synthetic-5", text=text))])
     assert open_site(None, "synthetic", seed=1, replay=path).recordings[0].trouble == ""
     assert "asks for something else" in open_site(None, "synthetic", seed=2, replay=path).recordings[0].trouble
-
-
-def test_without_the_packages_of_a_server_the_message_says_what_to_install(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setitem(sys.modules, "fastapi", None)
-    assert "the server needs fastapi: pip install 'mem1[server]'" in terminal.error("webshop", "serve")
-
-
-def test_a_user_s_mistakes_are_one_message(terminal: Terminal, tmp_path: Path):
-    assert "unknown kind of goals 'all'" in terminal.error("webshop", "serve", "--port", "0", "--goals", "all")
-    assert "no file or folder" in terminal.error("webshop", "serve", "--port", "0", "--catalogue", tmp_path / "x")
-    assert "no file" in terminal.error("webshop", "serve", "--port", "0", "--replay", tmp_path / "x.jsonl")
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_command_serves_until_it_is_told_to_stop(number: int):
-    server = CommandProcess("webshop", "serve", "--port", "0")
-    page = httpx.get(server.address, trust_env=False).text
-    code, said = server.stop(number)
-    assert "What will you shop for?" in page
-    assert (code, said.splitlines()[-1]) == (0, "Stopped.")
-    assert "The shop (500 products, 2,241 goals) is open on http://127.0.0.1:" in said

@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from http import HTTPStatus
 from importlib.resources import files
 from typing import Any
@@ -28,6 +29,7 @@ from mem1.envs.webshop.session import Session
 from mem1.envs.webshop.shop import RESULTS, Shop
 from mem1.envs.webshop.shoppers import search_for
 from mem1.envs.webshop.site import views
+from mem1.envs.webshop.site.explaining import dollars, option_text
 from mem1.envs.webshop.site.recordings import Recording
 from mem1.envs.webshop.site.trails import TrailLost, Trails, TrailTooLong
 
@@ -134,13 +136,7 @@ class _Pages:
     """Renders a template into an answer."""
 
     def __init__(self, site: Site) -> None:
-        loader = PackageLoader(__package__)
-        self._environment = Environment(
-            loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-        )
-        self._environment.globals.update(
-            site=site, pages=pages, most=RESULTS, dollars=views.dollars, option_text=views.option_text
-        )
+        self._site = site
         images = "data: https:" if site.images else "data:"
         self._headers = {
             **_NO_SNIFFING,
@@ -153,9 +149,20 @@ class _Pages:
         }
 
     def __call__(self, name: str, *, status: int = 200, **values: Any) -> Response:
-        page = self._environment.get_template(f"{name}.html.jinja").render(values)
+        page = _templates().get_template(f"{name}.html.jinja").render(values, site=self._site)
         # half a surrogate pair, which JSON can hold and UTF-8 cannot, becomes a question mark
         return Response(page.encode("utf-8", "replace"), status, self._headers, "text/html; charset=utf-8")
+
+
+@cache
+def _templates() -> Environment:
+    """Compiled once a process."""
+    loader = PackageLoader(__package__)
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.globals.update(pages=pages, most=RESULTS, dollars=dollars, option_text=option_text)
+    return environment
 
 
 _NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}

@@ -12,10 +12,8 @@ from mem1.envs.webshop.product import Product
 from mem1.envs.webshop.reward import score
 from mem1.envs.webshop.session import Session
 from mem1.envs.webshop.shop import Shop
-from mem1.envs.webshop.site.explaining import Explanation, dollars, explain, option_text
+from mem1.envs.webshop.site.explaining import Explanation, explain
 from mem1.envs.webshop.site.recordings import Recording, Step
-
-__all__ = ["Bought", "Listed", "Page", "Seen", "dollars", "of_page", "of_recording", "option_text"]
 
 
 @dataclass(frozen=True, slots=True)
