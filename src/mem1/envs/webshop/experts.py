@@ -1,20 +1,20 @@
 """Scripted experts for the invented catalogue: a clean one, and lazy ones for warm starts whose habits are mostly bad.
 
-An expert decides from the instruction, its own last state and the page in sight, so it has exactly the memory of a
-policy with constant memory. What it writes, turn by turn, for "find me a light roomy tent with color: teal, and …":
+An expert decides from the instruction, its own last state, the page in sight and the number of turns left, so it has
+exactly the memory of a policy with constant memory. What it writes for "find me a light roomy tent with color: teal …":
 
-    page           state                                                     action
-    search         want light roomy teal small below 50.00                   search[light roomy tent teal small]
-    results        try bola88                                                click[bola88]
-    BOLA88         tried bola88 misses 2                                     click[< prev]          (no teal, too dear)
-    results        tried bola88 misses 2 ; try fena22                        click[fena22]
-    FENA22         tried bola88 misses 2 ; check fena22 need roomy           click[features]
-    features       tried bola88 misses 2 ; check fena22 read features        click[< prev]
-    FENA22         tried bola88 misses 2 ; take fena22 choose small          click[teal]
-    FENA22         tried bola88 misses 2 ; take fena22                       click[small]
-    FENA22         done                                                      click[buy now]
+    page        state                                                   action
+    search      want light roomy teal s below 50.00                     search[light roomy tent teal s]
+    results     try hola88                                              click[hola88]
+    HOLA88      tried hola88 misses 2                                   click[< prev]       (not in size s, too dear)
+    results     tried hola88 misses 2 ; try gola64                      click[gola64]
+    GOLA64      tried hola88 misses 2 ; check gola64 need roomy read    click[features]
+    features    tried hola88 misses 2 ; check gola64 read               click[< prev]
+    GOLA64      tried hola88 misses 2 ; take gola64 choose s            click[teal]
+    GOLA64      tried hola88 misses 2 ; take gola64                     click[s]
+    GOLA64      done                                                    click[buy now]
 
-With several goals the state begins with the number of the one in work: "goal 2 ; try fena22".
+With several goals the state begins with the number of the one in work: "goal 2 ; try hola88".
 """
 
 from __future__ import annotations
@@ -24,38 +24,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mem1.configuration import Config
+from mem1.envs.webshop.expert_memory import PRICE, Memory, Wish
 from mem1.envs.webshop.goal import Goal
-from mem1.envs.webshop.reading import Hit, Sight, bound_in, hits, look, own_text, page_of, price_in, wishes
+from mem1.envs.webshop.laziness import CLEAN, Laziness
+from mem1.envs.webshop.reading import Hit, Sight, hits, look, own_text, page_of, price_in, wishes
 from mem1.envs.webshop.session import Session
 from mem1.envs.webshop.shop import Shop
 from mem1.envs.webshop.shoppers import BACK, BUY, TURN_LIMIT
 
-_GOAL = re.compile(r"goal (\d+)")
-_TRIED = re.compile(r"tried (\w+) misses (\d+)")
-_WORK = re.compile(r"(try|check|take) (\w+)(?: need (.+?))?( read)?(?: choose (.+))?$")
-PRICE = "price"
-"""Among the needs: costs more than was allowed."""
 _RETURN = 2
 """Turns from one item's page to another's."""
-
-
-class Laziness(Config):
-    """How often an expert does the lazy thing, each a probability at one decision; all 0: the clean expert."""
-
-    diligent: float = 0.0
-    """Share of tasks that are done without the habits below."""
-    vague: float = 0.0
-    """Searches for the type of product alone."""
-    grab: float = 0.0
-    """Takes the first hit unread."""
-    settle: float = 0.0
-    """Takes what it has opened although something is missing or not yet seen; drawn on the item page."""
-    forget: float = 0.0
-    """Buys although options are left to choose; drawn before each."""
-
-
-CLEAN = Laziness()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,74 +46,6 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wish:
-    """find me a light roomy tent with color: teal, and price lower than 50.00 dollars"""
-
-    kind: str
-    attributes: tuple[str, ...]
-    options: tuple[str, ...]
-    """Values alone: no two options of an invented product share one."""
-    bound: float
-
-    @classmethod
-    def read(cls, text: str) -> _Wish:
-        asked = re.match(r".*? an? ([a-z ]+?)(?: with |, and price |$)", text)
-        if asked is None:
-            raise ValueError(f"not an instruction of an invented catalogue: {text!r}")
-        *attributes, kind = asked[1].split()
-        return cls(
-            kind=kind,
-            attributes=tuple(attributes),
-            options=tuple(re.findall(r"\w+: (\w+)", text)),
-            bound=bound_in(text),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Memory:
-    """A state, taken apart."""
-
-    goal: int = 1
-    tried: tuple[tuple[str, int], ...] = ()
-    """asin -> how much of the wish it misses."""
-    verb: str = ""
-    """What is done with `asin`: "try" (to be opened), "check" (its pages are read) or "take" (to be bought)."""
-    asin: str = ""
-    need: tuple[str, ...] = ()
-    """Wanted, and not yet seen at `asin`."""
-    read: bool = False
-    """Its features have been opened."""
-    choose: tuple[str, ...] = ()
-    """Options left to be clicked."""
-
-    def __str__(self) -> str:
-        parts = [f"goal {self.goal}"] if self.goal > 1 else []
-        parts += [f"tried {asin} misses {misses}" for asin, misses in self.tried]
-        words = [self.verb, self.asin, *_listed("need", self.need)]
-        words += [*(["read"] if self.read else []), *_listed("choose", self.choose)]
-        return " ; ".join([*parts, " ".join(words)] if self.verb else parts)
-
-    @classmethod
-    def of(cls, state: str) -> _Memory:
-        goal = _GOAL.match(state)
-        work = _WORK.search(state)
-        verb, asin, need, read, choose = work.groups(default="") if work else ("",) * 5
-        return cls(
-            goal=int(goal[1]) if goal else 1,
-            tried=tuple((tried, int(misses)) for tried, misses in _TRIED.findall(state)),
-            verb=verb,
-            asin=asin,
-            need=tuple(need.split()),
-            read=bool(read),
-            choose=tuple(choose.split()),
-        )
-
-
-def _listed(name: str, words: Sequence[str]) -> list[str]:
-    return [name, *words] if words else []
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ShopExpert:
     """Writes the next state and action; a pure function of what it is given and the seed."""
 
@@ -144,8 +54,8 @@ class ShopExpert:
 
     def __call__(self, sight: Sight, state: str) -> Decision:
         """`state` is that of its last decision; empty in the first turn. Raises ValueError for foreign goals."""
-        memory = _Memory.of(state)
-        wanted = [_Wish.read(text) for text in wishes(sight.instruction)]
+        memory = Memory.of(state)
+        wanted = [Wish.read(text) for text in wishes(sight.instruction)]
         wish = wanted[memory.goal - 1]
         turn = _Turn(
             wish=wish,
@@ -166,8 +76,9 @@ class ShopExpert:
         if page == "detail":
             return turn.note()
         decision = turn.take() if memory.verb == "take" else turn.check()
-        last = memory.goal == len(wanted)
-        return decision if decision.action != BUY else replace(decision, state=_after(memory.goal, last))
+        if decision.action != BUY:
+            return decision
+        return replace(decision, state="done" if memory.goal == len(wanted) else str(Memory(goal=memory.goal + 1)))
 
     def _laziness(self, instruction: str) -> Laziness:
         """The habits for this task, the same on all its turns."""
@@ -191,16 +102,12 @@ def _words(text: str) -> set[str]:
     return set(re.findall(r"\w+", text.lower()))
 
 
-def _after(goal: int, last: bool) -> str:
-    return "done" if last else f"goal {goal + 1}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Turn:
     """What is known at one decision, and the decisions, one a page."""
 
-    wish: _Wish
-    memory: _Memory
+    wish: Wish
+    memory: Memory
     sight: Sight
     turns_left: int
     """For the goal in work, this one included."""
@@ -208,11 +115,9 @@ class _Turn:
     rng: random.Random
 
     def search(self) -> Decision:
-        wish = self.wish
-        words = (*wish.attributes, wish.kind, *wish.options)
-        want = " ".join(("want", *wish.attributes, *wish.options, f"below {wish.bound:.2f}"))
-        state = " ; ".join(filter(None, (str(_Memory(goal=self.memory.goal)), want)))
-        return Decision(state=state, action=f"search[{wish.kind if self._draws(self.lazy.vague) else ' '.join(words)}]")
+        wish, memory = self.wish, Memory(goal=self.memory.goal)
+        words = [wish.kind] if self._draws(self.lazy.vague) else [*wish.attributes, wish.kind, *wish.options]
+        return Decision(state=" ; ".join(filter(None, (str(memory), str(wish)))), action=f"search[{' '.join(words)}]")
 
     def pick(self) -> Decision:
         """On the results page: the product to open next."""
@@ -237,7 +142,7 @@ class _Turn:
         misses = len(memory.need)
         tried = (*memory.tried, (memory.asin, misses))
         if self._time_for(2 + _RETURN):
-            return self._go(_Memory(goal=memory.goal, tried=tried), BACK)
+            return self._go(Memory(goal=memory.goal, tried=tried), BACK)
         best, fewest = min(tried, key=lambda candidate: candidate[1])
         if fewest < misses and self._time_for(_RETURN):
             return self._go(replace(self._taking(best), tried=tried), BACK)
@@ -256,7 +161,7 @@ class _Turn:
             return self._go(replace(self.memory, choose=()), BUY)
         return self._go(replace(self.memory, choose=tuple(left[1:])), f"click[{left[0]}]")
 
-    def _first_sight(self) -> _Memory:
+    def _first_sight(self) -> Memory:
         """What the page of the item itself leaves open."""
         wish, shown = self.wish, _words(own_text(self.sight.text))
         need = [want for want in wish.attributes if want not in shown]
@@ -268,7 +173,7 @@ class _Turn:
     def _take_it(self) -> Decision:
         return replace(self, memory=self._taking(self.memory.asin)).take()
 
-    def _taking(self, asin: str) -> _Memory:
+    def _taking(self, asin: str) -> Memory:
         return replace(self.memory, verb="take", asin=asin, need=(), read=False, choose=self.wish.options)
 
     def _promise(self, hit: Hit) -> tuple[bool, int]:
@@ -281,8 +186,8 @@ class _Turn:
     def _draws(self, probability: float) -> bool:
         return self.rng.random() < probability
 
-    def _open(self, memory: _Memory) -> Decision:
+    def _open(self, memory: Memory) -> Decision:
         return self._go(memory, f"click[{memory.asin}]")
 
-    def _go(self, memory: _Memory, action: str) -> Decision:
+    def _go(self, memory: Memory, action: str) -> Decision:
         return Decision(state=str(memory), action=action)

@@ -1,25 +1,28 @@
 """Invented catalogues: the shop that needs no data of others.
 
-    BALIS17   Balen Brandov Light Travel Backpack   $24.49     color: teal, red     size: small, large
-    features      made to be waterproof / comes in a box / stays padded for years
-    description   This backpack is roomy and good for school.
-    asked         find me a light roomy backpack     (+ with color: teal, and size: small, and price lower than 50.00 …)
+    asked       find me a light roomy tent     (+ with color: teal, and size: s, and price lower than 50.00 dollars)
+    HOLA88      Fala Prellov Light School Tent     $24.49     color: teal, red, blue     size: s, l
+    features    easy to store / always padded / made to be roomy / stays compact for years
+    GOLA64      Fala Prellov Light Travel Tent     $51.25     color: teal, red, blue     size: m
+    features    comes in a box / always roomy / a very sturdy design / made to be windproof
 
 A catalogue is a pure function of its seed, its half (training or evaluation) and its size. Nothing of one half occurs
 in the other: no brand, no asin, and no type of product with the same four attributes. Single words are shared.
 
-Of the four attributes of a product one stands in its title, one in its description and two among its features, so a
-shopper that wants to be sure must open pages. A type has some 17 products in a catalogue of 500; two of its products
-share many attributes and options, and seldom all that was asked for.
+Products come in lines of five. What a search sees (title, description, first bullet point, values of options of two
+letters or more) is nearly the same for a whole line; price, attributes in the other bullet points and the second
+option are not, and are seen on the results page, among the features and on the item's page. So the product asked for
+is found by any good search, seldom stands first, and can be told from its likes.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mem1.envs.webshop.catalogue import Catalogue, Instruction
+from mem1.envs.webshop.catalogue import Catalogue, Entry, Instruction
 from mem1.envs.webshop.invented_words import (
     ASKING,
     CHATTER,
@@ -35,43 +38,44 @@ from mem1.envs.webshop.product import Product, Review
 from mem1.errors import UserError
 from mem1.tasks.atlas.names import Split, split_of
 
+_MODELS = 5
+"""Products of one line."""
 _DOLLARS = (10, 59)
 """Lowest and highest whole dollars of a price: bounds, at most 40 dollars higher, have two digits, too."""
 _CENTS = (0.25, 0.49, 0.75, 0.99)
-_PRICE_RANGES = 0.2
+_PRICE_RANGES = 0.1
 """Share of products with a lowest and a highest price."""
 _REVIEWED = 0.3
-_MODELS = 5
-"""Products of one line."""
-_HIDDEN_WANTED = (1, 1, 2)
-"""Attributes that an instruction asks for besides that in the title; one of these."""
+_HIDDEN = 3
+"""Attributes among the features of a product."""
+_ASKED_HIDDEN = (1, 1, 2)
+"""How many of these an instruction asks for, besides the one in the title; one of the numbers is drawn."""
 _SHELVES = tuple(
     (name, group, kind)
     for name, department in DEPARTMENTS.items()
-    for group, types in department.groups.items()
-    for kind in types
+    for group, kinds in department.groups.items()
+    for kind in kinds
 )
-"""Every (department, group, type); products go round them."""
+"""Every (department, group, type); lines go round them."""
 
 
 def invent(seed: int, split: Split, products: int = 500) -> Catalogue:
-    """The catalogue of this seed. Raises UserError where there are not enough asins or fewer products than types."""
-    pool = asins(split)
-    if not len(_SHELVES) <= products <= len(pool):
+    """The catalogue of this seed; each product has a synthetic instruction.
+
+    Raises UserError where there are not enough asins, or too few products for a line of every type.
+    """
+    pool, fewest = asins(split), _MODELS * len(_SHELVES)
+    if not fewest <= products <= len(pool):
         raise UserError(
-            f"an invented catalogue of split {split!r} has {len(_SHELVES)} to {len(pool)} products, not {products}"
+            f"an invented catalogue of split {split!r} has {fewest} to {len(pool)} products, not {products}"
         )
     rng = random.Random(f"shop/{split}/{seed}")
-    codes = iter(rng.sample(pool, products))
-    made: list[Product] = []
-    for shelf in itertools.cycle(_SHELVES):
-        line = _line(rng, split, *shelf)
-        made += [_product(rng, split, line, asin) for asin in itertools.islice(codes, _MODELS)]
-        if len(made) == products:
-            break
-    rng.shuffle(made)  # else the order, which settles equal scores of a search, would tell the type
-    asked = {product.asin: _instruction(rng, product) for product in made}
-    return Catalogue(products=tuple(made), human={}, synthetic=asked)
+    sellers = brands(split)
+    lines = (_line(rng, sellers, *shelf) for shelf in itertools.cycle(_SHELVES))
+    models = itertools.chain.from_iterable(itertools.repeat(line, _MODELS) for line in lines)
+    made = [_product(rng, split, line, asin) for asin, line in zip(rng.sample(pool, products), models, strict=False)]
+    rng.shuffle(made)  # equal scores of a search keep the order of the products, which should tell nothing
+    return Catalogue.of(Entry(product, synthetic=_instruction(rng, product)) for product in made)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +92,13 @@ class _Line:
     """Of the first option."""
 
 
-def _line(rng: random.Random, split: Split, department: str, group: str, kind: str) -> _Line:
+def _line(rng: random.Random, sellers: Sequence[str], department: str, group: str, kind: str) -> _Line:
     known = DEPARTMENTS[department]
     return _Line(
         department=department,
         group=group,
         kind=kind,
-        brand=rng.choice(brands(split)),
+        brand=rng.choice(sellers),
         attribute=rng.choice(known.attributes),
         values=_some(rng, next(iter(known.options.values())), 3),
     )
@@ -102,12 +106,12 @@ def _line(rng: random.Random, split: Split, department: str, group: str, kind: s
 
 def _product(rng: random.Random, split: Split, line: _Line, asin: str) -> Product:
     department = DEPARTMENTS[line.department]
-    hidden = _attributes(rng, split, line, department)
+    hidden = _hidden(rng, split, line, department)
     use, other_use = rng.sample(department.uses, 2)
     title = f"{line.brand} {line.attribute} {use} {line.kind}".title()
     pricing = _pricing(rng)
-    reviews = _reviews(rng, line.kind)
     first, second = department.options
+    reviews = _reviews(rng, line.kind)
     return Product(
         asin=asin,
         name=title,
@@ -120,34 +124,33 @@ def _product(rng: random.Random, split: Split, line: _Line, asin: str) -> Produc
         price_tag=" to ".join(f"${price:.2f}" for price in pricing),
         category=line.department,
         query=line.kind,
-        product_category=" › ".join((line.department, line.group, line.kind)).title(),
+        product_category=" \u203a ".join((line.department, line.group, line.kind)).title(),
         rating=f"{sum(float(r.score) for r in reviews) / len(reviews):.1f}" if reviews else "N.A.",
         reviews=reviews,
     )
 
 
-def _attributes(rng: random.Random, split: Split, line: _Line, department: Department) -> list[str]:
-    """Three more attributes; with the line's own, this type of product has these four in this half only."""
+def _hidden(rng: random.Random, split: Split, line: _Line, department: Department) -> list[str]:
+    """Attributes that, with the line's own, this type of product has in this half only."""
     others = [attribute for attribute in department.attributes if attribute != line.attribute]
     while True:
-        drawn = rng.sample(others, 3)
+        drawn = rng.sample(others, _HIDDEN)
         if split_of(line.kind, " ".join(sorted((line.attribute, *drawn)))) == split:
             return drawn
 
 
 def _pricing(rng: random.Random) -> tuple[float, ...]:
-    lowest = rng.randint(*_DOLLARS) + rng.choice(_CENTS)
-    highest = rng.randint(*_DOLLARS) + rng.choice(_CENTS)
-    return (lowest, highest) if rng.random() < _PRICE_RANGES and lowest < highest else (lowest,)
+    prices = [rng.randint(*_DOLLARS) + rng.choice(_CENTS) for _ in range(2 if rng.random() < _PRICE_RANGES else 1)]
+    return tuple(sorted(prices))
 
 
-def _features(rng: random.Random, attributes: list[str]) -> tuple[str, ...]:
-    """Bullet points: one an attribute and one about nothing, in any order."""
+def _features(rng: random.Random, attributes: Sequence[str]) -> tuple[str, ...]:
+    """Bullet points; that about nothing comes first, since the first is the one that a search sees."""
     frames = rng.sample(PRAISE, len(attributes))
     return rng.choice(CHATTER), *(frame.format(a) for frame, a in zip(frames, attributes, strict=True))
 
 
-def _some(rng: random.Random, values: tuple[str, ...], count: int) -> tuple[str, ...]:
+def _some(rng: random.Random, values: Sequence[str], count: int) -> tuple[str, ...]:
     """So many of the values, in their usual order."""
     kept = rng.sample(values, count)
     return tuple(value for value in values if value in kept)
@@ -161,7 +164,9 @@ def _reviews(rng: random.Random, kind: str) -> tuple[Review, ...]:
 
 
 def _instruction(rng: random.Random, product: Product) -> Instruction:
-    shown, *others = product.attributes
-    wanted = (shown, *rng.sample(others, rng.choice(_HIDDEN_WANTED)))
+    shown, *hidden = product.attributes
+    wanted = [shown, *rng.sample(hidden, rng.choice(_ASKED_HIDDEN))]
+    rng.shuffle(wanted)
     article = "an" if wanted[0][0] in "aeiou" else "a"
-    return Instruction(text=f"{rng.choice(ASKING)} {article} {' '.join(wanted)} {product.query}", attributes=wanted)
+    text = f"{rng.choice(ASKING)} {article} {' '.join(wanted)} {product.query}"
+    return Instruction(text=text, attributes=tuple(wanted))

@@ -1,10 +1,10 @@
 """The words of invented catalogues: departments, what they sell, what it may be like, and the sentences around it.
 
-All are ordinary words that every catalogue shares. Brands are two words ("Balen Brandov") and asins a word and a
-number ("BALIS17"): like Atlas's names they belong for ever to the training or to the evaluation half, by a hash.
+All are ordinary words that every catalogue shares. Brands are two words ("Fala Prellov") and asins a word and a number
+("HOLA88"): like Atlas's names they belong for ever to the training or to the evaluation half, by a hash.
 
-Attributes are single words, none of which stands within another word of the shop: the reward looks for them as parts
-of a text. Values of options hold a colour word only where they are one: the reward reduces values to such words.
+Attributes are single words, none of which is part of another word of the shop: the reward looks for them anywhere in
+a text. Values of options hold a colour word only where they are one: the reward reduces values to such words.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Department:
     uses: tuple[str, ...]
     """Said of a product, never asked for."""
     options: Mapping[str, tuple[str, ...]]
-    """Name of an option -> the values that a product may come in."""
+    """Two options: name -> the values that a product may come in. No two options share a value; those of the second
+    have one letter or digit, so a search does not see them."""
 
 
 _COLORS = ("black", "white", "red", "blue", "green", "pink", "purple", "orange", "yellow", "teal")
@@ -109,7 +110,7 @@ def asins(split: Split) -> list[str]:
 def shop_words() -> list[str]:
     """Every word of the catalogues and their instructions in lower case, numbers apart, each once.
 
-    A word is a run of letters, so the asin BALIS17 is "balis" and a number; numbers have one or two digits.
+    A word is a run of letters, so the asin HOLA88 is "hola" and a number; numbers have one or two digits.
     """
     return list(dict.fromkeys(word for text in _texts() for word in re.findall("[a-z]+", text.lower())))
 

@@ -1,9 +1,9 @@
 """What a shopper reads off a page in `text` mode: no field of a product or a goal that the page does not show.
 
-    page_of("WebShop [SEP] Instruction: [SEP] find me a rug [SEP] Search")                   ->  "search"
-    hits(sight)     ->  (Hit(asin="BOLA88", title="Fala Prellov Light School Tent", price=18.99), ...)
-    offered(sight)  ->  {"color": ("teal", "red"), "size": ("small", "large")}
-    wishes("1. find me a rug 2. i need a lamp")                           ->  ("find me a rug", "i need a lamp")
+page_of("WebShop [SEP] Instruction: [SEP] find me a rug [SEP] Search")                   ->  "search"
+hits(sight)     ->  (Hit(asin="BOLA88", title="Fala Prellov Light School Tent", price=18.99), ...)
+offered(sight)  ->  {"color": ("teal", "red"), "size": ("small", "large")}
+wishes("1. find me a rug 2. i need a lamp")                           ->  ("find me a rug", "i need a lamp")
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Shoppers without a model, the floor that a policy has to leave behind.
 
-ScriptedShopper   search the instruction, open the hit that shares most words with it, choose what it names, buy
+ScriptedShopper   search the instruction, open the first hit within the price, choose the options it names, buy
 RandomShopper     search the instruction, then click on anything
 
 session = shop_with(ScriptedShopper(), shop, [goal])
@@ -49,7 +49,7 @@ def mean_reward(shop: Shop, session: Session) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedShopper:
-    """Reads titles and prices of the first ten hits, and opens one of them; never turns back."""
+    """Reads the prices of the first ten hits and opens one of them; never turns back."""
 
     def __call__(self, sight: Sight, steps: Sequence[str]) -> str:
         wish = _wish(sight, steps)
@@ -103,13 +103,12 @@ def _wish(sight: Sight, steps: Sequence[str]) -> str:
 
 
 def _best(found: Sequence[Hit], wish: str) -> Hit:
-    """Within the price if any is, then the most words of the wish in the title, then the first."""
-    words, bound = _words(wish), bound_in(wish)
-    return max(found, key=lambda hit: (hit.price <= bound, len(words & _words(hit.title))))
+    """The first within the price, else the first.
 
-
-def _words(text: str) -> set[str]:
-    return set(re.findall(r"\w+", text.lower()))
+    Words that title and wish share would be a worse guide: the search has weighed them, those of options included.
+    """
+    bound = bound_in(wish)
+    return next((hit for hit in found if hit.price <= bound), found[0])
 
 
 def _last_search(steps: Sequence[str]) -> int:

@@ -1,0 +1,194 @@
+"""Experts that shop with constant memory: the clean one finds what was asked for, the lazy ones have their habits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import mean
+
+import pytest
+
+from mem1.envs.webshop.expert_memory import PRICE, STATE_WORDS, Memory
+from mem1.envs.webshop.experts import Decision, ShopExpert, demonstrate
+from mem1.envs.webshop.goal import Goal
+from mem1.envs.webshop.goals import prices, shuffled, split, synthetic_goals
+from mem1.envs.webshop.invented import invent
+from mem1.envs.webshop.invented_words import shop_words
+from mem1.envs.webshop.laziness import CLEAN, Laziness
+from mem1.envs.webshop.product import Product
+from mem1.envs.webshop.reading import look
+from mem1.envs.webshop.shop import Shop
+from mem1.envs.webshop.shoppers import ScriptedShopper, mean_reward, shop_with
+
+CATALOGUE = invent(0, "evaluation", products=150)
+COST = prices(CATALOGUE.products, seed=0)
+GOALS = split(shuffled(synthetic_goals(CATALOGUE, COST, seed=0)), "test")[:60]
+SHOP = Shop.build(CATALOGUE.products, COST)
+
+WISH = "find me a light roomy tent with color: teal, and size: s, and price lower than 50.00 dollars"
+GOAL = Goal(
+    instruction=WISH,
+    attributes=("light", "roomy"),
+    options={"color": "teal", "size": "s"},
+    price_upper=50.0,
+    name="Fala Prellov Light Travel Tent",
+    query="tent",
+)
+
+
+def tent(asin: str, *, price: float, features: Sequence[str], sizes: Sequence[str], title: str = "") -> Product:
+    title = title or "Fala Prellov Light Travel Tent"
+    return Product(
+        asin=asin,
+        name=title,
+        title=title,
+        bullet_points=("easy to store", *features),
+        options={"color": ("teal", "red"), "size": tuple(sizes)},
+        pricing=(price,),
+        price_tag=f"${price:.2f}",
+        query="tent",
+    )
+
+
+def shop_of(*products: Product) -> Shop:
+    return Shop.build(products, {product.asin: product.pricing[0] for product in products})
+
+
+def trace(shop: Shop, *goals: Goal, turn_limit: int = 15, **habits: float) -> list[tuple[str, str]]:
+    _, decisions = demonstrate(ShopExpert(laziness=Laziness(**habits)), shop, goals, turn_limit)
+    return [(decision.state, decision.action) for decision in decisions]
+
+
+def rewards(expert: ShopExpert, *, turn_limit: int = 15) -> float:
+    sessions = [demonstrate(expert, SHOP, [goal], turn_limit)[0] for goal in GOALS]
+    return mean(mean_reward(SHOP, session) for session in sessions)
+
+
+WRONG_SIZE = tent("HOLA88", price=20.0, features=("always roomy",), sizes="l")
+RIGHT = tent("GOLA64", price=20.0, features=("always roomy",), sizes="sl")
+CRAMPED = tent("KOLA11", price=20.0, features=("always sturdy",), sizes="s")
+
+
+def test_the_clean_expert_turns_back_from_what_lacks_an_option_and_reads_what_it_cannot_see():
+    assert trace(shop_of(WRONG_SIZE, RIGHT), GOAL) == [
+        ("want light roomy teal s below 50.00", "search[light roomy tent teal s]"),
+        ("try hola88", "click[hola88]"),
+        ("tried hola88 misses 2", "click[< prev]"),
+        ("tried hola88 misses 2 ; try gola64", "click[gola64]"),
+        ("tried hola88 misses 2 ; check gola64 need roomy read", "click[features]"),
+        ("tried hola88 misses 2 ; check gola64 read", "click[< prev]"),
+        ("tried hola88 misses 2 ; take gola64 choose s", "click[teal]"),
+        ("tried hola88 misses 2 ; take gola64", "click[s]"),
+        ("done", "click[buy now]"),
+    ]
+
+
+def test_it_opens_what_is_within_the_price_first():
+    dear = replace(RIGHT, asin="DOLA10", price_tag="$90.00", pricing=(90.0,))
+    assert trace(shop_of(dear, RIGHT), GOAL)[1] == ("try gola64", "click[gola64]")
+    _, decisions = demonstrate(ShopExpert(), shop_of(dear), [GOAL])
+    assert decisions[2] == Decision(state="tried dola10 misses 2", action="click[< prev]")  # the price, and "roomy"
+
+
+def test_it_goes_back_to_the_one_that_misses_least_when_nothing_better_is_left():
+    session, decisions = demonstrate(ShopExpert(), shop_of(CRAMPED, WRONG_SIZE), [GOAL])
+    assert session.purchases[0].asin == "KOLA11"
+    assert decisions[-4].state == "tried kola11 misses 1 ; tried hola88 misses 2 ; take kola11 choose teal s"
+
+
+def test_it_buys_in_time_under_any_limit_that_allows_to():
+    for turn_limit in range(5, 16):
+        for goal in GOALS[:5]:
+            session, decisions = demonstrate(ShopExpert(), SHOP, [goal], turn_limit)
+            assert session.done and len(decisions) <= turn_limit
+            assert len(session.purchases[0].options) >= 1
+
+
+def test_every_decision_follows_from_the_instruction_the_last_state_and_the_page_alone():
+    expert = ShopExpert(laziness=Laziness(settle=0.5, forget=0.3, vague=0.5))
+    for goal in GOALS[:20]:
+        session, decisions = demonstrate(expert, SHOP, [goal])
+        again = SHOP.start([goal])
+        state = ""
+        for turn, decision in enumerate(decisions):
+            sight = look(SHOP, again, turns_left=15 - turn)
+            assert ShopExpert(laziness=expert.laziness)(sight, state) == decision
+            state, again = decision.state, SHOP.step(again, decision.action)
+        assert again == session
+
+
+def test_states_stay_short_and_speak_the_words_of_the_shop():
+    states = [d.state for goal in GOALS for d in demonstrate(ShopExpert(), SHOP, [goal])[1]]
+    assert max(len(state.split()) for state in states) <= 40
+    assert mean(len(state.split()) for state in states) < 12
+    words = {word for state in states for word in re.findall("[a-z]+", state)}
+    assert set(STATE_WORDS) - {"goal"} <= words <= {*shop_words(), *STATE_WORDS}
+
+
+def test_a_memory_is_what_its_words_say():
+    memories = [
+        Memory(),
+        Memory(goal=2),
+        Memory(goal=3, tried=(("hola88", 2), ("gola64", 1))),
+        Memory(verb="try", asin="hola88"),
+        Memory(tried=(("hola88", 2),), verb="check", asin="gola64", need=("roomy", "s", PRICE), read=True),
+        Memory(verb="take", asin="gola64", choose=("teal", "s")),
+    ]
+    assert [Memory.of(str(memory)) for memory in memories] == memories
+    assert str(memories[4]) == "tried hola88 misses 2 ; check gola64 need roomy s price read"
+    assert len({str(memory) for memory in memories}) == 6
+
+
+def test_several_goals_are_worked_through_in_their_order_within_one_limit():
+    pan = replace(GOAL, instruction=WISH.replace("teal", "red"), options={"color": "red", "size": "s"})
+    steps = trace(shop_of(RIGHT), GOAL, pan, turn_limit=20)
+    assert ("goal 2", "click[buy now]") in steps
+    assert ("goal 2 ; want light roomy red s below 50.00", "search[light roomy tent red s]") in steps
+    session, _ = demonstrate(ShopExpert(), SHOP, GOALS[:4], 40)
+    assert session.done and mean_reward(SHOP, session) > 0.8
+
+
+def test_the_clean_expert_leaves_the_scripted_shopper_and_the_lazy_expert_behind():
+    clean = rewards(ShopExpert())
+    lazy = rewards(ShopExpert(laziness=Laziness(diligent=0.15, vague=0.5, grab=0.6, settle=0.7, forget=0.6)))
+    scripted = mean(mean_reward(SHOP, shop_with(ScriptedShopper(), SHOP, [goal])) for goal in GOALS)
+    assert clean > 0.94
+    assert scripted < clean - 0.08
+    assert lazy < scripted - 0.08
+
+
+def test_a_grabbing_expert_takes_the_first_hit_unread():
+    states = [state for state, _ in trace(shop_of(WRONG_SIZE, RIGHT), GOAL, grab=1.0)]
+    assert states == ["want light roomy teal s below 50.00", "take hola88 choose teal s", "take hola88", "done"]
+
+
+def test_a_settling_expert_takes_what_it_has_opened():
+    states = [state for state, _ in trace(shop_of(WRONG_SIZE, RIGHT), GOAL, settle=1.0)]
+    assert states == ["want light roomy teal s below 50.00", "try hola88", "take hola88", "done"]
+
+
+def test_a_forgetful_expert_buys_without_choosing():
+    session, _ = demonstrate(ShopExpert(laziness=Laziness(forget=1.0)), shop_of(RIGHT), [GOAL])
+    assert session.purchases[0].options == {}
+
+
+def test_a_vague_expert_searches_for_the_type_alone():
+    assert trace(shop_of(RIGHT), GOAL, vague=1.0)[0][1] == "search[tent]"
+
+
+def test_diligent_tasks_are_done_without_the_habits():
+    bad = Laziness(grab=1.0, forget=1.0)
+    assert rewards(ShopExpert(laziness=bad.model_copy(update={"diligent": 1.0}))) == rewards(ShopExpert(laziness=CLEAN))
+    half = ShopExpert(laziness=bad.model_copy(update={"diligent": 0.5}))
+    lengths = [len(demonstrate(half, SHOP, [goal])[1]) for goal in GOALS]
+    assert 18 < sum(length == 3 for length in lengths) < 42
+
+
+def test_goals_and_states_of_others_are_refused():
+    with pytest.raises(ValueError, match="not an instruction of an invented catalogue: 'rugs please'"):
+        demonstrate(ShopExpert(), SHOP, [Goal(instruction="rugs please")])
+    session = SHOP.step(SHOP.step(SHOP.start(GOALS[:1]), "search[tent]"), "search[tent]")
+    session = SHOP.step(session, f"click[{session.results[0]}]")
+    with pytest.raises(ValueError, match="not a state of an expert on the page of an item: 'I like it'"):
+        ShopExpert()(look(SHOP, session, turns_left=5), "I like it")
