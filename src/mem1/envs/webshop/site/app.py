@@ -33,6 +33,7 @@ from mem1.envs.webshop.site.explaining import dollars, option_text
 from mem1.envs.webshop.site.recordings import Recording
 from mem1.envs.webshop.site.trails import TrailLost, Trails, TrailTooLong
 
+_HERE = "mem1.envs.webshop.site"
 _FORM_BYTES = 1 << 16
 _FORM_FIELDS = 100
 _LISTED = 20
@@ -127,7 +128,7 @@ def make_app(site: Site, trails: Trails | None = None) -> FastAPI:
     async def asset(name: str) -> Response:
         if name not in _ASSETS:
             raise HTTPException(404, "There is no such page.")
-        return Response(files(__package__).joinpath(name).read_bytes(), media_type=_ASSETS[name], headers=_NO_SNIFFING)
+        return Response(files(_HERE).joinpath(name).read_bytes(), media_type=_ASSETS[name], headers=_NO_SNIFFING)
 
     return app
 
@@ -157,7 +158,7 @@ class _Pages:
 @cache
 def _templates() -> Environment:
     """Compiled once a process."""
-    loader = PackageLoader(__package__)
+    loader = PackageLoader(_HERE)
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
