@@ -1,4 +1,4 @@
-"""Retrieval servers for the tests: in a thread of this process, or a process of their own; and a fake clock."""
+"""Servers for the tests: in a thread of this process, or a process of their own; and a fake clock."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -40,10 +41,17 @@ class FakeTime:
 @contextmanager
 def in_a_thread(retriever: Retriever) -> Iterator[str]:
     """Address of `make_app(retriever)` on a free port."""
+    with app_in_a_thread(make_app(retriever)) as address:
+        yield address
+
+
+@contextmanager
+def app_in_a_thread(app: Any) -> Iterator[str]:
+    """Address of an ASGI application on a free port."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen()
-    server = uvicorn.Server(uvicorn.Config(make_app(retriever), lifespan="off", log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_level="error"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
@@ -86,12 +94,11 @@ def _read_request(connection: socket.socket) -> None:
         request += connection.recv(1 << 16)
 
 
-class ServerProcess:
-    """`mem1 serve-retriever`, as a user would start it."""
+class CommandProcess:
+    """A command of mem1 that serves, as a user would start it."""
 
-    def __init__(self, corpus: Path, *, port: int = 0, workers: int = 1) -> None:
-        options = ["--port", str(port), "--workers", str(workers)]
-        command = [sys.executable, "-m", "mem1", "serve-retriever", str(corpus), *options]
+    def __init__(self, *arguments: str | Path) -> None:
+        command = [sys.executable, "-m", "mem1", *map(str, arguments)]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         self.said = ""
@@ -116,3 +123,10 @@ class ServerProcess:
         """Exit code and what it said, once it has ended by itself."""
         _, rest = self.process.communicate(timeout=30)
         return self.process.returncode, self.said + rest
+
+
+class ServerProcess(CommandProcess):
+    """`mem1 serve-retriever`."""
+
+    def __init__(self, corpus: Path, *, port: int = 0, workers: int = 1) -> None:
+        super().__init__("serve-retriever", corpus, "--port", str(port), "--workers", str(workers))

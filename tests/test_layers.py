@@ -16,6 +16,7 @@ ROOMS = (
     "errors",
     "jsonl",
     "parquet",
+    "serving",
     "configuration",
     "records",
     "hostile",

@@ -1,4 +1,4 @@
-"""`mem1 webshop`: the original's data, fetched and cleaned."""
+"""`mem1 webshop`: the original's data, fetched and cleaned; the shop as a page for people."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ import typer
 if TYPE_CHECKING:
     from mem1.envs.webshop.catalogue import Entry
 
-app = typer.Typer(name="webshop", help="Shops for agents: the data of WebShop.", no_args_is_help=True)
+app = typer.Typer(
+    name="webshop", help="Shops for agents: the data of WebShop, and a page to shop on.", no_args_is_help=True
+)
 
 
 @app.callback()
 def _group() -> None:
-    """Shops for agents: the data of WebShop."""
+    """Shops for agents: the data of WebShop, and a page to shop on."""
 
 
 @app.command("fetch")
@@ -89,6 +91,65 @@ def load(
     for reason, number in reasons.items():
         if number:
             console.print(f"Left out: {number:,} x {reason}", markup=False)
+
+
+@app.command("serve")
+def serve(
+    catalogue: Annotated[
+        Path | None, typer.Option(help="Folder or file of a shop. Without: an invented one.", show_default=False)
+    ] = None,
+    goals: Annotated[
+        str, typer.Option(help="synthetic (made of templates) or human (written by people).")
+    ] = "synthetic",
+    goals_per_task: Annotated[int, typer.Option(min=1, help="Things to be bought in one visit.")] = 1,
+    replay: Annotated[
+        Path | None, typer.Option(help="Recorded trajectories (JSONL) to look at.", show_default=False)
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is every one of this machine.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8001,
+    show_attributes: Annotated[
+        bool, typer.Option("--show-attributes", help="Item pages lead to the attributes that goals are scored by.")
+    ] = False,
+    images: Annotated[
+        bool, typer.Option("--images", help="Load pictures from the sellers' servers, which then see the visitor.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of an invented shop, and of prices and price bounds.")] = 0,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Shop by hand and see rewards explained, or look at recordings, in a browser, until Ctrl-C or SIGTERM."""
+    import webbrowser
+
+    from mem1 import serving
+    from mem1.cli.display import stderr
+
+    serving.check_packages()
+    from mem1.envs.webshop.site.app import make_app
+    from mem1.envs.webshop.site.opening import open_site
+
+    console = stderr()
+    (socket,) = serving.bind(host, port)
+    with console.status("Opening the shop"):
+        site = open_site(
+            catalogue,
+            goals,
+            goals_per_task=goals_per_task,
+            replay=replay,
+            show_attributes=show_attributes,
+            images=images,
+            seed=seed,
+        )
+    address = serving.address(host, socket)
+
+    def ready() -> None:
+        what = f"{len(site.shop.products):,} products, {len(site.goals):,} goals"
+        console.print(f"The shop ({what}) is open on {address}; Ctrl-C stops", soft_wrap=True)
+        if open_browser:
+            webbrowser.open(address)
+
+    serving.run(make_app(site), socket, ready)
+    console.print("Stopped.")
 
 
 _COUNTED = ("products", "human_goals", "human_without_attributes", "synthetic_goals", "synthetic_products")

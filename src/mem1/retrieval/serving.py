@@ -8,13 +8,12 @@ socket of its own on the one port, over which the kernel spreads the connections
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process
 from multiprocessing.process import BaseProcess
@@ -23,11 +22,8 @@ from typing import Any
 from mem1.errors import UserError
 from mem1.retrieval.base import Retriever
 from mem1.retrieval.counters import Counters
+from mem1.serving import FINISH_S, address, bind, check_packages, handling, run
 
-_FINISH_S = 30
-"""Given to open requests when the server is stopped."""
-_KEEP_ALIVE_S = 75
-"""An idle connection is kept so long: a trainer's next round of searches comes after an update."""
 _SPAWN = get_context("spawn")
 
 
@@ -50,15 +46,14 @@ def serve(
     requests are answered; port 0 is any free one. Raises UserError where the address cannot be had, a package is
     missing or a worker cannot start.
     """
-    _check_packages()
-    sockets = _bind(host, port, workers)
-    shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{sockets[0].getsockname()[1]}"
+    check_packages()
+    sockets = bind(host, port, workers)
+    where = address(host, sockets[0])
     jobs = [_Job(open_retriever, s, top_k, c) for s, c in zip(sockets, Counters.make(workers), strict=True)]
     if workers == 1:
-        _work(jobs[0], lambda: listening(address))
+        _work(jobs[0], lambda: listening(where))
     else:
-        _supervise(jobs, lambda: listening(address))
+        _supervise(jobs, lambda: listening(where))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,72 +66,11 @@ class _Job:
     counters: Counters
 
 
-def _check_packages() -> None:
-    try:
-        import fastapi  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise UserError(f"the server needs {error.name}: pip install 'mem1[server]'") from error
-
-
-def _bind(host: str, port: int, workers: int) -> list[socket.socket]:
-    """One socket a worker, all on the same port."""
-    try:
-        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        first = socket.socket(family, kind, protocol)
-        first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # without SO_REUSEPORT yet, so that a port on which another server listens is refused and not shared
-        first.bind(place)
-        if workers == 1:
-            return [first]
-        place = first.getsockname()
-        first.close()
-        sockets = [socket.socket(family, kind, protocol) for _ in range(workers)]
-        for one in sockets:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            one.bind(place)
-        return sockets
-    except OSError as error:
-        raise UserError(
-            f"cannot listen on {host}, port {port}: {error.strerror or error}; choose another --host or --port"
-        ) from error
-
-
 def _work(job: _Job, ready: Callable[[], None]) -> None:
     """Serve on one socket, in this process, until a signal."""
-    import uvicorn
-
     from mem1.retrieval.server import make_app
 
-    class Server(uvicorn.Server):
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            ready()
-
-    app = make_app(job.open_retriever(), top_k=job.top_k, counters=job.counters)
-    config = uvicorn.Config(
-        app,
-        lifespan="off",
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=_FINISH_S,
-    )
-    with _handling(lambda *_: None):  # uvicorn raises the signal once more when it is done
-        Server(config).run(sockets=[job.socket])
-
-
-@contextlib.contextmanager
-def _handling(handler: Callable[..., Any]) -> Iterator[None]:
-    """SIGTERM and SIGINT go to `handler`."""
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, handler) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, old in zip(numbers, before, strict=True):
-            signal.signal(number, old)
+    run(make_app(job.open_retriever(), top_k=job.top_k, counters=job.counters), job.socket, ready)
 
 
 def _supervise(jobs: Sequence[_Job], ready: Callable[[], None]) -> None:
@@ -147,7 +81,7 @@ def _supervise(jobs: Sequence[_Job], ready: Callable[[], None]) -> None:
 
     workers: list[BaseProcess] = []
     try:
-        with _handling(stop):
+        with handling(stop):
             pipes = [_SPAWN.Pipe(duplex=False) for _ in jobs]
             workers += [_start(job, told) for job, (_, told) in zip(jobs, pipes, strict=True)]
             for worker, (heard, told) in zip(workers, pipes, strict=True):
@@ -181,13 +115,13 @@ def _start(job: _Job, told: Any) -> BaseProcess:
 
 
 def _end(jobs: Sequence[_Job], workers: Sequence[BaseProcess]) -> None:
-    with _handling(lambda *_: None):
+    with handling(lambda *_: None):
         for job in jobs:
             job.socket.close()  # or connections would go on to gather here
         for worker in workers:
             worker.terminate()
         for worker in workers:
-            worker.join(_FINISH_S + 5)
+            worker.join(FINISH_S + 5)
             worker.kill()
 
 

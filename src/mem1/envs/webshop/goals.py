@@ -28,6 +28,7 @@ from mem1.errors import UserError
 Split = Literal["test", "development", "train"]
 T = TypeVar("T")
 
+KINDS = ("human", "synthetic")
 SHUFFLE_SEED = 233
 """Of the order of the goals, by which published test sets are defined."""
 TEST, DEVELOPMENT = 500, 1_000
@@ -105,6 +106,18 @@ def shuffled(goals: Iterable[T]) -> list[T]:
     order = list(goals)
     random.Random(SHUFFLE_SEED).shuffle(order)
     return order
+
+
+def goals_by_id(catalogue: Catalogue, prices: Mapping[str, float], kind: str, *, seed: int) -> dict[str, Goal]:
+    """ "human-7" -> the goal that the original numbers 7 among those of its kind, in that order; perhaps none.
+
+    Raises UserError for an unknown kind.
+    """
+    if kind not in KINDS:
+        raise UserError(f"unknown kind of goals {kind!r}; known: {', '.join(KINDS)}")
+    make = human_goals if kind == "human" else synthetic_goals
+    goals = shuffled(make(catalogue, prices, seed=seed))
+    return {f"{kind}-{number}": goal for number, goal in enumerate(goals)}
 
 
 def split(goals: Sequence[T], name: Split) -> Sequence[T]:

@@ -1,0 +1,220 @@
+"""The pages for people as an ASGI application. Needs the packages of `mem1[server]`.
+
+    GET  /                    the goals                     POST /shop                goal=17, or goal=random
+    GET  /shop/VISITOR/STEP   a page of the shop            POST /shop/VISITOR/STEP   query=…, or click=… with options
+    GET  /replay              the recordings                GET  /replay/1/3          the first, before its third turn
+
+Nothing is loaded from elsewhere, no script stands in a page, and every text of the shop is escaped.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from http import HTTPStatus
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qsl
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import RedirectResponse
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.exceptions import HTTPException
+
+from mem1.envs.webshop import pages
+from mem1.envs.webshop.goal import Goal
+from mem1.envs.webshop.session import Session
+from mem1.envs.webshop.shop import RESULTS, Shop
+from mem1.envs.webshop.shoppers import search_for
+from mem1.envs.webshop.site import views
+from mem1.envs.webshop.site.explaining import dollars, option_text
+from mem1.envs.webshop.site.recordings import Recording
+from mem1.envs.webshop.site.trails import TrailLost, Trails, TrailTooLong
+
+_HERE = "mem1.envs.webshop.site"
+_FORM_BYTES = 1 << 16
+_FORM_FIELDS = 100
+_LISTED = 20
+"""Goals or recordings on one page."""
+_DIGITS = 9
+_ASSETS = {"style.css": "text/css", "keys.js": "text/javascript"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What is shown."""
+
+    shop: Shop
+    goals: Mapping[str, Goal]
+    """By id, in their order: what can be shopped for."""
+    goals_per_task: int = 1
+    """Goals of one visit, the chosen one and those after it."""
+    images: bool = False
+    """Pictures are loaded from the sellers' servers, which then see the visitor; False: no picture."""
+    recordings: Sequence[Recording] = ()
+
+
+def make_app(site: Site, trails: Trails | None = None) -> FastAPI:
+    """Raises ValueError where there are fewer goals than one visit takes."""
+    ids, goals = tuple(site.goals), tuple(site.goals.values())
+    last = len(goals) - site.goals_per_task
+    if last < 0:
+        raise ValueError(f"{len(goals)} goals are too few for {site.goals_per_task} a visit")
+    visitors = trails or Trails()
+    show = _Pages(site)
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.exception_handler(HTTPException)
+    async def refused(request: Request, error: HTTPException) -> Response:
+        return show("error", status=error.status_code, title=HTTPStatus(error.status_code).phrase, why=error.detail)
+
+    @app.exception_handler(TrailLost)
+    async def lost(request: Request, error: TrailLost) -> Response:
+        why = "There is no such visit: it has ended, or the server was started again. Choose a goal to begin anew."
+        return show("error", status=404, title="This visit is over", why=why)
+
+    @app.exception_handler(Exception)
+    async def broken(request: Request, error: Exception) -> Response:
+        return show("error", status=500, title="Something broke", why="The fault is ours; the terminal says more.")
+
+    @app.get("/")
+    async def start(request: Request) -> Response:
+        shown = _slice(request, last + 1)
+        return show("start", listed=views.Listed.of(shown, last + 1, _LISTED), ids=ids, goals=goals)
+
+    @app.post("/shop")
+    async def begin(request: Request) -> Response:
+        asked = (await _form(request)).get("goal", "")
+        number = random.randint(0, last) if asked == "random" else _number(asked)
+        if number is None or number > last:
+            raise HTTPException(404, f"There is no such goal; they are numbered from 0 to {last:,}.")
+        visitor = visitors.open(site.shop.start(goals[number : number + site.goals_per_task]))
+        return _redirect(f"/shop/{visitor}/0")
+
+    @app.get("/shop/{visitor}/{step}")
+    async def look(request: Request, visitor: str, step: str) -> Response:
+        nothing = "nothing" in request.query_params
+        session = visitors.at(visitor, _known(step))
+        view = views.of_page(site.shop, session)
+        return show(view.template, address=f"/shop/{visitor}/{step}", nothing=nothing, view=view)
+
+    @app.post("/shop/{visitor}/{step}")
+    async def act(request: Request, visitor: str, step: str) -> Response:
+        session = visitors.at(visitor, _known(step))
+        after = _after(site.shop, session, await _form(request))
+        if after == session:
+            return _redirect(f"/shop/{visitor}/{step}?nothing")
+        try:
+            return _redirect(f"/shop/{visitor}/{visitors.walk(visitor, _known(step), after)}")
+        except TrailTooLong as error:
+            raise HTTPException(409, "This visit has become too long; choose a goal to begin another.") from error
+
+    @app.get("/replay")
+    async def recordings(request: Request) -> Response:
+        shown = _slice(request, len(site.recordings))
+        return show("recordings", listed=views.Listed.of(shown, len(site.recordings), _LISTED))
+
+    @app.get("/replay/{number}/{step}")
+    async def replay(number: str, step: str) -> Response:
+        position, at = _known(number), _known(step)
+        if not (1 <= position <= len(site.recordings) and 1 <= at <= len(site.recordings[position - 1].steps) + 1):
+            raise HTTPException(404, f"No such recording or step; there are {len(site.recordings):,} recordings.")
+        recording = site.recordings[position - 1]
+        return show("replay", number=position, at=at, view=views.of_recording(site.shop, recording, at))
+
+    @app.get("/{name}")
+    async def asset(name: str) -> Response:
+        if name not in _ASSETS:
+            raise HTTPException(404, "There is no such page.")
+        return Response(files(_HERE).joinpath(name).read_bytes(), media_type=_ASSETS[name], headers=_NO_SNIFFING)
+
+    return app
+
+
+class _Pages:
+    """Renders a template into an answer."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        images = "data: https:" if site.images else "data:"
+        self._headers = {
+            **_NO_SNIFFING,
+            "Cache-Control": "no-store",
+            "Content-Security-Policy": (
+                f"default-src 'none'; style-src 'self'; script-src 'self'; img-src {images}; form-action 'self'; "
+                "base-uri 'none'; frame-ancestors 'none'"
+            ),
+            "Referrer-Policy": "no-referrer",
+        }
+
+    def __call__(self, name: str, *, status: int = 200, **values: Any) -> Response:
+        page = _templates().get_template(f"{name}.html.jinja").render(values, site=self._site)
+        # half a surrogate pair, which JSON can hold and UTF-8 cannot, becomes a question mark
+        return Response(page.encode("utf-8", "replace"), status, self._headers, "text/html; charset=utf-8")
+
+
+@cache
+def _templates() -> Environment:
+    """Compiled once a process."""
+    loader = PackageLoader(_HERE)
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.globals.update(pages=pages, most=RESULTS, dollars=dollars, option_text=option_text)
+    return environment
+
+
+_NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}
+
+
+def _after(shop: Shop, session: Session, form: Mapping[str, str]) -> Session:
+    """Where the form leads, whoever filled it in; the same session where to nothing.
+
+    The radio buttons of an item page are sent with whatever button is pressed on it. They say which option they mean,
+    which a click in words cannot where two options have a value in common.
+    """
+    if session.page == "item":
+        chosen = dict(session.options)
+        for number, (name, values) in enumerate(shop.products[session.asin].options.items()):
+            if (value := form.get(f"option-{number}")) in values:
+                chosen[name.lower()] = str(value)
+        session = replace(session, options=chosen)
+    if "query" in form:
+        return shop.step(session, search_for(form["query"])) if session.page == "search" else session
+    return shop.step(session, f"click[{form.get('click', '')}]")
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """The fields of a form; the last one counts where two have one name."""
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > _FORM_BYTES:
+            raise HTTPException(413, "The form holds more than anybody could mean.")
+    try:
+        return dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=_FORM_FIELDS, errors="replace"))
+    except ValueError as error:
+        raise HTTPException(400, "The form cannot be read.") from error
+
+
+def _number(text: str) -> int | None:
+    """Of its digits; None where it is no number of a page, a goal or a recording."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else None
+
+
+def _known(text: str) -> int:
+    number = _number(text)
+    if number is None:
+        raise HTTPException(404, "There is no such page.")
+    return number
+
+
+def _slice(request: Request, total: int) -> int:
+    """The first that is listed, by ?from=."""
+    return min(_number(request.query_params.get("from", "0")) or 0, max(total - 1, 0))
+
+
+def _redirect(address: str) -> Response:
+    return RedirectResponse(address, status_code=303)

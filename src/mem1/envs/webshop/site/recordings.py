@@ -1,0 +1,124 @@
+"""Recorded trajectories, to be walked through page by page.
+
+    recordings = read_recordings("trajectories.jsonl", goals)
+    recordings[0].sessions(shop)  ->  (session before turn 1, before turn 2, ..., after the last turn)
+
+The goals of a task are its questions, by their ids: "human-7", "synthetic-12". Pages are not recorded but walked to
+again by the actions, so shop, prices and goals must be those of the recording (--catalogue and --seed).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from mem1.envs.webshop.goal import Goal
+from mem1.envs.webshop.session import Session
+from mem1.envs.webshop.shop import Shop
+from mem1.errors import UserError
+from mem1.jsonl import read_objects
+from mem1.records import Ended, Trajectory, Turn, trajectory_from_json
+
+ACT = "act"
+"""Kind of the actions that a shop answers."""
+Goals = Callable[[str], Mapping[str, Goal]]
+"""The goals of a kind ("human", "synthetic", or whatever an id begins with), by id; empty for an unknown kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One turn, without its tokens."""
+
+    before: str
+    """The observation that it answers, as it was recorded; of the first turn the prompt."""
+    state: str
+    action: str
+    """What it asked of the shop, or why nothing can be made of it."""
+    acts: bool
+    """The shop was asked; False: the turn was malformed, or asked for something else."""
+    written: str
+    context_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """One trajectory."""
+
+    task: str
+    wanted: tuple[str, ...]
+    """The instructions."""
+    goals: tuple[Goal, ...]
+    """Empty where the shop cannot tell them: see `trouble`."""
+    trouble: str
+    """Why no page can be shown; empty: they can."""
+    steps: tuple[Step, ...]
+    ended: Ended
+    detail: str
+    reward: float | None
+    """As recorded. None: never scored."""
+    context: str
+    """Name of the context policy."""
+
+    def sessions(self, shop: Shop) -> tuple[Session, ...]:
+        """Before each turn and after the last one; none where there is `trouble`."""
+        if self.trouble:
+            return ()
+        sessions = [shop.start(self.goals)]
+        for step in self.steps:
+            sessions.append(shop.step(sessions[-1], step.action) if step.acts else sessions[-1])
+        return tuple(sessions)
+
+
+def read_recordings(path: str | os.PathLike[str], goals: Goals) -> list[Recording]:
+    """One trajectory a line. Raises UserError, with file and line, where there is another thing, or nothing."""
+    recordings = []
+    for number, record in read_objects(path):
+        try:
+            recordings.append(recording(trajectory_from_json(record), goals))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"{path}:{number}: not a trajectory of this mem1 ({error!r})") from error
+    if not recordings:
+        raise UserError(f"{path}: no trajectory stands in it; give the trajectories.jsonl of a run")
+    return recordings
+
+
+def recording(trajectory: Trajectory, goals: Goals) -> Recording:
+    """What is shown of a trajectory."""
+    task = trajectory.task
+    questions = task.questions if task else ()
+    found: dict[str, Goal] = {}
+    trouble = "" if task else "It was recorded without its task, so nobody knows what was to be bought."
+    for question in questions:
+        goal = goals(question.id.partition("-")[0]).get(question.id)
+        if goal is None:
+            trouble = f"This shop has no goal {question.id!r}."
+        elif goal.instruction not in question.text:
+            trouble = f"The goal {question.id!r} of this shop asks for something else: {goal.instruction}"
+        else:
+            found[question.id] = goal
+    seen = [task.prompt if task else "", *(turn.observation for turn in trajectory.turns)]
+    return Recording(
+        task=task.id if task else "",
+        wanted=tuple(question.text for question in questions),
+        goals=() if trouble else tuple(found[question.id] for question in questions),
+        trouble=trouble,
+        steps=tuple(_step(before, turn) for before, turn in zip(seen, trajectory.turns, strict=False)),
+        ended=trajectory.ended,
+        detail=trajectory.detail,
+        reward=trajectory.reward,
+        context=trajectory.context,
+    )
+
+
+def _step(before: str, turn: Turn) -> Step:
+    return Step(
+        before=before,
+        state=turn.state,
+        action=turn.content,
+        acts=turn.action == ACT,
+        written=turn.text,
+        context_tokens=len(turn.context_ids),
+        completion_tokens=len(turn.completion_ids),
+    )
