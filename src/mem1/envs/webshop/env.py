@@ -109,19 +109,22 @@ class WebShopEnvironment:
             return session
         *earlier, last = actions
         session = self._session(goals, tuple(earlier))  # from the memory, in a rollout
-        return self.shop.step(session, self._meant(session, last))
+        return self.shop.step(session, meant(self.shop, session, last))
 
-    def _meant(self, session: Session, action: str) -> str:
-        """The action with the spaces and brackets of the page: a tokenizer of words writes "click [ bola 88 ]", and
-        whatever a page shows has its angle brackets made round."""
-        read = _ACTION.fullmatch(action)
-        if read is None:
-            return action
-        kind, argument = read[1], read[2].strip()
-        if kind == "click":
-            texts = {_folded(text): text for text in self.shop.actions(session).clickables}
-            argument = texts.get(_folded(argument), argument)
-        return f"{kind}[{argument}]"
+
+def meant(shop: Shop, session: Session, action: str) -> str:
+    """The action with the spaces and brackets of the page.
+
+    A tokenizer of words writes "click [ bola 88 ]", and a policy sees every page with its angle brackets made round.
+    """
+    read = _ACTION.fullmatch(action)
+    if read is None:
+        return action
+    kind, argument = read[1], read[2].strip()
+    if kind == "click":
+        texts = {_folded(text): text for text in shop.actions(session).clickables}
+        argument = texts.get(_folded(argument), argument)
+    return f"{kind}[{argument}]"
 
 
 def _folded(text: str) -> str:

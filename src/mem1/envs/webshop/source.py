@@ -18,7 +18,7 @@ from mem1.envs.file_questions import TaskSource
 from mem1.envs.webshop.catalogue import Catalogue, load
 from mem1.envs.webshop.env import Pages, WebShopEnvironment
 from mem1.envs.webshop.goal import Goal
-from mem1.envs.webshop.goals import human_goals, prices, shuffled, split, synthetic_goals
+from mem1.envs.webshop.goals import goals_by_id, prices, split
 from mem1.envs.webshop.invented import invent
 from mem1.envs.webshop.shop import Shop
 from mem1.errors import UserError
@@ -95,14 +95,13 @@ class _WebShop(TaskSource):
     def _goals(self) -> dict[str, Goal]:
         """Those of this half, by ids that number them among all of their kind."""
         config, products = self.config, self.catalogue.products
-        make = human_goals if config.goals == "human" else synthetic_goals
-        made = make(self.catalogue, prices(products, seed=config.seed), seed=config.seed)
-        named = [(f"{config.goals}-{number}", goal) for number, goal in enumerate(shuffled(made))]
-        if not named:
+        drawn = prices(products, seed=config.seed)
+        goals = goals_by_id(self.catalogue, drawn, config.goals, seed=config.seed)
+        if not goals:
             raise UserError(f"the shop has no {config.goals} goals; choose others (tasks.goals)")
         if config.catalogue is None:
-            return dict(named)
-        return dict(split(named, config.evaluated if self.half == "evaluation" else "train"))
+            return goals
+        return dict(split(list(goals.items()), config.evaluated if self.half == "evaluation" else "train"))
 
     def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
         """Goals in a seeded order: each is asked for once before any is asked for again."""

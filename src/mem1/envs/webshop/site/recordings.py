@@ -13,15 +13,15 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from mem1.envs.webshop.env import meant
 from mem1.envs.webshop.goal import Goal
 from mem1.envs.webshop.session import Session
 from mem1.envs.webshop.shop import Shop
 from mem1.errors import UserError
 from mem1.jsonl import read_objects
+from mem1.protocol import ACT
 from mem1.records import Ended, Trajectory, Turn, trajectory_from_json
 
-ACT = "act"
-"""Kind of the actions that a shop answers."""
 Goals = Callable[[str], Mapping[str, Goal]]
 """The goals of a kind ("human", "synthetic", or whatever an id begins with), by id; empty for an unknown kind."""
 
@@ -67,7 +67,8 @@ class Recording:
             return ()
         sessions = [shop.start(self.goals)]
         for step in self.steps:
-            sessions.append(shop.step(sessions[-1], step.action) if step.acts else sessions[-1])
+            session = sessions[-1]
+            sessions.append(shop.step(session, meant(shop, session, step.action)) if step.acts else session)
         return tuple(sessions)
 
 
