@@ -129,7 +129,7 @@ def score(
 
     strict=True     A goal's options that have names (synthetic goals) are compared as the original does, name and
                     value together, and reduced to a colour only where the value is exactly a colour word: a goal
-                    "color: navy blue" is not met by choosing "navy blue", which is reduced to "blue".
+                    "color: jet black" is compared as "color jet black", one "color: black" as "black".
     strict=False    Values alone are compared, reduced to colours on both sides, as for goals by people.
 
     reward="minimal"    What the package webshop_minimal gives, which MEM1's release is said to have used from September
