@@ -125,7 +125,7 @@ def test_an_unknown_key_lists_the_right_ones(terminal: Terminal, recipe: Path, t
         ("tasks.entities=100000", "20 to"),
         ("sft.objectives=[500]", "500 objectives need 500 different questions, but there are 50"),
         ("model.path=x", "give model.path or model.new, not both"),
-        ("tasks.kind=webshop", "webshop"),
+        ("tasks.kind=webshp", "webshop"),
         ("tasks.retriever.urls=http://a", "unknown key tasks.retriever"),
     ],
 )

@@ -134,7 +134,7 @@ def test_braces_in_a_question_are_left_as_they_are():
 
 
 def test_an_unknown_prompt_and_a_missing_action_are_named():
-    assert list(PROMPTS) == ["plain", "mem1", "released", "web"]
+    assert list(PROMPTS) == ["plain", "mem1", "released", "web", "shop"]
     with pytest.raises(UserError, match="unknown prompt 'mem2'; known: plain, mem1, released, web"):
         render("mem2", TEN, PAPER)
     shop = Tags(name="shop", state="state", actions=(("buy", "buy"), ("answer", "answer")), result="page")

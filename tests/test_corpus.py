@@ -152,7 +152,7 @@ def test_a_damaged_cache_is_built_anew(tmp_path: Path, capsys: pytest.CaptureFix
     write_passages(tmp_path / "c.jsonl", TOWNS)
     open_bm25(tmp_path / "c.jsonl", tmp_path / "cache")
     (folder,) = (tmp_path / "cache").iterdir()
-    (folder / "weights.npy").write_bytes(b"")
+    (folder / "data.csc.index.npy").write_bytes(b"")
     assert open_bm25(tmp_path / "c.jsonl", tmp_path / "cache").search(["Alvex"], 1)[0][0][0] == TOWNS[3]
     assert "building it anew" in capsys.readouterr().err
 
@@ -231,7 +231,7 @@ def test_leftovers_of_killed_builds_are_swept_once_they_are_old(tmp_path: Path):
     fresh.mkdir()
     two_days_ago = time.time() - 2 * 24 * 3600
     os.utime(old, (two_days_ago, two_days_ago))
-    (index / "weights.npy").unlink()
+    (index / "data.csc.index.npy").unlink()
     open_bm25(tmp_path / "c.jsonl", tmp_path / "cache")
     assert not old.exists()
     assert fresh.exists()

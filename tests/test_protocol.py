@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from mem1.errors import UserError
 from mem1.protocol import (
     PAPER,
+    PAPER_SHOP,
     PAPER_WEB,
     RELEASED,
+    RELEASED_SHOP,
     RELEASED_WEB,
     VOCABULARIES,
     Tags,
@@ -110,8 +112,11 @@ def test_what_is_written_in_tags_is_read_back(state: str, query: str):
 
 
 def test_unknown_vocabulary_names_the_known_ones():
-    assert [vocabulary(name) for name in VOCABULARIES] == [PAPER, RELEASED, PAPER_WEB, RELEASED_WEB]
-    with pytest.raises(UserError, match=r"'papre'; known: paper, released, paper-web, released-web"):
+    known = [PAPER, RELEASED, PAPER_WEB, RELEASED_WEB, PAPER_SHOP, RELEASED_SHOP]
+    assert [vocabulary(name) for name in VOCABULARIES] == known
+    with pytest.raises(
+        UserError, match=r"'papre'; known: paper, released, paper-web, released-web, paper-shop, released-shop"
+    ):
         vocabulary("papre")
 
 

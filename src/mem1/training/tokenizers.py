@@ -21,13 +21,14 @@ MAX_NUMBER = 129
 UNKNOWN = "[UNK]"
 PAD = "[PAD]"
 _REPLY_WORDS = ("No", "passage", "was", "found")
-_HINT_WORDS = ("You", "have", "turn", "turns", "left", "must", "answer", "finish", "now")
+_HINT_WORDS = ("You", "have", "turn", "turns", "left", "must", "answer", "now")
 _SHOP_WORDS = (
+    *("you", "have", "turn", "turns", "left", "must", "answer", "finish", "now"),
     *("q", "page", "total", "results", "next", "prev", "back", "search", "buy", "now", "bought", "of", "click"),
     *("description", "features", "reviews", "attributes", "price", "rating", "n"),
     *("goal", "want", "below", "tried", "misses", "try", "check", "need", "read", "take", "choose", "done"),
 )
-"""Of the shop's pages, and of the states that its expert writes."""
+"""Of hints, of the shop's pages, and of the states that its expert writes."""
 
 
 def atlas_tokenizer(tags: Tags) -> Tokenizer:
@@ -55,7 +56,6 @@ def shop_tokenizer(tags: Tags) -> Tokenizer:
     49."""
     words = [
         *shop_words(),
-        *(word.lower() for word in _HINT_WORDS),
         *_SHOP_WORDS,
         *(str(i) for i in range(100)),
         *(f"0{i}" for i in range(10)),
