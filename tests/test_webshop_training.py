@@ -17,14 +17,15 @@ from mem1.envs.webshop.invented import invent
 from mem1.envs.webshop.source import WebShopTasks
 from mem1.protocol import PAPER_SHOP, vocabulary
 from mem1.records import Ended
+from mem1.rollout import Budget
 from mem1.training.config import Sft, TrainConfig
 from mem1.training.logprobs import completion_logprobs
 from mem1.training.model_config import ModelConfig, TinyModel
 from mem1.training.models import new_model
-from mem1.training.policy import Policy, make_policy
+from mem1.training.policy import SHIPPED_SHOP, Policy, load_policy, make_policy
 from mem1.training.rl_config import Phase, Rl
 from mem1.training.sft import demonstrate
-from mem1.training.tokenizers import bpe_tokenizer
+from mem1.training.tokenizers import bpe_tokenizer, shop_tokenizer
 from mem1.training.train import make_rollout, train
 
 TINY = TinyModel(hidden_size=32, layers=2, feed_forward=64, tokenizer="shop")
@@ -32,7 +33,7 @@ CONFIG = TrainConfig(
     vocabulary="paper-shop",
     model=ModelConfig(new=TINY),
     tasks=WebShopTasks(products=160, pages="short", prompt="plain"),
-    budget={"completion_extra": 40},  # pyright: ignore[reportArgumentType]
+    budget=Budget(completion_extra=40),
     sft=Sft(steps=2, objectives=(1, 2), tasks=3, tokens=1024, warmup=0, decay=0),
     rl=Rl(phases=(Phase(steps=1, objectives=(1,)),), groups=2, attempts=2, warmup=0),
     tensorboard=False,
@@ -45,6 +46,18 @@ def test_a_recipe_demonstrates_and_learns_in_the_shop(tmp_path: Path):
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert len(lines) == 3
     assert '"reward"' in lines[2] and '"tool_failed"' not in lines[2]
+
+
+def test_the_shipped_policy_has_the_tokenizer_of_the_shop_and_buys_something():
+    policy = load_policy(SHIPPED_SHOP)
+    assert policy.codec.tokenizer.get_vocab() == shop_tokenizer(PAPER_SHOP).get_vocab()
+    config = CONFIG.model_copy(update={"budget": Budget(completion_extra=48)})
+    source = config.tasks.source("evaluation", PAPER_SHOP)
+    attempts = make_rollout(config, policy, source, PAPER_SHOP)(
+        source.tasks(objectives=1, count=8, seed=0), sampling=Sampling(temperature=0.0, seed=0)
+    )
+    assert sum(t.ended is Ended.ANSWERED for t in attempts) >= 5
+    assert sum(t.reward or 0.0 for t in attempts) / 8 > 0.25  # random clicks get 0.22
 
 
 def test_demonstrations_buy_what_was_asked_for_and_are_trained_as_they_were_written():
