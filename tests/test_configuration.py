@@ -305,7 +305,7 @@ _VALUES = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(table=st.dictionaries(st.text(), _VALUES, max_size=4))
 def test_any_table_of_plain_values_survives_toml(table: dict) -> None:
     assert tomllib.loads(dumps(table)) == table

@@ -60,7 +60,7 @@ def test_a_prompt_of_two_blocks_with_two_branches_of_one():
     assert mask.full_kv_indices[0, 0, 3, :2].tolist() == [0, 1]
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(0, 10**6))
 def test_its_mask_is_that_of_the_tree_and_padding_sees_itself_alone(seed: int):
     tree = pack(random_batch(seed))

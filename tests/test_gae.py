@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -40,7 +40,6 @@ def test_a_discount_shrinks_what_follows_by_hand():
     assert returns.tolist() == [1.5, 4.0]
 
 
-@settings(deadline=None)
 @given(NUMBERS, UNIT, UNIT)
 def test_it_is_the_discounted_sum_of_deltas_of_the_paper(values: list[float], gamma: float, lam: float):
     size = len(values)
@@ -53,7 +52,6 @@ def test_it_is_the_discounted_sum_of_deltas_of_the_paper(values: list[float], ga
     assert (returns - advantages).tolist() == pytest.approx(values, abs=1e-12)
 
 
-@settings(deadline=None)
 @given(NUMBERS)
 def test_without_discount_and_decay_the_advantage_is_the_reward_to_come_less_the_value(values: list[float]):
     rewards = noise(len(values))
@@ -63,7 +61,6 @@ def test_without_discount_and_decay_the_advantage_is_the_reward_to_come_less_the
     assert advantages.tolist() == pytest.approx([r - v for r, v in zip(to_come, values, strict=True)], abs=1e-12)
 
 
-@settings(deadline=None)
 @given(st.integers(2, 12), st.data(), UNIT, UNIT)
 def test_cut_at_any_reset_a_trajectory_has_the_same_advantages_if_the_rest_is_handed_back(
     size: int, data: st.DataObject, gamma: float, lam: float
@@ -87,7 +84,6 @@ def test_restarted_at_the_reset_the_first_turn_would_not_hear_of_the_reward():
     assert (linked[1] - linked[0]).tolist() == [0.5, 1.0, 2.0, 4.0]
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=5))
 def test_trajectories_do_not_see_each_other(lengths: list[int]):
     values, rewards = noise(sum(lengths), 1), noise(sum(lengths), 2)

@@ -29,7 +29,7 @@ from mem1.tasks.prompts import render
 
 WORLD = make_world(1, entities=60)
 KINDS: list[Dependence] = ["chain", "shared", "comparison"]
-MANY = settings(max_examples=60, deadline=None)
+MANY = settings(max_examples=60)
 
 
 def draw(material: Any, dependence: Dependence, depth: int, objectives: int, *, count: int = 1, seed: int = 0):

@@ -147,14 +147,14 @@ def assert_all_layouts_agree(model: PreTrainedModel, step: Step, seed: int, tole
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=2)
 @given(seed=SEEDS)
 def test_every_layout_has_the_same_loss_and_gradient(policy: str, seed: int):
     model = tiny_model("qwen2")
     assert_all_layouts_agree(model, random_step(model, seed, [policy, policy]), seed, 1e-10)
 
 
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=2)
 @given(seed=SEEDS)
 def test_every_layout_of_mixed_context_policies_too(seed: int):
     model = tiny_model("qwen3")
@@ -162,7 +162,7 @@ def test_every_layout_of_mixed_context_policies_too(seed: int):
 
 
 # Derandomised: in float32 a ratio may lie so near the clip that rounding decides on which side of it.
-@settings(max_examples=2, deadline=None, derandomize=True)
+@settings(max_examples=2, derandomize=True)
 @given(seed=SEEDS)
 def test_in_float32_they_agree_up_to_rounding(seed: int):
     model = tiny_model("qwen2", dtype=torch.float32)
@@ -194,7 +194,7 @@ def own_step(step: Step, number: int) -> Step:
     return Step([step.trajectories[number]], [step.old[number]], [step.advantages[number]])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(SEEDS, st.integers(1, 80), st.booleans())
 def test_each_sampled_token_is_trained_exactly_once(seed: int, max_tokens: int, balanced: bool):
     rng = random.Random(seed)
@@ -223,7 +223,7 @@ def trained_tokens(packed: Pack, trajectories: list[Trajectory]) -> list[tuple[i
     return [(owner, paths[node]) for owner, node in zip(owners, tree.target_node.tolist(), strict=True)]
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(SEEDS)
 def test_a_trajectory_cut_into_more_contexts_with_the_same_tokens_keeps_its_weight(seed: int):
     model, rng = tiny_model("llama"), random.Random(seed)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -59,7 +59,6 @@ def test_k2_is_biased():
 
 
 @pytest.mark.parametrize("estimator", ["k2", "k3"])
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(-8, 0), st.floats(-8, 0)), min_size=1, max_size=8))
 def test_k2_and_k3_are_never_negative(estimator: KlEstimator, pairs: list[tuple[float, float]]):
     policy, reference = torch.tensor(pairs, dtype=torch.float64).T

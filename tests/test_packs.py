@@ -94,7 +94,7 @@ def test_a_cap_of_nothing_is_an_error():
 BATCHES = st.integers(0, 10**6).map(lambda seed: random_batch(seed, size=6))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(BATCHES, st.integers(1, 60), st.booleans())
 def test_every_turn_is_in_one_pack_in_order_and_every_token_with_its_turn(batch, max_tokens: int, balanced: bool):
     packs = split_into_packs(batch, max_tokens=max_tokens, balanced=balanced)
@@ -106,7 +106,7 @@ def test_every_turn_is_in_one_pack_in_order_and_every_token_with_its_turn(batch,
         assert piece.tokens == (start, start + piece.of(batch).num_completion_tokens)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(BATCHES, st.integers(1, 60), st.booleans())
 def test_a_pack_is_within_the_cap_unless_it_cannot_be_cut(batch, max_tokens: int, balanced: bool):
     for packed in split_into_packs(batch, max_tokens=max_tokens, balanced=balanced):
@@ -116,7 +116,7 @@ def test_a_pack_is_within_the_cap_unless_it_cannot_be_cut(batch, max_tokens: int
             assert all(longer[: len(shorter)] == shorter for shorter, longer in pairwise(paths))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(BATCHES, st.integers(1, 60))
 def test_the_next_piece_would_not_have_fitted(batch, max_tokens: int):
     packs = split_into_packs(batch, max_tokens=max_tokens)
@@ -125,7 +125,7 @@ def test_the_next_piece_would_not_have_fitted(batch, max_tokens: int):
         assert len(pack([*(piece.of(batch) for piece in one), first])) > max_tokens
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(BATCHES, st.integers(10, 60))
 def test_no_cap_gives_as_few_packs_with_a_smaller_largest_one(batch, max_tokens: int):
     few = len(split_into_packs(batch, max_tokens=max_tokens))

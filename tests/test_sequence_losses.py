@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -173,7 +173,6 @@ def test_the_gradient_of_a_surrogate_is_its_derivative(loss: Loss):
 
 
 @pytest.mark.parametrize("loss", [by_ppo, by_gspo, by_cispo])
-@settings(deadline=None)
 @given(cut=st.integers(1, 2))
 def test_micro_batches_of_whole_sequences_add_up(loss: Loss, cut: int):
     new, old, advantages = noise(3, 6)

@@ -144,7 +144,7 @@ def test_a_tree_with_more_branches_in_a_row_than_python_recurses_packs():
     assert int(tree.position_ids.max()) == 1500
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10**6))
 def test_every_distinct_prefix_is_one_node_at_its_depth(seed: int):
     batch = random_batch(seed)
@@ -155,7 +155,7 @@ def test_every_distinct_prefix_is_one_node_at_its_depth(seed: int):
     assert [len(p) - 1 for p in found] == tree.position_ids.tolist()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10**6))
 def test_a_token_sees_exactly_its_ancestors_and_itself(seed: int):
     tree = pack(random_batch(seed))
@@ -164,7 +164,7 @@ def test_a_token_sees_exactly_its_ancestors_and_itself(seed: int):
     assert visible(tree).equal(brute)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10**6))
 def test_every_sampled_token_is_one_target_whose_path_is_its_context_and_completion(seed: int):
     batch = random_batch(seed)
@@ -179,7 +179,7 @@ def test_every_sampled_token_is_one_target_whose_path_is_its_context_and_complet
     assert checked == len(tree.target_node) == sum(t.num_completion_tokens for t in batch) > 0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10**6))
 def test_segments_tile_the_layout_and_name_the_segment_before_them(seed: int):
     tree = pack(random_batch(seed))
@@ -190,7 +190,7 @@ def test_segments_tile_the_layout_and_name_the_segment_before_them(seed: int):
         assert tree.parent[start + 1 : stop].tolist() == list(range(start, stop - 1))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 10**6))
 def test_the_order_of_trajectories_changes_the_layout_but_not_the_tree(seed: int):
     batch = random_batch(seed)

@@ -82,7 +82,7 @@ def pairs_computed(tree: TokenTree) -> Tensor:
     return times
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10**6))
 def test_every_visible_pair_is_computed_once_and_no_other(seed: int):
     tree = pack(random_batch(seed))
@@ -134,7 +134,7 @@ def test_blocks_equal_the_dense_mask_in_output_and_gradient(heads: tuple[int, in
         torch.testing.assert_close(gradient, wanted, rtol=0, atol=1e-11)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 10**6), st.sampled_from(HEADS))
 def test_blocks_equal_the_dense_mask_on_any_tree(seed: int, heads: tuple[int, int]):
     tree = pack(random_batch(seed))

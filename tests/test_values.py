@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -50,7 +50,6 @@ def test_the_gradient_is_the_derivative():
     assert torch.autograd.gradcheck(lambda v: value_loss(v, old, returns, clip=0.2, denominator=3.0).loss, values)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 8))
 def test_micro_batches_add_up(cut: int):
     values, old, returns = torch.randn(3, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -84,7 +83,6 @@ def test_whitening_by_hand():
     assert whitened(tensor(0, 2, 4, 6), shift=False).tolist() == pytest.approx([a + 3 for a in expected], abs=1e-7)
 
 
-@settings(deadline=None)
 @given(NUMBERS)
 def test_whitened_advantages_have_mean_0_and_variance_1_or_vanish(numbers: list[float]):
     white = whitened(tensor(*numbers))
@@ -93,7 +91,6 @@ def test_whitened_advantages_have_mean_0_and_variance_1_or_vanish(numbers: list[
     assert white.var(correction=0).item() == pytest.approx(expected, abs=1e-5)
 
 
-@settings(deadline=None)
 @given(NUMBERS)
 def test_whitening_keeps_the_mean_if_not_asked_to_shift(numbers: list[float]):
     advantages = tensor(*numbers)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 from shops import GOAL, LAMP, OTHER_GOAL, RUG, small_shop
@@ -105,7 +107,14 @@ def test_gymnasium_finds_it_by_the_module_s_name_and_the_shop_needs_no_gymnasium
         "env = gymnasium.make('mem1.envs.webshop.gym:mem1/WebShop-v0', shop=small_shop(), goals=[GOAL]); "
         "print(env.reset(seed=0)[0])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    paths = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
     assert done.stdout.strip() == f"WebShop [SEP] Instruction: [SEP] {GOAL.instruction} [SEP] Search"
     assert RUG.title not in done.stdout
 
