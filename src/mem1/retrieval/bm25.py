@@ -98,10 +98,10 @@ class BM25:
         words = ([word for word in words_of(query) if word not in STOP_WORDS] for query in queries)
         return [[t for t in map(number, map(stem_of, query_words)) if t is not None] for query_words in words]
 
-    def _best(self, terms: Sequence[int], k: int) -> list[tuple[Passage, float]]:
+    def _best(self, terms: list[int], k: int) -> list[tuple[Passage, float]]:
         if not terms:
             return []
-        scores = self.index.get_scores_from_ids(list(terms))
+        scores = self.index.get_scores_from_ids(terms)
         found = scores.nonzero()[0]
         found_scores = scores[found]
         if len(found) > k:

@@ -66,10 +66,6 @@ class WebShopEnvironment:
         each = (*rewards, *(0.0 for _ in goals[len(rewards) :]))
         return Outcome(reward=sum(each), em=tuple(float(r >= SOLVED) for r in each), f1=each)
 
-    def start(self, task: Task) -> Session:
-        """The session before the first action."""
-        return self.shop.start(self._goals(task))
-
     def show(self, session: Session) -> str:
         """The page as the policy reads it."""
         if self.pages == "short":
@@ -104,9 +100,8 @@ class WebShopEnvironment:
         return tuple(self.goals[question.id] for question in task.questions)
 
     def _walk(self, goals: tuple[str, ...], actions: tuple[str, ...]) -> Session:
-        session = self.shop.start([self.goals[goal] for goal in goals])
         if not actions:
-            return session
+            return self.shop.start([self.goals[goal] for goal in goals])
         *earlier, last = actions
         session = self._session(goals, tuple(earlier))  # from the memory, in a rollout
         return self.shop.step(session, meant(self.shop, session, last))

@@ -22,13 +22,13 @@ import gymnasium
 from gymnasium.spaces import Text
 
 from mem1.envs.webshop.goal import Goal
-from mem1.envs.webshop.goals import prices, shuffled, synthetic_goals
-from mem1.envs.webshop.invented import invent
 from mem1.envs.webshop.page import Mode
 from mem1.envs.webshop.pages import RESULTS_A_PAGE
 from mem1.envs.webshop.session import PageName, Session
 from mem1.envs.webshop.shop import Shop
+from mem1.envs.webshop.source import WebShopTasks
 from mem1.errors import UserError
+from mem1.protocol import PAPER_SHOP
 
 ID = "mem1/WebShop-v0"
 MAX_TURNS = 15
@@ -143,9 +143,8 @@ class WebShopEnv(gymnasium.Env[str, str]):
 
 def invented_shop(seed: int = 0) -> tuple[Shop, list[Goal]]:
     """The training half of an invented catalogue, and its goals in their order."""
-    products = (catalogue := invent(seed, "train")).products
-    drawn = prices(products, seed=seed)
-    return Shop.build(products, drawn), shuffled(synthetic_goals(catalogue, drawn, seed=seed))
+    environment = WebShopTasks(seed=seed).source("train", PAPER_SHOP).environment
+    return environment.shop, list(environment.goals.values())
 
 
 gymnasium.register(id=ID, entry_point=f"{__name__}:{WebShopEnv.__name__}")

@@ -55,18 +55,20 @@ class WebShopTasks(Config):
     prompt: str = "shop"
     turns_per_goal: int = Field(default=15, ge=1)
 
-    def source(self, split: Split, tags: Tags) -> TaskSource:
+    def source(self, split: Split, tags: Tags) -> WebShopSource:
         """The tasks of one half. Raises UserError where the vocabulary has no actions of a shop."""
         if ACT not in tags.action_tags:
             raise UserError(
                 f'the vocabulary {tags.name!r} has no actions of a shop; use vocabulary = "paper-shop" (--vocabulary '
                 "paper-shop) or released-shop"
             )
-        return _WebShop(self, split, tags)
+        return WebShopSource(self, split, tags)
 
 
 @dataclass(frozen=True)
-class _WebShop(TaskSource):
+class WebShopSource(TaskSource):
+    """One half of a shop's goals, and the shop."""
+
     config: WebShopTasks
     half: Split
     tags: Tags
@@ -79,13 +81,17 @@ class _WebShop(TaskSource):
         return invent(config.seed, self.half, config.products)
 
     @cached_property
+    def _prices(self) -> dict[str, float]:
+        return prices(self.catalogue.products, seed=self.config.seed)
+
+    @cached_property
     def environment(self) -> WebShopEnvironment:
         from mem1.envs.webshop.reward import score
 
         config = self.config
         shop = Shop.build(
             self.catalogue.products,
-            prices(self.catalogue.products, seed=config.seed),
+            self._prices,
             scorer=partial(score, strict=config.strict, reward=config.reward),
             show_attributes=config.show_attributes,
         )
@@ -94,9 +100,8 @@ class _WebShop(TaskSource):
     @cached_property
     def _goals(self) -> dict[str, Goal]:
         """Those of this half, by ids that number them among all of their kind."""
-        config, products = self.config, self.catalogue.products
-        drawn = prices(products, seed=config.seed)
-        goals = goals_by_id(self.catalogue, drawn, config.goals, seed=config.seed)
+        config = self.config
+        goals = goals_by_id(self.catalogue, self._prices, config.goals, seed=config.seed)
         if not goals:
             raise UserError(f"the shop has no {config.goals} goals; choose others (tasks.goals)")
         if config.catalogue is None:
