@@ -21,7 +21,7 @@ from mem1.contexts import context_policy, next_context
 from mem1.records import Trajectory, Turn
 
 VOCABULARY = 40
-POLICIES = ("constant", "full", "fold(2)", "window(2)")
+POLICIES = ("constant", "full", "fold(2)", "window(2)", "masked", "external(2)")
 
 _SHAPE = {
     "vocab_size": VOCABULARY,

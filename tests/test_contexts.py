@@ -2,13 +2,29 @@
 
 prompt    100 101
 turn t    completion t1 t2 t3, result t8 t9; its state is t1 t2, its query t3
+summary   completion s1 s2 (action "summary") after a context that ended with the opening tag 900
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
-from mem1.contexts import ContextPolicy, Fold, Full, Window, context_policy, next_context
+from mem1.contexts import (
+    Capped,
+    ContextPolicy,
+    External,
+    Fold,
+    Full,
+    Masked,
+    Nothing,
+    Summary,
+    Window,
+    context_policy,
+    next_context,
+)
 from mem1.errors import UserError
 from mem1.records import Turn
 
@@ -25,6 +41,7 @@ def turn(t: int) -> Turn:
 
 
 TURNS = [turn(t) for t in range(1, 6)]
+EVERY = [Fold(1), Fold(3), Full(), Window(2), Capped(4), Masked(), Nothing(), Summary(9), External(2)]
 
 
 def kept(policy: ContextPolicy, turns: int) -> list[int]:
@@ -33,7 +50,7 @@ def kept(policy: ContextPolicy, turns: int) -> list[int]:
     return [i // 10 for i in ids[len(PROMPT) :] if i % 10 == 1]
 
 
-@pytest.mark.parametrize("policy", [Fold(1), Fold(3), Full(), Window(2)])
+@pytest.mark.parametrize("policy", EVERY)
 def test_the_first_context_is_the_prompt_alone(policy: ContextPolicy):
     context = next_context(policy, PROMPT, [])
     assert context.ids == PROMPT
@@ -114,18 +131,141 @@ def test_a_thought_after_the_state_leaves_the_states_span_in_place():
     assert context.spans == {"prompt": (0, 2), "state": (2, 3), "query": (3, 4), "result": (4, 5)}
 
 
-@pytest.mark.parametrize("name", ["constant", "full", "fold(4)", "window(2)"])
+def stated(*text: int) -> Turn:
+    """A turn whose state is 50 `text` 51, with query 60 and result 70."""
+    inside = (1, 1 + len(text))
+    return Turn(
+        context_ids=PROMPT,
+        completion_ids=(50, *text, 51, 60),
+        observation_ids=(70,),
+        completion_spans={"state": (0, len(text) + 2), "state_text": inside, "action": (len(text) + 2, len(text) + 3)},
+    )
+
+
+def test_capped_keeps_the_first_tokens_of_the_states_text_and_both_tags():
+    capped = next_context(Capped(2), PROMPT, [stated(1, 2, 3, 4)])
+    assert capped.ids == (100, 101, 50, 1, 2, 51, 60, 70)
+    assert capped.spans == {"prompt": (0, 2), "state": (2, 6), "query": (6, 7), "result": (7, 8)}
+
+
+@pytest.mark.parametrize("text", [(), (1,), (1, 2)])
+def test_capped_leaves_a_state_within_the_cap_as_it_is(text: tuple[int, ...]):
+    assert next_context(Capped(2), PROMPT, [stated(*text)]) == next_context(Fold(1), PROMPT, [stated(*text)])
+
+
+def test_capped_after_a_thought_that_does_not_survive():
+    #                              thought  state           query
+    thinking = Turn(
+        context_ids=PROMPT,
+        completion_ids=(71, 72, 50, 1, 2, 3, 51, 60),
+        observation_ids=(70,),
+        completion_spans={"thought": (0, 2), "state": (2, 7), "state_text": (3, 6), "action": (7, 8)},
+    )
+    capped = next_context(Capped(1), PROMPT, [thinking])
+    assert capped.ids == (100, 101, 50, 1, 51, 60, 70)
+    assert capped.spans == {"prompt": (0, 2), "state": (2, 5), "query": (5, 6), "result": (6, 7)}
+
+
+def test_none_keeps_the_last_query_and_its_result_but_no_state():
+    forgetful = next_context(Nothing(), PROMPT, [stated(1), stated(2, 3)])
+    assert forgetful.ids == (100, 101, 60, 70)
+    assert forgetful.spans == {"prompt": (0, 2), "query": (2, 3), "result": (3, 4)}
+
+
+def test_masked_keeps_every_completion_and_the_newest_result():
+    masked = next_context(Masked(), PROMPT, TURNS[:3])
+    assert masked.ids == (100, 101, 11, 12, 13, 21, 22, 23, 31, 32, 33, 38, 39)
+    assert masked.spans == {"prompt": (0, 2), "state": (8, 10), "query": (10, 11), "result": (11, 13)}
+
+
+def summary_of(context: tuple[int, ...]) -> Turn:
+    return Turn(
+        context_ids=(*context, 900),
+        completion_ids=(91, 92),
+        observation_ids=(98,),
+        action="summary",
+        forced=True,
+        context_spans={"prompt": (0, 2), "result": (2, len(context))},
+    )
+
+
+def test_summary_appends_until_more_than_n_tokens_have_gathered():
+    for n, asks in ((1, None), (2, None), (3, "summary")):  # 5 tokens a turn
+        context = next_context(Summary(10), PROMPT, TURNS[:n])
+        assert context.ids == next_context(Full(), PROMPT, TURNS[:n]).ids
+        assert context.asks == asks
+
+
+def test_after_a_summary_it_and_what_follows_are_kept():
+    before = next_context(Summary(10), PROMPT, TURNS[:3]).ids
+    turns = [*TURNS[:3], summary_of(before)]
+    context = next_context(Summary(10), PROMPT, turns)
+    assert context.ids == (100, 101, 900, 91, 92, 98)
+    assert context.spans == {"prompt": (0, 2), "state": (2, 5), "result": (5, 6)}
+    assert context.asks is None
+    context = next_context(Summary(10), PROMPT, [*turns, TURNS[3]])
+    assert context.ids == (100, 101, 900, 91, 92, 98, 41, 42, 43, 48, 49)
+    assert context.spans == {"prompt": (0, 2), "state": (6, 8), "query": (8, 9), "result": (9, 11)}
+
+
+def test_a_long_summary_is_not_asked_for_again_before_something_has_followed_it():
+    turns = [*TURNS[:3], summary_of(PROMPT)]
+    assert next_context(Summary(1), PROMPT, turns).asks is None
+    assert next_context(Summary(1), PROMPT, [*turns, TURNS[3]]).asks == "summary"
+
+
+def noted(t: int, text: str) -> Turn:
+    return Turn(context_ids=PROMPT, completion_ids=(10 * t + 1,), content=text, observation=text)
+
+
+def recalled(k: int, *texts: str) -> list[int]:
+    """Numbers of the turns in the context, the first is 1."""
+    turns = [noted(t, text) for t, text in enumerate(texts, start=1)]
+    return [i // 10 for i in next_context(External(k), PROMPT, turns).ids[len(PROMPT) :]]
+
+
+def test_external_recalls_the_note_that_shares_words_with_the_last_turn():
+    assert recalled(1, "mayor of oslo", "seat of rome", "king of crete", "Oslo mayor") == [1, 4]
+    assert recalled(1, "mayor of oslo", "seat of rome", "king of crete", "who was king in Crete") == [3, 4]
+
+
+def test_external_keeps_all_notes_while_there_are_no_more_than_k():
+    assert recalled(3, "a", "b", "c", "d") == [1, 2, 3, 4]
+
+
+def test_external_brings_the_linked_note_along():
+    # note 3 is the best match; of the others note 1 is most like note 3, and shares no word with the last turn
+    texts = ("tower heights", "fog", "bergen tower", "rain", "mayor bergen")
+    assert recalled(2, *texts) == [1, 3, 5]
+
+
+def test_external_shows_whole_turns_oldest_first():
+    turns = [replace(t, content=c) for t, c in zip(TURNS, ("oslo", "rome", "crete", "malta", "rome"), strict=True)]
+    ids = next_context(External(1), PROMPT, turns).ids
+    assert ids == (100, 101, 21, 22, 23, 28, 29, 51, 52, 53, 58, 59)
+
+
+def test_external_is_a_pure_function_of_the_turns():
+    texts = [f"w{i % 5} w{i % 3} w{i}" for i in range(30)]
+    assert recalled(4, *texts) == recalled(4, *texts)
+    assert len(recalled(4, *texts)) == 5
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["constant", "full", "fold(4)", "window(2)", "capped(64)", "masked", "summary(256)", "external(3)", "none"],
+)
 def test_a_policy_is_found_by_its_own_name(name: str):
     assert context_policy(name).name == name
 
 
 @pytest.mark.parametrize("name", ["", "Constant", "fold", "fold(0)", "window(-1)", "fold(1.5)", "fold(2) "])
 def test_an_unknown_policy_lists_the_known_ones(name: str):
-    with pytest.raises(UserError, match="known: constant, full, fold"):
+    with pytest.raises(UserError, match=r"known: constant, capped\(n\), fold\(k\)"):
         context_policy(name)
 
 
-@pytest.mark.parametrize("policy", [Fold, Window])
-def test_a_policy_that_keeps_nothing_is_refused(policy: type[Fold] | type[Window]):
-    with pytest.raises(ValueError, match="k >= 1, not 0"):
+@pytest.mark.parametrize("policy", [Capped, External, Fold, Summary, Window])
+def test_a_policy_that_keeps_nothing_is_refused(policy: Callable[[int], ContextPolicy]):
+    with pytest.raises(ValueError, match=r"[kn] >= 1, not 0"):
         policy(0)

@@ -32,7 +32,7 @@ from mem1.records import Trajectory, Turn
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
 from mem1.training.optimizers import adamw
 
-POLICIES = ("constant", "fold(3)", "full", "window(2)")
+POLICIES = ("constant", "fold(3)", "full", "window(2)", "masked", "external(2)")
 SEEDS = st.integers(0, 10**6)
 TEMPERATURE = 0.8
 CLIP = 0.2

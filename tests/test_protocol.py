@@ -10,9 +10,11 @@ from mem1.errors import UserError
 from mem1.protocol import (
     PAPER,
     PAPER_SHOP,
+    PAPER_SUMMARY,
     PAPER_WEB,
     RELEASED,
     RELEASED_SHOP,
+    RELEASED_SUMMARY,
     RELEASED_WEB,
     VOCABULARIES,
     Tags,
@@ -65,7 +67,7 @@ def test_a_state_is_optional_and_text_between_blocks_is_ignored():
 def test_a_protocol_with_a_thought_of_its_own_and_three_tools():
     parsed = parse("<think> hm </think><memory> Oslo </memory><recall> note 3 </recall>", MEMORY)
     assert (parsed.thought, parsed.state, parsed.kind, parsed.content) == ("hm", "Oslo", "recall", "note 3")
-    assert parsed.spans == {"thought": (0, 19), "state": (19, 42), "action": (42, 67)}
+    assert parsed.spans == {"thought": (0, 19), "state": (19, 42), "state_text": (28, 32), "action": (42, 67)}
 
 
 @pytest.mark.parametrize(
@@ -100,7 +102,10 @@ def test_parse_never_raises_and_is_malformed_exactly_when_it_gives_a_reason(text
     for tags in (PAPER, RELEASED, MEMORY):
         parsed = parse(text, tags)
         assert (parsed.error is None) == (parsed.kind != "malformed") == bool(parsed.content)
-        for start, stop in parsed.spans.values():
+        for role, (start, stop) in parsed.spans.items():
+            if role == "state_text":
+                assert text[start:stop] == parsed.state
+                continue
             assert text[start] == "<"
             assert text[stop - 1] == ">"
 
@@ -112,10 +117,10 @@ def test_what_is_written_in_tags_is_read_back(state: str, query: str):
 
 
 def test_unknown_vocabulary_names_the_known_ones():
-    known = [PAPER, RELEASED, PAPER_WEB, RELEASED_WEB, PAPER_SHOP, RELEASED_SHOP]
+    known = [PAPER, RELEASED, PAPER_WEB, RELEASED_WEB, PAPER_SUMMARY, RELEASED_SUMMARY, PAPER_SHOP, RELEASED_SHOP]
     assert [vocabulary(name) for name in VOCABULARIES] == known
     with pytest.raises(
-        UserError, match=r"'papre'; known: paper, released, paper-web, released-web, paper-shop, released-shop"
+        UserError, match=r"'papre'; known: paper, released, paper-web, released-web, paper-summary, released-summary"
     ):
         vocabulary("papre")
 

@@ -97,6 +97,7 @@ def test_the_spans_of_a_turn_are_its_prompt_state_query_and_result():
     }
     assert {role: CODEC.decode(first.completion_ids[a:b]) for role, (a, b) in first.completion_spans.items()} == {
         "state": "<IS> now Q1 </IS>",
+        "state_text": "now Q1",
         "action": "<query> city 1 </query>",
     }
 
@@ -216,7 +217,7 @@ class BytePerToken:
         return [Completion(token_ids=tuple(i for part in parts for text in part for i in self.codec.encode(text)))]
 
 
-@pytest.mark.parametrize("policy", ["constant", "full", "window(2)", "fold(2)"])
+@pytest.mark.parametrize("policy", ["constant", "full", "window(2)", "fold(2)", "masked", "capped(99)", "external(2)"])
 def test_every_sampled_token_stands_in_the_next_context_as_it_was_sampled(policy: str):
     codec = Codec(bpe_tokenizer(["now the city of the mayor"] * 3, vocab_size=320, tags=PAPER))
     engine = BytePerToken(codec, *SEARCHES, ANSWER)

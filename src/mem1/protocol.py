@@ -16,6 +16,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from mem1.errors import UserError
 from mem1.hostile import disarm
@@ -25,6 +26,7 @@ ANSWER = "answer"
 SEARCH = "search"
 OPEN = "open"
 ACT = "act"
+SUMMARY = "summary"
 MALFORMED = "malformed"
 
 
@@ -50,10 +52,13 @@ class Tags:
         return dict(self.actions)
 
     @property
-    def answer_opening(self) -> str | None:
-        """The opening tag of the answer; None: attempts end by an action, as in a shop."""
-        tag = self.action_tags.get(ANSWER)
-        return None if tag is None else f"<{tag}>"
+    def answers(self) -> bool:
+        """Whether attempts end by an answer; if not, the environment says when, as a shop does."""
+        return ANSWER in self.action_tags
+
+    def opening(self, kind: str | None) -> str:
+        """The opening tag of an action, put at the end of a context that asks for it; empty for None."""
+        return "" if kind is None else f"<{self.action_tags[kind]}>"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -82,15 +87,18 @@ RELEASED = Tags(
 """The vocabulary of the released code and checkpoint (Mem-Lab/Qwen2.5-7B-RL-RAG-Q2-EM-Release)."""
 
 
-def _with_open(tags: Tags) -> Tags:
-    """The same vocabulary with one action more, which opens a page; the answer stays the last."""
+def _with(tags: Tags, suffix: str, kind: str) -> Tags:
+    """The same vocabulary with one action more, whose tag is its kind; the answer stays the last."""
     *others, answer = tags.actions
-    return replace(tags, name=f"{tags.name}-web", actions=(*others, (OPEN, "open"), answer))
+    return replace(tags, name=f"{tags.name}-{suffix}", actions=(*others, (kind, kind), answer))
 
 
-PAPER_WEB = _with_open(PAPER)
+PAPER_WEB = _with(PAPER, "web", OPEN)
 """The paper's tags and `<open> address </open>`, or `<open> address 2 </open>` for the second piece of a page."""
-RELEASED_WEB = _with_open(RELEASED)
+RELEASED_WEB = _with(RELEASED, "web", OPEN)
+PAPER_SUMMARY = _with(PAPER, "summary", SUMMARY)
+"""The paper's tags and `<summary> ... </summary>`, which is written where a context ends with its opening tag."""
+RELEASED_SUMMARY = _with(RELEASED, "summary", SUMMARY)
 
 
 def _in_a_shop(tags: Tags) -> Tags:
@@ -102,7 +110,8 @@ PAPER_SHOP = _in_a_shop(PAPER)
 """The paper's tags and `<action> search[words] </action>` or `<action> click[text] </action>`."""
 RELEASED_SHOP = _in_a_shop(RELEASED)
 VOCABULARIES: Mapping[str, Tags] = {
-    t.name: t for t in (PAPER, RELEASED, PAPER_WEB, RELEASED_WEB, PAPER_SHOP, RELEASED_SHOP)
+    t.name: t
+    for t in (PAPER, RELEASED, PAPER_WEB, RELEASED_WEB, PAPER_SUMMARY, RELEASED_SUMMARY, PAPER_SHOP, RELEASED_SHOP)
 }
 
 
@@ -126,7 +135,7 @@ class Parsed:
     """Why the text is malformed; None where it is not."""
     thought: str = ""
     spans: Mapping[str, Span] = field(default_factory=dict)
-    """Roles "thought", "state", "action" where present."""
+    """Roles "thought", "state", "action" where present; "state_text" is the state without its tags."""
 
 
 def parse(text: str, tags: Tags = PAPER) -> Parsed:
@@ -136,7 +145,7 @@ def parse(text: str, tags: Tags = PAPER) -> Parsed:
     as in the published code. Never raises, whatever the text.
     """
     pattern, kinds = _tag_pattern(tags)
-    blocks: dict[str, tuple[str, Span]] = {}
+    blocks: dict[str, _Block] = {}
     opened: re.Match[str] | None = None
     for match in pattern.finditer(text):
         closing, name = match[1] == "/", match[2]
@@ -153,18 +162,42 @@ def parse(text: str, tags: Tags = PAPER) -> Parsed:
             return _malformed(f"</{name}> closes nothing")
         if opened[2] != name:
             return _malformed(f"</{name}> closes <{opened[2]}>")
-        blocks[name] = (text[opened.end() : match.start()].strip(), (opened.start(), match.end()))
+        blocks[name] = _Block(text[opened.end() : match.start()], opened.start(), opened.end(), match.end())
         opened = None
         if name in kinds:
             if text[match.end() :].strip():
                 return _malformed(f"text after </{name}>")
-            content, _ = blocks[name]
-            if not content:
+            if not blocks[name].content:
                 return _malformed(f"<{name}> is empty")
-            return _parsed(blocks, tags, kind=kinds[name], content=content, action=name)
+            return _parsed(blocks, tags, kind=kinds[name], content=blocks[name].content, action=name)
     if opened is not None:
         return _malformed(f"<{opened[2]}> is not closed")
     return _parsed(blocks, tags, kind=MALFORMED, error="no action: " + " or ".join(f"<{t}>" for t in kinds))
+
+
+class _Block(NamedTuple):
+    """A tag with what it holds; positions are those of characters in the completion."""
+
+    inside: str
+    start: int
+    """Of the opening tag."""
+    begin: int
+    """Of what is inside."""
+    stop: int
+    """Behind the closing tag."""
+
+    @property
+    def content(self) -> str:
+        return self.inside.strip()
+
+    @property
+    def span(self) -> Span:
+        return self.start, self.stop
+
+    @property
+    def content_span(self) -> Span:
+        begin = self.begin + len(self.inside) - len(self.inside.lstrip())
+        return begin, begin + len(self.content)
 
 
 def _malformed(error: str) -> Parsed:
@@ -172,7 +205,7 @@ def _malformed(error: str) -> Parsed:
 
 
 def _parsed(
-    blocks: Mapping[str, tuple[str, Span]],
+    blocks: Mapping[str, _Block],
     tags: Tags,
     *,
     kind: str,
@@ -183,10 +216,12 @@ def _parsed(
     roles = {"state": tags.state, "action": action}
     if tags.thought:
         roles["thought"] = tags.thought
-    spans = {role: blocks[name][1] for role, name in roles.items() if name in blocks}
+    spans = {role: blocks[name].span for role, name in roles.items() if name in blocks}
+    if tags.state in blocks:
+        spans["state_text"] = blocks[tags.state].content_span
     return Parsed(
-        state=blocks.get(tags.state, ("", None))[0],
-        thought=blocks.get(tags.thought or "", ("", None))[0],
+        state=blocks[tags.state].content if tags.state in blocks else "",
+        thought=blocks[tags.thought].content if tags.thought and tags.thought in blocks else "",
         kind=kind,
         content=content,
         error=error,
@@ -205,7 +240,7 @@ def hint(turns_left: int, tags: Tags = PAPER) -> str:
 
     `turns_left` counts the turns still to come, so it is at least 1 where a result is shown.
     """
-    last = "You must finish now." if tags.answer_opening is None else "You must answer now."
+    last = "You must answer now." if tags.answers else "You must finish now."
     body = f"You have 1 turn left. {last}" if turns_left == 1 else f"You have {turns_left} turns left."
     return f"[{tags.hint}] {body} [/{tags.hint}]"
 

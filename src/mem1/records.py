@@ -156,11 +156,11 @@ class Turn:
     observation: str = ""
     """The environment's reply as text, hint included, tags excluded."""
     forced: bool = False
-    """The context ended with an opened answer tag, because this was the last turn."""
+    """The context ended with an opened tag: the answer's on the last turn, or that of a summary that was asked for."""
     context_spans: Mapping[str, Span] = field(default_factory=dict)
     """Ranges of `context_ids` by role: "prompt", and of the newest kept turn "state", "query", "result"."""
     completion_spans: Mapping[str, Span] = field(default_factory=dict)
-    """Ranges of `completion_ids` by role: "thought", "state", "action"."""
+    """Ranges of `completion_ids` by role: "thought", "state", "action", and "state_text", the state without tags."""
     weights_version: int = 0
     """Optimiser steps behind the weights that sampled this turn."""
 
@@ -177,6 +177,11 @@ class Turn:
     def num_tokens(self) -> int:
         """Context and completion together."""
         return len(self.context_ids) + len(self.completion_ids)
+
+    @property
+    def opening_ids(self) -> tuple[int, ...]:
+        """The opened tag at the end of a forced turn's context; empty for other turns."""
+        return self.context_ids[max(stop for _, stop in self.context_spans.values()) :] if self.forced else ()
 
     @property
     def prompt_tokens(self) -> int:

@@ -10,7 +10,7 @@ Everything that can go wrong with an attempt is recorded as its ending; nothing 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pydantic import Field
@@ -19,9 +19,10 @@ from mem1.configuration import Config
 from mem1.contexts import ContextPolicy, next_context
 from mem1.engines.base import Completion, Engine, Sampling
 from mem1.engines.codec import Codec
-from mem1.envs.base import Environment, Request
-from mem1.protocol import ANSWER, MALFORMED, PAPER, Tags, observation, parse
-from mem1.records import Ended, Task, Trajectory, Turn
+from mem1.envs.base import Environment, Observation, Request
+from mem1.errors import UserError
+from mem1.protocol import ANSWER, MALFORMED, PAPER, SUMMARY, Tags, observation, parse
+from mem1.records import Ended, Span, Task, Trajectory, Turn
 
 
 class Budget(Config):
@@ -53,12 +54,17 @@ class _Attempt:
 
     @property
     def turns_left(self) -> int:
-        return self.task.turn_limit - len(self.turns)
+        return self.task.turn_limit - len(self.actions)
+
+    @property
+    def actions(self) -> list[tuple[str, str]]:
+        """(kind, content) of every turn but those that wrote a summary, which are no turns of the task."""
+        return [(turn.action, turn.content) for turn in self.turns if turn.action != SUMMARY]
 
     @property
     def request(self) -> Request:
         """What the last turn asks of the environment."""
-        *earlier, (kind, content) = [(turn.action, turn.content) for turn in self.turns]
+        *earlier, (kind, content) = self.actions
         return Request(self.task, kind, content, tuple(earlier))
 
 
@@ -72,6 +78,14 @@ class Rollout:
     context: ContextPolicy
     tags: Tags = PAPER
     budget: Budget = field(default_factory=Budget)
+
+    def __post_init__(self) -> None:
+        asks = self.context.asks
+        if asks is not None and asks not in self.tags.action_tags:
+            raise UserError(
+                f"the context policy {self.context.name} asks for a {asks}, but the vocabulary {self.tags.name!r} has "
+                f"no tag for it; use one that has, such as paper-{asks} or released-{asks}, and a policy that speaks it"
+            )
 
     def __call__(
         self,
@@ -103,33 +117,41 @@ class Rollout:
         ready, contexts = [], []
         for attempt in attempts:
             context = next_context(self.context, attempt.prompt_ids, attempt.turns)
-            forced = self.budget.force_answer and attempt.turns_left == 1 and self.tags.answer_opening is not None
-            ids = context.ids + (self._opening_ids if forced else ())
+            asked = context.asks or self._last_action(attempt)
+            ids = context.ids + self.codec.encode(self.tags.opening(asked))
             if len(ids) + self.budget.completion(attempt.task.objectives) > self.budget.context:
                 attempt.ended = Ended.OUT_OF_TOKENS
                 attempt.detail = f"a context of {len(ids)} tokens leaves no room within {self.budget.context}"
                 continue
             ready.append(attempt)
-            contexts.append((ids, context.spans, forced))
+            contexts.append((ids, context.spans, asked))
         if not ready:
             return
         budgets = [self.budget.completion(a.task.objectives) for a in ready]
         completions = self.engine.complete([ids for ids, _, _ in contexts], max_tokens=budgets, sampling=sampling)
-        for attempt, (ids, spans, forced), completion in zip(ready, contexts, completions, strict=True):
-            attempt.turns.append(self._turn(ids, spans, forced, completion, version))
+        for attempt, (ids, spans, asked), completion in zip(ready, contexts, completions, strict=True):
+            attempt.turns.append(self._turn(ids, spans, asked, completion, version))
             self._judge(attempt, completion)
         self._observe([a for a in ready if a.ended is None])
         for attempt in ready:
             if attempt.ended is None and attempt.turns_left == 0:
                 attempt.ended = Ended.OUT_OF_TURNS
 
-    @property
-    def _opening_ids(self) -> tuple[int, ...]:
-        return self.codec.encode(self.tags.answer_opening or "")
+    def _last_action(self, attempt: _Attempt) -> str | None:
+        """The answer, where the last turn is to be one."""
+        last = self.budget.force_answer and attempt.turns_left == 1 and self.tags.answers
+        return ANSWER if last else None
 
-    def _turn(self, ids: tuple[int, ...], spans: dict, forced: bool, completion: Completion, version: int) -> Turn:
+    def _turn(
+        self,
+        ids: tuple[int, ...],
+        spans: Mapping[str, Span],
+        asked: str | None,
+        completion: Completion,
+        version: int,
+    ) -> Turn:
         text = self.codec.decode(completion.token_ids)
-        opening = (self.tags.answer_opening or "") if forced else ""
+        opening = self.tags.opening(asked)
         parsed = parse(opening + text, self.tags)
         in_text = {r: (max(a - len(opening), 0), b - len(opening)) for r, (a, b) in parsed.spans.items()}
         return Turn(
@@ -140,7 +162,7 @@ class Rollout:
             state=parsed.state,
             action=parsed.kind,
             content=parsed.error or parsed.content,
-            forced=forced,
+            forced=asked is not None,
             context_spans=dict(spans),
             completion_spans=self.codec.token_spans(completion.token_ids, in_text),
             weights_version=version,
@@ -154,13 +176,17 @@ class Rollout:
             attempt.detail = turn.content
         elif turn.action == ANSWER:
             attempt.ended, attempt.answer = Ended.ANSWERED, turn.content
-        elif attempt.turns_left == 0 and self.tags.answer_opening is not None:
+        elif turn.action == SUMMARY and not turn.forced:
+            attempt.ended, attempt.detail = Ended.BAD_TAGS, "a summary that was not asked for"
+        elif attempt.turns_left == 0 and self.tags.answers:
             attempt.ended = Ended.OUT_OF_TURNS  # no other action could have ended it, so none is carried out
 
     def _observe(self, attempts: Sequence[_Attempt]) -> None:
-        """Let the environment reply to every attempt that is still open."""
-        requests = [a.request for a in attempts]
-        for attempt, reply in zip(attempts, self.environment.observe(requests) if requests else [], strict=True):
+        """Let the environment reply to every attempt that is still open; a summary is followed by a hint alone."""
+        acting = [a for a in attempts if a.turns[-1].action != SUMMARY]
+        replies = self.environment.observe([a.request for a in acting]) if acting else []
+        hinted = [(a, Observation(text="")) for a in attempts if a.turns[-1].action == SUMMARY]
+        for attempt, reply in [*zip(acting, replies, strict=True), *hinted]:
             if reply.failed is not None:
                 attempt.ended, attempt.detail = Ended.TOOL_FAILED, reply.failed
                 continue

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mem1.contexts import KNOWN
+
 if TYPE_CHECKING:
     from mem1.engines.base import Engine
     from mem1.engines.codec import Codec
@@ -56,7 +58,7 @@ def command(
     depth: Annotated[int | None, typer.Option(min=1, help="Longest chain of references in a task; 1.")] = None,
     decompose: Annotated[bool, typer.Option(help="Single hops in place of questions (2Wiki, MuSiQue).")] = False,
     tasks: Annotated[int, typer.Option("--limit", min=1, help="Tasks for each number of objectives.")] = 100,
-    context: Annotated[str, typer.Option(help="constant, fold(k), full or window(k).")] = "constant",
+    context: Annotated[str, typer.Option(help=f"{KNOWN}.")] = "constant",
     vocabulary: Annotated[
         str, typer.Option(help="Tags: paper, released; with -web they can open pages, with -shop they are for a shop.")
     ] = "paper",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mem1.contexts import KNOWN
 from mem1.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def command(
     max_searches: Annotated[int | None, typer.Option(min=0, help="Requests to the search API at most.")] = None,
     objectives: Annotated[int, typer.Option(min=1, help="Questions of the task of Atlas.")] = 2,
     seed: Annotated[int, typer.Option(help="Of the task of Atlas, and of sampling.")] = 0,
-    context: Annotated[str, typer.Option(help="constant, fold(k), full or window(k).")] = "constant",
+    context: Annotated[str, typer.Option(help=f"{KNOWN}.")] = "constant",
     vocabulary: Annotated[
         str, typer.Option(help="Tags: paper, released; with opening pages paper-web, released-web.")
     ] = "paper",

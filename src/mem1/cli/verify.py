@@ -12,6 +12,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from mem1.contexts import KNOWN
+
 if TYPE_CHECKING:
     from mem1.records import Group, Trajectory
     from mem1.training.comparisons import Check
@@ -22,7 +24,7 @@ _COLOURS = {"passed": "green", "failed": "bold red", "not tested": "yellow"}
 
 def command(
     model: Annotated[str, typer.Option(help="Folder of a transformers model, or 'shipped'.")] = "shipped",
-    context: Annotated[str, typer.Option(help="constant, fold(k), full or window(k).")] = "constant",
+    context: Annotated[str, typer.Option(help=f"{KNOWN}.")] = "constant",
     vocabulary: Annotated[str, typer.Option(help="Tags: paper or released.")] = "paper",
     task: Annotated[str, typer.Option(help="atlas, or multihop: --questions over --corpus or --retriever.")] = "atlas",
     questions: Annotated[Path | None, typer.Option(help="JSONL of questions (multihop).")] = None,

@@ -18,7 +18,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from mem1.protocol import ANSWER, MALFORMED, Tags, observation, parse
+from mem1.protocol import ANSWER, MALFORMED, SUMMARY, Tags, observation, parse
 
 if TYPE_CHECKING:
     from mem1.engines.base import Completion, Engine, Sampling
@@ -52,16 +52,27 @@ class Watched:
         self.turns += 1
         with self.console.status(f"turn {self.turns}: thinking"):
             (completion,) = self.engine.complete(contexts, max_tokens=max_tokens, sampling=sampling)
-        opening = self.tags.answer_opening or ""
-        opened = self.codec.encode(opening)
-        forced = bool(opened) and tuple(context[-len(opened) :]) == opened
+        opening, opened = self._opened(context)
         if self.turns == 1:
-            self.appended = len(context) - forced * len(opened)
+            self.appended = len(context) - opened
         in_view, new = len(context) + len(completion.token_ids), len(completion.token_ids)
-        self._heading(in_view, self.appended + forced * len(opened) + new)
-        self._show((opening if forced else "") + self.codec.decode(completion.token_ids))
-        self.appended += new
+        self._heading(in_view, self.appended + opened + new)
+        kind = self._show(opening + self.codec.decode(completion.token_ids))
+        if kind == SUMMARY:
+            self.turns -= 1  # no turn of the task, and an agent that appends would not have written it
+        else:
+            self.appended += new
         return [completion]
+
+    def _opened(self, context: Sequence[int]) -> tuple[str, int]:
+        """The tag that the context ends with, opened for the model, and its tokens; none: "" and 0."""
+        for kind in (ANSWER, SUMMARY):
+            if kind in self.tags.action_tags:
+                opening = self.tags.opening(kind)
+                ids = self.codec.encode(opening)
+                if tuple(context[-len(ids) :]) == ids:
+                    return opening, len(ids)
+        return "", 0
 
     def observe(self, requests: Sequence[Request]) -> list[Observation]:
         """The reply to the turn's action."""
@@ -87,16 +98,19 @@ class Watched:
             f"[bold]turn {self.turns}[/]  {in_view:,} tokens in view; with every turn appended {appended:,}"
         )
 
-    def _show(self, text: str) -> None:
+    def _show(self, text: str) -> str:
+        """Print a completion; the kind of its action."""
         parsed = parse(text, self.tags)
         if parsed.kind == MALFORMED:
             self._line("wrote", text, "red")
             self._line("malformed", parsed.error or "", "red")
-            return
+            return parsed.kind
         if parsed.thought:
             self._line("thought", parsed.thought, "dim")
-        self._line("state", parsed.state or "(none)", "cyan")
+        if parsed.kind != SUMMARY:
+            self._line("state", parsed.state or "(none)", "cyan")
         self._line(parsed.kind, parsed.content, "bold green" if parsed.kind == ANSWER else "yellow")
+        return parsed.kind
 
     def _line(self, label: str, text: str, style: str) -> None:
         grid = Table.grid(padding=(0, 2))

@@ -4,7 +4,9 @@ A context policy is a pure function from the prompt and the turns so far to the 
 Tokens that the model sampled enter the next context as they were sampled, never re-encoded; text from the
 environment was encoded once, by itself, and enters as those tokens.
 
-Every policy so far keeps the prompt and the last `kept(n)` of n turns, so a policy is one small function.
+A policy says which turns stay, and which of their tokens; `next_context` puts them together:
+
+    prompt, then of each kept turn: completion (without a thought, without what the policy drops), result
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from mem1.protocol import SUMMARY
 from mem1.records import Span, Turn
 
 
@@ -23,6 +26,29 @@ class Context:
     ids: tuple[int, ...]
     spans: Mapping[str, Span]
     """"prompt", and of the newest kept turn "state", "query" and "result" where it has them."""
+    asks: str | None = None
+    """Kind of the action that the model is asked for, "summary"; None: it chooses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A turn as it stands in the next context."""
+
+    turn: Turn
+    state_tokens: int | None = None
+    """Tokens of the state's text that stay, from its beginning; 0: not even its tags; None: all."""
+    result: bool = True
+    """Whether its result stays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What a policy makes of the turns so far."""
+
+    kept: tuple[Kept, ...]
+    """In the order in which they stand in the context."""
+    asks: str | None = None
+    """As in `Context`."""
 
 
 class ContextPolicy(Protocol):
@@ -33,9 +59,19 @@ class ContextPolicy(Protocol):
         """As written in configurations, such as "constant" or "fold(4)"."""
         ...
 
-    def kept(self, turns: int) -> int:
-        """How many of the last of `turns` finished turns stay in the next context; 1 <= kept <= turns."""
+    @property
+    def asks(self) -> str | None:
+        """Kind of action that the policy asks the model for at times; the vocabulary must have it."""
         ...
+
+    def select(self, turns: Sequence[Turn]) -> Selection:
+        """What stays of the finished turns, at least one; what the newest one left must stay in some form."""
+        ...
+
+
+def keep(turns: Sequence[Turn]) -> Selection:
+    """These turns, whole."""
+    return Selection(kept=tuple(Kept(turn=turn) for turn in turns))
 
 
 def next_context(policy: ContextPolicy, prompt_ids: Sequence[int], turns: Sequence[Turn]) -> Context:
@@ -43,22 +79,52 @@ def next_context(policy: ContextPolicy, prompt_ids: Sequence[int], turns: Sequen
 
         constant, prompt p q, one turn with completion a b and result i   ->   p q a b i
 
-    A thought that does not survive (a protocol with a thought tag of its own) is left out of the copy.
+    A thought that does not survive (a protocol with a thought tag of its own) is left out of the copy. A summary is
+    copied with its opening tag, which stood at the end of the context that it was asked in, and counts as a state.
     """
     ids = list(prompt_ids)
     spans: dict[str, Span] = {"prompt": (0, len(ids))}
-    kept = turns[len(turns) - policy.kept(len(turns)) :] if turns else ()
-    for turn in kept:
-        dropped = turn.completion_spans.get("thought", (0, 0))
-        offset = len(ids)
-        ids += turn.completion_ids[: dropped[0]] + turn.completion_ids[dropped[1] :]
-        for source, role in (("state", "state"), ("action", "query")):
-            if source in turn.completion_spans:
-                start, stop = turn.completion_spans[source]
-                shift = offset - (dropped[1] - dropped[0] if start >= dropped[1] else 0)
-                spans[role] = (start + shift, stop + shift)
-            else:
-                spans.pop(role, None)
-        spans["result"] = (len(ids), len(ids) + len(turn.observation_ids))
-        ids += turn.observation_ids
-    return Context(ids=tuple(ids), spans=spans)
+    selection = policy.select(turns) if turns else Selection(kept=())
+    for kept in selection.kept:
+        copy, roles = _copy(kept)
+        spans = {"prompt": spans["prompt"], **{role: (a + len(ids), b + len(ids)) for role, (a, b) in roles.items()}}
+        ids += copy
+        if kept.result:
+            spans["result"] = (len(ids), len(ids) + len(kept.turn.observation_ids))
+            ids += kept.turn.observation_ids
+    return Context(ids=tuple(ids), spans=spans, asks=selection.asks)
+
+
+def _copy(kept: Kept) -> tuple[tuple[int, ...], dict[str, Span]]:
+    """Tokens of a completion that stay, and the ranges of state and query among them."""
+    turn = kept.turn
+    if turn.action == SUMMARY:
+        summary = turn.opening_ids + turn.completion_ids
+        return summary, {"state": (0, len(summary))}
+    dropped = sorted(_dropped(kept))
+    ids: list[int] = []
+    start = 0
+    for a, b in dropped:
+        ids += turn.completion_ids[start:a]
+        start = b
+    ids += turn.completion_ids[start:]
+
+    def moved(position: int) -> int:
+        return position - sum(min(b, position) - a for a, b in dropped if a < position)
+
+    roles = {"state": "state", "query": "action"}
+    spans = {role: turn.completion_spans[of] for role, of in roles.items() if of in turn.completion_spans}
+    return tuple(ids), {role: (moved(a), moved(b)) for role, (a, b) in spans.items() if moved(b) > moved(a)}
+
+
+def _dropped(kept: Kept) -> list[Span]:
+    """Ranges of the completion that do not stay; they do not overlap."""
+    spans = kept.turn.completion_spans
+    dropped = [spans["thought"]] if "thought" in spans else []
+    if kept.state_tokens == 0 and "state" in spans:
+        dropped.append(spans["state"])
+    elif kept.state_tokens is not None and "state_text" in spans:
+        start, stop = spans["state_text"]
+        if stop - start > kept.state_tokens:
+            dropped.append((start + kept.state_tokens, stop))
+    return dropped

@@ -7,7 +7,11 @@ Source: MEM1 (arXiv 2506.15841), section 3; folding every k turns spares rewriti
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from mem1.contexts.base import Selection, keep
+from mem1.records import Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +19,7 @@ class Fold:
     """Keep the turns since the last rewrite, which happens every `k` turns."""
 
     k: int
+    asks = None
 
     def __post_init__(self) -> None:
         if self.k < 1:
@@ -24,5 +29,5 @@ class Fold:
     def name(self) -> str:
         return "constant" if self.k == 1 else f"fold({self.k})"
 
-    def kept(self, turns: int) -> int:
-        return (turns - 1) % self.k + 1
+    def select(self, turns: Sequence[Turn]) -> Selection:
+        return keep(turns[(len(turns) - 1) // self.k * self.k :])

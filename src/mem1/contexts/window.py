@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from mem1.contexts.base import Selection, keep
+from mem1.records import Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,6 +14,7 @@ class Window:
     """Keep the last `k` turns."""
 
     k: int
+    asks = None
 
     def __post_init__(self) -> None:
         if self.k < 1:
@@ -19,5 +24,5 @@ class Window:
     def name(self) -> str:
         return f"window({self.k})"
 
-    def kept(self, turns: int) -> int:
-        return min(turns, self.k)
+    def select(self, turns: Sequence[Turn]) -> Selection:
+        return keep(turns[-self.k :])

@@ -10,29 +10,33 @@ from mem1.records import Trajectory, Turn
 def reencoded_share(trajectories: Sequence[Trajectory]) -> float:
     """Share of the tokens carried from a turn into the next context that are not the sampled ones; must be 0.
 
-    Every context policy keeps the newest turn, so a context ends with that turn's completion and result (and
-    an opened answer tag, where the answer is forced). Compared token for token.
+    Every context policy keeps something of the newest turn: what lies there from its state to its query is looked
+    for, token by token and in order, among what was sampled; what is not found has been changed.
     """
     carried = changed = 0
     for trajectory in trajectories:
         for before, after in zip(trajectory.turns, trajectory.turns[1:], strict=False):
-            sampled = _kept(before)
-            copy = _copy(before, after, len(sampled))
-            carried += len(sampled)
-            changed += (
-                sum(a != b for a, b in zip(sampled, copy, strict=True)) if len(copy) == len(sampled) else len(sampled)
-            )
+            copy = _copy(after)
+            carried += len(copy)
+            changed += _not_in_order(copy, before.opening_ids + before.completion_ids)
     return changed / carried if carried else 0.0
 
 
-def _kept(turn: Turn) -> tuple[int, ...]:
-    """The completion without a thought that does not survive."""
-    start, stop = turn.completion_spans.get("thought", (0, 0))
-    return turn.completion_ids[:start] + turn.completion_ids[stop:]
+def _copy(turn: Turn) -> tuple[int, ...]:
+    """What stands in a context from the newest turn's state to its query; empty in the first turn."""
+    spans = [turn.context_spans[role] for role in ("state", "query") if role in turn.context_spans]
+    if not spans:
+        return ()
+    return turn.context_ids[min(start for start, _ in spans) : max(stop for _, stop in spans)]
 
 
-def _copy(before: Turn, after: Turn, length: int) -> tuple[int, ...]:
-    """Where the newest completion should stand in the next context."""
-    result = after.context_spans.get("result")
-    stop = result[0] if result else len(after.context_ids) - len(before.observation_ids)
-    return after.context_ids[max(stop - length, 0) : stop]
+def _not_in_order(copy: Sequence[int], sampled: Sequence[int]) -> int:
+    """How many tokens of the copy are not found, one after the other, in what was sampled."""
+    found = position = 0
+    for token in copy:
+        try:
+            position = sampled.index(token, position) + 1
+        except ValueError:
+            continue
+        found += 1
+    return len(copy) - found

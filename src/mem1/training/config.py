@@ -22,7 +22,7 @@ from mem1.training.recall import Recall
 from mem1.training.rl_config import Rl
 
 ContextName = Annotated[str, AfterValidator(lambda name: context_policy(name) and name)]
-"""constant, fold(k), full or window(k)."""
+"""A name that `mem1.contexts.context_policy` knows."""
 Tasks = Annotated[AtlasTasks | MultihopTasks | WebTasks | WebShopTasks, Field(discriminator="kind")]
 
 
@@ -75,7 +75,7 @@ class TrainConfig(Config):
     vocabulary: Literal["paper", "released", "paper-web", "released-web", "paper-shop", "released-shop"] = "paper"
     """Tags of the protocol; those that end in -web can open pages, those that end in -shop are for a shop."""
     context: ContextName = "constant"
-    """Context policy: constant, fold(k), full or window(k)."""
+    """Context policy: constant, capped(n), fold(k), full, masked, window(k), summary(n), external(k) or none."""
     model: ModelConfig = ModelConfig()
     tasks: Tasks
     budget: Budget = Budget()

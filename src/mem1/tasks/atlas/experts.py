@@ -8,6 +8,11 @@ work, so that every step copies from what is in sight, and ends with what follow
     <IS> Velan Toris 's birthplace is Moru Kest . Q1 Moru Kest now Q2 Dora Lint 's seat ? Q2 last </IS> ...
     <IS> Dora Lint 's seat is Ana Brul . done </IS> <answer> Q1 Moru Kest ; Q2 Ana Brul </answer>
 
+Asked for a summary it writes what its next state would have been, with the answers, and goes on from there:
+
+    <summary> Velan Toris 's birthplace is Moru Kest . Q1 Moru Kest now Q2 Dora Lint 's seat ? Q2 last </summary>
+    <IS> Q1 Moru Kest now Q2 Dora Lint 's seat ? Q2 last </IS> <query> Dora Lint 's seat </query>
+
 A question whose search shows nothing is noted as unknown, so that its place in the list is not asked again; so is one
 that speaks of the answer of such a question. Names are put in for references when a question is begun:
 
@@ -23,7 +28,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mem1.configuration import Config
-from mem1.protocol import Tags
+from mem1.protocol import ANSWER, SEARCH, SUMMARY, Tags
 
 _ASKED = r"Q(\d+) (\w+ \w+)(?: ; (\w+ \w+))?((?: 's \w+)+)(?: is (\w+ \w+))? \?"
 _QUESTION = re.compile(_ASKED)
@@ -83,6 +88,20 @@ class _Chain:
         return self.start if found == self.value else self.rival
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What is to be written down."""
+
+    note: str
+    """What the last search has shown."""
+    known: Mapping[int, str]
+    """Number of a question -> its answer."""
+    label: int = 0
+    """Number of the question in work."""
+    work: _Chain | None = None
+    """What is left of it; None: no question is left."""
+
+
 def _chains(pattern: re.Pattern[str], text: str) -> dict[int, _Chain]:
     """Q1 Velan Toris 's birthplace 's mayor ?  ->  {1: a chain of two}"""
     found = pattern.findall(text)
@@ -104,37 +123,49 @@ class Expert:
 
     def __call__(self, context: str) -> str:
         """The completion for this context; a pure function of the context and the seed."""
-        prompt = context.split(f"<{self.tags.state}>")[0]
+        prompt = re.split(f"<(?:{self._state}|{SUMMARY})>", context)[0]
         asked = _chains(_QUESTION, prompt)
         rng, lazy = random.Random(f"{self.seed}/{context}"), self._laziness(prompt)
-        if f"</{self.tags.state}>" not in context:
+        return self._written(self._step(context, asked, rng, lazy), context.rstrip(), max(asked))
+
+    def _step(self, context: str, asked: Mapping[int, _Chain], rng: random.Random, lazy: Laziness) -> _Step:
+        tag, memory = self._memory(context)
+        if memory is None:
             first = min(asked)
-            return self._search("", {}, first, self._begin(asked[first], rng, lazy), max(asked))
-        known, label, work = self._memory(context)
+            return _Step("", {}, first, self._begin(asked[first], rng, lazy))
+        last = _LAST_TURN.search(self._result(context)) is not None
+        if tag == SUMMARY:  # its result has only a hint
+            return replace(memory, work=None) if last else memory
+        assert memory.work is not None
+        known, label, work = memory.known, memory.label, memory.work
         found = self._found(context, work)
         note = f"{work.start} 's {work.relations[0]} is {found or UNKNOWN} . "
-        last = _LAST_TURN.search(self._result(context)) is not None
         if found is not None and len(work.relations) > 1 and not last:
-            rest = replace(work, start=found, relations=work.relations[1:])
-            return self._search(note, known, label, rest, max(asked))
+            return _Step(note, known, label, replace(work, start=found, relations=work.relations[1:]))
         answer = work.concluded(found) if len(work.relations) == 1 else None
         known = self._remember(known, label, answer or UNKNOWN, rng, lazy)
         stops = len(asked) > 1 and rng.random() < lazy.stop
         for following in range(label + 1, max(asked) + 1) if not (stops or last) else ():
             begun = asked[following].resolved(known)
             if begun is not None:
-                return self._search(note, known, following, self._begin(begun, rng, lazy), max(asked))
+                return _Step(note, known, following, self._begin(begun, rng, lazy))
             known[following] = UNKNOWN
-        return self._answer(note, known, forced=context.rstrip().endswith(f"<{self._tag('answer')}>"))
+        return _Step(note, known)
 
-    def _memory(self, context: str) -> tuple[dict[int, str], int, _Chain]:
-        """What the last state says: the answers found, the number of the question in work, what is left of it."""
-        state = re.findall(rf"<{self.tags.state}>(.*?)</{self.tags.state}>", context, re.DOTALL)[-1]
-        before, now, _ = state.rpartition("now ")
+    def _memory(self, context: str) -> tuple[str, _Step | None]:
+        """The tag of the last memory, state or summary, and what it says; None where there is none yet."""
+        blocks = re.findall(rf"<({self._state}|{SUMMARY})>(.*?)</\1>", context, re.DOTALL)
+        if not blocks:
+            return "", None
+        tag, text = blocks[-1]
+        before, now, _ = text.rpartition("now ")
+        known = {int(q): name for q, name in _KNOWN.findall(before if now else text)}
         if not now:
-            raise ValueError(f"not a state of an Atlas expert: {state!r}")
-        ((label, work),) = _chains(_WORKING, state).items()
-        return {int(q): name for q, name in _KNOWN.findall(before)}, label, work
+            if tag == SUMMARY:
+                return tag, _Step("", known)
+            raise ValueError(f"not a state of an Atlas expert: {text!r}")
+        ((label, work),) = _chains(_WORKING, text).items()
+        return tag, _Step("", known, label, work)
 
     def _result(self, context: str) -> str:
         return context.rsplit(f"<{self.tags.result}>", 1)[-1]
@@ -150,7 +181,7 @@ class Expert:
         return Laziness(shortcut=self.laziness.slip) if drawn < self.laziness.diligent else self.laziness
 
     def _remember(
-        self, known: dict[int, str], label: int, found: str, rng: random.Random, lazy: Laziness
+        self, known: Mapping[int, str], label: int, found: str, rng: random.Random, lazy: Laziness
     ) -> dict[int, str]:
         kept = dict(known)
         if kept and rng.random() < lazy.forget:
@@ -162,18 +193,25 @@ class Expert:
         skips = len(asked.relations) > 1 and rng.random() < lazy.shortcut
         return replace(asked, relations=asked.relations[1:]) if skips else asked
 
-    def _search(self, note: str, known: dict[int, str], label: int, work: _Chain, objectives: int) -> str:
-        memory = "".join(f"Q{q} {name} " for q, name in sorted(known.items()))
+    def _written(self, step: _Step, context: str, objectives: int) -> str:
+        """The completion that follows the context: state and action, or what stands behind an opened tag."""
+        answers = " ; ".join(f"Q{q} {name}" for q, name in sorted(step.known.items()))
+        answer, search = self.tags.action_tags[ANSWER], self.tags.action_tags[SEARCH]
+        if context.endswith(f"<{answer}>"):
+            return f"{answers} </{answer}>"
+        memory = "".join(f"Q{q} {name} " for q, name in sorted(step.known.items()))
+        if step.work is None:
+            if context.endswith(f"<{SUMMARY}>"):
+                return f"{step.note}{memory}done </{SUMMARY}>"
+            return f"<{self._state}> {step.note}done </{self._state}> <{answer}> {answers} </{answer}>"
+        label = step.label
         following = f"Q{label} then Q{label + 1}" if label < objectives else f"Q{label} last"
-        working = f"now Q{label} {work} {following}"
-        search, query = self._tag("search"), f"{work.start} 's {work.relations[0]}"
-        return f"<{self.tags.state}> {note}{memory}{working} </{self.tags.state}> <{search}> {query} </{search}>"
+        state = f"{step.note}{memory}now Q{label} {step.work} {following}"
+        if context.endswith(f"<{SUMMARY}>"):
+            return f"{state} </{SUMMARY}>"
+        query = f"{step.work.start} 's {step.work.relations[0]}"
+        return f"<{self._state}> {state} </{self._state}> <{search}> {query} </{search}>"
 
-    def _answer(self, note: str, known: dict[int, str], *, forced: bool) -> str:
-        answer = self._tag("answer")
-        listed = " ; ".join(f"Q{q} {name}" for q, name in sorted(known.items()))
-        closing = f"{listed} </{answer}>"
-        return closing if forced else f"<{self.tags.state}> {note}done </{self.tags.state}> <{answer}> {closing}"
-
-    def _tag(self, kind: str) -> str:
-        return self.tags.action_tags[kind]
+    @property
+    def _state(self) -> str:
+        return self.tags.state
