@@ -11,30 +11,33 @@ from mem1.configuration import load_toml, to_toml
 from mem1.errors import UserError
 from mem1.training.config import TrainConfig
 
-RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
+FOLDER = Path(__file__).parents[1] / "recipes"
+RECIPES = sorted(FOLDER.rglob("*.toml"))
+NAMES = {path: path.relative_to(FOLDER).with_suffix("").as_posix() for path in RECIPES}
 
 
 def test_the_recipes_that_the_documentation_names_are_there():
-    names = {path.stem for path in RECIPES}
+    names = set(NAMES.values())
     atlas = {"atlas-quick", "atlas-ppo", "atlas-long", "atlas-warm-start"}
     assert names >= {*atlas, "multihop-smoke", "webshop-warm-start", "webshop-quick", "webshop-7b"}
+    assert names >= {"compare-atlas/warm-start", "compare-atlas/train"}
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", RECIPES, ids=NAMES.get)
 def test_a_recipe_is_valid_and_survives_being_written_out(path: Path, tmp_path: Path):
     config = load_toml(path, TrainConfig)
     (tmp_path / "config.toml").write_text(to_toml(config), encoding="utf-8")
     assert load_toml(tmp_path / "config.toml", TrainConfig) == config
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", RECIPES, ids=NAMES.get)
 def test_a_recipe_begins_with_a_comment_that_says_what_it_is_for(path: Path):
     assert path.read_text(encoding="utf-8").startswith("# ")
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", RECIPES, ids=NAMES.get)
 def test_a_recipe_is_found_by_its_name_and_by_its_path(path: Path):
-    assert find_recipe(path.stem).read_bytes() == find_recipe(str(path)).read_bytes() == path.read_bytes()
+    assert find_recipe(NAMES[path]).read_bytes() == find_recipe(str(path)).read_bytes() == path.read_bytes()
 
 
 def test_an_unknown_recipe_lists_the_shipped_ones():

@@ -20,5 +20,5 @@ def find_recipe(name: str) -> Path:
     for candidate in (Path(name), folder / name, folder / f"{name}.toml"):
         if candidate.is_file():
             return candidate
-    known = ", ".join(sorted(p.stem for p in folder.glob("*.toml")))
+    known = ", ".join(sorted(p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.toml")))
     raise UserError(f"no recipe {name!r}: neither a file nor one of the shipped recipes ({known})")

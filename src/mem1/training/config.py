@@ -5,7 +5,7 @@ A recipe without a stage section skips that stage. Stages run in this order: rec
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -15,6 +15,7 @@ from mem1.envs.source import AtlasTasks, MultihopTasks
 from mem1.envs.web_source import WebTasks
 from mem1.envs.webshop.laziness import Laziness as ShopLaziness
 from mem1.envs.webshop.source import WebShopTasks
+from mem1.protocol import vocabulary
 from mem1.rollout import Budget
 from mem1.tasks.atlas import Laziness
 from mem1.training.model_config import ModelConfig
@@ -23,6 +24,8 @@ from mem1.training.rl_config import Rl
 
 ContextName = Annotated[str, AfterValidator(lambda name: context_policy(name) and name)]
 """A name that `mem1.contexts.context_policy` knows."""
+VocabularyName = Annotated[str, AfterValidator(lambda name: vocabulary(name).name)]
+"""A name that `mem1.protocol.vocabulary` knows."""
 Tasks = Annotated[AtlasTasks | MultihopTasks | WebTasks | WebShopTasks, Field(discriminator="kind")]
 
 
@@ -72,8 +75,8 @@ class TrainConfig(Config):
     """A recipe."""
 
     seed: int = 0
-    vocabulary: Literal["paper", "released", "paper-web", "released-web", "paper-shop", "released-shop"] = "paper"
-    """Tags of the protocol; those that end in -web can open pages, those that end in -shop are for a shop."""
+    vocabulary: VocabularyName = "paper"
+    """Tags of the protocol; -web: pages can be opened; -summary: summaries can be asked for; -shop: for a shop."""
     context: ContextName = "constant"
     """Context policy: constant, capped(n), fold(k), full, masked, window(k), summary(n), external(k) or none."""
     model: ModelConfig = ModelConfig()
