@@ -248,7 +248,7 @@ def _write_plot(path: Path, compared: Sequence[tuple[PriceClass, Sequence[Line]]
     panels = []
     for known, lines in compared:
         drawn = {line.context: line.by_turn[:turns] for line in (lines[0], lines[1], best(lines))}
-        panels.append(Panel(title=f"{known.name}: {known.about}", unit=known.unit, lines=drawn))
+        panels.append(Panel(title=known.name, unit=known.unit, lines=drawn))
     figure = cost_figure(panels)
     page = f'<!doctype html><meta charset="utf-8"><title>mem1 cost</title>{figure}'
     try:
