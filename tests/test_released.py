@@ -196,6 +196,11 @@ class TestReleasedEvaluator:
         assert released_peak(read_one(tmp_path, recalled), len, appended=False) == 1 + 5
         assert released_peak(read_one(tmp_path, {**recalled, "Exact_match": 0}), len, appended=False) is None
 
+    def test_nothing_written_is_left_out_of_one_mean_and_0_in_the_other(self, tmp_path):
+        attempt = read_one(tmp_path, line(1, ""))
+        assert released_peak(attempt, len, appended=False) is None
+        assert released_peak(attempt, len, appended=True) == 0
+
 
 class TestRescoring:
     def test_every_attempt_counts_and_answers_are_scored_by_position(self, tmp_path):

@@ -84,7 +84,7 @@ def _classes(names: Sequence[str] | None, own: Mapping[str, float | None]) -> li
             "--prices names prices, --fresh, --cached, --write and --output give them: use one or the other"
         )
     if missing := [f"--{name}" for name in own if name not in given]:
-        raise UserError(f"own prices are four; {', '.join(missing)} is missing (--write is --fresh if writing is free)")
+        raise UserError(f"own prices are four; {', '.join(missing)} missing (--write is --fresh if writing is free)")
     try:
         return [PriceClass(name="own", about="as given", prices=Prices(**given), cache=PrefixCache(), unit="own unit")]
     except ValueError as error:
@@ -199,11 +199,11 @@ def _by_k(known: PriceClass, lines: Sequence[Line]) -> Any:
             _money(line.cost),
             f"{line.cost / lines[0].cost:.2f}" if lines[0].cost else "",
             _turn(line),
-            f"{line.peak_tokens:,.0f}",
-            f"{line.fresh:,.0f}",
-            f"{line.cached:,.0f}",
-            f"{line.written:,.0f}",
-            f"{line.output:,.0f}",
+            _tokens(line.peak_tokens),
+            _tokens(line.fresh),
+            _tokens(line.cached),
+            _tokens(line.written),
+            _tokens(line.output),
         )
         for line in shown
     ]
@@ -229,7 +229,11 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], caption: str 
 
 
 def _money(cost: float) -> str:
-    return f"{cost:.4f}"
+    return f"{cost:.4f}" if cost < 10 else f"{cost:,.2f}"
+
+
+def _tokens(count: float) -> str:
+    return f"{count:,.0f}" if count < 1e6 else f"{count / 1e6:.2f} M"
 
 
 def _turn(line: Line) -> str:

@@ -52,6 +52,8 @@ def released_peak(attempt: ReleasedAttempt, count: Callable[[str], int], *, appe
         states = [turn.state + (turn.response or "") for turn in turns]
         kept = ["", *(state + turn.result for state, turn in zip(states, turns, strict=True))][:TURNS]
         peak = max(count(before + state) for before, state in zip_longest(kept, states, fillvalue=""))
+        if peak == 0:
+            return None
     return peak + max((count(memory) for memory in attempt.memories), default=0)
 
 
