@@ -80,6 +80,18 @@ class TestSizes:
         large = call("--prompt", 9999, "--state", 9999, "--action", 999, "--result", 9999, "--turns", 40, *OWN)
         assert max(map(len, large.splitlines())) <= 80 and "…" not in large
 
+    def test_the_tables_of_the_documentation_are_what_the_command_prints(self):
+        text = (Path(__file__).parents[1] / "docs" / "cost.md").read_text(encoding="utf-8")
+        section = text.partition("## What it comes to")[2].partition("## Price classes")[0]
+        commands = [line.split()[2:] for line in section.splitlines() if line.startswith("mem1 cost ")]
+        tables = [part.split("```")[0] for part in section.split("|---|---|---|---|---|---|---|\n")[1:]]
+        assert len(commands) == len(tables) == 2
+        for arguments, table in zip(commands, tables, strict=True):
+            rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
+            assert len(rows) == 5
+            printed = [line.split() for line in call(*arguments).splitlines()]
+            assert all(row in printed for row in rows)
+
 
 _ANY_PREFIX = ["--cache-minimum", 0, "--cache-step", 1]
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mem1.evaluation.cost_comparison import Line
     from mem1.evaluation.price_classes import PriceClass
 
-HORIZON = 1000
+HORIZON = 500
 """Turns in which a break-even turn is looked for, where the sizes are given; of a recorded run there are no more."""
 _SHOWN = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
 """k of the lines of a table; JSON has all."""
