@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 import mem1
-from mem1.cli import data, index, quickstart, report, run, serve_retriever, train, verify, webshop
+from mem1.cli import cost, data, index, quickstart, report, run, serve_retriever, train, verify, webshop
 from mem1.cli import eval as eval_command
 from mem1.cli.process import prepare
 from mem1.errors import UserError
@@ -27,6 +27,7 @@ app.command("eval")(eval_command.command)
 app.command("index")(index.command)
 app.command("run")(run.command)
 app.command("report")(report.command)
+app.command("cost")(cost.command)
 app.command("verify")(verify.command)
 app.command("serve-retriever")(serve_retriever.command)
 app.add_typer(data.app)

@@ -1,0 +1,261 @@
+"""`mem1 cost`: appending against rewriting, in money, under a server's cache of prefixes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from mem1.evaluation.cost import Sizes
+    from mem1.evaluation.cost_comparison import Line
+    from mem1.evaluation.price_classes import PriceClass
+
+HORIZON = 500
+"""Turns in which a break-even turn is looked for, where the sizes are given; of a recorded run there are no more."""
+_SHOWN = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
+"""k of the lines of a table; JSON has all."""
+
+
+def command(
+    run: Annotated[
+        Path | None, typer.Argument(help="Recorded run in place of sizes: a .jsonl of trajectories, or its folder.")
+    ] = None,
+    prompt: Annotated[int | None, typer.Option(min=1, help="Tokens of the prompt.")] = None,
+    state: Annotated[int | None, typer.Option(min=0, help="Tokens of a state, when one is written.")] = None,
+    action: Annotated[int | None, typer.Option(min=0, help="Tokens of an action (a query, the answer).")] = None,
+    result: Annotated[int | None, typer.Option(min=0, help="Tokens of a result.")] = None,
+    turns: Annotated[int | None, typer.Option(min=1, max=HORIZON, help="Turns of an attempt.")] = None,
+    prices: Annotated[
+        list[str] | None, typer.Option(help="Price class (docs/cost.md); repeatable. Without: all of them.")
+    ] = None,
+    fresh: Annotated[float | None, typer.Option(help="Own price of a million context tokens.")] = None,
+    cached: Annotated[float | None, typer.Option(help="The same, read from the cache.")] = None,
+    write: Annotated[float | None, typer.Option(help="The same, written to it; --fresh if writing is free.")] = None,
+    output: Annotated[float | None, typer.Option(help="Own price of a million generated tokens.")] = None,
+    cache_minimum: Annotated[
+        int | None, typer.Option(min=0, help="Shortest prefix that is cached. Without: the class's; own prices: 0.")
+    ] = None,
+    cache_step: Annotated[
+        int | None, typer.Option(min=1, help="Prefixes end at multiples of this. Without: the class's; own prices: 1.")
+    ] = None,
+    cache_lifetime: Annotated[
+        float | None, typer.Option(min=0, help="Seconds that a prefix stays unread; without: for ever.")
+    ] = None,
+    pause: Annotated[float, typer.Option(min=0, help="Seconds from one call to the next.")] = 0.0,
+    thoughts: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="Written in a turn that needs no state, as a share of one; 0: the action alone."
+        ),
+    ] = 0.0,
+    plot: Annotated[Path | None, typer.Option(help="Write the costs over turns to this .svg or .html.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
+) -> None:
+    """Price an attempt under full context and under fold(k) for every k: cheapest k, break-even turn, peak."""
+    from mem1.evaluation.cost_comparison import compare
+
+    classes = _classes(prices, {"fresh": fresh, "cached": cached, "write": write, "output": output})
+    classes = [_with_cache(c, cache_minimum, cache_step, cache_lifetime, pause) for c in classes]
+    attempts, ends = _attempts(run, {"prompt": prompt, "state": state, "action": action, "result": result}, turns)
+    compared = [(c, compare(attempts, c.prices, c.cache, thoughts=thoughts, turns=ends)) for c in classes]
+    if plot is not None:
+        _write_plot(plot, compared, ends)
+    if as_json:
+        priced = [_record(known, lines, ends) for known, lines in compared]
+        print(json.dumps({"attempts": len(attempts), "thoughts": thoughts, "prices": priced}))
+    else:
+        _print(compared, thoughts)
+
+
+def _classes(names: Sequence[str] | None, own: Mapping[str, float | None]) -> list[PriceClass]:
+    from mem1.errors import UserError
+    from mem1.evaluation.cost import PrefixCache, Prices
+    from mem1.evaluation.price_classes import PRICE_CLASSES, PriceClass, price_class
+
+    given = {name: price for name, price in own.items() if price is not None}
+    if not given:
+        return [price_class(name) for name in names] if names else list(PRICE_CLASSES.values())
+    if names:
+        raise UserError(
+            "--prices names prices, --fresh, --cached, --write and --output give them: use one or the other"
+        )
+    if missing := [f"--{name}" for name in own if name not in given]:
+        raise UserError(f"own prices are four; {', '.join(missing)} missing (--write is --fresh if writing is free)")
+    try:
+        return [PriceClass(name="own", about="as given", prices=Prices(**given), cache=PrefixCache(), unit="own unit")]
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def _with_cache(
+    known: PriceClass, minimum: int | None, step: int | None, lifetime: float | None, pause: float
+) -> PriceClass:
+    from dataclasses import replace
+
+    from mem1.evaluation.cost import PrefixCache
+
+    return replace(
+        known,
+        cache=PrefixCache(
+            minimum=known.cache.minimum if minimum is None else minimum,
+            step=known.cache.step if step is None else step,
+            lifetime_s=lifetime,
+            pause_s=pause,
+        ),
+    )
+
+
+def _attempts(run: Path | None, sizes: Mapping[str, int | None], turns: int | None) -> tuple[list[Sizes], int | None]:
+    """What is priced, and the turn with which it ends; None: each attempt with its own last."""
+    from mem1.errors import UserError
+    from mem1.evaluation.cost import even_sizes
+    from mem1.evaluation.recorded_sizes import recorded_sizes
+    from mem1.evaluation.store import read_trajectories
+
+    options = {**sizes, "turns": turns}
+    if run is not None:
+        if given := [f"--{name}" for name, size in options.items() if size is not None]:
+            raise UserError(f"{', '.join(given)}: the sizes are those of {run}; leave out one or the other")
+        called = [trajectory for trajectory in read_trajectories(_file(run)) if trajectory.turns]
+        if not called:
+            raise UserError(f"{run} holds no attempt that made a call; give a run that did")
+        return [recorded_sizes(trajectory) for trajectory in called], None
+    if missing := [f"--{name}" for name, size in options.items() if size is None]:
+        raise UserError(f"give a recorded run, or all sizes; missing: {', '.join(missing)}")
+    known = {name: size for name, size in sizes.items() if size is not None}
+    return [even_sizes(**known, turns=HORIZON)], turns
+
+
+def _file(run: Path) -> Path:
+    """The trajectories of a run: the file itself, or the one in its folder."""
+    from mem1.errors import UserError
+
+    if not run.is_dir():
+        return run
+    found = sorted({*run.glob("trajectories.jsonl"), *run.glob("evaluation/*.jsonl")})
+    if len(found) != 1:
+        held = ", ".join(str(path.relative_to(run)) for path in found) or "none"
+        raise UserError(f"{run} holds {len(found)} files of trajectories ({held}); give one of them")
+    return found[0]
+
+
+def _record(known: PriceClass, lines: Sequence[Line], turns: int | None) -> dict[str, Any]:
+    """Without the turns after the last, which the break-even turn was looked for in."""
+    from dataclasses import asdict, replace
+
+    from mem1.evaluation.cost_comparison import best
+
+    rows = [asdict(replace(line, by_turn=line.by_turn[:turns])) for line in lines]
+    return {**asdict(known), "best": best(lines).context, "rows": rows}
+
+
+def _print(compared: Sequence[tuple[PriceClass, Sequence[Line]]], thoughts: float) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(_summary(compared) if len(compared) > 1 else _by_k(*compared[0]))
+    wrote = f"{thoughts:g} of a state" if thoughts else "its action alone"
+    console.print(
+        f"Cost: of one attempt (mean). In a turn that needs no state an agent writes {wrote}. Break-even: the turn "
+        "from which on it is cheaper than full.",
+    )
+    for known, _ in compared:
+        told = f"{known.source} ({known.date})" if known.source else "an example, not a price list"
+        console.print(f"{known.name}: {known.about}; {told}.", markup=False)
+
+
+def _summary(compared: Sequence[tuple[PriceClass, Sequence[Line]]]) -> Any:
+    from mem1.evaluation.cost_comparison import best
+
+    rows = []
+    for known, lines in compared:
+        full, constant, cheapest = lines[0], lines[1], best(lines)
+        rows.append(
+            (
+                known.name,
+                _money(full.cost),
+                _money(constant.cost),
+                _turn(constant),
+                cheapest.context,
+                _money(cheapest.cost),
+                _turn(cheapest),
+            )
+        )
+    return _table(("prices", "full", "constant", "break-\neven", "cheapest", "cost", "break-\neven"), rows)
+
+
+def _by_k(known: PriceClass, lines: Sequence[Line]) -> Any:
+    from mem1.evaluation.cost_comparison import best
+
+    cheapest = best(lines)
+    shown = [line for line in lines if line.k is None or line.k in _SHOWN or line in (cheapest, lines[-1])]
+    rows = [
+        (
+            f"{line.context} *" if line is cheapest else line.context,
+            _money(line.cost),
+            f"{line.cost / lines[0].cost:.2f}" if lines[0].cost else "",
+            _turn(line),
+            _tokens(line.peak_tokens),
+            _tokens(line.fresh),
+            _tokens(line.cached),
+            _tokens(line.written),
+            _tokens(line.output),
+        )
+        for line in shown
+    ]
+    headings = ("context", "cost", "of\nfull", "break-\neven", "peak", "fresh", "cached", "written", "output")
+    return _table(headings, rows, caption=f"Cost in {known.unit}. *: the cheapest. Tokens of one attempt (mean).")
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], caption: str | None = None) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, caption=caption, caption_justify="left")
+    for number, heading in enumerate(headings):
+        table.add_column(
+            heading,
+            justify="left" if number == 0 or heading == "cheapest" else "right",
+            no_wrap=True,
+            vertical="bottom",
+        )
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _money(cost: float) -> str:
+    return f"{cost:.4f}" if cost < 10 else f"{cost:,.2f}"
+
+
+def _tokens(count: float) -> str:
+    return f"{count:,.0f}" if count < 1e6 else f"{count / 1e6:.2f} M"
+
+
+def _turn(line: Line) -> str:
+    if line.break_even is not None:
+        return str(line.break_even)
+    return "" if line.k is None else "never"
+
+
+def _write_plot(path: Path, compared: Sequence[tuple[PriceClass, Sequence[Line]]], turns: int | None) -> None:
+    from mem1.errors import UserError
+    from mem1.evaluation.cost_comparison import best
+    from mem1.evaluation.cost_figure import Panel, cost_figure
+
+    if path.suffix not in (".svg", ".html"):
+        raise UserError(f"--plot {path}: the name ends in .svg or .html")
+    panels = []
+    for known, lines in compared:
+        drawn = {line.context: line.by_turn[:turns] for line in (lines[0], lines[1], best(lines))}
+        panels.append(Panel(title=known.name, unit=known.unit, lines=drawn))
+    figure = cost_figure(panels)
+    page = f'<!doctype html><meta charset="utf-8"><title>mem1 cost</title>{figure}'
+    try:
+        path.write_text(figure if path.suffix == ".svg" else page, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}; choose another --plot") from error

@@ -1,0 +1,201 @@
+"""The result files of MEM1's released code, read line by line.
+
+    {"q": "... Answer the following questions: who founded alvex?; where is it?",
+     "t0": "<think>a</think>", "r0": "<think>a</think><search>alvex</search>", "i0": "<information>\\n[HINT]...",
+     "t1": "<think>b</think>", "r1": "<think>b</think><answer>Mira Toll; Bergen</answer>",
+     "index": 7, "hash": "...", "Golden_answer": [["Mira Toll"], ["Bergen"]], "Exact_match": 2,
+     "Model_estimated_match": 1}
+
+Of turn i: `t` the state, `r` the whole response, `i` the result. A last turn without `r` was neither a search nor an
+answer, and its text was not kept. An attempt that raised an error has "error" in place of "q" and of its turns, and
+perhaps "Unknown" as its gold answers.
+
+Source: MIT-MI/MEM1 at 6f22061, Mem1/inference: generate_rollout.py, data_pipelines.py, eval.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mem1.errors import UserError
+from mem1.jsonl import read_objects
+from mem1.parquet import is_parquet
+from mem1.records import Ended
+from mem1.tasks.datasets.fields import items, shown, strings
+
+_SEARCH = re.compile(r"<search>.*?</search>", re.DOTALL)
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_NUMBERED = re.compile(r"[tri](\d{1,4})", re.ASCII)
+_LARGEST = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleasedTurn:
+    """One call of the policy."""
+
+    state: str
+    """With its tags; empty: it wrote none."""
+    response: str | None
+    """All that it wrote, the state too; None: not kept, as it was neither a search nor an answer."""
+    result: str
+    """What was found, with its tags; empty on the last turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleasedAttempt:
+    """One line of a result file."""
+
+    where: str
+    """File and line."""
+    index: int
+    """Row of the task in the data file that it was taken from."""
+    prompt: str
+    """Empty where the attempt failed."""
+    golds: tuple[tuple[str, ...], ...] | None
+    """Gold aliases of each objective; None: the line of a failed attempt that names none."""
+    turns: tuple[ReleasedTurn, ...]
+    ended: Ended
+    detail: str
+    """The error of a failed attempt."""
+    answer: str
+    """As the released code took it: of the last response, the first answer, if it holds no search."""
+    exact_match: float
+    """The file's own "Exact_match": objectives of which one text contains the other, the first alias alone."""
+    estimated: float
+    """The file's own "Model_estimated_match"; the released code writes 1 for every attempt that did not fail."""
+    memories: tuple[str, ...]
+    """What A-MEM recalled, one a call; empty for other policies. The released list is never emptied between attempts,
+    so that those of this one are its last."""
+
+    @property
+    def recalled(self) -> tuple[str, ...]:
+        """The memories of this attempt's own calls."""
+        return self.memories[-len(self.turns) :] if self.turns else ()
+
+
+def read_released(path: str | os.PathLike[str]) -> list[ReleasedAttempt]:
+    """The attempts of a result file, in its order.
+
+    Raises UserError, with file and line, where a line is not of the format above or a task stands twice, and for a
+    Parquet file of tasks.
+    """
+    if is_parquet(path):
+        raise UserError(
+            f"{path} holds tasks, not results; evaluate a policy on them by `mem1 eval --task multihop --questions "
+            f"{path} --composition file`, or give the .jsonl that generate_rollout.py wrote"
+        )
+    attempts: dict[int, ReleasedAttempt] = {}
+    for line, record in read_objects(path):
+        where = f"{path}:{line}"
+        try:
+            attempt = _attempt(where, record)
+        except ValueError as error:
+            raise UserError(f"{where}: {error}; is this a result file of MEM1's generate_rollout.py?") from error
+        if attempt.index in attempts:
+            raise UserError(
+                f"{where}: task {attempt.index} stands at {attempts[attempt.index].where} already; give one run's file"
+            )
+        attempts[attempt.index] = attempt
+    if not attempts:
+        raise UserError(f"{path} holds no result; give the .jsonl that generate_rollout.py wrote")
+    return list(attempts.values())
+
+
+def _attempt(where: str, record: Mapping[str, Any]) -> ReleasedAttempt:
+    failed = "error" in record
+    turns = () if failed else _turns(record)
+    ended, answer = (Ended.TOOL_FAILED, "") if failed else _ending(turns)
+    return ReleasedAttempt(
+        where=where,
+        index=_index(record),
+        prompt="" if failed else _text(record, "q"),
+        golds=_golds(record, failed),
+        turns=turns,
+        ended=ended,
+        detail=_text(record, "error") if failed else "",
+        answer=answer,
+        exact_match=_number(record, "Exact_match"),
+        estimated=_number(record, "Model_estimated_match"),
+        memories=_memories(record, len(turns)),
+    )
+
+
+def _turns(record: Mapping[str, Any]) -> tuple[ReleasedTurn, ...]:
+    numbers = {int(match[1]) for key in record if (match := _NUMBERED.fullmatch(key))}
+    if not numbers:
+        raise ValueError("it holds no turn: neither 'error' nor 't0'")
+    turns = [_turn(record, number) for number in range(max(numbers) + 1)]
+    if gap := [str(number) for number, turn in enumerate(turns[:-1]) if turn.response is None]:
+        raise ValueError(f"turn {', '.join(gap)} has no response, but is not the last")
+    return tuple(turns)
+
+
+def _turn(record: Mapping[str, Any], number: int) -> ReleasedTurn:
+    return ReleasedTurn(
+        state=_text(record, f"t{number}"),
+        response=_text(record, f"r{number}") if f"r{number}" in record else None,
+        result=_text(record, f"i{number}") if f"i{number}" in record else "",
+    )
+
+
+def _ending(turns: Sequence[ReleasedTurn]) -> tuple[Ended, str]:
+    """How the attempt ended and what it answered, by the rule of the released loop: a search goes first."""
+    response = turns[-1].response
+    if response is None:
+        return Ended.BAD_TAGS, ""
+    answers = _ANSWER.findall(response)
+    if _SEARCH.search(response) or not answers:
+        return Ended.OUT_OF_TURNS, ""
+    return Ended.ANSWERED, answers[0].strip()
+
+
+def _golds(record: Mapping[str, Any], failed: bool) -> tuple[tuple[str, ...], ...] | None:
+    if failed and record.get("Golden_answer") == "Unknown":
+        return None
+    listed = items(record, "Golden_answer")
+    of_each = [listed] if listed and isinstance(listed[0], str) else listed
+    golds = tuple(tuple(map(_clean, strings(aliases, "'Golden_answer'"))) for aliases in of_each)
+    if not golds or not all(golds):
+        raise ValueError(f"'Golden_answer' must have an answer for each objective, not {shown(listed)}")
+    return golds
+
+
+def _memories(record: Mapping[str, Any], calls: int) -> tuple[str, ...]:
+    if calls == 0 or "memories" not in record:
+        return ()
+    listed = items(record, "memories")
+    if len(listed) < calls or not all(isinstance(memory, str) for memory in listed):
+        raise ValueError(f"'memories' must hold a string for each of the {calls} calls, not {shown(listed)}")
+    return tuple(map(_clean, listed))
+
+
+def _index(record: Mapping[str, Any]) -> int:
+    value = record.get("index")
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"'index' must be a whole number, not {shown(value)}")
+    return value
+
+
+def _number(record: Mapping[str, Any], field: str) -> float:
+    value = record.get(field)
+    # a few digits and nothing like NaN, which JSON as Python reads it can hold
+    if not isinstance(value, (bool, int, float)) or not abs(value) <= _LARGEST:
+        raise ValueError(f"{field!r} must be a number, or true or false, not {shown(value)}")
+    return float(value)
+
+
+def _text(record: Mapping[str, Any], field: str) -> str:
+    value = record.get(field)
+    if not isinstance(value, str):
+        raise ValueError(f"{field!r} must be a string, not {shown(value)}")
+    return _clean(value)
+
+
+def _clean(text: str) -> str:
+    """Half a surrogate pair, which JSON can hold and no tokenizer reads, as the replacement character."""
+    return _SURROGATES.sub("\ufffd", text)

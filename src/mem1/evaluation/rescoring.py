@@ -1,0 +1,142 @@
+"""MEM1's released result files scored again: every attempt counts, by mem1's scorer, on all turns.
+
+rescore(read_released("..._mem1.jsonl"))                           EM and F1, without tokens
+rescore(attempts, codec=codec, inference="mem1")                   peaks too, in that tokenizer's tokens
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mem1.engines.codec import Codec
+from mem1.errors import UserError
+from mem1.evaluation.intervals import bootstrap_interval
+from mem1.evaluation.metrics import peak_tokens
+from mem1.evaluation.released import ReleasedAttempt
+from mem1.evaluation.released_scores import released_peak, released_scores
+from mem1.evaluation.released_trajectories import Inference, trajectory
+from mem1.protocol import RELEASED
+from mem1.records import Ended
+from mem1.scoring import Scores, score_answers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What the file itself and the released evaluator say, as they define it."""
+
+    exact_match: float
+    """Mean of the file's "Exact_match" over all lines: objectives of which one text contains the other."""
+    estimated: float
+    """Mean of the file's "Model_estimated_match" over all lines."""
+    em: float | None
+    """The evaluator's EM, summed over objectives, mean over attempts that did not fail; None: all did."""
+    f1: float | None
+    """Its F1, likewise."""
+    peak_tokens: float | None
+    """Its peak, mean over attempts whose "Exact_match" is not 0; None: there are none, or no tokenizer was given."""
+    peak_attempts: int
+    """Attempts in that mean."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rescored:
+    """The attempts at tasks of N objectives. Means are over all of them, failed ones included."""
+
+    objectives: int
+    attempts: int
+    em: float
+    """Exact match per objective, in [0, 1]."""
+    em_low: float
+    """Lower end of the 95 % bootstrap interval of `em` over tasks."""
+    em_high: float
+    em_summed: float
+    """Exact matches a task, in [0, N]: as the paper gives them."""
+    f1: float
+    """F1 per objective, in [0, 1]."""
+    f1_summed: float
+    peak_tokens: float | None
+    """Mean of the largest context + completion, in tokens, 0 for attempts that failed; None: no tokenizer was given."""
+    peak_tokens_without_prompt: float | None
+    endings: dict[str, int]
+    """Attempts by how they ended; every value of `Ended` is a key. "tool_failed": the line holds an error alone."""
+    published: Published
+
+
+def rescore(
+    attempts: Sequence[ReleasedAttempt], *, codec: Codec | None = None, inference: Inference | None = None
+) -> list[Rescored]:
+    """One entry for each number of objectives, in rising order.
+
+    Raises ValueError for a codec without an inference type, and UserError where a failed attempt does not name its
+    gold answers and the other lines do not agree on their number.
+    """
+    if codec is not None and inference is None:
+        raise ValueError("which contexts the tokens are counted in hangs on the inference type")
+    sizes = {len(attempt.golds) for attempt in attempts if attempt.golds is not None}
+    by_size: dict[int, list[ReleasedAttempt]] = {size: [] for size in sorted(sizes)}
+    for attempt in attempts:
+        if attempt.golds is None and len(sizes) != 1:
+            raise UserError(
+                f"{attempt.where}: a failed attempt without its gold answers, and the other lines have "
+                f"{sorted(sizes) or 'no'} objectives; give a file of tasks of one size"
+            )
+        by_size[len(attempt.golds) if attempt.golds is not None else next(iter(sizes))].append(attempt)
+    return [_rescored(size, group, codec, inference) for size, group in by_size.items()]
+
+
+def _rescored(
+    size: int, attempts: Sequence[ReleasedAttempt], codec: Codec | None, inference: Inference | None
+) -> Rescored:
+    scores = [_scores(attempt, size) for attempt in attempts]
+    em, f1 = [_mean(s.em) for s in scores], [_mean(s.f1) for s in scores]
+    low, high = bootstrap_interval(em)
+    peaks = without_prompt = None
+    if codec is not None and inference is not None:
+        tried = [trajectory(attempt, codec, inference) for attempt in attempts]
+        peaks = _mean([peak_tokens(t) for t in tried])
+        without_prompt = _mean([peak_tokens(t, prompt=False) for t in tried])
+    return Rescored(
+        objectives=size,
+        attempts=len(attempts),
+        em=_mean(em),
+        em_low=low,
+        em_high=high,
+        em_summed=_mean(em) * size,
+        f1=_mean(f1),
+        f1_summed=_mean(f1) * size,
+        peak_tokens=peaks,
+        peak_tokens_without_prompt=without_prompt,
+        endings={ended.value: sum(a.ended is ended for a in attempts) for ended in Ended},
+        published=_published(attempts, codec, inference),
+    )
+
+
+def _scores(attempt: ReleasedAttempt, size: int) -> Scores:
+    if attempt.golds is None:
+        return Scores(em=[0.0] * size, f1=[0.0] * size)
+    return score_answers(attempt.answer, attempt.golds)
+
+
+def _published(attempts: Sequence[ReleasedAttempt], codec: Codec | None, inference: Inference | None) -> Published:
+    scores = [released_scores(attempt) for attempt in attempts if attempt.ended is not Ended.TOOL_FAILED]
+    peaks: list[float] = []
+    if codec is not None:
+
+        def count(text: str) -> int:
+            return len(codec.encode_untrusted(text, RELEASED))
+
+        found = [released_peak(a, count, appended=inference == "normal") for a in attempts if a.turns]
+        peaks = [peak for peak in found if peak is not None]
+    return Published(
+        exact_match=_mean([attempt.exact_match for attempt in attempts]),
+        estimated=_mean([attempt.estimated for attempt in attempts]),
+        em=_mean([em for em, _ in scores]) if scores else None,
+        f1=_mean([f1 for _, f1 in scores]) if scores else None,
+        peak_tokens=_mean(peaks) if peaks else None,
+        peak_attempts=len(peaks),
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
