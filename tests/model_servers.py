@@ -79,7 +79,7 @@ Fault = Callable[[BaseHTTPRequestHandler], None]
 
 @dataclass
 class Faults:
-    """A share of the answers goes wrong, each kind of fault as often as any other."""
+    """A share of the answers goes wrong, each kind of fault in its turn."""
 
     kinds: Mapping[str, Fault]
     share: float
@@ -95,14 +95,14 @@ class Faults:
             self.answers += 1
             if self._random.random() >= self.share:
                 return None
-            kind = self._random.choice(sorted(self.kinds))
+            kind = sorted(self.kinds)[self.given.total() % len(self.kinds)]
             self.given[kind] += 1
             return self.kinds[kind]
 
 
 @contextmanager
 def model_site(model: Model, faults: Faults | None = None, *, chat_only: bool = False) -> Iterator[Site]:
-    """A running server; its base address is `site.url`. A request for one token, which is to find out, always goes well."""
+    """A running server. A request for one token, by which a client finds out what it speaks, always goes well."""
 
     def answering(write: Callable[[dict[str, Any]], tuple[int, dict[str, Any]]]) -> Fault:
         def answer(handler: BaseHTTPRequestHandler) -> None:

@@ -50,9 +50,14 @@ def evaluation_recipe(command: typer.Context, name: str, settings: Sequence[str]
     from mem1.configuration import load_toml
     from mem1.training.config import TrainConfig
 
-    sources = {option: command.get_parameter_source(option) for option in _RECIPES_OWN}
-    given = [option for option, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    options = {option.name: option.opts[0] for option in command.command.params}
+    given = sorted(options[name] for name in _RECIPES_OWN & options.keys() if _is_given(command, name))
     if given:
-        options = ", ".join(f"--{option.replace('_', '-')}" for option in sorted(given))
-        raise UserError(f"with --recipe, {options} goes into --set key=value, such as --set evaluation.tasks=100")
+        listed = ", ".join(given)
+        raise UserError(f"with --recipe, {listed} goes into --set key=value, such as --set evaluation.tasks=100")
     return load_toml(find_recipe(name), TrainConfig, settings)
+
+
+def _is_given(command: typer.Context, option: str) -> bool:
+    source = command.get_parameter_source(option)
+    return source is not None and source.name == "COMMANDLINE"
