@@ -118,9 +118,8 @@ def command(
         config = evaluation_recipe(invocation, recipe, settings or [])
         model = config.model.path if config.model.path is not None and model == "shipped" else model
     else:
-        tags_called(vocabulary)
         config = TrainConfig(
-            vocabulary=vocabulary,
+            vocabulary=tags_called(vocabulary).name,  # type: ignore[arg-type]
             context=context,
             tasks=task_config(
                 task,

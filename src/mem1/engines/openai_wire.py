@@ -187,7 +187,7 @@ def _logprobs(value: Any) -> tuple[float, ...]:
 def _usage(value: Any) -> Usage | None:
     if not isinstance(value, dict):
         return None
-    counts = value.get("prompt_tokens"), value.get("completion_tokens")
-    if not all(type(count) is int and count >= 0 for count in counts):
+    read, written = value.get("prompt_tokens"), value.get("completion_tokens")
+    if type(read) is not int or type(written) is not int or read < 0 or written < 0:
         return None
-    return Usage(*counts)
+    return Usage(read, written)
