@@ -86,6 +86,15 @@ class TestForms:
         assert json.loads(server.asked[-1][3])["prompt"] == "Q1 a city"
         assert write(asked, budget=6).stopped is False
 
+    def test_a_model_that_goes_on_after_a_stop_string_is_cut_there_and_has_stopped(self):
+        class Unstopped(Model):
+            def completion(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+                return super().completion({**body, "stop": []})
+
+        with model_site(Unstopped(CODEC, lambda _: f"{SEARCH} <info> {'Oslo ' * 90}")) as server:
+            done = write(engine(server))
+        assert (text(done), done.stopped) == (SEARCH, True)
+
     def test_without_completions_the_context_is_what_the_user_says(self, serving):
         server = serving(chat_only=True)
         asked = engine(server)

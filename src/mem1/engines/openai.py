@@ -119,9 +119,10 @@ class OpenAIEngine:
             # a server that does not go on from the opened tag begins with it once more
             text = text.lstrip().removeprefix(ask.opening)
         text = complete(text, self._stops, stopped=answer.stopped, named=answer.stop, opening=ask.opening)
+        # a server that does not know stop strings goes on after one, if need be until its tokens are used
+        stopped = answer.stopped or text.endswith(self._stops)
         ids = self._codec.encode(text)
-        whole = len(ids) <= ask.max_tokens
-        return Completion(token_ids=ids[: ask.max_tokens], stopped=answer.stopped and whole)
+        return Completion(token_ids=ids[: ask.max_tokens], stopped=stopped and len(ids) <= ask.max_tokens)
 
 
 def _find_wire(
