@@ -37,14 +37,16 @@ class Ended(str, Enum):
     """A completion could not be parsed; `Trajectory.detail` says why."""
     TOOL_FAILED = "tool_failed"
     """The environment (a retriever, a shop) failed; not the policy's fault."""
+    ENGINE_FAILED = "engine_failed"
+    """The model's server failed, or the limit of what may be spent on it was reached; not the policy's fault."""
 
     def __str__(self) -> str:
         return self.value
 
     @property
     def judged(self) -> bool:
-        """Says something about the policy; a tool that failed does not."""
-        return self is not Ended.TOOL_FAILED
+        """Says something about the policy; a tool or an engine that failed does not."""
+        return self not in (Ended.TOOL_FAILED, Ended.ENGINE_FAILED)
 
     @property
     def truncated(self) -> bool:

@@ -18,6 +18,7 @@ from pydantic import Field
 from mem1.configuration import Config
 from mem1.contexts import ContextPolicy, next_context
 from mem1.engines.base import Completion, Engine, Sampling
+from mem1.engines.chat_frame import ChatFrame
 from mem1.engines.codec import Codec
 from mem1.envs.base import Environment, Observation, Request
 from mem1.errors import UserError
@@ -78,6 +79,8 @@ class Rollout:
     context: ContextPolicy
     tags: Tags = PAPER
     budget: Budget = field(default_factory=Budget)
+    frame: ChatFrame = field(default_factory=ChatFrame)
+    """Tokens around the prompt, which go with it into every context; none: the prompt by itself."""
 
     def __post_init__(self) -> None:
         asks = self.context.asks
@@ -95,12 +98,15 @@ class Rollout:
         weights_version: int = 0,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Trajectory]:
-        """One trajectory a task, in order (give a task G times for a group of G), scored unless its tool failed.
+        """One trajectory a task, in order (give a task G times for a group of G), scored unless its tool or its
+        engine failed.
 
         `progress` is called after each round with (attempts finished, attempts).
         """
         started = time.perf_counter()
-        prompts = {task.prompt: self.codec.encode_untrusted(task.prompt, self.tags) for task in tasks}
+        prompts = {
+            task.prompt: self.frame.around(self.codec.encode_untrusted(task.prompt, self.tags)) for task in tasks
+        }
         attempts = [_Attempt(task, prompts[task.prompt]) for task in tasks]
         round_number = 0
         while open_attempts := [a for a in attempts if a.ended is None]:
@@ -130,6 +136,9 @@ class Rollout:
         budgets = [self.budget.completion(a.task.objectives) for a in ready]
         completions = self.engine.complete([ids for ids, _, _ in contexts], max_tokens=budgets, sampling=sampling)
         for attempt, (ids, spans, asked), completion in zip(ready, contexts, completions, strict=True):
+            if completion.failed is not None:
+                attempt.ended, attempt.detail = Ended.ENGINE_FAILED, completion.failed
+                continue
             attempt.turns.append(self._turn(ids, spans, asked, completion, version))
             self._judge(attempt, completion)
         self._observe([a for a in ready if a.ended is None])
@@ -212,6 +221,6 @@ class Rollout:
             seconds=seconds,
         )
         if not attempt.ended.judged:
-            return unscored  # a score would be the tool's
+            return unscored  # a score would be the tool's or the engine's
         outcome = self.environment.score(attempt.task, attempt.answer)
         return replace(unscored, reward=outcome.reward, em=outcome.em, f1=outcome.f1)

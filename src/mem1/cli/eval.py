@@ -7,17 +7,35 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mem1.cli.engines import (
+    ApiKeyEnv,
+    BaseUrl,
+    ChatTemplate,
+    Concurrency,
+    Endpoint,
+    MaxCost,
+    MaxTokensSpent,
+    Price,
+    TokenizerName,
+)
+from mem1.cli.recipes import Recipe, Settings
 from mem1.contexts import KNOWN
 
 if TYPE_CHECKING:
-    from mem1.engines.base import Engine
-    from mem1.engines.codec import Codec
+    from mem1.cli.engines import Agent
+    from mem1.protocol import Tags
 
 
 def command(
+    invocation: typer.Context,
     model: Annotated[
-        str, typer.Option(help="Folder of a transformers model, 'shipped' or 'shipped-shop'.")
+        str,
+        typer.Option(
+            help="Folder of a transformers model, 'shipped', 'shipped-shop', or with --base-url its name there."
+        ),
     ] = "shipped",
+    recipe: Recipe = None,
+    settings: Settings = None,
     task: Annotated[
         str,
         typer.Option(
@@ -67,6 +85,15 @@ def command(
     max_context: Annotated[int, typer.Option(help="Largest context plus completion, in tokens.")] = 4096,
     max_completion: Annotated[int, typer.Option(help="Tokens of a completion, besides 8 an objective.")] = 32,
     workers: Annotated[int, typer.Option(min=1, help="Processes that sample, for a small model on a CPU.")] = 1,
+    base_url: BaseUrl = None,
+    endpoint: Endpoint = None,
+    tokenizer: TokenizerName = None,
+    chat_template: ChatTemplate = False,
+    api_key_env: ApiKeyEnv = None,
+    concurrency: Concurrency = None,
+    max_tokens_spent: MaxTokensSpent = None,
+    max_cost: MaxCost = None,
+    price: Price = None,
     script: Annotated[
         str | None,
         typer.Option(help="No model: search the first question itself, then answer this text (tokens of --model)."),
@@ -78,60 +105,91 @@ def command(
 ) -> None:
     """Evaluate a policy: exact match with interval, F1, turns, peak tokens, by number of objectives."""
     from mem1.cli.display import EvaluationBar, bars, stderr
+    from mem1.cli.engines import open_agent, served
     from mem1.cli.pipeline import show
+    from mem1.cli.recipes import evaluation_recipe
     from mem1.cli.sources import shop_options, sizes_to_evaluate, task_config, web_options
     from mem1.contexts import context_policy
     from mem1.evaluation.runner import evaluate
     from mem1.protocol import vocabulary as tags_called
     from mem1.rollout import Budget, Rollout
-    from mem1.training.config import Evaluation
+    from mem1.training.config import Evaluation, TrainConfig
 
-    tags = tags_called(vocabulary)
-    tasks_asked = task_config(
-        task,
-        questions,
-        corpus,
-        retriever,
-        worlds=16,
-        prompt=prompt,
-        top_k=top_k,
-        composition=composition,
-        depth=depth,
-        decompose=decompose,
-        web=web_options(api, api_url, mode, cache, max_searches),
-        shop=shop_options(catalogue, goals, pages),
+    if recipe is not None:
+        config = evaluation_recipe(invocation, recipe, settings or [])
+        model = config.model.path if config.model.path is not None and model == "shipped" else model
+    else:
+        config = TrainConfig(
+            vocabulary=tags_called(vocabulary).name,  # type: ignore[arg-type]
+            context=context,
+            tasks=task_config(
+                task,
+                questions,
+                corpus,
+                retriever,
+                worlds=16,
+                prompt=prompt,
+                top_k=top_k,
+                composition=composition,
+                depth=depth,
+                decompose=decompose,
+                web=web_options(api, api_url, mode, cache, max_searches),
+                shop=shop_options(catalogue, goals, pages),
+            ),
+            budget=Budget(context=max_context, completion_extra=max_completion),
+            evaluation=Evaluation(
+                objectives=sizes_to_evaluate(objectives, composition, depth),
+                tasks=tasks,
+                temperature=temperature,
+                seed=seed,
+            ),
+        )
+    tags = tags_called(config.vocabulary)
+    on_server = served(
+        base_url,
+        model,
+        endpoint=endpoint,
+        tokenizer=tokenizer,
+        api_key_env=api_key_env,
+        concurrency=concurrency,
+        max_tokens_spent=max_tokens_spent,
+        max_cost=max_cost,
+        price=price,
     )
-    source = tasks_asked.source("evaluation", tags)
-    sizes = sizes_to_evaluate(objectives, composition, depth)
-    engine, codec = _engine(model, script, vocabulary, workers)
+    source = config.tasks.source("evaluation", tags)
+    if script is not None:
+        agent = _scripted(model, script, tags)
+    else:
+        agent = open_agent(model, tags, on_server=on_server, chat_template=chat_template, workers=workers)
     rollout = Rollout(
-        engine=engine,
-        codec=codec,
+        engine=agent.engine,
+        codec=agent.codec,
         environment=source.environment,
-        context=context_policy(context),
+        context=context_policy(config.context),
         tags=tags,
-        budget=Budget(context=max_context, completion_extra=max_completion),
+        budget=config.budget,
+        frame=agent.frame,
     )
-    measured = Evaluation(objectives=sizes, tasks=tasks, temperature=temperature, seed=seed)
-    name = "scripted" if script is not None else Path(model).name
+    for note in agent.notes:
+        stderr().print(note, markup=False)
     with bars(stderr()) as progress:
-        rows, _ = evaluate(rollout, source, measured, policy=name, folder=out, on_round=EvaluationBar(progress, name))
+        bar = EvaluationBar(progress, agent.name)
+        rows, _ = evaluate(rollout, source, config.evaluation, policy=agent.name, folder=out, on_round=bar)
     show([row.as_dict() for row in rows], as_json=as_json)
 
 
-def _engine(model: str, script: str | None, vocabulary: str, workers: int) -> tuple[Engine, Codec]:
+def _scripted(model: str, script: str, tags: Tags) -> Agent:
+    """No model: the first question itself is searched, and `script` is the answer."""
+    from mem1.cli.engines import Agent
+    from mem1.engines.chat_frame import ChatFrame
+    from mem1.engines.codec import Codec
     from mem1.engines.scripted import ScriptedEngine, search_then_answer
-    from mem1.engines.workers import local_engine
     from mem1.errors import UserError
     from mem1.protocol import SEARCH
-    from mem1.protocol import vocabulary as tags_called
-    from mem1.training.policy import load_policy
+    from mem1.training.policy import policy_folder
 
-    tags = tags_called(vocabulary)
-    policy = load_policy(model)
-    if script is None:
-        return local_engine(policy.model, policy.codec, tags.stop_strings, workers=workers), policy.codec
     if SEARCH not in tags.action_tags:
-        raise UserError(f"--script searches, which the vocabulary {vocabulary!r} has no action for")
-    search = tags.action_tags[SEARCH]
-    return ScriptedEngine(policy.codec, search_then_answer(script, state=tags.state, search=search)), policy.codec
+        raise UserError(f"--script searches, which the vocabulary {tags.name!r} has no action for")
+    codec = Codec.load(policy_folder(model))
+    engine = ScriptedEngine(codec, search_then_answer(script, state=tags.state, search=tags.action_tags[SEARCH]))
+    return Agent(engine=engine, codec=codec, frame=ChatFrame(), name="scripted")

@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from mem1.errors import UserError
+
+if TYPE_CHECKING:
+    from mem1.training.config import TrainConfig
+
+Recipe = Annotated[
+    str | None,
+    typer.Option("--recipe", help="A recipe (file or name) that says what is evaluated: tasks, tags, context, budget."),
+]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="key=value, dotted: a key of the recipe to change; repeatable.")
+]
+_RECIPES_OWN = {
+    *("task", "questions", "corpus", "retriever", "prompt", "top_k", "api", "api_url", "mode", "cache", "max_searches"),
+    *("catalogue", "goals", "pages", "objectives", "composition", "depth", "decompose", "tasks", "context"),
+    *("vocabulary", "temperature", "seed", "max_context", "max_completion"),
+}
+"""Options of `mem1 eval` for which a recipe has keys."""
 
 
 def recipe_folder() -> Path:
@@ -22,3 +43,21 @@ def find_recipe(name: str) -> Path:
             return candidate
     known = ", ".join(sorted(p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.toml")))
     raise UserError(f"no recipe {name!r}: neither a file nor one of the shipped recipes ({known})")
+
+
+def evaluation_recipe(command: typer.Context, name: str, settings: Sequence[str]) -> TrainConfig:
+    """What a recipe says. Raises UserError where the command was given options that the recipe has keys for."""
+    from mem1.configuration import load_toml
+    from mem1.training.config import TrainConfig
+
+    options = {option.name: option.opts[0] for option in command.command.params}
+    given = sorted(options[name] for name in _RECIPES_OWN & options.keys() if _is_given(command, name))
+    if given:
+        listed = ", ".join(given)
+        raise UserError(f"with --recipe, {listed} goes into --set key=value, such as --set evaluation.tasks=100")
+    return load_toml(find_recipe(name), TrainConfig, settings)
+
+
+def _is_given(command: typer.Context, option: str) -> bool:
+    source = command.get_parameter_source(option)
+    return source is not None and source.name == "COMMANDLINE"

@@ -9,6 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mem1.cli.engines import (
+    ApiKeyEnv,
+    BaseUrl,
+    ChatTemplate,
+    Endpoint,
+    MaxCost,
+    MaxTokensSpent,
+    Price,
+    TokenizerName,
+)
 from mem1.contexts import KNOWN
 from mem1.errors import UserError
 
@@ -29,7 +39,9 @@ _GENERAL_COMPLETION = 1000
 
 
 def command(
-    model: Annotated[str, typer.Option(help="Folder of a transformers model, or 'shipped'.")] = "shipped",
+    model: Annotated[
+        str, typer.Option(help="Folder of a transformers model, 'shipped', or with --base-url its name there.")
+    ] = "shipped",
     task: Annotated[list[str] | None, typer.Option(help="A question; repeatable. Without: a task of Atlas.")] = None,
     corpus: Annotated[Path | None, typer.Option(help="File of passages to search, or an index, with --task.")] = None,
     retriever: Annotated[
@@ -61,42 +73,69 @@ def command(
         int | None, typer.Option(min=1, help="Passages shown a search, with --task; 3, of the web 10.")
     ] = None,
     temperature: Annotated[float, typer.Option(min=0.0, help="0: greedy.")] = 0.0,
+    base_url: BaseUrl = None,
+    endpoint: Endpoint = None,
+    tokenizer: TokenizerName = None,
+    chat_template: ChatTemplate = False,
+    api_key_env: ApiKeyEnv = None,
+    max_tokens_spent: MaxTokensSpent = None,
+    max_cost: MaxCost = None,
+    price: Price = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print turns and answer as one JSON object.")] = False,
 ) -> None:
     """Let an agent work on a task, and watch it turn by turn."""
     from rich.console import Console
 
     from mem1.cli.display import stderr
+    from mem1.cli.engines import open_agent, served
     from mem1.cli.sources import web_options
     from mem1.cli.watching import Watched
     from mem1.contexts import context_policy
     from mem1.engines.base import Sampling
-    from mem1.engines.local import LocalEngine
     from mem1.envs.web_source import web_prompt
     from mem1.protocol import vocabulary as tags_called
     from mem1.rollout import Budget, Rollout
     from mem1.tasks.prompts import render
-    from mem1.training.policy import SHIPPED, load_policy
+    from mem1.training.policy import SHIPPED
 
     web = web_options(api, api_url, mode, cache, max_searches)
     if not task and (corpus is not None or retriever or web):
         raise UserError(
             '--corpus, --retriever and --api need questions to search them for: --task "..." once or several times'
         )
+    on_server = served(
+        base_url,
+        model,
+        endpoint=endpoint,
+        tokenizer=tokenizer,
+        api_key_env=api_key_env,
+        max_tokens_spent=max_tokens_spent,
+        max_cost=max_cost,
+        price=price,
+    )
     tags, keeps = tags_called(vocabulary), context_policy(context)
     drawn, environment = _own(task, corpus, retriever, web, top_k) if task else _atlas(objectives, seed, tags)
-    general = bool(task) and model != SHIPPED
+    general = on_server is not None or (bool(task) and model != SHIPPED)
     template = prompt or ((web_prompt(tags) if web else "mem1") if general else "plain")
     drawn = replace(drawn, prompt=render(template, drawn.questions, tags), turn_limit=max_turns or drawn.turn_limit)
     budget = Budget(context=max_context)
     if general or max_completion is not None:
         extra = _GENERAL_COMPLETION if max_completion is None else max_completion
         budget = Budget(context=max_context, completion_per_objective=0, completion_extra=extra)
-    policy = load_policy(model)
+    agent = open_agent(model, tags, on_server=on_server, chat_template=chat_template)
     console = stderr() if as_json else Console(highlight=False)
-    engine = LocalEngine(policy.model, policy.codec, tags.stop_strings)
-    watched = Watched(engine, environment, policy.codec, tags, console)
-    rollout = Rollout(engine=watched, codec=policy.codec, environment=watched, context=keeps, tags=tags, budget=budget)
+    watched = Watched(agent.engine, environment, agent.codec, tags, console)
+    rollout = Rollout(
+        engine=watched,
+        codec=agent.codec,
+        environment=watched,
+        context=keeps,
+        tags=tags,
+        budget=budget,
+        frame=agent.frame,
+    )
+    for note in agent.notes:
+        console.print(note, style="dim", markup=False)
     _introduce(drawn.questions, console)
     (trajectory,) = rollout([drawn], sampling=Sampling(temperature=temperature, seed=seed))
     if task:  # without gold answers there is nothing to score

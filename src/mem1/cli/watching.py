@@ -52,6 +52,9 @@ class Watched:
         self.turns += 1
         with self.console.status(f"turn {self.turns}: thinking"):
             (completion,) = self.engine.complete(contexts, max_tokens=max_tokens, sampling=sampling)
+        if completion.failed is not None:
+            self._line("failed", completion.failed, "red")
+            return [completion]
         opening, opened = self._opened(context)
         if self.turns == 1:
             self.appended = len(context) - opened

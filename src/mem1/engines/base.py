@@ -17,6 +17,8 @@ class Completion:
     """Log-probability of each sampled token at the sampling temperature; empty: the engine has none."""
     stopped: bool = True
     """False: the token budget ran out before a stop."""
+    failed: str | None = None
+    """Why the engine gave nothing (`Ended.ENGINE_FAILED`); None: it sampled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,5 +36,5 @@ class Engine(Protocol):
     def complete(
         self, contexts: Sequence[Sequence[int]], *, max_tokens: Sequence[int], sampling: Sampling
     ) -> list[Completion]:
-        """One completion a context, each of at most its own `max_tokens`."""
+        """One completion a context, in order, each of at most its own `max_tokens`; one that failed says so."""
         ...

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _LARGEST_ANSWER = 64 << 20
 """Bytes."""
+_LONGEST_REFUSAL = 2000
+"""Bytes of a refusal that are kept."""
 _PASSING = (408, 429)
 """Refusals that pass; any other 3xx or 4xx is for good."""
 
@@ -24,40 +26,60 @@ _PASSING = (408, 429)
 class TryFailed(Exception):
     """A try that was not answered."""
 
-    def __init__(self, why: str, *, wait_s: float = 0.0, for_good: bool = False) -> None:
+    def __init__(
+        self, why: str, *, wait_s: float = 0.0, for_good: bool = False, worked: bool = True, said: bytes = b""
+    ) -> None:
         super().__init__(why)
         self.wait_s = wait_s
         """The server asks to wait so long."""
         self.for_good = for_good
         """Another try would end the same."""
+        self.worked = worked
+        """The server may have done the work (and charge for it): it was reached, and did not refuse."""
+        self.said = said
+        """The beginning of what came with a refusal; not to be trusted."""
 
 
-def post(client: httpx.Client, url: str, body: bytes, *, timeout_s: float, now: Callable[[], float]) -> bytes:
-    """The answer's body. Raises TryFailed for everything else than a whole 200 within the time."""
+def post(
+    client: httpx.Client,
+    url: str,
+    body: bytes,
+    *,
+    timeout_s: float,
+    now: Callable[[], float],
+    largest: int | None = None,
+) -> bytes:
+    """The answer's body. Raises TryFailed for everything else than a whole 200 within the time and `largest` bytes."""
     import httpx
 
-    ends = now() + timeout_s
+    ends, largest = now() + timeout_s, _LARGEST_ANSWER if largest is None else largest
     answer = bytearray()
     try:
         with client.stream("POST", url, content=body) as response:
             if response.status_code != 200:
-                raise _refusal(response)
+                raise _refusal(response, _beginning(response))
             for piece in response.iter_bytes():
                 answer += piece
                 # the timeouts of httpx are of each piece: a server that sends byte by byte would never end
                 if now() > ends:
                     raise TryFailed(f"the answer took longer than {timeout_s:g} s")
-                if len(answer) > _LARGEST_ANSWER:
-                    raise TryFailed(f"the answer is larger than {_LARGEST_ANSWER:,} bytes")
+                if len(answer) > largest:
+                    raise TryFailed(f"the answer is larger than {largest:,} bytes")
     except httpx.HTTPError as error:
-        raise TryFailed(str(error) or type(error).__name__) from error
+        unreached = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))
+        raise TryFailed(str(error) or type(error).__name__, worked=not unreached) from error
     return bytes(answer)
 
 
-def _refusal(response: httpx.Response) -> TryFailed:
+def _beginning(response: httpx.Response) -> bytes:
+    # the first piece alone: the rest may come byte by byte
+    return next(response.iter_bytes(), b"")[:_LONGEST_REFUSAL]
+
+
+def _refusal(response: httpx.Response, said: bytes) -> TryFailed:
     status = response.status_code
     passing = status >= 500 or status in _PASSING
     where = f" to {response.headers['location']}" if "location" in response.headers else ""
     asked = retry_after(response.headers.get("retry-after")) if passing else None
     why = f"status {status} {response.reason_phrase}{where}"
-    return TryFailed(why, wait_s=asked or 0.0, for_good=not passing)
+    return TryFailed(why, wait_s=asked or 0.0, for_good=not passing, worked=False, said=said)

@@ -1,13 +1,14 @@
 """What a recipe says: the policy, its tasks, and the stages that train it, one TOML an experiment.
 
-A recipe without a stage section skips that stage. Stages run in this order: recall, sft, rl.
+A recipe without a stage section skips that stage. Stages run in this order: recall, sft, rl. A recipe without any
+is for `mem1 eval --recipe`.
 """
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from mem1.configuration import Config
 from mem1.contexts import context_policy
@@ -91,9 +92,3 @@ class TrainConfig(Config):
     checkpoint_every: int = Field(default=20, ge=1)
     """Steps between checkpoints."""
     tensorboard: bool = True
-
-    @model_validator(mode="after")
-    def _something_to_do(self) -> TrainConfig:
-        if self.recall is None and self.sft is None and self.rl is None:
-            raise ValueError("a recipe needs at least one stage: [recall], [sft] or [rl]")
-        return self

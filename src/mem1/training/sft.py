@@ -141,7 +141,7 @@ def demonstrate(config: TrainConfig, rollout: Rollout, source: TaskSource, tags:
     for number, context in enumerate(contexts):
         scripted = replace(rollout, engine=engine, context=context)
         demonstrations += scripted(tasks[number :: len(contexts)], sampling=Sampling(seed=config.seed))
-    failed = [t.detail for t in demonstrations if t.ended is Ended.TOOL_FAILED]
+    failed = [t.detail for t in demonstrations if not t.ended.judged]
     if failed:
         raise UserError(f"{len(failed)} of {len(demonstrations)} demonstrations could not search: {failed[0]}")
     if not any(t.ended is Ended.ANSWERED for t in demonstrations):

@@ -19,6 +19,7 @@ from mem1.contexts import context_policy
 from mem1.engines.denormals import flushed_denormals
 from mem1.engines.workers import local_engine
 from mem1.envs.source import TaskSource
+from mem1.errors import UserError
 from mem1.packing.exactness import check_packable
 from mem1.protocol import Tags, vocabulary
 from mem1.rollout import Rollout
@@ -132,9 +133,13 @@ def train(
 ) -> Finished:
     """Run the recipe into the folder `out`; the trained policy is saved in `out/policy`.
 
-    Raises UserError for a folder that holds something else, a checkpoint of another configuration, a model that
-    cannot be packed exactly, or a full disk.
+    Raises UserError for a recipe without stages, a folder that holds something else, a checkpoint of another
+    configuration, a model that cannot be packed exactly, or a full disk.
     """
+    if config.recall is None and config.sft is None and config.rl is None:
+        raise UserError(
+            "the recipe has no stage to train: [recall], [sft] or [rl]; one without is for mem1 eval --recipe"
+        )
     policy = make_policy(config, vocabulary(config.vocabulary))
     if config.sft is not None or (config.rl is not None and config.rl.packed):
         check_packable(policy.model)

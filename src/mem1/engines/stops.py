@@ -1,0 +1,39 @@
+"""Stop strings of a server that leaves them out of its text, or does not know them: put back, or cut after.
+
+complete("<IS> a </IS> <query> Oslo", ["</query>", "</answer>"], stopped=True)  ->  "<IS> a </IS> <query> Oslo</query>"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def openings(stops: Sequence[str]) -> dict[str, str]:
+    """Opening tag -> the stop string that closes it.   ["</query>"]  ->  {"<query>": "</query>"}"""
+    return {stop.replace("</", "<", 1): stop for stop in stops}
+
+
+def opened(context: str, stops: Sequence[str]) -> str:
+    """The opening tag with which a context ends, because the completion must go on from it; "" for none."""
+    end = context.rstrip()
+    return next((opening for opening in openings(stops) if end.endswith(opening)), "")
+
+
+def complete(text: str, stops: Sequence[str], *, stopped: bool, named: str | None = None, opening: str = "") -> str:
+    """The text up to and with its stop string, as a model that stops at it would have written it.
+
+    stopped   the server says that the model came to an end by itself
+    named     the stop string that the server says it met; "": none, the model ended its text; None: it does not say,
+              and then the tag that is still open is closed
+    opening   the tag that the context had opened
+    """
+    ends = [text.index(stop) + len(stop) for stop in stops if stop in text]
+    if ends:
+        return text[: min(ends)]
+    if not stopped:
+        return text
+    if named is not None:
+        return text + named
+    whole = opening + text
+    position, stop = max((whole.rfind(tag), stop) for tag, stop in openings(stops).items())
+    return text if position < 0 else text + stop
