@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -79,21 +78,20 @@ Fault = Callable[[BaseHTTPRequestHandler], None]
 
 @dataclass
 class Faults:
-    """A share of the answers goes wrong, each kind of fault in its turn."""
+    """A share of the answers goes wrong, evenly spread, each kind of fault in its turn."""
 
     kinds: Mapping[str, Fault]
     share: float
-    seed: int = 0
     given: Counter[str] = field(default_factory=Counter)
     answers: int = 0
 
     def __post_init__(self) -> None:
-        self._random, self._lock = random.Random(self.seed), threading.Lock()
+        self._lock = threading.Lock()
 
     def draw(self) -> Fault | None:
         with self._lock:
             self.answers += 1
-            if self._random.random() >= self.share:
+            if self.given.total() + 1 > self.answers * self.share:
                 return None
             kind = sorted(self.kinds)[self.given.total() % len(self.kinds)]
             self.given[kind] += 1
