@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
 from builders import VOCABULARY, tiny_model, trajectory
@@ -20,8 +17,8 @@ from transformers import (
 )
 
 from mem1.evaluation.flops import ModelShape, forward_flops
-from mem1.evaluation.shapes import config_shape, model_shape
-from mem1.training.policy import policy_folder
+from mem1.evaluation.shapes import config_shape, folder_shape, model_shape
+from mem1.training.policy import load_policy, policy_folder
 
 SMALL = {
     "hidden_size": 16,
@@ -77,11 +74,9 @@ def test_position_tables_are_no_matrices():
     assert model_shape(model) == ModelShape(parameters=12 * 16 * 16, output_parameters=160, layers=1, width=16)
 
 
-def test_the_shipped_policy_has_the_shape_of_its_configuration():
-    config = json.loads((Path(policy_folder("shipped")) / "config.json").read_text())
-    assert config_shape(Qwen2Config(**config)) == ModelShape(
-        parameters=4 * (4 * 128**2 + 3 * 128 * 384), output_parameters=536 * 128, layers=4, width=128
-    )
+def test_the_shipped_policy_has_the_shape_that_its_configuration_says():
+    shape = ModelShape(parameters=4 * (4 * 128**2 + 3 * 128 * 384), output_parameters=536 * 128, layers=4, width=128)
+    assert folder_shape(policy_folder("shipped")) == shape == model_shape(load_policy("shipped").model)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+OF_TIME = frozenset({"seconds", "seconds_p95"})
+"""Columns that differ from run to run; all others follow from the trajectories' tokens and texts."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:

@@ -7,6 +7,7 @@ config_shape(AutoConfig.from_pretrained(...)) ->  the same without its weights
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mem1.evaluation.flops import ModelShape
@@ -53,3 +54,10 @@ def config_shape(config: PretrainedConfig) -> ModelShape | None:
 
     with torch.device("meta"):
         return model_shape(AutoModelForCausalLM.from_config(config))
+
+
+def folder_shape(folder: Path) -> ModelShape | None:
+    """As `model_shape`, from the config.json of a model's folder."""
+    from transformers import AutoConfig
+
+    return config_shape(AutoConfig.from_pretrained(folder))
