@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mem1.evaluation.fidelity import Fact, facts_of, fidelity, memory
+from mem1.evaluation.fidelity import facts_of, fidelity, memory
 from mem1.records import Ended, Question, Task, Trajectory, Turn
 
 QUESTIONS = (
@@ -88,15 +88,26 @@ def test_a_turn_that_wrote_nothing_readable_is_no_memory():
 
 def test_an_entity_on_the_way_is_needed_until_the_answer_is_shown():
     task = one_question("Sela Prand", "Alvex", "Bergen", text="Who is the mayor of the seat of Alvex?")
-    assert facts_of(task) == [Fact(("sela prand",)), Fact(("bergen",), until=("sela prand",))]
+    answer, seat = facts_of(task)
+    assert (answer.aliases, answer.beside, answer.until) == ((" sela prand ",), (" alvex ", " bergen "), None)
+    assert seat.until is not None and (seat.aliases, seat.until.aliases) == ((" bergen ",), (" sela prand ",))
     walked = attempt(turn("", "Alvex sits in Bergen."), turn("Bergen", GOVERNED), turn("Sela Prand"), task=task)
     assert memory(walked).by_turn == (None, (1, 1), (1, 1))
     dropped = attempt(turn("", "Alvex sits in Bergen."), turn("hm", NOTHING), turn("Bergen", NOTHING), task=task)
     assert memory(dropped).by_turn == (None, (0, 1), (1, 1))
 
 
+def test_a_name_that_stands_in_a_result_about_something_else_is_not_shown():
+    task = one_question("Mira Toll", "Alvex", text="Who founded it?")
+    elsewhere = attempt(turn("", "Mira Toll likes Berl."), turn("hm", FOUNDED), turn("Mira Toll"), task=task)
+    assert memory(elsewhere).by_turn == (None, (0, 0), (1, 1))
+    by_another_path = one_question("Sela Prand", "Alvex", "Bergen", text="Who is the mayor of the seat?")
+    somewhere = attempt(turn("", "Bergen is a city."), turn("hm"), task=by_another_path)
+    assert memory(somewhere).last == (0, 0)
+
+
 def test_a_title_is_known_with_and_without_what_tells_it_from_others():
-    assert facts_of(one_question("Oslo", "Green (album)"))[1].aliases == ("green album", "green")
+    assert facts_of(one_question("Oslo", "Green (album)"))[1].aliases == (" green album ", " green ")
 
 
 @pytest.mark.parametrize(
@@ -115,11 +126,13 @@ def test_what_a_text_may_hold_by_accident_is_no_fact(task: Task, why: str):
 def test_the_same_answer_twice_is_one_fact_and_an_answer_on_the_way_stays_an_answer():
     questions = (
         Question(id="1", text="Who?", answers=("Oslo",), titles=("Bergen",)),
-        Question(id="2", text="And?", answers=("Oslo",), titles=("Oslo",)),
+        Question(id="2", text="And?", answers=("Oslo",), titles=("Alvex",)),
         Question(id="3", text="Where?", answers=("Bergen",)),
     )
-    task = Task(id="t", questions=questions, prompt="Q1 Who? Q2 And? Q3 Where?", turn_limit=3)
-    assert facts_of(task) == [Fact(("oslo",)), Fact(("bergen",))]
+    oslo, bergen, alvex = facts_of(Task(id="t", questions=questions, prompt="Q1 Who? Q2 And?", turn_limit=3))
+    assert (oslo.aliases, oslo.beside, oslo.until) == ((" oslo ",), (" alvex ", " bergen "), None)
+    assert (bergen.aliases, bergen.beside, bergen.until) == ((" bergen ",), (), None)
+    assert alvex.aliases == (" alvex ",) and alvex.until is not None
 
 
 def test_names_are_whole_words_and_the_hint_shows_nothing():

@@ -19,9 +19,7 @@ from mem1.evaluation.tokens import (
     appended_peak_tokens,
     appended_tokens,
     cached_by_turn,
-    cached_tokens,
     dependency,
-    fresh_tokens,
     peak_tokens,
     state_tokens,
     total_tokens,
@@ -139,7 +137,7 @@ def test_what_the_call_before_has_processed_is_the_part_before_the_bar(policy: s
     counted = BY_HAND[policy]
     assert counted.cached == tuple(context.index("|") for context in counted.contexts.split())
     assert tuple(cached_by_turn(attempt(policy))) == counted.cached
-    assert (cached_tokens(attempt(policy)), fresh_tokens(attempt(policy))) == (sum(counted.cached), counted.fresh)
+    assert counted.fresh == sum(len(turn.context_ids) for turn in attempt(policy).turns) - sum(counted.cached)
 
 
 def test_peak_total_and_dependency(policy: str):
@@ -160,11 +158,12 @@ def test_flops_add_matrices_logits_and_attention(policy: str):
     assert forward_flops(trajectory, SHAPE) == 2000 * counted.total + 200 * 11 + 120 * counted.pairs
     processed = counted.total - sum(counted.cached)
     cached = 2000 * processed + 200 * 11 + 120 * counted.pairs_cached
-    assert forward_flops(trajectory, SHAPE, cache=True) == cached
+    assert forward_flops(trajectory, SHAPE, cached=counted.cached) == cached
 
 
 def test_with_a_cache_appending_processes_every_token_once():
-    assert forward_flops(attempt("full"), SHAPE, cache=True) == 2000 * 19 + 200 * 11 + 120 * 190
+    full = attempt("full")
+    assert forward_flops(full, SHAPE, cached=cached_by_turn(full)) == 2000 * 19 + 200 * 11 + 120 * 190
 
 
 def test_a_context_that_repeats_the_call_before_is_cached_whole_and_no_further():

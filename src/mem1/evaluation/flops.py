@@ -16,9 +16,9 @@ appendix B, and a token sees itself and those before it only.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mem1.evaluation.tokens import cached_by_turn
 from mem1.records import Trajectory
 
 
@@ -35,12 +35,11 @@ class ModelShape:
     """Query heads times the dimension of a head."""
 
 
-def forward_flops(trajectory: Trajectory, shape: ModelShape, *, cache: bool = False) -> int:
-    """FLOPs of all model calls; with `cache`, what the call before has processed is not processed again."""
-    cached = cached_by_turn(trajectory) if cache else [0] * len(trajectory.turns)
+def forward_flops(trajectory: Trajectory, shape: ModelShape, *, cached: Sequence[int] | None = None) -> int:
+    """FLOPs of all model calls; `cached` are the tokens that each of them finds in a cache, None: there is no cache."""
     return sum(
         _flops(shape, cached=c, tokens=turn.num_tokens, sampled=len(turn.completion_ids))
-        for c, turn in zip(cached, trajectory.turns, strict=True)
+        for c, turn in zip(cached or [0] * len(trajectory.turns), trajectory.turns, strict=True)
     )
 
 

@@ -20,9 +20,8 @@ from mem1.evaluation.row import Row
 from mem1.evaluation.tokens import (
     appended_peak_tokens,
     appended_tokens,
-    cached_tokens,
+    cached_by_turn,
     dependency,
-    fresh_tokens,
     peak_tokens,
     state_tokens,
     total_tokens,
@@ -107,7 +106,13 @@ def summarize(
     def mean(measure: Callable[[Trajectory], float]) -> float:
         return _mean([measure(t) for t in trajectories])
 
-    plain, cached = _flops(trajectories, shape, cache=False), _flops(trajectories, shape, cache=True)
+    cached = [cached_by_turn(t) for t in trajectories]
+    cached_tokens = _mean([sum(by_turn) for by_turn in cached])
+    flops = flops_cached = None
+    if shape is not None:
+        flops = mean(lambda t: forward_flops(t, shape))
+        pairs = zip(trajectories, cached, strict=True)
+        flops_cached = _mean([forward_flops(t, shape, cached=by_turn) for t, by_turn in pairs])
     return Row(
         policy=policy,
         context=context,
@@ -126,14 +131,14 @@ def summarize(
         appended_peak_tokens=mean(appended_peak_tokens),
         appended_peak_tokens_without_prompt=mean(lambda t: appended_peak_tokens(t, prompt=False)),
         total_tokens=mean(total_tokens),
-        fresh_tokens=mean(fresh_tokens),
-        cached_tokens=mean(cached_tokens),
+        fresh_tokens=mean(lambda t: sum(len(turn.context_ids) for turn in t.turns)) - cached_tokens,
+        cached_tokens=cached_tokens,
         output_tokens=mean(lambda t: t.num_completion_tokens),
         dependency=mean(dependency),
-        flops=plain,
-        flops_cached=cached,
-        flops_per_solved=_per_solved(plain, em, objectives),
-        flops_cached_per_solved=_per_solved(cached, em, objectives),
+        flops=flops,
+        flops_cached=flops_cached,
+        flops_per_solved=_per_solved(flops, em, objectives),
+        flops_cached_per_solved=_per_solved(flops_cached, em, objectives),
         seconds=mean(lambda t: t.seconds),
         seconds_p95=float(np.percentile([t.seconds for t in trajectories], 95)),
         searches=mean(lambda t: sum(turn.action == SEARCH for turn in t.turns)),
@@ -163,10 +168,6 @@ def _check(trajectory: Trajectory, objectives: int) -> None:
             raise ValueError(f"{where} has {len(scores)} {name} scores for {objectives} objectives; score it first")
     if trajectory.reward is None and trajectory.ended is Ended.ANSWERED:
         raise ValueError(f"{where} has no reward; score it first")
-
-
-def _flops(trajectories: Sequence[Trajectory], shape: ModelShape | None, *, cache: bool) -> float | None:
-    return None if shape is None else _mean([forward_flops(t, shape, cache=cache) for t in trajectories])
 
 
 def _per_solved(flops: float | None, em: Sequence[float], objectives: int) -> float | None:

@@ -3,7 +3,7 @@
     turn 1: context p q           completion a b      result i          2 + 2 tokens
     turn 2: context p q a b i     completion c d                        5 + 2 tokens
     peak_tokens = 7, without prompt 5; total_tokens = 11; dependency = 2 * (2 + 1) + 2 * (5 + 1) = 18
-    cached_tokens = 4 (p q a b, which turn 1 has processed); fresh_tokens = 2 + 1; sampled tokens 2 + 2
+    cached_by_turn = [0, 4], as turn 1 has processed p q a b
 
 Source of peak and dependency: MEM1 (arXiv 2506.15841), section 4; its evaluator leaves the prompt out of the peak,
 so both are given here.
@@ -12,8 +12,13 @@ so both are given here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress, count
+from operator import ne
 
 from mem1.records import Trajectory, Turn
+
+_BLOCK = 64
+"""Tokens compared at once."""
 
 
 def peak_tokens(trajectory: Trajectory, *, prompt: bool = True) -> int:
@@ -48,16 +53,6 @@ def cached_by_turn(trajectory: Trajectory) -> list[int]:
     return cached
 
 
-def cached_tokens(trajectory: Trajectory) -> int:
-    """Context tokens that a prefix cache saves: `cached_by_turn` summed."""
-    return sum(cached_by_turn(trajectory))
-
-
-def fresh_tokens(trajectory: Trajectory) -> int:
-    """Context tokens that must be processed whatever the cache; fresh + cached + sampled = total."""
-    return sum(len(turn.context_ids) for turn in trajectory.turns) - cached_tokens(trajectory)
-
-
 def appended_tokens(trajectory: Trajectory, *, prompt: bool = True) -> list[int]:
     """Per turn, context + completion if every earlier completion and result were still there, in tokens.
 
@@ -85,15 +80,12 @@ def state_tokens(turn: Turn) -> int | None:
 
 
 def _shared_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the longest common prefix; by halves, as slices are compared much faster than tokens in a loop."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    """Length of the longest common prefix; block by block, as slices are compared faster than single tokens."""
+    shorter = min(len(one), len(other))
+    for start in range(0, shorter, _BLOCK):
+        if one[start : start + _BLOCK] != other[start : start + _BLOCK]:
+            return next(compress(count(start), map(ne, one[start:shorter], other[start:shorter])), shorter)
+    return shorter
 
 
 def _prompt_tokens(turn: Turn) -> int:
