@@ -140,7 +140,8 @@ def test_a_verdict_for_one_answer_does_not_pass_for_another():
 )
 def test_a_judge_that_fails_is_tried_again_and_then_says_nothing(broken: Reply, why: str):
     with chat_server(lambda *_: broken) as server:
-        (verdict,) = judge_at(server.url, timeout_s=0.1)([RIGHT])
+        # a busy machine must not turn a quick reply into a slow one
+        (verdict,) = judge_at(server.url, timeout_s=0.2 if broken.hangs_s else 30.0)([RIGHT])
     assert verdict.correct is None and why in verdict.why
     assert len(server.requests) == 3
 
