@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -170,11 +171,14 @@ def test_a_judge_that_never_replies_is_given_up_and_asked_again_the_next_time():
 
 
 def test_so_many_are_asked_at_a_time_and_no_more():
-    def slow(body: dict[str, Any], number: int) -> Reply:
-        return replace(honest(body), hangs_s=0.05)
+    four = threading.Barrier(4)
+
+    def in_fours(body: dict[str, Any], number: int) -> Reply:
+        four.wait(30)  # nobody is answered before four have asked
+        return honest(body)
 
     many = [replace(WRONG, prediction=f"Bergen {i}" if i % 3 else f"Oslo {i}") for i in range(12)]
-    with chat_server(slow) as server:
+    with chat_server(in_fours) as server:
         verdicts = judge_at(server.url, threads=4)(many)
     assert [v.correct for v in verdicts] == [bool(i % 3) for i in range(12)]
     assert server.busiest == 4
