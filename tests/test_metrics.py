@@ -1,9 +1,8 @@
-"""Token metrics and result rows, on trajectories small enough to count by hand.
+"""Result rows, on trajectories small enough to count by hand; tokens by themselves are in test_tokens.py.
 
-One attempt under two context policies, letters standing for tokens (p prompt, a-d and e-g sampled, r j results):
+One attempt, letters standing for tokens (p prompt, a-d and e-g sampled, r j results):
 
     constant   turn 1: pp | ab       turn 2: pp ab r | cd      turn 3: pp cd jj | efg
-    full       turn 1: pp | ab       turn 2: pp ab r | cd      turn 3: pp ab r cd jj | efg
 """
 
 from __future__ import annotations
@@ -13,11 +12,13 @@ import json
 
 import pytest
 
+from mem1.evaluation.flops import ModelShape
 from mem1.evaluation.intervals import bootstrap_interval
 from mem1.evaluation.metrics import (
     Row,
     appended_peak_tokens,
     appended_tokens,
+    contained,
     dependency,
     duplicate_searches,
     em_by_depth,
@@ -59,9 +60,7 @@ CONSTANT = Trajectory(
     reward=1.0,
     context="constant",
 )
-FULL = dataclasses.replace(
-    CONSTANT, turns=(FIRST, SECOND, turn((P, P, A, B, R, C, D, J, J), (E, F, G), action="answer")), context="full"
-)
+SHAPE = ModelShape(parameters=100, output_parameters=10, layers=1, width=5)
 NEVER_CALLED = Trajectory(turns=(), task=TASK, ended=Ended.OUT_OF_TOKENS)
 MALFORMED = Trajectory(turns=(turn((P, P), (A,), action="malformed"),), task=TASK, ended=Ended.BAD_TAGS)
 
@@ -70,8 +69,8 @@ def scored(em: tuple[float, float]) -> Trajectory:
     return dataclasses.replace(CONSTANT, em=em, f1=em, reward=sum(em))
 
 
-def row(*trajectories: Trajectory) -> Row:
-    return summarize(trajectories, policy="trained", context="constant", objectives=2)
+def row(*trajectories: Trajectory, shape: ModelShape | None = None) -> Row:
+    return summarize(trajectories, policy="trained", context="constant", objectives=2, shape=shape)
 
 
 def test_the_scorer_is_the_one_that_also_gives_the_reward():
@@ -84,36 +83,9 @@ def test_the_scorer_is_the_one_that_also_gives_the_reward():
     )
 
 
-@pytest.mark.parametrize(("trajectory", "peak", "without_prompt"), [(CONSTANT, 9, 7), (FULL, 12, 10)])
-def test_the_peak_is_the_largest_context_plus_completion_of_any_turn(trajectory, peak, without_prompt):
-    assert peak_tokens(trajectory) == peak
-    assert peak_tokens(trajectory, prompt=False) == without_prompt
-
-
 def test_the_peak_need_not_be_at_the_last_turn():
     falling = Trajectory(turns=(turn((P,) * 8, (A, B, C)), turn((P, P), (D,))))
     assert peak_tokens(falling) == 11
-
-
-def test_total_tokens_add_context_and_completion_of_every_turn():
-    assert total_tokens(CONSTANT) == (2 + 2) + (5 + 2) + (6 + 3)
-    assert total_tokens(FULL) == (2 + 2) + (5 + 2) + (9 + 3)
-
-
-def test_dependency_counts_generated_times_visible_tokens():
-    assert dependency(CONSTANT) == 2 * (2 + 1) + 2 * (5 + 1) + 3 * (6 + 1.5) == 40.5
-    assert dependency(FULL) == 2 * (2 + 1) + 2 * (5 + 1) + 3 * (9 + 1.5) == 49.5
-
-
-def test_appended_sizes_of_rewritten_turns_are_those_that_the_full_context_has():
-    assert appended_tokens(CONSTANT) == [4, 7, 12] == [t.num_tokens for t in FULL.turns]
-    assert appended_tokens(FULL) == [4, 7, 12]
-    assert appended_tokens(CONSTANT, prompt=False) == [2, 5, 10]
-
-
-def test_the_appended_peak_is_at_least_the_peak():
-    assert appended_peak_tokens(CONSTANT) == 12 > peak_tokens(CONSTANT)
-    assert appended_peak_tokens(CONSTANT, prompt=False) == 10
 
 
 def test_the_answer_tag_opened_for_a_forced_turn_counts_in_both():
@@ -154,7 +126,64 @@ def test_a_row_by_hand():
     assert (result.peak_tokens, result.peak_tokens_without_prompt) == (9, 7)
     assert (result.appended_peak_tokens, result.appended_peak_tokens_without_prompt) == (12, 10)
     assert (result.total_tokens, result.dependency) == (20, 40.5)
+    #                pp            r     cd jj        pp ab    pp              ab  cd  efg
+    assert (result.fresh_tokens, result.cached_tokens, result.output_tokens) == (2 + 1 + 4, 4 + 2, 2 + 2 + 3)
     assert (result.malformed, result.state_tokens) == (0, 1.5)
+
+
+def test_flops_are_there_where_the_shape_of_the_model_is_known():
+    assert (row(CONSTANT).flops, row(CONSTANT).flops_cached_per_solved) == (None, None)
+    # em is 1 of 2 and 2 of 2: 3 solved in 2 tasks
+    result = row(CONSTANT, scored((1.0, 1.0)), shape=SHAPE)
+    #       2 * parameters  2 * logits  4 * width * pairs of 4, 7 and 9 tokens
+    plain = 200 * 20 + 20 * 7 + 20 * (10 + 28 + 45)
+    cached = 200 * 14 + 20 * 7 + 20 * (10 + (28 - 10) + (45 - 3))
+    assert (result.flops, result.flops_cached) == (plain, cached)
+    assert (result.flops_per_solved, result.flops_cached_per_solved) == (plain / 1.5, cached / 1.5)
+
+
+def test_what_was_never_solved_has_no_cost_per_solution():
+    result = row(scored((0.0, 0.0)), shape=SHAPE)
+    assert result.flops is not None and result.flops_per_solved is None
+
+
+def test_an_answer_that_contains_the_gold_counts_by_objective():
+    answers = ("Q1 it is x ; Q2 yy", "Q1 x ; Q2 the Y!", "")
+    attempts = [dataclasses.replace(CONSTANT, answer=answer) for answer in answers]
+    assert [contained(t) for t in attempts] == [0.5, 1.0, 0.0]
+    assert row(*attempts).contains == 0.5
+    assert row(attempts[1], NEVER_CALLED).contains == 0.5, "a failure contains nothing and counts"
+
+
+def test_in_a_shop_no_text_contains_anything():
+    bought = dataclasses.replace(CONSTANT, turns=(turn((P, P), (A,), action="act"),), answer='[{"asin": "x"}]')
+    assert contained(bought) is None and row(bought).contains is None
+
+
+def test_wall_time_is_given_with_its_95th_percentile():
+    result = row(*(dataclasses.replace(CONSTANT, seconds=float(s)) for s in range(21)))
+    assert (result.seconds, result.seconds_p95) == (10.0, 19.0)
+
+
+def test_state_tokens_by_turn_are_means_over_the_attempts_that_wrote_one():
+    longer = turn((P, P), (A, B, C, D), completion_spans={"state": (0, 3)})
+    unlike = dataclasses.replace(CONSTANT, turns=(longer, turn((P, P), (A,)), turn((P, P), (A,)), longer))
+    # states of 1, 2 and no tokens; of 3, none, none and 3
+    assert row(CONSTANT, unlike).state_tokens_by_turn == (2.0, 2.0, None, 3.0)
+    assert row(NEVER_CALLED).state_tokens_by_turn == ()
+
+
+def test_a_row_says_which_facts_the_states_kept():
+    shown = dataclasses.replace(FIRST, observation="the answer is Oslo", state="now")
+    task = dataclasses.replace(TASK, questions=(Question(id="1", text="x?", answers=("Oslo",)), TASK.questions[1]))
+    last = turn((P, P), (A,), action="answer", content="nobody")
+    states = (dataclasses.replace(SECOND, state="Oslo"), dataclasses.replace(SECOND, state="hm"))
+    keeps, forgets = (dataclasses.replace(CONSTANT, task=task, turns=(shown, second)) for second in states)
+    loses = dataclasses.replace(keeps, turns=(*keeps.turns, last))
+    result = row(keeps, forgets, loses)
+    assert (result.fidelity, result.facts_lost) == (1 / 3, 1 / 3)
+    assert result.fidelity_by_turn == (None, 2 / 3, 0.0)
+    assert row(CONSTANT).fidelity is None
 
 
 def test_failures_count_with_exact_match_0_and_with_their_tokens():

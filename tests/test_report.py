@@ -15,8 +15,9 @@ from mem1.errors import UserError
 from mem1.evaluation.metrics import summarize
 from mem1.evaluation.report import figures
 from mem1.evaluation.report.page import headlines, write_report
-from mem1.evaluation.report.table import body, depth_body, depth_columns, print_table
+from mem1.evaluation.report.table import body, depth_body, depth_columns, note, print_table
 from mem1.evaluation.report.transcript import Piece, pieces, transcript
+from mem1.evaluation.row import Judged
 from mem1.records import Ended, Question, Task, Trajectory, Turn
 
 HOSTILE = "</pre></script><script>alert(1)</script><img src=x onerror=alert(2)>"
@@ -195,6 +196,19 @@ def test_a_failed_and_unscored_trajectory_says_how_it_ended(tmp_path):
     write_report(path, title="t", rows=[], curve=[], trajectories=[("failed", failed)], decode=decode, facts={})
     shown = Page(path.read_text()).shown
     assert "bad tags" in shown and "<IS> is not closed" in shown and "never scored" in shown
+
+
+def test_a_judge_is_named_below_the_table_with_what_it_judged_and_how_far_it_agrees():
+    judged = Judged(model="m", version="1", correct=0.5, judged=0.98, agreement=0.875, kappa=0.7, failures={"x": 2})
+    mute = dataclasses.replace(judged, correct=None, judged=0.0, agreement=None)
+    known, silent, unasked = (
+        {**row, "judge": None if of is None else dataclasses.asdict(of)}
+        for row, of in zip(rows(), (judged, mute, None), strict=False)
+    )
+    said = "the judge m takes 0.50 of the answers for right; it judged 98% of them and agrees with EM on 0.88."
+    assert note([known, unasked]).endswith(f" base, N = 1: {said}")
+    assert "takes - of the answers for right; it judged 0% of them and agrees with EM on -." in note([silent])
+    assert "judge" not in note([unasked])
 
 
 def test_the_page_replaces_an_older_one_and_leaves_nothing_beside_it(tmp_path):

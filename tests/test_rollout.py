@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -84,6 +85,20 @@ def test_an_attempt_that_answers_is_scored_and_its_turns_are_parsed():
     assert (first.state, first.action, first.content) == ("now Q1", SEARCH, "city 1")
     assert first.observation == "[HINT] You have 3 turns left. [/HINT] a book ."
     assert (last.state, last.action, last.content, last.observation_ids) == ("done", "answer", "Q1 city", ())
+
+
+def test_the_time_of_an_attempt_ends_with_its_own_last_round():
+    texts = iter([ANSWER, SEARCHES[0], ANSWER])
+
+    def slow_in_the_second_round(context: str) -> str:
+        if "<info>" in context:
+            time.sleep(0.05)
+        return next(texts)
+
+    run = rollout(slow_in_the_second_round, shelf("a book ."))
+    first, second = run([task("city"), task("city")], sampling=SAMPLING)
+    assert (len(first.turns), len(second.turns)) == (1, 2)
+    assert 0 < first.seconds <= second.seconds - 0.05
 
 
 def test_the_spans_of_a_turn_are_its_prompt_state_query_and_result():

@@ -212,7 +212,11 @@ class Trajectory:
     context: str = ""
     """Name of the context policy, such as "constant" or "fold(4)"."""
     seconds: float = 0.0
-    """Wall time from first to last token; of a batch, the whole batch's."""
+    """Wall time from the start of its batch to the end of the round in which it ended.
+
+    All attempts of a batch take their turns together, so with more than one of them this is the time that an attempt
+    took at that concurrency, waiting for the others included; their sum is not the time of the batch.
+    """
 
     @property
     def num_completion_tokens(self) -> int:

@@ -52,6 +52,8 @@ class _Attempt:
     ended: Ended | None = None
     detail: str = ""
     answer: str = ""
+    seconds: float = 0.0
+    """From the start of the batch to the end of the round in which it ended."""
 
     @property
     def turns_left(self) -> int:
@@ -112,11 +114,12 @@ class Rollout:
         while open_attempts := [a for a in attempts if a.ended is None]:
             seed = sampling.seed * 1_000_003 + round_number
             self._round(open_attempts, replace(sampling, seed=seed), weights_version)
+            for attempt in open_attempts:
+                attempt.seconds = time.perf_counter() - started
             round_number += 1
             if progress is not None:
                 progress(sum(a.ended is not None for a in attempts), len(attempts))
-        seconds = time.perf_counter() - started
-        return [self._finish(attempt, seconds) for attempt in attempts]
+        return [self._finish(attempt) for attempt in attempts]
 
     def _round(self, attempts: Sequence[_Attempt], sampling: Sampling, version: int) -> None:
         """One turn of every open attempt."""
@@ -209,7 +212,7 @@ class Rollout:
             ids = self.codec.encode_untrusted(tagged, self.tags)
             attempt.turns[-1] = replace(attempt.turns[-1], observation=inside, observation_ids=ids)
 
-    def _finish(self, attempt: _Attempt, seconds: float) -> Trajectory:
+    def _finish(self, attempt: _Attempt) -> Trajectory:
         assert attempt.ended is not None
         unscored = Trajectory(
             turns=tuple(attempt.turns),
@@ -218,7 +221,7 @@ class Rollout:
             detail=attempt.detail,
             answer=attempt.answer,
             context=self.context.name,
-            seconds=seconds,
+            seconds=attempt.seconds,
         )
         if not attempt.ended.judged:
             return unscored  # a score would be the tool's or the engine's

@@ -5,6 +5,7 @@ no punctuation, no articles, white space folded; the best over the gold aliases.
 
     exact_match("The Eiffel Tower.", ["Eiffel Tower"])          -> 1
     f1("in Paris, France", ["Paris"])                           -> 0.5
+    contains("It is in Paris, France", ["Paris"])               -> 1
     score_answers("Paris; 1901", [["Paris"], ["1900"]]).em      -> [1.0, 0.0]
 """
 
@@ -40,6 +41,16 @@ def exact_match(prediction: str, golds: Sequence[str]) -> int:
     """1 if the normalised prediction equals any normalised gold alias, else 0."""
     normalized = normalize(prediction)
     return int(any(normalized == normalize(gold) for gold in golds))
+
+
+def contains(prediction: str, golds: Sequence[str]) -> int:
+    """1 if a gold alias stands in the prediction as whole words, both normalised, else 0.
+
+    Not SQuAD's: the lenient match of open-domain question answering (Mallen et al. 2023, arXiv 2212.10511, look for
+    characters instead, which finds "us" in "Houston"). An alias that normalises to nothing is found nowhere.
+    """
+    words = f" {normalize(prediction)} "
+    return int(any(f" {alias} " in words for gold in golds if (alias := normalize(gold))))
 
 
 def f1(prediction: str, golds: Sequence[str]) -> float:

@@ -98,6 +98,10 @@ def command(
         str | None,
         typer.Option(help="No model: search the first question itself, then answer this text (tokens of --model)."),
     ] = None,
+    judge_url: Annotated[
+        str | None, typer.Option(help="Chat server that also judges the answers; its key is in MEM1_JUDGE_API_KEY.")
+    ] = None,
+    judge_model: Annotated[str | None, typer.Option(help="Model that judges, as the server calls it.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the trajectories; sizes done there are not run again.")
     ] = None,
@@ -110,11 +114,15 @@ def command(
     from mem1.cli.recipes import evaluation_recipe
     from mem1.cli.sources import shop_options, sizes_to_evaluate, task_config, web_options
     from mem1.contexts import context_policy
+    from mem1.evaluation.judging import judge_rows, open_judge
     from mem1.evaluation.runner import evaluate
+    from mem1.evaluation.shapes import folder_shape
     from mem1.protocol import vocabulary as tags_called
     from mem1.rollout import Budget, Rollout
     from mem1.training.config import Evaluation, TrainConfig
+    from mem1.training.policy import policy_folder
 
+    judge = open_judge(judge_url, judge_model, folder=out)
     if recipe is not None:
         config = evaluation_recipe(invocation, recipe, settings or [])
         model = config.model.path if config.model.path is not None and model == "shipped" else model
@@ -173,8 +181,17 @@ def command(
     for note in agent.notes:
         stderr().print(note, markup=False)
     with bars(stderr()) as progress:
-        bar = EvaluationBar(progress, agent.name)
-        rows, _ = evaluate(rollout, source, config.evaluation, policy=agent.name, folder=out, on_round=bar)
+        rows, trajectories = evaluate(
+            rollout,
+            source,
+            config.evaluation,
+            policy=agent.name,
+            folder=out,
+            on_round=EvaluationBar(progress, agent.name),
+            shape=None if script is not None or on_server is not None else folder_shape(policy_folder(model)),
+        )
+    if judge is not None:
+        rows = judge_rows(rows, trajectories, judge)
     show([row.as_dict() for row in rows], as_json=as_json)
 
 

@@ -13,6 +13,7 @@ from rich.progress import Progress
 from mem1.cli.display import EvaluationBar
 from mem1.evaluation.report.table import print_table
 from mem1.evaluation.runner import evaluate
+from mem1.evaluation.shapes import model_shape
 from mem1.protocol import vocabulary
 from mem1.records import Trajectory
 from mem1.training.config import TrainConfig
@@ -30,7 +31,13 @@ def evaluate_policy(
     source = config.tasks.source("evaluation", tags)
     rollout = make_rollout(config, policy, source, tags)
     rows, trajectories = evaluate(
-        rollout, source, config.evaluation, policy=name, folder=folder, on_round=EvaluationBar(bars, name)
+        rollout,
+        source,
+        config.evaluation,
+        policy=name,
+        folder=folder,
+        on_round=EvaluationBar(bars, name),
+        shape=model_shape(policy.model),
     )
     return [row.as_dict() for row in rows], trajectories
 

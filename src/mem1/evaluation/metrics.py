@@ -1,31 +1,40 @@
-"""What a trajectory cost and what a set of trajectories scored.
+"""What a set of trajectories scored and cost: one row.
 
-    turn 1: context p q           completion a b      result i          2 + 2 tokens
-    turn 2: context p q a b i     completion c d                        5 + 2 tokens
-    peak_tokens = 7, without prompt 5; total_tokens = 11; dependency = 2 * (2 + 1) + 2 * (5 + 1) = 18
+    summarize(trajectories, policy="trained", context="constant", objectives=2)   ->  Row(em=0.62, peak_tokens=118, ...)
 
 Every trajectory counts, whatever its ending: a failure without scores is scored 0 and its tokens are counted.
-Source of the definitions: MEM1 (arXiv 2506.15841), section 4; its evaluator leaves the prompt out of the peak,
-so both are given here.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from itertools import zip_longest
 
+import numpy as np
+
+from mem1.evaluation.fidelity import fidelity
+from mem1.evaluation.flops import ModelShape, forward_flops
 from mem1.evaluation.intervals import bootstrap_interval
-from mem1.protocol import MALFORMED, SEARCH
-from mem1.records import Ended, Trajectory, Turn
-from mem1.scoring import exact_match, f1, normalize, score_answers
+from mem1.evaluation.row import Row
+from mem1.evaluation.tokens import (
+    appended_peak_tokens,
+    appended_tokens,
+    cached_by_turn,
+    dependency,
+    peak_tokens,
+    state_tokens,
+    total_tokens,
+)
+from mem1.protocol import ACT, MALFORMED, SEARCH
+from mem1.records import Ended, Trajectory
+from mem1.scoring import contains, exact_match, f1, normalize, score_answers, split_answers
 
 __all__ = [
     "Row",
     "appended_peak_tokens",
     "appended_tokens",
+    "contained",
     "dependency",
     "duplicate_searches",
     "em_by_depth",
@@ -33,104 +42,28 @@ __all__ = [
     "f1",
     "peak_tokens",
     "score_answers",
+    "solved",
     "summarize",
     "total_tokens",
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One line of the results: one policy under one context policy on tasks of N objectives.
+def solved(trajectory: Trajectory) -> float:
+    """Exact match per objective, in [0, 1]; 0 for an attempt that was never scored."""
+    return _mean(trajectory.em)
 
-    Means are over tasks, one attempt a task.
+
+def contained(trajectory: Trajectory) -> float | None:
+    """Share of the objectives whose answer contains a gold alias; None in a shop, where no text is the answer.
+
+    Raises ValueError without a task.
     """
-
-    policy: str
-    """Name of the weights, such as "base" or "trained"."""
-    context: str
-    """Name of the context policy, such as "constant"."""
-    objectives: int
-    """N, the questions in one task."""
-    tasks: int
-    """Number of trajectories behind this row."""
-    em: float
-    """Exact match per objective, in [0, 1]: mean over tasks of the mean over the N objectives."""
-    em_low: float
-    """Lower end of the 95 % percentile bootstrap interval of `em` over tasks."""
-    em_high: float
-    """Upper end of the same interval."""
-    f1: float
-    """Token F1 per objective, in [0, 1], averaged like `em`."""
-    em_by_depth: dict[str, float] | None
-    """Exact match, in [0, 1], over all questions of a depth ("0": they depend on no other); None: none depends."""
-    reward: float
-    """Mean reward in the environment's unit; for questions the number of exact matches, in [0, N]."""
-    turns: float
-    """Mean calls of the policy per task."""
-    peak_tokens: float
-    """Mean of the largest context + completion of a task's turns, in tokens, prompt included."""
-    peak_tokens_without_prompt: float
-    """The same with each turn's prompt tokens left out."""
-    appended_peak_tokens: float
-    """Mean peak, in tokens, that the same turns would have had if nothing had been dropped."""
-    appended_peak_tokens_without_prompt: float
-    """The same without the prompt."""
-    total_tokens: float
-    """Mean tokens processed per task: context + completion summed over turns."""
-    dependency: float
-    """Mean (generated token, visible token) pairs per task."""
-    searches: float
-    """Mean searches per task."""
-    duplicate_searches: float
-    """Mean searches per task whose query, normalised, was sent before in the same task."""
-    malformed: float
-    """Share of all turns whose output could not be parsed, in [0, 1]."""
-    state_tokens: float | None
-    """Mean length of the written state over all turns that wrote one, tags included; None: no turn did."""
-    endings: dict[str, int]
-    """Tasks by how they ended; every value of `Ended` is a key."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """A plain dict for JSON, keys in the order of the fields."""
-        return dataclasses.asdict(self)
-
-
-def peak_tokens(trajectory: Trajectory, *, prompt: bool = True) -> int:
-    """Largest context + completion of any turn, in tokens; 0 where the policy was never called.
-
-    With `prompt=False` each turn's prompt tokens are subtracted; raises ValueError if a turn did not record them.
-    """
-    return max((t.num_tokens - (0 if prompt else _prompt_tokens(t)) for t in trajectory.turns), default=0)
-
-
-def dependency(trajectory: Trajectory) -> float:
-    """Sum over turns of n_o * (n_p + n_o / 2) for n_o generated after n_p given tokens: attention's cost."""
-    return sum(len(t.completion_ids) * (len(t.context_ids) + len(t.completion_ids) / 2) for t in trajectory.turns)
-
-
-def total_tokens(trajectory: Trajectory) -> int:
-    """Context and completion tokens summed over turns, without any cache of prefixes."""
-    return sum(turn.num_tokens for turn in trajectory.turns)
-
-
-def appended_tokens(trajectory: Trajectory, *, prompt: bool = True) -> list[int]:
-    """Per turn, context + completion if every earlier completion and result were still there, in tokens.
-
-    For the context policy `full` these are the sizes that the turns did have. Raises ValueError if a turn did not
-    record its prompt.
-    """
-    sizes: list[int] = []
-    history = 0
-    for turn in trajectory.turns:
-        head = _prompt_tokens(turn) if prompt else 0
-        sizes.append(head + history + _forced_tokens(turn) + len(turn.completion_ids))
-        history += len(turn.completion_ids) + len(turn.observation_ids)
-    return sizes
-
-
-def appended_peak_tokens(trajectory: Trajectory, *, prompt: bool = True) -> int:
-    """The peak that the same turns would have had if everything had been appended; 0 without turns."""
-    return max(appended_tokens(trajectory, prompt=prompt), default=0)
+    if trajectory.task is None:
+        raise ValueError("a trajectory has no task, so its questions are not known; keep the task when rolling out")
+    if any(turn.action == ACT for turn in trajectory.turns):
+        return None
+    answers = split_answers(trajectory.answer, trajectory.task.objectives)
+    return _mean([contains(a, q.answers) for a, q in zip(answers, trajectory.task.questions, strict=True)])
 
 
 def duplicate_searches(trajectory: Trajectory) -> int:
@@ -153,8 +86,10 @@ def em_by_depth(trajectories: Sequence[Trajectory]) -> dict[str, float] | None:
     return {str(depth): _mean(scores[depth]) for depth in sorted(scores)} if max(scores, default=0) > 0 else None
 
 
-def summarize(trajectories: Sequence[Trajectory], *, policy: str, context: str, objectives: int) -> Row:
-    """The row of these attempts at tasks of `objectives` questions.
+def summarize(
+    trajectories: Sequence[Trajectory], *, policy: str, context: str, objectives: int, shape: ModelShape | None = None
+) -> Row:
+    """The row of these attempts at tasks of `objectives` questions; with the model's `shape`, also its FLOPs.
 
     Raises ValueError where there is nothing to count: no trajectories, a trajectory without its task, with another
     number of objectives, or answered but never scored.
@@ -163,13 +98,21 @@ def summarize(trajectories: Sequence[Trajectory], *, policy: str, context: str, 
         raise ValueError("summarize needs at least one trajectory")
     for trajectory in trajectories:
         _check(trajectory, objectives)
-    em = [_mean(t.em) for t in trajectories]
+    em = [solved(t) for t in trajectories]
     low, high = bootstrap_interval(em)
     turns = [turn for t in trajectories for turn in t.turns]
+    facts = fidelity(trajectories)
 
     def mean(measure: Callable[[Trajectory], float]) -> float:
         return _mean([measure(t) for t in trajectories])
 
+    cached = [cached_by_turn(t) for t in trajectories]
+    cached_tokens = _mean([sum(by_turn) for by_turn in cached])
+    flops = flops_cached = None
+    if shape is not None:
+        flops = mean(lambda t: forward_flops(t, shape))
+        pairs = zip(trajectories, cached, strict=True)
+        flops_cached = _mean([forward_flops(t, shape, cached=by_turn) for t, by_turn in pairs])
     return Row(
         policy=policy,
         context=context,
@@ -179,6 +122,7 @@ def summarize(trajectories: Sequence[Trajectory], *, policy: str, context: str, 
         em_low=low,
         em_high=high,
         f1=mean(lambda t: _mean(t.f1)),
+        contains=_mean_of_some([contained(t) for t in trajectories]),
         em_by_depth=em_by_depth(trajectories),
         reward=mean(lambda t: t.reward or 0.0),
         turns=mean(lambda t: len(t.turns)),
@@ -187,11 +131,27 @@ def summarize(trajectories: Sequence[Trajectory], *, policy: str, context: str, 
         appended_peak_tokens=mean(appended_peak_tokens),
         appended_peak_tokens_without_prompt=mean(lambda t: appended_peak_tokens(t, prompt=False)),
         total_tokens=mean(total_tokens),
+        fresh_tokens=mean(lambda t: sum(len(turn.context_ids) for turn in t.turns)) - cached_tokens,
+        cached_tokens=cached_tokens,
+        output_tokens=mean(lambda t: t.num_completion_tokens),
         dependency=mean(dependency),
+        flops=flops,
+        flops_cached=flops_cached,
+        flops_per_solved=_per_solved(flops, em, objectives),
+        flops_cached_per_solved=_per_solved(flops_cached, em, objectives),
+        seconds=mean(lambda t: t.seconds),
+        seconds_p95=float(np.percentile([t.seconds for t in trajectories], 95)),
         searches=mean(lambda t: sum(turn.action == SEARCH for turn in t.turns)),
         duplicate_searches=mean(duplicate_searches),
         malformed=_mean([float(turn.action == MALFORMED) for turn in turns]),
-        state_tokens=_state_tokens(turns),
+        state_tokens=_mean_of_some([state_tokens(turn) for turn in turns]),
+        state_tokens_by_turn=tuple(
+            _mean_of_some([None if turn is None else state_tokens(turn) for turn in turns_t])
+            for turns_t in zip_longest(*(t.turns for t in trajectories))
+        ),
+        fidelity=facts.last,
+        fidelity_by_turn=facts.by_turn,
+        facts_lost=facts.lost,
         endings={ended.value: sum(t.ended is ended for t in trajectories) for ended in Ended},
     )
 
@@ -210,24 +170,17 @@ def _check(trajectory: Trajectory, objectives: int) -> None:
         raise ValueError(f"{where} has no reward; score it first")
 
 
-def _prompt_tokens(turn: Turn) -> int:
-    if "prompt" not in turn.context_spans:
-        raise ValueError('a turn did not record which context tokens are its prompt: context_spans has no "prompt"')
-    return turn.prompt_tokens
-
-
-def _forced_tokens(turn: Turn) -> int:
-    """Tokens of the answer tag that was opened at the end of a forced turn's context."""
-    if not turn.forced:
-        return 0
-    return len(turn.context_ids) - max(stop for _, stop in turn.context_spans.values())
-
-
-def _state_tokens(turns: Sequence[Turn]) -> float | None:
-    spans = [turn.completion_spans["state"] for turn in turns if "state" in turn.completion_spans]
-    return _mean([stop - start for start, stop in spans]) if spans else None
+def _per_solved(flops: float | None, em: Sequence[float], objectives: int) -> float | None:
+    solved_per_task = objectives * _mean(em)
+    return flops / solved_per_task if flops is not None and solved_per_task > 0 else None
 
 
 def _mean(values: Sequence[float]) -> float:
     """0 without values: a failure that was never scored, or tasks that never had a turn."""
     return float(sum(values) / len(values)) if values else 0.0
+
+
+def _mean_of_some(values: Sequence[float | None]) -> float | None:
+    """Over those that are not None; None where all are."""
+    some = [value for value in values if value is not None]
+    return _mean(some) if some else None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mem1.engines.base import Sampling
 from mem1.envs.source import TaskSource
+from mem1.evaluation.flops import ModelShape
 from mem1.evaluation.metrics import Row, summarize
 from mem1.evaluation.store import read_trajectories, write_trajectories
 from mem1.records import Task, Trajectory
@@ -25,8 +26,9 @@ def evaluate(
     policy: str,
     folder: Path | None = None,
     on_round: OnRound | None = None,
+    shape: ModelShape | None = None,
 ) -> tuple[list[Row], dict[int, list[Trajectory]]]:
-    """Rows, and the trajectories by number of objectives.
+    """Rows, with FLOPs where the model's `shape` is given, and the trajectories by number of objectives.
 
     With a `folder`, the trajectories of each size are written there (`<policy>-<N>.jsonl`) when they are done, and
     sizes that stand there already are read, not run again; so a killed evaluation goes on where it was. Only tasks in
@@ -51,7 +53,8 @@ def evaluate(
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_trajectories(path, trajectories)
         by_size[objectives] = trajectories
-        rows.append(summarize(trajectories, policy=policy, context=rollout.context.name, objectives=objectives))
+        context = rollout.context.name
+        rows.append(summarize(trajectories, policy=policy, context=context, objectives=objectives, shape=shape))
     return rows, by_size
 
 

@@ -34,9 +34,10 @@ def note(rows: Sequence[Mapping[str, Any]]) -> str:
     """What the columns mean, the context policy where all rows share one, and how often a tool failed."""
     contexts = {row["context"] for row in rows}
     shared = f"Context policy: {contexts.pop()}. " if len(contexts) == 1 else ""
+    special = "".join((*_failures(rows), *_opinions(rows)))
     return (
         f"{shared}EM: exact match, mean over tasks [95 % interval]. "
-        f"If appended: peak of the same turns if nothing were dropped.{''.join(_failures(rows))}"
+        f"If appended: peak of the same turns if nothing were dropped.{special}"
     )
 
 
@@ -46,6 +47,17 @@ def _failures(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         if failed := row["endings"][Ended.TOOL_FAILED.value]:
             of = f"{failed} of {row['tasks']} tasks"
             yield f" {name}, N = {row['objectives']}: the search failed in {of} (tool_failed), which count as wrong."
+
+
+def _opinions(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A sentence for each row that a judge was asked about, with how much of it there is and how far to believe it."""
+    for name, row in zip(names(rows), rows, strict=True):
+        if judge := row["judge"]:
+            right, agreement = ("-" if judge[key] is None else f"{judge[key]:.2f}" for key in ("correct", "agreement"))
+            yield (
+                f" {name}, N = {row['objectives']}: the judge {judge['model']} takes {right} of the answers for right; "
+                f"it judged {judge['judged']:.0%} of them and agrees with EM on {agreement}."
+            )
 
 
 def body(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:

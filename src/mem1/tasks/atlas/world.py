@@ -112,6 +112,7 @@ class World:
             source=self.name,
             hops=len(relations),
             passage_ids=tuple(map(self.passage_id, via[:-1])),
+            titles=tuple(via[:-1]),
         )
 
     def _describe(self, entity: Entity) -> str:

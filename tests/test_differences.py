@@ -1,0 +1,150 @@
+"""Differences on the same tasks, and seeds apart from tasks: what each interval answers to and what it does not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mem1.errors import UserError
+from mem1.evaluation.differences import paired_difference, paired_difference_over_seeds, values_by_task
+from mem1.evaluation.intervals import bootstrap_interval, crossed_interval
+from mem1.evaluation.metrics import solved
+from mem1.evaluation.seeds import over_seeds
+from mem1.records import Ended, Question, Task, Trajectory
+
+QUESTION = Question(id="q", text="Who?", answers=("A",))
+
+
+def run(scores: Sequence[float], order: Sequence[int] | None = None) -> list[Trajectory]:
+    """One attempt a task with these scores, in any order."""
+    attempts = [
+        Trajectory(
+            turns=(),
+            task=Task(id=f"t{i}", questions=(QUESTION,), prompt="Who?", turn_limit=1),
+            em=(score,),
+            f1=(score,),
+            reward=score,
+            seconds=float(i),
+        )
+        for i, score in enumerate(scores)
+    ]
+    return [attempts[i] for i in (order or range(len(attempts)))]
+
+
+def width(interval: tuple[float, float]) -> float:
+    return interval[1] - interval[0]
+
+
+def test_a_difference_is_task_by_task_in_whatever_order_they_come():
+    ours, theirs = run([1, 0, 1, 1]), run([0, 0, 1, 0], order=[3, 1, 0, 2])
+    found = paired_difference(ours, theirs)
+    assert (found.mean, found.tasks) == (0.5, 4)
+    assert (found.low, found.high) == bootstrap_interval([1, 0, 0, 1])
+    assert paired_difference(theirs, ours).mean == -0.5
+
+
+def test_a_constant_gain_on_hard_and_easy_tasks_is_beyond_doubt():
+    easy_or_hard = [0.0, 0.9] * 10
+    found = paired_difference(run([x + 0.1 for x in easy_or_hard]), run(easy_or_hard))
+    assert (found.low, found.mean, found.high) == pytest.approx((0.1, 0.1, 0.1))
+    assert width(bootstrap_interval(easy_or_hard)) > 0.3, "either mean alone is far from sure"
+
+
+def test_a_failure_that_was_never_scored_counts_as_wrong():
+    failed = [replace(t, em=(), f1=(), reward=None, ended=Ended.TOOL_FAILED) for t in run([1, 1])]
+    assert paired_difference(run([1, 1]), failed).mean == 1
+
+
+def test_any_number_of_a_trajectory_can_be_compared():
+    assert paired_difference(run([0, 0]), run([1, 1]), measure=lambda t: t.seconds).mean == 0
+    assert values_by_task([run([0, 0, 0], order=[2, 0, 1])], lambda t: t.seconds) == [[2, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "message"),
+    [
+        (run([1, 0]), "run 2 has 2 tasks and run 1 has 3"),
+        (run([1, 0, 1, 0])[1:], "run 2 has no task 't0', which run 1 has"),
+        (run([1, 0, 1]) + run([1]), "run 2 has task 't0' twice"),
+        ([replace(t, task=replace(t.task, turn_limit=2)) for t in run([1, 0, 1]) if t.task], "'t0' of run 2 is anoth"),
+        ([replace(t, task=None) for t in run([1, 0, 1])], "run 2 has a trajectory without its task"),
+        ([], "run 2 has no trajectories"),
+    ],
+)
+def test_runs_on_other_tasks_are_refused(theirs: list[Trajectory], message: str):
+    with pytest.raises(UserError, match=message):
+        paired_difference(run([1, 0, 1]), theirs)
+
+
+def test_seeds_and_tasks_are_told_apart():
+    # seeds differ by 0.2 on every task; no task differs from another
+    seeds_only = over_seeds([run([0.4] * 50), run([0.6] * 50), run([0.5] * 50)])
+    assert seeds_only.mean == pytest.approx(0.5)
+    assert seeds_only.by_seed == pytest.approx((0.4, 0.6, 0.5))
+    assert seeds_only.spread == pytest.approx(0.1)
+    assert seeds_only.over_tasks == pytest.approx((0.5, 0.5))
+    assert seeds_only.over_both == pytest.approx((0.4, 0.6)), "of 27 draws of 3 seeds, one has the lowest each time"
+    # tasks differ, seeds do not: resampling seeds changes nothing at all
+    tasks_only = over_seeds([run([0.0, 1.0] * 25)] * 3)
+    assert tasks_only.spread == 0
+    assert tasks_only.over_both == pytest.approx(tasks_only.over_tasks)
+    assert width(tasks_only.over_tasks) == pytest.approx(0.28, abs=0.03)  # 2 * 1.96 * 0.5 / sqrt(50)
+
+
+def test_one_seed_says_nothing_about_others():
+    one = over_seeds([run([1.0, 0.0, 1.0])])
+    assert (one.spread, one.over_both) == (None, None)
+    assert one.over_tasks == bootstrap_interval([1.0, 0.0, 1.0])
+
+
+def test_with_one_run_the_crossed_interval_is_the_one_over_tasks_to_the_last_digit():
+    values = [random.Random(1).random() for _ in range(40)]
+    assert crossed_interval([values]) == bootstrap_interval(values)
+    generator = np.random.default_rng(0)
+    means = np.asarray(values)[generator.integers(0, 40, size=(2000, 40))].mean(axis=1)
+    assert bootstrap_interval(values) == tuple(np.percentile(means, [2.5, 97.5]))
+
+
+def test_a_task_that_is_hard_for_all_seeds_does_not_count_as_many():
+    # the tasks of all seeds agree: drawing tasks anew for each of 4 seeds would halve the interval
+    hard_or_easy = [0.0, 1.0] * 50
+    assert width(crossed_interval([hard_or_easy] * 4)) == pytest.approx(0.196, abs=0.02)
+
+
+def test_the_crossed_interval_holds_the_truth_about_as_often_as_it_says():
+    # score = seed + task + noise, each normal, with 12 seeds and 40 tasks; the true mean is 0
+    rng = np.random.default_rng(5)
+    held = 0
+    for _ in range(200):
+        seeds, tasks = rng.normal(0, 0.3, size=(12, 1)), rng.normal(0, 0.5, size=(1, 40))
+        values = seeds + tasks + rng.normal(0, 0.5, size=(12, 40))
+        low, high = crossed_interval(values.tolist(), resamples=200)
+        held += low <= 0 <= high
+    assert 180 <= held <= 198
+
+
+def test_two_ways_of_training_are_compared_over_seeds_and_tasks():
+    tasks = [0.0, 0.8] * 20
+    ours = [run([x + gain for x in tasks]) for gain in (0.05, 0.15)]
+    theirs = [run(tasks)] * 2
+    found = paired_difference_over_seeds(ours, theirs)
+    # of two seeds a draw has twice the lower one, each once, or twice the higher one; the tasks cancel
+    assert (found.low, found.mean, found.high) == pytest.approx((0.05, 0.10, 0.15))
+    assert found.tasks == 40
+
+
+def test_sides_and_runs_must_be_there():
+    with pytest.raises(UserError, match="needs two sides"):
+        paired_difference_over_seeds([run([1.0])], [])
+    with pytest.raises(UserError, match="at least one run"):
+        over_seeds([])
+    with pytest.raises(ValueError, match="2 tasks cannot be compared with runs on 3"):
+        crossed_interval([[1.0, 2.0]], minus=[[1.0, 2.0, 3.0]])
+
+
+def test_the_default_measure_is_exact_match_per_objective():
+    assert [solved(t) for t in run([1.0, 0.0])] == [1.0, 0.0]
