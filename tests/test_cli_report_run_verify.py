@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -274,15 +275,15 @@ class TestReport:
         with pytest.raises(UserError, match="unknown format 'pdf'; known: html, md, csv, latex"):
             call("report", tmp_path, "--format", "pdf")
 
-    def test_an_evaluation_alone_is_shown_with_the_tokenizer_that_fits(self, tmp_path, source):
-        folder = tmp_path / "evaluated"
-        folder.mkdir()
-        write_trajectories(folder / "shipped-2.jsonl", attempts(source, 2, Laziness()))
-        CODEC.tokenizer.save(str(tmp_path / "tokenizer.json"))
+    def test_an_evaluation_alone_is_shown_with_the_shipped_tokenizer_that_fits_or_the_given_one(self, tmp_path, source):
+        done = attempts(source, 2, Laziness())
+        write_trajectories(tmp_path / "shipped-2.jsonl", done)
+        call("report", tmp_path)
+        assert "<query>" in texts(tmp_path / "report.html")
+        other = [replace(t, turns=tuple(replace(turn, text=f"{turn.text}!") for turn in t.turns)) for t in done]
+        write_trajectories(tmp_path / "shipped-2.jsonl", other)
         with pytest.raises(UserError, match=r"are not those of .*atlas-warm-start or .*; give .*--tokenizer FOLDER"):
-            call("report", folder)
-        call("report", folder, "--tokenizer", tmp_path)
-        assert "<query>" in texts(folder / "report.html")
+            call("report", tmp_path)
 
     def test_a_tokenizer_that_does_not_make_the_recorded_text_is_refused(self, tmp_path, source):
         run = make_run(tmp_path / "run", tmp_path / "run", source, sizes=(1,))
