@@ -17,7 +17,7 @@ from test_report_figures import STATIC
 from mem1.errors import UserError
 from mem1.evaluation.report.fitting import fit
 from mem1.evaluation.report.page import LARGEST, SCRIPTS, render, write_page
-from mem1.records import Ended, Trajectory
+from mem1.records import Ended
 
 
 class Page(HTMLParser):
@@ -200,4 +200,3 @@ def test_a_report_that_cannot_be_written_is_an_error_that_names_it(tmp_path):
 def test_lone_surrogates_do_not_break_the_page():
     odd = run_of(("x\ud800", [hostile_attempt()]), decode=lambda ids: "\ud800" * len(ids))
     assert "\ud800" in unpacked(Page(render([odd], title="t")).scripts["data"])["strings"][0]
-    assert Trajectory(turns=()).turns == ()

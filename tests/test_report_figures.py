@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
 import pytest
-from reports import CODEC, CURVE, atlas, attempts, run_of
-from test_report_table import row, rows, seeds
+from reports import CURVE, atlas, attempts, run_of
+from test_report_table import row, seeds
 
 import mem1.evaluation.report
 from mem1.evaluation.report.columns import EM, PEAK
@@ -58,8 +59,6 @@ def test_learning_curves_have_one_line_a_run_and_of_many_steps_their_mean():
 
 
 def test_steps_that_did_not_record_a_number_are_left_out_of_its_curve():
-    import dataclasses
-
     run = run_of(("trained", attempts(atlas(), 1)))
     short = dataclasses.replace(run, curve=[{"step": 1, "reward": 0.5}, {"step": 2}, {"step": 3, "reward": None}])
     (figure,) = curves([short])
@@ -84,4 +83,3 @@ def test_every_colour_of_a_figure_is_in_the_style_sheet():
     used = set(re.findall(r"'(--[\w-]+)'", text))
     assert len(used) == 8 + 5
     assert used <= set(re.findall(r"(--[\w-]+):", css))
-    assert CODEC and rows()

@@ -28,6 +28,7 @@ from mem1.evaluation.report.data import compressed
 from mem1.evaluation.report.figures import Figure, curves, endings, over_n
 from mem1.evaluation.report.fitting import fit
 from mem1.evaluation.report.headlines import headlines
+from mem1.evaluation.report.lines import lines
 from mem1.evaluation.report.runs import Run, rows_of
 from mem1.evaluation.report.table import by_depth, note, results
 
@@ -91,7 +92,8 @@ def figure_groups(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]]) -> lis
     """(heading, note, figures) of each group that there is something to draw for."""
     em = over_n(rows, EM, "exact match per objective")
     peak = over_n(rows, PEAK, "peak tokens", appended="appended_peak_tokens")
-    bars = "Bars: 95 % intervals over tasks; of a mean, the lowest and the highest run."
+    of_means = "; of a mean, the lowest and the highest run" if any(line.mean for line in lines(rows)) else ""
+    bars = f"Bars: 95 % intervals over tasks{of_means}."
     sampled = "Means over the attempts sampled for each step, at the temperature of training."
     groups = [
         ("Over the number of objectives", bars, [em, peak] if rows else []),

@@ -78,7 +78,7 @@ const openViewer = async () => {
     const action = KEYS[event.key];
     if (action) { event.preventDefault(); action(); }
   });
-  addEventListener("hashchange", show);
+  addEventListener("hashchange", () => { if (location.hash.startsWith("#t=")) show(); });
   filtersView(data, changed);
   changed();
   if (location.hash.startsWith("#t=")) byId("trajectories").scrollIntoView();
