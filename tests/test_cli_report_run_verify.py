@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import io
 import json
 import os
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +18,8 @@ from servers import in_a_thread
 from typer.testing import CliRunner
 
 from mem1.cli.main import app
-from mem1.cli.reporting import facts, read_evaluations, trajectories_to_show, write_run_report
+from mem1.cli.reporting import read_evaluations, read_runs, run_names, write_run_report
+from mem1.cli.run_facts import facts
 from mem1.cli.watching import LONGEST, Watched, shown
 from mem1.configuration import load_toml
 from mem1.contexts import context_policy
@@ -26,7 +31,7 @@ from mem1.errors import UserError
 from mem1.evaluation.metrics import appended_tokens
 from mem1.evaluation.store import write_trajectories
 from mem1.protocol import PAPER
-from mem1.records import Question, Task, Trajectory
+from mem1.records import Task, Trajectory
 from mem1.retrieval import BM25
 from mem1.rollout import Rollout
 from mem1.tasks.atlas import Expert, Laziness
@@ -35,7 +40,7 @@ from mem1.training.config import TrainConfig
 from mem1.training.metrics_log import MetricsLog
 from mem1.training.model_config import TinyModel
 from mem1.training.models import new_model
-from mem1.training.policy import Policy
+from mem1.training.policy import SHIPPED_SHOP, Policy, policy_folder
 from mem1.training.runs import RunFolder
 from mem1.training.tokenizers import atlas_tokenizer
 
@@ -188,10 +193,12 @@ phases = [{ steps = 2, objectives = [2] }]
 """
 
 
-def make_run(folder: Path, training: Path, source: TaskSource, sizes: tuple[int, ...]) -> Path:
+def make_run(
+    folder: Path, training: Path, source: TaskSource, sizes: tuple[int, ...], *, override: str = "seed=7"
+) -> Path:
     """A run as the commands write it: base is lazy, trained is not."""
     (folder.parent / "recipe.toml").write_text(RECIPE)
-    config = load_toml(folder.parent / "recipe.toml", TrainConfig, ["seed=7"])
+    config = load_toml(folder.parent / "recipe.toml", TrainConfig, [override])
     RunFolder.create(training, config, command=["mem1", "quickstart", "--seed", "7"])
     with MetricsLog(training, tensorboard=False) as log:
         log.append(1, {"loss": 2.5})
@@ -206,16 +213,25 @@ def make_run(folder: Path, training: Path, source: TaskSource, sizes: tuple[int,
     return folder
 
 
+def texts(page: Path) -> str:
+    """The viewer's data of a page."""
+    (packed,) = re.findall(r'id="data">([^<]*)<', page.read_text())
+    return gzip.decompress(base64.b64decode(packed)).decode()
+
+
 class TestReport:
     def test_the_page_of_a_quickstart_is_written_again_from_its_folder(self, tmp_path, source):
         run = make_run(tmp_path / "run", tmp_path / "run" / "train", source, sizes=(1, 2))
         result = call("report", run)
         assert result.stdout.strip() == str(run / "report.html")
         page = (run / "report.html").read_text()
-        assert "reward per task" in page and "peak tokens" in page
-        assert "base, 2 objectives" in page and "trained, 2 objectives" in page
-        assert "&lt;query&gt;" in page, "tokens are shown as text"
-        assert "mem1 quickstart --seed 7" in page
+        assert "reward per task" in page and "peak tokens" in page and "mem1 quickstart --seed 7" in page
+        data = json.loads(texts(run / "report.html"))
+        assert [(g["policy"], g["objectives"]) for g in data["groups"]] == [
+            ("base", 1), ("base", 2), ("trained", 1), ("trained", 2),
+        ]  # fmt: skip
+        assert len(data["trajectories"]) == 12
+        assert "<query>" in "".join(data["strings"]), "tokens are shown as text"
 
     def test_base_comes_first_and_trained_last_each_by_rising_n(self, tmp_path, source):
         run = make_run(tmp_path / "run", tmp_path / "run", source, sizes=(2, 10, 1))
@@ -223,23 +239,56 @@ class TestReport:
             ("base", 1), ("base", 2), ("base", 10), ("trained", 1), ("trained", 2), ("trained", 10),
         ]  # fmt: skip
 
-    def test_the_page_shows_the_task_on_which_training_changed_most(self):
-        def attempt(task: str, reward: float) -> Trajectory:
-            questions = (Question(id="q", text="Who?", answers=("A",)),) * 4
-            return Trajectory(turns=(), task=Task(id=task, questions=questions, prompt="", turn_limit=3), reward=reward)
+    def test_several_runs_have_one_page_and_seeds_of_one_recipe_are_a_family(self, tmp_path, source):
+        runs = []
+        for name, override in (("q-seed0", "seed=0"), ("q-seed1", "seed=1"), ("longer", "sft.steps=4")):
+            (tmp_path / name).mkdir()
+            run = make_run(tmp_path / name / "r", tmp_path / name / "r" / "train", source, (1,), override=override)
+            runs.append(run.rename(tmp_path / name / name))
+        assert [(run.name, run.family) for run in read_runs(runs)] == [
+            ("q-seed0", "q"), ("q-seed1", "q"), ("longer", "longer"),
+        ]  # fmt: skip
+        call("report", *runs, "--out", tmp_path / "all.html")
+        page = (tmp_path / "all.html").read_text()
+        assert "mean of 2 runs" in page and "q-seed0, q-seed1, longer" in page
+        with pytest.raises(UserError, match="given twice"):
+            call("report", runs[0], runs[0])
 
-        before = [attempt("a", 1), attempt("b", 0), attempt("c", 3)]
-        after = [attempt("c", 4), attempt("b", 3), attempt("a", 2)]
-        chosen = trajectories_to_show({("base", 2): [], ("base", 4): before, ("trained", 2): [], ("trained", 4): after})
-        assert [(label, t.task.id, t.reward) for label, t in chosen if t.task] == [
-            ("base, 4 objectives", "b", 0),
-            ("trained, 4 objectives", "b", 3),
-        ]
-        assert trajectories_to_show({}) == []
+    def test_runs_of_one_name_are_told_apart_by_the_folders_above(self):
+        assert run_names([Path("a/x/run"), Path("b/x/run")]) == ["a/x/run", "b/x/run"]
+        assert run_names([Path("a/run"), Path("a/other")]) == ["run", "other"]
 
-    def test_one_policy_alone_is_shown_once(self, source):
-        chosen = trajectories_to_show({("trained", 8): attempts(source, 8, Laziness())})
-        assert [label for label, _ in chosen] == ["trained, 8 objectives"]
+    @pytest.mark.parametrize(
+        ("format", "start"), [("md", "| policy |"), ("csv", "peak_tokens"), ("latex", "% Context")]
+    )
+    def test_the_table_for_a_paper_is_printed_or_written(self, tmp_path, source, format, start):
+        run = make_run(tmp_path / "run", tmp_path / "run", source, sizes=(1,))
+        printed = call("report", run, "--format", format).stdout
+        assert printed.startswith(start) and "trained" in printed
+        assert not (run / "report.html").exists()
+        assert call("report", run, "--format", format, "--out", tmp_path / "t").stdout.strip() == str(tmp_path / "t")
+        assert (tmp_path / "t").read_text() == printed
+        with pytest.raises(UserError, match="cannot write the table"):
+            call("report", run, "--format", format, "--out", tmp_path / "nowhere" / "t")
+
+    def test_an_unknown_format_is_refused_with_the_known_ones(self, tmp_path):
+        with pytest.raises(UserError, match="unknown format 'pdf'; known: html, md, csv, latex"):
+            call("report", tmp_path, "--format", "pdf")
+
+    def test_an_evaluation_alone_is_shown_with_the_shipped_tokenizer_that_fits_or_the_given_one(self, tmp_path, source):
+        done = attempts(source, 2, Laziness())
+        write_trajectories(tmp_path / "shipped-2.jsonl", done)
+        call("report", tmp_path)
+        assert "<query>" in texts(tmp_path / "report.html")
+        other = [replace(t, turns=tuple(replace(turn, text=f"{turn.text}!") for turn in t.turns)) for t in done]
+        write_trajectories(tmp_path / "shipped-2.jsonl", other)
+        with pytest.raises(UserError, match=r"are not those of .*atlas-warm-start or .*; give .*--tokenizer FOLDER"):
+            call("report", tmp_path)
+
+    def test_a_tokenizer_that_does_not_make_the_recorded_text_is_refused(self, tmp_path, source):
+        run = make_run(tmp_path / "run", tmp_path / "run", source, sizes=(1,))
+        with pytest.raises(UserError, match="its recorded tokens are not those of"):
+            call("report", run, "--tokenizer", policy_folder(SHIPPED_SHOP))
 
     def test_the_facts_are_those_of_the_run(self, tmp_path, source):
         run = make_run(tmp_path / "run", tmp_path / "run" / "train", source, sizes=())
@@ -262,7 +311,7 @@ class TestReport:
         assert "reward per task" not in write_run_report(run).read_text()
 
     def test_what_is_no_run_or_holds_nothing_is_refused(self, tmp_path, source):
-        with pytest.raises(UserError, match=r"neither config\.toml nor train/config\.toml"):
+        with pytest.raises(UserError, match="holds nothing to report"):
             call("report", tmp_path)
         run = make_run(tmp_path / "run", tmp_path / "run", source, sizes=())
         (run / "metrics.jsonl").unlink()

@@ -355,7 +355,7 @@ class TestCommand:
         [
             (["--inference", "mem1"], "goes with --tokenizer"),
             (["--tokenizer", "nowhere"], "tokenizer.json does not exist"),
-            (["a-run"], "give the folder of a run alone, or --from-mem1"),
+            (["a-run"], "give folders of runs alone, or --from-mem1"),
         ],
     )
     def test_mistakes_are_explained(self, file, options, message):

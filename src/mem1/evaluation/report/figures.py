@@ -1,186 +1,153 @@
-"""The figures of a report, and the picture of the README; all in one style, drawn without a display.
+"""The figures of a page as plain data for Plotly; colours are names that the page looks up in its style sheet.
 
-    em_figure(rows)      exact match over N, one line a policy, with 95 % intervals
-    peak_figure(rows)    peak tokens over N, one line a policy, dashed: the same turns if appended
-    curve_figure(curve, "reward", "reward per task")
+    over_n(rows, EM)      exact match over N with intervals: one line a policy, of several seeds each run and their mean
+    curves(runs)          learning curves, one line a run
+    endings(rows)         share of tasks by how they ended
 
-Each returns one <svg> element for an HTML page. Backgrounds are transparent, and every colour is readable on white
-and on near-black; in a page the CSS variable of the same name overrules it. `rows` are `Row.as_dict()`, `curve` the
-lines of metrics.jsonl.
+Each figure is {"title", "data", "layout"}; a colour "--line-0" is a CSS variable, light or dark as the page is.
 """
 
 from __future__ import annotations
 
-import io
-import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from matplotlib import rc_context
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, ScalarFormatter
+from mem1.evaluation.report.columns import Column, Record
+from mem1.evaluation.report.lines import Line, lines
+from mem1.evaluation.report.runs import Run
+from mem1.records import Ended
 
-from mem1.evaluation.report.table import names
+Figure = dict[str, Any]
 
-Record = Mapping[str, Any]
-
-INK, GRID = "#767d86", "#8a919a"
-BASE, TRAINED, APPENDED = "#8b8f97", "#1a936f", "#d9742b"
-OTHERS = ("#4d7fd1", "#9a67c9", "#c2527a", "#8f8a1e")
-VARIABLES = {INK: "ink", GRID: "grid", BASE: "base", TRAINED: "trained", APPENDED: "appended"}
-"""Colours that a page overrules, by the name of its CSS variable (--figure-<name>)."""
-
+COLORS = 8
+"""CSS variables --line-0 to --line-7; further lines begin again with another dash."""
+DASHES = ("solid", "dash", "dot", "dashdot")
 SMOOTHED_STEPS = 10
 """Steps in the trailing mean drawn over a learning curve."""
-
-_SIZE = (4.4, 2.9)
-_STYLE: dict[Any, Any] = {
-    "axes.edgecolor": GRID,
-    "axes.grid": True,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.8,
-    "axes.spines.left": False,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlecolor": INK,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 10.5,
-    "axes.titleweight": "bold",
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "font.size": 9,
-    "grid.alpha": 0.22,
-    "grid.color": GRID,
-    "legend.frameon": False,
-    "legend.labelcolor": INK,
-    "lines.linewidth": 2,
-    "savefig.facecolor": "none",
-    "svg.hashsalt": "mem1",
-    "text.color": INK,
-    "xtick.color": INK,
-    "xtick.major.size": 3,
-    "ytick.color": INK,
-    "ytick.major.size": 0,
-}
+CURVES = (
+    ("reward", "reward per task"),
+    ("em", "exact match per objective"),
+    ("turns", "turns per task"),
+    ("peak_tokens", "peak tokens per task"),
+)
+"""Keys of metrics.jsonl drawn as learning curves, with their titles."""
 
 
-def em_figure(rows: Sequence[Record]) -> str:
-    """Exact match per objective over N, with the interval as a band."""
-    with rc_context({**_STYLE, "svg.fonttype": "none"}):
-        figure, axes = _new()
-        _draw_em(axes, rows)
-        return _inline_svg(figure, "em")
+def over_n(rows: Sequence[Record], column: Column, title: str, *, appended: str | None = None) -> Figure:
+    """A number over N, one line for each of `lines(rows)`.
 
-
-def peak_figure(rows: Sequence[Record], *, prompt: bool = True) -> str:
-    """Peak tokens over N of every policy, and of the last policy's turns if they had been appended."""
-    with rc_context({**_STYLE, "svg.fonttype": "none"}):
-        figure, axes = _new()
-        _draw_peak(axes, rows, prompt=prompt)
-        return _inline_svg(figure, "peak" if prompt else "peak-without-prompt")
-
-
-def curve_figure(curve: Sequence[Record], key: str, label: str) -> str:
-    """One number of metrics.jsonl over optimiser steps; steps that did not record it are left out."""
-    points = [(row["step"], row[key]) for row in curve if row.get(key) is not None]
-    steps, values = [x for x, _ in points], [y for _, y in points]
-    with rc_context({**_STYLE, "svg.fonttype": "none"}):
-        figure, axes = _new()
-        many = len(values) > 2 * SMOOTHED_STEPS
-        axes.plot(steps, values, color=TRAINED, alpha=0.35 if many else 1, linewidth=1.2 if many else 2)
-        if many:
-            axes.plot(steps, _trailing_mean(values), color=TRAINED, label=f"mean of the last {SMOOTHED_STEPS} steps")
-            axes.legend(loc="best", fontsize=8)
-        axes.set_ylim(bottom=min([0.0, *values]))
-        axes.set_title(label)
-        axes.set_xlabel("optimiser step")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-        return _inline_svg(figure, f"curve-{key}")
-
-
-def readme_figure(rows: Sequence[Record], path: str | Path) -> tuple[Path, Path]:
-    """Write the picture of the README, `path` with the endings .svg and .png, and return both paths.
-
-    Left: exact match over N before and after training; right: peak tokens over N, constant against appended.
+    `appended`: key of what the same turns would have had if nothing had been dropped, drawn dashed for the last line
+    that drops something and left to the legend for the others.
     """
-    path = Path(path)
-    with rc_context({**_STYLE, "svg.fonttype": "path"}):
-        figure = Figure(figsize=(2 * _SIZE[0], _SIZE[1] + 0.2))
-        left, right = figure.subplots(1, 2)
-        _draw_em(left, rows)
-        _draw_peak(right, rows, prompt=True)
-        figure.set_layout_engine("constrained", wspace=0.08)
-        targets = path.with_suffix(".svg"), path.with_suffix(".png")
-        figure.savefig(targets[0], metadata=_NO_METADATA)
-        figure.savefig(targets[1], dpi=200)
-    return targets
+    found = lines(rows)
+    traces = [trace for number, line in enumerate(found) for trace in _line(line, number, column)]
+    rewriting = [number for number, line in enumerate(found) if line.context != "full"] if appended else []
+    for number in rewriting:
+        shown = True if number == rewriting[-1] else "legendonly"
+        traces.append(_if_appended(found[number], number, str(appended), visible=shown))
+    sizes = sorted({row["objectives"] for row in rows})
+    axis = {"type": "log", "tickvals": sizes, "ticktext": list(map(str, sizes)), "title": {"text": "N, questions"}}
+    return {"title": title, "data": traces, "layout": {"xaxis": axis, "yaxis": {"rangemode": "tozero"}}}
 
 
-def series(rows: Sequence[Record]) -> dict[str, list[Record]]:
-    """Rows by the name of their line, each sorted by N."""
-    lines: dict[str, list[Record]] = {}
-    for name, row in zip(names(rows), rows, strict=True):
-        lines.setdefault(name, []).append(row)
-    return {name: sorted(line, key=lambda row: row["objectives"]) for name, line in lines.items()}
+def curves(runs: Sequence[Run]) -> list[Figure]:
+    """One figure for each of `CURVES` that some run recorded."""
+    drawn = [(key, title) for key, title in CURVES if any(r.get(key) is not None for run in runs for r in run.curve)]
+    return [
+        {
+            "title": title,
+            "data": [trace for number, run in enumerate(runs) for trace in _curve(run, number, key)],
+            "layout": {"xaxis": {"title": {"text": "optimiser step"}}, "yaxis": {"rangemode": "tozero"}},
+        }
+        for key, title in drawn
+    ]
 
 
-def _draw_em(axes: Axes, rows: Sequence[Record]) -> None:
-    lines = series(rows)
-    for (name, line), color in zip(lines.items(), _colors(lines), strict=True):
-        n = [row["objectives"] for row in line]
-        axes.fill_between(n, [r["em_low"] for r in line], [r["em_high"] for r in line], color=color, alpha=0.18, lw=0)
-        axes.plot(n, [row["em"] for row in line], color=color, marker="o", markersize=4, label=name)
-    axes.set_title("exact match per objective")
-    axes.set_ylim(-0.02, 1.04)
-    axes.yaxis.set_major_locator(FixedLocator([0, 0.25, 0.5, 0.75, 1]))
-    _finish(axes, rows)
+def endings(rows: Sequence[Record]) -> Figure:
+    """Bars, one a policy and N, of the shares of their tasks by ending."""
+    bars = [(f"{line.name}, N = {row['objectives']}", row) for line in lines(rows) for row in line.best]
+    return {
+        "title": "how tasks ended",
+        "data": [
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": ended.value.replace("_", " "),
+                "y": [name for name, _ in bars],
+                "x": [row["endings"][ended.value] / row["tasks"] for _, row in bars],
+                "customdata": [row["endings"][ended.value] for _, row in bars],
+                "hovertemplate": "%{y}: %{customdata} tasks, %{x:.1%}<extra>%{fullData.name}</extra>",
+                "marker": {"color": f"--ended-{ended.value.replace('_', '-')}"},
+            }
+            for ended in Ended
+            if any(row["endings"][ended.value] for _, row in bars)
+        ],
+        "layout": {
+            "barmode": "stack",
+            "hovermode": "closest",
+            "height": 110 + 24 * len(bars),
+            "xaxis": {"tickformat": ".0%", "range": [0, 1], "title": {"text": "share of tasks"}},
+            "yaxis": {"autorange": "reversed", "automargin": True, "type": "category"},
+        },
+    }
 
 
-def _draw_peak(axes: Axes, rows: Sequence[Record], *, prompt: bool) -> None:
-    suffix = "" if prompt else "_without_prompt"
-    lines = series(rows)
-    for (name, line), color in zip(lines.items(), _colors(lines), strict=True):
-        n = [row["objectives"] for row in line]
-        axes.plot(n, [row[f"peak_tokens{suffix}"] for row in line], color=color, marker="o", markersize=4, label=name)
-    rewritten = {name: line for name, line in lines.items() if line[0]["context"] != "full"}
-    if rewritten:
-        name, line = list(rewritten.items())[-1]
-        n, peaks = [row["objectives"] for row in line], [row[f"appended_peak_tokens{suffix}"] for row in line]
-        axes.plot(
-            n, peaks, color=APPENDED, linestyle=(0, (4, 2)), marker="o", markersize=4, label=f"{name}, if appended"
-        )
-    axes.set_title("peak tokens" if prompt else "peak tokens without the prompt")
-    axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-    _finish(axes, rows)
+def _line(line: Line, number: int, column: Column) -> Iterator[Figure]:
+    """The mean in full strength over its runs; a single run alone."""
+    for run, rows in line.runs.items():
+        name = f"{line.name}, {run}" if len(line.runs) > 1 else line.name
+        faint = {"opacity": 0.45, "showlegend": False} if line.mean else {}
+        yield {**_over_n(rows, number, column, name), **faint, "legendgroup": str(number)}
+    if line.mean:
+        yield {**_over_n(line.mean, number, column, f"{line.name}, mean"), "legendgroup": str(number)}
 
 
-def _finish(axes: Axes, rows: Sequence[Record]) -> None:
-    """The axis of N, doubling from tick to tick, and the names of the lines."""
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator(sorted({row["objectives"] for row in rows})))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(ScalarFormatter())
-    axes.set_xlabel("N, questions asked at once")
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="best", fontsize=8.5)
+def _over_n(rows: Sequence[Record], number: int, column: Column, name: str) -> Figure:
+    drawn = [row for row in rows if row.get(column.key) is not None]
+    values = [row[column.key] for row in drawn]
+    trace = {
+        **_style(number),
+        "name": name,
+        "x": [row["objectives"] for row in drawn],
+        "y": values,
+        "text": [f"{column.cell(row)}, {row['tasks']:,} tasks" for row in drawn],
+        "hovertemplate": "N = %{x}: %{text}<extra>%{fullData.name}</extra>",
+    }
+    if all(column.interval(row) for row in drawn):
+        highs = [row[f"{column.key}_high"] - value for row, value in zip(drawn, values, strict=True)]
+        lows = [value - row[f"{column.key}_low"] for row, value in zip(drawn, values, strict=True)]
+        error = {"type": "data", "symmetric": False, "array": highs, "arrayminus": lows}
+        trace["error_y"] = {**error, "thickness": 1.2, "width": 4, "color": trace["line"]["color"]}
+    return trace
 
 
-def _colors(lines: Mapping[str, Sequence[Record]]) -> list[str]:
-    """Grey for the policy "base", the accent for "trained" or a lone policy, then the others in turn."""
-    rest = iter(OTHERS * len(lines))
-    colors = []
-    for line in lines.values():
-        known = {"base": BASE, "trained": TRAINED}.get(line[0]["policy"], TRAINED if len(lines) == 1 else "")
-        colors.append(next(rest) if known in colors or not known else known)
-    return colors
+def _if_appended(line: Line, number: int, key: str, *, visible: bool | str) -> Figure:
+    style = _style(number)
+    return {
+        **style,
+        "line": {**style["line"], "dash": "dot", "width": 1.5},
+        "marker": {**style["marker"], "symbol": "circle-open"},
+        "name": f"{line.name}, if appended",
+        "x": [row["objectives"] for row in line.best],
+        "y": [row[key] for row in line.best],
+        "visible": visible,
+        "hovertemplate": "N = %{x}: %{y:,.0f}<extra>%{fullData.name}</extra>",
+    }
 
 
-def _new() -> tuple[Figure, Axes]:
-    figure = Figure(figsize=_SIZE, layout="constrained")
-    return figure, figure.subplots()
+def _curve(run: Run, number: int, key: str) -> Iterator[Figure]:
+    """The recorded values; of many steps faint, with their trailing mean. Steps without the number are left out."""
+    points = [(row["step"], row[key]) for row in run.curve if row.get(key) is not None]
+    steps, values = [step for step, _ in points], [value for _, value in points]
+    many = len(values) > 2 * SMOOTHED_STEPS
+    style = {**_style(number), "mode": "lines", "x": steps, "legendgroup": run.name}
+    hover = "step %{x}: %{y:.4g}<extra>%{fullData.name}</extra>"
+    faint = {"opacity": 0.35, "showlegend": False} if many else {}
+    if values:
+        yield {**style, **faint, "name": run.name, "y": values, "hovertemplate": hover}
+    if many:
+        mean = f"{run.name}, mean of {SMOOTHED_STEPS} steps"
+        yield {**style, "name": mean, "y": _trailing_mean(values), "hovertemplate": hover}
 
 
 def _trailing_mean(values: Sequence[float]) -> list[float]:
@@ -188,19 +155,11 @@ def _trailing_mean(values: Sequence[float]) -> list[float]:
     return [sum(window) / len(window) for window in windows]
 
 
-_NO_METADATA: dict[str, Any] = {"Creator": None, "Date": None, "Format": None, "Type": None}
-
-
-def _inline_svg(figure: Figure, prefix: str) -> str:
-    """The figure as an <svg> element: ids made unique by `prefix`, sizes left to the page, colours as variables."""
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata=_NO_METADATA)
-    svg = buffer.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = (
-        re.sub(r'\s(?:xmlns(?::\w+)?|width|height|version)="[^"]*"', "", svg[: svg.index(">")]) + svg[svg.index(">") :]
-    )
-    svg = re.sub(r'(\bid="|url\(#|xlink:href="#)', rf"\g<1>{prefix}-", svg)
-    for color, name in VARIABLES.items():
-        svg = svg.replace(color, f"var(--figure-{name}, {color})")
-    return svg
+def _style(number: int) -> Figure:
+    color = f"--line-{number % COLORS}"
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "line": {"color": color, "width": 2, "dash": DASHES[number // COLORS % len(DASHES)]},
+        "marker": {"color": color, "size": 6},
+    }

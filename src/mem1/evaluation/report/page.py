@@ -1,16 +1,20 @@
-"""One self-contained HTML page about a run: headline numbers, table, figures, whole trajectories turn by turn.
+"""One self-contained HTML page about one or more runs: numbers, tables, figures, and every trajectory turn by turn.
 
-    write_report("runs/a/report.html", title="quickstart", rows=rows, curve=curve,
-                 trajectories=[("after training", trajectory)], decode=tokenizer.decode, facts={"seed": "0"})
+    write_page("runs/a/report.html", [run], title="a")
 
-Nothing is fetched from anywhere, and everything that a policy or a document wrote is escaped: it is shown as text.
+What a reader sees first (headlines, tables) is HTML; the figures and the trajectories are compressed data that
+scripts of the page lay out once it is shown. Nothing is fetched from anywhere, which a policy of the page forbids,
+and whatever a policy or a document wrote is shown as text: jinja2 escapes it, or the scripts write it as text nodes.
 """
 
 from __future__ import annotations
 
+import base64
+import gzip
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -19,51 +23,26 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from mem1.errors import UserError
-from mem1.evaluation.report import figures
-from mem1.evaluation.report.table import COLUMNS, body, depth_body, depth_columns, note
-from mem1.evaluation.report.transcript import Decode, Transcript, transcript
-from mem1.records import Trajectory
+from mem1.evaluation.report.columns import EM, FURTHER, PEAK, shown
+from mem1.evaluation.report.data import compressed
+from mem1.evaluation.report.figures import Figure, curves, endings, over_n
+from mem1.evaluation.report.fitting import fit
+from mem1.evaluation.report.headlines import headlines
+from mem1.evaluation.report.lines import lines
+from mem1.evaluation.report.runs import Run, rows_of
+from mem1.evaluation.report.table import by_depth, note, results
 
-CURVES = (
-    ("reward", "reward per task"),
-    ("em", "exact match per objective"),
-    ("turns", "turns per task"),
-    ("peak_tokens", "peak tokens per task"),
-)
-"""Keys of metrics.jsonl drawn as learning curves, with their titles."""
+LARGEST = 5_000_000
+"""Bytes of a page at most; trajectories that would make it larger are left out, and the page names them."""
+SCRIPTS = ("elements.js", "inflate.js", "theme.js", "figures.js", "search.js", "turn.js", "trajectory.js", "list.js")
+"""The page's own scripts, joined in this order and followed by start.js."""
 
-
-@dataclass(frozen=True, slots=True)
-class Headline:
-    """One large number with a line of explanation."""
-
-    value: str
-    label: str
+_STATIC = files("mem1.evaluation.report") / "static"
 
 
-def write_report(
-    path: str | Path,
-    *,
-    title: str,
-    rows: Sequence[Mapping[str, Any]],
-    curve: Sequence[Mapping[str, Any]],
-    trajectories: Sequence[tuple[str, Trajectory]],
-    decode: Decode,
-    facts: Mapping[str, str],
-) -> None:
-    """Write the page, replacing an older one atomically.
-
-    `rows` are `Row.as_dict()`, `curve` the lines of metrics.jsonl (may be empty), `trajectories` (label,
-    trajectory) pairs shown in full, `decode` turns token ids into text, `facts` are shown as a list of names and
-    values. Raises UserError if the file cannot be written.
-    """
-    page = render(
-        title=title,
-        rows=rows,
-        curve=curve,
-        transcripts=[transcript(label, trajectory, decode) for label, trajectory in trajectories],
-        facts=facts,
-    )
+def write_page(path: str | Path, runs: Sequence[Run], *, title: str) -> None:
+    """Write the page, replacing an older one atomically. Raises UserError if the file cannot be written."""
+    page = render(runs, title=title)
     path = Path(path)
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -74,81 +53,85 @@ def write_report(
         raise UserError(f"{path}: cannot write the report ({error.strerror}); choose another folder") from error
 
 
-def render(
-    *,
-    title: str,
-    rows: Sequence[Mapping[str, Any]],
-    curve: Sequence[Mapping[str, Any]],
-    transcripts: Sequence[Transcript],
-    facts: Mapping[str, str],
-) -> str:
-    """The page as one text."""
-    folder = files("mem1.evaluation.report")
+def render(runs: Sequence[Run], *, title: str, largest: int = LARGEST) -> str:
+    """The page as one text of at most `largest` bytes, if the page without trajectories is not larger."""
+    rows = rows_of(runs)
+    groups = figure_groups(runs, rows)
+    script, plotly = _script(), _plotly()
+    values: dict[str, Any] = {
+        "title": title,
+        "policy": content_policy(script, gzip.decompress(plotly).decode("utf-8")),
+        "style": Markup(_text("page.css")),  # ours, not data
+        "script": Markup(script),
+        "facts": _facts(runs),
+        "runs": [run.name for run in runs],
+        "headlines": headlines(rows) if len(runs) == 1 else [],
+        "tables": [table for table in (results(rows), by_depth(rows)) if table] if rows else [],
+        "further": results(rows, FURTHER) if rows else None,
+        "meanings": {column.heading: column.meaning for column in shown(FURTHER, rows)},
+        "note": note(rows) if rows else "",
+        "groups": groups,
+        "plotly": base64.b64encode(plotly).decode("ascii") if groups else "",
+        "specs": compressed([figure for _, _, figures in groups for figure in figures]),
+    }
+    template = _template()
+    empty = template.render(**values, fitted=fit([], largest))
+    room = largest - _size(empty)
+    page = template.render(**values, fitted=fit(runs, room))
+    while _size(page) > largest and room > 0:  # the names of what is left out need room themselves
+        room -= _size(page) - largest
+        page = template.render(**values, fitted=fit(runs, room))
+    return page
+
+
+def _size(page: str) -> int:
+    return len(page.encode("utf-8", errors="replace"))
+
+
+def figure_groups(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, list[Figure]]]:
+    """(heading, note, figures) of each group that there is something to draw for."""
+    em = over_n(rows, EM, "exact match per objective")
+    peak = over_n(rows, PEAK, "peak tokens", appended="appended_peak_tokens")
+    of_means = "; of a mean, the lowest and the highest run" if any(line.mean for line in lines(rows)) else ""
+    bars = f"Bars: 95 % intervals over tasks{of_means}."
+    sampled = "Means over the attempts sampled for each step, at the temperature of training."
+    groups = [
+        ("Over the number of objectives", bars, [em, peak] if rows else []),
+        ("While training", sampled, curves(runs)),
+        ("Endings", "", [endings(rows)] if rows else []),
+    ]
+    return [group for group in groups if group[2]]
+
+
+def content_policy(*scripts: str) -> str:
+    """The Content-Security-Policy: these scripts alone, and no network."""
+    hashes = [base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii") for script in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def _facts(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
+    """(name, its value in each run, or the one value that all share)."""
+    names = dict.fromkeys(name for run in runs for name in run.facts)
+    values = {name: [run.facts.get(name, "") for run in runs] for name in names}
+    return [(name, of[:1] if len(set(of)) == 1 else of) for name, of in values.items()]
+
+
+def _script() -> str:
+    parts = "\n".join(_text(name) for name in (*SCRIPTS, "start.js"))
+    return f'(() => {{\n"use strict";\n{parts}\n}})();\n'
+
+
+def _text(name: str) -> str:
+    return (_STATIC / name).read_text(encoding="utf-8")
+
+
+def _plotly() -> bytes:
+    """plotly.js 4.1.1, the bundle "basic" as published (npm plotly.js-basic-dist-min), compressed."""
+    return (_STATIC / "plotly-basic.min.js.gz").read_bytes()
+
+
+@lru_cache(maxsize=1)
+def _template() -> Any:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(folder.joinpath("page.html.jinja").read_text(encoding="utf-8"))
-    drawn = [(key, label) for key, label in CURVES if any(row.get(key) is not None for row in curve)]
-    return template.render(
-        style=Markup(folder.joinpath("page.css").read_text(encoding="utf-8")),  # ours, not data
-        title=title,
-        headlines=headlines(rows),
-        columns=COLUMNS,
-        note=note(rows),
-        body=body(rows),
-        depth_columns=depth_columns(rows),
-        depth_body=depth_body(rows),
-        figures=[_markup(figures.em_figure(rows)), _markup(figures.peak_figure(rows))] if rows else [],
-        curves=[_markup(figures.curve_figure(curve, key, label)) for key, label in drawn],
-        transcripts=transcripts,
-        facts=facts,
-    )
-
-
-def headlines(rows: Sequence[Mapping[str, Any]]) -> list[Headline]:
-    """Exact match at the smallest and largest N above 1, before and after where both are there, and the peaks.
-
-    The numbers are those of the last policy of `rows`; "before" is the first policy, in the same context.
-    """
-    if not rows:
-        return []
-    policy, context = rows[-1]["policy"], rows[-1]["context"]
-    after = {row["objectives"]: row for row in rows if (row["policy"], row["context"]) == (policy, context)}
-    first = rows[0]["policy"]
-    before = {r["objectives"]: r for r in rows if r["policy"] == first != policy and r["context"] == context}
-    several = sorted(n for n in after if n > 1) or sorted(after)
-    low, high = several[0], several[-1]
-    shown = [_em_headline(n, after[n], before.get(n)) for n in dict.fromkeys((low, high))]
-    peak = after[high]
-    shown.append(
-        Headline(
-            f"{peak['peak_tokens']:,.0f}",
-            f"peak tokens at {_n(high)}; the same turns appended: {peak['appended_peak_tokens']:,.0f}",
-        )
-    )
-    if low != high and after[low]["peak_tokens_without_prompt"] > 0:
-        growth = {
-            key: after[high][key] / after[low][key]
-            for key in ("peak_tokens_without_prompt", "appended_peak_tokens_without_prompt")
-        }
-        appended = growth["appended_peak_tokens_without_prompt"]
-        shown.append(
-            Headline(
-                f"\u00d7 {growth['peak_tokens_without_prompt']:.1f}",
-                f"growth of the peak without the prompt from {_n(low)} to {high}; appended: \u00d7 {appended:.1f}",
-            )
-        )
-    return shown
-
-
-def _em_headline(n: int, after: Mapping[str, Any], before: Mapping[str, Any] | None) -> Headline:
-    value = f"{after['em']:.2f}" if before is None else f"{before['em']:.2f} → {after['em']:.2f}"
-    change = "" if before is None else f", {before['policy']} → {after['policy']}"
-    return Headline(value, f"exact match per objective at {_n(n)}{change}")
-
-
-def _n(objectives: int) -> str:
-    return f"N\u00a0=\u00a0{objectives}"  # not broken over two lines
-
-
-def _markup(svg: str) -> Markup:
-    """matplotlib escapes the labels that it writes, so its element goes in as it is."""
-    return Markup(svg)
+    return environment.from_string(_text("page.html.jinja"))

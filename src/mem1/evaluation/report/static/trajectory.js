@@ -1,0 +1,81 @@
+// A trajectory: how it ended, its questions, its turns as small bars, and one turn in full; beside it another one.
+const linkTo = (t, turn, other) => `#t=${t}&turn=${turn}${other ? `&with=${other}` : ""}`;
+
+const score = (value) => (value === undefined ? "–" : value.toFixed(2));
+
+const solved = (trajectory) => trajectory.em.length > 0 && trajectory.em.every((value) => value === 1);
+
+const objectivesView = (data, trajectory) => {
+  const head = ["question", "gold", "answered", "EM", "F1"].map((name) => make("th", { scope: "col" }, name));
+  const rows = data.tasks[trajectory.task].questions.map(([question, gold], i) => make("tr", {},
+    make("td", {}, `Q${i + 1} `, marked(question)), make("td", {}, marked(gold)), make("td", {}, marked(trajectory.answers[i] || "–")),
+    make("td", {}, score(trajectory.em[i])), make("td", {}, score(trajectory.f1[i]))));
+  const right = trajectory.em.filter((value) => value === 1).length;
+  return make("details", { open: rows.length <= 4 || undefined },
+    make("summary", {}, `${rows.length === 1 ? "1 question" : `${rows.length} questions`}, ${right} right`),
+    make("div", { class: "scroll" },
+      make("table", { class: "objectives" }, make("thead", {}, make("tr", {}, head)), make("tbody", {}, rows))));
+};
+
+const headView = (data, trajectory, t) => {
+  const group = data.groups[trajectory.group];
+  const task = data.tasks[trajectory.task];
+  const limit = task.limit === null ? "" : ` of at most ${task.limit}`;
+  const turns = trajectory.turns.length;
+  return make("div", { class: "head" },
+    make("h3", {}, `${group.name}, N = ${group.objectives}`),
+    make("p", { class: "ending" }, `Trajectory ${t}, task `, marked(task.id || "unknown"), ": ",
+      make("b", { class: trajectory.ended === "answered" ? "good" : "bad" }, words(trajectory.ended)),
+      ` after ${turns}${limit} ${turns === 1 ? "turn" : "turns"}, context policy ${group.context}, `,
+      trajectory.reward === null ? "never scored" : `reward ${+trajectory.reward.toFixed(3)}`,
+      trajectory.detail ? [". ", marked(trajectory.detail)] : ""),
+    objectivesView(data, trajectory));
+};
+
+// One bar a turn: what it held, and behind it what it would have held with everything appended.
+const turnsView = (trajectory, found, here, link, largest) => make("nav", { "aria-label": "Turns" },
+  make("ol", { class: "turns" }, trajectory.turns.map((turn, i) => {
+    const [given, written, appended] = turn.sizes;
+    const total = given + written;
+    const bar = (kind, tokens) => {
+      const element = make("span", { class: `bar ${kind}` });
+      element.style.height = `${(100 * tokens) / largest}%`;
+      return element;
+    };
+    return make("li", {}, make("a", {
+      href: link(i + 1), "aria-current": i + 1 === here ? "true" : null, class: found.includes(i + 1) ? "hit" : null,
+      title: `turn ${i + 1}: ${count(total)} tokens, appended ${count(appended)}`,
+      "aria-label": `turn ${i + 1}, ${turn.action}, ${count(total)} tokens, appended ${count(appended)}`,
+    }, make("span", { class: "bars" }, bar("appended", appended), bar("actual", total)), make("b", {}, String(i + 1))));
+  })));
+
+const largestOf = (trajectories) =>
+  Math.max(1, ...trajectories.flatMap((one) => one.turns.map((turn) => Math.max(turn.sizes[0] + turn.sizes[1], turn.sizes[2]))));
+
+// Numbers of the other trajectories of the same task.
+const partners = (data, t) => {
+  const task = data.trajectories[t - 1].task;
+  return data.trajectories.flatMap((one, i) => (one.task === task && i + 1 !== t ? [i + 1] : []));
+};
+
+const compareView = (data, here, go) => {
+  const others = partners(data, here.t);
+  if (!others.length) return null;
+  const options = others.map((other) => make("option", { value: other, selected: other === here.other || undefined },
+    `${data.groups[data.trajectories[other - 1].group].name} (${other})`));
+  return make("label", { class: "compare" }, "beside it ",
+    make("select", { id: "compare", onchange: (event) => go({ ...here, other: Number(event.target.value) }) },
+      make("option", { value: 0 }, "nothing"), options));
+};
+
+const trajectoryView = (data, found, here, go) => {
+  const pair = [here.t, ...(here.other ? [here.other] : [])];
+  const largest = largestOf(pair.map((t) => data.trajectories[t - 1]));
+  const one = (t) => {
+    const trajectory = data.trajectories[t - 1];
+    return make("article", { "aria-label": `trajectory ${t}` }, headView(data, trajectory, t),
+      turnsView(trajectory, found[t - 1] ?? [], here.turn, (turn) => linkTo(here.t, turn, here.other), largest),
+      turnView(data, trajectory, here.turn));
+  };
+  return [compareView(data, here, go), make("div", { class: pair.length > 1 ? "pair" : "single" }, pair.map(one))];
+};

@@ -1,0 +1,172 @@
+"""Rows as tables: on the terminal, for papers, of one run and of several seeds."""
+
+from __future__ import annotations
+
+import csv as csv_module
+import dataclasses
+import io
+import re
+
+import pytest
+from reports import hostile_attempt
+from rich.console import Console
+
+from mem1.evaluation.metrics import summarize
+from mem1.evaluation.report.columns import EM, MAIN, Column, shown
+from mem1.evaluation.report.formats import csv, latex, markdown
+from mem1.evaluation.report.headlines import headlines
+from mem1.evaluation.report.lines import lines
+from mem1.evaluation.report.table import by_depth, note, print_table, results
+from mem1.evaluation.row import Judged
+
+
+def row(policy: str = "trained", n: int = 1, em: float = 1.0, **more) -> dict:
+    attempts = [hostile_attempt(em=em, objectives=n)] * 3
+    return {**summarize(attempts, policy=policy, context="constant", objectives=n).as_dict(), **more}
+
+
+def rows() -> list[dict]:
+    return [
+        row(p, n, em) for p, n, em in (("base", 1, 0.4), ("base", 2, 0.0), ("trained", 1, 1.0), ("trained", 2, 1.0))
+    ]
+
+
+def seeds() -> list[dict]:
+    """Two seeds of one family and a run of another."""
+    return [
+        row(em=0.5, run="s0", family="a"),
+        row(em=1.0, run="s1", family="a"),
+        row(em=0.25, run="other", family="b"),
+    ]
+
+
+def printed(results: list[dict]) -> str:
+    file = io.StringIO()
+    print_table(results, Console(file=file, width=80))
+    return file.getvalue()
+
+
+def test_the_cells_of_a_row_by_hand():
+    # `hostile_attempt` has its peak at turn 2: 1 + 3 + 3 + 2 + 1 + 1 = 11 tokens with the prompt, 10 without
+    cells = results(rows())
+    assert cells.body[2] == ["trained", "1", "3", "1.00 [1.00, 1.00]", "1.00", "2.0", "11", "10", "11"]
+    assert cells.headings[:4] == ["policy", "N", "tasks", "EM per objective"] and cells.names == 1
+
+
+def test_a_new_number_needs_a_column_and_nothing_else():
+    judged = Column(key="judge", heading="judge", meaning="share that a model calls right", digits=1)
+    with_judge = [{**row(), "judge": 0.25, "judge_low": 0.1, "judge_high": 0.4}, row(n=2)]
+    cells = results(with_judge, (*MAIN, judged))
+    assert (cells.headings[-1], [line[-1] for line in cells.body]) == ("judge", ["0.2 [0.1, 0.4]", ""])
+    assert judged not in shown((*MAIN, judged), rows())
+
+
+def test_the_table_prints_every_row_within_80_columns():
+    text = printed(rows())
+    assert len(re.findall(r"^ ?(?:base|trained) ", text, flags=re.MULTILINE)) == 4
+    assert "1.00 [1.00, 1.00]" in text and "Context policy: constant." in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_policy_name_with_square_brackets_is_printed_as_it_is():
+    assert "[red]x" in printed([dict(one, policy="[red]x") for one in rows()])
+
+
+def test_a_second_table_has_exact_match_by_depth_where_questions_depend_on_one_another():
+    deep = {**rows()[1], "em_by_depth": {"0": 0.75, "1": 0.5, "2": 0.25}}
+    mixed = [rows()[0], deep, {**deep, "policy": "trained", "em_by_depth": {"0": 1.0, "1": 0.5}}]
+    cells = by_depth(mixed)
+    assert cells is not None
+    assert cells.headings == ["policy", "N", "EM at depth 0", "1", "2"]
+    assert cells.body == [["base", "2", "0.75", "0.50", "0.25"], ["trained", "2", "1.00", "0.50", ""]]
+    assert "EM at depth 0" in printed(mixed) and "EM at depth 0" in markdown(mixed)
+    assert by_depth(rows()) is None and "depth" not in printed(rows())
+
+
+def test_lines_are_told_apart_by_context_policy_and_family_where_there_are_several():
+    both = rows()[:2] + [dict(one, context="full") for one in rows()[:2]]
+    assert [line.name for line in lines(both)] == ["base, constant", "base, full"]
+    assert [line.name for line in lines(rows())] == ["base", "trained"]
+    assert [line.name for line in lines(seeds())] == ["trained, a", "trained, b"]
+
+
+def test_seeds_of_one_family_are_shown_each_and_as_their_mean_with_the_lowest_and_the_highest():
+    one, other = lines(seeds())
+    assert list(one.runs) == ["s0", "s1"] and list(other.runs) == ["other"] and other.mean == []
+    (mean,) = one.mean
+    assert (mean["em"], mean["em_low"], mean["em_high"]) == (0.75, 0.5, 1.0)
+    assert (mean["tasks"], mean["endings"]["answered"], mean["run"]) == (6, 6, "mean of 2 runs")
+    assert [line[:2] for line in results(seeds()).body] == [
+        ["trained, a", "s0"], ["trained, a", "s1"], ["trained, a", "mean of 2 runs"], ["trained, b", "other"],
+    ]  # fmt: skip
+    assert "[lowest run, highest run]" in note(seeds()) and "lowest run" not in note(rows())
+
+
+def test_markdown_is_a_table_whose_cells_cannot_leave_it():
+    text = markdown([row("a|b <x>\n`c`"), row("d", em=0.0)])
+    table = text.splitlines()[:4]
+    assert table[0].startswith("| policy | N | tasks | EM per objective |")
+    assert table[1] == "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    assert table[2].startswith(r"| a\|b \<x\> \`c\` | 1 | 3 | 1.00 [1.00, 1.00] |")
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in table} == {10}
+
+
+def test_latex_escapes_what_means_something_to_it():
+    text = latex([row(r"[a_b] 50% & \x{y}~^$#<")])
+    (line,) = [line for line in text.splitlines() if line.endswith(r"\\") and "policy" not in line]
+    names = r"{[}a\_b] 50\% \& \textbackslash{}x\{y\}\textasciitilde{}\textasciicircum{}\$\#\textless{}"
+    assert line == names + r" & 1 & 3 & 1.00 {\scriptsize [1.00, 1.00]} & 1.00 & 2.0 & 11 & 10 & 11 \\"
+    assert text.startswith("% Context policy: constant.") and r"\begin{tabular}{lrrrrrrrr}" in text
+
+
+def test_csv_has_one_line_a_run_policy_and_n_with_every_number_unrounded():
+    read = list(csv_module.DictReader(io.StringIO(csv([*seeds(), row('a "b",\nc', em=1 / 3, run="s0", family="a")]))))
+    assert [(line["run"], line["policy"], line["em"]) for line in read] == [
+        ("s0", "trained", "0.5"), ("s1", "trained", "1.0"), ("other", "trained", "0.25"),
+        ("s0", 'a "b",\nc', str(1 / 3)),
+    ]  # fmt: skip
+    assert read[0]["endings.answered"] == "3" and read[0]["context"] == "constant"
+
+
+@pytest.mark.parametrize("write", [markdown, latex, csv])
+def test_the_same_rows_give_the_same_text(write):
+    assert write(rows()) == write(rows())
+
+
+def test_headlines_compare_before_and_after_and_show_the_peaks():
+    before, two = rows()[1], rows()[3]
+    assert [h.value for h in headlines([before, two])] == ["0.00 → 1.00", "11"]
+    four = dict(two, objectives=4, em=0.5, peak_tokens_without_prompt=25.0, appended_peak_tokens_without_prompt=50.0)
+    found = headlines([before, two, four])
+    assert [h.value for h in found] == ["0.00 → 1.00", "0.50", "11", "\u00d7 2.5"]
+    assert found[3].label.endswith("appended: \u00d7 5.0")
+
+
+def test_headlines_of_a_single_policy_have_no_before():
+    assert headlines(rows()[:2])[0].value == "0.00"
+    assert headlines([]) == []
+
+
+def test_an_interval_is_shown_only_where_there_is_one():
+    assert EM.cell({"em": 0.4}) == "0.40" and EM.cell({}) == ""
+
+
+def test_a_judge_is_named_below_the_table_with_what_it_judged_and_how_far_it_agrees():
+    judged = Judged(model="m", version="1", correct=0.5, judged=0.98, agreement=0.875, kappa=0.7, failures={"x": 2})
+    mute = dataclasses.replace(judged, correct=None, judged=0.0, agreement=None)
+    known, silent, unasked = (
+        {**row, "judge": None if of is None else dataclasses.asdict(of)}
+        for row, of in zip(rows(), (judged, mute, None), strict=False)
+    )
+    said = "the judge m takes 0.50 of the answers for right; it judged 98% of them and agrees with EM on 0.88."
+    assert note([known, unasked]).endswith(f" base, N = 1: {said}")
+    assert "takes - of the answers for right; it judged 0% of them and agrees with EM on -." in note([silent])
+    assert "judge" not in note([unasked])
+
+
+def test_numbers_by_turn_are_averaged_over_the_turns_that_every_run_has():
+    two = [
+        row(run="s0", family="a", state_tokens_by_turn=[4.0, None, 8.0]),
+        row(run="s1", family="a", state_tokens_by_turn=[6.0, 2.0]),
+    ]
+    assert lines(two)[0].mean[0]["state_tokens_by_turn"] == [5.0, 2.0]
