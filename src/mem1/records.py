@@ -204,6 +204,8 @@ class Trajectory:
     """F1 per objective, in [0, 1]."""
     context: str = ""
     """Name of the context policy, such as "constant" or "fold(4)"."""
+    attempt: int = 0
+    """Number of this attempt at its task, from 0: with the seed and the task it fixes what is sampled."""
     seconds: float = 0.0
     """Wall time from first to last token; of a batch, the whole batch's."""
 
