@@ -65,6 +65,18 @@ def test_a_token_that_straddles_a_border_belongs_to_both_sides():
     assert BPE.token_spans(ids, {"left": (0, 6), "right": (6, 9)}) == {"left": (0, 2), "right": (1, 2)}
 
 
+@pytest.mark.parametrize("codec", [WORDS, BPE, foreign()], ids=["words", "bpe", "foreign"])
+@given(text=st.text("ab city<>/IS?", max_size=60), data=st.data())
+def test_spans_are_those_that_trying_every_number_of_tokens_finds(codec: Codec, text: str, data: st.DataObject):
+    ids = codec.encode(text)
+    lengths = [len(codec.decode(ids[:n])) for n in range(len(ids) + 1)]
+    start = data.draw(st.integers(0, lengths[-1]))
+    stop = data.draw(st.integers(start, lengths[-1]))
+    first = max(n for n, length in enumerate(lengths) if length <= start)
+    last = min(n for n, length in enumerate(lengths) if length >= stop)
+    assert codec.token_spans(ids, {"part": (start, stop), "all": (0, lengths[-1])})["part"] == (first, last)
+
+
 @given(st.text())
 def test_foreign_text_comes_back_as_it_was(text: str):
     codec = foreign()

@@ -200,7 +200,7 @@ def test_killed_again_and_again_it_ends_as_if_it_had_never_been_killed(
 ):
     rng = random.Random(0)
     saved: list[int] = []
-    while in_a_process(tmp_path, killed_in_call(rng.randint(1, 12)), chunking) == -signal.SIGKILL:
+    while in_a_process(tmp_path, killed_in_call(rng.randint(5, 20)), chunking) == -signal.SIGKILL:
         files = list(tmp_path.glob("*.jsonl"))
         if files and len(saved) in (2, 5):  # as if the power had gone in the middle of a line
             os.truncate(files[-1], max(0, files[-1].stat().st_size - 3000))
