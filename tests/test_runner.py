@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import signal
 import threading
@@ -182,30 +181,36 @@ def test_progress_counts_tasks_and_tokens_those_of_earlier_runs_included(tmp_pat
     assert last.tokens_out == sum(len(turn.completion_ids) for turn in turns) > first.tokens_out > 0
 
 
-def killed_in_call(number: int) -> Watched:
-    """Kills its own process when it is asked for the n-th time."""
-    return Watched(lambda total: os.kill(os.getpid(), signal.SIGKILL) if total == number else None)
+def killed(folder: Path, chunking: Chunking, *, report: int) -> None:
+    """Evaluate in a process that is killed when it tells its progress for the n-th time, at work on other chunks."""
 
+    def evaluation() -> None:
+        reports = iter(range(1, report))
+        run(
+            folder,
+            chunking=chunking,
+            on_progress=lambda now: next(reports, None) or os.kill(os.getpid(), signal.SIGKILL),
+        )
 
-def in_a_process(folder: Path, script: Script, chunking: Chunking = PAIRS) -> int | None:
-    process = get_context("fork").Process(target=run, args=(folder, script), kwargs={"chunking": chunking})
+    process = get_context("fork").Process(target=evaluation)
     process.start()
     process.join(timeout=60)
-    return process.exitcode
+    assert process.exitcode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("chunking", [PAIRS, Chunking(tasks=1, at_a_time=3)], ids=["batches", "threads"])
 def test_killed_again_and_again_it_ends_as_if_it_had_never_been_killed(
     tmp_path: Path, unbroken: dict[str, str], chunking: Chunking
 ):
-    rng = random.Random(0)
     saved: list[int] = []
-    while in_a_process(tmp_path, killed_in_call(rng.randint(5, 20)), chunking) == -signal.SIGKILL:
+    for report in (3, 8, 4, 7):
+        killed(tmp_path, chunking, report=report)
         files = list(tmp_path.glob("*.jsonl"))
-        if files and len(saved) in (2, 5):  # as if the power had gone in the middle of a line
-            os.truncate(files[-1], max(0, files[-1].stat().st_size - 3000))
         saved.append(sum(path.read_bytes().count(b"\n") for path in files))
-    assert len(saved) > 4 and len(set(saved)) > 3, "it must have been killed often, at different places"
+        if report == 8:  # as if the power had gone in the middle of a line
+            os.truncate(files[-1], files[-1].stat().st_size - 1000)
+    assert saved[1] > 0 and len(set(saved)) > 2 and saved[-1] < 14, "it must have been killed at different places"
+    run(tmp_path, chunking=chunking)
     assert without_timings(tmp_path) == unbroken
 
 
