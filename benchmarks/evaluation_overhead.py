@@ -30,7 +30,7 @@ from mem1.contexts import context_policy
 from mem1.engines.codec import Codec
 from mem1.engines.scripted import ScriptedEngine
 from mem1.envs.base import Environment, Observation, Outcome, Request
-from mem1.envs.source import AtlasTasks
+from mem1.envs.source import AtlasTasks, TaskSource
 from mem1.evaluation.runner import evaluate
 from mem1.protocol import PAPER
 from mem1.records import Task
@@ -102,14 +102,14 @@ def main() -> None:
                 )
 
 
-def measure(rollout: Rollout, source: object, asked: Evaluation, profile: bool) -> tuple[float, int, int]:
+def measure(rollout: Rollout, source: TaskSource, asked: Evaluation, profile: bool) -> tuple[float, int, int]:
     """(seconds of the processor, turns, tokens) of one evaluation into a folder of its own."""
     profiler = cProfile.Profile()
     with tempfile.TemporaryDirectory() as folder:
         if profile:
             profiler.enable()
         started = time.process_time()
-        _, found = evaluate(rollout, source, asked, policy="scripted", folder=Path(folder))  # pyright: ignore[reportArgumentType]
+        _, found = evaluate(rollout, source, asked, policy="scripted", folder=Path(folder))
         seconds = time.process_time() - started
     if profile:
         profiler.disable()

@@ -185,12 +185,14 @@ def killed(folder: Path, chunking: Chunking, *, report: int) -> None:
     """Evaluate in a process that is killed when it tells its progress for the n-th time, at work on other chunks."""
 
     def evaluation() -> None:
-        reports = iter(range(1, report))
-        run(
-            folder,
-            chunking=chunking,
-            on_progress=lambda now: next(reports, None) or os.kill(os.getpid(), signal.SIGKILL),
-        )
+        told: list[Progress] = []
+
+        def tell(now: Progress) -> None:
+            told.append(now)
+            if len(told) == report:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        run(folder, chunking=chunking, on_progress=tell)
 
     process = get_context("fork").Process(target=evaluation)
     process.start()
