@@ -12,7 +12,7 @@ from worlds import CODEC
 
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.codec import Codec
-from mem1.engines.local import LocalEngine
+from mem1.engines.local import LocalEngine, draw_noise
 from mem1.protocol import PAPER
 from mem1.records import Trajectory, Turn
 from mem1.training.logprobs import completion_logprobs
@@ -80,6 +80,39 @@ def test_the_same_seed_samples_the_same_and_another_seed_does_not():
     assert sample(contexts, seed=6) != sample(contexts)
 
 
+def test_random_numbers_are_those_of_splitmix64():
+    # the reference program's first three numbers for the state 1234567
+    known = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    noise_BT = draw_noise([1234567, 2**63 - 1], 5)
+    assert noise_BT[0, :3].tolist() == [(n >> 11) / 2**53 for n in known]
+    assert noise_BT.dtype == torch.float64 and noise_BT.shape == (2, 5)
+    assert len(set(noise_BT.flatten().tolist())) == 10
+
+
+def test_random_numbers_are_even_and_those_of_neighbouring_seeds_have_nothing_to_do_with_each_other():
+    noise_BT = draw_noise(range(2000), 50)
+    # of 100,000 even numbers in ten bins of 10,000, each within five standard deviations of 95
+    assert ((noise_BT.flatten() * 10).long().bincount() - 10_000).abs().max() < 475
+    assert abs(torch.corrcoef(torch.stack([noise_BT[:-1].flatten(), noise_BT[1:].flatten()]))[0, 1]) < 5 / 100_000**0.5
+
+
+def test_what_is_sampled_depends_on_the_seed_of_the_context_and_on_nothing_else_of_the_call():
+    contexts, seeds = some_contexts(5), (11, 12, 13, 14, 15)
+    engine = LocalEngine(MODEL, CODEC, WORDS)
+
+    def drawn(places: Sequence[int], budget: int) -> list[tuple[int, ...]]:
+        sampling = Sampling(seeds=tuple(seeds[i] for i in places))
+        budgets = [budget + place for place in range(len(places))]
+        found = engine.complete([contexts[i] for i in places], max_tokens=budgets, sampling=sampling)
+        return [c.token_ids[:20] for c in found]
+
+    together = drawn(range(5), 40)
+    assert drawn([3, 1], 20) == [together[3], together[1]]
+    assert engine.complete(contexts[:1], max_tokens=[20], sampling=Sampling(seeds=(12,)))[0].token_ids != together[0]
+    with pytest.raises(ValueError, match="2 contexts have 1 seeds"):
+        engine.complete(contexts[:2], max_tokens=[20, 20], sampling=Sampling(seeds=(12,)))
+
+
 def test_the_same_context_twice_is_sampled_twice():
     first, second = sample([some_contexts()[0]] * 2)
     assert first.token_ids != second.token_ids
@@ -132,7 +165,6 @@ def test_a_stop_on_the_last_token_of_the_budget_still_counts_as_stopped():
     (completion,) = sample([context])
     assert completion.stopped
     (again,) = sample([context], budget=len(completion.token_ids))
-    # the numbers drawn depend on the largest budget of the call for all rows but the first
     assert again == completion
 
 

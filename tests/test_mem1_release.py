@@ -126,7 +126,9 @@ def test_the_stand_in_tokenizer_is_named_wherever_it_counts(served, sources):
 
 
 def test_a_spent_limit_leaves_rows_that_say_so(served, sources):
-    result = recipe(served, sources, "--tokenizer", served.tokenizer, "--max-tokens-spent", 6000, "--json")
+    result = recipe(
+        served, sources, "--tokenizer", served.tokenizer, "--max-tokens-spent", 6000, "--concurrency", 1, "--json"
+    )
     endings = [r["endings"] for r in json.loads(result.stdout)["rows"]]
     assert sum(e["engine_failed"] for e in endings) > 0 and sum(e["answered"] for e in endings) > 0
     assert [sum(e.values()) for e in endings] == [3, 3]

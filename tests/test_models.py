@@ -100,6 +100,16 @@ def test_a_saved_policy_comes_back_with_its_weights_and_its_tokenizer(folder: Pa
     assert {p.name for p in folder.iterdir()} >= {"config.json", "model.safetensors", "tokenizer.json"}
 
 
+def test_the_fingerprint_is_that_of_weights_and_tokenizer_however_they_came_to_be_in_memory(folder: Path):
+    made = Policy(model(), CODEC)
+    assert load_policy(folder).fingerprint() == made.fingerprint()
+    others = [Policy(model(), Codec(bpe_tokenizer(["x"], vocab_size=300, tags=PAPER))), Policy(model(seed=1), CODEC)]
+    moved = Policy(model(), CODEC)
+    with torch.no_grad():
+        next(moved.model.parameters())[0, 0] += 1e-6
+    assert len({made.fingerprint(), moved.fingerprint(), *(other.fingerprint() for other in others)}) == 4
+
+
 def test_a_folder_without_a_config_is_no_model(tmp_path: Path):
     with pytest.raises(UserError, match=r"config\.json is missing; give the folder of a transformers model"):
         load_model(tmp_path / "nowhere")

@@ -41,6 +41,10 @@ TRAJECTORY = Trajectory(
 )
 
 
+def test_a_record_holds_every_field():
+    assert json.dumps(trajectory_to_json(TRAJECTORY)) == json.dumps({"version": 1, **dataclasses.asdict(TRAJECTORY)})
+
+
 def test_a_trajectory_written_as_a_line_of_json_reads_back_equal():
     line = json.dumps(trajectory_to_json(TRAJECTORY))
     again = trajectory_from_json(json.loads(line))

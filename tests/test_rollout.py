@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,13 +13,14 @@ from worlds import CODEC, SAMPLING, contexts, replay, rollout, shelf, task
 
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.codec import Codec
+from mem1.engines.scripted import Script, ScriptedEngine
 from mem1.envs.base import Observation, Outcome, Request
 from mem1.envs.qa import QAEnvironment
 from mem1.errors import UserError
 from mem1.protocol import PAPER, RELEASED, SEARCH
 from mem1.records import Ended, Passage, Task, Trajectory
 from mem1.retrieval import RetrievalFailed
-from mem1.rollout import Budget
+from mem1.rollout import Budget, attempt_numbers
 from mem1.training.checks import reencoded_share
 from mem1.training.tokenizers import atlas_tokenizer, bpe_tokenizer
 
@@ -283,6 +285,38 @@ def test_attempts_advance_together_and_come_back_in_order():
     assert [t.task for t in trajectories] == tasks
     assert rounds == [(1, 3), (3, 3)]
     assert {turn.weights_version for t in trajectories for turn in t.turns} == {7}
+
+
+class Seeded(ScriptedEngine):
+    """Remembers the seed of every context."""
+
+    def __init__(self, script: Script) -> None:
+        super().__init__(CODEC, script)
+        self.seeds: dict[str, list[int]] = defaultdict(list)
+
+    def complete(
+        self, contexts: Sequence[Sequence[int]], *, max_tokens: Sequence[int], sampling: Sampling
+    ) -> list[Completion]:
+        for context, seed in zip(contexts, sampling.context_seeds(len(contexts)), strict=True):
+            self.seeds[CODEC.decode(context)].append(seed)
+        return super().complete(contexts, max_tokens=max_tokens, sampling=sampling)
+
+
+def test_what_an_attempt_samples_from_depends_on_seed_task_number_and_turn_and_not_on_what_runs_beside_it():
+    def seeds(*drawn: Task, seed: int = 3, numbers: Sequence[int] | None = None) -> dict[str, list[int]]:
+        engine = Seeded(lambda context: SEARCHES[0] if "<info>" not in context else ANSWER)
+        found = rollout(engine, shelf("a book ."))(drawn, sampling=Sampling(seed=seed), numbers=numbers)
+        assert [t.attempt for t in found] == list(numbers or attempt_numbers(drawn))
+        return engine.seeds
+
+    city = task("city")
+    book = replace(task("book", prompt="Q1 a book ?"), id="book")
+    together = seeds(city, book, city)
+    first_turn, second_turn = (together[context] for context in (PROMPT, f"{PROMPT} {SEARCHES[0]} {result(3)}"))
+    assert len({*first_turn, *second_turn, *together["Q1 a book ?"]}) == 5, "attempts, turns and tasks differ"
+    assert seeds(book)["Q1 a book ?"] == together["Q1 a book ?"]
+    assert seeds(city, numbers=[1])[PROMPT] == first_turn[1:]
+    assert seeds(city, seed=4)[PROMPT] != first_turn[:1]
 
 
 def test_an_action_that_the_environment_does_not_know_is_an_error_of_the_setup():

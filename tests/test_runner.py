@@ -1,75 +1,327 @@
-"""Evaluation in sizes: one row each, kept on disk, and run again when something else is asked for."""
+"""Evaluation in sizes and chunks: one row a size, kept on disk as it is made, and never mixed with other settings."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
+from typing import cast
 
 import pytest
-from worlds import SMALL, rollout
+from test_local_engine import MODEL
+from worlds import CODEC, SMALL, rollout, shelf, task
 
+from mem1.engines.base import Engine
+from mem1.engines.local import LocalEngine
 from mem1.engines.scripted import Script
-from mem1.evaluation.runner import evaluate
+from mem1.envs.source import TaskSource
+from mem1.errors import UserError
+from mem1.evaluation.chunks import Chunking
+from mem1.evaluation.metrics import Row
+from mem1.evaluation.row import OF_TIME
+from mem1.evaluation.runner import Interrupted, Progress, evaluate
+from mem1.evaluation.store import read_trajectories
 from mem1.protocol import PAPER
+from mem1.records import Task
 from mem1.tasks.atlas import Expert
 from mem1.training.config import Evaluation
 
 SOURCE = SMALL.source("evaluation", PAPER)
+ENVIRONMENT = SOURCE.environment
 TWO_SIZES = Evaluation(objectives=(1, 3), tasks=6)
+SEVEN = Evaluation(objectives=(1, 2), tasks=7)
+PAIRS = Chunking(tasks=2)
+EXPERT = Expert(tags=PAPER)
+PROMPTS = [t.prompt for n in SEVEN.objectives for t in SOURCE.tasks(objectives=n, count=SEVEN.tasks, seed=0)]
+"""Of the 14 tasks of `SEVEN` in their order."""
 
 
-def expert(calls: list[str]) -> Script:
-    """The clean expert, which remembers what it was asked."""
-    clean = Expert(tags=PAPER)
-
-    def script(context: str) -> str:
-        calls.append(context)
-        return clean(context)
-
-    return script
+def timeless(rows: Sequence[Row]) -> list[Row]:
+    return [replace(row, **dict.fromkeys(OF_TIME, 0.0)) for row in rows]
 
 
-def run(config: Evaluation, folder: Path | None = None) -> tuple[list[tuple[int, int, float]], int]:
-    """(objectives, tasks, exact match) of each row, and how often the policy was called."""
-    calls: list[str] = []
+def run(
+    folder: Path | None,
+    script: Script | Engine = EXPERT,
+    config: Evaluation = SEVEN,
+    *,
+    chunking: Chunking = PAIRS,
+    context: str = "constant",
+    model: str = "expert",
+    overwrite: bool = False,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> list[Row]:
     rows, trajectories = evaluate(
-        rollout(expert(calls), SOURCE.environment), SOURCE, config, policy="expert", folder=folder
+        rollout(script, ENVIRONMENT, context=context),
+        SOURCE,
+        config,
+        policy="p",
+        folder=folder,
+        settings={"model": model},
+        overwrite=overwrite,
+        chunking=chunking,
+        on_progress=on_progress,
     )
     assert list(trajectories) == [row.objectives for row in rows]
-    assert {row.policy for row in rows} == {"expert"}
-    return [(row.objectives, row.tasks, row.em) for row in rows], len(calls)
+    return rows
+
+
+def asked(context: str) -> int:
+    """Which of the 14 tasks a context belongs to."""
+    return max(range(14), key=lambda i: len(PROMPTS[i]) if context.startswith(PROMPTS[i]) else 0)
+
+
+class Watched:
+    """The expert; counts its calls by task, and does something else before some of them."""
+
+    def __init__(self, before: Callable[[int], None] = lambda number: None) -> None:
+        self.calls: Counter[int] = Counter()
+        self.before = before
+
+    def __call__(self, context: str) -> str:
+        self.calls[asked(context)] += 1
+        self.before(self.calls.total())
+        return EXPERT(context)
+
+
+def without_timings(folder: Path) -> dict[str, str]:
+    """Every file of the folder; seconds, which never repeat, as 0."""
+    return {p.name: re.sub(r'"seconds": [^,}]*', '"seconds": 0', p.read_text()) for p in sorted(folder.iterdir())}
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("unbroken")
+    run(folder)
+    return without_timings(folder)
 
 
 def test_every_size_is_one_row():
-    rows, calls = run(TWO_SIZES)
-    assert rows == [(1, 6, 1.0), (3, 6, 1.0)]
-    assert calls > 12
+    rows = run(None, config=TWO_SIZES)
+    assert [(row.objectives, row.tasks, row.em, row.policy) for row in rows] == [(1, 6, 1.0, "p"), (3, 6, 1.0, "p")]
 
 
-def test_a_size_that_was_done_is_read_and_not_run_again(tmp_path: Path):
-    rows, _ = run(TWO_SIZES, tmp_path / "evaluation")
-    assert sorted(p.name for p in (tmp_path / "evaluation").iterdir()) == ["expert-1.jsonl", "expert-3.jsonl"]
-    assert run(TWO_SIZES, tmp_path / "evaluation") == (rows, 0)
-    (tmp_path / "evaluation" / "expert-3.jsonl").unlink()
-    again, calls = run(TWO_SIZES, tmp_path / "evaluation")
-    assert again == rows and calls > 0
+def test_what_was_done_is_read_and_not_run_again(tmp_path: Path, unbroken: dict[str, str]):
+    rows = run(tmp_path / "evaluation")
+    assert list(unbroken) == ["p-1.json", "p-1.jsonl", "p-2.json", "p-2.jsonl"]
+    assert without_timings(tmp_path / "evaluation") == unbroken
+    script = Watched()
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "evaluation").iterdir()}
+    assert timeless(run(tmp_path / "evaluation", script)) == timeless(rows)
+    assert script.calls.total() == 0
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "evaluation").iterdir()} == before
+    (tmp_path / "evaluation" / "p-2.jsonl").unlink()
+    assert timeless(run(tmp_path / "evaluation", script)) == timeless(rows)
+    assert set(script.calls) == set(range(7, 14))
 
 
-@pytest.mark.parametrize("other", [{"tasks": 4}, {"seed": 1}])
-def test_other_tasks_are_run_whatever_lies_in_the_folder(tmp_path: Path, other: dict[str, int]):
-    run(TWO_SIZES, tmp_path)
-    config = TWO_SIZES.model_copy(update=other)
-    rows, calls = run(config, tmp_path)
-    assert calls > 0
-    assert rows == run(config)[0]
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"config": SEVEN.model_copy(update={"tasks": 8})}, "tasks.count: 7 in the folder, 8 now"),
+        ({"config": SEVEN.model_copy(update={"seed": 1})}, "seed: 0 in the folder, 1 now"),
+        ({"config": SEVEN.model_copy(update={"temperature": 0.5})}, "temperature: 0.0 in the folder, 0.5 now"),
+        ({"context": "full"}, 'context: "constant" in the folder, "full" now'),
+        ({"model": "another"}, 'model: "expert" in the folder, "another" now'),
+    ],
+)
+def test_results_of_other_settings_are_never_mixed_in(
+    tmp_path: Path, unbroken: dict[str, str], changed: dict, named: str
+):
+    run(tmp_path)
+    with pytest.raises(UserError, match=r"p-1\.jsonl was made with other settings") as refused:
+        run(tmp_path, **changed)
+    assert named in str(refused.value)
+    assert "another --out" in str(refused.value)
+    assert without_timings(tmp_path) == unbroken
+    run(tmp_path, **changed, overwrite=True)
+    fresh = tmp_path / "fresh"
+    run(fresh, **changed)
+    assert {name: text for name, text in without_timings(fresh).items()} != unbroken
+    for path in fresh.iterdir():
+        assert without_timings(fresh)[path.name] == re.sub(
+            r'"seconds": [^,}]*', '"seconds": 0', (tmp_path / path.name).read_text()
+        )
 
 
-def test_progress_is_told_by_size():
-    seen: list[tuple[int, int, int]] = []
-    evaluate(
-        rollout(expert([]), SOURCE.environment),
-        SOURCE,
-        TWO_SIZES,
-        policy="expert",
-        on_round=lambda objectives, done, of: seen.append((objectives, done, of)),
-    )
-    assert [s for s in seen if s[1] == s[2]] == [(1, 6, 6), (3, 6, 6)]
+@pytest.mark.parametrize("header", [None, "", "[]", '{"model": '])
+def test_trajectories_of_unknown_origin_are_not_taken_over(tmp_path: Path, header: str | None):
+    run(tmp_path)
+    path = tmp_path / "p-2.json"
+    path.unlink() if header is None else path.write_text(header)
+    with pytest.raises(UserError, match=r"p-2\.json beside it, .*is missing or damaged"):
+        run(tmp_path)
+    run(tmp_path, overwrite=True)
+    assert json.loads(path.read_text())["model"] == "expert"
+
+
+def test_a_line_of_another_task_is_not_taken_for_one_of_its_own(tmp_path: Path):
+    run(tmp_path)
+    (tmp_path / "p-1.jsonl").write_text((tmp_path / "p-2.jsonl").read_text())
+    with pytest.raises(UserError, match=r"p-1\.jsonl holds an attempt at a task '.*-n2-seed0-0', which is not one of"):
+        run(tmp_path)
+
+
+def test_progress_counts_tasks_and_tokens_those_of_earlier_runs_included(tmp_path: Path):
+    def seen(script: Script = EXPERT) -> list[Progress]:
+        told: list[Progress] = []
+        run(tmp_path, script, on_progress=told.append)
+        return [now for now in told if now.objectives == 2]
+
+    with pytest.raises(Interrupted):
+        run(tmp_path, Watched(lambda total: os.kill(os.getpid(), signal.SIGINT) if total == 30 else None))
+    stored = len(read_trajectories(tmp_path / "p-2.jsonl"))
+    assert 0 < stored < 7
+    first, *_, last = seen()
+    assert (first.done, last.done, last.of) == (stored, 7, 7)
+    turns = [turn for t in read_trajectories(tmp_path / "p-2.jsonl") for turn in t.turns]
+    assert last.tokens_in == sum(len(turn.context_ids) for turn in turns) > first.tokens_in > 0
+    assert last.tokens_out == sum(len(turn.completion_ids) for turn in turns) > first.tokens_out > 0
+
+
+def killed(folder: Path, chunking: Chunking, *, report: int) -> None:
+    """Evaluate in a process that is killed when it tells its progress for the n-th time, at work on other chunks."""
+
+    def evaluation() -> None:
+        told: list[Progress] = []
+
+        def tell(now: Progress) -> None:
+            told.append(now)
+            if len(told) == report:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        run(folder, chunking=chunking, on_progress=tell)
+
+    process = get_context("fork").Process(target=evaluation)
+    process.start()
+    process.join(timeout=60)
+    assert process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("chunking", [PAIRS, Chunking(tasks=1, at_a_time=3)], ids=["batches", "threads"])
+def test_killed_again_and_again_it_ends_as_if_it_had_never_been_killed(
+    tmp_path: Path, unbroken: dict[str, str], chunking: Chunking
+):
+    saved: list[int] = []
+    for report in (3, 8, 4, 7):
+        killed(tmp_path, chunking, report=report)
+        files = list(tmp_path.glob("*.jsonl"))
+        saved.append(sum(path.read_bytes().count(b"\n") for path in files))
+        if report == 8:  # as if the power had gone in the middle of a line
+            os.truncate(files[-1], files[-1].stat().st_size - 1000)
+    assert saved[1] > 0 and len(set(saved)) > 2 and saved[-1] < 14, "it must have been killed at different places"
+    run(tmp_path, chunking=chunking)
+    assert without_timings(tmp_path) == unbroken
+
+
+def test_an_engine_that_samples_gives_the_same_to_the_last_bit_after_a_kill(tmp_path: Path):
+    sampled = SEVEN.model_copy(update={"temperature": 1.0})
+
+    class Dying(LocalEngine):
+        calls = 0
+
+        def complete(self, *args, **kwargs):
+            self.calls += 1
+            if self.calls == 6:
+                raise KeyboardInterrupt
+            return super().complete(*args, **kwargs)
+
+    run(tmp_path / "unbroken", LocalEngine(MODEL, CODEC, PAPER.stop_strings), sampled, chunking=Chunking(tasks=3))
+    with pytest.raises(Interrupted, match=r"(3|6|7|10) of 14 tasks are done and saved"):
+        run(tmp_path / "killed", Dying(MODEL, CODEC, PAPER.stop_strings), sampled, chunking=Chunking(tasks=3))
+    run(tmp_path / "killed", LocalEngine(MODEL, CODEC, PAPER.stop_strings), sampled, chunking=Chunking(tasks=3))
+    texts = without_timings(tmp_path / "killed")
+    assert texts == without_timings(tmp_path / "unbroken")
+    assert '"logprobs": [-' in texts["p-1.jsonl"]
+
+
+def test_a_chunk_of_which_a_part_is_on_the_disk_is_run_again_as_a_whole(tmp_path: Path, unbroken: dict[str, str]):
+    run(tmp_path, chunking=Chunking(tasks=3))
+    lines = (tmp_path / "p-1.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "p-1.jsonl").write_bytes(b"".join(lines[:5]) + lines[5][:40])
+    script = Watched()
+    run(tmp_path, script, chunking=Chunking(tasks=3))
+    assert set(script.calls) == {3, 4, 5, 6}
+    assert without_timings(tmp_path) == unbroken
+
+
+def test_a_slow_task_holds_nothing_up(tmp_path: Path, unbroken: dict[str, str]):
+    finished: set[int] = set()
+    rest = threading.Event()
+
+    def server(context: str) -> str:
+        number = asked(context)
+        if number == 2:
+            assert rest.wait(timeout=20), "the other tasks wait for the slow one"
+        text = EXPERT(context)
+        if "<answer>" in text:
+            finished.add(number)
+            if finished == set(range(14)) - {2}:
+                rest.set()
+        return text
+
+    run(tmp_path, server, chunking=Chunking(tasks=1, at_a_time=2))
+    assert without_timings(tmp_path) == unbroken, "in the order of the tasks, whichever was done first"
+
+
+@pytest.mark.parametrize("chunking", [PAIRS, Chunking(tasks=1, at_a_time=4)], ids=["batches", "threads"])
+def test_when_the_engine_gives_up_what_is_done_is_kept_and_said(
+    tmp_path: Path, unbroken: dict[str, str], chunking: Chunking
+):
+    def broken(context: str) -> str:
+        if asked(context) == 9:
+            raise UserError("the server does not answer; start it again")
+        return EXPERT(context)
+
+    with pytest.raises(UserError, match="the server does not answer") as stopped:
+        run(tmp_path, broken, chunking=chunking)
+    found = re.search(r"(\d+) of 14 tasks are done and saved in", str(stopped.value))
+    stored = {p.name: len(read_trajectories(p)) for p in tmp_path.glob("*.jsonl")}
+    assert found is not None and int(found[1]) == sum(stored.values()) >= 8
+    script = Watched()
+    run(tmp_path, script, chunking=chunking)
+    assert len(script.calls) == 14 - sum(stored.values())
+    assert without_timings(tmp_path) == unbroken
+
+
+def test_the_first_interrupt_finishes_the_chunk_in_work_and_the_second_does_not(tmp_path: Path):
+    def interrupt(total: int) -> None:
+        if total == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted, match=r"2 of 14 tasks are done and saved in .*; the same command"):
+        run(tmp_path, Watched(interrupt))
+    with pytest.raises(Interrupted, match="2 of 14 tasks"):
+        run(tmp_path, Watched(lambda total: signal.raise_signal(signal.SIGINT)))
+
+
+def test_a_task_that_comes_up_twice_is_attempted_twice(tmp_path: Path):
+    twice = [task("city"), replace(task("book"), id="other"), task("city")]
+
+    class Repeating:
+        environment = shelf("a book .")
+
+        def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
+            return twice
+
+    def answers(script: Script) -> list[tuple[str, int]]:
+        _, found = evaluate(
+            rollout(script, Repeating.environment),
+            cast(TaskSource, Repeating()),
+            Evaluation(objectives=(1,), tasks=3),
+            policy="p",
+            folder=tmp_path,
+            chunking=Chunking(tasks=1),
+        )
+        return [(t.answer, t.attempt) for t in found[1]]
+
+    numbers = iter("123")
+    assert answers(lambda _: f"<answer> {next(numbers)} </answer>") == [("1", 0), ("2", 0), ("3", 1)]
+    assert answers(lambda _: "never asked") == [("1", 0), ("2", 0), ("3", 1)]

@@ -41,7 +41,8 @@ _RIGHT_SQUARES = (
 )
 _ROUND = str.maketrans(dict.fromkeys(_LEFT_ANGLES, "(") | dict.fromkeys(_RIGHT_ANGLES, ")"))
 _SQUARE = str.maketrans(dict.fromkeys(_LEFT_SQUARES, "[") | dict.fromkeys(_RIGHT_SQUARES, "]"))
-_BRACKETS = frozenset("[]") | frozenset(map(chr, _ROUND)) | frozenset(map(chr, _SQUARE))
+_PLAIN = _ROUND | _SQUARE
+_BRACKETS = frozenset("[]") | frozenset(map(chr, _PLAIN))
 # an entity of an entity counts as well: &amp;lt; becomes &lt; for whoever decodes it once
 _ENTITY = re.compile(
     r"&(?:amp;?|#0*38;|#x0*26;)*(?:#0*(?P<decimal>[0-9]{1,7});?|#x0*(?P<hex>[0-9a-f]{1,6});?|(?P<name>[a-z]{2,31};?))",
@@ -70,7 +71,7 @@ def disarm(text: str, names: Collection[str]) -> str:
     text = _INVISIBLE.sub("", _CONTROL.sub(" ", text))
     if "&" in text:
         text = _ENTITY.sub(_bracket_of_entity, text)
-    text = text.translate(_SQUARE).translate(_ROUND)
+    text = text.translate(_PLAIN)
     return _IN_SQUARES.sub(lambda match: f"({match[1]})" if _letters(match[1]) in names else match[0], text)
 
 

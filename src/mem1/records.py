@@ -11,7 +11,6 @@ evaluator and the viewer read.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -211,6 +210,8 @@ class Trajectory:
     """F1 per objective, in [0, 1]."""
     context: str = ""
     """Name of the context policy, such as "constant" or "fold(4)"."""
+    attempt: int = 0
+    """Number of this attempt at its task, from 0: with the seed and the task it fixes what is sampled."""
     seconds: float = 0.0
     """Wall time from the start of its batch to the end of the round in which it ended.
 
@@ -247,9 +248,18 @@ class Group:
 
 def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
     """A plain dict for one line of `trajectories.jsonl`; `trajectory_from_json` is its inverse."""
-    record = dataclasses.asdict(trajectory)
-    record["ended"] = trajectory.ended.value
-    return {"version": TRACE_VERSION, **record}
+    return {
+        "version": TRACE_VERSION,
+        **_fields(trajectory),
+        "turns": [_fields(turn) for turn in trajectory.turns],
+        "task": None if trajectory.task is None else task_to_json(trajectory.task),
+        "ended": trajectory.ended.value,
+    }
+
+
+def task_to_json(task: Task) -> dict[str, Any]:
+    """A plain dict for JSON."""
+    return {**_fields(task), "questions": [_fields(question) for question in task.questions]}
 
 
 def trajectory_from_json(record: Mapping[str, Any]) -> Trajectory:
@@ -264,6 +274,11 @@ def trajectory_from_json(record: Mapping[str, Any]) -> Trajectory:
         fields["task"] = Task(**{**task, "questions": tuple(_question(q) for q in task["questions"])})
     fields["ended"] = Ended(fields["ended"])
     return Trajectory(**_tuples(fields, "em", "f1"))
+
+
+def _fields(record: Question | Task | Turn | Trajectory) -> dict[str, Any]:
+    """The fields by name, as they are: `dataclasses.asdict` would copy every token of every turn."""
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
 
 
 def _question(record: Mapping[str, Any]) -> Question:

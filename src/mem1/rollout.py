@@ -10,6 +10,7 @@ Everything that can go wrong with an attempt is recorded as its ending; nothing 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,7 +18,7 @@ from pydantic import Field
 
 from mem1.configuration import Config
 from mem1.contexts import ContextPolicy, next_context
-from mem1.engines.base import Completion, Engine, Sampling
+from mem1.engines.base import Completion, Engine, Sampling, derived_seed
 from mem1.engines.chat_frame import ChatFrame
 from mem1.engines.codec import Codec
 from mem1.envs.base import Environment, Observation, Request
@@ -47,6 +48,8 @@ class _Attempt:
     """One trajectory in the making; the only mutable thing here."""
 
     task: Task
+    number: int
+    """Of this attempt at its task."""
     prompt_ids: tuple[int, ...]
     turns: list[Turn] = field(default_factory=list)
     ended: Ended | None = None
@@ -97,26 +100,27 @@ class Rollout:
         tasks: Sequence[Task],
         *,
         sampling: Sampling,
+        numbers: Sequence[int] | None = None,
         weights_version: int = 0,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Trajectory]:
         """One trajectory a task, in order (give a task G times for a group of G), scored unless its tool or its
         engine failed.
 
-        `progress` is called after each round with (attempts finished, attempts).
+        What is sampled is a function of the weights, `sampling.seed`, the task, the number of the attempt at it and
+        the turn, not of which tasks are run together. `numbers` gives that of each; None: they count from 0 in this
+        call. `progress` is called after each round with (attempts finished, attempts).
         """
         started = time.perf_counter()
         prompts = {
             task.prompt: self.frame.around(self.codec.encode_untrusted(task.prompt, self.tags)) for task in tasks
         }
-        attempts = [_Attempt(task, prompts[task.prompt]) for task in tasks]
-        round_number = 0
+        numbers = attempt_numbers(tasks) if numbers is None else numbers
+        attempts = [_Attempt(task, n, prompts[task.prompt]) for task, n in zip(tasks, numbers, strict=True)]
         while open_attempts := [a for a in attempts if a.ended is None]:
-            seed = sampling.seed * 1_000_003 + round_number
-            self._round(open_attempts, replace(sampling, seed=seed), weights_version)
+            self._round(open_attempts, sampling, weights_version)
             for attempt in open_attempts:
                 attempt.seconds = time.perf_counter() - started
-            round_number += 1
             if progress is not None:
                 progress(sum(a.ended is not None for a in attempts), len(attempts))
         return [self._finish(attempt) for attempt in attempts]
@@ -137,7 +141,10 @@ class Rollout:
         if not ready:
             return
         budgets = [self.budget.completion(a.task.objectives) for a in ready]
-        completions = self.engine.complete([ids for ids, _, _ in contexts], max_tokens=budgets, sampling=sampling)
+        seeds = tuple(derived_seed(sampling.seed, a.task.id, a.number, len(a.turns)) for a in ready)
+        completions = self.engine.complete(
+            [ids for ids, _, _ in contexts], max_tokens=budgets, sampling=replace(sampling, seeds=seeds)
+        )
         for attempt, (ids, spans, asked), completion in zip(ready, contexts, completions, strict=True):
             if completion.failed is not None:
                 attempt.ended, attempt.detail = Ended.ENGINE_FAILED, completion.failed
@@ -221,9 +228,20 @@ class Rollout:
             detail=attempt.detail,
             answer=attempt.answer,
             context=self.context.name,
+            attempt=attempt.number,
             seconds=attempt.seconds,
         )
         if not attempt.ended.judged:
             return unscored  # a score would be the tool's or the engine's
         outcome = self.environment.score(attempt.task, attempt.answer)
         return replace(unscored, reward=outcome.reward, em=outcome.em, f1=outcome.f1)
+
+
+def attempt_numbers(tasks: Sequence[Task]) -> list[int]:
+    """How often each task stands before its place.   tasks a, a, b, a  ->  0, 1, 0, 2"""
+    seen: Counter[str] = Counter()
+    numbers: list[int] = []
+    for task in tasks:
+        numbers.append(seen[task.id])
+        seen[task.id] += 1
+    return numbers

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
+    from mem1.evaluation.runner import Progress as Evaluated
     from mem1.training.train import Progress as Step
 
 _LABELS = {
@@ -62,16 +64,33 @@ class TrainingBar:
         self.progress.update(self.bars[step.stage], completed=step.step, note="  ".join(shown))
 
 
-class EvaluationBar:
-    """Shows the attempts of an evaluation as they finish."""
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What a server asks for, in dollars a million tokens."""
 
-    def __init__(self, progress: Progress, policy: str) -> None:
-        self.progress, self.policy = progress, policy
+    tokens_in: float = 0.0
+    """Context tokens, as if none were in its cache."""
+    tokens_out: float = 0.0
+    """Sampled tokens."""
+
+    def cost(self, tokens_in: int, tokens_out: int) -> float:
+        """In dollars."""
+        return (self.tokens_in * tokens_in + self.tokens_out * tokens_out) / 1e6
+
+
+class EvaluationBar:
+    """Shows the tasks of an evaluation as they finish: their number, tokens in and out, what they cost."""
+
+    def __init__(self, progress: Progress, policy: str, prices: Prices | None = None) -> None:
+        self.progress, self.policy, self.prices = progress, policy, prices
         self.bars: dict[int, Any] = {}
 
-    def __call__(self, objectives: int, done: int, of: int) -> None:
-        if objectives not in self.bars:
-            self.bars[objectives] = self.progress.add_task(
-                f"evaluate {self.policy}: N = {objectives}", total=of, note=""
+    def __call__(self, now: Evaluated) -> None:
+        if now.objectives not in self.bars:
+            self.bars[now.objectives] = self.progress.add_task(
+                f"evaluate {self.policy}: N = {now.objectives}", total=now.of, note=""
             )
-        self.progress.update(self.bars[objectives], completed=done)
+        note = f"{now.tokens_in:,} tokens in, {now.tokens_out:,} out"
+        if self.prices is not None:
+            note += f", ${self.prices.cost(now.tokens_in, now.tokens_out):.4f}"
+        self.progress.update(self.bars[now.objectives], completed=now.done, note=note)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import pydantic
 import typer
@@ -14,6 +14,7 @@ import typer
 from mem1.errors import UserError
 
 if TYPE_CHECKING:
+    from mem1.cli.display import Prices
     from mem1.engines.base import Engine
     from mem1.engines.chat_frame import ChatFrame
     from mem1.engines.codec import Codec
@@ -23,23 +24,56 @@ if TYPE_CHECKING:
 STAND_IN = "stand-in"
 """The name of the tokenizer that counts where that of the served model is not to be had."""
 
+_SERVER = "Server"
+"""Panel of the help."""
 BaseUrl = Annotated[
     list[str] | None,
-    typer.Option("--base-url", help="A server of OpenAI's protocol that serves --model; repeatable, for failover."),
+    typer.Option(
+        "--base-url",
+        help="A server of OpenAI's protocol that serves --model; repeatable, for failover.",
+        rich_help_panel=_SERVER,
+    ),
 ]
-Endpoint = Annotated[str | None, typer.Option(help="Of the server: completions, chat or auto, which asks it.")]
+Endpoint = Annotated[
+    str | None,
+    typer.Option(help="Of the server: completions, chat or auto, which asks it.", rich_help_panel=_SERVER),
+]
 TokenizerName = Annotated[
     str | None,
-    typer.Option("--tokenizer", help="Folder of the served model's tokenizer; 'stand-in' counts with another one."),
+    typer.Option(
+        "--tokenizer",
+        help="Folder of the served model's tokenizer; 'stand-in' counts with another one.",
+        rich_help_panel=_SERVER,
+    ),
 ]
 ChatTemplate = Annotated[
-    bool, typer.Option("--chat-template", help="Put the prompt into the chat template of the model's folder.")
+    bool,
+    typer.Option(
+        "--chat-template", help="Put the prompt into the chat template of the model's folder.", rich_help_panel=_SERVER
+    ),
 ]
-ApiKeyEnv = Annotated[str | None, typer.Option(help="Environment variable that holds the server's API key.")]
-Concurrency = Annotated[int | None, typer.Option(min=1, help="Requests to the server at a time; 16.")]
-MaxTokensSpent = Annotated[int | None, typer.Option(min=0, help="Tokens that the server may read and write, in all.")]
-MaxCost = Annotated[float | None, typer.Option(min=0, help="Dollars that the server may cost, in all; with --price.")]
-Price = Annotated[str | None, typer.Option(help="Dollars a million tokens read, and a million written: 0.15,0.60.")]
+ApiKeyEnv = Annotated[
+    str | None,
+    typer.Option(help="Environment variable that holds the server's API key.", rich_help_panel=_SERVER),
+]
+Concurrency = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Tasks in work at a time, each by itself; 16. Also of a --script.", rich_help_panel=_SERVER
+    ),
+]
+MaxTokensSpent = Annotated[
+    int | None,
+    typer.Option(min=0, help="Tokens that the server may read and write, in all.", rich_help_panel=_SERVER),
+]
+MaxCost = Annotated[
+    float | None,
+    typer.Option(min=0, help="Dollars that the server may cost, in all; with --price.", rich_help_panel=_SERVER),
+]
+Price = Annotated[
+    str | None,
+    typer.Option(help="Dollars a million tokens read, and a million written: 0.15,0.60.", rich_help_panel=_SERVER),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +93,10 @@ class Agent:
     frame: ChatFrame
     name: str
     """What rows and files call it."""
+    identity: str
+    """What tells it from every other agent."""
+    at_a_time: int | None = None
+    """Tasks to give it at a time, each by itself; None: it takes many in one batch."""
     notes: tuple[str, ...] = ()
     """What the user must know of how it is spoken to and counted."""
 
@@ -79,7 +117,10 @@ def served(
     from mem1.engines.servers import ModelServer
     from mem1.training.policy import SHIPPED, SHIPPED_SHOP
 
-    limit = {"tokens": max_tokens_spent, "dollars": max_cost, **_prices(price)}
+    priced = prices(price)
+    limit: dict[str, float | None] = {"tokens": max_tokens_spent, "dollars": max_cost}
+    if priced is not None:
+        limit |= {"dollars_per_million_input": priced.tokens_in, "dollars_per_million_output": priced.tokens_out}
     given = {"endpoint": endpoint, "api_key_env": api_key_env, "concurrency": concurrency}
     chosen = {name: value for name, value in given.items() if value is not None}
     limited = {name: value for name, value in limit.items() if value is not None}
@@ -115,7 +156,8 @@ def open_agent(
     policy = load_policy(model)
     engine = local_engine(policy.model, policy.codec, tags.stop_strings, workers=workers)
     frame = _frame(policy_folder(model), policy.codec) if chat_template else _no_frame()
-    return Agent(engine=engine, codec=policy.codec, frame=frame, name=name)
+    identity = policy.fingerprint() + (" in its chat template" if chat_template else "")
+    return Agent(engine=engine, codec=policy.codec, frame=frame, name=name, identity=identity)
 
 
 def _on_server(on_server: Served, tags: Tags, name: str, *, chat_template: bool) -> Agent:
@@ -133,7 +175,16 @@ def _on_server(on_server: Served, tags: Tags, name: str, *, chat_template: bool)
     if stand_in:
         name += " (stand-in tokens)"
         notes += ("Token counts and budgets are those of the stand-in tokenizer, not of the model.",)
-    return Agent(engine=engine, codec=codec, frame=frame, name=name, notes=notes)
+    identity = f"{on_server.server.model} by {engine.wire}, tokens of {codec.fingerprint()}"
+    return Agent(
+        engine=engine,
+        codec=codec,
+        frame=frame,
+        name=name,
+        identity=identity + (" in its chat template" if chat_template else ""),
+        at_a_time=on_server.server.concurrency,
+        notes=notes,
+    )
 
 
 def _frame(folder: Path, codec: Codec) -> ChatFrame:
@@ -160,13 +211,16 @@ def _tokenizer(given: str | None, model: str) -> str:
     )
 
 
-def _prices(price: str | None) -> dict[str, Any]:
+def prices(price: str | None) -> Prices | None:
+    """Of --price. Raises UserError where these are not two numbers."""
+    from mem1.cli.display import Prices
+
     if price is None:
-        return {}
+        return None
     try:
         read, written = map(float, price.split(","))
     except ValueError as error:
         raise UserError(
             f"--price takes two numbers, of tokens read and written, such as 0.15,0.60; not {price!r}"
         ) from error
-    return {"dollars_per_million_input": read, "dollars_per_million_output": written}
+    return Prices(tokens_in=read, tokens_out=written)

@@ -25,66 +25,32 @@ if TYPE_CHECKING:
     from mem1.cli.engines import Agent
     from mem1.protocol import Tags
 
+_MODEL, _AGENT, _TASKS, _WEB, _SHOP, _OUTPUT = "Model", "Agent", "Tasks", "Web", "Shop", "Output"
+"""Panels of the help."""
+
 
 def command(
     invocation: typer.Context,
     model: Annotated[
         str,
         typer.Option(
-            help="Folder of a transformers model, 'shipped', 'shipped-shop', or with --base-url its name there."
+            help="Folder of a transformers model, 'shipped', 'shipped-shop', or with --base-url its name there.",
+            rich_help_panel=_MODEL,
         ),
     ] = "shipped",
-    recipe: Recipe = None,
-    settings: Settings = None,
-    task: Annotated[
-        str,
-        typer.Option(
-            help="atlas; multihop: --questions over --corpus or --retriever; web: --questions on the web; webshop."
-        ),
-    ] = "atlas",
-    questions: Annotated[Path | None, typer.Option(help="File of questions (multihop, web).")] = None,
-    corpus: Annotated[Path | None, typer.Option(help="File of passages, or an index (multihop).")] = None,
-    retriever: Annotated[
-        list[str] | None, typer.Option(help="Address of a retriever in place of --corpus; repeatable (multihop).")
-    ] = None,
-    prompt: Annotated[
-        str | None, typer.Option(help="mem1 (instructions), web (with opening pages), shop, plain or released.")
-    ] = None,
-    top_k: Annotated[
-        int | None, typer.Option(min=1, help="Passages shown a search; 3, in Atlas 2, of the web 10.")
-    ] = None,
-    api: Annotated[str | None, typer.Option(help="Search API (web): serper, brave, tavily or searxng.")] = None,
-    api_url: Annotated[str | None, typer.Option(help="Its base address (web), such as http://localhost:8080.")] = None,
-    mode: Annotated[str | None, typer.Option(help="live, replay (the cache alone) or offline (web).")] = None,
-    cache: Annotated[Path | None, typer.Option(help="File of the cache of searches and pages (web).")] = None,
-    max_searches: Annotated[int | None, typer.Option(min=0, help="Requests to the search API at most (web).")] = None,
-    catalogue: Annotated[
-        Path | None,
-        typer.Option(help="What mem1 webshop load wrote, or the original's files; else invented (webshop)."),
-    ] = None,
-    goals: Annotated[str | None, typer.Option(help="synthetic or human (webshop).")] = None,
-    pages: Annotated[str | None, typer.Option(help="text, text_rich, html, or short (webshop).")] = None,
-    objectives: Annotated[
+    temperature: Annotated[float, typer.Option(min=0.0, help="0: greedy.", rich_help_panel=_MODEL)] = 0.0,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes that sample, for a small model on a CPU.", rich_help_panel=_MODEL)
+    ] = 1,
+    script: Annotated[
         str | None,
         typer.Option(
-            help="Numbers of objectives, separated by commas. Without: those of 1,2,4,8,16 that --depth allows."
+            help="No model: search the first question itself, then answer this text (tokens of --model).",
+            rich_help_panel=_MODEL,
         ),
     ] = None,
-    composition: Annotated[
-        str, typer.Option(help="independent, chain, shared or comparison; file: --questions holds composed tasks.")
-    ] = "independent",
-    depth: Annotated[int | None, typer.Option(min=1, help="Longest chain of references in a task; 1.")] = None,
-    decompose: Annotated[bool, typer.Option(help="Single hops in place of questions (2Wiki, MuSiQue).")] = False,
-    tasks: Annotated[int, typer.Option("--limit", min=1, help="Tasks for each number of objectives.")] = 100,
-    context: Annotated[str, typer.Option(help=f"{KNOWN}.")] = "constant",
-    vocabulary: Annotated[
-        str, typer.Option(help="Tags: paper, released; with -web they can open pages, with -shop they are for a shop.")
-    ] = "paper",
-    temperature: Annotated[float, typer.Option(min=0.0, help="0: greedy.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Seed of the tasks and of sampling.")] = 0,
-    max_context: Annotated[int, typer.Option(help="Largest context plus completion, in tokens.")] = 4096,
-    max_completion: Annotated[int, typer.Option(help="Tokens of a completion, besides 8 an objective.")] = 32,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that sample, for a small model on a CPU.")] = 1,
+    recipe: Recipe = None,
+    settings: Settings = None,
     base_url: BaseUrl = None,
     endpoint: Endpoint = None,
     tokenizer: TokenizerName = None,
@@ -94,26 +60,130 @@ def command(
     max_tokens_spent: MaxTokensSpent = None,
     max_cost: MaxCost = None,
     price: Price = None,
-    script: Annotated[
+    context: Annotated[str, typer.Option(help=f"{KNOWN}.", rich_help_panel=_AGENT)] = "constant",
+    vocabulary: Annotated[
+        str,
+        typer.Option(
+            help="Tags: paper, released; with -web they can open pages, with -shop they are for a shop.",
+            rich_help_panel=_AGENT,
+        ),
+    ] = "paper",
+    prompt: Annotated[
         str | None,
-        typer.Option(help="No model: search the first question itself, then answer this text (tokens of --model)."),
+        typer.Option(
+            help="mem1 (instructions), web (with opening pages), shop, plain or released.", rich_help_panel=_AGENT
+        ),
     ] = None,
+    max_context: Annotated[
+        int, typer.Option(help="Largest context plus completion, in tokens.", rich_help_panel=_AGENT)
+    ] = 4096,
+    max_completion: Annotated[
+        int, typer.Option(help="Tokens of a completion, besides 8 an objective.", rich_help_panel=_AGENT)
+    ] = 32,
+    task: Annotated[
+        str,
+        typer.Option(
+            help="atlas; multihop: --questions over --corpus or --retriever; web: --questions on the web; webshop.",
+            rich_help_panel=_TASKS,
+        ),
+    ] = "atlas",
+    tasks: Annotated[
+        int, typer.Option("--limit", min=1, help="Tasks for each number of objectives.", rich_help_panel=_TASKS)
+    ] = 100,
+    objectives: Annotated[
+        str | None,
+        typer.Option(
+            help="Numbers of objectives, separated by commas. Without: those of 1,2,4,8,16 that --depth allows.",
+            rich_help_panel=_TASKS,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the tasks and of sampling.", rich_help_panel=_TASKS)] = 0,
+    composition: Annotated[
+        str,
+        typer.Option(
+            help="independent, chain, shared or comparison; file: --questions holds composed tasks.",
+            rich_help_panel=_TASKS,
+        ),
+    ] = "independent",
+    depth: Annotated[
+        int | None,
+        typer.Option(min=1, help="Longest chain of references in a task; 1.", rich_help_panel=_TASKS),
+    ] = None,
+    questions: Annotated[
+        Path | None, typer.Option(help="File of questions (multihop, web).", rich_help_panel=_TASKS)
+    ] = None,
+    decompose: Annotated[
+        bool,
+        typer.Option(help="Single hops in place of questions (2Wiki, MuSiQue).", rich_help_panel=_TASKS),
+    ] = False,
+    corpus: Annotated[
+        Path | None, typer.Option(help="File of passages, or an index (multihop).", rich_help_panel=_TASKS)
+    ] = None,
+    retriever: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Address of a retriever in place of --corpus; repeatable (multihop).", rich_help_panel=_TASKS
+        ),
+    ] = None,
+    top_k: Annotated[
+        int | None,
+        typer.Option(min=1, help="Passages shown a search; 3, in Atlas 2, of the web 10.", rich_help_panel=_TASKS),
+    ] = None,
+    api: Annotated[
+        str | None, typer.Option(help="Search API: serper, brave, tavily or searxng.", rich_help_panel=_WEB)
+    ] = None,
+    api_url: Annotated[
+        str | None, typer.Option(help="Its base address, such as http://localhost:8080.", rich_help_panel=_WEB)
+    ] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="live, replay (the cache alone) or offline.", rich_help_panel=_WEB)
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="File of the cache of searches and pages.", rich_help_panel=_WEB)
+    ] = None,
+    max_searches: Annotated[
+        int | None, typer.Option(min=0, help="Requests to the search API at most.", rich_help_panel=_WEB)
+    ] = None,
+    catalogue: Annotated[
+        Path | None,
+        typer.Option(
+            help="What mem1 webshop load wrote, or the original's files; else invented.", rich_help_panel=_SHOP
+        ),
+    ] = None,
+    goals: Annotated[str | None, typer.Option(help="synthetic or human.", rich_help_panel=_SHOP)] = None,
+    pages: Annotated[str | None, typer.Option(help="text, text_rich, html, or short.", rich_help_panel=_SHOP)] = None,
     judge_url: Annotated[
-        str | None, typer.Option(help="Chat server that also judges the answers; its key is in MEM1_JUDGE_API_KEY.")
+        str | None,
+        typer.Option(
+            help="Chat server that also judges the answers; its key is in MEM1_JUDGE_API_KEY.", rich_help_panel=_OUTPUT
+        ),
     ] = None,
-    judge_model: Annotated[str | None, typer.Option(help="Model that judges, as the server calls it.")] = None,
+    judge_model: Annotated[
+        str | None, typer.Option(help="Model that judges, as the server calls it.", rich_help_panel=_OUTPUT)
+    ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the trajectories; sizes done there are not run again.")
+        Path | None,
+        typer.Option(
+            help="Folder for the trajectories, saved as they are made; the same command goes on with what is missing.",
+            rich_help_panel=_OUTPUT,
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as one JSON object.", rich_help_panel=_OUTPUT)
+    ] = False,
 ) -> None:
-    """Evaluate a policy: exact match with interval, F1, turns, peak tokens, by number of objectives."""
+    """Evaluate a policy: exact match with interval, F1, turns, peak tokens, by number of objectives.
+
+    With --out, the same command goes on after a Ctrl-C or a kill, and ends with the result of an unbroken run.
+    """
     from mem1.cli.display import EvaluationBar, bars, stderr
-    from mem1.cli.engines import open_agent, served
+    from mem1.cli.engines import open_agent, prices, served
     from mem1.cli.pipeline import show
     from mem1.cli.recipes import evaluation_recipe
     from mem1.cli.sources import shop_options, sizes_to_evaluate, task_config, web_options
     from mem1.contexts import context_policy
+    from mem1.evaluation.chunks import Chunking
+    from mem1.evaluation.header import made_with
     from mem1.evaluation.judging import judge_rows, open_judge
     from mem1.evaluation.runner import evaluate
     from mem1.evaluation.shapes import folder_shape
@@ -159,14 +229,14 @@ def command(
         endpoint=endpoint,
         tokenizer=tokenizer,
         api_key_env=api_key_env,
-        concurrency=concurrency,
+        concurrency=None if script is not None else concurrency,
         max_tokens_spent=max_tokens_spent,
         max_cost=max_cost,
         price=price,
     )
     source = config.tasks.source("evaluation", tags)
     if script is not None:
-        agent = _scripted(model, script, tags)
+        agent = _scripted(model, script, tags, concurrency)
     else:
         agent = open_agent(model, tags, on_server=on_server, chat_template=chat_template, workers=workers)
     rollout = Rollout(
@@ -187,7 +257,9 @@ def command(
             config.evaluation,
             policy=agent.name,
             folder=out,
-            on_round=EvaluationBar(progress, agent.name),
+            settings=None if out is None else made_with(agent.identity, config.tasks),
+            chunking=Chunking() if agent.at_a_time is None else Chunking(tasks=1, at_a_time=agent.at_a_time),
+            on_progress=EvaluationBar(progress, agent.name, prices(price)),
             shape=None if script is not None or on_server is not None else folder_shape(policy_folder(model)),
         )
     if judge is not None:
@@ -195,7 +267,7 @@ def command(
     show([row.as_dict() for row in rows], as_json=as_json)
 
 
-def _scripted(model: str, script: str, tags: Tags) -> Agent:
+def _scripted(model: str, script: str, tags: Tags, at_a_time: int | None) -> Agent:
     """No model: the first question itself is searched, and `script` is the answer."""
     from mem1.cli.engines import Agent
     from mem1.engines.chat_frame import ChatFrame
@@ -208,5 +280,11 @@ def _scripted(model: str, script: str, tags: Tags) -> Agent:
     if SEARCH not in tags.action_tags:
         raise UserError(f"--script searches, which the vocabulary {tags.name!r} has no action for")
     codec = Codec.load(policy_folder(model))
-    engine = ScriptedEngine(codec, search_then_answer(script, state=tags.state, search=tags.action_tags[SEARCH]))
-    return Agent(engine=engine, codec=codec, frame=ChatFrame(), name="scripted")
+    return Agent(
+        engine=ScriptedEngine(codec, search_then_answer(script, state=tags.state, search=tags.action_tags[SEARCH])),
+        codec=codec,
+        frame=ChatFrame(),
+        name="scripted",
+        identity=f"script {script!r} in tokens of {codec.fingerprint()}",
+        at_a_time=at_a_time,
+    )

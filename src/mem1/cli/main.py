@@ -57,8 +57,9 @@ def main() -> None:
     except UserError as error:
         Console(stderr=True, highlight=False).print(f"[bold red]error:[/] {_escape(str(error))}", soft_wrap=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        Console(stderr=True).print("Stopped.")
+    except KeyboardInterrupt as interrupt:
+        said = f"Stopped. {interrupt}".strip()
+        Console(stderr=True, highlight=False).print(_escape(said), soft_wrap=True)
         sys.exit(130)
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from mem1.cli.display import EvaluationBar
+from mem1.evaluation.header import made_with
 from mem1.evaluation.report.table import print_table
 from mem1.evaluation.runner import evaluate
 from mem1.evaluation.shapes import model_shape
@@ -36,7 +37,9 @@ def evaluate_policy(
         config.evaluation,
         policy=name,
         folder=folder,
-        on_round=EvaluationBar(bars, name),
+        settings=None if folder is None else made_with(policy.fingerprint(), config.tasks),
+        overwrite=True,  # the folder belongs to a run, whose evaluation may be asked for anew with other settings
+        on_progress=EvaluationBar(bars, name),
         shape=model_shape(policy.model),
     )
     return [row.as_dict() for row in rows], trajectories

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -28,6 +29,24 @@ class Sampling:
     temperature: float = 1.0
     """0: greedy; log-probabilities are then those at temperature 1."""
     seed: int = 0
+    """Of everything that is sampled. Not for engines, which ask `context_seeds`."""
+    seeds: tuple[int, ...] = ()
+    """One a context of the call; empty: made of `seed` and the context's place in the call."""
+
+    def context_seeds(self, contexts: int) -> tuple[int, ...]:
+        """One for each of so many contexts, from which alone its random numbers may come: in [0, 2**63).
+
+        So what is sampled does not depend on what else is in the call. Raises ValueError for another number of seeds.
+        """
+        if self.seeds and len(self.seeds) != contexts:
+            raise ValueError(f"{contexts} contexts have {len(self.seeds)} seeds; give one a context, or none")
+        return self.seeds or tuple(derived_seed(self.seed, place) for place in range(contexts))
+
+
+def derived_seed(*parts: int | str) -> int:
+    """A seed in [0, 2**63) that is a function of these parts and of nothing else: (seed, task, attempt, turn)."""
+    digest = hashlib.blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
 
 
 class Engine(Protocol):

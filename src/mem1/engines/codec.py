@@ -9,10 +9,13 @@ environment is encoded once and by itself, without beginning-of-sequence tokens.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import chain
+from math import ceil
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -21,12 +24,16 @@ from mem1.errors import UserError
 from mem1.protocol import Tags
 from mem1.records import Span
 
+_NOWHERE = "(?!)"
+"""A pattern that is found in no text."""
+
 
 class Codec:
     """Encodes prompts and observations, decodes completions, and finds spans of text in tokens."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
+        self._of_tags: dict[Tags, tuple[Mapping[str, int], re.Pattern[str]]] = {}
 
     @classmethod
     def load(cls, folder: Path) -> Codec:
@@ -39,34 +46,36 @@ class Codec:
         except Exception as error:  # the library raises plain Exception for a damaged file
             raise UserError(f"{path} is not a readable tokenizer: {error}") from error
 
+    def fingerprint(self) -> str:
+        """BLAKE2 (hexadecimal) of the tokenizer."""
+        return hashlib.blake2b(self.tokenizer.to_str().encode(), digest_size=16).hexdigest()
+
     @property
     def vocab_size(self) -> int:
         return self.tokenizer.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Tokens of a text by itself."""
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False).ids)
+        return tuple(_encode(self.tokenizer, [text])[0])
 
     def encode_untrusted(self, text: str, tags: Tags) -> tuple[int, ...]:
         """Tokens of a text that others had a part in: of all special tokens, only those of `tags` can arise.
 
         Where our tags are tokens of their own, the text is cut at them; all else is encoded as ordinary text.
         """
-        own = self._own_ids(tags)
-        ids: list[int] = []
-        for part in re.split(f"({'|'.join(map(re.escape, own))})", text) if own else [text]:
-            ids += [own[part]] if part in own else self._plain_ids(part)
-        return tuple(ids)
-
-    def _own_ids(self, tags: Tags) -> Mapping[str, int]:
-        """The tags that are tokens of their own."""
-        added = self._added
-        return {tag: added[tag] for tag in tags.special_tokens if tag in added}
-
-    def _plain_ids(self, text: str) -> list[int]:
+        own, borders = self._own_tags(tags)
+        parts = [part for part in borders.split(text) if part]
         # a model whose own vocabulary holds a special token can still produce it from letters: it is left out
-        ids = self._plain.encode(text, add_special_tokens=False).ids if text else []
-        return [i for i in ids if i not in self._never]
+        plain = iter(_encode(self._plain, [part for part in parts if part not in own]))
+        encoded = ([own[part]] if part in own else [i for i in next(plain) if i not in self._never] for part in parts)
+        return tuple(chain.from_iterable(encoded))
+
+    def _own_tags(self, tags: Tags) -> tuple[Mapping[str, int], re.Pattern[str]]:
+        """The tags that are tokens of their own, and what finds them in a text."""
+        if tags not in self._of_tags:
+            own = {tag: self._added[tag] for tag in tags.special_tokens if tag in self._added}
+            self._of_tags[tags] = own, re.compile(f"({'|'.join(map(re.escape, own)) or _NOWHERE})")
+        return self._of_tags[tags]
 
     @cached_property
     def _added(self) -> Mapping[str, int]:
@@ -98,27 +107,38 @@ class Codec:
         return tuple(ids[0] for ids in encoded) if all(len(ids) == 1 for ids in encoded) else None
 
     def token_spans(self, ids: Sequence[int], spans: Mapping[str, Span]) -> dict[str, Span]:
-        """Character ranges of `decode(ids)` as token ranges; a token that straddles a border belongs to both."""
-        return {role: (self._tokens_before(ids, a), self._tokens_until(ids, b)) for role, (a, b) in spans.items()}
+        """Character ranges of `decode(ids)` as token ranges; a token that straddles a border belongs to both.
 
-    def _tokens_before(self, ids: Sequence[int], char: int) -> int:
-        """The largest number of leading tokens whose text does not go past `char` (separating blanks aside)."""
-        low, high = 0, len(ids)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if len(self.decode(ids[:middle])) <= char:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        A range starts after the largest number of leading tokens whose text does not go past its start, and ends with
+        the smallest number whose text reaches its end (separating blanks aside).
+        """
+        prefixes = _Prefixes(self, ids)
+        return {role: (prefixes.reach(a + 1) - 1, min(prefixes.reach(b), len(ids))) for role, (a, b) in spans.items()}
 
-    def _tokens_until(self, ids: Sequence[int], char: int) -> int:
-        """The smallest number of leading tokens whose text reaches `char`."""
-        low, high = 0, len(ids)
-        while low < high:
-            middle = (low + high) // 2
-            if len(self.decode(ids[:middle])) >= char:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+
+class _Prefixes:
+    """The lengths of the texts of the first n tokens, in characters, each found when it is needed."""
+
+    def __init__(self, codec: Codec, ids: Sequence[int]) -> None:
+        self.codec, self.ids = codec, ids
+        self.lengths = {0: 0, len(ids): len(codec.decode(ids))}
+
+    def reach(self, chars: int) -> int:
+        """The smallest number of leading tokens with so many characters; one more than there are if none has.
+
+        Looked for where it would be if all tokens were equally long, which is close: a few decodings do.
+        """
+        lengths = self.lengths
+        low = max((tokens for tokens, length in lengths.items() if length < chars), default=-1)
+        high = min((tokens for tokens, length in lengths.items() if length >= chars), default=len(self.ids) + 1)
+        while high - low > 1:
+            share = (chars - lengths[low]) / (lengths[high] - lengths[low])
+            guess = min(max(low + ceil(share * (high - low)), low + 1), high - 1)
+            lengths[guess] = len(self.codec.decode(self.ids[:guess]))
+            low, high = (low, guess) if lengths[guess] >= chars else (guess, high)
+        return high
+
+
+def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    # "fast": without the places of the tokens in the text, which nobody asks for
+    return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]

@@ -1,8 +1,7 @@
 """`local`: a transformers model in this process, sampled in batches, with log-probabilities.
 
 Contexts are sorted by length and sampled batch by batch; rows that are done leave the batch. The random number
-of a token depends on the seed, the row and the position in the completion (and on the largest budget of the call),
-not on how rows are batched.
+of a token depends on its context's seed and its place in the completion alone, not on what else is sampled.
 
 Sampling is from the whole softmax at the sampling temperature; there is no top-p or top-k, because they would
 make the importance ratios of training wrong.
@@ -15,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -45,27 +45,21 @@ class LocalEngine:
         self.stop_ids = codec.single_tokens(stop_strings)
         self.batch_tokens = batch_tokens
 
+    @torch.inference_mode()
+    @flushed_denormals()
     def complete(
         self, contexts: Sequence[Sequence[int]], *, max_tokens: Sequence[int], sampling: Sampling
     ) -> list[Completion]:
         """One completion a context, each of at most its own `max_tokens`."""
         if not contexts:
             return []
-        noise_BT = draw_noise(len(contexts), max(max_tokens), seed=sampling.seed)
-        return self.sample(contexts, max_tokens, sampling.temperature, noise_BT)
-
-    @torch.inference_mode()
-    @flushed_denormals()
-    def sample(
-        self, contexts: Sequence[Sequence[int]], max_tokens: Sequence[int], temperature: float, noise_BT: Tensor
-    ) -> list[Completion]:
-        """`complete` with the random numbers given: one a row and place in the completion, (rows, largest budget)."""
+        noise_BT = draw_noise(sampling.context_seeds(len(contexts)), max(max_tokens))
         completions: list[Completion | None] = [None] * len(contexts)
         was_training = self.model.training
         self.model.eval()
         for rows in self._batches(contexts):
             batch = _Batch(
-                self, [contexts[i] for i in rows], [max_tokens[i] for i in rows], noise_BT[rows], temperature
+                self, [contexts[i] for i in rows], [max_tokens[i] for i in rows], noise_BT[rows], sampling.temperature
             )
             for row, completion in zip(rows, batch.run(), strict=True):
                 completions[row] = completion
@@ -90,9 +84,18 @@ class LocalEngine:
         return any(stop in tail for stop in self.stop_strings)
 
 
-def draw_noise(rows: int, length: int, *, seed: int) -> Tensor:
-    """Random numbers in [0, 1), (rows, length), float64: the same for the same arguments."""
-    return torch.rand((rows, length), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+def draw_noise(seeds: Sequence[int], length: int) -> Tensor:
+    """Random numbers in [0, 1), (rows, length), float64: each a function of its row's seed and of its place.
+
+    SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014), which is cheap to start
+    anew in every row, and needs none of the numbers before a place.
+    """
+    places_T = np.arange(1, length + 1, dtype=np.uint64)
+    mixed_BT = np.array(seeds, dtype=np.uint64)[:, None] + places_T * np.uint64(0x9E3779B97F4A7C15)
+    mixed_BT = (mixed_BT ^ (mixed_BT >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed_BT = (mixed_BT ^ (mixed_BT >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed_BT ^= mixed_BT >> np.uint64(31)
+    return torch.from_numpy((mixed_BT >> np.uint64(11)) * 2.0**-53)
 
 
 @dataclass(frozen=True, slots=True)

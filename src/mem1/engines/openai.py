@@ -69,7 +69,7 @@ class OpenAIEngine:
     ) -> list[Completion]:
         """One completion a context, in order; those that could not be had say why in `failed`."""
         # attempts at one task share a context, so each row has a seed of its own
-        seeds = [(sampling.seed * 1_000_003 + row) % _SEEDS for row in range(len(contexts))]
+        seeds = [seed % _SEEDS for seed in sampling.context_seeds(len(contexts))]
         rows = list(zip(contexts, max_tokens, seeds, strict=True))
         return self._pool.map(lambda row: self._complete(*row, temperature=sampling.temperature), rows)
 

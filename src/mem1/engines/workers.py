@@ -4,8 +4,8 @@
 
 Sampling a small model is a long row of tiny operations, which a second thread does not speed up but a second
 process does. The weights lie in shared memory, so that a worker sees every optimiser step without a copy. What is
-sampled does not depend on the number of workers: the random number of a token is drawn here, before the rows are
-shared out. Worker processes are started once and serve every engine of this process.
+sampled does not depend on the number of workers, since each context has a seed of its own. Worker processes are
+started once and serve every engine of this process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import signal
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -25,7 +25,7 @@ from transformers import PreTrainedModel
 
 from mem1.engines.base import Completion, Engine, Sampling
 from mem1.engines.codec import Codec
-from mem1.engines.local import LocalEngine, draw_noise
+from mem1.engines.local import LocalEngine
 from mem1.errors import UserError
 
 _NUMBERS = itertools.count()
@@ -58,18 +58,17 @@ class ParallelEngine:
         """One completion a context, as `LocalEngine.complete`."""
         if not contexts:
             return []
-        noise_BT = draw_noise(len(contexts), max(max_tokens), seed=sampling.seed)
-        shares = [
-            (contexts[rows], max_tokens[rows], sampling.temperature, noise_BT[rows])
+        seeds = sampling.context_seeds(len(contexts))
+        own, *others = [
+            (contexts[rows], max_tokens[rows], replace(sampling, seeds=seeds[rows]))
             for rows in _shares(len(contexts), len(self._helpers) + 1)
         ]
-        own, others = shares[0], shares[1:]
         busy = list(zip(self._helpers, others, strict=False))
-        for helper, (ids, budgets, temperature, noise) in busy:
-            helper.send("sample", self._number, ids, budgets, temperature, noise.numpy())
+        for helper, share in busy:
+            helper.send("sample", self._number, *share)
         try:
             with one_thread():
-                completions = self.engine.sample(*own)
+                completions = _sample(self.engine, *own)
         finally:  # an answer left in the pipe would be taken for that of the next call
             answers = [helper.receive() for helper, _ in busy]
         for answer in answers:
@@ -182,6 +181,11 @@ def _completions(engines: dict[int, LocalEngine], verb: str, number: int, *rest:
     elif verb == "close":
         engines.pop(number, None)
     else:
-        contexts, max_tokens, temperature, noise = rest
-        return engines[number].sample(contexts, max_tokens, temperature, torch.from_numpy(noise))
+        return _sample(engines[number], *rest)
     return []
+
+
+def _sample(
+    engine: LocalEngine, contexts: Sequence[Sequence[int]], max_tokens: Sequence[int], sampling: Sampling
+) -> list[Completion]:
+    return engine.complete(contexts, max_tokens=max_tokens, sampling=sampling)

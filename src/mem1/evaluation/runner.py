@@ -1,21 +1,54 @@
-"""Run a policy on tasks of several sizes and summarise: one row a number of objectives."""
+"""Run a policy on tasks of several sizes and summarise: one row a number of objectives.
+
+Tasks are cut into chunks, and each chunk is on the disk as soon as it is done:
+
+    tasks 0 1 2 3 4 5 6    ->    chunks (0 1 2) (3 4 5) (6)    ->    killed in the second: it is run again, whole
+
+Which tasks are a chunk depends on the list of tasks alone. So an evaluation that was killed and started again gives
+every task to the engine in the same company, and ends with the same bytes as an unbroken one, timings aside.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from mem1.configuration import plain
 from mem1.engines.base import Sampling
 from mem1.envs.source import TaskSource
+from mem1.errors import UserError
+from mem1.evaluation.chunks import Chunking, run_jobs
 from mem1.evaluation.flops import ModelShape
+from mem1.evaluation.header import fingerprint, read_attempts
 from mem1.evaluation.metrics import Row, summarize
-from mem1.evaluation.store import read_trajectories, write_trajectories
+from mem1.evaluation.store import append_trajectories, write_trajectories
 from mem1.records import Task, Trajectory
-from mem1.rollout import Rollout
+from mem1.rollout import Rollout, attempt_numbers
 from mem1.training.config import Evaluation
+from mem1.training.interrupt import Stop, interruptible
 
-OnRound = Callable[[int, int, int], None]
-"""(objectives, attempts finished, attempts)."""
+
+class Interrupted(KeyboardInterrupt):
+    """The user stopped an evaluation; the text says what is saved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far the tasks of one size are, those included that earlier runs of the same evaluation did."""
+
+    objectives: int
+    done: int
+    of: int
+    tokens_in: int
+    """Context tokens of all calls of the model, in finished chunks."""
+    tokens_out: int
+    """Sampled tokens, likewise."""
+
+
+OnProgress = Callable[[Progress], None]
 
 
 def evaluate(
@@ -25,44 +58,167 @@ def evaluate(
     *,
     policy: str,
     folder: Path | None = None,
-    on_round: OnRound | None = None,
+    settings: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    chunking: Chunking | None = None,
+    on_progress: OnProgress | None = None,
     shape: ModelShape | None = None,
 ) -> tuple[list[Row], dict[int, list[Trajectory]]]:
     """Rows, with FLOPs where the model's `shape` is given, and the trajectories by number of objectives.
 
-    With a `folder`, the trajectories of each size are written there (`<policy>-<N>.jsonl`) when they are done, and
-    sizes that stand there already are read, not run again; so a killed evaluation goes on where it was. Only tasks in
-    which the tool failed are attempted once more. A file of other tasks (another number, seed or source) or of another
-    context policy is written anew.
+    With a `folder`, the trajectories of each size stand in `<policy>-<N>.jsonl`, chunk by chunk while the evaluation
+    runs and in the order of the tasks at the end. An evaluation that was killed goes on with the chunks that are
+    missing; attempts in which the tool failed are made again. `settings` is what identifies model and tasks
+    (`header.made_with`): a file that was made with others, or other tasks, context policy, tags, budget or sampling, is
+    an error unless `overwrite`, which begins it anew.
+
+    Raises UserError for such a file and for one that cannot be written, and Interrupted after Ctrl-C: the first one
+    lets the chunks in work finish, the second does not. Whatever the engine raises ends the evaluation likewise.
     """
-    rows: list[Row] = []
-    by_size: dict[int, list[Trajectory]] = {}
-    for objectives in config.objectives:
-        path = None if folder is None else folder / f"{policy}-{objectives}.jsonl"
+    chunking = chunking or Chunking()
+    sampling = Sampling(temperature=config.temperature, seed=config.seed)
+    sizes: list[_Size] = []
+    for objectives in dict.fromkeys(config.objectives):
         tasks = source.tasks(objectives=objectives, count=config.tasks, seed=config.seed)
-        trajectories = read_trajectories(path) if path is not None and path.is_file() else []
-        if [(t.task, t.context) for t in trajectories] != [(task, rollout.context.name) for task in tasks]:
-            trajectories = []
-        done = {i: t for i, t in enumerate(trajectories) if t.ended.judged}
-        missing = [i for i in range(len(tasks)) if i not in done]
-        if missing:
-            attempts = _run(rollout, [tasks[i] for i in missing], config, objectives, on_round)
-            done |= dict(zip(missing, attempts, strict=True))
-            trajectories = [done[i] for i in range(len(tasks))]
-            if path is not None:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_trajectories(path, trajectories)
-        by_size[objectives] = trajectories
-        context = rollout.context.name
-        rows.append(summarize(trajectories, policy=policy, context=context, objectives=objectives, shape=shape))
-    return rows, by_size
+        size = _Size(objectives, tasks, None if folder is None else folder / f"{policy}-{objectives}.jsonl")
+        made_with = {**(settings or {}), **_settings(rollout, config, tasks)}
+        size.read(made_with, chunk=chunking.tasks, overwrite=overwrite)
+        sizes.append(size)
+
+    def tell(size: _Size, running: int = 0) -> None:
+        if on_progress is not None:
+            on_progress(size.progress(running))
+
+    def attempt(job: tuple[_Size, list[int]]) -> list[Trajectory]:
+        size, places = job
+        return rollout(
+            [size.tasks[i] for i in places],
+            sampling=sampling,
+            numbers=[size.numbers[i] for i in places],
+            # with several chunks at a time, finished ones say enough
+            progress=None if chunking.at_a_time > 1 else lambda done, _: tell(size, done),
+        )
+
+    for size in sizes:
+        tell(size)
+    jobs = [(size, places) for size in sizes for places in size.missing(chunking.tasks)]
+    with _saying_what_is_saved(sizes, folder) as stop:
+        for (size, places), trajectories in run_jobs(jobs, attempt, at_a_time=chunking.at_a_time, stop=stop):
+            size.add(places, trajectories)
+            tell(size)
+    rows = [
+        summarize(size.finish(), policy=policy, context=rollout.context.name, objectives=size.objectives, shape=shape)
+        for size in sizes
+    ]
+    return rows, {size.objectives: size.trajectories for size in sizes}
 
 
-def _run(
-    rollout: Rollout, tasks: Sequence[Task], config: Evaluation, objectives: int, on_round: OnRound | None
-) -> list[Trajectory]:
-    return rollout(
-        tasks,
-        sampling=Sampling(temperature=config.temperature, seed=config.seed),
-        progress=None if on_round is None else lambda done, of: on_round(objectives, done, of),
-    )
+@dataclass
+class _Size:
+    """The tasks of one number of objectives and the attempts at them so far."""
+
+    objectives: int
+    tasks: list[Task]
+    path: Path | None
+    """None: nothing is kept on the disk."""
+    found: dict[int, Trajectory] = field(default_factory=dict)
+    """Place in `tasks` -> the newest attempt."""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    on_disk: list[int] = field(default_factory=list)
+    """The place of each line of the file."""
+
+    def __post_init__(self) -> None:
+        self.numbers = attempt_numbers(self.tasks)
+
+    def read(self, settings: Mapping[str, Any], *, chunk: int, overwrite: bool) -> None:
+        """Take over the whole chunks that the file holds. Raises UserError where it belongs to something else."""
+        if self.path is None:
+            return
+        places = {(task.id, number): i for i, (task, number) in enumerate(zip(self.tasks, self.numbers, strict=True))}
+        for trajectory in read_attempts(self.path, settings, overwrite=overwrite):
+            key = ("" if trajectory.task is None else trajectory.task.id, trajectory.attempt)
+            if key not in places:
+                raise UserError(f"{self.path} holds an attempt at a task {key[0]!r}, which is not one of its tasks")
+            self._take(places[key], trajectory)
+        for members in self._chunks(chunk):
+            if not all(i in self.found for i in members):  # killed while it was written
+                for i in members:
+                    self.found.pop(i, None)
+
+    def missing(self, chunk: int) -> Iterator[list[int]]:
+        """The places still to attempt, by chunk; those are among them whose tool failed."""
+        for members in self._chunks(chunk):
+            if places := [i for i in members if i not in self.found or not self.found[i].ended.judged]:
+                yield places
+
+    def _chunks(self, chunk: int) -> Iterator[range]:
+        places = range(len(self.tasks))
+        return (places[start : start + chunk] for start in places[::chunk])
+
+    def _take(self, place: int, trajectory: Trajectory) -> None:
+        self.found[place] = trajectory
+        self.on_disk.append(place)
+        self.tokens_in += sum(len(turn.context_ids) for turn in trajectory.turns)
+        self.tokens_out += sum(len(turn.completion_ids) for turn in trajectory.turns)
+
+    def add(self, places: Sequence[int], trajectories: Sequence[Trajectory]) -> None:
+        """Attempts that were just made, on the disk when this returns."""
+        if self.path is not None:
+            append_trajectories(self.path, trajectories, drop_cut_line=True)
+        for place, trajectory in zip(places, trajectories, strict=True):
+            self._take(place, trajectory)
+
+    def progress(self, running: int) -> Progress:
+        """`running`: attempts that are finished in a chunk that is not."""
+        return Progress(
+            objectives=self.objectives,
+            done=min(len(self.found) + running, len(self.tasks)),
+            of=len(self.tasks),
+            tokens_in=self.tokens_in,
+            tokens_out=self.tokens_out,
+        )
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        """One a task, in their order, once all are there."""
+        return [self.found[i] for i in range(len(self.tasks))]
+
+    def finish(self) -> list[Trajectory]:
+        """Put the file in the order of the tasks, each once."""
+        if self.path is not None and self.on_disk != list(range(len(self.tasks))):
+            write_trajectories(self.path, self.trajectories)
+        return self.trajectories
+
+
+def _settings(rollout: Rollout, config: Evaluation, tasks: Sequence[Task]) -> dict[str, Any]:
+    return {
+        "context": rollout.context.name,
+        "vocabulary": rollout.tags.name,
+        "budget": plain(rollout.budget),
+        "temperature": config.temperature,
+        "seed": config.seed,
+        "tasks": {"count": len(tasks), "fingerprint": fingerprint(tasks)},
+    }
+
+
+@contextmanager
+def _saying_what_is_saved(sizes: Sequence[_Size], folder: Path | None) -> Iterator[Stop]:
+    """Turn Ctrl-C into `Interrupted`, and add to a user's error what is not lost."""
+    if folder is None:
+        yield Stop()
+        return
+
+    def saved() -> str:
+        done, of = sum(len(size.found) for size in sizes), sum(len(size.tasks) for size in sizes)
+        return f"{done} of {of} tasks are done and saved in {folder}; the same command (a training: --resume) goes on"
+
+    try:
+        with interruptible("finishing the tasks in work; press again to stop at once") as stop:
+            yield stop
+    except UserError as error:
+        raise UserError(f"{error}\n{saved()}") from error
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted(saved()) from interrupt
+    if stop.requested:
+        raise Interrupted(saved())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+import torch
 from transformers import PreTrainedModel
 
 from mem1.engines.codec import Codec
@@ -23,6 +26,8 @@ SHIPPED = "shipped"
 SHIPPED_SHOP = "shipped-shop"
 _FOLDERS = {SHIPPED: "atlas-warm-start", SHIPPED_SHOP: "webshop-warm-start"}
 """Name of a policy that comes with the package -> its folder among the assets."""
+_SAVED_WITH = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
+"""Keys of a model's configuration that saving and loading it may change."""
 _BPE_PASSAGES = 5000
 """Passages that a bpe tokenizer is trained on."""
 
@@ -38,6 +43,17 @@ class Policy:
         """A transformers folder: config.json, model.safetensors, tokenizer.json."""
         self.model.save_pretrained(folder)
         self.codec.tokenizer.save(str(Path(folder) / "tokenizer.json"))
+
+    def fingerprint(self) -> str:
+        """BLAKE2 (hexadecimal) of weights, configuration and tokenizer; it reads every weight once."""
+        digest = hashlib.blake2b(digest_size=16)
+        config = {key: value for key, value in self.model.config.to_dict().items() if key not in _SAVED_WITH}
+        digest.update(json.dumps(config, sort_keys=True, default=str).encode())
+        digest.update(self.codec.tokenizer.to_str().encode())
+        for name, tensor in sorted(self.model.state_dict().items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        return digest.hexdigest()
 
 
 def policy_folder(path: str | Path) -> Path:

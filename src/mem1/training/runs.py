@@ -75,7 +75,7 @@ class RunFolder:
         run = cls(path=Path(path), fingerprint=fingerprint(config, exclude))
         if not run.config.is_file():
             raise UserError(f"{run.path} holds no run to go on with: config.toml is missing; start it without --resume")
-        changed = _differences(read_toml(run.config), plain(config), exclude)
+        changed = differences(read_toml(run.config), plain(config), exclude)
         if changed:
             lines = "\n".join(f"  {key}: {there} in the folder, {here} now" for key, there, here in changed)
             raise UserError(
@@ -99,8 +99,8 @@ class RunFolder:
             )
 
 
-def _differences(
-    there: Mapping[str, Any], here: Mapping[str, Any], exclude: Sequence[str]
+def differences(
+    there: Mapping[str, Any], here: Mapping[str, Any], exclude: Sequence[str] = ()
 ) -> list[tuple[str, str, str]]:
     """(key, value in the folder, value now) of each key that differs, in the order of the keys."""
     old, new = flatten(there), flatten(here)
