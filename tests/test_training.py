@@ -255,7 +255,7 @@ def test_more_objectives_than_questions_are_found_before_anything_is_written(con
 
 
 def test_an_unknown_context_policy_is_refused_with_the_recipe(config: TrainConfig):
-    with pytest.raises(ValueError, match="unknown context policy 'constnat'; known: constant, full"):
+    with pytest.raises(ValueError, match="unknown context policy 'constnat'; known: constant, capped"):
         TrainConfig(**{**config.model_dump(), "context": "constnat"})
 
 
