@@ -80,8 +80,8 @@ def test_the_bar_shows_tasks_tokens_and_what_they_cost():
         bar(Progress(objectives=4, done=3, of=10, tokens_in=1_500_000, tokens_out=20_000))
     # 1.5 million at 2 dollars and 0.02 million at 8
     shown = console.export_text()
-    assert "evaluate m: N = 4" in shown and "3/10" in shown
-    assert "1,500,000 tokens in, 20,000 out, $3.1600" in shown
+    assert "m: N = 4" in shown and "3/10" in shown
+    assert "1,500k tokens in, 20k out, $3.1600" in shown
 
 
 def command(folder: Path) -> list[str]:

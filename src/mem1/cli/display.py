@@ -35,7 +35,7 @@ def bars(console: Console) -> Iterator[Progress]:
     """Live progress with time left."""
     with Progress(
         TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
+        BarColumn(bar_width=12),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("left"),
@@ -88,9 +88,13 @@ class EvaluationBar:
     def __call__(self, now: Evaluated) -> None:
         if now.objectives not in self.bars:
             self.bars[now.objectives] = self.progress.add_task(
-                f"evaluate {self.policy}: N = {now.objectives}", total=now.of, note=""
+                f"{self.policy}: N = {now.objectives}", total=now.of, note=""
             )
-        note = f"{now.tokens_in:,} tokens in, {now.tokens_out:,} out"
+        note = f"{_thousands(now.tokens_in)} tokens in, {_thousands(now.tokens_out)} out"
         if self.prices is not None:
             note += f", ${self.prices.cost(now.tokens_in, now.tokens_out):.4f}"
         self.progress.update(self.bars[now.objectives], completed=now.done, note=note)
+
+
+def _thousands(tokens: int) -> str:
+    return str(tokens) if tokens < 1000 else f"{tokens / 1000:,.0f}k"
