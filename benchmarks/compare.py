@@ -1,0 +1,400 @@
+"""Context policies compared on Atlas: each trained from one start with equal budgets, after an equal search.
+
+    mem1 train compare-atlas/warm-start --no-evaluate --out runs/compare/warm-start
+    python benchmarks/compare.py --out runs/compare --start runs/compare/warm-start/policy
+
+Three phases, each of many small jobs on one core; a finished job leaves a file and is not done again, so the command
+may be stopped at any time and given again, and as many processes as there are cores may work at it side by side:
+
+    search    every policy with each learning rate at the usual turn limit, then the best one with a longer limit; half
+              the tokens, one seed, chosen by exact match at N = 2 and 4 on the development worlds (names of the
+              training half, worlds that training does not see)
+    train     each policy, as its search says, for every seed, until it has sampled --tokens tokens and has used
+              --minutes of processor time; the policy at either moment is kept
+    evaluate  every policy kept, greedily, on worlds of the evaluation half
+
+Processor time is that of one process on one thread; what else the machine does moves it little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from machine import commit, hardware
+
+from mem1.configuration import load_toml
+from mem1.engines.denormals import flushed_denormals
+from mem1.evaluation.flops import ModelShape, forward_flops
+from mem1.evaluation.intervals import bootstrap_interval
+from mem1.evaluation.metrics import peak_tokens, total_tokens
+from mem1.evaluation.runner import evaluate
+from mem1.evaluation.shapes import model_shape
+from mem1.evaluation.tokens import cached_by_turn
+from mem1.protocol import vocabulary
+from mem1.records import Trajectory
+from mem1.training.config import TrainConfig
+from mem1.training.files import write_atomically
+from mem1.training.policy import load_policy, make_policy
+from mem1.training.rl import RlStage
+from mem1.training.train import make_rollout
+
+RECIPE = Path(__file__).parents[1] / "recipes" / "compare-atlas" / "train.toml"
+POLICIES = (
+    "constant",
+    "capped(48)",
+    "fold(3)",
+    "window(3)",
+    "summary(160)",
+    "external(3)",
+    "masked",
+    "full",
+    "none",
+)
+LEARNING_RATES = (1.5e-4, 3e-4, 6e-4)
+TURNS = (3, 5)
+"""Turns for each question; the first is the usual limit."""
+DEVELOPMENT = ["tasks.first_world=500", "tasks.worlds=4"]
+"""Training has worlds 0 to 7, the warm start 1000 to 1015."""
+SEARCH_SEED = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a search chooses."""
+
+    learning_rate: float
+    turns: int
+
+    @property
+    def overrides(self) -> list[str]:
+        return [f"rl.learning_rate={self.learning_rate}", f"tasks.turn_limit.per_objective={self.turns}"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A trained policy in the making: what its budgets have been used for."""
+
+    folder: Path
+    metrics: list[Mapping[str, Any]]
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compare:
+    given: argparse.Namespace
+
+    def config(self, policy: str, seed: int, *overrides: str) -> TrainConfig:
+        start = f"model.path={self.given.start}"
+        without_end = "rl.phases=[{steps=1000000, objectives=[2]}]"  # budgets end it
+        common = [start, f"context={policy}", f"seed={seed}", "workers=1", without_end]
+        return load_toml(RECIPE, TrainConfig, [*common, *overrides])
+
+    # -- search --------------------------------------------------------------------------------------------------
+
+    def search_jobs(self) -> Iterator[tuple[Path, Callable[[], Any]]]:
+        for policy in self.given.policies:
+            for rate in LEARNING_RATES:
+                yield self.trial(policy, Settings(learning_rate=rate, turns=TURNS[0]))
+        for policy in self.given.policies:
+            best = self._best(policy, [Settings(learning_rate=rate, turns=TURNS[0]) for rate in LEARNING_RATES])
+            if best is not None:
+                yield from (self.trial(policy, Settings(learning_rate=best.learning_rate, turns=t)) for t in TURNS[1:])
+
+    def chosen(self, policy: str) -> Settings | None:
+        """By the whole search; None while it is not finished."""
+        first = self._best(policy, [Settings(learning_rate=rate, turns=TURNS[0]) for rate in LEARNING_RATES])
+        if first is None:
+            return None
+        return self._best(policy, [Settings(learning_rate=first.learning_rate, turns=turns) for turns in TURNS])
+
+    def evaluated(self, policy: str, budget: str, objectives: int) -> list[list[dict[str, Any]]]:
+        """Per seed, what was measured of each task."""
+        names = [f"{policy}-seed{seed}-{budget}-N{objectives}.json" for seed in self.given.seeds]
+        return [_read(self.given.out / "evaluation" / name) for name in names]
+
+    def _best(self, policy: str, candidates: Sequence[Settings]) -> Settings | None:
+        scores: list[float] = []
+        for settings in candidates:
+            path, _ = self.trial(policy, settings)
+            if not path.is_file():
+                return None
+            scores.append(_read(path)["development_em"])
+        return max(zip(scores, candidates, strict=True), key=lambda pair: pair[0])[1]
+
+    def trial(self, policy: str, settings: Settings) -> tuple[Path, Callable[[], Any]]:
+        path = self.given.out / "search" / f"{policy}-lr{settings.learning_rate:g}-turns{settings.turns}.json"
+
+        def run() -> Any:
+            config = self.config(policy, SEARCH_SEED, *settings.overrides)
+            training = self._train(config, path.with_suffix(""), tokens=self.given.tokens // 2, minutes=0)
+            rows = self._evaluate(
+                self.config(policy, 0, *settings.overrides, *DEVELOPMENT),
+                training.folder,
+                objectives=(2, 4),
+                tasks=(self.given.development_tasks,) * 2,
+                split="train",
+            )
+            em = statistics.mean(statistics.mean(task["em"] for task in tasks) for tasks in rows.values())
+            return {"development_em": em, "steps": len(training.metrics), "seconds": training.seconds}
+
+        return path, run
+
+    # -- train ---------------------------------------------------------------------------------------------------
+
+    def train_jobs(self) -> Iterator[tuple[Path, Callable[[], Any]]]:
+        for seed in self.given.seeds:
+            for policy in self.given.policies:
+                settings = self.chosen(policy)
+                if settings is None:
+                    continue
+                path = self.given.out / "train" / f"{policy}-seed{seed}.json"
+
+                def run(
+                    policy: str = policy, seed: int = seed, settings: Settings = settings, path: Path = path
+                ) -> Any:
+                    config = self.config(policy, seed, *settings.overrides)
+                    training = self._train(
+                        config, path.with_suffix(""), tokens=self.given.tokens, minutes=self.given.minutes
+                    )
+                    return {
+                        "learning_rate": settings.learning_rate,
+                        "turns": settings.turns,
+                        "steps": len(training.metrics),
+                        "tokens": training.tokens,
+                        "seconds": training.seconds,
+                        "metrics": training.metrics,
+                    }
+
+                yield path, run
+
+    def _train(self, config: TrainConfig, folder: Path, *, tokens: int, minutes: float) -> Training:
+        """Until both budgets are used up; the policy is saved in folder/tokens and folder/minutes at either moment."""
+        assert config.rl is not None
+        tags = vocabulary(config.vocabulary)
+        policy = make_policy(config, tags)
+        source = config.tasks.source("train", tags)
+        rollout = make_rollout(config, policy, source, tags)
+        stage = RlStage(policy, config.rl, rollout, source, config.seed)
+        sampled, seconds, metrics = 0, 0.0, list[Mapping[str, Any]]()
+        kept = {"minutes"} if minutes == 0 else set[str]()
+        while len(kept) < 2:
+            started = time.process_time()
+            with flushed_denormals():
+                metrics.append(stage.step(len(metrics)))
+            seconds += time.process_time() - started
+            attempts = config.rl.groups * config.rl.attempts
+            sampled += round(metrics[-1]["completion_tokens"] * attempts)
+            print(f"{folder.name}: step {len(metrics)}, {sampled} tokens, {seconds:.0f} s", file=sys.stderr)
+            for name, used_up in (("tokens", sampled >= tokens), ("minutes", seconds >= minutes * 60)):
+                if used_up and name not in kept:
+                    kept.add(name)
+                    policy.save(folder / name)
+        return Training(folder=folder / "tokens", metrics=metrics, tokens=sampled, seconds=seconds)
+
+    # -- evaluate ------------------------------------------------------------------------------------------------
+
+    def evaluate_jobs(self) -> Iterator[tuple[Path, Callable[[], Any]]]:
+        sizes = list(zip(self.given.objectives, self.given.tasks, strict=True))
+        for n, tasks in sizes:
+            for name, policy, folder, overrides in self._trained():
+                path = self.given.out / "evaluation" / f"{name}-N{n}.json"
+
+                def run(
+                    policy: str = policy,
+                    folder: Path = folder,
+                    overrides: Sequence[str] = overrides,
+                    n: int = n,
+                    tasks: int = tasks,
+                ) -> Any:
+                    config = self.config(policy, 0, *overrides)
+                    return self._evaluate(config, folder, objectives=(n,), tasks=(tasks,), split="evaluation")[n]
+
+                yield path, run
+
+    def _trained(self) -> Iterator[tuple[str, str, Path, list[str]]]:
+        """(name, policy, folder, overrides) of all that is to be evaluated: the start first, under each policy."""
+        for policy in self.given.policies:
+            yield f"{policy}-start", policy, Path(self.given.start), []
+        for seed in self.given.seeds:
+            for policy in self.given.policies:
+                settings, folder = self.chosen(policy), self.given.out / "train" / f"{policy}-seed{seed}"
+                if settings is not None and folder.with_suffix(".json").is_file():
+                    for budget in ("tokens", "minutes"):
+                        yield f"{policy}-seed{seed}-{budget}", policy, folder / budget, settings.overrides
+
+    def _evaluate(
+        self, config: TrainConfig, folder: Path, *, objectives: Sequence[int], tasks: Sequence[int], split: Any
+    ) -> dict[int, list[dict[str, Any]]]:
+        tags = vocabulary(config.vocabulary)
+        source = config.tasks.source(split, tags)
+        policy = load_policy(folder)
+        rollout, shape = make_rollout(config, policy, source, tags), model_shape(policy.model)
+        assert shape is not None
+        found: dict[int, list[dict[str, Any]]] = {}
+        for n, count in zip(objectives, tasks, strict=True):
+            asked = config.evaluation.model_copy(update={"objectives": (n,), "tasks": count})
+            _, attempts = evaluate(rollout, source, asked, policy=folder.name)
+            found[n] = [_measured(t, shape) for t in attempts[n]]
+        return found
+
+
+def _measured(attempt: Trajectory, shape: ModelShape) -> dict[str, Any]:
+    """What the table needs of one attempt."""
+    return {
+        "em": statistics.mean(attempt.em) if attempt.em else 0.0,
+        "peak": peak_tokens(attempt),
+        "peak_without_prompt": peak_tokens(attempt, prompt=False),
+        "tokens": total_tokens(attempt),
+        "flops": forward_flops(attempt, shape),
+        "flops_with_cache": forward_flops(attempt, shape, cached=cached_by_turn(attempt)),
+        "turns": len(attempt.turns),
+        "ended": attempt.ended.value,
+    }
+
+
+def main() -> None:
+    given = arguments()
+    torch.set_num_threads(1)
+    compare = Compare(given=given)
+    for jobs in (compare.search_jobs, compare.train_jobs, compare.evaluate_jobs):
+        while missing := [(path, job) for path, job in jobs() if not path.is_file()]:
+            if not any([_done(path, job) for path, job in missing]):
+                time.sleep(10)  # other processes are at work on all of them
+    report(compare)
+
+
+def report(compare: Compare) -> None:
+    """Markdown tables and the figure, from the files."""
+    given = compare.given
+    print(f"command: python {' '.join(sys.argv)}; commit {commit()}; {hardware()}; seeds {given.seeds}\n")
+    print("| policy | learning rate | turns a question | development EM |\n|---|--:|--:|--:|")
+    for policy in compare.given.policies:
+        settings = compare.chosen(policy)
+        assert settings is not None
+        em = _read(compare.trial(policy, settings)[0])["development_em"]
+        print(f"| {policy} | {settings.learning_rate:g} | {settings.turns} | {em:.2f} |")
+    for budget, title in (("tokens", f"{given.tokens:,} sampled tokens"), ("minutes", f"{given.minutes:g} minutes")):
+        print(f"\nAfter {title} of training; exact match, mean over seeds, [95 % interval over tasks]\n")
+        print(_table(compare, budget, lambda runs, n: _em_cell(runs)))
+    print("\nPeak tokens without the prompt\n")
+    print(_table(compare, "tokens", lambda runs, n: f"{_over(runs, 'peak_without_prompt'):,.0f}"))
+    for key, title in (("flops", "without a cache"), ("flops_with_cache", "with a cache of prefixes")):
+        print(f"\nForward GFLOPs a solved objective, {title}\n")
+        print(_table(compare, "tokens", lambda runs, n, key=key: _per_solved(runs, key, n)))
+    draw(compare, given.out / "comparison.svg")
+
+
+Runs = Sequence[Sequence[Mapping[str, Any]]]
+"""Per seed, what was measured of each task; the tasks are the same for all seeds."""
+
+
+def _table(compare: Compare, budget: str, cell: Callable[[Runs, int], str]) -> str:
+    sizes = compare.given.objectives
+    lines = ["| policy | " + " | ".join(f"N = {n}" for n in sizes) + " |", "|---|" + "--:|" * len(sizes)]
+    for policy in compare.given.policies:
+        cells = [cell(compare.evaluated(policy, budget, n), n) for n in sizes]
+        lines.append(f"| {policy} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _em_cell(runs: Runs) -> str:
+    means, (low, high) = _em(runs)
+    seeds = " ".join(f"{mean:.2f}" for mean in sorted(means))
+    return f"{statistics.mean(means):.2f} [{low:.2f}, {high:.2f}] ({seeds})"
+
+
+def _em(runs: Runs) -> tuple[list[float], tuple[float, float]]:
+    """Mean of each seed, and the interval over tasks of the mean over seeds."""
+    by_task = [statistics.mean(task["em"] for task in attempts) for attempts in zip(*runs, strict=True)]
+    return [_over([run], "em") for run in runs], bootstrap_interval(by_task)
+
+
+def _over(runs: Runs, key: str) -> float:
+    return statistics.mean(task[key] for run in runs for task in run)
+
+
+def _per_solved(runs: Runs, key: str, objectives: int) -> str:
+    solved = _over(runs, "em") * objectives
+    return f"{_over(runs, key) / solved / 1e9:,.2f}" if solved else "none solved"
+
+
+def draw(compare: Compare, path: Path) -> None:
+    """Exact match, peak tokens and FLOPs a solved objective, over the number of objectives."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 3, figsize=(14, 4.2), constrained_layout=True)
+    sizes = compare.given.objectives
+    for number, policy in enumerate(compare.given.policies):
+        runs = [compare.evaluated(policy, "tokens", n) for n in sizes]
+        style = {"label": policy, "color": f"C{number}", "marker": "o", "markersize": 3}
+        em = [_em(of_size) for of_size in runs]
+        axes[0].plot(sizes, [statistics.mean(means) for means, _ in em], **style)
+        axes[0].fill_between(
+            sizes, [low for _, (low, _) in em], [high for _, (_, high) in em], color=f"C{number}", alpha=0.15
+        )
+        axes[1].plot(sizes, [_over(of_size, "peak_without_prompt") for of_size in runs], **style)
+        solved = [_over(of_size, "em") * n for of_size, n in zip(runs, sizes, strict=True)]
+        cost = [_over(of_size, "flops") / s / 1e9 if s else None for of_size, s in zip(runs, solved, strict=True)]
+        axes[2].plot(sizes, cost, **style)
+    titles = ("exact match an objective", "peak tokens without the prompt", "forward GFLOPs a solved objective")
+    for axis, title, scale in zip(axes, titles, ("linear", "log", "log"), strict=True):
+        axis.set(xscale="log", yscale=scale, title=title, xlabel="objectives N", xticks=sizes)
+        axis.set_xticks(sizes, [str(n) for n in sizes])
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    axes[0].legend(fontsize=8)
+    figure.savefig(path)
+
+
+def _done(path: Path, job: Callable[[], Any]) -> bool:
+    """Whether the job was done here: False where another process is at it or has finished it in the meantime."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released by the system if this process dies
+        except BlockingIOError:
+            return False
+        if path.is_file():
+            return False
+        made = {"commit": commit(), "hardware": hardware(), "result": job()}
+        write_atomically(path, json.dumps(made).encode())
+        return True
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))["result"]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--start", required=True, help="folder of the policy that all begin with")
+    parser.add_argument("--out", type=Path, default=Path("runs/compare"))
+    parser.add_argument("--policies", nargs="+", default=list(POLICIES), help="context policies")
+    parser.add_argument("--tokens", type=int, default=400_000, help="sampled in a training")
+    parser.add_argument("--minutes", type=float, default=5, help="processor time of a training")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--objectives", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32])
+    parser.add_argument("--tasks", type=int, nargs="+", default=[500] * 6, help="of each number of objectives")
+    parser.add_argument("--development-tasks", type=int, default=100)
+    given = parser.parse_args()
+    if len(given.tasks) != len(given.objectives):
+        parser.error(f"--tasks {given.tasks}: give one number for each of --objectives {given.objectives}")
+    return given
+
+
+if __name__ == "__main__":
+    main()
