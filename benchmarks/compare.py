@@ -351,7 +351,9 @@ def draw(compare: Compare, path: Path) -> None:
         cost = [_over(of_size, "flops") / s / 1e9 if s else None for of_size, s in zip(runs, solved, strict=True)]
         axes[2].plot(sizes, cost, **style)
     titles = ("exact match an objective", "peak tokens without the prompt", "forward GFLOPs a solved objective")
-    for axis, title, scale in zip(axes, titles, ("linear", "log", "log"), strict=True):
+    solves_some = any(line.get_ydata().size and any(y is not None for y in line.get_ydata()) for line in axes[2].lines)
+    scales = ("linear", "log", "log" if solves_some else "linear")  # without a value there is nothing to take logs of
+    for axis, title, scale in zip(axes, titles, scales, strict=True):
         axis.set(xscale="log", yscale=scale, title=title, xlabel="objectives N", xticks=sizes)
         axis.set_xticks(sizes, [str(n) for n in sizes])
         axis.minorticks_off()
