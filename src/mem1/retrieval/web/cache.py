@@ -51,8 +51,9 @@ class WebCache:
         if self.mode != "live" and not Path(self.path).is_file():
             raise UserError(f"no web cache {self.path}: {self.mode} mode needs one that a live run has filled")
         with self._file() as file:
-            (application,) = file.execute("PRAGMA application_id").fetchone()
+            # in this order: another process that makes the file names the application first, then makes the table
             (tables,) = file.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            (application,) = file.execute("PRAGMA application_id").fetchone()
             if tables and application != _APPLICATION:
                 raise UserError(f"{self.path} is not a web cache of mem1; give another file")
             if self.mode == "live":
