@@ -1,19 +1,21 @@
 """Context policies compared on Atlas: each trained from one start with equal budgets, after an equal search.
 
     mem1 train compare-atlas/warm-start --no-evaluate --out runs/compare/warm-start
-    python benchmarks/compare.py --out runs/compare --start runs/compare/warm-start/policy
+    python benchmarks/compare.py --start runs/compare/warm-start/policy
 
-Three phases, each of many small jobs on one core; a finished job leaves a file and is not done again, so the command
-may be stopped at any time and given again, and as many processes as there are cores may work at it side by side:
+Two phases, each of many small jobs on one core. A finished job leaves a file in --results and is not done again, so the
+command may be stopped at any time and given again, also on another machine, and as many processes as there are cores
+may work at it side by side:
 
     search    every policy with each learning rate at the usual turn limit, then the best one with a longer limit; half
               the tokens, one seed, chosen by exact match at N = 2 and 4 on the development worlds (names of the
               training half, worlds that training does not see)
-    train     each policy, as its search says, for every seed, until it has sampled --tokens tokens and has used
-              --minutes of processor time; the policy at either moment is kept
-    evaluate  every policy kept, greedily, on worlds of the evaluation half
+    run       each policy, as its search says, for every seed: trained until it has sampled --tokens tokens and has used
+              --minutes of processor time, and the policy at either moment evaluated, greedily, on worlds of the
+              evaluation half; the start likewise, under each policy
 
-Processor time is that of one process on one thread; what else the machine does moves it little.
+Processor time is that of one process on one thread; what else the machine does moves it little. The same for questions
+that depend on one another: --set tasks.composition=chain tasks.depth=1, with --results and --out of its own.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import json
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +45,7 @@ from mem1.evaluation.shapes import model_shape
 from mem1.evaluation.tokens import cached_by_turn
 from mem1.protocol import vocabulary
 from mem1.records import Trajectory
+from mem1.tasks.atlas.names import Split
 from mem1.training.config import TrainConfig
 from mem1.training.files import write_atomically
 from mem1.training.policy import load_policy, make_policy
@@ -66,6 +70,11 @@ TURNS = (3, 5)
 DEVELOPMENT = ["tasks.first_world=500", "tasks.worlds=4"]
 """Training has worlds 0 to 7, the warm start 1000 to 1015."""
 SEARCH_SEED = 100
+
+Measured = Mapping[str, Any]
+"""What a policy reached and cost on tasks of one size; "em" per task, all else on average."""
+Job = tuple[Path, Callable[[], Any]]
+"""The file of its result, and what makes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,11 +107,27 @@ class Compare:
         start = f"model.path={self.given.start}"
         without_end = "rl.phases=[{steps=1000000, objectives=[2]}]"  # budgets end it
         common = [start, f"context={policy}", f"seed={seed}", "workers=1", without_end]
-        return load_toml(RECIPE, TrainConfig, [*common, *overrides])
+        return load_toml(RECIPE, TrainConfig, [*common, *self.given.set, *overrides])
+
+    def done(self, path: Path, job: Callable[[], Any]) -> bool:
+        """Whether the job was done here: False where another process is at it or has finished it in the meantime."""
+        locks = self.given.out / "locks"
+        locks.mkdir(parents=True, exist_ok=True)
+        with (locks / f"{path.parent.name}-{path.stem}").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released by the system if this process dies
+            except BlockingIOError:
+                return False
+            if path.is_file():
+                return False
+            result = {"commit": commit(), "hardware": hardware(), "result": job()}
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, json.dumps(result).encode())
+            return True
 
     # -- search --------------------------------------------------------------------------------------------------
 
-    def search_jobs(self) -> Iterator[tuple[Path, Callable[[], Any]]]:
+    def search_jobs(self) -> Iterator[Job]:
         for policy in self.given.policies:
             for rate in LEARNING_RATES:
                 yield self.trial(policy, Settings(learning_rate=rate, turns=TURNS[0]))
@@ -118,10 +143,11 @@ class Compare:
             return None
         return self._best(policy, [Settings(learning_rate=first.learning_rate, turns=turns) for turns in TURNS])
 
-    def evaluated(self, policy: str, budget: str, objectives: int) -> list[list[dict[str, Any]]]:
-        """Per seed, what was measured of each task."""
-        names = [f"{policy}-seed{seed}-{budget}-N{objectives}.json" for seed in self.given.seeds]
-        return [_read(self.given.out / "evaluation" / name) for name in names]
+    def evaluated(self, policy: str, budget: str, objectives: int) -> list[Measured]:
+        """One a seed; of the start, which has none, one."""
+        if budget == "start":
+            return [_read(self.run_of(policy, None)[0])["start"][str(objectives)]]
+        return [_read(self.run_of(policy, seed)[0])[budget][str(objectives)] for seed in self.given.seeds]
 
     def _best(self, policy: str, candidates: Sequence[Settings]) -> Settings | None:
         scores: list[float] = []
@@ -132,51 +158,56 @@ class Compare:
             scores.append(_read(path)["development_em"])
         return max(zip(scores, candidates, strict=True), key=lambda pair: pair[0])[1]
 
-    def trial(self, policy: str, settings: Settings) -> tuple[Path, Callable[[], Any]]:
-        path = self.given.out / "search" / f"{policy}-lr{settings.learning_rate:g}-turns{settings.turns}.json"
+    def trial(self, policy: str, settings: Settings) -> Job:
+        name = f"{policy}-lr{settings.learning_rate:g}-turns{settings.turns}"
 
         def run() -> Any:
             config = self.config(policy, SEARCH_SEED, *settings.overrides)
-            training = self._train(config, path.with_suffix(""), tokens=self.given.tokens // 2, minutes=0)
-            rows = self._evaluate(
+            training = self._train(config, self.given.out / "search" / name, tokens=self.given.tokens // 2, minutes=0)
+            found = self._evaluate(
                 self.config(policy, 0, *settings.overrides, *DEVELOPMENT),
                 training.folder,
-                objectives=(2, 4),
-                tasks=(self.given.development_tasks,) * 2,
+                dict.fromkeys((2, 4), self.given.development_tasks),
                 split="train",
             )
-            em = statistics.mean(statistics.mean(task["em"] for task in tasks) for tasks in rows.values())
+            em = statistics.mean(statistics.mean(of_size["em"]) for of_size in found.values())
             return {"development_em": em, "steps": len(training.metrics), "seconds": training.seconds}
 
-        return path, run
+        return self.given.results / "search" / f"{name}.json", run
 
-    # -- train ---------------------------------------------------------------------------------------------------
+    # -- run -----------------------------------------------------------------------------------------------------
 
-    def train_jobs(self) -> Iterator[tuple[Path, Callable[[], Any]]]:
-        for seed in self.given.seeds:
-            for policy in self.given.policies:
-                settings = self.chosen(policy)
-                if settings is None:
-                    continue
-                path = self.given.out / "train" / f"{policy}-seed{seed}.json"
+    def run_jobs(self) -> Iterator[Job]:
+        """The start under each policy first; then the seeds in turn, so that what is finished compares all policies."""
+        for seed in (None, *self.given.seeds):
+            yield from (self.run_of(policy, seed) for policy in self.given.policies)
 
-                def run(
-                    policy: str = policy, seed: int = seed, settings: Settings = settings, path: Path = path
-                ) -> Any:
-                    config = self.config(policy, seed, *settings.overrides)
-                    training = self._train(
-                        config, path.with_suffix(""), tokens=self.given.tokens, minutes=self.given.minutes
-                    )
-                    return {
-                        "learning_rate": settings.learning_rate,
-                        "turns": settings.turns,
-                        "steps": len(training.metrics),
-                        "tokens": training.tokens,
-                        "seconds": training.seconds,
-                        "metrics": training.metrics,
-                    }
+    def run_of(self, policy: str, seed: int | None) -> Job:
+        """Of a seed; None: of the start, which is not trained."""
+        name = f"{policy}-start" if seed is None else f"{policy}-seed{seed}"
+        sizes = dict(zip(self.given.objectives, self.given.tasks, strict=True))
 
-                yield path, run
+        def run() -> Any:
+            if seed is None:
+                return {"start": self._evaluate(self.config(policy, 0), Path(self.given.start), sizes)}
+            settings = self.chosen(policy)
+            assert settings is not None, "the search comes first"
+            config = self.config(policy, seed, *settings.overrides)
+            folder = self.given.out / "train" / name
+            training = self._train(config, folder, tokens=self.given.tokens, minutes=self.given.minutes)
+            few = {n: tasks for n, tasks in sizes.items() if n in self.given.minutes_objectives}
+            return {
+                "learning_rate": settings.learning_rate,
+                "turns": settings.turns,
+                "steps": len(training.metrics),
+                "sampled_tokens": training.tokens,
+                "seconds": training.seconds,
+                "rewards": [step["reward"] for step in training.metrics],
+                "tokens": self._evaluate(config, folder / "tokens", sizes),
+                "minutes": self._evaluate(config, folder / "minutes", few),
+            }
+
+        return self.given.results / "runs" / f"{name}.json", run
 
     def _train(self, config: TrainConfig, folder: Path, *, tokens: int, minutes: float) -> Training:
         """Until both budgets are used up; the policy is saved in folder/tokens and folder/minutes at either moment."""
@@ -202,64 +233,34 @@ class Compare:
                     policy.save(folder / name)
         return Training(folder=folder / "tokens", metrics=metrics, tokens=sampled, seconds=seconds)
 
-    # -- evaluate ------------------------------------------------------------------------------------------------
-
-    def evaluate_jobs(self) -> Iterator[tuple[Path, Callable[[], Any]]]:
-        sizes = list(zip(self.given.objectives, self.given.tasks, strict=True))
-        for n, tasks in sizes:
-            for name, policy, folder, overrides in self._trained():
-                path = self.given.out / "evaluation" / f"{name}-N{n}.json"
-
-                def run(
-                    policy: str = policy,
-                    folder: Path = folder,
-                    overrides: Sequence[str] = overrides,
-                    n: int = n,
-                    tasks: int = tasks,
-                ) -> Any:
-                    config = self.config(policy, 0, *overrides)
-                    return self._evaluate(config, folder, objectives=(n,), tasks=(tasks,), split="evaluation")[n]
-
-                yield path, run
-
-    def _trained(self) -> Iterator[tuple[str, str, Path, list[str]]]:
-        """(name, policy, folder, overrides) of all that is to be evaluated: the start first, under each policy."""
-        for policy in self.given.policies:
-            yield f"{policy}-start", policy, Path(self.given.start), []
-        for seed in self.given.seeds:
-            for policy in self.given.policies:
-                settings, folder = self.chosen(policy), self.given.out / "train" / f"{policy}-seed{seed}"
-                if settings is not None and folder.with_suffix(".json").is_file():
-                    for budget in ("tokens", "minutes"):
-                        yield f"{policy}-seed{seed}-{budget}", policy, folder / budget, settings.overrides
-
     def _evaluate(
-        self, config: TrainConfig, folder: Path, *, objectives: Sequence[int], tasks: Sequence[int], split: Any
-    ) -> dict[int, list[dict[str, Any]]]:
+        self, config: TrainConfig, folder: Path, sizes: Mapping[int, int], split: Split = "evaluation"
+    ) -> dict[str, Measured]:
+        """By number of objectives; `sizes` maps it to a number of tasks."""
         tags = vocabulary(config.vocabulary)
         source = config.tasks.source(split, tags)
         policy = load_policy(folder)
         rollout, shape = make_rollout(config, policy, source, tags), model_shape(policy.model)
         assert shape is not None
-        found: dict[int, list[dict[str, Any]]] = {}
-        for n, count in zip(objectives, tasks, strict=True):
+        found: dict[str, Measured] = {}
+        for n, count in sizes.items():
             asked = config.evaluation.model_copy(update={"objectives": (n,), "tasks": count})
             _, attempts = evaluate(rollout, source, asked, policy=folder.name)
-            found[n] = [_measured(t, shape) for t in attempts[n]]
+            found[str(n)] = _measured(attempts[n], shape)
         return found
 
 
-def _measured(attempt: Trajectory, shape: ModelShape) -> dict[str, Any]:
-    """What the table needs of one attempt."""
+def _measured(attempts: Sequence[Trajectory], shape: ModelShape) -> Measured:
+    """What the tables need of the attempts at tasks of one size."""
     return {
-        "em": statistics.mean(attempt.em) if attempt.em else 0.0,
-        "peak": peak_tokens(attempt),
-        "peak_without_prompt": peak_tokens(attempt, prompt=False),
-        "tokens": total_tokens(attempt),
-        "flops": forward_flops(attempt, shape),
-        "flops_with_cache": forward_flops(attempt, shape, cached=cached_by_turn(attempt)),
-        "turns": len(attempt.turns),
-        "ended": attempt.ended.value,
+        "em": [round(statistics.mean(t.em), 4) if t.em else 0.0 for t in attempts],
+        "peak": statistics.mean(peak_tokens(t) for t in attempts),
+        "peak_without_prompt": statistics.mean(peak_tokens(t, prompt=False) for t in attempts),
+        "tokens": statistics.mean(total_tokens(t) for t in attempts),
+        "flops": statistics.mean(forward_flops(t, shape) for t in attempts),
+        "flops_with_cache": statistics.mean(forward_flops(t, shape, cached=cached_by_turn(t)) for t in attempts),
+        "turns": statistics.mean(len(t.turns) for t in attempts),
+        "endings": dict(Counter(t.ended.value for t in attempts)),
     }
 
 
@@ -267,9 +268,9 @@ def main() -> None:
     given = arguments()
     torch.set_num_threads(1)
     compare = Compare(given=given)
-    for jobs in (compare.search_jobs, compare.train_jobs, compare.evaluate_jobs):
+    for jobs in (compare.search_jobs, compare.run_jobs):
         while missing := [(path, job) for path, job in jobs() if not path.is_file()]:
-            if not any([_done(path, job) for path, job in missing]):
+            if not any(compare.done(path, job) for path, job in missing):
                 time.sleep(10)  # other processes are at work on all of them
     report(compare)
 
@@ -284,23 +285,28 @@ def report(compare: Compare) -> None:
         assert settings is not None
         em = _read(compare.trial(policy, settings)[0])["development_em"]
         print(f"| {policy} | {settings.learning_rate:g} | {settings.turns} | {em:.2f} |")
-    for budget, title in (("tokens", f"{given.tokens:,} sampled tokens"), ("minutes", f"{given.minutes:g} minutes")):
-        print(f"\nAfter {title} of training; exact match, mean over seeds, [95 % interval over tasks]\n")
-        print(_table(compare, budget, lambda runs, n: _em_cell(runs)))
-    print("\nPeak tokens without the prompt\n")
-    print(_table(compare, "tokens", lambda runs, n: f"{_over(runs, 'peak_without_prompt'):,.0f}"))
+    budgets = {
+        "start": ("Before training", given.objectives),
+        "tokens": (f"After {given.tokens:,} sampled tokens of training", given.objectives),
+        "minutes": (f"After {given.minutes:g} minutes of training", given.minutes_objectives),
+    }
+    for budget, (title, sizes) in budgets.items():
+        print(f"\n{title}: exact match, mean over seeds, [95 % interval over tasks] (each seed)\n")
+        print(_table(compare, budget, sizes, lambda runs, n: _em_cell(runs)))
+    for key, title in (
+        ("peak", "Peak tokens"),
+        ("peak_without_prompt", "Peak tokens without the prompt"),
+        ("tokens", "Tokens of all calls"),
+    ):
+        print(f"\n{title}\n")
+        print(_table(compare, "tokens", given.objectives, lambda runs, n, key=key: f"{_mean(runs, key):,.0f}"))
     for key, title in (("flops", "without a cache"), ("flops_with_cache", "with a cache of prefixes")):
         print(f"\nForward GFLOPs a solved objective, {title}\n")
-        print(_table(compare, "tokens", lambda runs, n, key=key: _per_solved(runs, key, n)))
-    draw(compare, given.out / "comparison.svg")
+        print(_table(compare, "tokens", given.objectives, lambda runs, n, key=key: _per_solved(runs, key, n)))
+    draw(compare, given.results / "comparison.svg")
 
 
-Runs = Sequence[Sequence[Mapping[str, Any]]]
-"""Per seed, what was measured of each task; the tasks are the same for all seeds."""
-
-
-def _table(compare: Compare, budget: str, cell: Callable[[Runs, int], str]) -> str:
-    sizes = compare.given.objectives
+def _table(compare: Compare, budget: str, sizes: Sequence[int], cell: Callable[[Sequence[Measured], int], str]) -> str:
     lines = ["| policy | " + " | ".join(f"N = {n}" for n in sizes) + " |", "|---|" + "--:|" * len(sizes)]
     for policy in compare.given.policies:
         cells = [cell(compare.evaluated(policy, budget, n), n) for n in sizes]
@@ -308,25 +314,30 @@ def _table(compare: Compare, budget: str, cell: Callable[[Runs, int], str]) -> s
     return "\n".join(lines)
 
 
-def _em_cell(runs: Runs) -> str:
+def _em_cell(runs: Sequence[Measured]) -> str:
     means, (low, high) = _em(runs)
-    seeds = " ".join(f"{mean:.2f}" for mean in sorted(means))
-    return f"{statistics.mean(means):.2f} [{low:.2f}, {high:.2f}] ({seeds})"
+    seeds = f" ({' '.join(f'{mean:.2f}' for mean in means)})" if len(means) > 1 else ""
+    return f"{statistics.mean(means):.2f} [{low:.2f}, {high:.2f}]{seeds}"
 
 
-def _em(runs: Runs) -> tuple[list[float], tuple[float, float]]:
-    """Mean of each seed, and the interval over tasks of the mean over seeds."""
-    by_task = [statistics.mean(task["em"] for task in attempts) for attempts in zip(*runs, strict=True)]
-    return [_over([run], "em") for run in runs], bootstrap_interval(by_task)
+def _em(runs: Sequence[Measured]) -> tuple[list[float], tuple[float, float]]:
+    """Mean of each seed, and the interval over tasks of the mean over seeds; the tasks are the same for all seeds."""
+    by_task = [statistics.mean(scores) for scores in zip(*(run["em"] for run in runs), strict=True)]
+    return [statistics.mean(run["em"]) for run in runs], bootstrap_interval(by_task)
 
 
-def _over(runs: Runs, key: str) -> float:
-    return statistics.mean(task[key] for run in runs for task in run)
+def _mean(runs: Sequence[Measured], key: str) -> float:
+    return statistics.mean(run[key] for run in runs)
 
 
-def _per_solved(runs: Runs, key: str, objectives: int) -> str:
-    solved = _over(runs, "em") * objectives
-    return f"{_over(runs, key) / solved / 1e9:,.2f}" if solved else "none solved"
+def _solved(runs: Sequence[Measured], objectives: int) -> float:
+    """Objectives solved of a task, on average."""
+    return objectives * statistics.mean(statistics.mean(run["em"]) for run in runs)
+
+
+def _per_solved(runs: Sequence[Measured], key: str, objectives: int) -> str:
+    solved = _solved(runs, objectives)
+    return f"{_mean(runs, key) / solved / 1e9:,.2f}" if solved else "none solved"
 
 
 def draw(compare: Compare, path: Path) -> None:
@@ -346,9 +357,9 @@ def draw(compare: Compare, path: Path) -> None:
         axes[0].fill_between(
             sizes, [low for _, (low, _) in em], [high for _, (_, high) in em], color=f"C{number}", alpha=0.15
         )
-        axes[1].plot(sizes, [_over(of_size, "peak_without_prompt") for of_size in runs], **style)
-        solved = [_over(of_size, "em") * n for of_size, n in zip(runs, sizes, strict=True)]
-        cost = [_over(of_size, "flops") / s / 1e9 if s else None for of_size, s in zip(runs, solved, strict=True)]
+        axes[1].plot(sizes, [_mean(of_size, "peak_without_prompt") for of_size in runs], **style)
+        solved = [_solved(of_size, n) for of_size, n in zip(runs, sizes, strict=True)]
+        cost = [_mean(of_size, "flops") / s / 1e9 if s else None for of_size, s in zip(runs, solved, strict=True)]
         axes[2].plot(sizes, cost, **style)
     titles = ("exact match an objective", "peak tokens without the prompt", "forward GFLOPs a solved objective")
     solves_some = any(line.get_ydata().size and any(y is not None for y in line.get_ydata()) for line in axes[2].lines)
@@ -362,21 +373,6 @@ def draw(compare: Compare, path: Path) -> None:
     figure.savefig(path)
 
 
-def _done(path: Path, job: Callable[[], Any]) -> bool:
-    """Whether the job was done here: False where another process is at it or has finished it in the meantime."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_suffix(".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released by the system if this process dies
-        except BlockingIOError:
-            return False
-        if path.is_file():
-            return False
-        made = {"commit": commit(), "hardware": hardware(), "result": job()}
-        write_atomically(path, json.dumps(made).encode())
-        return True
-
-
 def _read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))["result"]
 
@@ -384,13 +380,16 @@ def _read(path: Path) -> Any:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--start", required=True, help="folder of the policy that all begin with")
-    parser.add_argument("--out", type=Path, default=Path("runs/compare"))
+    parser.add_argument("--out", type=Path, default=Path("runs/compare"), help="for the trained policies")
+    parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results" / "compare-atlas")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of the recipe to change")
     parser.add_argument("--policies", nargs="+", default=list(POLICIES), help="context policies")
     parser.add_argument("--tokens", type=int, default=400_000, help="sampled in a training")
     parser.add_argument("--minutes", type=float, default=5, help="processor time of a training")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--objectives", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32])
     parser.add_argument("--tasks", type=int, nargs="+", default=[500] * 6, help="of each number of objectives")
+    parser.add_argument("--minutes-objectives", type=int, nargs="+", default=[2, 8], help="evaluated after --minutes")
     parser.add_argument("--development-tasks", type=int, default=100)
     given = parser.parse_args()
     if len(given.tasks) != len(given.objectives):
