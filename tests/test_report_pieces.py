@@ -11,13 +11,17 @@ from builders import POLICIES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reports import CODEC, HOSTILE, atlas, attempts, decode_words, hostile_attempt
+from worlds import SAMPLING, replay, rollout, shelf, task
 
+from mem1.contexts import Capped, Nothing, Summary
 from mem1.engines.codec import Codec
 from mem1.evaluation.report.data import PageData, compressed
 from mem1.evaluation.report.memory import changes, facts
 from mem1.evaluation.report.pieces import Piece, cut, dropped, texts_between
+from mem1.protocol import PAPER_SUMMARY
 from mem1.records import Question, Trajectory, Turn
 from mem1.training.policy import SHIPPED, SHIPPED_SHOP, policy_folder
+from mem1.training.tokenizers import atlas_tokenizer
 
 
 def read(data: PageData, flat: list[int]) -> list[Piece]:
@@ -98,6 +102,59 @@ def test_a_thought_that_does_not_survive_is_dropped_and_the_rest_is_found():
         Piece("result", " 7 8", 2, 1),
     ]
     assert dropped(before, after.context) == [Piece("thought", "1 2", 2, 1)]
+
+
+def test_of_a_state_that_is_capped_the_copy_is_found_and_the_rest_is_dropped():
+    #           prompt  <IS> a b c d </IS>   query   result
+    first = Turn(
+        context_ids=(0,),
+        completion_ids=(50, 1, 2, 3, 4, 51, 60, 61),
+        observation_ids=(70, 71),
+        context_spans={"prompt": (0, 1)},
+        completion_spans={"state": (0, 6), "state_text": (1, 5), "action": (6, 8)},
+    )
+    context = (0, 50, 1, 2, 51, 60, 61, 70, 71)
+    spans = {"prompt": (0, 1), "state": (1, 5), "query": (5, 7), "result": (7, 9)}
+    second = Turn(context_ids=context, completion_ids=(9,), context_spans=spans)
+    before, after = cut((first, second), lambda ids: " ".join(map(str, ids)), Capped(2))
+    assert after.context == [
+        Piece("prompt", "0", 1, None),
+        Piece("state", " 50 1 2 51", 4, 1),
+        Piece("query", " 60 61", 2, 1),
+        Piece("result", " 70 71", 2, 1),
+    ]
+    assert [(p.role, p.text.strip(), p.tokens, p.turn) for p in dropped(before, after.context)] == [
+        ("state", "3 4", 2, 1)
+    ]
+
+
+def test_a_state_that_none_keeps_is_dropped_whole():
+    spans = {"state": (0, 2), "action": (2, 4)}
+    first = Turn(
+        context_ids=(0,), completion_ids=(1, 2, 3, 4), completion_spans=spans, context_spans={"prompt": (0, 1)}
+    )
+    second = Turn(context_ids=(0, 3, 4), completion_ids=(5,), context_spans={"prompt": (0, 1)})
+    before, after = cut((first, second), lambda ids: " ".join(map(str, ids)), Nothing())
+    assert [(p.role, p.turn) for p in after.context] == [("prompt", None), ("query", 1)]
+    assert [(p.role, p.tokens, p.turn) for p in dropped(before, after.context)] == [("state", 2, 1)]
+
+
+def test_a_summary_is_found_with_its_tag_and_is_not_dropped_while_it_stands_there():
+    searches = [f"<IS> now Q{i} </IS> <query> city {i} </query>" for i in (1, 2, 3)]
+    completions = [*searches[:2], "Q1 then Q2 </summary>", searches[2], "<IS> done </IS> <answer> Q1 city </answer>"]
+    codec = Codec(atlas_tokenizer(PAPER_SUMMARY))
+    run = rollout(replay(*completions), shelf("a book ."), context="summary(30)", codec=codec, tags=PAPER_SUMMARY)
+    (trajectory,) = run([task("city", turns=6)], sampling=SAMPLING)
+    assert [turn.action for turn in trajectory.turns] == ["search", "search", "summary", "search", "answer"]
+    pieces = cut(trajectory.turns, codec.decode, Summary(30))
+    assert [(p.role, p.turn) for p in pieces[4].context] == [
+        ("prompt", None), ("state", 3), ("result", 3), ("state", 4), ("query", 4), ("result", 4),
+    ]  # fmt: skip
+    assert pieces[4].context[1].text == " <summary> Q1 then Q2 </summary>"
+    assert [(p.role, p.text) for p in pieces[2].completion] == [("state", "Q1 then Q2 </summary>")]
+    gone = dropped(pieces[2], pieces[3].context)
+    assert [(p.role, p.turn) for p in gone] == [(role, n) for n in (1, 2) for role in ("state", "query", "result")]
+    assert dropped(pieces[3], pieces[4].context) == []
 
 
 def test_tokens_of_no_turn_have_the_role_that_was_recorded_or_none():

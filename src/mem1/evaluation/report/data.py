@@ -17,6 +17,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from mem1.contexts import ContextPolicy, context_policy
+from mem1.errors import UserError
 from mem1.evaluation.metrics import appended_tokens
 from mem1.evaluation.report.memory import changes, facts
 from mem1.evaluation.report.pieces import Decode, Piece, cut, dropped
@@ -77,7 +79,7 @@ class PageData:
         }
 
     def _turns(self, trajectory: Trajectory, questions: Sequence[Question], decode: Decode) -> list[dict[str, Any]]:
-        turns, pieces = trajectory.turns, cut(trajectory.turns, decode)
+        turns, pieces = trajectory.turns, cut(trajectory.turns, decode, _policy(trajectory))
         state = ""
         written: list[dict[str, Any]] = []
         for i, (turn, appended, known) in enumerate(
@@ -114,6 +116,13 @@ class PageData:
 
     def _changes(self, last: str, state: str) -> list[Any]:
         return [value for kind, text in changes(last, state) for value in (kind, self.strings.number(text))]
+
+
+def _policy(trajectory: Trajectory) -> ContextPolicy | None:
+    try:
+        return context_policy(trajectory.context)
+    except UserError:  # of another program, or made by hand
+        return None
 
 
 def _task(task: Task | None) -> tuple[str, int | None, tuple[tuple[str, str], ...]]:
