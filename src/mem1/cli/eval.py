@@ -198,7 +198,7 @@ def command(
         model = config.model.path if config.model.path is not None and model == "shipped" else model
     else:
         config = TrainConfig(
-            vocabulary=tags_called(vocabulary).name,  # type: ignore[arg-type]
+            vocabulary=tags_called(vocabulary).name,
             context=context,
             tasks=task_config(
                 task,
