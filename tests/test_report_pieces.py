@@ -15,11 +15,12 @@ from worlds import SAMPLING, replay, rollout, shelf, task
 
 from mem1.contexts import Capped, Nothing, Summary
 from mem1.engines.codec import Codec
+from mem1.evaluation.fidelity import facts_of
 from mem1.evaluation.report.data import PageData, compressed
-from mem1.evaluation.report.memory import changes, facts
+from mem1.evaluation.report.memory import changes, facts_by_turn
 from mem1.evaluation.report.pieces import Piece, cut, dropped, texts_between
 from mem1.protocol import PAPER_SUMMARY
-from mem1.records import Question, Trajectory, Turn
+from mem1.records import Question, Task, Trajectory, Turn
 from mem1.training.policy import SHIPPED, SHIPPED_SHOP, policy_folder
 from mem1.training.tokenizers import atlas_tokenizer
 
@@ -208,19 +209,49 @@ def search(state: str, observation: str) -> Turn:
     return Turn(context_ids=(0,), completion_ids=(1,), state=state, observation=observation)
 
 
+def statuses(
+    turns: list[Turn], *questions: Question, prompt: str = "?"
+) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    task = Task(id="t", questions=questions, prompt=prompt, turn_limit=9)
+    return [(f.status, f.gained, f.lost) for f in facts_by_turn(facts_of(task), turns)]
+
+
 def test_facts_are_seen_gained_and_lost_turn_by_turn():
-    questions = [Question(id=str(i), text="?", answers=a) for i, a in enumerate([("Oslo", "Kristiania"), ("7",)])]
+    questions = [Question(id=str(i), text="?", answers=a) for i, a in enumerate([("Oslo", "Kristiania"), ("17",)])]
     turns = [
         search("oslo, perhaps", "The capital is Oslo."),  # a guess before it was seen is no fact
-        search("Q1 kristiania!", "population 17"),  # an alias counts; 17 is not 7
-        search("", "the 7"),  # no state: nothing is lost
-        search("Q2 7", ""),
-        search("Q1 Oslo Q2 7", ""),
+        search("Q1 kristiania!", "population 117"),  # an alias counts; 117 is not 17
+        search("", "the 17"),  # no state: nothing is lost
+        search("Q2 17", ""),
+        search("Q1 Oslo Q2 17", ""),
     ]
-    found = facts(turns, questions)
-    assert [f.status for f in found] == ["..", "h.", "-.", "lh", "hh"]
-    assert [f.gained for f in found] == [(), (1,), (), (2,), (1,)]
-    assert [f.lost for f in found] == [(), (), (), (1,), ()]
+    assert statuses(turns, *questions) == [
+        ("..", (), ()),
+        ("h.", (0,), ()),
+        ("-.", (), ()),
+        ("lh", (1,), (0,)),
+        ("hh", (0,), ()),
+    ]
+
+
+def test_what_leads_to_an_answer_is_a_fact_until_the_answer_is_seen():
+    question = Question(
+        id="1", text="Who is the mayor of the seat of Alvex?", answers=("Sela Prand",), titles=("Alvex", "Bergen")
+    )
+    turns = [
+        search("now Q1", "Alvex sits in Bergen."),
+        search("Q1 Bergen", "The mayor of Bergen is Sela Prand."),
+        search("Q1 Sela Prand", ""),
+    ]
+    found = statuses(turns, question, prompt="Who is the mayor of the seat of Alvex?")
+    assert found == [("..", (), ()), (".h", (1,), ()), ("hp", (0,), ())], (
+        "Bergen is not lost: it is not needed any more"
+    )
+
+
+def test_what_the_prompt_names_is_no_fact():
+    question = Question(id="1", text="Oslo or Bergen?", answers=("Oslo",))
+    assert statuses([search("Oslo", "Oslo.")], question, prompt="Oslo or Bergen?") == [("", (), ())]
 
 
 def test_the_words_of_a_state_against_the_last_one():
@@ -248,7 +279,9 @@ def test_the_page_data_of_a_trajectory_by_hand():
     assert read(data, first["changes"] and first["completion"])[0] == Piece("state", "<IS> Oslo </IS>", 3, 1)
     assert (first["facts"], second["facts"]) == (".", ".")
     assert shown["answers"] == ["Bergen"] and shown["ended"] == "answered"
-    assert data.as_json()["tasks"] == [{"id": "t", "limit": 2, "questions": (("Where 0 <b>?", "Oslo"),)}]
+    assert data.as_json()["tasks"] == [
+        {"id": "t", "limit": 2, "questions": (("Where 0 <b>?", "Oslo"),), "facts": ((1, "Oslo", False),)}
+    ]
 
 
 def test_a_trajectory_without_task_turns_and_scores_has_its_place():
