@@ -13,7 +13,8 @@ may be stopped at any time and given again, and as many processes as there are c
               --minutes of processor time; the policy at either moment is kept
     evaluate  every policy kept, greedily, on worlds of the evaluation half
 
-Processor time is that of one process on one thread; what else the machine does moves it little.
+Processor time is that of one process on one thread; what else the machine does moves it little. The figure is drawn by
+matplotlib: pip install -e '.[benchmarks]'.
 """
 
 from __future__ import annotations
