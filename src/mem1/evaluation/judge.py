@@ -11,8 +11,9 @@ variable, as it is sent to whatever address was given.
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +68,21 @@ class Verdict:
     """Why not; empty where there is a verdict."""
 
 
+class _Counter:
+    """Tells how many verdicts have passed through it, in order, whichever thread they come from."""
+
+    def __init__(self, of: int, tell: Callable[[int, int], None] | None) -> None:
+        self._done, self._of, self._tell = 0, of, tell
+        self._lock = threading.Lock()
+
+    def through(self, verdict: Verdict) -> Verdict:
+        with self._lock:
+            self._done += 1
+            if self._tell is not None:
+                self._tell(self._done, self._of)
+        return verdict
+
+
 class Judge:
     """Asks for what it does not know yet; the same answer is asked once."""
 
@@ -79,15 +95,19 @@ class Judge:
         key = read_key(KEY_VARIABLE)
         self._headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
 
-    def __call__(self, asked: Sequence[Asked]) -> list[Verdict]:
-        """One verdict an answer, in order. An empty answer is wrong; nobody is asked."""
+    def __call__(self, asked: Sequence[Asked], *, on_reply: Callable[[int, int], None] | None = None) -> list[Verdict]:
+        """One verdict an answer, in order. An empty answer is wrong; nobody is asked.
+
+        `on_reply` is told (answers judged or given up so far, answers that must be asked for) as they come in.
+        """
         import httpx
 
         self._silent = 0
         new = [a for a in dict.fromkeys(asked) if a.prediction and self._verdicts.get(a) is None]
         limits = httpx.Limits(max_connections=self.server.threads, max_keepalive_connections=self.server.threads)
         with httpx.Client(headers=self._headers, timeout=self.server.timeout_s, limits=limits) as client:
-            found = in_parallel(lambda a: self._judge(client, a), new, self.server.threads)
+            count = _Counter(len(new), on_reply)
+            found = in_parallel(lambda a: count.through(self._judge(client, a)), new, self.server.threads)
         fresh = dict(zip(new, found, strict=True))
         return [fresh[a] if a in fresh else Verdict(bool(a.prediction and self._verdicts.get(a))) for a in asked]
 
