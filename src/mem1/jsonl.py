@@ -24,6 +24,7 @@ from mem1.errors import UserError
 _GZIP_MAGIC = b"\x1f\x8b"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BLOCK = 1 << 16
+_UNREADABLE = (OSError, EOFError, zlib.error)
 
 
 def read_objects(path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -50,12 +51,8 @@ def read_start(path: str | os.PathLike[str], size: int) -> bytes:
     try:
         with _unzipped(path) as file:
             return file.read(size).removeprefix(_BYTE_ORDER_MARK)
-    except FileNotFoundError as error:
-        raise UserError(f"no file {path}; check the path") from error
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path}:1: the gzip data is cut short or damaged ({error})") from error
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    except _UNREADABLE as error:
+        raise _told(error, path, 1) from error
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
@@ -65,12 +62,17 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
         with _unzipped(path) as lines:
             for number, line in enumerate(lines, start=1):
                 yield number, line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
-    except FileNotFoundError as error:
-        raise UserError(f"no file {path}; check the path") from error
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path}:{number + 1}: the gzip data is cut short or damaged ({error})") from error
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    except _UNREADABLE as error:
+        raise _told(error, path, number + 1) from error
+
+
+def _told(error: Exception, path: str | os.PathLike[str], number: int) -> UserError:
+    """What went wrong, in the line of that number."""
+    if isinstance(error, FileNotFoundError):
+        return UserError(f"no file {path}; check the path")
+    if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
+        return UserError(f"cannot read {path}: {error.strerror or error}")
+    return UserError(f"{path}:{number}: the gzip data is cut short or damaged ({error})")
 
 
 @contextmanager
