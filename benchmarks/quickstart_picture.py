@@ -12,7 +12,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 COLORS = {"base": "#8c8f96", "trained": "#1f946c"}
 APPENDED, GRID, TEXT = "#d9742b", "#8888884d", "#6f7480"  # to be read on a white page and on a dark one
-STYLE = {
+STYLE: Any = {
     "axes.edgecolor": TEXT,
     "axes.labelcolor": TEXT,
     "axes.spines.left": False,
@@ -68,7 +68,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=160, transparent=True)
 
 
-def _finish(axes: Axes, title: str, sizes: Sequence[int], *, legend: str) -> None:
+def _finish(axes: Axes, title: str, sizes: Sequence[int], *, legend: Literal["lower left", "upper left"]) -> None:
     axes.set(title=title, xscale="log", xlabel="N, questions asked at once")
     axes.set_xticks(sizes, [str(n) for n in sizes])
     axes.minorticks_off()
