@@ -15,7 +15,8 @@ may work at it side by side:
               evaluation half; the start likewise, under each policy
 
 Processor time is that of one process on one thread; what else the machine does moves it little. The same for questions
-that depend on one another: --set tasks.composition=chain tasks.depth=1, with --results and --out of its own.
+that depend on one another: --set tasks.composition=chain tasks.depth=1, with --results and --out of its own. The figure
+is drawn by matplotlib: pip install -e '.[benchmarks]'.
 """
 
 from __future__ import annotations

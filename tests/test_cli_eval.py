@@ -17,7 +17,7 @@ from samples import write_lines
 from test_cli import Terminal
 from test_runner import without_timings
 
-from mem1.cli.display import EvaluationBar, Prices, bars
+from mem1.cli.display import EvaluationBar, JudgeBar, Prices, bars
 from mem1.evaluation.row import OF_TIME
 from mem1.evaluation.runner import Progress
 
@@ -82,6 +82,16 @@ def test_the_bar_shows_tasks_tokens_and_what_they_cost():
     shown = console.export_text()
     assert "m: N = 4" in shown and "3/10" in shown
     assert "1,500k tokens in, 20k out, $3.1600" in shown
+
+
+def test_the_judge_has_a_bar_of_its_own():
+    console = Console(width=200, record=True, force_terminal=True)
+    with bars(console) as progress:
+        bar = JudgeBar(progress)
+        bar(4, 1, 12)
+        bar(4, 2, 12)
+    shown = console.export_text()
+    assert "judge: N = 4" in shown and "2/12" in shown
 
 
 def command(folder: Path) -> list[str]:

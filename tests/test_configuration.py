@@ -256,7 +256,7 @@ def test_a_malformed_override_is_a_user_error(tmp_path: Path, override: str, mes
 def test_a_configuration_is_frozen() -> None:
     run = Run(steps=1)
     with pytest.raises(pydantic.ValidationError, match="frozen"):
-        run.steps = 2  # pyright: ignore[reportAttributeAccessIssue]
+        run.steps = 2
 
 
 def test_a_field_that_may_be_none_must_default_to_none() -> None:

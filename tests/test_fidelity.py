@@ -146,3 +146,14 @@ def test_names_are_whole_words_and_the_hint_shows_nothing():
 def test_facts_need_the_task():
     with pytest.raises(ValueError, match="no task"):
         memory(Trajectory(turns=()))
+
+
+def test_a_fact_says_which_question_it_belongs_to_in_the_words_of_the_task():
+    first = Question(id="1", text="Who?", answers=("Sela Prand", "S. Prand"), titles=("Bergen (city)",))
+    second = replace(first, id="2", titles=("Oslo",))
+    found = facts_of(Task(id="t", questions=(first, second), prompt="Q1 Who? Q2 Who?", turn_limit=5))
+    assert [(fact.question, fact.text) for fact in found] == [
+        (1, "Sela Prand / S. Prand"),
+        (1, "Bergen (city)"),
+        (2, "Oslo"),
+    ]

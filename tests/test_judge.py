@@ -64,6 +64,17 @@ def test_right_and_wrong_answers_come_back_in_order():
     assert len(server.requests) == 2, "the same answer is asked once"
 
 
+def test_it_tells_how_many_of_the_answers_that_it_must_ask_for_are_judged():
+    many = [replace(RIGHT, question=f"Question {i}?") for i in range(12)]
+    told: list[tuple[int, int]] = []
+    with chat_server(honest) as server:
+        judge = judge_at(server.url, threads=4)
+        judge(many[:2])
+        judge([*many, replace(WRONG, prediction=""), many[5]], on_reply=lambda *now: told.append(now))
+        judge(many, on_reply=lambda *now: told.append(now))
+    assert told == [(done, 10) for done in range(1, 11)], "what is known and what is empty is not asked for"
+
+
 def test_a_request_holds_model_rules_and_data_and_is_greedy():
     with chat_server(honest) as server:
         judge_at(server.url, max_tokens=99)([RIGHT])

@@ -11,13 +11,18 @@ from builders import POLICIES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reports import CODEC, HOSTILE, atlas, attempts, decode_words, hostile_attempt
+from worlds import SAMPLING, replay, rollout, shelf, task
 
+from mem1.contexts import Capped, Nothing, Summary
 from mem1.engines.codec import Codec
+from mem1.evaluation.fidelity import facts_of
 from mem1.evaluation.report.data import PageData, compressed
-from mem1.evaluation.report.memory import changes, facts
+from mem1.evaluation.report.memory import changes, facts_by_turn
 from mem1.evaluation.report.pieces import Piece, cut, dropped, texts_between
-from mem1.records import Question, Trajectory, Turn
+from mem1.protocol import PAPER_SUMMARY
+from mem1.records import Question, Task, Trajectory, Turn
 from mem1.training.policy import SHIPPED, SHIPPED_SHOP, policy_folder
+from mem1.training.tokenizers import atlas_tokenizer
 
 
 def read(data: PageData, flat: list[int]) -> list[Piece]:
@@ -100,6 +105,59 @@ def test_a_thought_that_does_not_survive_is_dropped_and_the_rest_is_found():
     assert dropped(before, after.context) == [Piece("thought", "1 2", 2, 1)]
 
 
+def test_of_a_state_that_is_capped_the_copy_is_found_and_the_rest_is_dropped():
+    #           prompt  <IS> a b c d </IS>   query   result
+    first = Turn(
+        context_ids=(0,),
+        completion_ids=(50, 1, 2, 3, 4, 51, 60, 61),
+        observation_ids=(70, 71),
+        context_spans={"prompt": (0, 1)},
+        completion_spans={"state": (0, 6), "state_text": (1, 5), "action": (6, 8)},
+    )
+    context = (0, 50, 1, 2, 51, 60, 61, 70, 71)
+    spans = {"prompt": (0, 1), "state": (1, 5), "query": (5, 7), "result": (7, 9)}
+    second = Turn(context_ids=context, completion_ids=(9,), context_spans=spans)
+    before, after = cut((first, second), lambda ids: " ".join(map(str, ids)), Capped(2))
+    assert after.context == [
+        Piece("prompt", "0", 1, None),
+        Piece("state", " 50 1 2 51", 4, 1),
+        Piece("query", " 60 61", 2, 1),
+        Piece("result", " 70 71", 2, 1),
+    ]
+    assert [(p.role, p.text.strip(), p.tokens, p.turn) for p in dropped(before, after.context)] == [
+        ("state", "3 4", 2, 1)
+    ]
+
+
+def test_a_state_that_none_keeps_is_dropped_whole():
+    spans = {"state": (0, 2), "action": (2, 4)}
+    first = Turn(
+        context_ids=(0,), completion_ids=(1, 2, 3, 4), completion_spans=spans, context_spans={"prompt": (0, 1)}
+    )
+    second = Turn(context_ids=(0, 3, 4), completion_ids=(5,), context_spans={"prompt": (0, 1)})
+    before, after = cut((first, second), lambda ids: " ".join(map(str, ids)), Nothing())
+    assert [(p.role, p.turn) for p in after.context] == [("prompt", None), ("query", 1)]
+    assert [(p.role, p.tokens, p.turn) for p in dropped(before, after.context)] == [("state", 2, 1)]
+
+
+def test_a_summary_is_found_with_its_tag_and_is_not_dropped_while_it_stands_there():
+    searches = [f"<IS> now Q{i} </IS> <query> city {i} </query>" for i in (1, 2, 3)]
+    completions = [*searches[:2], "Q1 then Q2 </summary>", searches[2], "<IS> done </IS> <answer> Q1 city </answer>"]
+    codec = Codec(atlas_tokenizer(PAPER_SUMMARY))
+    run = rollout(replay(*completions), shelf("a book ."), context="summary(30)", codec=codec, tags=PAPER_SUMMARY)
+    (trajectory,) = run([task("city", turns=6)], sampling=SAMPLING)
+    assert [turn.action for turn in trajectory.turns] == ["search", "search", "summary", "search", "answer"]
+    pieces = cut(trajectory.turns, codec.decode, Summary(30))
+    assert [(p.role, p.turn) for p in pieces[4].context] == [
+        ("prompt", None), ("state", 3), ("result", 3), ("state", 4), ("query", 4), ("result", 4),
+    ]  # fmt: skip
+    assert pieces[4].context[1].text == " <summary> Q1 then Q2 </summary>"
+    assert [(p.role, p.text) for p in pieces[2].completion] == [("state", "Q1 then Q2 </summary>")]
+    gone = dropped(pieces[2], pieces[3].context)
+    assert [(p.role, p.turn) for p in gone] == [(role, n) for n in (1, 2) for role in ("state", "query", "result")]
+    assert dropped(pieces[3], pieces[4].context) == []
+
+
 def test_tokens_of_no_turn_have_the_role_that_was_recorded_or_none():
     spans = {"prompt": (0, 1), "notes": (1, 3)}
     turn = Turn(context_ids=(0, 1, 2, 3, 4), completion_ids=(5,), context_spans=spans, forced=False)
@@ -151,19 +209,49 @@ def search(state: str, observation: str) -> Turn:
     return Turn(context_ids=(0,), completion_ids=(1,), state=state, observation=observation)
 
 
+def statuses(
+    turns: list[Turn], *questions: Question, prompt: str = "?"
+) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    task = Task(id="t", questions=questions, prompt=prompt, turn_limit=9)
+    return [(f.status, f.gained, f.lost) for f in facts_by_turn(facts_of(task), turns)]
+
+
 def test_facts_are_seen_gained_and_lost_turn_by_turn():
-    questions = [Question(id=str(i), text="?", answers=a) for i, a in enumerate([("Oslo", "Kristiania"), ("7",)])]
+    questions = [Question(id=str(i), text="?", answers=a) for i, a in enumerate([("Oslo", "Kristiania"), ("17",)])]
     turns = [
         search("oslo, perhaps", "The capital is Oslo."),  # a guess before it was seen is no fact
-        search("Q1 kristiania!", "population 17"),  # an alias counts; 17 is not 7
-        search("", "the 7"),  # no state: nothing is lost
-        search("Q2 7", ""),
-        search("Q1 Oslo Q2 7", ""),
+        search("Q1 kristiania!", "population 117"),  # an alias counts; 117 is not 17
+        search("", "the 17"),  # no state: nothing is lost
+        search("Q2 17", ""),
+        search("Q1 Oslo Q2 17", ""),
     ]
-    found = facts(turns, questions)
-    assert [f.status for f in found] == ["..", "h.", "-.", "lh", "hh"]
-    assert [f.gained for f in found] == [(), (1,), (), (2,), (1,)]
-    assert [f.lost for f in found] == [(), (), (), (1,), ()]
+    assert statuses(turns, *questions) == [
+        ("..", (), ()),
+        ("h.", (0,), ()),
+        ("-.", (), ()),
+        ("lh", (1,), (0,)),
+        ("hh", (0,), ()),
+    ]
+
+
+def test_what_leads_to_an_answer_is_a_fact_until_the_answer_is_seen():
+    question = Question(
+        id="1", text="Who is the mayor of the seat of Alvex?", answers=("Sela Prand",), titles=("Alvex", "Bergen")
+    )
+    turns = [
+        search("now Q1", "Alvex sits in Bergen."),
+        search("Q1 Bergen", "The mayor of Bergen is Sela Prand."),
+        search("Q1 Sela Prand", ""),
+    ]
+    found = statuses(turns, question, prompt="Who is the mayor of the seat of Alvex?")
+    assert found == [("..", (), ()), (".h", (1,), ()), ("hp", (0,), ())], (
+        "Bergen is not lost: it is not needed any more"
+    )
+
+
+def test_what_the_prompt_names_is_no_fact():
+    question = Question(id="1", text="Oslo or Bergen?", answers=("Oslo",))
+    assert statuses([search("Oslo", "Oslo.")], question, prompt="Oslo or Bergen?") == [("", (), ())]
 
 
 def test_the_words_of_a_state_against_the_last_one():
@@ -191,7 +279,9 @@ def test_the_page_data_of_a_trajectory_by_hand():
     assert read(data, first["changes"] and first["completion"])[0] == Piece("state", "<IS> Oslo </IS>", 3, 1)
     assert (first["facts"], second["facts"]) == (".", ".")
     assert shown["answers"] == ["Bergen"] and shown["ended"] == "answered"
-    assert data.as_json()["tasks"] == [{"id": "t", "limit": 2, "questions": (("Where 0 <b>?", "Oslo"),)}]
+    assert data.as_json()["tasks"] == [
+        {"id": "t", "limit": 2, "questions": (("Where 0 <b>?", "Oslo"),), "facts": ((1, "Oslo", False),)}
+    ]
 
 
 def test_a_trajectory_without_task_turns_and_scores_has_its_place():

@@ -125,7 +125,7 @@ def test_what_was_done_is_read_and_not_run_again(tmp_path: Path, unbroken: dict[
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"config": SEVEN.model_copy(update={"tasks": 8})}, "tasks.count: 7 in the folder, 8 now"),
+        ({"config": SEVEN.model_copy(update={"tasks": 6})}, "tasks.count: 7 in the folder, 6 now"),
         ({"config": SEVEN.model_copy(update={"seed": 1})}, "seed: 0 in the folder, 1 now"),
         ({"config": SEVEN.model_copy(update={"temperature": 0.5})}, "temperature: 0.0 in the folder, 0.5 now"),
         ({"context": "full"}, 'context: "constant" in the folder, "full" now'),
@@ -149,6 +149,66 @@ def test_results_of_other_settings_are_never_mixed_in(
         assert without_timings(fresh)[path.name] == re.sub(
             r'"seconds": [^,}]*', '"seconds": 0', (tmp_path / path.name).read_text()
         )
+
+
+def test_more_tasks_keep_those_that_were_done_and_are_chunks_of_their_own(tmp_path: Path, unbroken: dict[str, str]):
+    run(tmp_path, chunking=Chunking(tasks=3))
+    script, ten = Watched(), SEVEN.model_copy(update={"tasks": 10})
+    companies: list[int] = []
+    rows = run(tmp_path, script, ten, chunking=Chunking(tasks=3), on_progress=lambda now: companies.append(now.done))
+    assert [row.tasks for row in rows] == [10, 10]
+    kept = {name: text for name, text in unbroken.items() if name.endswith(".jsonl")}
+    assert all(without_timings(tmp_path)[name].startswith(text) for name, text in kept.items())
+    assert script.calls.keys() <= set(range(14)) and companies[0] == 7, "nothing that was done is asked again"
+    assert json.loads((tmp_path / "p-1.json").read_text())["added_at"] == [7]
+    again = Watched()
+    assert timeless(run(tmp_path, again, ten, chunking=Chunking(tasks=3))) == timeless(rows)
+    assert again.calls.total() == 0
+    with pytest.raises(UserError, match=r"tasks\.count: 10 in the folder, 7 now"):
+        run(tmp_path)
+
+
+def test_an_evaluation_that_is_killed_in_the_tasks_that_were_added_goes_on_with_the_same_chunks(tmp_path: Path):
+    ten = SEVEN.model_copy(update={"tasks": 10})
+    for folder in ("unbroken", "killed"):
+        run(tmp_path / folder, chunking=PAIRS)
+    run(tmp_path / "unbroken", config=ten, chunking=PAIRS)
+    stopping = Watched(lambda total: signal.raise_signal(signal.SIGINT) if total == 1 else None)
+    with pytest.raises(Interrupted):  # after the first of the new chunks, (7 8) and (9) of both sizes
+        run(tmp_path / "killed", stopping, ten, chunking=PAIRS)
+    assert sorted(len(read_trajectories(p)) for p in (tmp_path / "killed").glob("*.jsonl")) == [7, 9]
+    run(tmp_path / "killed", config=ten, chunking=PAIRS)
+    assert without_timings(tmp_path / "killed") == without_timings(tmp_path / "unbroken")
+
+
+def test_tasks_that_do_not_begin_with_those_of_the_folder_are_refused(tmp_path: Path):
+    class Others:
+        environment = ENVIRONMENT
+
+        def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
+            return SOURCE.tasks(objectives=objectives, count=count, seed=seed)[::-1]
+
+    run(tmp_path)
+    with pytest.raises(UserError, match=r"tasks\.fingerprint"):
+        evaluate(
+            rollout(EXPERT, ENVIRONMENT),
+            cast(TaskSource, Others()),
+            SEVEN.model_copy(update={"tasks": 10}),
+            policy="p",
+            folder=tmp_path,
+            settings={"model": "expert"},
+        )
+
+
+def test_two_evaluations_are_not_at_work_in_one_folder(tmp_path: Path):
+    def meanwhile(total: int) -> None:
+        if total == 1:
+            with pytest.raises(UserError, match="another evaluation is writing into"):
+                run(tmp_path, model="another", overwrite=True)
+
+    run(tmp_path, Watched(meanwhile))
+    killed(tmp_path / "a", PAIRS, report=4)
+    run(tmp_path / "a")  # a lock of a process that was killed is none
 
 
 @pytest.mark.parametrize("header", [None, "", "[]", '{"model": '])

@@ -19,18 +19,6 @@ from mem1.retrieval.web.fetch import Fetched, Fetcher, FetchLimits
 LIMITS = FetchLimits(megabytes=1.0, seconds=5.0, redirects=3)
 
 
-@pytest.fixture(scope="module")
-def local() -> Iterator[Site]:
-    with site() as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def _fresh(local: Site) -> None:
-    local.pages.clear()
-    local.asked.clear()
-
-
 @pytest.fixture
 def over() -> Iterator[threading.Event]:
     event = threading.Event()

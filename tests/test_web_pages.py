@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +34,6 @@ ARTICLE = """<!doctype html><html><head><title>Oslo</title><script>alert("menu")
 <p>It was founded by Mira Toll in 1048, who was also its first mayor, for all of eleven years.</p></article>
 <footer>Copyright, cookies, imprint</footer></body></html>"""
 ANYBODY = FetchLimits(seconds=5.0)
-
-
-@pytest.fixture(scope="module")
-def local() -> Iterator[Site]:
-    with site() as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def _fresh(local: Site) -> None:
-    local.pages.clear()
-    local.asked.clear()
 
 
 def reader(folder: Path, *, mode: Any = "live", **given: Any) -> PageReader:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from sites import Answer, Site, as_json, content, cut, one_after_the_other, redirect, silent_after, site, status
+from sites import Answer, Site, as_json, content, cut, one_after_the_other, redirect, silent_after, status
 
 from mem1.errors import UserError
 from mem1.records import Passage
@@ -39,16 +38,8 @@ def answer(api: str, *results: tuple[str, str, str]) -> dict[str, Any]:
     return {"query": "x", "results": [{"title": t, "url": a, "content": s, "score": 0.5} for t, a, s in results]}
 
 
-@pytest.fixture(scope="module")
-def local() -> Iterator[Site]:
-    with site() as running:
-        yield running
-
-
 @pytest.fixture(autouse=True)
-def _fresh(local: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    local.pages.clear()
-    local.asked.clear()
+def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for api in APIS.values():
         if api.key_variable:
             monkeypatch.setenv(api.key_variable, KEY)

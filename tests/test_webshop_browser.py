@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +12,6 @@ from shops import RUG
 
 from mem1.envs.webshop.site.app import make_app
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.browser
 EXPLAINED = "1 \u00d7 (1 + 1 + 1) / (2 + 2 + 1) = 0.6"
 
@@ -22,17 +20,6 @@ EXPLAINED = "1 \u00d7 (1 + 1 + 1) / (2 + 2 + 1) = 0.6"
 def address() -> Iterator[str]:
     with app_in_a_thread(make_app(site(recordings=[recording_of(recorded("human-0"))]))) as address:
         yield address
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("needs chromium")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -131,7 +131,7 @@ def test_other_actions_and_unknown_goals_are_named():
     with pytest.raises(UserError, match="this shop has no goal 'hat'; it has 2, such as 'rug'"):
         ENVIRONMENT.observe([Request(task("hat"), ACT, "search[rug]")])
     with pytest.raises(UserError, match="unknown kind of pages 'pdf'"):
-        replace(ENVIRONMENT, pages="pdf")  # pyright: ignore[reportArgumentType]
+        replace(ENVIRONMENT, pages="pdf")
 
 
 def test_an_attempt_ends_with_the_last_purchase_even_in_its_last_turn():

@@ -2,6 +2,7 @@
 
     questions.jsonl     {"id": "q1", "text": "Who founded Alvex?", "answers": ["Mira Toll"]}
     read_objects(path)  (1, {"id": "q1", ...})
+    append_objects(path, [{"id": "q2", ...}])
 
 A gzipped file is recognised by its first two bytes, whatever it is called.
 """
@@ -22,6 +23,8 @@ from mem1.errors import UserError
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_BLOCK = 1 << 16
+_UNREADABLE = (OSError, EOFError, zlib.error)
 
 
 def read_objects(path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -48,12 +51,8 @@ def read_start(path: str | os.PathLike[str], size: int) -> bytes:
     try:
         with _unzipped(path) as file:
             return file.read(size).removeprefix(_BYTE_ORDER_MARK)
-    except FileNotFoundError as error:
-        raise UserError(f"no file {path}; check the path") from error
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path}:1: the gzip data is cut short or damaged ({error})") from error
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    except _UNREADABLE as error:
+        raise _told(error, path, 1) from error
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
@@ -63,12 +62,17 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
         with _unzipped(path) as lines:
             for number, line in enumerate(lines, start=1):
                 yield number, line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
-    except FileNotFoundError as error:
-        raise UserError(f"no file {path}; check the path") from error
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path}:{number + 1}: the gzip data is cut short or damaged ({error})") from error
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    except _UNREADABLE as error:
+        raise _told(error, path, number + 1) from error
+
+
+def _told(error: Exception, path: str | os.PathLike[str], number: int) -> UserError:
+    """What went wrong, in the line of that number."""
+    if isinstance(error, FileNotFoundError):
+        return UserError(f"no file {path}; check the path")
+    if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
+        return UserError(f"cannot read {path}: {error.strerror or error}")
+    return UserError(f"{path}:{number}: the gzip data is cut short or damaged ({error})")
 
 
 @contextmanager
@@ -106,3 +110,62 @@ def write_objects(path: str | os.PathLike[str], records: Iterable[Mapping[str, A
         raise UserError(f"cannot write {target}: {error.strerror or error}; nothing was changed") from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def append_objects(
+    path: str | os.PathLike[str], records: Iterable[Mapping[str, Any]], *, drop_cut_line: bool = False
+) -> None:
+    """Add one line an object at the end of a plain file, which is made if there is none; on the disk on return.
+
+    Raises UserError where a process was killed while it wrote the last line, unless `drop_cut_line`, which removes
+    that line for good, and where the file cannot be written. A whole last line without its end is kept.
+    """
+    data = b"".join(map(encode_object, records))
+    try:
+        with open(path, "a+b") as file:
+            end = file.seek(0, os.SEEK_END)
+            tail = _last_line(file, end)
+            if tail and not _is_json(tail):
+                if not drop_cut_line:
+                    raise UserError(cut_line(path, Path(path).read_bytes().count(b"\n") + 1))
+                file.truncate(end - len(tail))
+                tail = b""
+            file.write(b"\n" + data if tail else data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"cannot append to {path}: {reason}; free space or choose another path") from error
+
+
+def drop_cut_line(path: str | os.PathLike[str]) -> None:
+    """Remove what a killed process had not finished writing; a file that ends a line is not opened for writing."""
+    with open(path, "rb") as file:
+        tail = _last_line(file, file.seek(0, os.SEEK_END))
+    if tail:
+        append_objects(path, (), drop_cut_line=True)
+
+
+def cut_line(path: str | os.PathLike[str], number: int) -> str:
+    """What is said of a last line that is cut."""
+    return (
+        f"{path}:{number}: the last line is cut (a process was killed while writing it); pass drop_cut_line to drop it"
+    )
+
+
+def _last_line(file: BinaryIO, end: int) -> bytes:
+    """What follows the last line break, found from the end so that appending does not read the whole file."""
+    tail = b""
+    while end > 0 and b"\n" not in tail:
+        start = max(0, end - _BLOCK)
+        file.seek(start)
+        tail, end = file.read(end - start) + tail, start
+    return tail.rpartition(b"\n")[2]
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True

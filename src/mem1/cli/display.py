@@ -96,5 +96,18 @@ class EvaluationBar:
         self.progress.update(self.bars[now.objectives], completed=now.done, note=note)
 
 
+class JudgeBar:
+    """Shows the answers of an evaluation as they are judged; those that were judged before are not counted."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.bars: dict[int, Any] = {}
+
+    def __call__(self, objectives: int, done: int, of: int) -> None:
+        if objectives not in self.bars:
+            self.bars[objectives] = self.progress.add_task(f"judge: N = {objectives}", total=of, note="")
+        self.progress.update(self.bars[objectives], completed=done)
+
+
 def _thousands(tokens: int) -> str:
     return str(tokens) if tokens < 1000 else f"{tokens / 1000:,.0f}k"

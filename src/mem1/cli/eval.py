@@ -176,7 +176,7 @@ def command(
 
     With --out, the same command goes on after a Ctrl-C or a kill, and ends with the result of an unbroken run.
     """
-    from mem1.cli.display import EvaluationBar, bars, stderr
+    from mem1.cli.display import EvaluationBar, JudgeBar, bars, stderr
     from mem1.cli.engines import open_agent, prices, served
     from mem1.cli.pipeline import show
     from mem1.cli.recipes import evaluation_recipe
@@ -198,7 +198,7 @@ def command(
         model = config.model.path if config.model.path is not None and model == "shipped" else model
     else:
         config = TrainConfig(
-            vocabulary=tags_called(vocabulary).name,  # type: ignore[arg-type]
+            vocabulary=tags_called(vocabulary).name,
             context=context,
             tasks=task_config(
                 task,
@@ -263,7 +263,8 @@ def command(
             shape=None if script is not None or on_server is not None else folder_shape(policy_folder(model)),
         )
     if judge is not None:
-        rows = judge_rows(rows, trajectories, judge)
+        with bars(stderr()) as progress:
+            rows = judge_rows(rows, trajectories, judge, on_progress=JudgeBar(progress))
     show([row.as_dict() for row in rows], as_json=as_json)
 
 

@@ -86,7 +86,7 @@ def next_context(policy: ContextPolicy, prompt_ids: Sequence[int], turns: Sequen
     spans: dict[str, Span] = {"prompt": (0, len(ids))}
     selection = policy.select(turns) if turns else Selection(kept=())
     for kept in selection.kept:
-        copy, roles = _copy(kept)
+        copy, roles = surviving(kept)
         spans = {"prompt": spans["prompt"], **{role: (a + len(ids), b + len(ids)) for role, (a, b) in roles.items()}}
         ids += copy
         if kept.result:
@@ -95,8 +95,8 @@ def next_context(policy: ContextPolicy, prompt_ids: Sequence[int], turns: Sequen
     return Context(ids=tuple(ids), spans=spans, asks=selection.asks)
 
 
-def _copy(kept: Kept) -> tuple[tuple[int, ...], dict[str, Span]]:
-    """Tokens of a completion that stay, and the ranges of state and query among them."""
+def surviving(kept: Kept) -> tuple[tuple[int, ...], dict[str, Span]]:
+    """Tokens of a completion that stay, and the ranges of state and query among them; the result comes after them."""
     turn = kept.turn
     if turn.action == SUMMARY:
         summary = turn.opening_ids + turn.completion_ids

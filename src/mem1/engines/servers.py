@@ -6,7 +6,6 @@ random (full jitter), or as long as the servers ask for, and is tried again; aft
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -16,8 +15,9 @@ from pydantic import Field, field_validator
 from mem1.configuration import Config
 from mem1.engines.spending import Spending, SpendingLimit, Usage
 from mem1.errors import UserError
-from mem1.retrieval.addresses import Addresses
+from mem1.retrieval.addresses import Addresses, is_http
 from mem1.retrieval.http import Clock
+from mem1.retrieval.keys import read_key
 from mem1.retrieval.posting import TryFailed, post
 
 if TYPE_CHECKING:
@@ -74,18 +74,14 @@ class ModelServer(Config):
 
 def base_address(url: str) -> str:
     """The address before /completions: of a bare server, its /v1. Raises UserError for what is no such address."""
-    try:
-        parts = urlsplit(url)
-        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        sound = False
     if any(mark in url for mark in "@?#"):
         raise UserError(
             "an address of a model server holds a user name, a password or a query, which would be written into every "
             "run; leave it out, and give a key by --api-key-env"
         )
-    if not sound:
+    if not is_http(url):
         raise UserError(f"{url!r} is no address of a model server; give one such as http://127.0.0.1:8000/v1")
+    parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/v1'}"
 
 
@@ -93,13 +89,9 @@ def api_key(variable: str | None) -> str | None:
     """The key in an environment variable. Raises UserError, without the key, where it is missing or no key."""
     if variable is None:
         return None
-    key = os.environ.get(variable, "").strip()
+    key = read_key(variable)
     if not key:
         raise UserError(f"the environment variable {variable} is not set; put the server's API key into it")
-    if not (key.isascii() and key.isprintable()) or " " in key:
-        raise UserError(
-            f"the environment variable {variable} holds no API key: keys have no spaces or other characters"
-        )
     return key
 
 

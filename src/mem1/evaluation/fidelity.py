@@ -15,8 +15,8 @@ read.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from mem1.protocol import ANSWER, SUMMARY
@@ -40,10 +40,24 @@ class Fact:
     """Names of which one must stand in the same result; empty: none is known."""
     until: Fact | None = None
     """The answer that it leads to, after which it is not needed any more; None: needed to the end."""
+    text: str = ""
+    """As the task writes it; an answer with its aliases."""
+    question: int = 0
+    """Number of the first question, from 1, that it is the answer of or leads to."""
 
     def shown_in(self, words: str) -> bool:
         """Whether a normalised result between blanks shows it."""
         return _holds(words, self.aliases) and (not self.beside or _holds(words, self.beside))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The facts at one turn."""
+
+    needed: tuple[Fact, ...]
+    """Those that results of earlier turns have shown, and not the answers that they lead to."""
+    kept: frozenset[Fact] | None
+    """Of these, the ones in what the turn wrote. None: it wrote neither state nor answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,55 +102,62 @@ def memory(trajectory: Trajectory) -> Memory:
     """Follow the facts of one attempt through its turns. Raises ValueError if it has no task."""
     if trajectory.task is None:
         raise ValueError("a trajectory has no task, so its facts are not known; keep the task when rolling out")
-    facts = facts_of(trajectory.task)
-    unseen = {*facts, *(fact.until for fact in facts if fact.until is not None)}
-    seen: set[Fact | None] = set()
     noted: set[Fact] = set()
     by_turn: list[tuple[int, int] | None] = []
     lost = 0
-    for turn in trajectory.turns:
-        if (words := _written(turn)) is None:
+    for step in follow(facts_of(trajectory.task), trajectory.turns):
+        if step.kept is None:
             by_turn.append(None)
         else:
-            needed = [fact for fact in facts if fact in seen and fact.until not in seen]
-            kept = {fact for fact in needed if _holds(words, fact.aliases)}
-            lost = sum(fact in noted and fact not in kept for fact in needed)
-            noted |= kept
-            by_turn.append((len(kept), len(needed)))
+            lost = sum(fact in noted and fact not in step.kept for fact in step.needed)
+            noted |= step.kept
+            by_turn.append((len(step.kept), len(step.needed)))
+    return Memory(by_turn=tuple(by_turn), lost=lost)
+
+
+def follow(facts: Sequence[Fact], turns: Sequence[Turn]) -> Iterator[Step]:
+    """What is needed and kept of the facts, turn by turn."""
+    unseen = {*facts, *(fact.until for fact in facts if fact.until is not None)}
+    seen: set[Fact | None] = set()
+    for turn in turns:
+        words = _written(turn)
+        needed = tuple(fact for fact in facts if fact in seen and fact.until not in seen)
+        kept = None if words is None else frozenset(fact for fact in needed if _holds(words, fact.aliases))
+        yield Step(needed=needed, kept=kept)
         if unseen and turn.observation:
             result = _words(_without_hint(turn.observation))
             shown = {fact for fact in unseen if fact.shown_in(result)}
             seen |= shown
             unseen -= shown
-    return Memory(by_turn=tuple(by_turn), lost=lost)
 
 
 def facts_of(task: Task) -> list[Fact]:
     """Answers first, then what leads to them; none twice, none that the prompt names."""
     titles = [[_title(title) for title in question.titles] for question in task.questions]
-    answers = [_answer(question, of_it) for question, of_it in zip(task.questions, titles, strict=True)]
+    answers = [_answer(*of_one) for of_one in zip(range(1, 1 + len(titles)), task.questions, titles, strict=True)]
     facts: dict[tuple[Aliases, Aliases], Fact] = {}
     for answer in answers:
         facts[answer.aliases, ()] = _either(answer, facts.get((answer.aliases, ()), answer))
     known = {alias for answer in answers for alias in answer.aliases}
-    for answer, of_it in zip(answers, titles, strict=True):
-        for title in of_it:
+    for answer, of_it, question in zip(answers, titles, task.questions, strict=True):
+        for title, text in zip(of_it, question.titles, strict=True):
             if known.isdisjoint(title):
                 others = tuple(alias for other in of_it if other != title for alias in other)
-                facts.setdefault((title, answer.aliases), Fact(title, others, answer))
+                facts.setdefault((title, answer.aliases), Fact(title, others, answer, text, answer.question))
     prompt = _words(task.prompt)
     return [fact for fact in facts.values() if fact.aliases and not _holds(prompt, fact.aliases)]
 
 
-def _answer(question: Question, titles: Sequence[Aliases]) -> Fact:
+def _answer(number: int, question: Question, titles: Sequence[Aliases]) -> Fact:
     aliases = _names(question.answers)
-    return Fact(aliases, tuple(alias for title in titles if not set(title) & set(aliases) for alias in title))
+    beside = tuple(alias for title in titles if not set(title) & set(aliases) for alias in title)
+    return Fact(aliases, beside, text=" / ".join(question.answers), question=number)
 
 
-def _either(one: Fact, other: Fact) -> Fact:
+def _either(later: Fact, first: Fact) -> Fact:
     """One answer to two questions is shown where it is shown for either."""
-    beside = dict.fromkeys(one.beside + other.beside) if one.beside and other.beside else ()
-    return Fact(one.aliases, tuple(beside))
+    beside = dict.fromkeys(later.beside + first.beside) if later.beside and first.beside else ()
+    return replace(first, beside=tuple(beside))
 
 
 def _title(title: str) -> Aliases:

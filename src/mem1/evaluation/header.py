@@ -2,6 +2,8 @@
 
 trained-2.jsonl    the trajectories
 trained-2.json     {"model": "ac37a94d...", "context": "constant", "temperature": 0.0, "tasks": {"count": 100, ...}}
+
+More tasks may be asked for later, if the first ones are the same: "added_at": [100] then says that there were 100.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,26 +39,65 @@ def fingerprint(tasks: Sequence[Task]) -> str:
     return digest.hexdigest()
 
 
-def read_attempts(path: Path, settings: Mapping[str, Any], *, overwrite: bool) -> list[Trajectory]:
-    """What `path` holds of an evaluation with these settings; an empty file's header is written.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What a file holds of an evaluation."""
 
-    Whatever was made with others is removed if `overwrite`; else raises UserError, naming each setting that differs.
-    A cut last line is left out.
+    trajectories: Sequence[Trajectory] = ()
+    added_at: Sequence[int] = ()
+    """How many tasks there were each time when more were asked for."""
+
+
+def read_attempts(path: Path, settings: Mapping[str, Any], tasks: Sequence[Task], *, overwrite: bool) -> Recorded:
+    """What `path` holds of an evaluation of these tasks, or of the first of them, with these settings.
+
+    An empty file's header is written, and so is one that now has more tasks. Whatever was made with other settings is
+    removed if `overwrite`; else raises UserError, naming each setting that differs. A cut last line is left out.
     """
     header = path.with_suffix(".json")
-    settings = json.loads(json.dumps(settings))
+    settings = _as_json({**settings, "tasks": _described(tasks)})
     known = _read(header)
+    added_at = [] if known is None else known.pop("added_at", [])
     if path.is_file() and known == settings:
-        return read_trajectories(path, drop_cut_line=True)
+        return Recorded(trajectories=read_trajectories(path, drop_cut_line=True), added_at=added_at)
+    fewer = None if known is None else _fewer_tasks(known, settings, tasks)
+    if path.is_file() and fewer is not None:
+        added_at = [*added_at, fewer]
+        _write(header, {**settings, "added_at": added_at})
+        return Recorded(trajectories=read_trajectories(path, drop_cut_line=True), added_at=added_at)
     if path.is_file() and not overwrite:
         raise UserError(_mismatch(path, known, settings))
+    _write(header, settings, instead_of=path)
+    return Recorded()
+
+
+def _described(tasks: Sequence[Task]) -> dict[str, Any]:
+    return {"count": len(tasks), "fingerprint": fingerprint(tasks)}
+
+
+def _fewer_tasks(known: Mapping[str, Any], settings: Mapping[str, Any], tasks: Sequence[Task]) -> int | None:
+    """How many of the tasks `known` is about, if these are the first ones and all else is as in `settings`."""
+    described = known.get("tasks")
+    count = described.get("count") if isinstance(described, dict) else None
+    if not isinstance(count, int) or not 0 < count < len(tasks):
+        return None
+    return count if known == {**settings, "tasks": _described(tasks[:count])} else None
+
+
+def _write(header: Path, settings: Mapping[str, Any], *, instead_of: Path | None = None) -> None:
+    """A new header; the trajectories `instead_of` which it comes are removed first."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
+        header.parent.mkdir(parents=True, exist_ok=True)
+        if instead_of is not None:
+            instead_of.unlink(missing_ok=True)
         write_atomically(header, json.dumps(settings, indent=1).encode())
     except OSError as error:
         raise UserError(f"cannot write {header}: {error.strerror or error}; give another folder") from error
-    return []
+
+
+def _as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """As it will be read: tuples are lists there."""
+    return json.loads(json.dumps(settings))
 
 
 def _read(header: Path) -> dict[str, Any] | None:

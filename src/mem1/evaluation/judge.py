@@ -11,17 +11,18 @@ variable, as it is sent to whatever address was given.
 from __future__ import annotations
 
 import json
-import os
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from mem1.errors import UserError
 from mem1.evaluation.judge_prompt import Asked, messages, read_verdict
 from mem1.evaluation.verdicts import Verdicts
+from mem1.retrieval.addresses import is_http
 from mem1.retrieval.base import RetrievalFailed
+from mem1.retrieval.keys import read_key
 from mem1.retrieval.posting import TryFailed, post
 from mem1.retrieval.web.parallel import in_parallel
 from mem1.retrieval.web.retry import Retry, TryAgain
@@ -48,12 +49,7 @@ class JudgeServer:
     """Answers judged at a time."""
 
     def __post_init__(self) -> None:
-        try:
-            parts = urlsplit(self.base_url)
-            sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            sound = False
-        if not sound or "@" in self.base_url:
+        if not is_http(self.base_url) or "@" in self.base_url:
             raise UserError(f"give the judge's address such as http://127.0.0.1:8000/v1, and its key in {KEY_VARIABLE}")
 
     @property
@@ -72,6 +68,21 @@ class Verdict:
     """Why not; empty where there is a verdict."""
 
 
+class _Counter:
+    """Tells how many verdicts have passed through it, in order, whichever thread they come from."""
+
+    def __init__(self, of: int, tell: Callable[[int, int], None] | None) -> None:
+        self._done, self._of, self._tell = 0, of, tell
+        self._lock = threading.Lock()
+
+    def through(self, verdict: Verdict) -> Verdict:
+        with self._lock:
+            self._done += 1
+            if self._tell is not None:
+                self._tell(self._done, self._of)
+        return verdict
+
+
 class Judge:
     """Asks for what it does not know yet; the same answer is asked once."""
 
@@ -81,17 +92,22 @@ class Judge:
         self._verdicts = verdicts or Verdicts(None, model=server.model)
         self._retry = retry or Retry()
         self._silent = 0
-        self._headers = {"content-type": "application/json", **_authorization()}
+        key = read_key(KEY_VARIABLE)
+        self._headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
 
-    def __call__(self, asked: Sequence[Asked]) -> list[Verdict]:
-        """One verdict an answer, in order. An empty answer is wrong; nobody is asked."""
+    def __call__(self, asked: Sequence[Asked], *, on_reply: Callable[[int, int], None] | None = None) -> list[Verdict]:
+        """One verdict an answer, in order. An empty answer is wrong; nobody is asked.
+
+        `on_reply` is told (answers judged or given up so far, answers that must be asked for) as they come in.
+        """
         import httpx
 
         self._silent = 0
         new = [a for a in dict.fromkeys(asked) if a.prediction and self._verdicts.get(a) is None]
         limits = httpx.Limits(max_connections=self.server.threads, max_keepalive_connections=self.server.threads)
         with httpx.Client(headers=self._headers, timeout=self.server.timeout_s, limits=limits) as client:
-            found = in_parallel(lambda a: self._judge(client, a), new, self.server.threads)
+            count = _Counter(len(new), on_reply)
+            found = in_parallel(lambda a: count.through(self._judge(client, a)), new, self.server.threads)
         fresh = dict(zip(new, found, strict=True))
         return [fresh[a] if a in fresh else Verdict(bool(a.prediction and self._verdicts.get(a))) for a in asked]
 
@@ -129,10 +145,3 @@ class Judge:
         except (ValueError, LookupError, TypeError, RecursionError):
             raise TryAgain("the reply is not a chat completion") from None
         return text if isinstance(text, str) else ""
-
-
-def _authorization() -> dict[str, str]:
-    key = os.environ.get(KEY_VARIABLE, "").strip()
-    if not (key.isascii() and all(c.isprintable() and c != " " for c in key)):
-        raise UserError(f"the key in {KEY_VARIABLE} holds blanks or characters that no key has; set it again")
-    return {"authorization": f"Bearer {key}"} if key else {}

@@ -7,8 +7,9 @@ judge_rows(rows, trajectories, judge)[0].judge   ->  Judged(correct=0.71, judged
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from mem1.errors import UserError
@@ -35,19 +36,31 @@ def open_judge(url: str | None, model: str | None, *, folder: Path | None) -> Ju
     return Judge(server, verdicts=Verdicts(None if folder is None else folder / FILE, model=model))
 
 
-def judge_rows(rows: Sequence[Row], trajectories: Mapping[int, Sequence[Trajectory]], judge: Judge) -> list[Row]:
+def judge_rows(
+    rows: Sequence[Row],
+    trajectories: Mapping[int, Sequence[Trajectory]],
+    judge: Judge,
+    *,
+    on_progress: Callable[[int, int, int], None] | None = None,
+) -> list[Row]:
     """The rows with `judge` filled in; `trajectories` are those of each row, by its number of objectives.
 
-    Rows whose answers are no texts (a shop) stay as they are. Raises ValueError for a trajectory without its task.
+    Rows whose answers are no texts (a shop) stay as they are. `on_progress` is told (objectives of a row, answers
+    done, answers to ask for). Raises ValueError for a trajectory without its task.
     """
-    return [
-        row if row.contains is None else replace(row, judge=judged(trajectories[row.objectives], judge)) for row in rows
-    ]
+
+    def with_judge(row: Row) -> Row:
+        tell = None if on_progress is None else partial(on_progress, row.objectives)
+        return replace(row, judge=judged(trajectories[row.objectives], judge, on_reply=tell))
+
+    return [row if row.contains is None else with_judge(row) for row in rows]
 
 
-def judged(trajectories: Sequence[Trajectory], judge: Judge) -> Judged:
+def judged(
+    trajectories: Sequence[Trajectory], judge: Judge, *, on_reply: Callable[[int, int], None] | None = None
+) -> Judged:
     """Every answer of every attempt; where there is no answer it is wrong, as for exact match."""
-    verdicts = judge([asked for trajectory in trajectories for asked in answers(trajectory)])
+    verdicts = judge([asked for trajectory in trajectories for asked in answers(trajectory)], on_reply=on_reply)
     em = [bool(score) for t in trajectories for score in (t.em or (0.0,) * _objectives(t))]
     pairs = [(v.correct, e) for v, e in zip(verdicts, em, strict=True) if v.correct is not None]
     return Judged(

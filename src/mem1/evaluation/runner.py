@@ -5,14 +5,18 @@ Tasks are cut into chunks, and each chunk is on the disk as soon as it is done:
     tasks 0 1 2 3 4 5 6    ->    chunks (0 1 2) (3 4 5) (6)    ->    killed in the second: it is run again, whole
 
 Which tasks are a chunk depends on the list of tasks alone. So an evaluation that was killed and started again gives
-every task to the engine in the same company, and ends with the same bytes as an unbroken one, timings aside.
+every task to the engine in the same company, and ends with the same bytes as an unbroken one, timings aside. Tasks that
+were added later are chunks of their own:
+
+    7 tasks, then 10       ->    chunks (0 1 2) (3 4 5) (6) (7 8 9)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +26,8 @@ from mem1.envs.source import TaskSource
 from mem1.errors import UserError
 from mem1.evaluation.chunks import Chunking, run_jobs
 from mem1.evaluation.flops import ModelShape
-from mem1.evaluation.header import fingerprint, read_attempts
+from mem1.evaluation.header import read_attempts
+from mem1.evaluation.lock import alone_in
 from mem1.evaluation.metrics import Row, summarize
 from mem1.evaluation.store import append_trajectories, write_trajectories
 from mem1.records import Task, Trajectory
@@ -68,49 +73,52 @@ def evaluate(
 
     With a `folder`, the trajectories of each size stand in `<policy>-<N>.jsonl`, chunk by chunk while the evaluation
     runs and in the order of the tasks at the end. An evaluation that was killed goes on with the chunks that are
-    missing; attempts in which the tool failed are made again. `settings` is what identifies model and tasks
-    (`header.made_with`): a file that was made with others, or other tasks, context policy, tags, budget or sampling, is
-    an error unless `overwrite`, which begins it anew.
+    missing, and one of the first of the tasks with the others; attempts in which the tool failed are made again.
+    `settings` is what identifies model and tasks (`header.made_with`): a file that was made with others, or other
+    tasks, context policy, tags, budget or sampling, is an error unless `overwrite`, which begins it anew.
 
-    Raises UserError for such a file and for one that cannot be written, and Interrupted after Ctrl-C: the first one
-    lets the chunks in work finish, the second does not. Whatever the engine raises ends the evaluation likewise.
+    Raises UserError for such a file, for one that cannot be written and while another evaluation is at work in the
+    folder, and Interrupted after Ctrl-C: the first one lets the chunks in work finish, the second does not. Whatever
+    the engine raises ends the evaluation likewise.
     """
-    chunking = chunking or Chunking()
-    sampling = Sampling(temperature=config.temperature, seed=config.seed)
-    sizes: list[_Size] = []
-    for objectives in dict.fromkeys(config.objectives):
-        tasks = source.tasks(objectives=objectives, count=config.tasks, seed=config.seed)
-        size = _Size(objectives, tasks, None if folder is None else folder / f"{policy}-{objectives}.jsonl")
-        made_with = {**(settings or {}), **_settings(rollout, config, tasks)}
-        size.read(made_with, chunk=chunking.tasks, overwrite=overwrite)
-        sizes.append(size)
+    with nullcontext() if folder is None else alone_in(folder):
+        chunking = chunking or Chunking()
+        sampling = Sampling(temperature=config.temperature, seed=config.seed)
+        sizes: list[_Size] = []
+        for objectives in dict.fromkeys(config.objectives):
+            tasks = source.tasks(objectives=objectives, count=config.tasks, seed=config.seed)
+            size = _Size(objectives, tasks, None if folder is None else folder / f"{policy}-{objectives}.jsonl")
+            size.read({**(settings or {}), **_settings(rollout, config)}, chunk=chunking.tasks, overwrite=overwrite)
+            sizes.append(size)
 
-    def tell(size: _Size, running: int = 0) -> None:
-        if on_progress is not None:
-            on_progress(size.progress(running))
+        def tell(size: _Size, running: int = 0) -> None:
+            if on_progress is not None:
+                on_progress(size.progress(running))
 
-    def attempt(job: tuple[_Size, list[int]]) -> list[Trajectory]:
-        size, places = job
-        return rollout(
-            [size.tasks[i] for i in places],
-            sampling=sampling,
-            numbers=[size.numbers[i] for i in places],
-            # with several chunks at a time, finished ones say enough
-            progress=None if chunking.at_a_time > 1 else lambda done, _: tell(size, done),
-        )
+        def attempt(job: tuple[_Size, list[int]]) -> list[Trajectory]:
+            size, places = job
+            return rollout(
+                [size.tasks[i] for i in places],
+                sampling=sampling,
+                numbers=[size.numbers[i] for i in places],
+                # with several chunks at a time, finished ones say enough
+                progress=None if chunking.at_a_time > 1 else lambda done, _: tell(size, done),
+            )
 
-    for size in sizes:
-        tell(size)
-    jobs = [(size, places) for size in sizes for places in size.missing(chunking.tasks)]
-    with _saying_what_is_saved(sizes, folder) as stop:
-        for (size, places), trajectories in run_jobs(jobs, attempt, at_a_time=chunking.at_a_time, stop=stop):
-            size.add(places, trajectories)
+        for size in sizes:
             tell(size)
-    rows = [
-        summarize(size.finish(), policy=policy, context=rollout.context.name, objectives=size.objectives, shape=shape)
-        for size in sizes
-    ]
-    return rows, {size.objectives: size.trajectories for size in sizes}
+        jobs = [(size, places) for size in sizes for places in size.missing(chunking.tasks)]
+        with _saying_what_is_saved(sizes, folder) as stop:
+            for (size, places), trajectories in run_jobs(jobs, attempt, at_a_time=chunking.at_a_time, stop=stop):
+                size.add(places, trajectories)
+                tell(size)
+        rows = [
+            summarize(
+                size.finish(), policy=policy, context=rollout.context.name, objectives=size.objectives, shape=shape
+            )
+            for size in sizes
+        ]
+        return rows, {size.objectives: size.trajectories for size in sizes}
 
 
 @dataclass
@@ -127,6 +135,8 @@ class _Size:
     tokens_out: int = 0
     on_disk: list[int] = field(default_factory=list)
     """The place of each line of the file."""
+    added_at: Sequence[int] = ()
+    """Places before which an earlier evaluation ended that had fewer tasks."""
 
     def __post_init__(self) -> None:
         self.numbers = attempt_numbers(self.tasks)
@@ -136,7 +146,9 @@ class _Size:
         if self.path is None:
             return
         places = {(task.id, number): i for i, (task, number) in enumerate(zip(self.tasks, self.numbers, strict=True))}
-        for trajectory in read_attempts(self.path, settings, overwrite=overwrite):
+        recorded = read_attempts(self.path, settings, self.tasks, overwrite=overwrite)
+        self.added_at = recorded.added_at
+        for trajectory in recorded.trajectories:
             key = ("" if trajectory.task is None else trajectory.task.id, trajectory.attempt)
             if key not in places:
                 raise UserError(f"{self.path} holds an attempt at a task {key[0]!r}, which is not one of its tasks")
@@ -153,8 +165,9 @@ class _Size:
                 yield places
 
     def _chunks(self, chunk: int) -> Iterator[range]:
-        places = range(len(self.tasks))
-        return (places[start : start + chunk] for start in places[::chunk])
+        for start, stop in pairwise([0, *self.added_at, len(self.tasks)]):
+            for first in range(start, stop, chunk):
+                yield range(first, min(first + chunk, stop))
 
     def _take(self, place: int, trajectory: Trajectory) -> None:
         self.found[place] = trajectory
@@ -191,14 +204,13 @@ class _Size:
         return self.trajectories
 
 
-def _settings(rollout: Rollout, config: Evaluation, tasks: Sequence[Task]) -> dict[str, Any]:
+def _settings(rollout: Rollout, config: Evaluation) -> dict[str, Any]:
     return {
         "context": rollout.context.name,
         "vocabulary": rollout.tags.name,
         "budget": plain(rollout.budget),
         "temperature": config.temperature,
         "seed": config.seed,
-        "tasks": {"count": len(tasks), "fingerprint": fingerprint(tasks)},
     }
 
 

@@ -11,16 +11,12 @@ where the caller says so (`drop_cut_line=True`).
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from mem1.errors import UserError
-from mem1.jsonl import encode_object, write_objects
+from mem1.jsonl import append_objects, cut_line, write_objects
 from mem1.records import Trajectory, trajectory_from_json, trajectory_to_json
-
-_BLOCK = 1 << 16
 
 
 def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> None:
@@ -37,18 +33,7 @@ def append_trajectories(path: str | Path, trajectories: Iterable[Trajectory], *,
     Raises UserError if the last line is cut, unless `drop_cut_line`, which removes it from the file for good, and
     if the file cannot be written.
     """
-    path = Path(path)
-    data = b"".join(encode_object(trajectory_to_json(t)) for t in trajectories)
-    try:
-        with path.open("a+b") as file:
-            end, ends_a_line = _end_of_records(file, path, drop_cut_line)
-            file.truncate(end)
-            file.write(data if ends_a_line else b"\n" + data)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"cannot append to {path}: {reason}; free space or choose another path") from error
+    append_objects(path, map(trajectory_to_json, trajectories), drop_cut_line=drop_cut_line)
 
 
 def read_trajectories(path: str | Path, *, drop_cut_line: bool = False) -> list[Trajectory]:
@@ -66,7 +51,7 @@ def read_trajectories(path: str | Path, *, drop_cut_line: bool = False) -> list[
             if not (is_last and not line.endswith(b"\n")):
                 raise UserError(f"{path}:{number}: not valid JSON ({error}); repair or delete this line") from error
             if not drop_cut_line:
-                raise UserError(_cut(path, number)) from error
+                raise UserError(cut_line(path, number)) from error
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{path}:{number}: not a trajectory record ({error!r})") from error
     return trajectories
@@ -83,38 +68,3 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
             if line.strip():
                 yield number, line, not following
             number, line = number + 1, following
-
-
-def _end_of_records(file: BinaryIO, path: Path, drop_cut_line: bool) -> tuple[int, bool]:
-    """(bytes up to the end of the last whole record, whether a line break is there)."""
-    end = file.seek(0, os.SEEK_END)
-    tail = _last_line(file, end)
-    if not tail or _is_json(tail):
-        return end, not tail
-    if not drop_cut_line:
-        raise UserError(_cut(path, path.read_bytes().count(b"\n") + 1))
-    return end - len(tail), True
-
-
-def _last_line(file: BinaryIO, end: int) -> bytes:
-    """What follows the last line break, found from the end so that appending does not read the whole file."""
-    tail = b""
-    while end > 0 and b"\n" not in tail:
-        start = max(0, end - _BLOCK)
-        file.seek(start)
-        tail, end = file.read(end - start) + tail, start
-    return tail.rpartition(b"\n")[2]
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True
-
-
-def _cut(path: Path, number: int) -> str:
-    return (
-        f"{path}:{number}: the last line is cut (a process was killed while writing it); pass drop_cut_line to drop it"
-    )

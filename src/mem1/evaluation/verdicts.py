@@ -14,7 +14,7 @@ from typing import Any
 
 from mem1.errors import UserError
 from mem1.evaluation.judge_prompt import JUDGE_VERSION, Asked
-from mem1.jsonl import encode_object, read_objects
+from mem1.jsonl import append_objects, drop_cut_line, read_objects
 
 
 class Verdicts:
@@ -27,7 +27,7 @@ class Verdicts:
         self._lock = threading.Lock()
         self._known: dict[Asked, bool] = {}
         if self._path is not None and self._path.is_file():
-            _drop_cut_line(self._path)
+            drop_cut_line(self._path)  # it is asked for again
             for number, record in read_objects(self._path):
                 self._read(record, f"{self._path}:{number}")
 
@@ -39,7 +39,8 @@ class Verdicts:
         with self._lock:
             self._known[asked] = correct
             if self._path is not None:
-                _append(self._path, {**self._fields(asked), "correct": correct})
+                _make_folder(self._path.parent)
+                append_objects(self._path, [{**self._fields(asked), "correct": correct}], drop_cut_line=True)
 
     def _fields(self, asked: Asked) -> dict[str, Any]:
         return {
@@ -63,18 +64,8 @@ class Verdicts:
             self._known[asked] = correct
 
 
-def _drop_cut_line(path: Path) -> None:
-    """What a killed process had not finished writing is asked for again."""
-    data = path.read_bytes()
-    if not data.endswith(b"\n"):
-        os.truncate(path, data.rfind(b"\n") + 1)
-
-
-def _append(path: Path, record: dict[str, Any]) -> None:
+def _make_folder(path: Path) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as file:
-            file.write(encode_object(record))
+        path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"cannot append to {path}: {reason}; free space or choose another folder") from error
+        raise UserError(f"cannot make {path}: {error.strerror or error}; choose another folder") from error

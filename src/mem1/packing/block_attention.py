@@ -60,7 +60,7 @@ class _BlockAttention(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, log_sum = ctx.saved_tensors
         # Gradients sum over parts, those of a key over all branches that see it, hence in fp32.
         d_q, d_k, d_v = (_like(x, torch.zeros) for x in (q, k, v))

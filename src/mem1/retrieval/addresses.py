@@ -19,15 +19,20 @@ _FIRST_REST_S = 1.0
 _LONGEST_REST_S = 30.0
 
 
-def checked_address(url: str) -> str:
-    """The address to post to: of a bare server, its /retrieve. Raises UserError for anything else than http(s)."""
+def is_http(url: str) -> bool:
+    """Whether `url` is an http(s) address with a host; what it says of user, path and query is not looked at."""
     try:
         parts = urlsplit(url)
-        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        sound = False
-    if not sound:
+        return False
+
+
+def checked_address(url: str) -> str:
+    """The address to post to: of a bare server, its /retrieve. Raises UserError for anything else than http(s)."""
+    if not is_http(url):
         raise UserError(f"{url!r} is no address of a retriever; give one such as http://127.0.0.1:8000")
+    parts = urlsplit(url)
     if parts.username is not None or parts.password is not None:
         raise UserError(
             f"the address of the retriever {parts.hostname} holds a user name or password, which would be written into "

@@ -9,7 +9,6 @@ open_bm25("corpus.jsonl.gz")      first time: builds, and keeps the index under 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import time
@@ -21,6 +20,7 @@ from mem1.errors import UserError
 from mem1.jsonl import read_objects
 from mem1.parquet import is_parquet, read_rows
 from mem1.records import Passage
+from mem1.retrieval.digests import sha256_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 CACHE_VARIABLE = "MEM1_CACHE"
 """Environment variable that names the cache folder; without it ~/.cache/mem1."""
 _COLUMNS = ("id", "title", "text", "contents")
-_CHUNK_BYTES = 1 << 20
 _NO_TEXT = "passage {!r} has no text; give it as text, or title and text as contents"
 
 
@@ -140,13 +139,9 @@ def cache_folder(cache_dir: str | os.PathLike[str] | None = None) -> Path:
 
 
 def _sha256(path: str | os.PathLike[str]) -> str:
-    digest = hashlib.sha256()
     try:
-        with open(path, "rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                digest.update(chunk)
+        return sha256_of(path)
     except FileNotFoundError as error:
         raise UserError(f"no corpus file {path}; check the path") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    return digest.hexdigest()

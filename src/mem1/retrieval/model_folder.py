@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mem1.errors import UserError
+from mem1.retrieval.digests import sha256_of
 
 _CALLED = {"SentenceTransformer": "encoder", "CrossEncoder": "cross-encoder"}
 _WEIGHTS = "*.safetensors"
@@ -91,9 +92,5 @@ def fingerprint(folder: Path) -> str:
     digest = hashlib.sha256()
     files = {file for pattern in (_WEIGHTS, *_SETTINGS) for file in folder.rglob(pattern)}
     for file in sorted(files):
-        content = hashlib.sha256()
-        with open(file, "rb") as opened:
-            while chunk := opened.read(1 << 20):
-                content.update(chunk)
-        digest.update(f"{file.relative_to(folder).as_posix()}\0{content.hexdigest()}\n".encode("utf-8", "replace"))
+        digest.update(f"{file.relative_to(folder).as_posix()}\0{sha256_of(file)}\n".encode("utf-8", "replace"))
     return digest.hexdigest()

@@ -2,9 +2,11 @@
 
 {"strings": ["Q1 ...", " <IS> ...", ...],
  "groups": [{"run": "a", "policy": "trained", "context": "constant", "objectives": 2, "name": "trained, constant"}],
- "tasks": [{"id": "atlas-0", "limit": 9, "questions": [["Q1 text", "gold / alias"], ...]}],
+ "tasks": [{"id": "atlas-0", "limit": 9, "questions": [["Q1 text", "gold / alias"], ...],
+            "facts": [[1, "gold / alias", false], [1, "Bergen", true], ...]}],
  "trajectories": [{"group": 0, "task": 0, "ended": "answered", "reward": 1.0, "em": [1.0, 0.0], "turns": [...], ...}]}
 
+A fact is (its question, its text, whether it only leads to the answer); a turn has one letter a fact (memory.py).
 Texts of turns are numbers of `strings`. Pieces are written one behind the other, four numbers each: role (its number
 in `ROLES`, made on the way), text, tokens, turn of origin (0: of none). The viewer computes nothing from them.
 """
@@ -17,10 +19,13 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from mem1.contexts import ContextPolicy, context_policy
+from mem1.errors import UserError
+from mem1.evaluation.fidelity import Fact, facts_of
 from mem1.evaluation.metrics import appended_tokens
-from mem1.evaluation.report.memory import changes, facts
+from mem1.evaluation.report.memory import changes, facts_by_turn
 from mem1.evaluation.report.pieces import Decode, Piece, cut, dropped
-from mem1.records import Question, Task, Trajectory
+from mem1.records import Task, Trajectory
 from mem1.scoring import split_answers
 
 
@@ -52,18 +57,19 @@ class PageData:
 
     def add(self, trajectory: Trajectory, decode: Decode) -> None:
         """Raises ValueError if a turn did not record which of its context tokens are the prompt."""
-        questions = trajectory.task.questions if trajectory.task is not None else ()
+        task = trajectory.task
+        facts = [] if task is None else facts_of(task)
         self.trajectories.append(
             {
                 "group": len(self.groups) - 1,
-                "task": self.tasks.number(_task(trajectory.task)),
+                "task": self.tasks.number(_task(task, facts)),
                 "ended": trajectory.ended.value,
                 "detail": trajectory.detail,
                 "reward": trajectory.reward,
-                "answers": split_answers(trajectory.answer, len(questions)),
+                "answers": split_answers(trajectory.answer, 0 if task is None else task.objectives),
                 "em": trajectory.em,
                 "f1": trajectory.f1,
-                "turns": self._turns(trajectory, questions, decode),
+                "turns": self._turns(trajectory, facts, decode),
             }
         )
 
@@ -72,16 +78,16 @@ class PageData:
             "strings": self.strings.values,
             "roles": self.roles.values,
             "groups": self.groups,
-            "tasks": [{"id": id, "limit": limit, "questions": questions} for id, limit, questions in self.tasks.values],
+            "tasks": [dict(zip(("id", "limit", "questions", "facts"), of, strict=True)) for of in self.tasks.values],
             "trajectories": self.trajectories,
         }
 
-    def _turns(self, trajectory: Trajectory, questions: Sequence[Question], decode: Decode) -> list[dict[str, Any]]:
-        turns, pieces = trajectory.turns, cut(trajectory.turns, decode)
+    def _turns(self, trajectory: Trajectory, facts: Sequence[Fact], decode: Decode) -> list[dict[str, Any]]:
+        turns, pieces = trajectory.turns, cut(trajectory.turns, decode, _policy(trajectory))
         state = ""
         written: list[dict[str, Any]] = []
         for i, (turn, appended, known) in enumerate(
-            zip(turns, appended_tokens(trajectory), facts(turns, questions), strict=True)
+            zip(turns, appended_tokens(trajectory), facts_by_turn(facts, turns), strict=True)
         ):
             written.append(
                 {
@@ -116,11 +122,20 @@ class PageData:
         return [value for kind, text in changes(last, state) for value in (kind, self.strings.number(text))]
 
 
-def _task(task: Task | None) -> tuple[str, int | None, tuple[tuple[str, str], ...]]:
-    """Two attempts are at the same task if it has the same name, limit of turns and questions."""
+def _policy(trajectory: Trajectory) -> ContextPolicy | None:
+    try:
+        return context_policy(trajectory.context)
+    except UserError:  # of another program, or made by hand
+        return None
+
+
+def _task(task: Task | None, facts: Sequence[Fact]) -> tuple[Any, ...]:
+    """Two attempts are at the same task if it has the same name, limit of turns, questions and facts."""
     if task is None:
-        return "", None, ()
-    return task.id, task.turn_limit, tuple((q.text, " / ".join(q.answers)) for q in task.questions)
+        return "", None, (), ()
+    questions = tuple((q.text, " / ".join(q.answers)) for q in task.questions)
+    named = tuple((fact.question, fact.text, fact.until is not None) for fact in facts)
+    return task.id, task.turn_limit, questions, named
 
 
 def compressed(data: Any) -> str:

@@ -1,9 +1,9 @@
-"""What the state did with the facts: which gold answers were seen, are held, were lost; and its words against the last.
+"""What the state did with the facts: which were seen, are held, were lost; and its words against the last.
 
-    result of turn 1 has "Oslo" (gold of Q1)    state of turn 2 has it    state of turn 3 does not
-    ->  facts  "."  "h"  "l"        gained at turn 2: Q1        lost at turn 3: Q1
+result of turn 1 has "Oslo" (gold of Q1)    state of turn 2 has it    state of turn 3 does not
+->  status  "."  "h"  "l"       gained at turn 2: fact 0        lost at turn 3: fact 0
 
-A gold answer is in a text if the words of one of its aliases, normalised as by the scorer, stand there in a row.
+What a fact is, and when it is needed, `mem1.evaluation.fidelity` says.
 """
 
 from __future__ import annotations
@@ -13,53 +13,51 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from mem1.records import Question, Turn
-from mem1.scoring import normalize
+from mem1.evaluation.fidelity import Fact, Step, follow
+from mem1.records import Turn
 
-UNSEEN, HELD, LOST, UNWRITTEN = ".", "h", "l", "-"
-"""Of one gold answer at one turn: in no result yet; seen and in the state; seen and not in it; no state was written."""
+UNSEEN, HELD, LOST, UNWRITTEN, PAST = ".", "h", "l", "-", "p"
+"""Of one fact at one turn: not needed yet; needed and in what was written; needed and not in it; needed, but nothing
+was written; not needed any more, as the answer that it leads to has been shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """The gold answers at one turn."""
+    """The facts at one turn, by their places in the list of facts."""
 
     status: str
-    """One of UNSEEN, HELD, LOST, UNWRITTEN for each question."""
+    """One of UNSEEN, HELD, LOST, UNWRITTEN, PAST for each fact."""
     gained: tuple[int, ...]
-    """Numbers of the questions (from 1) whose answer is in this state and was not held in the last one."""
+    """Those that this turn's text keeps and the last one's did not."""
     lost: tuple[int, ...]
-    """Numbers of the questions whose answer was held in the last state and is not in this one."""
+    """Those that the last text kept, that are still needed and that are not in this one."""
 
 
-def facts(turns: Sequence[Turn], questions: Sequence[Question]) -> list[Facts]:
-    """One entry a turn. A turn without a state neither gains nor loses."""
-    aliases = [[words for answer in q.answers if (words := _words(answer)).strip()] for q in questions]
-    seen = [False] * len(questions)
-    held = [False] * len(questions)
+def facts_by_turn(facts: Sequence[Fact], turns: Sequence[Turn]) -> list[Facts]:
+    """One entry a turn. A turn that wrote neither state nor answer neither gains nor loses."""
+    past: set[Fact] = set()
+    held: frozenset[Fact] = frozenset()
     found: list[Facts] = []
-    for turn in turns:
-        if not turn.state:
-            status = "".join(UNWRITTEN if s else UNSEEN for s in seen)
-            found.append(Facts(status=status, gained=(), lost=()))
-        else:
-            state = _words(turn.state)
-            now = [s and any(a in state for a in of) for s, of in zip(seen, aliases, strict=True)]
-            found.append(
-                Facts(
-                    status="".join(HELD if h else LOST if s else UNSEEN for h, s in zip(now, seen, strict=True)),
-                    gained=tuple(i for i, (a, b) in enumerate(zip(held, now, strict=True), start=1) if b and not a),
-                    lost=tuple(i for i, (a, b) in enumerate(zip(held, now, strict=True), start=1) if a and not b),
-                )
+    for step in follow(facts, turns):
+        past |= set(step.needed)
+        now = held if step.kept is None else step.kept
+        found.append(
+            Facts(
+                status="".join(_status(fact, step, past) for fact in facts),
+                gained=tuple(i for i, fact in enumerate(facts) if fact in now - held),
+                lost=tuple(i for i, fact in enumerate(facts) if fact in held - now and fact in step.needed),
             )
-            held = now
-        result = _words(turn.observation)
-        seen = [s or any(a in result for a in of) for s, of in zip(seen, aliases, strict=True)]
+        )
+        held = now
     return found
 
 
-def _words(text: str) -> str:
-    return f" {normalize(text)} "
+def _status(fact: Fact, step: Step, past: set[Fact]) -> str:
+    if fact not in step.needed:
+        return PAST if fact in past else UNSEEN
+    if step.kept is None:
+        return UNWRITTEN
+    return HELD if fact in step.kept else LOST
 
 
 Change = tuple[str, str]

@@ -7,7 +7,8 @@
 
 Every token of a context is in exactly one piece, and the texts of the pieces joined are exactly what the tokenizer
 makes of the whole context. Turns are found by their tokens, as every context policy puts sampled tokens and results
-into a context as they are; so what a policy keeps is seen, not assumed.
+into a context as they are; so which turns a policy keeps is seen, not assumed. In what form it keeps one (without its
+thought, a state cut short, a summary with its tag) it is asked.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from mem1.contexts import ContextPolicy, Full
+from mem1.contexts.base import surviving
+from mem1.protocol import SUMMARY
 from mem1.records import Turn
 
 Decode = Callable[[Sequence[int]], str]
@@ -69,12 +73,15 @@ class TurnPieces:
     """What the environment replied, as it was encoded; empty: nothing."""
 
 
-def cut(turns: Sequence[Turn], decode: Decode) -> list[TurnPieces]:
-    """The turns of one trajectory in pieces."""
+def cut(turns: Sequence[Turn], decode: Decode, policy: ContextPolicy | None = None) -> list[TurnPieces]:
+    """The turns of one trajectory in pieces; `policy`: the one that made its contexts, None: one not known here."""
+    policy = policy or Full()
     sources: list[_Source] = []
     found: list[TurnPieces] = []
     for number, turn in enumerate(turns, start=1):
-        written = [(start, stop, role, number) for role, (start, stop) in turn.completion_spans.items()]
+        # a summary is an action that counts as a state wherever it stands
+        renamed = {"action": "state"} if turn.action == SUMMARY else {}
+        written = [(a, b, renamed.get(role, role), number) for role, (a, b) in turn.completion_spans.items()]
         result = turn.observation_ids
         found.append(
             TurnPieces(
@@ -83,7 +90,7 @@ def cut(turns: Sequence[Turn], decode: Decode) -> list[TurnPieces]:
                 result=[Piece("result", decode(result), len(result), number)] if result else [],
             )
         )
-        sources = [*_sources(turn, number), *sources]  # the latest turn first
+        sources = [*_sources(turn, number, policy), *sources]  # the latest turn first
     return found
 
 
@@ -92,17 +99,29 @@ def dropped(before: TurnPieces, context: Sequence[Piece]) -> list[Piece]:
 
     An opened tag and blanks aside.
     """
-    kept = {_identity(piece) for piece in context}
-    seen = [*before.context, *before.completion, *before.result]
-    return [p for p in seen if p.role != "forced" and p.text.strip() and _identity(p) not in kept]
+    kept = {(*_origin(piece), piece.text.strip()) for piece in context}
+    copies = {_origin(piece): piece for piece in context if piece.turn is not None}
+    seen = [p for p in (*before.context, *before.completion, *before.result) if p.role != "forced"]
+    gone = [_missing(p, copies.get(_origin(p))) for p in seen if (*_origin(p), p.text.strip()) not in kept]
+    return [piece for piece in gone if piece.text.strip()]
 
 
 _IN_CONTEXTS = {"action": "query"}
 """An action is called "query" in the contexts that keep it."""
 
 
-def _identity(piece: Piece) -> tuple[str, int | None, str]:
-    return _IN_CONTEXTS.get(piece.role, piece.role), piece.turn, piece.text.strip()
+def _origin(piece: Piece) -> tuple[str, int | None]:
+    return _IN_CONTEXTS.get(piece.role, piece.role), piece.turn
+
+
+def _missing(piece: Piece, copy: Piece | None) -> Piece:
+    """What of a piece is not in the copy that stayed, which lacks one stretch of it; None: no copy did."""
+    if copy is None:
+        return piece
+    whole, left = piece.text.strip(), copy.text.strip()
+    start = _agreed(whole, left)
+    end = _agreed(whole[start:][::-1], left[start:][::-1])
+    return Piece(piece.role, whole[start : len(whole) - end], max(piece.tokens - copy.tokens, 0), piece.turn)
 
 
 def _context(turn: Turn, sources: Sequence[_Source], decode: Decode) -> list[Piece]:
@@ -114,23 +133,15 @@ def _context(turn: Turn, sources: Sequence[_Source], decode: Decode) -> list[Pie
     return _cut(turn.context_ids, [*recorded, *found, *opened], decode, rest=("text", None))
 
 
-def _sources(turn: Turn, number: int) -> Iterator[_Source]:
-    """The result; the completion as it survives, without a thought of its own; its state and its action alone."""
-    spans, ids = turn.completion_spans, turn.completion_ids
-    a, b = spans.get("thought", (0, 0))
-    inner = [(role, name) for role, name in (("state", "state"), ("action", "query")) if role in spans]
-
-    def kept(position: int) -> int:
-        return position - (b - a if position >= b else 0)
-
+def _sources(turn: Turn, number: int, policy: ContextPolicy) -> Iterator[_Source]:
+    """The result; the completion as `policy` lets it survive; its state and its query alone."""
     result = turn.observation_ids
     yield _Source(number, result, ((0, len(result), "result"),), frozenset({(number, "result")}))
-    roles = tuple((kept(spans[role][0]), kept(spans[role][1]), name) for role, name in inner)
-    parts = frozenset((number, name) for name in ("completion", *(name for _, name in inner)))
-    yield _Source(number, ids[:a] + ids[b:], roles, parts)
-    for role, name in inner:
-        start, stop = spans[role]
-        yield _Source(number, ids[start:stop], ((0, stop - start, name),), frozenset({(number, name)}))
+    ids, spans = surviving(policy.select((turn,)).kept[-1])
+    roles = tuple((start, stop, role) for role, (start, stop) in spans.items())
+    yield _Source(number, ids, roles, frozenset((number, name) for name in ("completion", *spans)))
+    for start, stop, role in roles:
+        yield _Source(number, ids[start:stop], ((0, stop - start, role),), frozenset({(number, role)}))
 
 
 def _origins(ids: Ids, start: int, sources: Sequence[_Source]) -> Iterator[_Mark]:
@@ -192,5 +203,10 @@ def _end(ids: Ids, whole: str, start: int, stop: int, char: int, decode: Decode)
         if "\ufffd" not in alone and whole.startswith(separator + alone, char):
             return char + len(separator + alone)
     until = decode(ids[:stop])
-    agreed = next((i for i, (a, b) in enumerate(zip(whole, until, strict=False)) if a != b), len(until))
-    return max(char, agreed)
+    return max(char, _agreed(whole, until))
+
+
+def _agreed(one: str, other: str) -> int:
+    """Characters that both begin with."""
+    shorter = min(len(one), len(other))
+    return next((i for i in range(shorter) if one[i] != other[i]), shorter)

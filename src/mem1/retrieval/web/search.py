@@ -10,7 +10,6 @@ compared. The key is read from the environment for each request and is kept nowh
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval.base import RetrievalFailed, check_search
+from mem1.retrieval.keys import read_key
 from mem1.retrieval.retry_after import retry_after
 from mem1.retrieval.web.addresses import parse_address
 from mem1.retrieval.web.api import Result, SearchApi, WrongAnswer
@@ -143,11 +143,9 @@ class WebSearch:
         variable = self.api.key_variable
         if variable is None:
             return ""
-        key = os.environ.get(variable, "").strip()
+        key = read_key(variable)
         if not key:
             raise UserError(f"{self.api.name} needs a key: set the environment variable {variable}")
-        if not (key.isascii() and key.isprintable() and " " not in key):
-            raise UserError(f"the key in {variable} holds blanks or characters that no key has; set it again")
         return key
 
 

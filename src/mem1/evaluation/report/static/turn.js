@@ -29,19 +29,24 @@ const changesView = (data, flat) => {
   return make("pre", { class: "changes" }, nodes);
 };
 
-const FACTS = { ".": "not seen yet", h: "in the state", l: "seen, not in the state", "-": "seen; no state written" };
+const FACTS = {
+  ".": "not seen yet", h: "kept", l: "seen, not kept", "-": "seen; nothing written", p: "not needed any more: its answer was seen",
+};
+const FACT_CLASSES = { ".": "unseen", h: "held", l: "missing", "-": "unwritten", p: "past" };
 
 const factsView = (task, turn) => {
   const seen = [...turn.facts].some((status) => status !== ".");
   if (!seen) return null;
   const items = [...turn.facts].map((status, i) => {
-    const change = turn.gained.includes(i + 1) ? "gained" : turn.lost.includes(i + 1) ? "lost" : "";
+    const [question, text, leads] = task.facts[i];
+    const change = turn.gained.includes(i) ? "gained" : turn.lost.includes(i) ? "lost" : "";
     const sign = { gained: "+ ", lost: "− " }[change] ?? "";
-    const title = `Q${i + 1}, ${task.questions[i][1]}: ${FACTS[status]}${change ? `, ${change}` : ""}`;
-    return make("li", { class: `fact ${{ ".": "unseen", h: "held", l: "missing", "-": "unwritten" }[status]} ${change}`, title },
-      `${sign}Q${i + 1}`, status === "." ? null : make("span", {}, task.questions[i][1]));
+    const name = `${leads ? "to " : ""}Q${question}`;
+    const title = `${leads ? "on the way to" : "answer of"} Q${question}, ${text}: ${FACTS[status]}${change ? `, ${change}` : ""}`;
+    return make("li", { class: `fact ${FACT_CLASSES[status]} ${change}`, title },
+      `${sign}${name}`, status === "." ? null : make("span", {}, text));
   });
-  return block("Gold answers", "seen in a result so far", make("ul", { class: "facts-list" }, items));
+  return block("Facts", "gold answers, and what leads to them, once a result has shown them", make("ul", { class: "facts-list" }, items));
 };
 
 const turnView = (data, trajectory, number) => {
