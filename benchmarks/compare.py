@@ -1,7 +1,7 @@
 """Context policies compared on Atlas: each trained from one start with equal budgets, after an equal search.
 
-    mem1 train compare-atlas/warm-start --no-evaluate --out runs/compare/warm-start
-    python benchmarks/compare.py --start runs/compare/warm-start/policy
+    mem1 train compare-atlas/warm-start --no-evaluate --out runs/compare/warm-start      made --start, an hour
+    python benchmarks/compare.py
 
 Two phases, each of many small jobs on one core. A finished job leaves a file in --results and is not done again, so the
 command may be stopped at any time and given again, also on another machine, and as many processes as there are cores
@@ -54,6 +54,7 @@ from mem1.training.rl import RlStage
 from mem1.training.train import make_rollout
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "compare-atlas" / "train.toml"
+RESULTS = Path(__file__).parent / "results" / "compare-atlas"
 POLICIES = (
     "constant",
     "capped(48)",
@@ -380,9 +381,9 @@ def _read(path: Path) -> Any:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--start", required=True, help="folder of the policy that all begin with")
+    parser.add_argument("--start", default=str(RESULTS / "start"), help="folder of the policy that all begin with")
     parser.add_argument("--out", type=Path, default=Path("runs/compare"), help="for the trained policies")
-    parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results" / "compare-atlas")
+    parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of the recipe to change")
     parser.add_argument("--policies", nargs="+", default=list(POLICIES), help="context policies")
     parser.add_argument("--tokens", type=int, default=400_000, help="sampled in a training")
