@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 import torch
+from policies import assert_sampled_by, tiny
 from safetensors.torch import save_file
 from servers import app_in_a_thread
 from transformers import PreTrainedModel
@@ -29,26 +30,10 @@ from mem1.engines.policy_server.serving import is_loopback, serve
 from mem1.engines.weights import checksum, untied
 from mem1.errors import UserError
 from mem1.protocol import PAPER
-from mem1.records import Trajectory, Turn
-from mem1.training.logprobs import completion_logprobs
-from mem1.training.model_config import TinyModel
-from mem1.training.models import new_model
 
 TOKEN = "sesame-7"
 STOPS = list(PAPER.stop_strings)
 CONTEXT = [5, 9, 20, 7, 5]
-
-
-def tiny(seed: int = 0) -> PreTrainedModel:
-    """A model that knows nothing; its head is flat enough that it says many things."""
-    model = new_model(
-        TinyModel(hidden_size=32, layers=2, heads=2, feed_forward=48, max_positions=128),
-        vocab_size=CODEC.vocab_size,
-        seed=seed,
-    )
-    with torch.no_grad():
-        model.get_parameter("model.norm.weight").mul_(0.3)
-    return model.eval()
 
 
 class Served:
@@ -102,16 +87,9 @@ def served(running: Served) -> Served:
     return running
 
 
-def trainers(model: PreTrainedModel, context: list[int], sampled: list[int], temperature: float = 1.0) -> torch.Tensor:
-    turn = Turn(context_ids=tuple(context), completion_ids=tuple(sampled))
-    ((logprobs,),) = completion_logprobs(model, [Trajectory(turns=(turn,))], temperature=temperature)
-    return logprobs.detach()
-
-
-def assert_sampled_by(model: PreTrainedModel, choice: Any, temperature: float = 1.0) -> None:
-    ours = trainers(model, choice["prompt_token_ids"], choice["token_ids"], temperature)
-    theirs = torch.tensor(choice["logprobs"]["token_logprobs"])
-    torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-5)
+def assert_by(model: PreTrainedModel, choice: Any, temperature: float = 1.0) -> None:
+    logprobs = choice["logprobs"]["token_logprobs"]
+    assert_sampled_by(model, choice["prompt_token_ids"], choice["token_ids"], logprobs, temperature=temperature)
 
 
 class TestCompletions:
@@ -122,7 +100,7 @@ class TestCompletions:
             [CONTEXT], max_tokens=[12], sampling=Sampling(temperature=temperature, seeds=(3,))
         )
         assert (choice["prompt_token_ids"], choice["token_ids"]) == (CONTEXT, list(ours.token_ids))
-        assert_sampled_by(tiny(), choice, temperature)
+        assert_by(tiny(), choice, temperature)
         assert choice["weights_version"] == 0
 
     def test_a_text_is_encoded_as_the_tokenizer_does_and_several_prompts_are_several_choices(self, served):
@@ -159,7 +137,7 @@ class TestCompletions:
 
     def test_models_and_health(self, served):
         (card,) = served.client.get("/v1/models").json()["data"]
-        assert (card["id"], card["max_model_len"]) == ("policy", 128)
+        assert (card["id"], card["max_model_len"]) == ("policy", 512)
         assert served.client.get("/health").json() == {"status": "ok"}
 
 
@@ -170,16 +148,16 @@ class TestWeights:
         after = served.complete(stop=STOPS)
         assert (before["weights_version"], after["weights_version"]) == (0, 7)
         assert served.client.get("/weight_info").json() == {"weight_version": "7"}
-        assert_sampled_by(tiny(0), before)
-        assert_sampled_by(tiny(1), after)
+        assert_by(tiny(0), before)
+        assert_by(tiny(1), after)
         with pytest.raises(AssertionError):
-            assert_sampled_by(tiny(0), after)
+            assert_by(tiny(0), after)
 
     def test_weights_that_are_read_but_not_finished_are_not_used(self, served):
         summed = served.write("new.safetensors", tiny(1))
         served.post("/start_weight_update")
         assert served.post("/update_weights", info("new.safetensors", summed)).status_code == 200
-        assert_sampled_by(tiny(0), served.complete())
+        assert_by(tiny(0), served.complete())
         served.post("/start_weight_update")
         response = served.post("/finish_weight_update", {"weight_version": "9"})
         assert (response.status_code, served.complete()["weights_version"]) == (409, 0)
@@ -203,7 +181,7 @@ class TestWeights:
         seen = {choice["weights_version"] for choice in choices}
         assert len(seen) > 1
         for choice in choices:
-            assert_sampled_by(tiny(choice["weights_version"] % 2), choice)
+            assert_by(tiny(choice["weights_version"] % 2), choice)
 
     @pytest.mark.parametrize(
         ("name", "status", "why"),
@@ -240,7 +218,7 @@ class TestWeights:
         assert response.status_code == status, response.text
         assert re.search(why, response.json()["detail"]), response.text
         assert served.post("/finish_weight_update", {"weight_version": "1"}).status_code == 409
-        assert_sampled_by(tiny(0), served.complete())
+        assert_by(tiny(0), served.complete())
 
     def test_a_file_that_is_not_as_it_was_written_is_refused(self, served):
         summed = served.write("new.safetensors", tiny(1))
@@ -313,9 +291,9 @@ class TestRefusals:
             ({"prompt": [5, True]}, 422, "prompt"),
             ({"prompt": [5, 10**30]}, 422, "prompt|no token"),
             ({"prompt": [5, 10**6]}, 422, "there is no token 1000000"),
-            ({"prompt": [5] * 127, "max_tokens": 2}, 422, "more than the model's 128"),
+            ({"prompt": [5] * 511, "max_tokens": 2}, 422, "more than the model's 512"),
             ({"prompt": [5], "max_tokens": 0}, 422, "max_tokens"),
-            ({"prompt": [5], "max_tokens": 10**9}, 422, "more than the model's 128"),
+            ({"prompt": [5], "max_tokens": 10**9}, 422, "more than the model's 512"),
             ({"prompt": [[5]] * 1025}, 413, "at most 1,024"),
             ({"prompt": [5], "temperature": -1}, 422, "temperature"),
             (b'{"prompt": [5], "temperature": NaN}', 422, "temperature|Invalid JSON"),
