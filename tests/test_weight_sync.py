@@ -21,7 +21,10 @@ from worlds import CODEC, SMALL, rollout, shelf, task
 
 from mem1.configuration import load_toml, to_toml
 from mem1.engines.base import Completion, Sampling
+from mem1.engines.local import LocalEngine
+from mem1.engines.openai import OpenAIEngine
 from mem1.engines.policy_server.sampler import Sampler
+from mem1.engines.servers import ModelServer
 from mem1.engines.weight_routes import NotSaid, PublishedWeights, ServerFailed, WeightRoutes
 from mem1.engines.weights import put
 from mem1.envs.source import AtlasTasks
@@ -98,9 +101,23 @@ class TestPublishing:
         for version in (0, 1):
             model = tiny(version)
             sync.publish(model, version)
-            for context, done in zip(CONTEXTS, sample(sync, temperature=temperature), strict=True):
+            done_here = LocalEngine(model, CODEC, PAPER.stop_strings).complete(
+                CONTEXTS, max_tokens=[8] * len(CONTEXTS), sampling=Sampling(temperature=temperature)
+            )
+            sampled = sample(sync, temperature=temperature)
+            assert [done.token_ids for done in sampled] == [done.token_ids for done in done_here]
+            for context, done in zip(CONTEXTS, sampled, strict=True):
                 assert done.weights_version == version and len(done.token_ids) > 0
                 assert_sampled_by(model, context, done.token_ids, done.logprobs, temperature=temperature)
+
+    def test_turns_are_marked_with_the_weights_that_sampled_them_whatever_the_caller_believes(self, start):
+        address, sampler = start()
+        engine = OpenAIEngine.open(ModelServer(urls=(address,), model="policy"), CODEC, PAPER.stop_strings)
+        for version, marked in ((None, 7), (3, 3)):  # of the weights that it was started with, a server does not know
+            sampler.version = version
+            run = rollout(engine, shelf("a book ."), budget=Budget(completion_extra=8))
+            (attempt,) = run([task("city", turns=2)], sampling=Sampling(), weights_version=7)
+            assert {turn.weights_version for turn in attempt.turns} == {marked}
 
     def test_the_same_version_is_written_and_told_once(self, start, synced, folder):
         sync = synced(start()[0])

@@ -45,8 +45,9 @@ class ServerRollouts(Config):
     """Environment variable with the token that the servers ask for; None: none is sent."""
     concurrency: int = Field(default=64, ge=1)
     """Completions that are under way at a time."""
-    tries: int = Field(default=40, ge=1)
-    """Of one completion, all servers each time, at most 5 seconds apart; then its attempt ends with engine_failed."""
+    tries: int = Field(default=120, ge=1)
+    """Of one completion, all servers each time, 2.5 seconds apart on average (some five minutes in all); then its
+    attempt ends with engine_failed."""
     timeout_s: float = Field(default=600.0, gt=0)
     """Of one completion on one server."""
     update_timeout_s: float = Field(default=300.0, gt=0)
