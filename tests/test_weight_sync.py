@@ -394,15 +394,18 @@ def test_a_run_through_servers_samples_the_tokens_and_logs_the_numbers_of_one_in
 
 
 @pytest.mark.slow
-def test_servers_are_killed_and_others_join_under_load_and_no_attempt_is_lost(folder, tmp_path):
-    """Real processes: of two the first is killed, a third joins, then the second is killed too."""
+def test_servers_are_killed_and_others_join_under_load_and_no_attempt_is_lost(folder, tmp_path, monkeypatch):
+    """Real processes, with a token: of two the first is killed, a third joins, then the second is killed too."""
+    monkeypatch.setenv("POLICY_TOKEN", "sesame-7")
     listing = tmp_path / "servers.txt"
     processes = started("shipped", folder, count=2)
     policy = load_policy("shipped")
     config = CONFIG.model_copy(
         update={"model": ModelConfig(), "budget": Budget(), "tasks": AtlasTasks(entities=60, worlds=1)}
     )
-    rollouts = ServerRollouts(servers_file=str(listing), weights_folder=str(folder), poll_s=0.1, timeout_s=300)
+    rollouts = ServerRollouts(
+        servers_file=str(listing), weights_folder=str(folder), poll_s=0.1, token_env="POLICY_TOKEN"
+    )
     listing.write_text("\n".join(process.address for process in processes))
     source = config.tasks.source("train", PAPER)
     tasks = [t for t in source.tasks(objectives=2, count=10, seed=1) for _ in range(2)]
@@ -417,13 +420,18 @@ def test_servers_are_killed_and_others_join_under_load_and_no_attempt_is_lost(fo
 
             sync.publish(policy.model, 7)
             third = threading.Thread(target=lambda: processes.extend(started("shipped", folder, count=1)))
-            rounds = iter([processes[0].kill, third.start])
+            # a moment after the first round, so that requests of the second are under way
+            kills = [threading.Timer(0.05, process.kill) for process in processes]
+            rounds = iter([kills[0].start, third.start])
             one_batch(0, lambda *_: next(rounds, lambda: None)())
             third.join(300)
+            kills[0].join()
             listing.write_text("\n".join(process.address for process in processes))
             until(lambda: f"{processes[2].address}/v1" in sync._held)
-            rounds = iter([processes[1].kill])
+            rounds = iter([kills[1].start])
             one_batch(1, lambda *_: next(rounds, lambda: None)())
+            kills[1].join()
+            assert [process.process.poll() is None for process in processes] == [False, False, True]
             one_batch(2)
             with torch.no_grad():
                 for parameter in policy.model.parameters():
@@ -432,7 +440,8 @@ def test_servers_are_killed_and_others_join_under_load_and_no_attempt_is_lost(fo
             changed = run(tasks[:4], sampling=Sampling(seed=3), weights_version=8)
     finally:
         for process in processes:
-            process.kill()
+            if process.process.poll() is None:
+                process.kill()
     assert len(attempts) == 3 * len(tasks) and all(attempt.ended.judged for attempt in attempts)
     assert {turn.weights_version for attempt in attempts for turn in attempt.turns} == {7}
     assert_by(policy.model, changed)
@@ -451,7 +460,9 @@ def started(policy: str, folder: Path, *, count: int) -> list[CommandProcess]:
     threads = [
         threading.Thread(
             target=lambda: made.append(
-                CommandProcess("serve-policy", policy, "--port", "0", "--weights-folder", folder)
+                CommandProcess(
+                    "serve-policy", policy, "--port", "0", "--token-env", "POLICY_TOKEN", "--weights-folder", folder
+                )
             )
         )
         for _ in range(count)

@@ -67,8 +67,8 @@ class WeightSync:
         """Which weights each server in use was given from here: its own word alone could be of another run."""
         self._refusals: dict[str, str] = {}
         """Why the others are not in use."""
-        self._rests: dict[str, float] = {}
-        """When to offer the weights again to a server that answered but did not take them."""
+        self._rests: dict[str, tuple[PublishedWeights, float]] = {}
+        """When to offer the same weights again to a server that answered but did not take them."""
         self._looked: PublishedWeights | None = None
         """The weights for which all servers have been seen to."""
         self._wake = threading.Event()
@@ -98,7 +98,6 @@ class WeightSync:
         with self._changed:
             self._wanted = wanted
             self._held.clear()
-            self._rests.clear()
             self._addresses.use(())
             self._wake.set()
             self._changed.wait_for(lambda: self._looked is wanted)
@@ -148,7 +147,8 @@ class WeightSync:
 
     def _bring_up(self, url: str, *, wanted: PublishedWeights) -> None:
         """Give a server the weights if it has others; in use afterwards, or not, and then it is known why."""
-        if time.monotonic() < self._rests.get(url, 0.0):
+        refused, until = self._rests.get(url, (None, 0.0))
+        if refused is wanted and time.monotonic() < until:
             return
         held = self._held.get(url)
         try:
@@ -158,7 +158,7 @@ class WeightSync:
                 said = None if held is None else held.version
             if held is not wanted or said != wanted.version:
                 self._use(url, None)
-                self._rests[url] = time.monotonic() + _REST_S  # in case it fails
+                self._rests[url] = wanted, time.monotonic() + _REST_S  # in case it fails
                 self._routes.update(url, wanted)
                 self._routes.admit(url, self._codec, self._stops)
         except ServerFailed as error:
