@@ -18,7 +18,19 @@ from mem1.training.model_config import ModelConfig, TinyModel
 from mem1.training.rl_config import Phase, Rl
 
 MULTIHOP_ONLY = "--questions, --corpus, --retriever, --prompt and --decompose go with --task multihop"
-COMMANDS = ("quickstart", "train", "eval", "index", "run", "report", "verify", "data", "webshop", "serve-retriever")
+COMMANDS = (
+    "quickstart",
+    "train",
+    "eval",
+    "index",
+    "run",
+    "report",
+    "verify",
+    "data",
+    "webshop",
+    "serve-retriever",
+    "serve-policy",
+)
 
 
 class Terminal:
@@ -82,7 +94,7 @@ def test_every_command_has_help_of_its_own(terminal: Terminal, command: str):
     code, out, _ = terminal(command, "--help")
     assert code == 0
     assert f"mem1 {command}" in out
-    if command not in ("report", "data", "webshop", "serve-retriever"):  # a page, groups of commands, a server
+    if command not in ("report", "data", "webshop", "serve-retriever", "serve-policy"):  # a page, groups, servers
         assert "--json" in out
 
 

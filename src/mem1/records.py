@@ -163,7 +163,7 @@ class Turn:
     completion_spans: Mapping[str, Span] = field(default_factory=dict)
     """Ranges of `completion_ids` by role: "thought", "state", "action", and "state_text", the state without tags."""
     weights_version: int = 0
-    """Optimiser steps behind the weights that sampled this turn."""
+    """Optimiser steps behind the weights that sampled this turn; where a server sampled it, as the server says."""
 
     def __post_init__(self) -> None:
         if self.logprobs and len(self.logprobs) != len(self.completion_ids):

@@ -109,7 +109,8 @@ class Rollout:
 
         What is sampled is a function of the weights, `sampling.seed`, the task, the number of the attempt at it and
         the turn, not of which tasks are run together. `numbers` gives that of each; None: they count from 0 in this
-        call. `progress` is called after each round with (attempts finished, attempts).
+        call. `weights_version` is recorded of turns of which the engine does not say one. `progress` is called after
+        each round with (attempts finished, attempts).
         """
         started = time.perf_counter()
         prompts = {
@@ -184,7 +185,7 @@ class Rollout:
             forced=asked is not None,
             context_spans=dict(spans),
             completion_spans=self.codec.token_spans(completion.token_ids, in_text),
-            weights_version=version,
+            weights_version=version if completion.weights_version is None else completion.weights_version,
         )
 
     def _judge(self, attempt: _Attempt, completion: Completion) -> None:

@@ -1,8 +1,10 @@
-"""A web server in this process: its packages, its socket, its signals.
+"""A web server in this process: its packages, its socket, its signals, and how it reads what it is sent.
 
 check_packages()
 (socket,) = bind("127.0.0.1", 8000)
 run(app, socket, lambda: print(address("127.0.0.1", socket)))        until Ctrl-C or SIGTERM
+
+asked = read_json(await read_body(request, largest=8 << 20, instead="send fewer queries"), Asked)
 """
 
 from __future__ import annotations
@@ -11,14 +13,29 @@ import contextlib
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pydantic
 
 from mem1.errors import UserError
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 FINISH_S = 30
 """Given to open requests when the server is stopped."""
 _KEEP_ALIVE_S = 75
 """An idle connection is kept so long: a trainer's next round of searches comes after an update."""
+
+ModelT = TypeVar("ModelT", bound=pydantic.BaseModel)
+
+
+class Refused(Exception):
+    """The request is wrong; the message is for the client."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
 
 
 def check_packages() -> None:
@@ -94,3 +111,31 @@ def handling(handler: Callable[..., Any]) -> Iterator[None]:
     finally:
         for number, old in zip(numbers, before, strict=True):
             signal.signal(number, old)
+
+
+async def read_body(request: Request, *, largest: int, instead: str) -> bytes:
+    """Read piece by piece, so that a body that is too large is refused before it is in memory.
+
+    Raises Refused for one of more than `largest` bytes, with what to do `instead`, and for one that is cut short.
+    """
+    from starlette.requests import ClientDisconnect
+
+    body = bytearray()
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > largest:
+                raise Refused(413, f"the request is larger than {largest:,} bytes; {instead}")
+    except ClientDisconnect as error:
+        raise Refused(400, "the request was cut short") from error
+    return bytes(body)
+
+
+def read_json(body: bytes, model_type: type[ModelT]) -> ModelT:
+    """The body as an object of this type. Raises Refused, whatever the bytes, where it is none."""
+    try:
+        return model_type.model_validate_json(body)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise Refused(422, f"{where}: {first['msg']}" if where else first["msg"]) from error

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 import mem1
-from mem1.cli import cost, data, index, quickstart, report, run, serve_retriever, train, verify, webshop
+from mem1.cli import cost, data, index, quickstart, report, run, serve_policy, serve_retriever, train, verify, webshop
 from mem1.cli import eval as eval_command
 from mem1.cli.process import prepare
 from mem1.errors import UserError
@@ -30,6 +30,7 @@ app.command("report")(report.command)
 app.command("cost")(cost.command)
 app.command("verify")(verify.command)
 app.command("serve-retriever")(serve_retriever.command)
+app.command("serve-policy")(serve_policy.command)
 app.add_typer(data.app)
 app.add_typer(webshop.app)
 

@@ -20,6 +20,8 @@ class Completion:
     """False: the token budget ran out before a stop."""
     failed: str | None = None
     """Why the engine gave nothing (`Ended.ENGINE_FAILED`); None: it sampled."""
+    weights_version: int | None = None
+    """Of the weights that sampled it, as a server says; None: those that the caller speaks of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ a `Completion` that says so, and the others of its call go on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.codec import Codec
@@ -28,16 +28,28 @@ _WIRES: dict[str, tuple[Wire, ...]] = {
     "chat": (Wire("chat", extras=True), Wire("chat")),
 }
 _SEEDS = 1 << 31
+"""Seeds of servers of which nothing is known; those that speak token ids take any that we have."""
 
 
 class OpenAIEngine:
     """Completes contexts on a server; a completion ends after one of `stop_strings` or with its token budget."""
 
     def __init__(
-        self, servers: Servers, config: ModelServer, wire: Wire, codec: Codec, stop_strings: Sequence[str]
+        self,
+        servers: Servers,
+        config: ModelServer,
+        wire: Wire,
+        codec: Codec,
+        stop_strings: Sequence[str],
+        *,
+        expected: Callable[[], int] | None = None,
     ) -> None:
-        """`wire` is what the server was found to speak; `open` finds it."""
+        """`wire` is what the server was found to speak; `open` finds it.
+
+        expected    version of the weights that every answer must say it was sampled with; None: any will do
+        """
         self.wire = wire
+        self._expected = expected
         self._servers, self._config = servers, config
         self._codec, self._stops = codec, tuple(stop_strings)
         self._pool = Pool(config.concurrency)
@@ -69,7 +81,9 @@ class OpenAIEngine:
     ) -> list[Completion]:
         """One completion a context, in order; those that could not be had say why in `failed`."""
         # attempts at one task share a context, so each row has a seed of its own
-        seeds = [seed % _SEEDS for seed in sampling.context_seeds(len(contexts))]
+        seeds = sampling.context_seeds(len(contexts))
+        if not self.wire.token_ids:
+            seeds = [seed % _SEEDS for seed in seeds]
         rows = list(zip(contexts, max_tokens, seeds, strict=True))
         return self._pool.map(lambda row: self._complete(*row, temperature=sampling.temperature), rows)
 
@@ -109,9 +123,22 @@ class OpenAIEngine:
             raise ValueError("the answer is to another context than was sent")
         if len(ids) > ask.max_tokens or any(i >= self._codec.vocab_size for i in ids):
             raise ValueError(f"the answer has {len(ids)} tokens where {ask.max_tokens} were asked for, or unknown ones")
+        if self._expected is not None and answer.weights_version != self._expected():
+            raise ValueError(
+                f"the answer is by weights {answer.weights_version} where {self._expected()} were wanted; "
+                "this server has not caught up"
+            )
         # vLLM's log-probabilities are by default those at temperature 1, which ours at temperature 0 are as well
-        exact = ask.temperature in (0, 1) and len(answer.logprobs) == len(ids)
-        return Completion(token_ids=ids, logprobs=answer.logprobs if exact else (), stopped=answer.stopped)
+        processed = self._config.processed_logprobs
+        exact = (processed or ask.temperature in (0, 1)) and len(answer.logprobs) == len(ids)
+        if processed and not exact:
+            raise ValueError(f"the answer has {len(answer.logprobs)} log-probabilities for {len(ids)} tokens")
+        return Completion(
+            token_ids=ids,
+            logprobs=answer.logprobs if exact else (),
+            stopped=answer.stopped,
+            weights_version=answer.weights_version,
+        )
 
     def _by_text(self, answer: Answer, ask: Ask) -> Completion:
         text = answer.text
@@ -132,21 +159,10 @@ def _find_wire(
     kinds = ("completions", "chat") if config.endpoint == "auto" else (config.endpoint,)
     refusals: list[str] = []
     for wire in (wire for kind in kinds for wire in _WIRES[kind]):
-        opening = next(iter(stops), "").replace("</", "<", 1) if wire.endpoint == "chat" else ""
-        ask = Ask(
-            model=config.model,
-            context=_PROBE + opening,
-            context_ids=(),
-            opening=opening,
-            max_tokens=1,
-            temperature=0.0,
-            seed=0,
-            stops=stops,
-        )
         try:
             answer = servers.ask(
                 wire.path,
-                encode_probe(wire, ask),
+                probe(wire, config.model, stops),
                 lambda body, wire=wire: (read(body, wire, stops), Usage()),
                 at_most=Usage(),
             )
@@ -155,11 +171,27 @@ def _find_wire(
         except EngineFailed as error:
             raise UserError(f"no model server answers: {error}; start one, or give another --base-url") from error
         else:
-            return _with_token_ids(wire, answer, codec) if own_tokenizer else wire
+            return with_token_ids(wire, answer, codec) if own_tokenizer else wire
     raise UserError(f"the model server refuses every form of request: {'; then '.join(refusals)}")
 
 
-def _with_token_ids(wire: Wire, answer: Answer, codec: Codec) -> Wire:
+def probe(wire: Wire, model: str, stops: Sequence[str]) -> bytes:
+    """The body of a request for one token, which shows what a server speaks."""
+    opening = next(iter(stops), "").replace("</", "<", 1) if wire.endpoint == "chat" else ""
+    ask = Ask(
+        model=model,
+        context=_PROBE + opening,
+        context_ids=(),
+        opening=opening,
+        max_tokens=1,
+        temperature=0.0,
+        seed=0,
+        stops=stops,
+    )
+    return encode_probe(wire, ask)
+
+
+def with_token_ids(wire: Wire, answer: Answer, codec: Codec) -> Wire:
     """The same with token ids, where the server gave those of the probe. Raises UserError where they are others."""
     theirs, ours = answer.prompt_token_ids, codec.encode(_PROBE)
     if wire.endpoint == "chat" or theirs is None or answer.token_ids is None:

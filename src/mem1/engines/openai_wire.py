@@ -4,7 +4,8 @@
     Wire("completions", extras=True)                    text, with the samplers' defaults turned off: SGLang, llama.cpp
     Wire("completions") and Wire("chat")                nothing but OpenAI's own fields
 
-The fields beyond OpenAI's are those of vLLM (vllm/entrypoints/openai/completion/protocol.py). Some servers refuse
+The fields beyond OpenAI's are those of vLLM (vllm/entrypoints/openai/completion/protocol.py), and `weights_version` of
+`mem1 serve-policy`. Some servers refuse
 fields that they do not know, others ignore them. They matter: without them vLLM samples with the top-p, top-k and
 repetition penalty of the model's generation_config.json.
 """
@@ -122,6 +123,8 @@ class Answer:
     """The context as the server read it; None: it does not say."""
     logprobs: tuple[float, ...] = ()
     """One a token; empty: not given."""
+    weights_version: int | None = None
+    """Of the weights that sampled it; None: the server does not say."""
     usage: Usage | None = None
     """None: the server does not say."""
 
@@ -147,6 +150,7 @@ def read(body: bytes, wire: Wire, stops: Sequence[str]) -> Answer:
         token_ids=_ids(choice.get("token_ids")),
         prompt_token_ids=_ids(prompt_ids),
         logprobs=_logprobs(choice.get("logprobs")),
+        weights_version=_version(choice.get("weights_version")),
         usage=_usage(answer.get("usage")),
     )
 
@@ -182,6 +186,10 @@ def _logprobs(value: Any) -> tuple[float, ...]:
     if not isinstance(values, list) or not all(type(v) in (int, float) and math.isfinite(v) for v in values):
         return ()
     return tuple(map(float, values)) if all(v <= _LONGEST_LOGPROB for v in values) else ()
+
+
+def _version(value: Any) -> int | None:
+    return value if type(value) is int and value >= 0 else None
 
 
 def _usage(value: Any) -> Usage | None:

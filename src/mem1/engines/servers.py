@@ -64,6 +64,9 @@ class ModelServer(Config):
     """Longest wait after the first try that failed; twice as long after each further one."""
     longest_wait_s: float = Field(default=60.0, gt=0)
     """Of any wait; a server that asks for a longer one has failed."""
+    processed_logprobs: bool = False
+    """The server's log-probabilities are those at the sampling temperature, and an answer without any has failed. vLLM:
+    --logprobs-mode processed_logprobs; `mem1 serve-policy` has no others."""
     limit: SpendingLimit = SpendingLimit()
 
     @field_validator("urls")
@@ -99,14 +102,22 @@ class Servers:
     """Sends requests to the servers of one model. Safe to use from many threads."""
 
     def __init__(
-        self, config: ModelServer, *, transport: httpx.BaseTransport | None = None, clock: Clock = _CLOCK
+        self,
+        config: ModelServer,
+        *,
+        addresses: Addresses | None = None,
+        transport: httpx.BaseTransport | None = None,
+        clock: Clock = _CLOCK,
     ) -> None:
-        """Connects when it is first asked. Raises UserError where the key is missing."""
+        """Connects when it is first asked. Raises UserError where the key is missing.
+
+        addresses   those of servers that come and go; None: the configuration's
+        """
         import httpx
 
         self._config, self._clock = config, clock
         self._key = api_key(config.api_key_env)
-        self._addresses = Addresses(config.urls, now=clock.now)
+        self._addresses = addresses or Addresses(config.urls, now=clock.now)
         self.spending = Spending(config.limit)
         public = all(url.startswith("https:") for url in config.urls)
         self._client = httpx.Client(
@@ -121,7 +132,7 @@ class Servers:
             # a server of one's own is a neighbour, to which a proxy for the open web does not lead
             trust_env=public,
             # certificates take long to load, and http has none
-            verify=any(url.startswith("https:") for url in config.urls),
+            verify=addresses is not None or any(url.startswith("https:") for url in config.urls),
         )
 
     def ask(self, path: str, body: bytes, read: Callable[[bytes], tuple[T, Usage]], *, at_most: Usage) -> T:
@@ -140,7 +151,7 @@ class Servers:
                 else:
                     self._addresses.answered(url)
                     return answer
-            if all(failure.for_good for failure in failures):
+            if failures and all(failure.for_good for failure in failures):
                 raise Refused(self._told(failures))
             if number + 1 < self._config.tries:
                 self._wait(number, failures)
@@ -170,7 +181,7 @@ class Servers:
             self.spending.settle(at_most, used)
 
     def _wait(self, number: int, failures: Sequence[TryFailed]) -> None:
-        asked = min(failure.wait_s for failure in failures)
+        asked = min((failure.wait_s for failure in failures), default=0.0)
         if asked > self._config.longest_wait_s:
             raise EngineFailed(f"{self._told(failures)}; it asks for a wait of {asked:.0f} s")
         longest = min(self._config.longest_wait_s, self._config.first_wait_s * 2 ** min(number, 30))
@@ -178,7 +189,7 @@ class Servers:
         self._clock.sleep(asked + longest * self._clock.random())
 
     def _told(self, failures: Sequence[TryFailed]) -> str:
-        return "; ".join(map(str, failures))
+        return "; ".join(map(str, failures)) or "there is no server to ask"
 
     def _quoted(self, said: bytes) -> str:
         """What a server says of its refusal, on one line, without the key, which some repeat."""

@@ -1,8 +1,9 @@
-"""The addresses of one search engine that runs several times: taken in turn, those that failed last.
+"""The addresses of one service that runs several times: taken in turn, those that failed last.
 
 addresses = Addresses(["http://a/retrieve", "http://b/retrieve"], now=time.monotonic)
 addresses.order()       a, b          then b, a           then a, b ...
 addresses.failed(a)     b, a for a second, twice as long after each further failure in a row
+addresses.use([b, c])   from now on those two
 """
 
 from __future__ import annotations
@@ -54,10 +55,18 @@ class Addresses:
     def order(self) -> list[str]:
         """All of them, in the order in which to try: each first in its turn, resting ones after the others."""
         with self._lock:
+            if not self._urls:
+                return []
             start = next(self._turn) % len(self._urls)
             turned = self._urls[start:] + self._urls[:start]
             now = self._now()
             return sorted(turned, key=lambda url: self._failures.get(url, (0, now))[1] > now)
+
+    def use(self, urls: Sequence[str]) -> None:
+        """Take these in the place of those before; what is known of one that stays is kept."""
+        with self._lock:
+            self._urls = tuple(urls)
+            self._failures = {url: failures for url, failures in self._failures.items() if url in self._urls}
 
     def failed(self, url: str, *, rest_s: float = 0.0) -> None:
         """Let it rest, for at least `rest_s`."""

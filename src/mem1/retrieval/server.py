@@ -13,10 +13,8 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-import pydantic
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
-from starlette.requests import ClientDisconnect
 
 import mem1
 from mem1.retrieval.base import RetrievalFailed, Retriever
@@ -24,6 +22,7 @@ from mem1.retrieval.batching import Batcher
 from mem1.retrieval.counters import Counters
 from mem1.retrieval.search_r1 import PATH, encode_answer
 from mem1.retrieval.search_r1 import Request as Asked
+from mem1.serving import Refused, read_body, read_json
 
 _JOINED_QUERIES = 32
 """Of waiting requests that are searched together; more would make the first of them wait for the last."""
@@ -37,14 +36,6 @@ class Limits:
     query_chars: int = 16_384
     top_k: int = 1000
     body_bytes: int = 8 << 20
-
-
-class _Refused(Exception):
-    """The request is wrong; the message is for the client."""
-
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(why)
-        self.status = status
 
 
 def make_app(
@@ -67,10 +58,11 @@ def make_app(
         started = time.perf_counter()
         queries = 0
         try:
-            asked = _read(await _body(request, limits), limits)
+            body = await read_body(request, largest=limits.body_bytes, instead="send fewer queries")
+            asked = _read(body, limits)
             queries = len(asked.queries)
             response, outcome = await answer(asked), "answered"
-        except _Refused as refusal:
+        except Refused as refusal:
             response, outcome = JSONResponse({"detail": str(refusal)}, refusal.status), "refused"
         except RetrievalFailed as error:
             response, outcome = JSONResponse({"detail": str(error)}, 503), "failed"
@@ -93,33 +85,15 @@ def make_app(
     return app
 
 
-async def _body(request: Request, limits: Limits) -> bytes:
-    """Read piece by piece, so that a body that is too large is refused before it is in memory."""
-    body = bytearray()
-    try:
-        async for piece in request.stream():
-            body += piece
-            if len(body) > limits.body_bytes:
-                raise _Refused(413, f"the request is larger than {limits.body_bytes:,} bytes; send fewer queries")
-    except ClientDisconnect as error:
-        raise _Refused(400, "the request was cut short") from error
-    return bytes(body)
-
-
 def _read(body: bytes, limits: Limits) -> Asked:
-    try:
-        asked = Asked.model_validate_json(body)
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise _Refused(422, f"{where}: {first['msg']}" if where else first["msg"]) from error
+    asked = read_json(body, Asked)
     if len(asked.queries) > limits.queries:
-        raise _Refused(413, f"{len(asked.queries):,} queries; a request may have at most {limits.queries:,}")
+        raise Refused(413, f"{len(asked.queries):,} queries; a request may have at most {limits.queries:,}")
     longest = max(map(len, asked.queries), default=0)
     if longest > limits.query_chars:
-        raise _Refused(413, f"a query has {longest:,} characters; it may have at most {limits.query_chars:,}")
+        raise Refused(413, f"a query has {longest:,} characters; it may have at most {limits.query_chars:,}")
     if asked.topk and asked.topk > limits.top_k:
-        raise _Refused(422, f"topk is {asked.topk:,}; it may be at most {limits.top_k:,}")
+        raise Refused(422, f"topk is {asked.topk:,}; it may be at most {limits.top_k:,}")
     return asked
 
 

@@ -29,6 +29,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
+from mem1.engines.weights import check_fit, put, untied
 from mem1.errors import UserError
 from mem1.training import manifest
 from mem1.training.files import explain_full_disk, sync
@@ -161,26 +162,18 @@ def _write_model(folder: Path, model: PreTrainedModel, tokenizer_files: Sequence
     config.save_pretrained(folder)
     if model.can_generate() and model.generation_config is not None:
         model.generation_config.save_pretrained(folder)
-    save_file(_without_ties(model.state_dict()), folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(untied(model.state_dict()), folder / "model.safetensors", metadata={"format": "pt"})
     for file in tokenizer_files:
         shutil.copyfile(file, folder / file.name)
 
 
 def _write_module(folder: Path, name: str, module: torch.nn.Module) -> None:
     folder.mkdir(exist_ok=True)
-    save_file(_without_ties(module.state_dict()), _module_file(folder, name))
+    save_file(untied(module.state_dict()), _module_file(folder, name))
 
 
 def _module_file(folder: Path, name: str) -> Path:
     return folder / f"{name}.safetensors"
-
-
-def _without_ties(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Of tensors that are one and the same in memory, the first name only."""
-    first: dict[tuple[int, torch.Size], str] = {}
-    for name, tensor in weights.items():
-        first.setdefault((tensor.data_ptr(), tensor.shape), name)
-    return {name: weights[name].contiguous() for name in first.values()}
 
 
 def _write_state(folder: Path, header: Mapping[str, Any], optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -225,15 +218,5 @@ def _complete(folder: Path) -> list[Path]:
 def _load_weights(path: Path, file: Path, module: torch.nn.Module) -> None:
     """Raises UserError, before anything is changed, where names, types or shapes differ."""
     saved = load_file(file)
-    needed, found = _shapes(_without_ties(module.state_dict())), _shapes(saved)
-    if needed != found:
-        name = min(n for n in needed.keys() | found.keys() if needed.get(n) != found.get(n))
-        raise UserError(
-            f"{path} does not fit this run's {file.stem}: {name} is {found.get(name)} there and {needed.get(name)} here"
-        )
-    # strict=False: tied weights are saved once, under their first name
-    module.load_state_dict(saved, strict=False)
-
-
-def _shapes(weights: Mapping[str, torch.Tensor]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-    return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in weights.items()}
+    check_fit(saved, module, f"{path} does not fit this run's {file.stem}")
+    put(saved, module)

@@ -22,6 +22,7 @@ from mem1.tasks.atlas import Laziness
 from mem1.training.model_config import ModelConfig
 from mem1.training.recall import Recall
 from mem1.training.rl_config import Rl
+from mem1.training.rollout_config import LocalRollouts, Rollouts
 
 ContextName = Annotated[str, AfterValidator(lambda name: context_policy(name) and name)]
 """A name that `mem1.contexts.context_policy` knows."""
@@ -83,6 +84,8 @@ class TrainConfig(Config):
     model: ModelConfig = ModelConfig()
     tasks: Tasks
     budget: Budget = Budget()
+    rollout: Rollouts = LocalRollouts()
+    """Who samples for [rl]; the numbers of an evaluation are always this process's."""
     workers: int = Field(default=1, ge=1)
     """Processes that sample, and packs that are trained at a time; 2 for a small model on two cores, 1 for a GPU."""
     recall: Recall | None = None

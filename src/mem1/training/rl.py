@@ -27,6 +27,7 @@ from mem1.training.rl_config import Dapo, Ppo, Rejection, Rl
 from mem1.training.rl_metrics import Totals, about_attempts, about_lessons
 from mem1.training.sft import Metrics
 from mem1.training.updates import Update, accumulate
+from mem1.training.weight_sync import WeightSync
 
 DRAW = 1_000_000_007
 """Between the seeds of two draws of a step; further apart than the seeds of all steps of a run."""
@@ -43,6 +44,8 @@ class RlStage:
     seed: int
     workers: int = 1
     """Packs that are trained at a time."""
+    sync: WeightSync | None = None
+    """The servers that sample; None: the rollout samples with the policy itself."""
     name: str = "rl"
     timings: dict[str, float] = field(default_factory=dict)
     """Seconds of the last step by what they were spent on."""
@@ -75,6 +78,8 @@ class RlStage:
 
     def sample(self, index: int) -> list[Group]:
         """G attempts at each task of this step; for dapo drawn again for groups without variance."""
+        if self.sync is not None:
+            self.sync.publish(self.policy.model, self._version(index))
         sizes = self.config.objectives(index)
         missing = Counter(sizes[i % len(sizes)] for i in range(self.config.groups))
         algorithm = self.config.algorithm

@@ -8,7 +8,8 @@ writes the same metrics as an unbroken one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +17,7 @@ from typing import Protocol
 from torch import nn
 
 from mem1.contexts import context_policy
+from mem1.engines.base import Engine
 from mem1.engines.denormals import flushed_denormals
 from mem1.engines.workers import local_engine
 from mem1.envs.source import TaskSource
@@ -30,10 +32,12 @@ from mem1.training.metrics_log import MetricsLog
 from mem1.training.optimizers import Optimizers
 from mem1.training.policy import Policy, make_policy
 from mem1.training.rl import RlStage
+from mem1.training.rollout_config import ServerRollouts
 from mem1.training.runs import RunFolder
 from mem1.training.sft import Metrics, RecallStage, SftStage, demonstrate
+from mem1.training.weight_sync import WeightSync
 
-NOT_FINGERPRINTED = ("evaluation", "checkpoint_every", "tensorboard", "tasks.retriever")
+NOT_FINGERPRINTED = ("evaluation", "checkpoint_every", "tensorboard", "tasks.retriever", "rollout")
 """Settings that may differ on resume: they do not change what is trained."""
 
 
@@ -79,10 +83,12 @@ class Finished:
     """False: stopped on request; a checkpoint was written and `--resume` goes on."""
 
 
-def make_rollout(config: TrainConfig, policy: Policy, source: TaskSource, tags: Tags) -> Rollout:
-    """The rollout of a recipe with this policy."""
+def make_rollout(
+    config: TrainConfig, policy: Policy, source: TaskSource, tags: Tags, *, engine: Engine | None = None
+) -> Rollout:
+    """The rollout of a recipe with this policy, sampled by `engine`; None: in this process."""
     return Rollout(
-        engine=local_engine(policy.model, policy.codec, tags.stop_strings, workers=config.workers),
+        engine=engine or local_engine(policy.model, policy.codec, tags.stop_strings, workers=config.workers),
         codec=policy.codec,
         environment=source.environment,
         context=context_policy(config.context),
@@ -91,8 +97,18 @@ def make_rollout(config: TrainConfig, policy: Policy, source: TaskSource, tags: 
     )
 
 
-def make_stages(config: TrainConfig, policy: Policy) -> list[Callable[[], Stage]]:
-    """Makers of the recipe's stages in order; a stage is made when it begins."""
+@contextmanager
+def weight_sync(config: TrainConfig, policy: Policy) -> Iterator[WeightSync | None]:
+    """The servers that sample for the recipe, looked after until the end; None: it samples in this process."""
+    if config.rl is None or not isinstance(config.rollout, ServerRollouts):
+        yield None
+        return
+    with WeightSync(config.rollout, policy.codec, vocabulary(config.vocabulary).stop_strings) as sync:
+        yield sync
+
+
+def make_stages(config: TrainConfig, policy: Policy, *, sync: WeightSync | None = None) -> list[Callable[[], Stage]]:
+    """Makers of the recipe's stages in order; a stage is made when it begins. `sync`: who samples, if not we."""
     recall, sft, rl = config.recall, config.sft, config.rl
     stages: list[Callable[[], Stage]] = []
     if recall is not None:
@@ -102,7 +118,7 @@ def make_stages(config: TrainConfig, policy: Policy) -> list[Callable[[], Stage]
     tags = vocabulary(config.vocabulary)
     source = config.tasks.source("train", tags)
     _check_tasks(config, source)
-    rollout = make_rollout(config, policy, source, tags)
+    rollout = make_rollout(config, policy, source, tags, engine=None if sync is None else sync.engine)
     if sft is not None:
         stages.append(
             lambda: SftStage(
@@ -110,7 +126,7 @@ def make_stages(config: TrainConfig, policy: Policy) -> list[Callable[[], Stage]
             )
         )
     if rl is not None:
-        stages.append(lambda: RlStage(policy, rl, rollout, source, config.seed, config.workers))
+        stages.append(lambda: RlStage(policy, rl, rollout, source, config.seed, config.workers, sync=sync))
     return stages
 
 
@@ -143,14 +159,15 @@ def train(
     policy = make_policy(config, vocabulary(config.vocabulary))
     if config.sft is not None or (config.rl is not None and config.rl.packed):
         check_packable(policy.model)
-    makers = make_stages(config, policy)
-    if resume and (out / "config.toml").is_file():
-        folder = RunFolder.open(out, config, exclude=NOT_FINGERPRINTED)
-    else:
-        folder = RunFolder.create(out, config, command=command, exclude=NOT_FINGERPRINTED)
-    run = _Run(config, folder, policy, on_step)
-    with interruptible("Finishing this step; press Ctrl-C again to stop at once.") as stop:
-        complete = run.stages(makers, lambda: stop.requested)
+    with weight_sync(config, policy) as sync:
+        makers = make_stages(config, policy, sync=sync)
+        if resume and (out / "config.toml").is_file():
+            folder = RunFolder.open(out, config, exclude=NOT_FINGERPRINTED)
+        else:
+            folder = RunFolder.create(out, config, command=command, exclude=NOT_FINGERPRINTED)
+        run = _Run(config, folder, policy, on_step)
+        with interruptible("Finishing this step; press Ctrl-C again to stop at once.") as stop:
+            complete = run.stages(makers, lambda: stop.requested)
     if complete:
         policy.save(out / "policy")
     return Finished(policy=policy, complete=complete)

@@ -1,0 +1,46 @@
+"""`mem1 serve-policy`: a policy as a server of OpenAI's protocol that takes new weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    policy: Annotated[str, typer.Argument(help="Folder of a policy, or the name of a shipped one.")],
+    host: Annotated[str, typer.Option(help="Address to listen on; any but this machine's own needs --token-env.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8001,
+    name: Annotated[str, typer.Option(help="What requests call the model.")] = "policy",
+    token_env: Annotated[
+        str | None, typer.Option(help="Environment variable with the token that requests must bear.")
+    ] = None,
+    weights_folder: Annotated[
+        Path | None, typer.Option(help="Folder from which new weights are taken; without it none are.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that sample; for small models on a CPU.")] = 1,
+) -> None:
+    """Sample for others over HTTP, with token ids and log-probabilities, until Ctrl-C or SIGTERM."""
+    from mem1.cli.display import stderr
+    from mem1.engines.policy_server.serving import serve
+    from mem1.engines.servers import api_key
+    from mem1.training.policy import load_policy
+
+    console = stderr()
+    token = api_key(token_env)
+    loaded = load_policy(policy)
+    serve(
+        loaded.model,
+        loaded.codec,
+        name=name,
+        host=host,
+        port=port,
+        workers=workers,
+        token=token,
+        weights_folder=weights_folder,
+        listening=lambda address: console.print(f"Serving {policy} on {address}; Ctrl-C stops", soft_wrap=True),
+    )
+    console.print("Stopped.")

@@ -1,0 +1,130 @@
+"""What a policy server is asked for: completions in OpenAI's form, with the fields of vLLM that mem1's client sends.
+
+    {"prompt": [5, 9, 2], "max_tokens": 40, "temperature": 1.0, "seed": 7, "stop": ["</query>"], "logprobs": 0,
+     "return_token_ids": true}
+
+A field that is not listed, or a value that would not be honoured (top-p, penalties, several samples), is refused: a
+sampler that ignored it would give log-probabilities of another distribution than was asked for.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from mem1.engines.base import Sampling
+from mem1.engines.codec import Codec
+from mem1.serving import Refused
+
+_LONGEST_STOP = 40
+"""Characters: the local engine looks for stop strings in the end of the text, of this length."""
+_PROMPTS = 1024
+"""Of one request."""
+
+TokenId = Annotated[int, Field(ge=0)]
+Stop = Annotated[str, Field(min_length=1, max_length=_LONGEST_STOP)]
+Zero = Annotated[float, Field(ge=0, le=0)]
+One = Annotated[float, Field(ge=1, le=1)]
+
+
+class CompletionRequest(BaseModel):
+    """The body of POST /v1/completions."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    prompt: str | list[TokenId] | list[str] | list[list[TokenId]]
+    """One context, as text or token ids, or several of a kind."""
+    model: str | None = None
+    max_tokens: int = Field(default=16, ge=1)
+    temperature: float = Field(default=1.0, ge=0, le=100, allow_inf_nan=False)
+    """0: greedy; log-probabilities are then those at temperature 1."""
+    seed: int | None = Field(default=None, ge=0, lt=1 << 63)
+    """None: another one for every request."""
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    logprobs: Literal[0] | None = None
+    """0: those of the sampled tokens; there are no others."""
+    return_token_ids: bool = False
+    include_stop_str_in_output: bool = False
+    """In the text; token ids always have it."""
+
+    # what else clients say, where it asks for nothing else than is done
+    stream: Literal[False] = False
+    echo: Literal[False] = False
+    n: Literal[1] = 1
+    best_of: Literal[1] | None = None
+    top_p: One = 1.0
+    top_k: int = Field(default=-1, ge=-1, le=0)
+    min_p: Zero = 0.0
+    repetition_penalty: One = 1.0
+    frequency_penalty: Zero = 0.0
+    presence_penalty: Zero = 0.0
+    add_special_tokens: Literal[False] = False
+    skip_special_tokens: Literal[False] = False
+    spaces_between_special_tokens: Literal[False] = False
+    user: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """What completions must have in common to be sampled together."""
+
+    temperature: float
+    stops: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One completion that is asked for."""
+
+    context: tuple[int, ...]
+    max_tokens: int
+    seed: int
+    """In [0, 2**63); what is sampled depends on it alone, not on what is sampled at the same time."""
+
+
+def how(asked: CompletionRequest) -> How:
+    """The part of a request that all its completions share."""
+    stops = (asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop or ())
+    return How(asked.temperature, stops)
+
+
+def rows(asked: CompletionRequest, codec: Codec, *, vocabulary: int, longest: int | None) -> list[Row]:
+    """One a prompt, in order. A single prompt is sampled with the request's own seed.
+
+    vocabulary  tokens that the model knows
+    longest     tokens of context and completion together; None: any number
+
+    Raises Refused for an empty prompt, one that is too long, or a token that the model does not know.
+    """
+    contexts = _contexts(asked.prompt, codec)
+    if len(contexts) > _PROMPTS:
+        raise Refused(413, f"{len(contexts):,} prompts; a request may have at most {_PROMPTS:,}")
+    for context in contexts:
+        _check(context, asked.max_tokens, vocabulary, longest)
+    seed = secrets.randbits(63) if asked.seed is None else asked.seed
+    seeds = (seed,) if len(contexts) == 1 else Sampling(seed=seed).context_seeds(len(contexts))
+    return [Row(context, asked.max_tokens, own) for context, own in zip(contexts, seeds, strict=True)]
+
+
+def _contexts(prompt: str | list[int] | list[str] | list[list[int]], codec: Codec) -> list[tuple[int, ...]]:
+    if isinstance(prompt, str):
+        return [codec.encode(prompt)]
+    several = [part for part in prompt if not isinstance(part, int)]
+    if not several:
+        return [tuple(part for part in prompt if isinstance(part, int))]
+    return [codec.encode(part) if isinstance(part, str) else tuple(part) for part in several]
+
+
+def _check(context: tuple[int, ...], max_tokens: int, vocabulary: int, longest: int | None) -> None:
+    if not context:
+        raise Refused(422, "prompt: an empty one predicts nothing; give at least one token")
+    if (largest := max(context)) >= vocabulary:
+        raise Refused(422, f"prompt: there is no token {largest}; the model has {vocabulary:,}")
+    if longest is not None and len(context) + max_tokens > longest:
+        raise Refused(
+            422,
+            f"a prompt of {len(context):,} tokens and max_tokens {max_tokens:,} are more than the model's {longest:,}",
+        )

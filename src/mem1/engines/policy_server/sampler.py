@@ -1,0 +1,111 @@
+"""The policy of a server: samples batches, and takes new weights between two of them.
+
+sampler.complete(rows, how)          one batch; every completion says which weights sampled it
+sampler.stage(weights)               next to those in use
+sampler.change(version=3)            from the next batch on; no batch sees both
+sampler.pause()                      returns when the batch in work is done; the next waits for resume()
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from transformers import PreTrainedModel
+
+from mem1.engines.base import Completion, Engine, Sampling
+from mem1.engines.codec import Codec
+from mem1.engines.policy_server.requests import How, Row
+from mem1.engines.weights import Weights, put
+from mem1.engines.workers import local_engine
+
+_ENGINES = 8
+"""Engines that are kept, one for each list of stop strings; they share the model."""
+
+
+class Sampler:
+    """Safe to use from many threads; one batch is sampled at a time."""
+
+    def __init__(self, model: PreTrainedModel, codec: Codec, *, workers: int = 1) -> None:
+        self.model, self.codec = model, codec
+        self.version: int | None = None
+        """Of the weights in use; None: those that the server was started with."""
+        self.paused = False
+        self._workers = workers
+        self._staged: Weights | None = None
+        self._changing = False
+        self._turn = threading.Condition()
+        """Held while a batch is sampled or weights change."""
+        self._engines: OrderedDict[tuple[str, ...], Engine] = OrderedDict()
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens of context and completion together; None: the model does not say."""
+        return getattr(self.model.config, "max_position_embeddings", None)
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that the model knows."""
+        return self.model.get_input_embeddings().weight.shape[0]  # type: ignore[index, union-attr]
+
+    def complete(self, rows: Sequence[Row], how: How) -> list[Completion]:
+        """One completion a row, in order, all by the same weights."""
+        with self._turn:
+            self._turn.wait_for(lambda: not (self.paused or self._changing))
+            completions = self._engine(how.stops).complete(
+                [row.context for row in rows],
+                max_tokens=[row.max_tokens for row in rows],
+                sampling=Sampling(temperature=how.temperature, seeds=tuple(row.seed for row in rows)),
+            )
+            return [replace(completion, weights_version=self.version) for completion in completions]
+
+    def pause(self) -> None:
+        """Begin no further batch; returns when the one in work is done."""
+        self.paused = True  # before the lock is had, or batches that wait could go first, one after the other
+        with self._turn:
+            pass
+
+    def resume(self) -> None:
+        with self._turn:
+            self.paused = False
+            self._turn.notify_all()
+
+    def discard(self) -> None:
+        """Forget what was staged."""
+        self._staged = None
+
+    def stage(self, weights: Weights) -> None:
+        """Hold weights that fit the model for `change`."""
+        self._staged = weights
+
+    def change(self, *, version: int) -> bool:
+        """Use the staged weights from the next batch on; False where none are staged."""
+        weights, self._staged = self._staged, None
+        if weights is None:
+            return False
+        self._between_batches(lambda: self._put(weights, version))
+        return True
+
+    def _put(self, weights: Weights, version: int) -> None:
+        put(weights, self.model)
+        self.version = version
+
+    def _between_batches(self, change: Callable[[], None]) -> None:
+        self._changing = True
+        try:
+            with self._turn:
+                change()
+        finally:
+            with self._turn:
+                self._changing = False
+                self._turn.notify_all()
+
+    def _engine(self, stops: tuple[str, ...]) -> Engine:
+        if stops not in self._engines:
+            self._engines[stops] = local_engine(self.model, self.codec, stops, workers=self._workers)
+            if len(self._engines) > _ENGINES:
+                self._engines.popitem(last=False)
+        self._engines.move_to_end(stops)
+        return self._engines[stops]

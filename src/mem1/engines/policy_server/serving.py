@@ -1,0 +1,63 @@
+"""Runs the server of `server.py`: its address, its token, its signals.
+
+serve(model, codec, name="policy", host="127.0.0.1", port=8001, workers=1, token=None, weights_folder=Path("weights"),
+      listening=print)
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from pathlib import Path
+
+from transformers import PreTrainedModel
+
+from mem1.engines.codec import Codec
+from mem1.errors import UserError
+from mem1.serving import address, bind, check_packages, run
+
+
+def serve(
+    model: PreTrainedModel,
+    codec: Codec,
+    *,
+    name: str,
+    host: str,
+    port: int,
+    workers: int,
+    token: str | None,
+    weights_folder: Path | None,
+    listening: Callable[[str], None],
+) -> None:
+    """Serve until SIGTERM or SIGINT, then finish the open requests and return.
+
+    `listening` is called with the address once requests are answered; port 0 is any free one. Raises UserError where
+    others than this machine could ask and there is no token, the address cannot be had, or something is missing.
+    """
+    check_packages()
+    if token is None and not is_loopback(host):
+        raise UserError(
+            f"{host} can be reached from other machines, so the server needs a token: put one into an environment "
+            "variable and name it with --token-env, or leave --host out"
+        )
+    if weights_folder is not None and not weights_folder.is_dir():
+        raise UserError(
+            f"--weights-folder {weights_folder} is no folder; make it, and give trainer and servers the same"
+        )
+    (socket,) = bind(host, port)
+    from mem1.engines.policy_server.sampler import Sampler
+    from mem1.engines.policy_server.server import make_app
+
+    sampler = Sampler(model, codec, workers=workers)
+    app = make_app(sampler, model=name, weights_folder=weights_folder, token=token)
+    run(app, socket, lambda: listening(address(host, socket)))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this address is of this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,89 @@
+"""New weights for a server: a safetensors file inside its folder, known by its checksum.
+
+    {"update_info": {"path": "weights-000003/model.safetensors", "checksum": "9f3c..."}}
+
+The bytes whose checksum was compared are the bytes that are read as weights. Nothing but safetensors is read, which
+holds numbers and no code; a path that leads out of the folder, by whatever links, is refused.
+"""
+
+from __future__ import annotations
+
+import hmac
+from pathlib import Path
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from safetensors import SafetensorError
+from safetensors.torch import load
+
+from mem1.engines.weights import Weights, check_fit, checksum, untied
+from mem1.errors import UserError
+from mem1.serving import Refused
+
+_HEADER = 32 << 20
+"""Bytes of a file beside its weights, at most."""
+
+
+class UpdateInfo(BaseModel):
+    """Where the weights are."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    path: str = Field(min_length=1, max_length=4096)
+    """Of a .safetensors file, below the server's folder of weights."""
+    checksum: str = Field(pattern="^[0-9a-f]{32}$")
+    """Of the file, as `mem1.engines.weights.checksum` has it."""
+
+
+class Update(BaseModel):
+    """The body of POST /update_weights."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    update_info: UpdateInfo
+
+
+class Finish(BaseModel):
+    """The body of POST /finish_weight_update."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    weight_version: str = Field(pattern="^[0-9]{1,18}$")
+    """Number of the new weights, as text, as vLLM has it."""
+
+
+def read_update(folder: Path, info: UpdateInfo, model: torch.nn.Module) -> Weights:
+    """The weights of a file in the folder. Raises Refused where it may not or cannot be read, or does not fit."""
+    data = _inside(folder, info.path, largest=_size(model) + _HEADER)
+    if not hmac.compare_digest(checksum(data), info.checksum):
+        raise Refused(422, f"{info.path} has another checksum than was said: it is damaged, or not yet whole")
+    try:
+        weights = load(data)
+        check_fit(weights, model, f"{info.path} does not fit the model that is served")
+    except SafetensorError as error:
+        raise Refused(422, f"{info.path} is no safetensors file: {error}") from error
+    except UserError as error:
+        raise Refused(422, str(error)) from error
+    return weights
+
+
+def _inside(folder: Path, name: str, *, largest: int) -> bytes:
+    """The bytes of a file in the folder."""
+    try:
+        root, path = folder.resolve(), (folder / name).resolve()
+        if not path.is_relative_to(root):
+            raise Refused(403, f"{name!r} does not lie in the folder of weights that this server was started with")
+        if path.suffix != ".safetensors" or not path.is_file():
+            raise Refused(404, f"{name!r} is no .safetensors file in the folder of weights")
+        if path.stat().st_size > largest:
+            raise Refused(413, f"{name!r} has more bytes than the weights of the model that is served")
+        return path.read_bytes()
+    except (OSError, ValueError, RuntimeError) as error:  # a name that is too long, has a zero byte, or links in a ring
+        raise Refused(
+            404, f"{name[:200]!r} cannot be read in the folder of weights ({type(error).__name__})"
+        ) from error
+
+
+def _size(model: torch.nn.Module) -> int:
+    """Bytes of the model's weights."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in untied(model.state_dict()).values())

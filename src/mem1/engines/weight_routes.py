@@ -1,0 +1,169 @@
+"""New weights for a server of the policy, over its own routes, and which weights it has.
+
+    routes.update("http://127.0.0.1:8001/v1", weights)
+        mem1    pause, start_weight_update, update_weights, finish_weight_update, reset_prefix_cache, resume
+        vllm    pause, collective_rpc reload_weights, reset_prefix_cache, update_weight_version, resume
+
+Both read the weights from a folder that they share with the trainer. vLLM's routes are those of its development mode
+(vllm/entrypoints/serve/dev/rlhf/api_router.py and .../rpc/api_router.py at 0100a21); its transfer by NCCL is not used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from mem1.engines.codec import Codec
+from mem1.engines.openai import probe, with_token_ids
+from mem1.engines.openai_wire import Wire, read
+from mem1.errors import UserError
+
+if TYPE_CHECKING:
+    import httpx
+
+ServerKind = Literal["mem1", "vllm"]
+SPOKEN = Wire("completions", token_ids=True, extras=True)
+"""What a server must speak to sample for training."""
+_LARGEST_ANSWER = 1 << 20
+_SHOWN = 300
+"""Characters of a refusal that are shown."""
+_CONNECT_S = 5.0
+_CHECK_S = 15.0
+"""For an answer that takes no work."""
+
+
+class ServerFailed(Exception):
+    """A server did not do what it was asked; the message says what it answered."""
+
+
+class NotSaid(Exception):
+    """A server has no route that says which weights it has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedWeights:
+    """Weights in the shared folder."""
+
+    version: int
+    path: Path
+    """Of the file, in a folder of its own in the shared one."""
+    checksum: str
+
+    @property
+    def name(self) -> str:
+        """Relative to the shared folder: weights-000003/model.safetensors"""
+        return f"{self.path.parent.name}/{self.path.name}"
+
+
+class WeightRoutes:
+    """Safe to use from many threads."""
+
+    def __init__(self, kind: ServerKind, *, model: str, token: str | None, timeout_s: float) -> None:
+        """`timeout_s` is given to a step of an update: the batch in work to end, the weights to be read."""
+        import httpx
+
+        self._kind, self._model = kind, model
+        headers = {"accept-encoding": "identity", "content-type": "application/json"}
+        if token is not None:
+            headers["authorization"] = f"Bearer {token}"
+        self._patient = httpx.Timeout(timeout_s, connect=_CONNECT_S)
+        self._client = httpx.Client(
+            headers=headers, timeout=httpx.Timeout(_CHECK_S, connect=_CONNECT_S), trust_env=False
+        )
+
+    def close(self) -> None:
+        """End the connections."""
+        self._client.close()
+
+    def version(self, url: str) -> int | None:
+        """Version of the weights that the server says it has; None: those that it was started with.
+
+        Raises ServerFailed where it does not answer, NotSaid where it is there and does not know the question.
+        """
+        try:
+            said = self._ask("GET", url, "/weight_info")
+        except _NoSuchRoute as error:
+            self._ask("GET", url, "/health")
+            raise NotSaid(str(error)) from error
+        version = said.get("weight_version") if isinstance(said, dict) else None
+        return int(version) if isinstance(version, str) and version.isdecimal() and len(version) < 19 else None
+
+    def update(self, url: str, weights: PublishedWeights) -> None:
+        """Have the server sample with these from now on; it goes on with the old ones where it cannot.
+
+        Raises ServerFailed.
+        """
+        self._ask("POST", url, "/pause?mode=wait", {}, timeout=self._patient)
+        try:
+            if self._kind == "mem1":
+                self._by_update(url, weights)
+            else:
+                self._by_reload(url, weights)
+        finally:
+            self._ask("POST", url, "/resume", {})
+
+    def admit(self, url: str, codec: Codec, stops: Sequence[str]) -> None:
+        """Raises ServerFailed where the server does not speak token ids, or those of another tokenizer."""
+        asked = Wire("completions", extras=True)
+        try:
+            body = self._send("POST", f"{url}/completions", probe(asked, self._model, stops), self._patient)
+            found = with_token_ids(asked, read(body, asked, stops), codec)
+        except (ValueError, UserError) as error:
+            raise ServerFailed(f"{url}: {error}") from error
+        if found != SPOKEN:
+            raise ServerFailed(f"{url}: it speaks {found}, but training needs {SPOKEN}")
+
+    def _by_update(self, url: str, weights: PublishedWeights) -> None:
+        self._ask("POST", url, "/start_weight_update", {})
+        where = {"path": weights.name, "checksum": weights.checksum}
+        self._ask("POST", url, "/update_weights", {"update_info": where}, timeout=self._patient)
+        self._ask("POST", url, "/finish_weight_update", {"weight_version": str(weights.version)}, timeout=self._patient)
+        self._ask("POST", url, "/reset_prefix_cache", {})
+
+    def _by_reload(self, url: str, weights: PublishedWeights) -> None:
+        reload = {"method": "reload_weights", "kwargs": {"weights_path": str(weights.path.parent.resolve())}}
+        self._ask("POST", url, "/collective_rpc", reload, timeout=self._patient)
+        self._ask("POST", url, "/reset_prefix_cache", {})
+        with contextlib.suppress(_NoSuchRoute):  # an older vLLM; what it has is then known from here alone
+            self._ask("POST", url, "/update_weight_version", {"new_version": str(weights.version)})
+
+    def _ask(self, method: str, url: str, path: str, value: Any = None, *, timeout: httpx.Timeout | None = None) -> Any:
+        """What the server says, as JSON; None where it says nothing."""
+        body = self._send(method, url.removesuffix("/v1") + path, json.dumps(value).encode(), timeout)
+        try:
+            return json.loads(body) if body else None
+        except (ValueError, RecursionError) as error:
+            raise ServerFailed(f"{url}{path}: the answer is not JSON") from error
+
+    def _send(self, method: str, url: str, body: bytes, timeout: httpx.Timeout | None) -> bytes:
+        import httpx
+
+        answer = bytearray()
+        options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
+        try:
+            with self._client.stream(method, url, content=body if method == "POST" else None, **options) as response:
+                for piece in response.iter_bytes():
+                    answer += piece
+                    if len(answer) > _LARGEST_ANSWER:
+                        raise ServerFailed(f"{url}: the answer is larger than {_LARGEST_ANSWER:,} bytes")
+        except httpx.HTTPError as error:
+            raise ServerFailed(f"{url}: {error or type(error).__name__}") from error
+        if response.status_code in (404, 405):
+            raise _NoSuchRoute(f"{url}: status {response.status_code}{_shown(answer)}")
+        if response.status_code != 200:
+            raise ServerFailed(f"{url}: status {response.status_code}{_shown(answer)}")
+        return bytes(answer)
+
+
+class _NoSuchRoute(ServerFailed):
+    """404 or 405."""
+
+
+def _shown(answer: bytes | bytearray) -> str:
+    """The beginning of what a server says, on one line."""
+    text = " ".join("".join(c if c.isprintable() else " " for c in answer.decode("utf-8", "replace")).split())
+    return f" ({text[:_SHOWN]})" if text else ""

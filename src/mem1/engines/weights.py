@@ -1,0 +1,60 @@
+"""Weights of a model as safetensors: tied ones once, and put back only where names, types and shapes are the model's.
+
+save_file(untied(model.state_dict()), "model.safetensors")
+saved = load_file("model.safetensors")
+check_fit(saved, model, "model.safetensors does not fit")        raises before anything is changed
+put(saved, model)
+checksum("model.safetensors")                                    by which a server knows that it reads what was written
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from mem1.errors import UserError
+
+Weights = Mapping[str, torch.Tensor]
+_PIECE = 1 << 22
+"""Bytes of a file that are read at a time."""
+
+
+def untied(weights: Weights) -> dict[str, torch.Tensor]:
+    """Of tensors that are one and the same in memory, the first name only."""
+    first: dict[tuple[int, torch.Size], str] = {}
+    for name, tensor in weights.items():
+        first.setdefault((tensor.data_ptr(), tensor.shape), name)
+    return {name: weights[name].contiguous() for name in first.values()}
+
+
+def check_fit(saved: Weights, module: torch.nn.Module, refusal: str) -> None:
+    """Raises UserError, which begins with `refusal`, where names, types or shapes differ from the module's."""
+    needed, found = _shapes(untied(module.state_dict())), _shapes(saved)
+    if needed != found:
+        name = min(n for n in needed.keys() | found.keys() if needed.get(n) != found.get(n))
+        raise UserError(f"{refusal}: {name} is {found.get(name)} there and {needed.get(name)} here")
+
+
+def put(saved: Weights, module: torch.nn.Module) -> None:
+    """Copy weights that fit into the module, in place."""
+    # strict=False: tied weights are saved once, under their first name
+    module.load_state_dict(saved, strict=False)
+
+
+def checksum(source: Path | bytes) -> str:
+    """BLAKE2b (hexadecimal) of a file, or of bytes."""
+    digest = hashlib.blake2b(digest_size=16)
+    if isinstance(source, bytes):
+        digest.update(source)
+        return digest.hexdigest()
+    with source.open("rb") as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _shapes(weights: Weights) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in weights.items()}

@@ -1,0 +1,185 @@
+"""Weights of the moment on every server that samples, and no server in use that has others.
+
+    with WeightSync(config, codec, stop_strings) as sync:
+        sync.publish(model, 3)          written, told to every server, taken by each or that server left out
+        sync.engine.complete(...)       asks those that have version 3
+
+One thread of its own looks after the servers: it gives the weights to those that have others (after `publish`, after a
+restart, when they have just joined) and takes those that do not answer out of use until they do. So servers may be
+killed, started again, added and taken away while attempts are under way; what a dead one was asked is asked of another.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from torch import nn
+
+from mem1.engines.codec import Codec
+from mem1.engines.openai import OpenAIEngine
+from mem1.engines.pool import Pool
+from mem1.engines.servers import Servers, api_key
+from mem1.engines.weight_routes import SPOKEN, NotSaid, PublishedWeights, ServerFailed, WeightRoutes
+from mem1.errors import UserError
+from mem1.retrieval.addresses import Addresses
+from mem1.training.rollout_config import ServerRollouts
+from mem1.training.weight_files import remove_others, write_weights
+
+log = logging.getLogger(__name__)
+_AT_ONCE = 32
+"""Servers that are looked after at a time."""
+_REST_S = 15.0
+"""Between two offers of the same weights to a server."""
+
+
+class WeightSync:
+    """Publishes a policy to its servers, and has the engine that samples on them."""
+
+    def __init__(self, config: ServerRollouts, codec: Codec, stop_strings: Sequence[str]) -> None:
+        """Nothing is asked of a server yet. Raises UserError where there is no address, or the token is missing."""
+        self._config, self._codec, self._stops = config, codec, tuple(stop_strings)
+        self._folder = Path(config.weights_folder)
+        self._routes = WeightRoutes(
+            config.kind, model=config.model, token=api_key(config.token_env), timeout_s=config.update_timeout_s
+        )
+        self._addresses = Addresses((), now=time.monotonic)
+        server = config.model_server()
+        self.engine = OpenAIEngine(
+            Servers(server, addresses=self._addresses),
+            server,
+            SPOKEN,
+            codec,
+            stop_strings,
+            # vLLM does not say it of every answer
+            expected=self._version if config.kind == "mem1" else None,
+        )
+        self._pool = Pool(_AT_ONCE)
+        self._listed = server.urls
+        self._wanted: PublishedWeights | None = None
+        self._changed = threading.Condition()
+        """Guards what follows, and tells of it."""
+        self._held: dict[str, PublishedWeights] = {}
+        """Which weights each server in use was given from here: its own word alone could be of another run."""
+        self._refusals: dict[str, str] = {}
+        """Why the others are not in use."""
+        self._rests: dict[str, tuple[PublishedWeights, float]] = {}
+        """When to offer the same weights again to a server that answered but did not take them."""
+        self._looked: PublishedWeights | None = None
+        """The weights for which all servers have been seen to."""
+        self._wake = threading.Event()
+        self._closed = False
+        threading.Thread(target=self._look_after, name="mem1-weights", daemon=True).start()
+
+    def __enter__(self) -> WeightSync:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Look after nobody any more; the servers go on with what they have."""
+        self._closed = True
+        self._wake.set()
+        self.engine.close()
+
+    def publish(self, model: nn.Module, version: int) -> None:
+        """Have all servers sample with these weights; those that cannot are left out until they can.
+
+        Returns at once where this version is published. Raises UserError where no server has taken it in time.
+        """
+        if self._wanted is not None and self._wanted.version == version:
+            return
+        wanted = write_weights(self._folder, model, version)
+        with self._changed:
+            self._wanted = wanted
+            self._held.clear()
+            self._addresses.use(())
+            self._wake.set()
+            self._changed.wait_for(lambda: self._looked is wanted)
+            if not self._changed.wait_for(lambda: bool(self._held), timeout=self._config.update_timeout_s):
+                raise UserError(
+                    f"no server took the weights of version {version} within {self._config.update_timeout_s:g} s: "
+                    f"{'; '.join(self._refusals.values())}; start one with mem1 serve-policy POLICY --weights-folder "
+                    f"{self._folder}, and go on with --resume"
+                )
+        remove_others(self._folder, wanted)
+
+    def _version(self) -> int:
+        assert self._wanted is not None
+        return self._wanted.version
+
+    def _look_after(self) -> None:
+        """The life of the thread that owns the servers."""
+        while not self._closed:
+            self._wake.clear()
+            try:
+                self._look()
+            except Exception:  # whatever it is, the servers must be looked at again
+                log.exception("looking after the servers of the policy failed")
+            self._wake.wait(self._config.poll_s)
+        self._routes.close()
+        self._pool.close()
+
+    def _look(self) -> None:
+        """Once at every server that is listed."""
+        wanted = self._wanted
+        if wanted is None:
+            return
+        try:
+            self._listed = self._config.listed()
+        except UserError as error:
+            log.warning("%s; going on with the servers of before", error)
+        with self._changed:
+            for gone in (self._held.keys() | self._refusals.keys()) - set(self._listed):
+                self._held.pop(gone, None)
+                self._refusals.pop(gone, None)
+        try:
+            self._pool.map(partial(self._bring_up, wanted=wanted), self._listed)
+        finally:
+            with self._changed:
+                self._looked = wanted
+                self._changed.notify_all()
+
+    def _bring_up(self, url: str, *, wanted: PublishedWeights) -> None:
+        """Give a server the weights if it has others; in use afterwards, or not, and then it is known why."""
+        refused, until = self._rests.get(url, (None, 0.0))
+        if refused is wanted and time.monotonic() < until:
+            return
+        held = self._held.get(url)
+        try:
+            try:
+                said: int | None = self._routes.version(url)
+            except NotSaid:
+                said = None if held is None else held.version
+            if held is not wanted or said != wanted.version:
+                self._use(url, None)
+                self._rests[url] = wanted, time.monotonic() + _REST_S  # in case it fails
+                self._routes.update(url, wanted)
+                self._routes.admit(url, self._codec, self._stops)
+        except ServerFailed as error:
+            self._use(url, None, why=str(error))
+        else:
+            self._rests.pop(url, None)
+            self._use(url, wanted)
+
+    def _use(self, url: str, weights: PublishedWeights | None, *, why: str = "") -> None:
+        """Put a server in use with these weights, or out of use."""
+        with self._changed:
+            known = self._refusals.pop(url, None)
+            if weights is not None and weights is self._wanted:
+                if url not in self._held and known is not None:
+                    log.warning("the server %s samples with version %d of the weights", url, weights.version)
+                self._held[url] = weights
+            else:
+                self._held.pop(url, None)
+                if why:
+                    self._refusals[url] = why
+                if why and known is None:
+                    log.warning("a server of the policy is left out: %s", why)
+            self._addresses.use([listed for listed in self._listed if listed in self._held])
+            self._changed.notify_all()

@@ -1,0 +1,51 @@
+"""Small policies, and servers of them in threads of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from servers import app_in_a_thread
+from transformers import PreTrainedModel
+from worlds import CODEC
+
+from mem1.engines.policy_server.sampler import Sampler
+from mem1.engines.policy_server.server import make_app
+from mem1.records import Trajectory, Turn
+from mem1.training.logprobs import completion_logprobs
+from mem1.training.model_config import TinyModel
+from mem1.training.models import new_model
+
+SHAPE = TinyModel(hidden_size=32, layers=2, heads=2, feed_forward=48, max_positions=512)
+
+
+def tiny(seed: int = 0) -> PreTrainedModel:
+    """A model that knows nothing; its distribution is flat enough that it says many things."""
+    model = new_model(SHAPE, vocab_size=CODEC.vocab_size, seed=seed)
+    with torch.no_grad():
+        model.get_parameter("model.norm.weight").mul_(0.3)
+    return model.eval()
+
+
+@contextmanager
+def policy_server(folder: Path, model: PreTrainedModel | None = None) -> Iterator[tuple[str, Sampler]]:
+    """Address and inside of a server that takes weights from `folder`; it begins with others than any test has."""
+    sampler = Sampler(tiny(99) if model is None else model, CODEC)
+    with app_in_a_thread(make_app(sampler, weights_folder=folder)) as address:
+        yield address, sampler
+
+
+def assert_sampled_by(
+    model: PreTrainedModel,
+    context: Sequence[int],
+    sampled: Sequence[int],
+    logprobs: Sequence[float],
+    *,
+    temperature: float = 1.0,
+) -> None:
+    """The log-probabilities are the trainer's of these weights, to 1e-5."""
+    turn = Turn(context_ids=tuple(context), completion_ids=tuple(sampled))
+    ((ours,),) = completion_logprobs(model, [Trajectory(turns=(turn,))], temperature=temperature)
+    torch.testing.assert_close(torch.tensor(list(logprobs)), ours.detach(), rtol=0, atol=1e-5)

@@ -1,0 +1,475 @@
+"""Weights on their way to servers: who has which, who is asked, and that none is asked who has others."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from model_servers import COMPLETIONS, Model, content_with
+from policies import SHAPE, assert_sampled_by, policy_server, tiny
+from servers import CommandProcess
+from sites import Site, as_json, site, status
+from worlds import CODEC, SMALL, rollout, shelf, task
+
+from mem1.configuration import load_toml, to_toml
+from mem1.engines.base import Completion, Sampling
+from mem1.engines.local import LocalEngine
+from mem1.engines.openai import OpenAIEngine
+from mem1.engines.policy_server.sampler import Sampler
+from mem1.engines.servers import ModelServer
+from mem1.engines.weight_routes import NotSaid, PublishedWeights, ServerFailed, WeightRoutes
+from mem1.engines.weights import put
+from mem1.envs.source import AtlasTasks
+from mem1.errors import UserError
+from mem1.protocol import PAPER
+from mem1.records import Ended, Trajectory
+from mem1.rollout import Budget
+from mem1.training.config import TrainConfig
+from mem1.training.metrics_log import read_metrics
+from mem1.training.model_config import ModelConfig
+from mem1.training.policy import load_policy
+from mem1.training.rl_config import Phase, Rl
+from mem1.training.rollout_config import ServerRollouts
+from mem1.training.train import make_rollout, train
+from mem1.training.weight_files import remove_others, write_weights
+from mem1.training.weight_sync import WeightSync
+
+CONTEXTS = [CODEC.encode(text) for text in ("Q1 a city", "Q1 a book", "Q1 a mayor of a city")] * 2
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "weights").mkdir()
+    return tmp_path / "weights"
+
+
+Start = Callable[[], tuple[str, Sampler]]
+
+
+@pytest.fixture
+def start(folder: Path) -> Iterator[Start]:
+    """Starts servers that live as long as the test."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(policy_server(folder))
+
+
+@pytest.fixture
+def synced(folder: Path) -> Iterator[Callable[..., WeightSync]]:
+    """Makes what publishes to servers; closed with the test."""
+    with ExitStack() as stack:
+
+        def make(*servers: str, **options: Any) -> WeightSync:
+            quick = {"poll_s": 0.02, "update_timeout_s": 60.0, "timeout_s": 60.0, **options}
+            given = {"servers": servers, **quick} if servers else quick
+            config = ServerRollouts.model_validate({"weights_folder": str(folder), **given})
+            return stack.enter_context(WeightSync(config, CODEC, PAPER.stop_strings))
+
+        yield make
+
+
+def sample(sync: WeightSync, *, seed: int = 0, temperature: float = 1.0) -> list[Completion]:
+    completions = sync.engine.complete(
+        CONTEXTS, max_tokens=[8] * len(CONTEXTS), sampling=Sampling(seed=seed, temperature=temperature)
+    )
+    assert [c.failed for c in completions] == [None] * len(CONTEXTS)
+    return completions
+
+
+def until(happened: Callable[[], bool]) -> None:
+    """Waits for what another thread does."""
+    ends = time.monotonic() + 90
+    while not happened():
+        assert time.monotonic() < ends, "it never happened"
+        time.sleep(0.01)
+
+
+class TestPublishing:
+    @pytest.mark.parametrize("temperature", [1.0, 0.7])
+    def test_log_probabilities_are_the_trainers_before_and_after_an_update_and_turns_say_by_which(
+        self, start, synced, temperature
+    ):
+        (one, _), (other, _) = start(), start()
+        sync = synced(one, other)
+        for version in (0, 1):
+            model = tiny(version)
+            sync.publish(model, version)
+            done_here = LocalEngine(model, CODEC, PAPER.stop_strings).complete(
+                CONTEXTS, max_tokens=[8] * len(CONTEXTS), sampling=Sampling(temperature=temperature)
+            )
+            sampled = sample(sync, temperature=temperature)
+            assert [done.token_ids for done in sampled] == [done.token_ids for done in done_here]
+            for context, done in zip(CONTEXTS, sampled, strict=True):
+                assert done.weights_version == version and len(done.token_ids) > 0
+                assert_sampled_by(model, context, done.token_ids, done.logprobs, temperature=temperature)
+
+    def test_turns_are_marked_with_the_weights_that_sampled_them_whatever_the_caller_believes(self, start):
+        address, sampler = start()
+        engine = OpenAIEngine.open(ModelServer(urls=(address,), model="policy"), CODEC, PAPER.stop_strings)
+        for version, marked in ((None, 7), (3, 3)):  # of the weights that it was started with, a server does not know
+            sampler.version = version
+            run = rollout(engine, shelf("a book ."), budget=Budget(completion_extra=8))
+            (attempt,) = run([task("city", turns=2)], sampling=Sampling(), weights_version=7)
+            assert {turn.weights_version for turn in attempt.turns} == {marked}
+
+    def test_the_same_version_is_written_and_told_once(self, start, synced, folder):
+        sync = synced(start()[0])
+        sync.publish(tiny(), 3)
+        written = (folder / "weights-000003" / "model.safetensors").stat().st_mtime_ns
+        sync.publish(tiny(1), 3)
+        assert (folder / "weights-000003" / "model.safetensors").stat().st_mtime_ns == written
+
+    def test_old_versions_are_removed_and_other_files_stay(self, start, synced, folder):
+        (folder / "notes.txt").write_text("mine")
+        (folder / ".tmp-weights-000001").mkdir()
+        sync = synced(start()[0])
+        for version in (1, 2):
+            sync.publish(tiny(version), version)
+        assert sorted(path.name for path in folder.iterdir()) == ["notes.txt", "weights-000002"]
+
+    def test_a_number_that_a_server_has_from_another_run_is_not_believed(self, start, synced):
+        address, sampler = start()
+        sampler.version = 5  # of a run that was killed after the checkpoint from which this one goes on
+        sync = synced(address)
+        sync.publish(tiny(1), 5)
+        done = sample(sync)[0]
+        assert_sampled_by(tiny(1), CONTEXTS[0], done.token_ids, done.logprobs)
+
+    def test_a_server_that_a_killed_trainer_has_left_paused_is_woken(self, start, synced):
+        address, sampler = start()
+        sampler.pause()
+        sync = synced(address)
+        sync.publish(tiny(1), 1)
+        assert sample(sync)[0].weights_version == 1
+
+    def test_weights_of_another_model_are_refused_by_the_server_and_the_message_says_so(self, start, synced):
+        sync = synced(start()[0], update_timeout_s=0.5)
+        with pytest.raises(UserError, match=r"no server took the weights of version 1.*does not fit.*--resume"):
+            sync.publish(torch.nn.Linear(2, 2), 1)
+
+    def test_without_any_server_the_message_says_what_to_start(self, synced):
+        sync = synced("http://127.0.0.1:9", update_timeout_s=0.2)
+        with pytest.raises(UserError, match=r"version 0 within 0.2 s.*127.0.0.1:9.*mem1 serve-policy"):
+            sync.publish(tiny(), 0)
+
+
+class TestComingAndGoing:
+    def test_a_dead_server_is_left_out_and_one_that_starts_again_is_used_with_the_weights_of_the_moment(
+        self, start, synced
+    ):
+        (address, sampler), (other, _) = start(), start()
+        sync = synced(address, other, "http://127.0.0.1:9")
+        sync.publish(tiny(1), 1)
+        put(tiny(99).state_dict(), sampler.model)  # as after a restart: the first weights, and it says so
+        sampler.version = None
+        assert {done.weights_version for done in sample(sync)} == {1}, "no stale token"
+        until(lambda: sampler.version == 1)
+        for context, done in zip(CONTEXTS, sample(sync), strict=True):
+            assert_sampled_by(tiny(1), context, done.token_ids, done.logprobs)
+
+    def test_servers_join_and_leave_by_the_file_and_a_broken_file_changes_nothing(self, start, synced, tmp_path):
+        (one, first), (two, second) = start(), start()
+        listing = tmp_path / "servers.txt"
+        listing.write_text(f"{one}   # the first\n\n")
+        sync = synced(servers_file=str(listing))
+        sync.publish(tiny(1), 1)
+        assert (first.version, second.version) == (1, None)
+        write(listing, f"{two}\n")
+        until(lambda: second.version == 1)
+        until(lambda: sync._addresses.order() == [f"{two}/v1"])
+        write(listing, "ftp://nowhere\n")
+        time.sleep(0.1)
+        first.version = second.version = None  # one that is not looked after stays as it is
+        until(lambda: second.version == 1)
+        assert first.version is None
+        assert {done.weights_version for done in sample(sync)} == {1}
+
+    def test_what_waits_while_there_is_no_server_is_answered_by_the_first_that_joins(self, start, synced, tmp_path):
+        listing = tmp_path / "servers.txt"
+        with ExitStack() as stack:
+            address, _ = stack.enter_context(policy_server(tmp_path / "weights"))
+            listing.write_text(address)
+            sync = synced(servers_file=str(listing))
+            sync.publish(tiny(1), 1)
+        until(lambda: not sync._held)
+        done: list[list[Completion]] = []
+        waiting = threading.Thread(target=lambda: done.append(sample(sync)))
+        waiting.start()
+        write(listing, start()[0])
+        waiting.join(90)
+        assert [c.weights_version for c in done[0]] == [1] * len(CONTEXTS)
+
+
+def write(path: Path, text: str) -> None:
+    """Whole at once, as an editor does."""
+    path.with_suffix(".new").write_text(text)
+    os.replace(path.with_suffix(".new"), path)
+
+
+class Vllm:
+    """A server that answers as vLLM does in its development mode: vllm/entrypoints/serve/dev/rlhf/api_router.py and
+    .../rpc/api_router.py and .../cache/api_router.py of vllm-project/vllm at 0100a21; vLLM itself needs a GPU."""
+
+    def __init__(self, *, without: tuple[str, ...] = ()) -> None:
+        self.version = "default"
+        model = Model(CODEC, lambda _: "<IS> a </IS> <query> city </query>", vllm=True)
+        self.pages: dict[str, Callable[..., None]] = {
+            "/health": lambda handler: content_with(200, None)(handler),
+            "/pause": as_json({"status": "paused"}),
+            "/resume": as_json({"status": "resumed"}),
+            "/collective_rpc": as_json({"results": [None]}),
+            "/reset_prefix_cache": status(200),
+            "/update_weight_version": self._set,
+            "/weight_info": lambda handler: as_json({"weight_version": self.version})(handler),
+            COMPLETIONS: lambda handler: as_json(model.completion(json.loads(handler.body))[1])(handler),  # type: ignore[attr-defined]
+        }
+        for path in without:
+            del self.pages[path]
+
+    def _set(self, handler: Any) -> None:
+        self.version = json.loads(handler.body)["new_version"]
+        as_json({"success": True, "new_version": self.version})(handler)
+
+
+def posts(running: Site) -> list[str]:
+    return [path for method, path, _, _ in running.asked if method == "POST"]
+
+
+class TestVllm:
+    def routes(self) -> WeightRoutes:
+        return WeightRoutes("vllm", model="m", token=None, timeout_s=5)
+
+    def weights(self, folder: Path) -> PublishedWeights:
+        return PublishedWeights(version=3, path=folder / "weights-000003" / "model.safetensors", checksum="0" * 32)
+
+    def test_its_workers_reload_the_folder_while_it_is_paused_and_its_cache_is_emptied(self, folder):
+        with site(Vllm().pages) as running:
+            self.routes().update(f"{running.url}/v1", self.weights(folder))
+            assert posts(running) == [
+                "/pause?mode=wait",
+                "/collective_rpc",
+                "/reset_prefix_cache",
+                "/update_weight_version",
+                "/resume",
+            ]
+            assert json.loads(running.asked[1][3]) == {
+                "method": "reload_weights",
+                "kwargs": {"weights_path": str(folder / "weights-000003")},
+            }
+            assert self.routes().version(f"{running.url}/v1") == 3
+
+    def test_one_that_does_not_say_its_version_is_known_to_live(self, folder):
+        with site(Vllm(without=("/weight_info", "/update_weight_version")).pages) as running:
+            self.routes().update(f"{running.url}/v1", self.weights(folder))
+            assert posts(running)[-1] == "/resume"
+            with pytest.raises(NotSaid):
+                self.routes().version(f"{running.url}/v1")
+        with site({}) as nothing, pytest.raises(ServerFailed, match="/health: status 404"):
+            self.routes().version(f"{nothing.url}/v1")
+
+    def test_one_that_fails_to_reload_is_resumed_and_has_failed(self, folder):
+        with site({**Vllm().pages, "/collective_rpc": status(500)}) as running:
+            with pytest.raises(ServerFailed, match="/collective_rpc: status 500"):
+                self.routes().update(f"{running.url}/v1", self.weights(folder))
+            assert posts(running)[-1] == "/resume"
+
+    @pytest.mark.parametrize("without", [(), ("/weight_info", "/update_weight_version")])
+    def test_its_completions_are_marked_with_the_version_that_it_was_given(self, synced, without):
+        with site(Vllm(without=without).pages) as running:
+            sync = synced(running.url, kind="vllm", model="m")
+            sync.publish(tiny(), 4)
+            run = rollout(sync.engine, shelf("a book ."), budget=Budget(completion_extra=120))
+            (attempt,) = run([task("city", turns=2)], sampling=Sampling(), weights_version=4)
+            assert attempt.ended is not Ended.ENGINE_FAILED, attempt.detail
+            assert {turn.weights_version for turn in attempt.turns} == {4}
+            assert attempt.turns[0].logprobs == (-0.5,) * len(attempt.turns[0].completion_ids)
+
+    def test_one_whose_answers_have_no_log_probabilities_is_of_no_use_for_training(self, synced):
+        class Bare(Model):
+            def completion(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+                code, said = super().completion(body)
+                said["choices"][0]["logprobs"] = None
+                return code, said
+
+        bare = Bare(CODEC, lambda _: "<IS> a </IS> <query> city </query>", vllm=True)
+        answer = lambda handler: as_json(bare.completion(json.loads(handler.body))[1])(handler)  # noqa: E731
+        with site({**Vllm().pages, COMPLETIONS: answer}) as running:
+            sync = synced(running.url, kind="vllm", model="m", tries=1)
+            sync.publish(tiny(), 4)
+            (done,) = sync.engine.complete([CONTEXTS[0]], max_tokens=[40], sampling=Sampling())
+            assert done.failed is not None and "0 log-probabilities for 6 tokens" in done.failed
+
+    def test_one_with_another_tokenizer_is_left_out(self, synced):
+        class Other(Model):
+            def completion(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+                code, said = super().completion(body)
+                said["choices"][0]["prompt_token_ids"] = [5, 5]
+                return code, said
+
+        other = Other(CODEC, lambda _: "a", vllm=True)
+        answer = lambda handler: as_json(other.completion(json.loads(handler.body))[1])(handler)  # noqa: E731
+        with site({**Vllm().pages, COMPLETIONS: answer}) as running:
+            sync = synced(running.url, kind="vllm", model="m", update_timeout_s=0.5)
+            with pytest.raises(UserError, match=r"the server's tokenizer is another than the one given"):
+                sync.publish(tiny(), 4)
+
+
+class TestFolder:
+    def test_a_version_is_replaced_whole_and_others_are_removed(self, folder):
+        first = write_weights(folder, tiny(0), 12)
+        second = write_weights(folder, tiny(1), 12)
+        assert (first.name, first.checksum != second.checksum) == ("weights-000012/model.safetensors", True)
+        third = write_weights(folder, tiny(0), 13)
+        assert third.checksum == first.checksum
+        remove_others(folder, third)
+        assert [path.name for path in folder.iterdir()] == ["weights-000013"]
+
+
+class TestSettings:
+    def test_servers_or_a_file_of_them(self, tmp_path):
+        for given in ({}, {"servers": ("http://a",), "servers_file": "b"}):
+            with pytest.raises(ValueError, match="give servers or servers_file"):
+                ServerRollouts(weights_folder="w", **given)
+        with pytest.raises(ValueError, match="is no address"):
+            ServerRollouts(weights_folder="w", servers=("nowhere",))
+        listed = ServerRollouts(weights_folder="w", servers_file=str(tmp_path / "servers.txt"))
+        with pytest.raises(UserError, match=r"cannot read rollout\.servers_file"):
+            listed.listed()
+        (tmp_path / "servers.txt").write_text("# none yet\n")
+        with pytest.raises(UserError, match="has no address"):
+            listed.listed()
+        (tmp_path / "servers.txt").write_text("http://a:1\nhttp://b:2/v1 # twice\nhttp://b:2\n")
+        assert listed.listed() == ("http://a:1/v1", "http://b:2/v1")
+
+    def test_a_recipe_says_who_samples_and_without_it_is_this_process(self, tmp_path):
+        path = tmp_path / "r.toml"
+        path.write_text(
+            '[tasks]\nkind = "atlas"\n[rollout]\nengine = "servers"\nservers = ["http://a:1"]\nweights_folder = "w"'
+        )
+        config = load_toml(path, TrainConfig)
+        assert isinstance(config.rollout, ServerRollouts) and config.rollout.kind == "mem1"
+        path.write_text(to_toml(config))
+        assert load_toml(path, TrainConfig) == config
+        assert TrainConfig(tasks=SMALL).rollout.engine == "local"
+
+
+CONFIG = TrainConfig(
+    model=ModelConfig(new=SHAPE),
+    tasks=AtlasTasks(entities=40, worlds=1, questions_per_world=50),
+    budget=Budget(completion_extra=10, context=400),
+    # the entropy bonus moves the weights although a policy that knows nothing earns nothing
+    rl=Rl(phases=(Phase(steps=2, objectives=(1,)),), groups=2, attempts=3, warmup=1, learning_rate=0.01, entropy=0.1),
+    tensorboard=False,
+)
+
+
+def test_a_run_through_servers_samples_the_tokens_and_logs_the_numbers_of_one_in_this_process(start, folder, tmp_path):
+    (one, _), (other, sampler) = start(), start()
+    rollouts = ServerRollouts(servers=(one, other), weights_folder=str(folder), poll_s=0.05)
+    train(CONFIG, tmp_path / "local", command=["mem1"])
+    train(CONFIG.model_copy(update={"rollout": rollouts}), tmp_path / "served", command=["mem1"])
+    local, served = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("local", "served"))
+    assert len(local) == len(served) == 2
+    for ours, theirs in zip(local, served, strict=True):
+        assert ours.keys() == theirs.keys()
+        for name, value in ours.items():
+            if isinstance(value, float):
+                assert theirs[name] == pytest.approx(value, abs=1e-5), name
+            else:
+                assert theirs[name] == value, name
+        assert theirs["sampler_trainer_max"] < 1e-5 and theirs["staleness_max"] == 0
+    assert sampler.version == 1, "what the second step sampled with"
+    trained = [load_policy(tmp_path / name / "policy").model.state_dict() for name in ("local", "served")]
+    moved = tiny().state_dict()
+    for name, weights in trained[0].items():
+        torch.testing.assert_close(trained[1][name], weights, rtol=0, atol=1e-5)
+    assert any((trained[0][name] - moved[name]).abs().max() > 1e-4 for name in moved)
+
+
+@pytest.mark.slow
+def test_servers_are_killed_and_others_join_under_load_and_no_attempt_is_lost(folder, tmp_path, monkeypatch):
+    """Real processes, with a token: of two the first is killed, a third joins, then the second is killed too."""
+    monkeypatch.setenv("POLICY_TOKEN", "sesame-7")
+    listing = tmp_path / "servers.txt"
+    processes = started("shipped", folder, count=2)
+    policy = load_policy("shipped")
+    config = CONFIG.model_copy(
+        update={"model": ModelConfig(), "budget": Budget(), "tasks": AtlasTasks(entities=60, worlds=1)}
+    )
+    rollouts = ServerRollouts(
+        servers_file=str(listing), weights_folder=str(folder), poll_s=0.1, token_env="POLICY_TOKEN"
+    )
+    listing.write_text("\n".join(process.address for process in processes))
+    source = config.tasks.source("train", PAPER)
+    tasks = [t for t in source.tasks(objectives=2, count=10, seed=1) for _ in range(2)]
+    attempts: list[Trajectory] = []
+    try:
+        with WeightSync(rollouts, policy.codec, PAPER.stop_strings) as sync:
+            run = make_rollout(config, policy, source, PAPER, engine=sync.engine)
+
+            def one_batch(seed: int, progress: Callable[[int, int], None] | None = None) -> None:
+                nonlocal attempts
+                attempts += run(tasks, sampling=Sampling(seed=seed), weights_version=7, progress=progress)
+
+            sync.publish(policy.model, 7)
+            third = threading.Thread(target=lambda: processes.extend(started("shipped", folder, count=1)))
+            # a moment after the first round, so that requests of the second are under way
+            kills = [threading.Timer(0.05, process.kill) for process in processes]
+            rounds = iter([kills[0].start, third.start])
+            one_batch(0, lambda *_: next(rounds, lambda: None)())
+            third.join(300)
+            kills[0].join()
+            listing.write_text("\n".join(process.address for process in processes))
+            until(lambda: f"{processes[2].address}/v1" in sync._held)
+            rounds = iter([kills[1].start])
+            one_batch(1, lambda *_: next(rounds, lambda: None)())
+            kills[1].join()
+            assert [process.process.poll() is None for process in processes] == [False, False, True]
+            one_batch(2)
+            with torch.no_grad():
+                for parameter in policy.model.parameters():
+                    parameter.mul_(1.01)
+            sync.publish(policy.model, 8)
+            changed = run(tasks[:4], sampling=Sampling(seed=3), weights_version=8)
+    finally:
+        for process in processes:
+            if process.process.poll() is None:
+                process.kill()
+    assert len(attempts) == 3 * len(tasks) and all(attempt.ended.judged for attempt in attempts)
+    assert {turn.weights_version for attempt in attempts for turn in attempt.turns} == {7}
+    assert_by(policy.model, changed)
+    assert {turn.weights_version for attempt in changed for turn in attempt.turns} == {8}
+    assert_by(load_policy("shipped").model, attempts)
+
+
+def assert_by(model: Any, attempts: list[Trajectory]) -> None:
+    for turn in (turn for attempt in attempts[::7] for turn in attempt.turns):
+        assert_sampled_by(model, turn.context_ids, turn.completion_ids, turn.logprobs)
+
+
+def started(policy: str, folder: Path, *, count: int) -> list[CommandProcess]:
+    """So many `mem1 serve-policy`, started at the same time."""
+    made: list[CommandProcess] = []
+    threads = [
+        threading.Thread(
+            target=lambda: made.append(
+                CommandProcess(
+                    "serve-policy", policy, "--port", "0", "--token-env", "POLICY_TOKEN", "--weights-folder", folder
+                )
+            )
+        )
+        for _ in range(count)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(600)
+    assert len(made) == count
+    return made
