@@ -92,6 +92,11 @@ def write_objects(path: str | os.PathLike[str], records: Iterable[Mapping[str, A
 
     Raises UserError where the file cannot be written (full disk, missing folder); then nothing is left behind.
     """
+    write_lines(path, map(encode_object, records))
+
+
+def write_lines(path: str | os.PathLike[str], lines: Iterable[bytes]) -> None:
+    """`write_objects` for lines that are encoded already, line ends included."""
     target = Path(path)
     partial = target.with_name(f".{target.name}.partial-{secrets.token_hex(4)}")
     try:
@@ -100,7 +105,7 @@ def write_objects(path: str | os.PathLike[str], records: Iterable[Mapping[str, A
             if target.suffix == ".gz":
                 # mtime=0: the same records give the same bytes
                 file = cast(BinaryIO, stack.enter_context(gzip.GzipFile("", "wb", fileobj=file, mtime=0)))
-            file.writelines(encode_object(record) for record in records)
+            file.writelines(lines)
         os.replace(partial, target)
     except OSError as error:
         raise UserError(f"cannot write {target}: {error.strerror or error}; nothing was changed") from error

@@ -168,7 +168,10 @@ def _words(text: str) -> str:
 
 
 def _holds(words: str, aliases: Aliases) -> bool:
-    return any(map(words.__contains__, aliases))
+    for alias in aliases:  # noqa: SIM110  the innermost loop of the metrics: half the time of any()
+        if alias in words:
+            return True
+    return False
 
 
 def _share(counts: Sequence[tuple[int, int] | None]) -> float | None:
