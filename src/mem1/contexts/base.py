@@ -136,4 +136,5 @@ def _dropped(kept: Kept) -> list[Span]:
         start, stop = spans["state_text"]
         if stop - start > kept.state_tokens:
             dropped.append((start + kept.state_tokens, stop))
-    return sorted(dropped)
+    dropped.sort()
+    return dropped

@@ -41,10 +41,6 @@ class Fact:
     until: Fact | None = None
     """The answer that it leads to, after which it is not needed any more; None: needed to the end."""
 
-    def shown_in(self, words: str) -> bool:
-        """Whether a normalised result between blanks shows it."""
-        return _holds(words, self.aliases) and (not self.beside or _holds(words, self.beside))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
@@ -105,7 +101,8 @@ def memory(trajectory: Trajectory) -> Memory:
             by_turn.append((len(kept), len(needed)))
         if unseen and turn.observation:
             result = _words(_without_hint(turn.observation))
-            shown = {fact for fact in unseen if fact.shown_in(result)}
+            named = [fact for fact in unseen if _holds(result, fact.aliases)]
+            shown = {fact for fact in named if not fact.beside or _holds(result, fact.beside)}
             seen |= shown
             unseen -= shown
     return Memory(by_turn=tuple(by_turn), lost=lost)
