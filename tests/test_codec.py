@@ -19,13 +19,17 @@ WORDS = Codec(atlas_tokenizer(PAPER))
 BPE = Codec(bpe_tokenizer(["the mayor of the city"] * 3, vocab_size=300, tags=PAPER))
 
 
-def foreign() -> Codec:
+def foreign(*merges: tuple[str, str]) -> Codec:
     """A byte-level tokenizer that knows nothing of our tags, as that of a general model."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *(a + b for a, b in merges)]
+    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(tokens)}, merges=list(merges)))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     return Codec(tokenizer)
+
+
+ACROSS = foreign(("©", "Ã"), ("©Ã", "©Ã"))
+"""Has tokens that end one letter and begin the next: "ééé" is C3 | A9 C3 A9 C3 | A9."""
 
 
 def spans(codec: Codec, text: str) -> dict[str, str]:
@@ -69,8 +73,8 @@ def test_a_token_that_straddles_a_border_belongs_to_both_sides():
     assert BPE.token_spans(ids, {"left": (0, 6), "right": (6, 9)}) == {"left": (0, 2), "right": (1, 2)}
 
 
-@pytest.mark.parametrize("codec", [WORDS, BPE, foreign()], ids=["words", "bpe", "foreign"])
-@given(text=st.text("ab city<>/IS?", max_size=60), data=st.data())
+@pytest.mark.parametrize("codec", [WORDS, BPE, foreign(), ACROSS], ids=["words", "bpe", "foreign", "across letters"])
+@given(text=st.text("ab city<>/IS?é🙂", max_size=60), data=st.data())
 def test_spans_are_those_that_trying_every_number_of_tokens_finds(codec: Codec, text: str, data: st.DataObject):
     ids = codec.encode(text)
     lengths = [len(codec.decode(ids[:n])) for n in range(len(ids) + 1)]
@@ -79,6 +83,25 @@ def test_spans_are_those_that_trying_every_number_of_tokens_finds(codec: Codec, 
     first = max(n for n, length in enumerate(lengths) if length <= start)
     last = min(n for n, length in enumerate(lengths) if length >= stop)
     assert codec.token_spans(ids, {"part": (start, stop), "all": (0, lengths[-1])})["part"] == (first, last)
+
+
+def test_a_token_that_ends_one_letter_and_begins_the_next_belongs_to_both():
+    ids = ACROSS.encode("aéééb")
+    assert [len(ACROSS.decode(ids[:n])) for n in range(len(ids) + 1)] == [0, 1, 2, 4, 4, 5]
+    #          a   | é: C3, part of 2 | é
+    assert ACROSS.token_spans(ids, {"a": (0, 1), "first": (1, 2), "second": (2, 3), "b": (4, 5)}) == {
+        "a": (0, 1),
+        "first": (1, 2),
+        "second": (2, 3),
+        "b": (4, 5),
+    }
+
+
+def test_texts_encoded_together_have_the_tokens_of_each_by_itself():
+    texts = ["<info> [HINT] 3 [/HINT] mayor city </info>", "", "mayor <info> [PAD] [HINT] 3 [/HINT]", "city", "city"]
+    assert BPE.encode_each_untrusted(texts, PAPER) == [BPE.encode_untrusted(text, PAPER) for text in texts]
+    assert BPE.encode_untrusted(texts[0], PAPER) == BPE.encode(texts[0])
+    assert BPE.encode_each_untrusted([], PAPER) == []
 
 
 @given(st.text())

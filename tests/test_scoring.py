@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import string
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +26,15 @@ from mem1.scoring import contains, exact_match, f1, normalize, score_answers, sp
 )
 def test_normalisation_folds_case_punctuation_articles_and_space(text: str, normalized: str):
     assert normalize(text) == normalized
+
+
+PIECES = ["a", "n", "an", "the", "th", "e", " ", "\u00e9", "\u2013", "\x01", "_", "'", "T", "1"]
+
+
+@given(st.lists(st.sampled_from(PIECES)).map("".join))
+def test_articles_are_those_of_squads_own_script(text: str):
+    plain = "".join(c for c in text.lower() if c not in string.punctuation)
+    assert normalize(text) == " ".join(re.sub(r"\b(a|an|the)\b", " ", plain).split())
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from mem1.errors import UserError
 from mem1.evaluation.store import append_trajectories, read_trajectories, write_trajectories
-from mem1.records import Ended, Question, Task, Trajectory, Turn
+from mem1.jsonl import encode_object
+from mem1.records import Ended, Question, Task, Trajectory, Turn, trajectory_to_json
 
 
 def attempt(answer: str) -> Trajectory:
@@ -47,6 +49,16 @@ def test_what_is_written_is_read_back_equal_to_the_last_bit(path):
     write_trajectories(path, [FIRST, SECOND, THIRD])
     assert read_trajectories(path) == [FIRST, SECOND, THIRD]
     assert path.read_bytes().count(b"\n") == 3
+
+
+def test_a_line_is_what_json_makes_of_the_record_whatever_its_texts_say(path):
+    posing = '"context_ids": null, \\"completion_ids\\": null, "observation_ids": null \ud800'
+    turn = replace(FIRST.turns[0], context_ids=(1, 70_000, 1), text=posing, observation=posing)
+    trajectory = replace(FIRST, turns=(turn, replace(turn, observation_ids=())), detail=posing)
+    plain = replace(SECOND, turns=())
+    append_trajectories(path, [trajectory, plain])
+    assert path.read_bytes() == encode_object(trajectory_to_json(trajectory)) + encode_object(trajectory_to_json(plain))
+    assert read_trajectories(path) == [trajectory, plain]
 
 
 def test_a_generator_can_be_written(path):

@@ -68,7 +68,9 @@ def disarm(text: str, names: Collection[str]) -> str:
 
     Control characters become blanks, invisible ones go. Ordinary text is returned unchanged. Never raises.
     """
-    text = _INVISIBLE.sub("", _CONTROL.sub(" ", text))
+    text = _CONTROL.sub(" ", text)
+    if not text.isascii():
+        text = _INVISIBLE.sub("", text)
     if "&" in text:
         text = _ENTITY.sub(_bracket_of_entity, text)
     text = text.translate(_PLAIN)

@@ -96,6 +96,11 @@ def write_objects(path: str | os.PathLike[str], records: Iterable[Mapping[str, A
 
     Raises UserError where the file cannot be written (full disk, missing folder); then nothing is left behind.
     """
+    write_lines(path, map(encode_object, records))
+
+
+def write_lines(path: str | os.PathLike[str], lines: Iterable[bytes]) -> None:
+    """`write_objects` for lines that are encoded already, line ends included."""
     target = Path(path)
     partial = target.with_name(f".{target.name}.partial-{secrets.token_hex(4)}")
     try:
@@ -104,7 +109,7 @@ def write_objects(path: str | os.PathLike[str], records: Iterable[Mapping[str, A
             if target.suffix == ".gz":
                 # mtime=0: the same records give the same bytes
                 file = cast(BinaryIO, stack.enter_context(gzip.GzipFile("", "wb", fileobj=file, mtime=0)))
-            file.writelines(encode_object(record) for record in records)
+            file.writelines(lines)
         os.replace(partial, target)
     except OSError as error:
         raise UserError(f"cannot write {target}: {error.strerror or error}; nothing was changed") from error
@@ -120,7 +125,12 @@ def append_objects(
     Raises UserError where a process was killed while it wrote the last line, unless `drop_cut_line`, which removes
     that line for good, and where the file cannot be written. A whole last line without its end is kept.
     """
-    data = b"".join(map(encode_object, records))
+    append_lines(path, map(encode_object, records), drop_cut_line=drop_cut_line)
+
+
+def append_lines(path: str | os.PathLike[str], lines: Iterable[bytes], *, drop_cut_line: bool = False) -> None:
+    """`append_objects` for lines that are encoded already, line ends included."""
+    data = b"".join(lines)
     try:
         with open(path, "a+b") as file:
             end = file.seek(0, os.SEEK_END)

@@ -264,4 +264,9 @@ def neutralize(text: str, tags: Tags = PAPER) -> str:
 
     Ordinary text without brackets is returned unchanged; see hostile.py.
     """
-    return disarm(text, _KNOWN_NAMES | {name.lower() for name in (*tags.names, tags.hint)})
+    return disarm(text, _harmful_names(tags))
+
+
+@lru_cache(maxsize=16)
+def _harmful_names(tags: Tags) -> frozenset[str]:
+    return _KNOWN_NAMES | {name.lower() for name in (*tags.names, tags.hint)}

@@ -52,20 +52,23 @@ class _Attempt:
     """Of this attempt at its task."""
     prompt_ids: tuple[int, ...]
     turns: list[Turn] = field(default_factory=list)
+    actions: list[tuple[str, str]] = field(default_factory=list)
+    """(kind, content) of every turn but those that wrote a summary, which are no turns of the task."""
     ended: Ended | None = None
     detail: str = ""
     answer: str = ""
     seconds: float = 0.0
     """From the start of the batch to the end of the round in which it ended."""
 
+    def take(self, turn: Turn) -> None:
+        """Add the turn that was just made."""
+        self.turns.append(turn)
+        if turn.action != SUMMARY:
+            self.actions.append((turn.action, turn.content))
+
     @property
     def turns_left(self) -> int:
         return self.task.turn_limit - len(self.actions)
-
-    @property
-    def actions(self) -> list[tuple[str, str]]:
-        """(kind, content) of every turn but those that wrote a summary, which are no turns of the task."""
-        return [(turn.action, turn.content) for turn in self.turns if turn.action != SUMMARY]
 
     @property
     def request(self) -> Request:
@@ -132,7 +135,7 @@ class Rollout:
         for attempt in attempts:
             context = next_context(self.context, attempt.prompt_ids, attempt.turns)
             asked = context.asks or self._last_action(attempt)
-            ids = context.ids + self.codec.encode(self.tags.opening(asked))
+            ids = context.ids if asked is None else context.ids + self.codec.encode(self.tags.opening(asked))
             if len(ids) + self.budget.completion(attempt.task.objectives) > self.budget.context:
                 attempt.ended = Ended.OUT_OF_TOKENS
                 attempt.detail = f"a context of {len(ids)} tokens leaves no room within {self.budget.context}"
@@ -150,7 +153,7 @@ class Rollout:
             if completion.failed is not None:
                 attempt.ended, attempt.detail = Ended.ENGINE_FAILED, completion.failed
                 continue
-            attempt.turns.append(self._turn(ids, spans, asked, completion, version))
+            attempt.take(self._turn(ids, spans, asked, completion, version))
             self._judge(attempt, completion)
         self._observe([a for a in ready if a.ended is None])
         for attempt in ready:
@@ -206,6 +209,7 @@ class Rollout:
         acting = [a for a in attempts if a.turns[-1].action != SUMMARY]
         replies = self.environment.observe([a.request for a in acting]) if acting else []
         hinted = [(a, Observation(text="")) for a in attempts if a.turns[-1].action == SUMMARY]
+        shown = []
         for attempt, reply in [*zip(acting, replies, strict=True), *hinted]:
             if reply.failed is not None:
                 attempt.ended, attempt.detail = Ended.TOOL_FAILED, reply.failed
@@ -216,8 +220,9 @@ class Rollout:
                 attempt.ended = Ended.ANSWERED
             if reply.ended or attempt.turns_left == 0:
                 continue
-            inside, tagged = observation(reply.text, attempt.turns_left, self.tags)
-            ids = self.codec.encode_untrusted(tagged, self.tags)
+            shown.append((attempt, *observation(reply.text, attempt.turns_left, self.tags)))
+        encoded = self.codec.encode_each_untrusted([tagged for _, _, tagged in shown], self.tags)
+        for (attempt, inside, _), ids in zip(shown, encoded, strict=True):
             attempt.turns[-1] = replace(attempt.turns[-1], observation=inside, observation_ids=ids)
 
     def _finish(self, attempt: _Attempt) -> Trajectory:

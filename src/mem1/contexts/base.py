@@ -82,43 +82,52 @@ def next_context(policy: ContextPolicy, prompt_ids: Sequence[int], turns: Sequen
     A thought that does not survive (a protocol with a thought tag of its own) is left out of the copy. A summary is
     copied with its opening tag, which stood at the end of the context that it was asked in, and counts as a state.
     """
-    ids = list(prompt_ids)
-    spans: dict[str, Span] = {"prompt": (0, len(ids))}
     selection = policy.select(turns) if turns else Selection(kept=())
+    ids = list(prompt_ids)
+    start = len(ids)  # of the newest kept turn
     for kept in selection.kept:
-        copy, roles = surviving(kept)
-        spans = {"prompt": spans["prompt"], **{role: (a + len(ids), b + len(ids)) for role, (a, b) in roles.items()}}
-        ids += copy
+        start = len(ids)
+        ids += surviving(kept)
         if kept.result:
-            spans["result"] = (len(ids), len(ids) + len(kept.turn.observation_ids))
             ids += kept.turn.observation_ids
+    spans: dict[str, Span] = {"prompt": (0, len(prompt_ids))}
+    if selection.kept:
+        newest = selection.kept[-1]
+        spans |= {role: (start + a, start + b) for role, (a, b) in surviving_roles(newest).items()}
+        if newest.result:
+            spans["result"] = (len(ids) - len(newest.turn.observation_ids), len(ids))
     return Context(ids=tuple(ids), spans=spans, asks=selection.asks)
 
 
-def surviving(kept: Kept) -> tuple[tuple[int, ...], dict[str, Span]]:
-    """Tokens of a completion that stay, and the ranges of state and query among them; the result comes after them."""
+def surviving(kept: Kept) -> tuple[int, ...]:
+    """Tokens of a completion that stay; the result comes after them."""
     turn = kept.turn
     if turn.action == SUMMARY:
-        summary = turn.opening_ids + turn.completion_ids
-        return summary, {"state": (0, len(summary))}
-    dropped = sorted(_dropped(kept))
-    ids: list[int] = []
-    start = 0
-    for a, b in dropped:
-        ids += turn.completion_ids[start:a]
-        start = b
-    ids += turn.completion_ids[start:]
+        return turn.opening_ids + turn.completion_ids
+    ids = turn.completion_ids
+    for a, b in reversed(_dropped(kept)):
+        ids = ids[:a] + ids[b:]
+    return ids
+
+
+def surviving_roles(kept: Kept) -> dict[str, Span]:
+    """Ranges of state and query in `surviving`."""
+    if kept.turn.action == SUMMARY:
+        return {"state": (0, len(surviving(kept)))}
+    dropped = _dropped(kept)
 
     def moved(position: int) -> int:
-        return position - sum(min(b, position) - a for a, b in dropped if a < position)
+        return position - sum([min(b, position) - a for a, b in dropped if a < position])
 
-    roles = {"state": "state", "query": "action"}
-    spans = {role: turn.completion_spans[of] for role, of in roles.items() if of in turn.completion_spans}
-    return tuple(ids), {role: (moved(a), moved(b)) for role, (a, b) in spans.items() if moved(b) > moved(a)}
+    spans = kept.turn.completion_spans
+    roles = {
+        role: tuple(map(moved, spans[of])) for role, of in (("state", "state"), ("query", "action")) if of in spans
+    }
+    return {role: (a, b) for role, (a, b) in roles.items() if b > a}
 
 
 def _dropped(kept: Kept) -> list[Span]:
-    """Ranges of the completion that do not stay; they do not overlap."""
+    """Ranges of the completion that do not stay, in order; they do not overlap."""
     spans = kept.turn.completion_spans
     dropped = [spans["thought"]] if "thought" in spans else []
     if kept.state_tokens == 0 and "state" in spans:
@@ -127,4 +136,5 @@ def _dropped(kept: Kept) -> list[Span]:
         start, stop = spans["state_text"]
         if stop - start > kept.state_tokens:
             dropped.append((start + kept.state_tokens, stop))
+    dropped.sort()
     return dropped

@@ -12,10 +12,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
-from functools import cached_property
-from itertools import chain
-from math import ceil
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from itertools import accumulate, chain
+from math import ceil, inf
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -26,6 +27,8 @@ from mem1.records import Span
 
 _NOWHERE = "(?!)"
 """A pattern that is found in no text."""
+_NO_LETTER = "\ufffd"
+"""What decoders put in place of a part of a letter."""
 
 
 class Codec:
@@ -33,7 +36,8 @@ class Codec:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self._of_tags: dict[Tags, tuple[Mapping[str, int], re.Pattern[str]]] = {}
+        self._of_tags: dict[Tags, tuple[Mapping[str, Sequence[int]], re.Pattern[str]]] = {}
+        self._added_lengths = _AddedLengths(self)
 
     @classmethod
     def load(cls, folder: Path) -> Codec:
@@ -63,17 +67,25 @@ class Codec:
 
         Where our tags are tokens of their own, the text is cut at them; all else is encoded as ordinary text.
         """
-        own, borders = self._own_tags(tags)
-        parts = [part for part in borders.split(text) if part]
-        # a model whose own vocabulary holds a special token can still produce it from letters: it is left out
-        plain = iter(_encode(self._plain, [part for part in parts if part not in own]))
-        encoded = ([own[part]] if part in own else [i for i in next(plain) if i not in self._never] for part in parts)
-        return tuple(chain.from_iterable(encoded))
+        return self.encode_each_untrusted([text], tags)[0]
 
-    def _own_tags(self, tags: Tags) -> tuple[Mapping[str, int], re.Pattern[str]]:
+    def encode_each_untrusted(self, texts: Sequence[str], tags: Tags) -> list[tuple[int, ...]]:
+        """`encode_untrusted` of each text; what stands between tags in several, such as a hint, is encoded once."""
+        own, borders = self._own_tags(tags)
+        parts = [[part for part in borders.split(text) if part] for text in texts]
+        plain = [part for part in dict.fromkeys(chain.from_iterable(parts)) if part not in own]
+        # a model whose own vocabulary holds a special token can still produce it from letters: it is left out
+        encoded = map(self._without_special, _encode(self._plain, plain))
+        ids = {**own, **dict(zip(plain, encoded, strict=True))}
+        return [tuple(chain.from_iterable(map(ids.__getitem__, of_text))) for of_text in parts]
+
+    def _without_special(self, ids: list[int]) -> list[int]:
+        return ids if self._never.isdisjoint(ids) else [i for i in ids if i not in self._never]
+
+    def _own_tags(self, tags: Tags) -> tuple[Mapping[str, Sequence[int]], re.Pattern[str]]:
         """The tags that are tokens of their own, and what finds them in a text."""
         if tags not in self._of_tags:
-            own = {tag: self._added[tag] for tag in tags.special_tokens if tag in self._added}
+            own = {tag: (self._added[tag],) for tag in tags.special_tokens if tag in self._added}
             self._of_tags[tags] = own, re.compile(f"({'|'.join(map(re.escape, own)) or _NOWHERE})")
         return self._of_tags[tags]
 
@@ -112,8 +124,28 @@ class Codec:
         A range starts after the largest number of leading tokens whose text does not go past its start, and ends with
         the smallest number whose text reaches its end (separating blanks aside).
         """
-        prefixes = _Prefixes(self, ids)
-        return {role: (prefixes.reach(a + 1) - 1, min(prefixes.reach(b), len(ids))) for role, (a, b) in spans.items()}
+        reach = self._reach_by_sums(ids) or _Prefixes(self, ids).reach
+        return {role: (reach(a + 1) - 1, min(reach(b), len(ids))) for role, (a, b) in spans.items()}
+
+    def _reach_by_sums(self, ids: Sequence[int]) -> Callable[[int], int] | None:
+        """`_Prefixes.reach` where each token adds to the text what it adds anywhere; None where it does not sum up."""
+        first = [len(self.decode(ids[:1]))] if ids else []  # a blank before it may be left out
+        lengths = [0, *accumulate(chain(first, map(self._added_lengths.__getitem__, ids[1:])))]
+        return partial(bisect_left, lengths) if lengths[-1] == len(self.decode(ids)) else None
+
+
+class _AddedLengths(dict[int, float]):
+    """Token -> characters by which it makes a text longer that it is added to; filled as tokens are met.
+
+    Infinity for a token that begins or ends within a letter: what it adds depends on its neighbours.
+    """
+
+    def __init__(self, codec: Codec) -> None:
+        self.codec = codec
+
+    def __missing__(self, token: int) -> float:
+        once, twice = self.codec.decode((token,)), self.codec.decode((token, token))
+        return self.setdefault(token, inf if _NO_LETTER in once else len(twice) - len(once))
 
 
 class _Prefixes:

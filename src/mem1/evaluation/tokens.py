@@ -88,6 +88,8 @@ def state_tokens(turn: Turn) -> int | None:
 def _shared_prefix(one: Sequence[int], other: Sequence[int]) -> int:
     """Length of the longest common prefix; block by block, as slices are compared faster than single tokens."""
     shorter = min(len(one), len(other))
+    if one[:shorter] == other[:shorter]:
+        return shorter
     for start in range(0, shorter, _BLOCK):
         if one[start : start + _BLOCK] != other[start : start + _BLOCK]:
             return next(compress(count(start), map(ne, one[start:shorter], other[start:shorter])), shorter)

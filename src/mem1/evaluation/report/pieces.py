@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from mem1.contexts import ContextPolicy, Full
-from mem1.contexts.base import surviving
+from mem1.contexts.base import surviving, surviving_roles
 from mem1.protocol import SUMMARY
 from mem1.records import Turn
 
@@ -137,7 +137,8 @@ def _sources(turn: Turn, number: int, policy: ContextPolicy) -> Iterator[_Source
     """The result; the completion as `policy` lets it survive; its state and its query alone."""
     result = turn.observation_ids
     yield _Source(number, result, ((0, len(result), "result"),), frozenset({(number, "result")}))
-    ids, spans = surviving(policy.select((turn,)).kept[-1])
+    kept = policy.select((turn,)).kept[-1]
+    ids, spans = surviving(kept), surviving_roles(kept)
     roles = tuple((start, stop, role) for role, (start, stop) in spans.items())
     yield _Source(number, ids, roles, frozenset((number, name) for name in ("completion", *spans)))
     for start, stop, role in roles:
