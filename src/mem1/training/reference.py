@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from mem1.algorithms.kl import adapted
+from mem1.training.place import Place
 from mem1.training.rl_config import Kl
 
 
@@ -26,6 +27,10 @@ class Reference(nn.Module):
         self.config = config
         self.model = copy.deepcopy(policy).requires_grad_(False)
         self.register_buffer("coefficient", torch.tensor(config.coefficient, dtype=torch.float64))
+
+    def settle(self, place: Place) -> None:
+        """Spread over the ranks, where networks are."""
+        place.settled(self.model, offload=place.config is not None and place.config.reference_offload)
 
     def adapt(self, measured: float) -> None:
         """After a step whose mean KL was `measured`, in nats a token."""
