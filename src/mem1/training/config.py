@@ -19,6 +19,7 @@ from mem1.envs.webshop.source import WebShopTasks
 from mem1.protocol import vocabulary
 from mem1.rollout import Budget
 from mem1.tasks.atlas import Laziness
+from mem1.training.distributed_config import Distributed
 from mem1.training.model_config import ModelConfig
 from mem1.training.recall import Recall
 from mem1.training.rl_config import Rl
@@ -89,6 +90,9 @@ class TrainConfig(Config):
     sft: Sft | None = None
     rl: Rl | None = None
     evaluation: Evaluation = Evaluation()
+    distributed: Distributed | None = None
+    """How the networks are spread over the ranks of torchrun; given, also in one process. None: on several ranks by
+    its defaults."""
     checkpoint_every: int = Field(default=20, ge=1)
     """Steps between checkpoints."""
     tensorboard: bool = True

@@ -29,13 +29,16 @@ WAIT = timedelta(minutes=60)
 """How long a rank waits for the others: a rollout of one may take so much longer than that of another."""
 
 
+CPU = torch.device("cpu")
+
+
 @dataclass(frozen=True)
 class Ranks:
     """One process alone; `TorchRanks` has company."""
 
     rank: int = 0
     size: int = 1
-    device: torch.device = torch.device("cpu")
+    device: torch.device = CPU
     """Where this rank computes."""
 
     def gather(self, data: bytes) -> list[bytes]:
@@ -129,7 +132,7 @@ def joined(*, grouped: bool = False) -> Iterator[Ranks]:
         yield ALONE
         return
     cuda = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else torch.device("cpu")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else CPU
     if cuda:
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"

@@ -20,7 +20,7 @@ from mem1.packing import Pack, split_into_packs
 from mem1.records import Trajectory
 from mem1.training.critic import Critic
 from mem1.training.lessons import Before
-from mem1.training.place import Place
+from mem1.training.place import HERE, Place
 from mem1.training.rank_packs import RankPacks
 from mem1.training.reference import Reference
 from mem1.training.rl_config import Gspo, Ppo, Rl
@@ -36,12 +36,12 @@ class Networks:
     policy: PreTrainedModel
     critic: Critic | None
     reference: Reference | None
-    place: Place = Place()
+    place: Place = HERE
     workers: int = 1
     """Packs that are computed at a time."""
 
     @classmethod
-    def make(cls, config: Rl, policy: PreTrainedModel, *, place: Place = Place(), workers: int = 1) -> Networks:
+    def make(cls, config: Rl, policy: PreTrainedModel, *, place: Place = HERE, workers: int = 1) -> Networks:
         """A new critic and a copy of the policy as it stands, where the recipe has them; all where `place` says.
 
         Raises UserError for contexts one by one on several ranks.
@@ -58,9 +58,7 @@ class Networks:
         if reference is not None:
             reference.settle(place)
         trained = place.trained(policy)
-        return cls(
-            config=config, policy=trained, critic=critic, reference=reference, place=place, workers=workers
-        )
+        return cls(config=config, policy=trained, critic=critic, reference=reference, place=place, workers=workers)
 
     @property
     def modules(self) -> Mapping[str, nn.Module]:
@@ -103,7 +101,7 @@ class Networks:
                 return critic.values(states_MD)
             return critic.values(trunk_states(critic.trunk, trajectories, packed=self.config.packed))
 
-        return as_forward(critic, lambda: values().clone())  # FSDP hooks its backward pass on, but not on a view
+        return as_forward(critic, values)
 
     def packs(self, trajectories: Sequence[Trajectory]) -> list[Pack]:
         """What each forward pass takes in; gspo's ratio of a sequence needs all its tokens at once."""
@@ -116,9 +114,7 @@ class Networks:
             multiple_of=ranks,
         )
 
-    def backward(
-        self, loss_of: Callable[[Pack], tuple[Tensor, Any]], trajectories: Sequence[Trajectory]
-    ) -> list[Any]:
+    def backward(self, loss_of: Callable[[Pack], tuple[Tensor, Any]], trajectories: Sequence[Trajectory]) -> list[Any]:
         """Add the gradients of the losses of their packs, for policy and critic; what else `loss_of` returns of each.
 
         That is JSON, and comes in the order of the packs, of all ranks.

@@ -1,8 +1,8 @@
 """Where the networks of a run live: in this process as they are, or spread over the ranks.
 
-    one process                 the policy that samples is the one that is trained
-    several, or [distributed]   every rank samples with a whole policy of its own; what is trained is a copy, spread
-                                over the ranks, and `publish` brings what it has learnt to the whole one
+one process                 the policy that samples is the one that is trained
+several, or [distributed]   every rank samples with a whole policy of its own; what is trained is a copy, spread
+                            over the ranks, and `publish` brings what it has learnt to the whole one
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from mem1.training.distributed import ALONE, Ranks
-from mem1.training.sharding import Distributed, shard, whole
+from mem1.training.distributed_config import Distributed
+from mem1.training.sharding import shard, whole
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -55,3 +56,7 @@ class Place:
             return
         for ours, theirs in zip(policy.parameters(), trained.parameters(), strict=True):
             ours.copy_(whole(theirs))
+
+
+HERE = Place()
+"""This process, as it is."""

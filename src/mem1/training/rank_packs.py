@@ -62,9 +62,7 @@ class RankPacks:
             loss, said = loss_of(self.packs[number.pack])
             return (loss if number.counts else loss * 0.0), said
 
-        said = list(
-            backward_in_order(weighed, self.passes, models=models, parameters=parameters, workers=self.workers)
-        )
+        said = list(backward_in_order(weighed, self.passes, models=models, parameters=parameters, workers=self.workers))
         if self.place.ranks.size == 1:
             return said
         own = {number.pack: one for number, one in zip(self.passes, said, strict=True) if number.counts}
@@ -74,7 +72,9 @@ class RankPacks:
         self, function: Callable[[Pack], dict[str, Tensor]], *, models: Sequence[PreTrainedModel]
     ) -> list[dict[str, Tensor]]:
         """`function` of every pack, which returns tensors by name; in the order of the packs, on the CPU."""
-        said = in_order(lambda number: function(self.packs[number.pack]), self.passes, models=models, workers=self.workers)
+        said = in_order(
+            lambda number: function(self.packs[number.pack]), self.passes, models=models, workers=self.workers
+        )
         if self.place.ranks.size == 1:
             return list(said)
         pairs = [(number.pack, one) for number, one in zip(self.passes, list(said), strict=True) if number.counts]

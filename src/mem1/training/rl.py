@@ -22,7 +22,7 @@ from mem1.training.batches import minibatches
 from mem1.training.lessons import Lesson, centred, groups_to_train, has_variance, judged_groups, make_lessons
 from mem1.training.networks import Networks
 from mem1.training.optimizers import Optimizers, adamw, together, warmup
-from mem1.training.place import Place
+from mem1.training.place import HERE, Place
 from mem1.training.policy import Policy
 from mem1.training.rank_rollouts import on_all_ranks
 from mem1.training.rl_config import Dapo, Ppo, Rejection, Rl
@@ -45,7 +45,7 @@ class RlStage:
     seed: int
     workers: int = 1
     """Packs that are trained at a time."""
-    place: Place = Place()
+    place: Place = HERE
     name: str = "rl"
     timings: dict[str, float] = field(default_factory=dict)
     """Seconds of the last step by what they were spent on."""

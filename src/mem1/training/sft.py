@@ -29,7 +29,7 @@ from mem1.tasks.gold import GoldExpert
 from mem1.training.config import Sft, TrainConfig
 from mem1.training.logprobs import flat_logprobs
 from mem1.training.optimizers import Optimizers, muon, warmup, warmup_decay
-from mem1.training.place import Place
+from mem1.training.place import HERE, Place
 from mem1.training.policy import Policy
 from mem1.training.rank_packs import RankPacks
 from mem1.training.recall import Recall, recall_batch, recall_loss
@@ -45,7 +45,7 @@ class RecallStage:
     policy: Policy
     config: Recall
     seed: int
-    place: Place = Place()
+    place: Place = HERE
     name: str = "recall"
     modules: Mapping[str, nn.Module] = field(default_factory=dict)
 
@@ -89,7 +89,7 @@ class SftStage:
     seed: int
     workers: int = 1
     """Packs that are trained at a time."""
-    place: Place = Place()
+    place: Place = HERE
     name: str = "sft"
     modules: Mapping[str, nn.Module] = field(default_factory=dict)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from types import MethodType
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,26 +30,10 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
-from mem1.configuration import Config
+from mem1.training.distributed_config import Distributed
 
-T = TypeVar("T")
+Said = TypeVar("Said", Tensor, tuple[Tensor, ...])
 _FORWARD = "_mem1_forward"
-
-
-class Distributed(Config):
-    """How the networks are spread over the ranks; of no effect on what is learnt but for `mixed_precision`."""
-
-    mixed_precision: Literal["bf16"] | None = None
-    """Weights and activations of forward and backward pass in it; sums of gradients, optimiser and the weights that
-    it moves stay in fp32. None: everything in the model's own type."""
-    activation_checkpointing: bool = False
-    """Each layer is computed again in the backward pass instead of kept: less memory, a third more work."""
-    cpu_offload: bool = False
-    """Weights, gradients and optimiser states rest in the computer's memory, not on the GPU."""
-    reference_offload: bool = False
-    """The same of the frozen reference policy alone."""
-    reshard_after_forward: bool = True
-    """Let go of a layer's whole weights between forward and backward pass. False: faster, and more memory."""
 
 
 def shard(module: nn.Module, config: Distributed, *, offload: bool = False, full_precision: bool = False) -> None:
@@ -82,24 +66,22 @@ def shard(module: nn.Module, config: Distributed, *, offload: bool = False, full
 
 def layers(module: nn.Module) -> list[nn.Module]:
     """The layers of each transformer inside, by what transformers says must not be split; none: []."""
-    names = {
-        name
-        for part in module.modules()
-        for name in (getattr(part, "_no_split_modules", None) or ())
-    }
-    return [part for part in module.modules() if _class(part) in names]
+    names = {name for part in module.modules() for name in (getattr(part, "_no_split_modules", None) or ())}
+    return [part for part in module.modules() if class_name(part) in names]
 
 
-def _class(module: nn.Module) -> str:
+def class_name(module: nn.Module) -> str:
     """Without the prefix that FSDP gives the classes of its modules."""
     return type(module).__name__.removeprefix("FSDP" if isinstance(module, FSDPModule) else "")
 
 
-def _call(_module: nn.Module, function: Callable[[], T]) -> T:
-    return function()
+def _call(_module: nn.Module, function: Callable[[], Said]) -> Said:
+    """FSDP hangs the backward pass on what is returned, which must be no view."""
+    said = function()
+    return said.clone() if isinstance(said, Tensor) else tuple(tensor.clone() for tensor in said)
 
 
-def as_forward(module: nn.Module, function: Callable[[], T]) -> T:
+def as_forward(module: nn.Module, function: Callable[[], Said]) -> Said:
     """`function()`, as if it were the module's forward pass; it returns a tensor, or a tuple of them.
 
     Whatever reads a sharded module's weights goes through here; other modules are left as they are.
