@@ -24,6 +24,7 @@ from mem1.training.checkpoint import load_checkpoint, save_checkpoint
 from mem1.training.config import Sft
 from mem1.training.distributed import Ranks, joined
 from mem1.training.distributed_config import Distributed
+from mem1.training.lora_config import Lora
 from mem1.training.place import Place
 from mem1.training.policy import Policy
 from mem1.training.rl import RlStage
@@ -52,6 +53,15 @@ def attempts(groups: int = 3, size: int = 3) -> list[Group]:
         Group(trajectories=tuple(map(attempt, random_group(rng, size, policy="constant", turns=1 + number))))
         for number in range(groups)
     ]
+
+
+LORA = "grpo, lora"
+ALGORITHMS[LORA] = Grpo()
+
+
+def adapted(name: str, place: Place) -> Place:
+    """With adapters, where the name says so."""
+    return replace(place, lora=Lora(rank=3)) if name == LORA else place
 
 
 def rl_stage(algorithm: Algorithm, place: Place, *, seed: int = 0) -> RlStage:
@@ -130,7 +140,7 @@ def sft(place: Place) -> dict[str, Any]:
 def run(ranks: Ranks, folder: Path | None) -> dict[str, Any]:
     place = Place(ranks=ranks)
     found = {
-        name: rl(algorithm, place, folder and folder / f"{name} on {ranks.size}")
+        name: rl(algorithm, adapted(name, place), folder and folder / f"{name} on {ranks.size}")
         for name, algorithm in ALGORITHMS.items()
     }
     found["sft"] = sft(place)
@@ -146,5 +156,5 @@ if __name__ == "__main__":
     with joined() as ranks:
         found = run(ranks, out)
         for name, checkpoint in json.loads((out / "resume.json").read_text()).items():
-            found[f"{name}, resumed"] = resumed(ALGORITHMS[name], Place(ranks=ranks), Path(checkpoint))
+            found[f"{name}, resumed"] = resumed(ALGORITHMS[name], adapted(name, Place(ranks=ranks)), Path(checkpoint))
         (out / f"found-{ranks.rank}-of-{ranks.size}.json").write_text(json.dumps(found))

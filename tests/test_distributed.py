@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_steps import ALGORITHMS, SAVED_AFTER, resumed, run
+from rank_steps import ALGORITHMS, SAVED_AFTER, adapted, resumed, run
 
 from mem1.engines.workers import one_thread
 from mem1.training.checkpoint import latest_checkpoint
@@ -94,7 +94,7 @@ def test_a_checkpoint_of_two_ranks_goes_on_on_one(folder: Path, alone: dict[str,
         assert len(list(checkpoint.rglob("shard-*.safetensors"))) >= 4, "model and optimizers, of two ranks each"
         assert not list(checkpoint.rglob("*.distcp")) and not list(checkpoint.rglob(".metadata")), "nothing is pickled"
         with one_thread():
-            after = resumed(ALGORITHMS[name], HERE, checkpoint)
+            after = resumed(ALGORITHMS[name], adapted(name, HERE), checkpoint)
         assert_same(after, {**alone[name], "rows": alone[name]["rows"][SAVED_AFTER:]}, name)
 
 

@@ -57,10 +57,10 @@ def split_into_packs(
     """Cut trajectories, in order, into packs whose trees have at most `max_tokens` tokens.
 
     Filling one pack after the other takes the fewest packs that keep the order. `balanced` then lowers the cap as
-    far as that number allows, so that the largest pack is as small as it can be: for packs that run side by side,
-    on several ranks. The number may then be rounded up to a multiple, that of the ranks. `whole` cuts between trajectories only: for a loss that is no sum over tokens. Turns that
-    continue one another (a trajectory, if `whole`) and alone pass the cap get a pack for themselves. No turns, no
-    packs. Raises ValueError if `max_tokens` is not positive.
+    far as that number allows, so that the largest pack is as small as it can be: for packs that run side by side, on
+    several ranks; the number may then be rounded up to a multiple, of the ranks. `whole` cuts between trajectories
+    only: for a loss that is no sum over tokens. Turns that continue one another (a trajectory, if `whole`) and alone
+    pass the cap get a pack for themselves. No turns, no packs. Raises ValueError if `max_tokens` is not positive.
     """
     if max_tokens < 1:
         raise ValueError(f"max_tokens must be at least 1, not {max_tokens}")

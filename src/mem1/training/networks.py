@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from mem1.errors import UserError
 from mem1.packing import Pack, split_into_packs
 from mem1.records import Trajectory
+from mem1.training.adapters import adapters_off
 from mem1.training.critic import Critic
 from mem1.training.lessons import Before
 from mem1.training.place import HERE, Place
@@ -52,7 +53,7 @@ class Networks:
                 "cannot; set packed = true, or train in one process without [distributed]"
             )
         critic = Critic(config.algorithm, policy) if isinstance(config.algorithm, Ppo) else None
-        reference = Reference(config.kl, policy) if config.kl is not None else None
+        reference = Reference(config.kl, None if place.lora else policy) if config.kl is not None else None
         if critic is not None:
             critic.settle(place)
         if reference is not None:
@@ -159,7 +160,14 @@ class Networks:
             if self.critic is not None:
                 found["values_K"] = self.values(trajectories, scores.states_MD)
         if self.reference is not None:
-            config = self.config
-            frozen = score(self.reference.model, trajectories, temperature=config.temperature, packed=config.packed)
-            found["reference_K"] = frozen.logprobs_M
+            found["reference_K"] = self._of_the_reference(trajectories)
         return found
+
+    def _of_the_reference(self, trajectories: Sequence[Trajectory]) -> Tensor:
+        """Its log-probs, (M,)."""
+        assert self.reference is not None
+        if self.reference.model is None:
+            with adapters_off(self.policy):
+                return self.scores(trajectories).logprobs_M
+        temperature, packed = self.config.temperature, self.config.packed
+        return score(self.reference.model, trajectories, temperature=temperature, packed=packed).logprobs_M

@@ -44,8 +44,8 @@ def together(*parts: Optimizers) -> Optimizers:
 
 
 def adamw(model: torch.nn.Module, rate: float) -> Optimizers:
-    """AdamW on everything, without weight decay."""
-    parameters = tuple(model.parameters())
+    """AdamW on everything that is not frozen, without weight decay."""
+    parameters = tuple(p for p in model.parameters() if p.requires_grad)
     return Optimizers((AdamW(parameters, lr=rate, betas=(0.9, 0.95), weight_decay=0.0),), (rate,), parameters)
 
 

@@ -3,6 +3,7 @@
 one process                 the policy that samples is the one that is trained
 several, or [distributed]   every rank samples with a whole policy of its own; what is trained is a copy, spread
                             over the ranks, and `publish` brings what it has learnt to the whole one
+[lora]                      likewise; what is trained has adapters, and the one that samples has them merged
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from mem1.training.adapters import merged, with_adapters
 from mem1.training.distributed import ALONE, Ranks
 from mem1.training.distributed_config import Distributed
-from mem1.training.sharding import shard, whole
+from mem1.training.lora_config import Lora
+from mem1.training.sharding import shard
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -29,6 +32,8 @@ class Place:
     ranks: Ranks = ALONE
     config: Distributed | None = None
     """None: as the defaults say on several ranks, and nothing is spread on one."""
+    lora: Lora | None = None
+    """None: all weights are trained."""
 
     @property
     def spread(self) -> bool:
@@ -36,8 +41,11 @@ class Place:
         return self.ranks.size > 1 or self.config is not None
 
     def trained(self, model: PreTrainedModel) -> PreTrainedModel:
-        """What an optimiser is to move: the model itself, or a copy of it that is spread over the ranks."""
-        return self.settled(copy.deepcopy(model)) if self.spread else model
+        """What an optimiser is to move: the model itself, or a copy of it with adapters, spread over the ranks."""
+        if not self.spread and self.lora is None:
+            return model
+        trained = copy.deepcopy(model)
+        return self.settled(trained if self.lora is None else with_adapters(trained, self.lora))
 
     def settled(self, module: M, *, offload: bool = False, full_precision: bool = False) -> M:
         """The module, spread over the ranks in place where networks are; the options are those of `shard`."""
@@ -46,16 +54,18 @@ class Place:
         return module
 
     def workers(self, wanted: int) -> int:
-        """Packs at a time: layers that come and go can serve one only."""
-        return 1 if self.spread else wanted
+        """Packs at a time: layers that come and go, or whose adapters do, can serve one only."""
+        return 1 if self.spread or self.lora is not None else wanted
 
     @torch.no_grad()
     def publish(self, trained: PreTrainedModel, policy: PreTrainedModel) -> None:
         """Bring the weights of `trained` to `policy`, in place; every rank must call it."""
         if trained is policy:
             return
-        for ours, theirs in zip(policy.parameters(), trained.parameters(), strict=True):
-            ours.copy_(whole(theirs))
+        ours = dict(policy.named_parameters())
+        for name, weight in merged(trained):
+            ours.pop(name).copy_(weight)
+        assert not ours
 
 
 HERE = Place()

@@ -164,7 +164,7 @@ def train(
     if config.sft is not None or (config.rl is not None and config.rl.packed):
         check_packable(policy.model)
     policy.model.to(ranks.device)  # type: ignore[arg-type]  # transformers' own signature takes less
-    place = Place(ranks=ranks, config=config.distributed)
+    place = Place(ranks=ranks, config=config.distributed, lora=config.lora)
     makers = make_stages(config, policy, place)
 
     def open_folder() -> str:
