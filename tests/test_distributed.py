@@ -7,19 +7,26 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rank_steps import ALGORITHMS, SAVED_AFTER, adapted, resumed, run
+from test_training import config as config
 
+from mem1.configuration import to_toml
 from mem1.engines.workers import one_thread
 from mem1.training.checkpoint import latest_checkpoint
+from mem1.training.config import TrainConfig
 from mem1.training.distributed import ALONE
 from mem1.training.place import HERE
+from mem1.training.rl_config import Phase
 
 TOLERANCE = 1e-9
 TOKENS_DIFFER = ("tokens",)
@@ -107,3 +114,40 @@ def test_four_ranks_are_one_and_go_on_from_a_checkpoint_of_two(folder: Path, alo
         for name in ALGORITHMS:
             wanted = {**alone[name], "rows": alone[name]["rows"][SAVED_AFTER:]}
             assert_same(found[f"{name}, resumed"], wanted, f"{name}, rank {rank}")
+
+
+def training(recipe: Path, out: Path) -> list[str]:
+    """Two ranks, as from a terminal."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    return [*torchrun, "-m", "mem1", "train", str(recipe), "--out", str(out), "--no-evaluate", "--resume"]
+
+
+@pytest.mark.slow
+def test_a_run_on_two_ranks_of_which_one_is_killed_again_and_again_is_an_unbroken_one(
+    config: TrainConfig, tmp_path: Path
+):
+    assert config.rl is not None
+    phases = (Phase(steps=12, objectives=(1,)),)
+    changes = {"recall": None, "checkpoint_every": 2, "rl": config.rl.model_copy(update={"phases": phases})}
+    (tmp_path / "recipe.toml").write_text(to_toml(config.model_copy(update=changes)))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    whole, broken = (training(tmp_path / "recipe.toml", tmp_path / name) for name in ("whole", "broken"))
+    subprocess.run(whole, env=environment, capture_output=True, timeout=900, check=True)
+    rows = tmp_path / "broken" / "metrics.jsonl"
+    draw = random.Random(0)
+    for _ in range(4):
+        before = rows.read_bytes() if rows.exists() else b""
+        with subprocess.Popen(broken, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            until = time.monotonic() + 300
+            while process.poll() is None and time.monotonic() < until:
+                time.sleep(0.05)
+                if rows.exists() and rows.read_bytes() != before:
+                    break
+            time.sleep(draw.uniform(0, 1))
+            assert process.poll() is None, "it was not killed"
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            os.kill(int(draw.choice(children)), signal.SIGKILL)
+            assert process.wait(120) != 0
+    subprocess.run(broken, env=environment, capture_output=True, timeout=900, check=True)
+    for name in ("metrics.jsonl", "policy/model.safetensors"):
+        assert (tmp_path / "broken" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

@@ -183,6 +183,12 @@ def load_checkpoint(
     return Checkpoint(step=state["step"], extra=state["extra"])
 
 
+def load_weights(path: str | Path, model: PreTrainedModel) -> None:
+    """Put the weights of the policy back and nothing else. Raises UserError as `load_checkpoint`, on one process."""
+    _read_state(Path(path))
+    _load_weights(Path(path), Path(path) / MODEL / "model", model)
+
+
 def _read_state(path: Path) -> dict[str, Any]:
     manifest.verify(path)
     return json.loads((path / "state.json").read_text(encoding="utf-8"))
