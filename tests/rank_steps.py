@@ -145,7 +145,10 @@ def run(ranks: Ranks, folder: Path | None) -> dict[str, Any]:
     }
     found["sft"] = sft(place)
     if ranks.size > 1:
-        kept = Place(ranks=ranks, config=Distributed(activation_checkpointing=True, reshard_after_forward=False))
+        kept = Place(
+            ranks=ranks,
+            config=Distributed(activation_checkpointing=True, reshard_after_forward=False, cpu_offload=True),
+        )
         found["grpo, layers computed again"] = rl(Grpo(), kept, None)
     return found
 

@@ -140,12 +140,13 @@ def test_contexts_one_by_one_are_refused_where_weights_are_shared():
 
 def test_a_checkpoint_written_in_the_background_holds_the_moment_it_was_asked_for(tmp_path: Path):
     model = tiny_model("qwen2")
-    before = model.get_input_embeddings().weight.detach().clone()
+    weight = model.get_parameter("model.embed_tokens.weight")
+    before = weight.detach().clone()
     saved: list[Path] = []
     with BackgroundSaves(tmp_path, ALONE, on_saved=saved.append) as saves:
         saves.save(lambda: Snapshot.take(1, model, [], fingerprint="f"))
         with torch.no_grad():
-            model.get_input_embeddings().weight.zero_()
+            weight.zero_()
     (path,) = saved
     assert path == latest_checkpoint(tmp_path)
     assert torch.equal(load_file(path / "model" / "model.safetensors")["model.embed_tokens.weight"], before)

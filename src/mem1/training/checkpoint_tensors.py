@@ -17,12 +17,13 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.distributed import checkpoint
-from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystem
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from mem1.training.distributed import TorchRanks
 from mem1.training.sharding import whole
@@ -50,7 +51,7 @@ def write_whole(stem: Path, tensors: Mapping[str, Tensor]) -> None:
 def write_shards(folder: Path, tensors: Mapping[str, Tensor], ranks: TorchRanks) -> None:
     """This rank's rows, into `folder`; every rank must call it. Raises what writing raised on any of them."""
     try:
-        checkpoint.save(
+        save(
             dict(tensors),
             storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True),
             planner=DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
@@ -73,7 +74,7 @@ def read(stem: Path, into: Mapping[str, Tensor]) -> None:
         targets = {name: tensor.detach() for name, tensor in into.items()}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as asked for
-            checkpoint.load(targets, storage_reader=_reader(stem), planner=planner, no_dist=True)
+            load(targets, storage_reader=_reader(stem), planner=planner, no_dist=True)
 
 
 def written(folder: Path) -> Iterator[str]:

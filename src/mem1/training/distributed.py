@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import distributed
+from torch._C._distributed_c10d import HashStore
 
 from mem1.errors import UserError
 
@@ -115,6 +116,7 @@ class TorchRanks(Ranks):
     def apart(self) -> TorchRanks:
         """The same ranks on a line of their own, for a thread beside the main one."""
         group = distributed.new_group(backend="gloo", timeout=WAIT)
+        assert isinstance(group, distributed.ProcessGroup)  # all ranks are in it
         return TorchRanks(rank=self.rank, size=self.size, device=self.device, group=group)
 
 
@@ -139,7 +141,7 @@ def joined(*, grouped: bool = False) -> Iterator[Ranks]:
     if under_torchrun:
         distributed.init_process_group(backend, timeout=WAIT)
     else:
-        distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
+        distributed.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
     ranks = TorchRanks(rank=distributed.get_rank(), size=distributed.get_world_size(), device=device)
     try:
         yield ranks

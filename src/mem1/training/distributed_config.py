@@ -21,7 +21,7 @@ class Distributed(Config):
     activation_checkpointing: bool = False
     """Each layer is computed again in the backward pass instead of kept: less memory, a third more work."""
     cpu_offload: bool = False
-    """Weights, gradients and optimiser states rest in the computer's memory, not on the GPU."""
+    """Weights, gradients and optimiser states rest in the computer's memory, not on the GPU; of no effect on a CPU."""
     reference_offload: bool = False
     """The same of the frozen reference policy alone."""
     reshard_after_forward: bool = True

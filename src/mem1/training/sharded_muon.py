@@ -15,6 +15,8 @@ from torch import optim
 from torch.distributed.tensor import DTensor, Replicate
 from torch.optim._muon import _adjust_lr, _zeropower_via_newtonschulz
 
+from mem1.training.sharding import whole
+
 
 class Muon(optim.Muon):
     """`torch.optim.Muon` where nothing is spread."""
@@ -34,9 +36,7 @@ class Muon(optim.Muon):
         """As torch's, but for where the update is computed."""
         momentum.lerp_(gradient, 1 - group["momentum"])
         update = gradient.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum
-        found = _zeropower_via_newtonschulz(
-            update.full_tensor(), group["ns_coefficients"], group["ns_steps"], group["eps"]
-        )
+        found = _zeropower_via_newtonschulz(whole(update), group["ns_coefficients"], group["ns_steps"], group["eps"])
         replicated = DTensor.from_local(found.to(p.dtype), p.device_mesh, [Replicate()], run_check=False)
         p.mul_(1 - group["lr"] * group["weight_decay"])
         rate = _adjust_lr(group["lr"], group["adjust_lr_fn"], p.shape)

@@ -44,9 +44,10 @@ def shard(module: nn.Module, config: Distributed, *, offload: bool = False, full
     """
     mixed = config.mixed_precision is not None and not full_precision
     precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    away = torch.cuda.is_available() and (offload or config.cpu_offload)  # a CPU's weights rest there anyway
     options = {
         "mp_policy": precision if mixed else MixedPrecisionPolicy(),
-        "offload_policy": CPUOffloadPolicy() if offload or config.cpu_offload else OffloadPolicy(),
+        "offload_policy": CPUOffloadPolicy() if away else OffloadPolicy(),
     }
     for layer in layers(module):
         if isinstance(layer, FSDPModule):
@@ -78,7 +79,7 @@ def class_name(module: nn.Module) -> str:
 def _call(_module: nn.Module, function: Callable[[], Said]) -> Said:
     """FSDP hangs the backward pass on what is returned, which must be no view."""
     said = function()
-    return said.clone() if isinstance(said, Tensor) else tuple(tensor.clone() for tensor in said)
+    return said.clone() if isinstance(said, Tensor) else tuple(tensor.clone() for tensor in said)  # type: ignore[return-value]
 
 
 def as_forward(module: nn.Module, function: Callable[[], Said]) -> Said:
