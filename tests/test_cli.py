@@ -21,6 +21,7 @@ MULTIHOP_ONLY = "--questions, --corpus, --retriever, --prompt and --decompose go
 COMMANDS = (
     "quickstart",
     "train",
+    "export",
     "eval",
     "index",
     "run",

@@ -30,7 +30,9 @@ from mem1.tasks.compose import TurnLimit
 from mem1.tasks.datasets import write_passages, write_questions
 from mem1.training.checkpoint import latest_checkpoint
 from mem1.training.config import Evaluation, Sft, TrainConfig
+from mem1.training.export import export_checkpoint
 from mem1.training.logprobs import completion_logprobs
+from mem1.training.lora_config import Lora
 from mem1.training.metrics_log import read_metrics
 from mem1.training.model_config import ModelConfig, TinyModel
 from mem1.training.policy import load_policy, make_policy
@@ -208,6 +210,37 @@ def test_going_on_with_a_finished_run_changes_nothing(config: TrainConfig, unbro
     assert run(config, unbroken, on_step=steps.append).complete
     assert not steps
     assert [(unbroken / "metrics.jsonl").read_bytes(), weights(unbroken)] == before
+
+
+def test_a_checkpoint_is_exported_as_the_policy_that_it_holds(unbroken: Path, tmp_path: Path):
+    checkpoint = latest_checkpoint(unbroken / "checkpoints")
+    assert checkpoint is not None
+    export_checkpoint(checkpoint, tmp_path / "policy")
+    assert (tmp_path / "policy" / "model.safetensors").read_bytes() == weights(unbroken)
+    assert load_policy(tmp_path / "policy").fingerprint() == load_policy(unbroken / "policy").fingerprint()
+    with pytest.raises(UserError, match="exists and is not empty"):
+        export_checkpoint(checkpoint, tmp_path / "policy")
+    with pytest.raises(UserError, match="is in no run's folder"):
+        export_checkpoint(tmp_path / "policy", tmp_path / "other")
+
+
+def test_a_run_with_adapters_samples_with_what_they_have_learnt(config: TrainConfig, unbroken: Path, tmp_path: Path):
+    pytest.importorskip("peft")
+    model = ModelConfig(path=str(unbroken / "policy"))
+    changes = {"model": model, "recall": None, "sft": None, "lora": Lora(rank=4), "checkpoint_every": 2}
+    adapted = config.model_copy(update=changes)
+    stopped = run(adapted, tmp_path / "run", on_step=stop_at(2))
+    assert not stopped.complete
+    assert run(adapted, tmp_path / "run").complete
+    assert run(adapted, tmp_path / "again").complete
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "again")
+    rows = metrics(tmp_path / "run")
+    assert any(row["grad_norm"] > 0 for row in rows) and all(row["sampler_trainer_max"] < 1e-4 for row in rows)
+    assert weights(tmp_path / "run") == weights(tmp_path / "again") != weights(unbroken)
+    checkpoint = latest_checkpoint(tmp_path / "run" / "checkpoints")
+    assert checkpoint is not None
+    export_checkpoint(checkpoint, tmp_path / "policy")
+    assert weights(tmp_path / "run") == (tmp_path / "policy" / "model.safetensors").read_bytes()
 
 
 def test_a_run_is_not_resumed_under_another_configuration(config: TrainConfig, tmp_path: Path):

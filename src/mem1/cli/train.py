@@ -16,23 +16,41 @@ def command(
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/<recipe> without it.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint of the folder.")] = False,
     evaluate: Annotated[bool, typer.Option(help="Evaluate the trained policy at the end.")] = True,
+    upload: Annotated[
+        str | None, typer.Option(help="Command to run on every checkpoint in place of {}: 'rclone copy {} far:runs'.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Train a policy as a recipe says."""
+    """Train a policy as a recipe says; on several processes: torchrun --nproc-per-node N -m mem1 train RECIPE."""
     from mem1.cli.display import TrainingBar, bars, stderr
     from mem1.cli.pipeline import evaluate_policy, show
     from mem1.cli.recipes import find_recipe
+    from mem1.cli.upload import Upload
     from mem1.configuration import load_toml
     from mem1.training.config import TrainConfig
+    from mem1.training.distributed import joined
     from mem1.training.train import train
 
     path = find_recipe(recipe)
     config = load_toml(path, TrainConfig, overrides or [])
     folder = out or Path("runs") / path.stem
     console = stderr()
-    console.print(f"Training {path.stem}; everything is written to {folder}")
-    with bars(console) as progress:
-        finished = train(config, folder, command=sys.argv, resume=resume, on_step=TrainingBar(progress))
+    on_saved = None if upload is None else Upload(upload, console.print)
+    with joined(grouped=config.distributed is not None) as ranks:
+        console.quiet = ranks.rank > 0
+        console.print(f"Training {path.stem}; everything is written to {folder}")
+        with bars(console) as progress:
+            finished = train(
+                config,
+                folder,
+                command=sys.argv,
+                resume=resume,
+                on_step=TrainingBar(progress),
+                on_saved=on_saved,
+                ranks=ranks,
+            )
+    if ranks.rank > 0:  # the first has the policy and its evaluation
+        raise typer.Exit(0 if finished.complete else 130)
     if not finished.complete:
         console.print(f"Stopped; a checkpoint is written. Go on with: mem1 train {recipe} --out {folder} --resume")
         raise typer.Exit(130)

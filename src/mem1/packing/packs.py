@@ -47,15 +47,20 @@ Pack = list[Piece]
 
 
 def split_into_packs(
-    trajectories: Sequence[Trajectory], *, max_tokens: int, balanced: bool = False, whole: bool = False
+    trajectories: Sequence[Trajectory],
+    *,
+    max_tokens: int,
+    balanced: bool = False,
+    whole: bool = False,
+    multiple_of: int = 1,
 ) -> list[Pack]:
     """Cut trajectories, in order, into packs whose trees have at most `max_tokens` tokens.
 
     Filling one pack after the other takes the fewest packs that keep the order. `balanced` then lowers the cap as
-    far as that number allows, so that the largest pack is as small as it can be: for packs that run side by side,
-    on several ranks. `whole` cuts between trajectories only: for a loss that is no sum over tokens. Turns that
-    continue one another (a trajectory, if `whole`) and alone pass the cap get a pack for themselves. No turns, no
-    packs. Raises ValueError if `max_tokens` is not positive.
+    far as that number allows, so that the largest pack is as small as it can be: for packs that run side by side, on
+    several ranks; the number may then be rounded up to a multiple, of the ranks. `whole` cuts between trajectories
+    only: for a loss that is no sum over tokens. Turns that continue one another (a trajectory, if `whole`) and alone
+    pass the cap get a pack for themselves. No turns, no packs. Raises ValueError if `max_tokens` is not positive.
     """
     if max_tokens < 1:
         raise ValueError(f"max_tokens must be at least 1, not {max_tokens}")
@@ -68,8 +73,10 @@ def split_into_packs(
     if not balanced:
         return packs
 
+    number = -(-len(packs) // multiple_of) * multiple_of
+
     def suffices(cap: int) -> bool:
-        return len(_fill(pieces, trajectories, cap)) == len(packs)
+        return len(_fill(pieces, trajectories, cap)) <= number
 
     return _fill(pieces, trajectories, bisect_left(range(max_tokens), True, key=suffices))
 

@@ -9,14 +9,14 @@
         state.json               step, fingerprint, extra, the rest of the optimizers' states
         manifest.json            CRC-32 of each file above
 
-A checkpoint is written under a name that begins with a dot, forced to the disk and then renamed, so that a
-kill or a power cut at any moment leaves the one before or the new one, never half of one. One process writes
-to a folder.
+Several ranks write a folder of shards in place of each safetensors file (`checkpoint_tensors.py`), into one folder
+that all of them see; any number of ranks reads either. A checkpoint is written under a name that begins with a dot,
+forced to the disk and then renamed, so that a kill or a power cut at any moment leaves the one before or the new one,
+never half of one. One run writes to a folder.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 import shutil
@@ -26,16 +26,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-from mem1.engines.weights import check_fit, put, untied
 from mem1.errors import UserError
 from mem1.training import manifest
+from mem1.training.checkpoint_tensors import Shape, read, shapes, write_shards, write_whole, written
+from mem1.training.distributed import ALONE, Ranks, TorchRanks
 from mem1.training.files import explain_full_disk, sync
-from mem1.training.optimizer_state import decode, encode
+from mem1.training.optimizer_state import decode
+from mem1.training.snapshot import MODEL, MODULES, OPTIMIZERS, Snapshot, named_tensors, optimizer_targets
 
-MODULES = "modules"
 _NAME = re.compile(r"(?:\.old-)?checkpoint-(\d{6,})")
 
 
@@ -60,6 +60,7 @@ def save_checkpoint(
     extra: Mapping[str, Any] | None = None,
     keep: int = 2,
     tokenizer_files: Sequence[Path] = (),
+    ranks: Ranks = ALONE,
 ) -> Path:
     """Write `checkpoint-<step>` into `folder`, remove all but the last `keep`, and return its path.
 
@@ -69,30 +70,61 @@ def save_checkpoint(
     extra               anything JSON can hold: counters, seeds, best scores
     tokenizer_files     copied into the model's folder
 
-    A checkpoint of the same step is replaced. Raises UserError where the disk is full; the checkpoints that
-    were there before are then untouched.
+    A checkpoint of the same step is replaced. Every rank must call it. Raises UserError where the disk is full; the
+    checkpoints that were there before are then untouched.
     """
+    snapshot = Snapshot.take(
+        step, model, optimizers, fingerprint=fingerprint, modules=modules, extra=extra, ranks=ranks
+    )
+    return write_snapshot(folder, snapshot, keep=keep, tokenizer_files=tokenizer_files, ranks=ranks)
+
+
+def write_snapshot(
+    folder: str | Path,
+    snapshot: Snapshot,
+    *,
+    keep: int = 2,
+    tokenizer_files: Sequence[Path] = (),
+    ranks: Ranks = ALONE,
+) -> Path:
+    """The second half of `save_checkpoint`, which needs nothing of the training any more."""
     if keep < 1:
         raise ValueError(f"keep must be at least 1, not {keep}")
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    _sweep(folder)
-    target = folder / f"checkpoint-{step:06d}"
+    target = folder / f"checkpoint-{snapshot.step:06d}"
     partial = folder / f".tmp-{target.name}"
-    header = {"step": step, "fingerprint": fingerprint, "extra": dict(extra or {})}
-    try:
+
+    def begin() -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        _sweep(folder)
         with explain_full_disk(f"{target}", "the checkpoints before it are intact"):
-            _write_model(partial / "model", model, tokenizer_files)
-            for name, module in (modules or {}).items():
-                _write_module(partial / MODULES, name, module)
-            _write_state(partial, header, optimizers)
+            snapshot.write_rest(partial)
+            for file in tokenizer_files:
+                shutil.copyfile(file, partial / MODEL / file.name)
+
+    def tensors() -> None:
+        with explain_full_disk(f"{target}", "the checkpoints before it are intact"):
+            for name, some in snapshot.tensors.items():
+                if isinstance(ranks, TorchRanks) and ranks.size > 1:
+                    write_shards(partial / name, some, ranks)
+                else:
+                    write_whole(partial / name, some)
+
+    def end() -> None:
+        with explain_full_disk(f"{target}", "the checkpoints before it are intact"):
             manifest.seal(partial)
             _put_in_place(partial, target)
+        for old in _complete(folder)[:-keep]:
+            _remove(old)
+
+    try:
+        ranks.first(begin)
+        ranks.each(tensors)
+        ranks.first(end)
     except UserError:
-        shutil.rmtree(partial, ignore_errors=True)
+        if ranks.rank == 0:
+            shutil.rmtree(partial, ignore_errors=True)
         raise
-    for old in _complete(folder)[:-keep]:
-        _remove(old)
     return target
 
 
@@ -114,16 +146,17 @@ def load_checkpoint(
     *,
     fingerprint: str,
     modules: Mapping[str, torch.nn.Module] | None = None,
+    ranks: Ranks = ALONE,
 ) -> Checkpoint:
     """Put the weights and the optimizers' states back, in place.
 
-    model, optimizers, modules      made as those that were saved: same shapes, same order, same names
+    model, optimizers, modules      made as those that were saved: same shapes, same order, same names; on any ranks
 
-    Raises UserError where the folder is no checkpoint, is damaged, was written under another configuration,
-    or does not fit model and optimizers.
+    Every rank must call it. Raises UserError where the folder is no checkpoint, is damaged, was written under another
+    configuration, or does not fit model and optimizers.
     """
     path = Path(path)
-    state = _read_state(path)
+    state: dict[str, Any] = ranks.first(lambda: _read_state(path))
     if state["fingerprint"] != fingerprint:
         raise UserError(
             f"{path} was written under another configuration (fingerprint {state['fingerprint'][:12]}, "
@@ -133,13 +166,15 @@ def load_checkpoint(
     if names != state["optimizer_names"]:
         raise UserError(f"{path} holds the optimizers {state['optimizer_names']}, this run has {names}")
     wanted = dict(modules or {})
-    saved = sorted(file.stem for file in (path / MODULES).glob("*.safetensors"))
+    saved = sorted(written(path / MODULES))
     if saved != sorted(wanted):
         raise UserError(f"{path} holds the modules {saved}, this run has {sorted(wanted)}")
-    _load_weights(path, path / "model" / "model.safetensors", model)
+    _load_weights(path, path / MODEL / "model", model)
     for name, module in wanted.items():
-        _load_weights(path, _module_file(path / MODULES, name), module)
-    tensors = load_file(path / "optimizers.safetensors")
+        _load_weights(path, path / MODULES / name, module)
+    stem = path / OPTIMIZERS
+    tensors = optimizer_targets(shapes(stem), optimizers)
+    read(stem, tensors)
     for optimizer, encoded in zip(optimizers, state["optimizers"], strict=True):
         try:
             optimizer.load_state_dict(decode(encoded, tensors))
@@ -148,41 +183,15 @@ def load_checkpoint(
     return Checkpoint(step=state["step"], extra=state["extra"])
 
 
+def load_weights(path: str | Path, model: PreTrainedModel) -> None:
+    """Put the weights of the policy back and nothing else. Raises UserError as `load_checkpoint`, on one process."""
+    _read_state(Path(path))
+    _load_weights(Path(path), Path(path) / MODEL / "model", model)
+
+
 def _read_state(path: Path) -> dict[str, Any]:
     manifest.verify(path)
     return json.loads((path / "state.json").read_text(encoding="utf-8"))
-
-
-def _write_model(folder: Path, model: PreTrainedModel, tokenizer_files: Sequence[Path]) -> None:
-    """The layout of `save_pretrained`, under the model's own parameter names and without its progress bar."""
-    folder.mkdir(parents=True)
-    config = copy.deepcopy(model.config)
-    config.architectures = [type(model).__name__]
-    config.dtype = model.dtype
-    config.save_pretrained(folder)
-    if model.can_generate() and model.generation_config is not None:
-        model.generation_config.save_pretrained(folder)
-    save_file(untied(model.state_dict()), folder / "model.safetensors", metadata={"format": "pt"})
-    for file in tokenizer_files:
-        shutil.copyfile(file, folder / file.name)
-
-
-def _write_module(folder: Path, name: str, module: torch.nn.Module) -> None:
-    folder.mkdir(exist_ok=True)
-    save_file(untied(module.state_dict()), _module_file(folder, name))
-
-
-def _module_file(folder: Path, name: str) -> Path:
-    return folder / f"{name}.safetensors"
-
-
-def _write_state(folder: Path, header: Mapping[str, Any], optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    tensors: dict[str, torch.Tensor] = {}
-    encoded = [encode(o.state_dict(), tensors, str(i)) for i, o in enumerate(optimizers)]
-    names = [type(o).__name__ for o in optimizers]
-    save_file(tensors, folder / "optimizers.safetensors")
-    text = json.dumps({**header, "optimizer_names": names, "optimizers": encoded})
-    (folder / "state.json").write_text(text, encoding="utf-8")
 
 
 def _put_in_place(partial: Path, target: Path) -> None:
@@ -215,8 +224,15 @@ def _complete(folder: Path) -> list[Path]:
     return sorted(paths, key=lambda p: (int(p.name.rpartition("-")[2]), not p.name.startswith(".old-")))
 
 
-def _load_weights(path: Path, file: Path, module: torch.nn.Module) -> None:
+def _load_weights(path: Path, stem: Path, module: torch.nn.Module) -> None:
     """Raises UserError, before anything is changed, where names, types or shapes differ."""
-    saved = load_file(file)
-    check_fit(saved, module, f"{path} does not fit this run's {file.stem}")
-    put(saved, module)
+    tensors = named_tensors(module)
+    needed: dict[str, Shape] = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
+    found = shapes(stem)
+    if needed != found:
+        name = min(n for n in needed.keys() | found.keys() if needed.get(n) != found.get(n))
+        raise UserError(
+            f"{path} does not fit this run's {stem.name}: {name} is {found.get(name)} there and {needed.get(name)} here"
+        )
+    with torch.no_grad():
+        read(stem, tensors)

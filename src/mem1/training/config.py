@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from mem1.configuration import Config
 from mem1.contexts import context_policy
@@ -19,6 +19,8 @@ from mem1.envs.webshop.source import WebShopTasks
 from mem1.protocol import vocabulary
 from mem1.rollout import Budget
 from mem1.tasks.atlas import Laziness
+from mem1.training.distributed_config import Distributed
+from mem1.training.lora_config import Lora
 from mem1.training.model_config import ModelConfig
 from mem1.training.recall import Recall
 from mem1.training.rl_config import Rl
@@ -92,6 +94,17 @@ class TrainConfig(Config):
     sft: Sft | None = None
     rl: Rl | None = None
     evaluation: Evaluation = Evaluation()
+    lora: Lora | None = None
+    """Adapters for reinforcement learning; None: it moves all weights."""
+    distributed: Distributed | None = None
+    """How the networks are spread over the ranks of torchrun; given, also in one process. None: on several ranks by
+    its defaults."""
     checkpoint_every: int = Field(default=20, ge=1)
     """Steps between checkpoints."""
     tensorboard: bool = True
+
+    @model_validator(mode="after")
+    def _adapters_learn_from_outcomes(self) -> TrainConfig:
+        if self.lora is not None and (self.recall is not None or self.sft is not None):
+            raise ValueError("[lora] is for [rl] alone; train [recall] and [sft] in a recipe of their own, without it")
+        return self

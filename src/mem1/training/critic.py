@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from mem1.training.place import Place
 from mem1.training.rl_config import Ppo
 
 
@@ -32,6 +33,12 @@ class Critic(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
+    def settle(self, place: Place) -> None:
+        """Spread over the ranks, where networks are; the head keeps its precision."""
+        if self.trunk is not None:
+            place.settled(self.trunk)
+        place.settled(self, full_precision=True)
+
     def values(self, states_MD: Tensor) -> Tensor:
         """Values (M,) of states of the trunk that this critic stands on: its own, else the policy's."""
         if self.trunk is None:
@@ -46,6 +53,6 @@ class Critic(nn.Module):
         The mean return moves faster than an optimiser's steps. Left to them, the weights follow it along the mean of
         the states, and the values vary with whatever else varies in that direction.
         """
-        shift = errors_M.mean().to(self.head.bias)
+        shift = float(errors_M.mean().to(self.head.bias.dtype))
         self.head.bias.add_(shift)
-        return float(shift)
+        return shift

@@ -7,24 +7,26 @@ reference (KL penalty)      log-probs, frozen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from mem1.errors import UserError
 from mem1.packing import Pack, split_into_packs
 from mem1.records import Trajectory
+from mem1.training.adapters import adapters_off
 from mem1.training.critic import Critic
 from mem1.training.lessons import Before
-from mem1.training.parallel_packs import backward_in_order, in_order
+from mem1.training.place import HERE, Place
+from mem1.training.rank_packs import RankPacks
 from mem1.training.reference import Reference
 from mem1.training.rl_config import Gspo, Ppo, Rl
 from mem1.training.scores import Scores, score, trunk_states
-
-T = TypeVar("T")
+from mem1.training.sharding import as_forward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,19 +37,29 @@ class Networks:
     policy: PreTrainedModel
     critic: Critic | None
     reference: Reference | None
+    place: Place = HERE
     workers: int = 1
     """Packs that are computed at a time."""
 
     @classmethod
-    def make(cls, config: Rl, policy: PreTrainedModel, *, workers: int = 1) -> Networks:
-        """A new critic and a copy of the policy as it stands, where the recipe has them."""
-        return cls(
-            config=config,
-            policy=policy,
-            critic=Critic(config.algorithm, policy) if isinstance(config.algorithm, Ppo) else None,
-            reference=Reference(config.kl, policy) if config.kl is not None else None,
-            workers=workers,
-        )
+    def make(cls, config: Rl, policy: PreTrainedModel, *, place: Place = HERE, workers: int = 1) -> Networks:
+        """A new critic and a copy of the policy as it stands, where the recipe has them; all where `place` says.
+
+        Raises UserError for contexts one by one on several ranks.
+        """
+        if place.spread and not config.packed:
+            raise UserError(
+                "rl.packed = false takes as many passes as there are turns, which ranks that share their weights "
+                "cannot; set packed = true, or train in one process without [distributed]"
+            )
+        critic = Critic(config.algorithm, policy) if isinstance(config.algorithm, Ppo) else None
+        reference = Reference(config.kl, None if place.lora else policy) if config.kl is not None else None
+        if critic is not None:
+            critic.settle(place)
+        if reference is not None:
+            reference.settle(place)
+        trained = place.trained(policy)
+        return cls(config=config, policy=trained, critic=critic, reference=reference, place=place, workers=workers)
 
     @property
     def modules(self) -> Mapping[str, nn.Module]:
@@ -82,23 +94,39 @@ class Networks:
 
     def values(self, trajectories: Sequence[Trajectory], states_MD: Tensor) -> Tensor:
         """Of the critic, (M,); `states_MD` are the policy's."""
-        assert self.critic is not None
-        if self.critic.trunk is not None:
-            states_MD = trunk_states(self.critic.trunk, trajectories, packed=self.config.packed)
-        return self.critic.values(states_MD)
+        critic = self.critic
+        assert critic is not None
+
+        def values() -> Tensor:
+            if critic.trunk is None:
+                return critic.values(states_MD)
+            return critic.values(trunk_states(critic.trunk, trajectories, packed=self.config.packed))
+
+        return as_forward(critic, values)
 
     def packs(self, trajectories: Sequence[Trajectory]) -> list[Pack]:
         """What each forward pass takes in; gspo's ratio of a sequence needs all its tokens at once."""
-        whole = isinstance(self.config.algorithm, Gspo)
-        return split_into_packs(trajectories, max_tokens=self.config.pack_tokens, whole=whole)
+        ranks = self.place.ranks.size
+        return split_into_packs(
+            trajectories,
+            max_tokens=self.config.pack_tokens,
+            balanced=ranks > 1,
+            whole=isinstance(self.config.algorithm, Gspo),
+            multiple_of=ranks,
+        )
 
-    def backward(self, loss_of: Callable[[Pack], tuple[Tensor, T]], packs: Sequence[Pack]) -> Iterator[T]:
-        """Add the gradients of the packs' losses, for policy and critic; what else `loss_of` returns, in order."""
+    def backward(self, loss_of: Callable[[Pack], tuple[Tensor, Any]], trajectories: Sequence[Trajectory]) -> list[Any]:
+        """Add the gradients of the losses of their packs, for policy and critic; what else `loss_of` returns of each.
+
+        That is JSON, and comes in the order of the packs, of all ranks.
+        """
         trained = [p for module in (self.policy, self.critic) if module is not None for p in module.parameters()]
         parameters = [p for p in trained if p.requires_grad]
-        return backward_in_order(
-            loss_of, packs, models=self._packed_models, parameters=parameters, workers=self.workers
-        )
+        return self._dealt(trajectories).backward(loss_of, models=self._packed_models, parameters=parameters)
+
+    def _dealt(self, trajectories: Sequence[Trajectory]) -> RankPacks:
+        packs = self.packs(trajectories)
+        return RankPacks.deal(packs, trajectories, self.policy, self.place, workers=self.workers)
 
     @property
     def _packed_models(self) -> list[PreTrainedModel]:
@@ -109,14 +137,10 @@ class Networks:
     def before(self, groups: Sequence[Sequence[Trajectory]]) -> list[list[Before]]:
         """What they say before the first update on a rollout, per attempt; an attempt may have no tokens."""
         trajectories = [t for group in groups for t in group]
-        packs = self.packs(trajectories)
-        said = in_order(
-            lambda packed: self._before([piece.of(trajectories) for piece in packed]),
-            packs,
-            models=self._packed_models,
-            workers=self.workers,
+        said = self._dealt(trajectories).forward(
+            lambda packed: self._before([piece.of(trajectories) for piece in packed]), models=self._packed_models
         )
-        parts = list(said) or [self._before([])]
+        parts = said or [self._before([])]
         counts = [t.num_completion_tokens for t in trajectories]
         # Packs keep the order of the sampled tokens.
         values = {name: torch.cat([part[name] for part in parts]).cpu().split(counts) for name in parts[0]}
@@ -136,7 +160,14 @@ class Networks:
             if self.critic is not None:
                 found["values_K"] = self.values(trajectories, scores.states_MD)
         if self.reference is not None:
-            config = self.config
-            frozen = score(self.reference.model, trajectories, temperature=config.temperature, packed=config.packed)
-            found["reference_K"] = frozen.logprobs_M
+            found["reference_K"] = self._of_the_reference(trajectories)
         return found
+
+    def _of_the_reference(self, trajectories: Sequence[Trajectory]) -> Tensor:
+        """Its log-probs, (M,)."""
+        assert self.reference is not None
+        if self.reference.model is None:
+            with adapters_off(self.policy):
+                return self.scores(trajectories).logprobs_M
+        temperature, packed = self.config.temperature, self.config.packed
+        return score(self.reference.model, trajectories, temperature=temperature, packed=packed).logprobs_M

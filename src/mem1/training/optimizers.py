@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch.optim import AdamW, Muon, Optimizer
+from torch.optim import AdamW, Optimizer
 from transformers import PreTrainedModel
+
+from mem1.training.sharded_muon import Muon
+from mem1.training.sharding import whole
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,9 @@ class Optimizers:
 
     def step(self, *, scale: float, max_grad_norm: float = 1.0) -> float:
         """Clip, step at `scale` times the full rates, clear gradients; returns the norm before clipping."""
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, max_grad_norm)
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        norm = whole(torch.nn.utils.get_total_norm(gradients))
+        torch.nn.utils.clip_grads_with_norm_(self.parameters, max_grad_norm, norm)
         for optimizer, rate in zip(self.members, self.rates, strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = rate * scale
@@ -39,8 +44,8 @@ def together(*parts: Optimizers) -> Optimizers:
 
 
 def adamw(model: torch.nn.Module, rate: float) -> Optimizers:
-    """AdamW on everything, without weight decay."""
-    parameters = tuple(model.parameters())
+    """AdamW on everything that is not frozen, without weight decay."""
+    parameters = tuple(p for p in model.parameters() if p.requires_grad)
     return Optimizers((AdamW(parameters, lr=rate, betas=(0.9, 0.95), weight_decay=0.0),), (rate,), parameters)
 
 

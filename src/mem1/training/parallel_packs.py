@@ -17,14 +17,15 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from mem1.engines.workers import one_thread
-from mem1.packing import Pack
 from mem1.packing.attention import tree_attention
 
 T = TypeVar("T")
+P = TypeVar("P")
+"""A pack, or which."""
 
 
 def in_order(
-    function: Callable[[Pack], T], packs: Sequence[Pack], *, models: Sequence[PreTrainedModel], workers: int
+    function: Callable[[P], T], packs: Sequence[P], *, models: Sequence[PreTrainedModel], workers: int
 ) -> Iterator[T]:
     """`function` of each pack, up to `workers` at a time, in the order of the packs.
 
@@ -35,7 +36,7 @@ def in_order(
         return
     with_gradient = torch.is_grad_enabled()
 
-    def with_the_callers_mode(pack: Pack) -> T:
+    def with_the_callers_mode(pack: P) -> T:
         with torch.set_grad_enabled(with_gradient):
             return function(pack)
 
@@ -49,8 +50,8 @@ def in_order(
 
 
 def backward_in_order(
-    loss_of: Callable[[Pack], tuple[Tensor, T]],
-    packs: Sequence[Pack],
+    loss_of: Callable[[P], tuple[Tensor, T]],
+    packs: Sequence[P],
     *,
     models: Sequence[PreTrainedModel],
     parameters: Sequence[Tensor],
@@ -58,13 +59,16 @@ def backward_in_order(
 ) -> Iterator[T]:
     """Add the gradient of each pack's loss to `parameters`; what else `loss_of` returns is given back, in order."""
     if workers == 1 or len(packs) < 2:
-        for pack in packs:
-            loss, said = loss_of(pack)
-            loss.backward()
-            yield said
+        with ExitStack() as stack:
+            for model in models:  # layers that were not kept are computed again in the backward pass
+                stack.enter_context(tree_attention(model))
+            for pack in packs:
+                loss, said = loss_of(pack)
+                loss.backward()
+                yield said
         return
 
-    def gradients(pack: Pack) -> tuple[tuple[Tensor | None, ...], T]:
+    def gradients(pack: P) -> tuple[tuple[Tensor | None, ...], T]:
         loss, said = loss_of(pack)
         return torch.autograd.grad(loss, parameters, allow_unused=True), said
 

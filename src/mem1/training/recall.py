@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from mem1.configuration import Config
+from mem1.training.sharding import as_forward
 
 FIRST_TOKEN = 2
 """Padding and the unknown token do not take part."""
@@ -52,11 +53,15 @@ def recall_batch(config: Recall, vocab_size: int, *, seed: int) -> tuple[Tensor,
 
 def recall_loss(model: PreTrainedModel, ids_BT: Tensor, predicted_BT: Tensor) -> tuple[Tensor, float]:
     """Mean cross-entropy of the tokens to predict, and the share of them that is right."""
-    head = model.get_output_embeddings()
-    assert head is not None  # a causal language model has one
-    hidden_BTD = model.get_decoder()(input_ids=ids_BT, use_cache=False).last_hidden_state
     at_BT = predicted_BT[:, 1:]
-    logits_MV = head(hidden_BTD[:, :-1][at_BT]).float()
-    targets_M = ids_BT[:, 1:][at_BT]
+    targets_M = ids_BT[:, 1:][at_BT].to(model.device)
+
+    def logits() -> Tensor:
+        head = model.get_output_embeddings()
+        assert head is not None  # a causal language model has one
+        hidden_BTD = model.get_decoder()(input_ids=ids_BT.to(model.device), use_cache=False).last_hidden_state
+        return head(hidden_BTD[:, :-1][at_BT]).float()
+
+    logits_MV = as_forward(model, logits)
     right = float((logits_MV.argmax(-1) == targets_M).float().mean())
     return torch.nn.functional.cross_entropy(logits_MV, targets_M), right

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from mem1.algorithms.kl import adapted
+from mem1.training.place import Place
 from mem1.training.rl_config import Kl
 
 
@@ -21,11 +22,18 @@ class Reference(nn.Module):
     coefficient: Tensor
     """Scalar, float64; adapted after each step where there is a target."""
 
-    def __init__(self, config: Kl, policy: PreTrainedModel) -> None:
+    def __init__(self, config: Kl, policy: PreTrainedModel | None) -> None:
+        """`policy` None: the policy without its adapters is the reference, and no copy is needed."""
         super().__init__()
         self.config = config
-        self.model = copy.deepcopy(policy).requires_grad_(False)
+        self.model = None if policy is None else copy.deepcopy(policy).requires_grad_(False)
         self.register_buffer("coefficient", torch.tensor(config.coefficient, dtype=torch.float64))
+
+    def settle(self, place: Place) -> None:
+        """Spread over the ranks, where networks are."""
+        if self.model is None:
+            return
+        place.settled(self.model, offload=place.config is not None and place.config.reference_offload)
 
     def adapt(self, measured: float) -> None:
         """After a step whose mean KL was `measured`, in nats a token."""

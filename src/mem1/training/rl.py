@@ -16,13 +16,15 @@ from torch import nn
 
 from mem1.engines.base import Sampling
 from mem1.envs.source import TaskSource
-from mem1.records import Group
+from mem1.records import Group, Task, Trajectory
 from mem1.rollout import Rollout
 from mem1.training.batches import minibatches
 from mem1.training.lessons import Lesson, centred, groups_to_train, has_variance, judged_groups, make_lessons
 from mem1.training.networks import Networks
 from mem1.training.optimizers import Optimizers, adamw, together, warmup
+from mem1.training.place import HERE, Place
 from mem1.training.policy import Policy
+from mem1.training.rank_rollouts import on_all_ranks
 from mem1.training.rl_config import Dapo, Ppo, Rejection, Rl
 from mem1.training.rl_metrics import Totals, about_attempts, about_lessons
 from mem1.training.sft import Metrics
@@ -44,18 +46,21 @@ class RlStage:
     seed: int
     workers: int = 1
     """Packs that are trained at a time."""
+    place: Place = HERE
     sync: WeightSync | None = None
-    """The servers that sample; None: the rollout samples with the policy itself."""
+    """On rank 0, the servers that sample; None: the ranks sample with the policy itself."""
     name: str = "rl"
     timings: dict[str, float] = field(default_factory=dict)
     """Seconds of the last step by what they were spent on."""
 
     def __post_init__(self) -> None:
-        self.networks = Networks.make(self.config, self.policy.model, workers=self.workers)
-        self._actor: Optimizers = adamw(self.policy.model, self.config.learning_rate)
+        self.networks = Networks.make(self.config, self.policy.model, place=self.place, workers=self.workers)
+        self.model = self.networks.policy
+        self._actor: Optimizers = adamw(self.model, self.config.learning_rate)
         self._critic: Optimizers | None = None
         if self.networks.critic is not None and isinstance(self.config.algorithm, Ppo):
             self._critic = adamw(self.networks.critic, self.config.algorithm.critic_learning_rate)
+        self._served = self.place.ranks.any(self.sync is not None)
         self.optimizers = together(*(o for o in (self._actor, self._critic) if o is not None))
 
     @property
@@ -77,9 +82,12 @@ class RlStage:
         return metrics
 
     def sample(self, index: int) -> list[Group]:
-        """G attempts at each task of this step; for dapo drawn again for groups without variance."""
-        if self.sync is not None:
-            self.sync.publish(self.policy.model, self._version(index))
+        """G attempts at each task of this step; for dapo drawn again for groups without variance.
+
+        Every rank makes its share of the groups, or rank 0 has servers make all, and every rank has all in the end.
+        """
+        self.place.publish(self.model, self.policy.model)
+        self.place.ranks.first(lambda: self._tell_servers(index))
         sizes = self.config.objectives(index)
         missing = Counter(sizes[i % len(sizes)] for i in range(self.config.groups))
         algorithm = self.config.algorithm
@@ -92,6 +100,10 @@ class RlStage:
                 break
         return groups
 
+    def _tell_servers(self, index: int) -> None:
+        if self.sync is not None:
+            self.sync.publish(self.policy.model, self._version(index))
+
     def _draw(self, per_size: Mapping[int, int], index: int, draw: int) -> list[tuple[int, Group]]:
         """(objectives, group) of so many new tasks of each size; a function of the step and the draw."""
         seed = self.seed * 1_000_003 + index + draw * DRAW
@@ -100,13 +112,12 @@ class RlStage:
             for objectives, count in per_size.items()
             for task in self.source.tasks(objectives=objectives, count=count, seed=seed)
         ]
-        size = self.config.attempts
-        attempts = self.rollout(
-            [task for task in tasks for _ in range(size)],
-            sampling=Sampling(temperature=self.config.temperature, seed=seed),
-            weights_version=self._version(index),
-        )
-        groups = [Group(trajectories=tuple(attempts[i : i + size])) for i in range(0, len(attempts), size)]
+        sampling = Sampling(temperature=self.config.temperature, seed=seed)
+
+        def rollout(own: Sequence[Task], numbers: Sequence[int]) -> list[Trajectory]:
+            return self.rollout(own, sampling=sampling, numbers=numbers, weights_version=self._version(index))
+
+        groups = on_all_ranks(self.place.ranks, tasks, self.config.attempts, rollout, first_alone=self._served)
         return [(task.objectives, group) for task, group in zip(tasks, groups, strict=True)]
 
     def _warming(self, index: int) -> bool:

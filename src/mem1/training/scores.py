@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mem1.packing import pack
+from mem1.packing import TokenTree, pack
 from mem1.records import Trajectory, Turn
 from mem1.training.logprobs import Entropy, columns, head_columns, tree_states
+from mem1.training.sharding import as_forward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,9 +46,7 @@ def score(
 ) -> Scores:
     """Scores of all sampled tokens. Raises UserError if `packed` and the model cannot be packed exactly."""
     if packed:
-        tree = tree_states(model, pack(trajectories))
-        both_N = head_columns(model, tree.states_ND, tree.targets_N, temperature, entropy)
-        both_M, states_MD = both_N[tree.repeat_M], tree.states_ND[tree.repeat_M]
+        both_M, states_MD = as_forward(model, lambda: _score_tree(model, pack(trajectories), temperature, entropy))
     else:
         turns = [_score_turn(model, turn, temperature, entropy) for t in trajectories for turn in t.turns]
         both_M, states_MD = (torch.cat(parts) for parts in zip(*turns, strict=True))
@@ -58,8 +57,7 @@ def score(
 def trunk_states(trunk: PreTrainedModel, trajectories: Sequence[Trajectory], *, packed: bool) -> Tensor:
     """`Scores.states_MD` of a model without a head. Raises UserError as `score`."""
     if packed:
-        tree = tree_states(trunk, pack(trajectories))
-        return tree.states_ND[tree.repeat_M]
+        return as_forward(trunk, lambda: _trunk_tree(trunk, pack(trajectories)))
     rows = [(turn, _ids(turn, trunk)) for t in trajectories for turn in t.turns]
     return torch.cat(
         [
@@ -67,6 +65,18 @@ def trunk_states(trunk: PreTrainedModel, trajectories: Sequence[Trajectory], *, 
             for turn, ids in rows
         ]
     )
+
+
+def _score_tree(model: PreTrainedModel, tree: TokenTree, temperature: float, entropy: Entropy) -> tuple[Tensor, Tensor]:
+    """(M, 2) log-probs and entropies, (M, D) states."""
+    found = tree_states(model, tree)
+    both_N = head_columns(model, found.states_ND, found.targets_N, temperature, entropy)
+    return both_N[found.repeat_M], found.states_ND[found.repeat_M]
+
+
+def _trunk_tree(trunk: PreTrainedModel, tree: TokenTree) -> Tensor:
+    found = tree_states(trunk, tree)
+    return found.states_ND[found.repeat_M]
 
 
 def _score_turn(model: PreTrainedModel, turn: Turn, temperature: float, entropy: Entropy) -> tuple[Tensor, Tensor]:

@@ -29,9 +29,11 @@ from mem1.tasks.gold import GoldExpert
 from mem1.training.config import Sft, TrainConfig
 from mem1.training.logprobs import flat_logprobs
 from mem1.training.optimizers import Optimizers, muon, warmup, warmup_decay
-from mem1.training.parallel_packs import backward_in_order
+from mem1.training.place import HERE, Place
 from mem1.training.policy import Policy
+from mem1.training.rank_packs import RankPacks
 from mem1.training.recall import Recall, recall_batch, recall_loss
+from mem1.training.sharding import as_forward
 
 Metrics = Mapping[str, float | Mapping[str, float] | None]
 
@@ -43,11 +45,13 @@ class RecallStage:
     policy: Policy
     config: Recall
     seed: int
+    place: Place = HERE
     name: str = "recall"
     modules: Mapping[str, nn.Module] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.optimizers = muon(self.policy.model, self.config.learning_rate, self.config.adam_learning_rate)
+        self.model = self.place.trained(self.policy.model)
+        self.optimizers = muon(self.model, self.config.learning_rate, self.config.adam_learning_rate)
 
     @property
     def steps(self) -> int:
@@ -57,10 +61,21 @@ class RecallStage:
         """One optimiser step."""
         seed = self.seed * 1_000_003 + index
         ids_BT, predicted_BT = recall_batch(self.config, self.policy.codec.vocab_size, seed=seed)
-        loss, right = recall_loss(self.policy.model, ids_BT, predicted_BT)
-        loss.backward()
+        rows, share = self._share(len(ids_BT))
+        loss, right = recall_loss(self.model, ids_BT[rows], predicted_BT[rows])
+        (loss * share).backward()
         norm = self.optimizers.step(scale=warmup(index, self.config.warmup))
-        return {"loss": loss.item(), "token_accuracy": right, "grad_norm": norm}
+        said = self.place.ranks.gather_json([share * loss.item(), share * right])
+        losses, shares_right = zip(*said, strict=True)
+        return {"loss": sum(losses), "token_accuracy": sum(shares_right), "grad_norm": norm}
+
+    def _share(self, rows: int) -> tuple[slice, float]:
+        """Rows of this rank, and which share of all they are; each row has as many tokens to predict."""
+        rank, size = self.place.ranks.rank, self.place.ranks.size
+        start, stop = rows * rank // size, rows * (rank + 1) // size
+        if start == stop:  # fewer rows than ranks: the first for company, for nothing
+            return slice(0, 1), 0.0
+        return slice(start, stop), (stop - start) / rows
 
 
 @dataclass
@@ -74,11 +89,13 @@ class SftStage:
     seed: int
     workers: int = 1
     """Packs that are trained at a time."""
+    place: Place = HERE
     name: str = "sft"
     modules: Mapping[str, nn.Module] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.optimizers: Optimizers = muon(self.policy.model, self.config.learning_rate, self.config.adam_learning_rate)
+        self.model = self.place.trained(self.policy.model)
+        self.optimizers: Optimizers = muon(self.model, self.config.learning_rate, self.config.adam_learning_rate)
 
     @property
     def steps(self) -> int:
@@ -100,20 +117,21 @@ class SftStage:
 
     def step(self, index: int) -> Metrics:
         """One optimiser step on `config.tokens` tokens of demonstrations."""
-        model, batch = self.policy.model, self._batches[index]
+        model, batch, ranks = self.model, self._batches[index], self.place.ranks.size
         sampled = sum(t.num_completion_tokens for t in batch)
 
         def loss_of(packed: Pack) -> tuple[Tensor, tuple[float, int]]:
             tree = pack([piece.of(batch) for piece in packed])
-            logprobs_M = flat_logprobs(model, tree, temperature=1.0)
+            logprobs_M = as_forward(model, lambda: flat_logprobs(model, tree, temperature=1.0))
             loss = negative_log_likelihood(logprobs_M, denominator=sampled)
             return loss, (loss.item(), len(tree))
 
-        packs = split_into_packs(batch, max_tokens=self.config.pack_tokens, whole=True)
-        parameters = list(model.parameters())
-        losses, tokens = zip(
-            *backward_in_order(loss_of, packs, models=[model], parameters=parameters, workers=self.workers), strict=True
+        packs = split_into_packs(
+            batch, max_tokens=self.config.pack_tokens, whole=True, balanced=ranks > 1, multiple_of=ranks
         )
+        dealt = RankPacks.deal(packs, batch, model, self.place, workers=self.workers)
+        said = dealt.backward(loss_of, models=[model], parameters=list(model.parameters()))
+        losses, tokens = zip(*said, strict=True)
         scale = warmup_decay(index, steps=self.steps, warmup_steps=self.config.warmup, decay=self.config.decay)
         norm = self.optimizers.step(scale=scale)
         return {"loss": sum(losses), "grad_norm": norm, "tokens": float(sum(tokens))}

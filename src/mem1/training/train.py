@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import nn
+from transformers import PreTrainedModel
 
 from mem1.contexts import context_policy
 from mem1.engines.base import Engine
@@ -25,19 +26,31 @@ from mem1.errors import UserError
 from mem1.packing.exactness import check_packable
 from mem1.protocol import Tags, vocabulary
 from mem1.rollout import Rollout
-from mem1.training.checkpoint import latest_checkpoint, load_checkpoint, read_checkpoint, save_checkpoint
+from mem1.training.background_saves import BackgroundSaves
+from mem1.training.checkpoint import latest_checkpoint, load_checkpoint, read_checkpoint
 from mem1.training.config import TrainConfig
+from mem1.training.distributed import ALONE, Ranks
+from mem1.training.distributed_config import Distributed
 from mem1.training.interrupt import interruptible
 from mem1.training.metrics_log import MetricsLog
 from mem1.training.optimizers import Optimizers
+from mem1.training.place import HERE, Place
 from mem1.training.policy import Policy, make_policy
 from mem1.training.rl import RlStage
 from mem1.training.rollout_config import ServerRollouts
 from mem1.training.runs import RunFolder
 from mem1.training.sft import Metrics, RecallStage, SftStage, demonstrate
+from mem1.training.snapshot import Snapshot
 from mem1.training.weight_sync import WeightSync
 
-NOT_FINGERPRINTED = ("evaluation", "checkpoint_every", "tensorboard", "tasks.retriever", "rollout")
+NOT_FINGERPRINTED = (
+    "evaluation",
+    "checkpoint_every",
+    "tensorboard",
+    "tasks.retriever",
+    "rollout",
+    *(f"distributed.{name}" for name in Distributed.model_fields if name != "mixed_precision"),
+)
 """Settings that may differ on resume: they do not change what is trained."""
 
 
@@ -45,6 +58,8 @@ class Stage(Protocol):
     """A part of a run with optimisers of its own."""
 
     name: str
+    model: PreTrainedModel
+    """What its optimisers move: the policy's, or a copy of it that is spread over the ranks."""
     optimizers: Optimizers
 
     @property
@@ -98,21 +113,23 @@ def make_rollout(
 
 
 @contextmanager
-def weight_sync(config: TrainConfig, policy: Policy) -> Iterator[WeightSync | None]:
-    """The servers that sample for the recipe, looked after until the end; None: it samples in this process."""
-    if config.rl is None or not isinstance(config.rollout, ServerRollouts):
+def weight_sync(config: TrainConfig, policy: Policy, ranks: Ranks = ALONE) -> Iterator[WeightSync | None]:
+    """The servers that sample for the recipe, looked after by rank 0 until the end; None: they are not ours to ask."""
+    if config.rl is None or not isinstance(config.rollout, ServerRollouts) or ranks.rank != 0:
         yield None
         return
     with WeightSync(config.rollout, policy.codec, vocabulary(config.vocabulary).stop_strings) as sync:
         yield sync
 
 
-def make_stages(config: TrainConfig, policy: Policy, *, sync: WeightSync | None = None) -> list[Callable[[], Stage]]:
+def make_stages(
+    config: TrainConfig, policy: Policy, place: Place = HERE, *, sync: WeightSync | None = None
+) -> list[Callable[[], Stage]]:
     """Makers of the recipe's stages in order; a stage is made when it begins. `sync`: who samples, if not we."""
     recall, sft, rl = config.recall, config.sft, config.rl
     stages: list[Callable[[], Stage]] = []
     if recall is not None:
-        stages.append(lambda: RecallStage(policy, recall, config.seed))
+        stages.append(lambda: RecallStage(policy, recall, config.seed, place=place))
     if sft is None and rl is None:
         return stages
     tags = vocabulary(config.vocabulary)
@@ -122,11 +139,11 @@ def make_stages(config: TrainConfig, policy: Policy, *, sync: WeightSync | None 
     if sft is not None:
         stages.append(
             lambda: SftStage(
-                policy, sft, lambda: demonstrate(config, rollout, source, tags), config.seed, config.workers
+                policy, sft, lambda: demonstrate(config, rollout, source, tags), config.seed, config.workers, place
             )
         )
     if rl is not None:
-        stages.append(lambda: RlStage(policy, rl, rollout, source, config.seed, config.workers, sync=sync))
+        stages.append(lambda: RlStage(policy, rl, rollout, source, config.seed, config.workers, place, sync))
     return stages
 
 
@@ -146,8 +163,14 @@ def train(
     command: Sequence[str],
     resume: bool = False,
     on_step: Callable[[Progress], None] | None = None,
+    on_saved: Callable[[Path], None] | None = None,
+    ranks: Ranks = ALONE,
 ) -> Finished:
     """Run the recipe into the folder `out`; the trained policy is saved in `out/policy`.
+
+    on_step     told after every step, on rank 0
+    on_saved    told of every checkpoint that is in place, on rank 0, by the thread that writes them
+    ranks       the processes that train together; each calls `train`, and rank 0 alone writes metrics and policy
 
     Raises UserError for a recipe without stages, a folder that holds something else, a checkpoint of another
     configuration, a model that cannot be packed exactly, or a full disk.
@@ -159,16 +182,21 @@ def train(
     policy = make_policy(config, vocabulary(config.vocabulary))
     if config.sft is not None or (config.rl is not None and config.rl.packed):
         check_packable(policy.model)
-    with weight_sync(config, policy) as sync:
-        makers = make_stages(config, policy, sync=sync)
+    policy.model.to(ranks.device)  # type: ignore[arg-type]  # transformers' own signature takes less
+    place = Place(ranks=ranks, config=config.distributed, lora=config.lora)
+
+    def open_folder() -> str:
         if resume and (out / "config.toml").is_file():
-            folder = RunFolder.open(out, config, exclude=NOT_FINGERPRINTED)
-        else:
-            folder = RunFolder.create(out, config, command=command, exclude=NOT_FINGERPRINTED)
-        run = _Run(config, folder, policy, on_step)
-        with interruptible("Finishing this step; press Ctrl-C again to stop at once.") as stop:
-            complete = run.stages(makers, lambda: stop.requested)
-    if complete:
+            return RunFolder.open(out, config, exclude=NOT_FINGERPRINTED).fingerprint
+        return RunFolder.create(out, config, command=command, exclude=NOT_FINGERPRINTED).fingerprint
+
+    with weight_sync(config, policy, ranks) as sync:
+        makers = make_stages(config, policy, place, sync=sync)
+        folder = RunFolder(path=out, fingerprint=ranks.first(open_folder))
+        notice = "Finishing this step; press Ctrl-C again to stop at once." if ranks.rank == 0 else ""
+        with interruptible(notice) as stop, BackgroundSaves(folder.checkpoints, ranks, on_saved=on_saved) as saves:
+            complete = _Run(config, folder, policy, place, saves, on_step).stages(makers, lambda: stop.requested)
+    if complete and ranks.rank == 0:
         policy.save(out / "policy")
     return Finished(policy=policy, complete=complete)
 
@@ -178,59 +206,73 @@ class _Run:
     config: TrainConfig
     folder: RunFolder
     policy: Policy
+    place: Place
+    saves: BackgroundSaves
     on_step: Callable[[Progress], None] | None
 
     def stages(self, makers: Sequence[Callable[[], Stage]], stop: Callable[[], bool]) -> bool:
         """Run what is left of the stages; False where it was stopped on request."""
-        path = latest_checkpoint(self.folder.checkpoints)
-        place = read_checkpoint(path).extra if path is not None else {"stage": 0, "done": 0}
+        ranks = self.place.ranks
+        path, reached = ranks.first(self._reached)
         total = 0
         with MetricsLog(self.folder.path, tensorboard=self.config.tensorboard) as log:
             for number, make in enumerate(makers):
                 stage = make()
                 first = 0
-                if number < place["stage"]:
+                if number < reached["stage"]:
                     total += stage.steps
                     continue
-                if number == place["stage"] and path is not None:
+                if number == reached["stage"] and path is not None:
                     load_checkpoint(
                         path,
-                        self.policy.model,
+                        stage.model,
                         stage.optimizers.members,
                         modules=stage.modules,
                         fingerprint=self.folder.fingerprint,
+                        ranks=ranks,
                     )
-                    first = place["done"]
-                log.truncate_after(total + first)
+                    first = reached["done"]
+                ranks.first(lambda total=total, first=first: log.truncate_after(total + first))
                 for index in range(first, stage.steps):
                     self._step(stage, index, total, log)
                     done = index + 1
-                    stopping = stop()
+                    stopping = ranks.any(stop())
                     if stopping or done == stage.steps or done % self.config.checkpoint_every == 0:
                         self._save(stage, number, done, total + done)
                     if stopping and not (done == stage.steps and number == len(makers) - 1):
+                        self.place.publish(stage.model, self.policy.model)
                         return False
+                self.place.publish(stage.model, self.policy.model)
                 total += stage.steps
         return True
+
+    def _reached(self) -> tuple[str | None, dict[str, Any]]:
+        """The last checkpoint, and the stage and its steps that are done there."""
+        path = latest_checkpoint(self.folder.checkpoints)
+        if path is None:
+            return None, {"stage": 0, "done": 0}
+        return str(path), read_checkpoint(path).extra
 
     def _step(self, stage: Stage, index: int, before: int, log: MetricsLog) -> None:
         started = time.perf_counter()
         metrics = stage.step(index)
         seconds = time.perf_counter() - started
         timings: Mapping[str, float] = {"total": seconds, **getattr(stage, "timings", {})}
-        log.append(before + index + 1, metrics, timings=timings)
-        if self.on_step is not None:
+        self.place.ranks.first(lambda: log.append(before + index + 1, metrics, timings=timings))
+        if self.on_step is not None and self.place.ranks.rank == 0:
             self.on_step(
                 Progress(stage=stage.name, step=index + 1, steps=stage.steps, metrics=metrics, seconds=seconds)
             )
 
     def _save(self, stage: Stage, number: int, done: int, step: int) -> None:
-        save_checkpoint(
-            self.folder.checkpoints,
-            step,
-            self.policy.model,
-            stage.optimizers.members,
-            modules=stage.modules,
-            fingerprint=self.folder.fingerprint,
-            extra={"stage": number, "done": done},
+        self.saves.save(
+            lambda: Snapshot.take(
+                step,
+                stage.model,
+                stage.optimizers.members,
+                modules=stage.modules,
+                fingerprint=self.folder.fingerprint,
+                extra={"stage": number, "done": done},
+                ranks=self.place.ranks,
+            )
         )

@@ -10,7 +10,8 @@ All denominators are those of the whole optimiser step, so packs add up to it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,9 +57,12 @@ def accumulate(
         tokens=float(sum(t.num_completion_tokens for t in trajectories)),
     )
     telling = [lesson for group in groups for lesson in group if lesson.teaches]
-    packs = networks.packs([lesson.trajectory for lesson in telling])
-    for of_pack in networks.backward(lambda packed: _loss(networks, telling, packed, denominators, update), packs):
-        totals.merge(of_pack)
+    of_packs = networks.backward(
+        lambda packed: _loss(networks, telling, packed, denominators, update),
+        [lesson.trajectory for lesson in telling],
+    )
+    for of_pack in of_packs:
+        totals.merge(Totals(**of_pack))
     totals.staleness += [
         update.version - turn.weights_version for lesson in telling for turn in lesson.trajectory.turns
     ]
@@ -68,8 +72,8 @@ def accumulate(
 
 def _loss(
     networks: Networks, lessons: Sequence[Lesson], packed: Pack, denominators: Denominators, update: Update
-) -> tuple[Tensor, Totals]:
-    """Of a pack, whose pieces count the trajectories of `lessons`; and what is logged of it."""
+) -> tuple[Tensor, dict[str, Any]]:
+    """Of a pack, whose pieces count the trajectories of `lessons`; and what is logged of it, the fields of `Totals`."""
     totals = Totals()
     whole = [lesson.trajectory for lesson in lessons]
     trajectories = [piece.of(whole) for piece in packed]
@@ -109,7 +113,7 @@ def _loss(
         totals.value_loss += critic.loss.item()
         totals.values_clipped += critic.clipped
         loss = loss + critic.loss
-    return loss, totals
+    return loss, asdict(totals)
 
 
 def _regularisation(

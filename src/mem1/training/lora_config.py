@@ -1,0 +1,18 @@
+"""`[lora]` of a recipe: reinforcement learning moves adapters beside the layers, not the layers."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from mem1.configuration import Config
+
+
+class Lora(Config):
+    """Size and place of the adapters."""
+
+    rank: int = Field(default=16, ge=1)
+    """Rows of A, columns of B."""
+    alpha: float = Field(default=32.0, gt=0)
+    """The product B A is scaled by alpha / rank."""
+    layers: tuple[str, ...] | None = None
+    """Last parts of the names of linear layers, such as q_proj; None: all of them but the head."""

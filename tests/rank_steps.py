@@ -1,0 +1,163 @@
+"""What each rank of a training does in test_distributed.py; also run by the test itself, as the only rank.
+
+    torchrun --nproc-per-node 2 tests/rank_steps.py FOLDER
+
+Everything is in float64, so that nothing but a mistake makes a difference of 1e-9.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from builders import random_group, tiny_model
+from torch import Tensor
+
+from mem1.records import Group, Trajectory
+from mem1.training.checkpoint import load_checkpoint, save_checkpoint
+from mem1.training.config import Sft
+from mem1.training.distributed import Ranks, joined
+from mem1.training.distributed_config import Distributed
+from mem1.training.lora_config import Lora
+from mem1.training.place import Place
+from mem1.training.policy import Policy
+from mem1.training.rl import RlStage
+from mem1.training.rl_config import Algorithm, Grpo, Kl, Phase, Ppo, Rl
+from mem1.training.sft import SftStage
+from mem1.training.sharding import whole
+
+STEPS = 5
+SAVED_AFTER = 2
+ALGORITHMS: dict[str, Algorithm] = {
+    "grpo": Grpo(),
+    "ppo, separate": Ppo(critic="separate"),
+    "ppo, head": Ppo(critic="head", critic_warmup=1),
+}
+
+
+def attempts(groups: int = 3, size: int = 3) -> list[Group]:
+    """Of different lengths, so that packs differ in cost; rewards and log-probs are drawn."""
+    rng = random.Random(0)
+
+    def attempt(t: Trajectory) -> Trajectory:
+        turns = tuple(replace(u, logprobs=tuple(-1 - rng.random() for _ in u.completion_ids)) for u in t.turns)
+        return replace(t, turns=turns, reward=rng.random(), em=(0.0,), f1=(0.0,))
+
+    return [
+        Group(trajectories=tuple(map(attempt, random_group(rng, size, policy="constant", turns=1 + number))))
+        for number in range(groups)
+    ]
+
+
+LORA = "grpo, lora"
+ALGORITHMS[LORA] = Grpo()
+
+
+def adapted(name: str, place: Place) -> Place:
+    """With adapters, where the name says so."""
+    return replace(place, lora=Lora(rank=3)) if name == LORA else place
+
+
+def rl_stage(algorithm: Algorithm, place: Place, *, seed: int = 0) -> RlStage:
+    config = Rl(
+        phases=(Phase(steps=STEPS),),
+        groups=3,
+        attempts=3,
+        warmup=0,
+        learning_rate=1e-3,
+        pack_tokens=80,
+        algorithm=algorithm,
+        kl=Kl(coefficient=0.1, target=0.01),
+        old_policy="trainer",
+    )
+    policy = Policy(tiny_model("qwen2", seed=seed), cast(Any, None))
+    torch.set_default_dtype(torch.float64)  # of the critic's head
+    try:
+        return RlStage(policy, config, cast(Any, None), cast(Any, None), seed=0, place=place)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def weights(parameters: Sequence[Tensor]) -> list[float]:
+    return torch.cat([whole(p).detach().flatten() for p in parameters]).tolist()
+
+
+def everything(stage: RlStage) -> list[float]:
+    """All weights that are trained."""
+    return weights(stage.optimizers.parameters)
+
+
+def rl(algorithm: Algorithm, place: Place, folder: Path | None) -> dict[str, Any]:
+    stage = rl_stage(algorithm, place)
+    rows = []
+    for index in range(STEPS):
+        rows.append(stage.update(attempts(), index))
+        if folder is not None and index + 1 == SAVED_AFTER:
+            save(stage, folder, place.ranks)
+    return {"rows": rows, "weights": everything(stage)}
+
+
+def save(stage: RlStage, folder: Path, ranks: Ranks) -> None:
+    save_checkpoint(
+        folder,
+        SAVED_AFTER,
+        stage.model,
+        stage.optimizers.members,
+        fingerprint="f",
+        modules=stage.modules,
+        ranks=ranks,
+    )
+
+
+def resumed(algorithm: Algorithm, place: Place, checkpoint: Path) -> dict[str, Any]:
+    """The steps after the checkpoint; the networks are made with other weights."""
+    stage = rl_stage(algorithm, place, seed=7)
+    members = stage.optimizers.members
+    load_checkpoint(checkpoint, stage.model, members, fingerprint="f", modules=stage.modules, ranks=place.ranks)
+    rows = [stage.update(attempts(), index) for index in range(SAVED_AFTER, STEPS)]
+    return {"rows": rows, "weights": everything(stage)}
+
+
+def sft(place: Place) -> dict[str, Any]:
+    """Muon and AdamW."""
+    shown = [t for group in attempts() for t in group.trajectories]
+    policy = Policy(tiny_model("qwen3"), cast(Any, None))
+    stage = SftStage(policy, Sft(steps=3, tokens=300, pack_tokens=70), lambda: shown, seed=0, place=place)
+    rows = [stage.step(index) for index in range(3)]
+    found = weights(stage.optimizers.parameters)
+    place.publish(stage.model, policy.model)
+    # The policy that samples has them too.
+    by_size = sorted(found), sorted(torch.cat([p.flatten() for p in policy.model.parameters()]).tolist())
+    return {"rows": rows, "weights": found, "published": by_size[0] == by_size[1]}
+
+
+def run(ranks: Ranks, folder: Path | None) -> dict[str, Any]:
+    place = Place(ranks=ranks)
+    found = {
+        name: rl(algorithm, adapted(name, place), folder and folder / f"{name} on {ranks.size}")
+        for name, algorithm in ALGORITHMS.items()
+    }
+    found["sft"] = sft(place)
+    if ranks.size > 1:
+        kept = Place(
+            ranks=ranks,
+            config=Distributed(activation_checkpointing=True, reshard_after_forward=False, cpu_offload=True),
+        )
+        found["grpo, layers computed again"] = rl(Grpo(), kept, None)
+    return found
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    out = Path(sys.argv[1])
+    with joined() as ranks:
+        found = run(ranks, out)
+        for name, checkpoint in json.loads((out / "resume.json").read_text()).items():
+            found[f"{name}, resumed"] = resumed(ALGORITHMS[name], adapted(name, Place(ranks=ranks)), Path(checkpoint))
+        (out / f"found-{ranks.rank}-of-{ranks.size}.json").write_text(json.dumps(found))

@@ -1,0 +1,94 @@
+"""LoRA: adapters learn and the rest stays; off, they are the reference; merged, they are weights of a plain model."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, cast
+
+import pytest
+import torch
+from builders import tiny_model
+from rank_steps import attempts
+
+from mem1.errors import UserError
+from mem1.packing import pack
+from mem1.training.adapters import adapters_off, with_adapters
+from mem1.training.config import TrainConfig
+from mem1.training.logprobs import flat_logprobs
+from mem1.training.lora_config import Lora
+from mem1.training.place import Place
+from mem1.training.policy import Policy
+from mem1.training.rl import RlStage
+from mem1.training.rl_config import Kl, Phase, Rl
+
+pytest.importorskip("peft")
+
+
+def logprobs(model: Any) -> torch.Tensor:
+    trajectories = [t for group in attempts() for t in group.trajectories]
+    with torch.no_grad():
+        return flat_logprobs(model, pack(trajectories), temperature=1.0)
+
+
+@pytest.fixture(scope="module")
+def learnt() -> tuple[RlStage, list[dict[str, Any]]]:
+    """Three steps; the rows of their metrics."""
+    config = Rl(phases=(Phase(steps=3),), groups=3, attempts=3, warmup=0, learning_rate=1e-2, kl=Kl(where="reward"))
+    policy = Policy(tiny_model("qwen2"), cast(Any, None))
+    stage = RlStage(policy, config, cast(Any, None), cast(Any, None), seed=0, place=Place(lora=Lora(rank=3)))
+    return stage, [dict(stage.update(attempts(), index)) for index in range(3)]
+
+
+def test_new_adapters_change_nothing():
+    model = tiny_model("qwen2")
+    before = logprobs(model)
+    assert torch.equal(logprobs(with_adapters(copy.deepcopy(model), Lora())), before)
+
+
+def test_only_adapters_are_moved(learnt: tuple[RlStage, list[dict[str, Any]]]):
+    stage, _ = learnt
+    plain = dict(tiny_model("qwen2").named_parameters())
+    moved = {name for name, p in stage.model.named_parameters() if p.requires_grad}
+    assert moved and all("lora_" in name for name in moved)
+    for name, p in stage.model.named_parameters():
+        if name not in moved:
+            assert torch.equal(p, plain[name.replace(".base_layer", "")]), name
+    assert {id(p) for p in stage.optimizers.parameters} == {
+        id(p) for name, p in stage.model.named_parameters() if name in moved
+    }
+
+
+def test_merged_weights_are_the_adapted_model(learnt: tuple[RlStage, list[dict[str, Any]]]):
+    stage, _ = learnt
+    assert (logprobs(stage.model) - logprobs(stage.policy.model)).abs().max() > 1e-3, "nothing published yet"
+    stage.place.publish(stage.model, stage.policy.model)
+    torch.testing.assert_close(logprobs(stage.policy.model), logprobs(stage.model), rtol=0, atol=1e-12)
+    assert stage.policy.model.state_dict().keys() == tiny_model("qwen2").state_dict().keys()
+
+
+def test_the_reference_is_the_model_without_adapters_and_no_copy(learnt: tuple[RlStage, list[dict[str, Any]]]):
+    stage, rows = learnt
+    with adapters_off(stage.model):
+        assert torch.equal(logprobs(stage.model), logprobs(tiny_model("qwen2")))
+    assert stage.networks.reference is not None and list(stage.networks.reference.parameters()) == []
+    (before, *_), *_ = stage.networks.before([g.trajectories for g in attempts()])
+    assert before.reference_K is not None
+    (first, *_) = attempts()[0].trajectories
+    with torch.no_grad():
+        wanted = flat_logprobs(tiny_model("qwen2"), pack([first]), temperature=1.0)
+    torch.testing.assert_close(before.reference_K, wanted, rtol=0, atol=1e-12)
+    assert len({row["loss"] for row in rows}) == 3
+
+
+def test_layers_are_chosen_by_name_and_a_wrong_name_is_a_user_error():
+    model = with_adapters(tiny_model("qwen2"), Lora(layers=("q_proj",)))
+    assert {n.split(".lora_")[0].rsplit(".", 1)[-1] for n, p in model.named_parameters() if p.requires_grad} == {
+        "q_proj"
+    }
+    with pytest.raises(UserError, match=r"lora\.layers = \['q_porj'\] does not fit the model"):
+        with_adapters(tiny_model("qwen2"), Lora(layers=("q_porj",)))
+
+
+def test_a_recipe_with_adapters_has_reinforcement_learning_alone():
+    with pytest.raises(ValueError, match=r"\[lora\] is for \[rl\] alone"):
+        TrainConfig.model_validate({"tasks": {"kind": "atlas"}, "lora": {}, "sft": {}})

@@ -1,0 +1,153 @@
+"""Training on several ranks is the same training: loss, gradient norm, metrics and weights, and it goes on exactly.
+
+The ranks are processes that torchrun starts on this machine, with gloo; `rank_steps.py` is what they do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rank_steps import ALGORITHMS, SAVED_AFTER, adapted, resumed, run
+from test_training import config as config
+
+from mem1.configuration import to_toml
+from mem1.engines.workers import one_thread
+from mem1.training.checkpoint import latest_checkpoint
+from mem1.training.config import TrainConfig
+from mem1.training.distributed import ALONE
+from mem1.training.place import HERE
+from mem1.training.rl_config import Phase
+
+TOLERANCE = 1e-9
+TOKENS_DIFFER = ("tokens",)
+"""Metrics of how a step is cut into packs, which depends on the ranks."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> dict[str, Any]:
+    with one_thread():
+        return run(ALONE, folder)
+
+
+def on_ranks(folder: Path, ranks: int, resume: Mapping[str, Path]) -> list[dict[str, Any]]:
+    """What each rank found."""
+    (folder / "resume.json").write_text(json.dumps({name: str(path) for name, path in resume.items()}))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    command += [str(Path(__file__).with_name("rank_steps.py")), str(folder)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "terminate called" not in done.stderr
+    return [json.loads((folder / f"found-{rank}-of-{ranks}.json").read_text()) for rank in range(ranks)]
+
+
+def checkpoints(folder: Path, ranks: int) -> dict[str, Path]:
+    found = {name: latest_checkpoint(folder / f"{name} on {ranks}") for name in ALGORITHMS}
+    return {name: path for name, path in found.items() if path is not None}
+
+
+def assert_same(found: Mapping[str, Any], wanted: Mapping[str, Any], what: str) -> None:
+    assert found["weights"] == pytest.approx(wanted["weights"], abs=TOLERANCE), what
+    assert len(found["rows"]) == len(wanted["rows"]) > 0
+    for row, other in zip(found["rows"], wanted["rows"], strict=True):
+        assert row.keys() == other.keys()
+        for key in row.keys() - TOKENS_DIFFER:
+            assert row[key] == pytest.approx(other[key], abs=TOLERANCE), (what, key)
+
+
+@pytest.fixture(scope="module")
+def two(folder: Path, alone: dict[str, Any]) -> list[dict[str, Any]]:
+    return on_ranks(folder, 2, checkpoints(folder, 1))
+
+
+def test_two_ranks_are_one_in_metrics_and_weights_after_every_step(alone: dict[str, Any], two: list[dict[str, Any]]):
+    assert all(row["grad_norm"] > 1e-3 for row in alone["grpo"]["rows"]), "something must have been learnt"
+    for rank, found in enumerate(two):
+        for name, wanted in alone.items():
+            assert_same(found[name], wanted, f"{name}, rank {rank}")
+        assert found["sft"]["published"]
+
+
+def test_layers_that_are_computed_again_or_kept_whole_change_nothing(alone: dict[str, Any], two: list[dict[str, Any]]):
+    assert_same(two[0]["grpo, layers computed again"], alone["grpo"], "grpo")
+
+
+def test_a_checkpoint_of_one_rank_goes_on_on_two(alone: dict[str, Any], two: list[dict[str, Any]]):
+    for name in ALGORITHMS:
+        wanted = {**alone[name], "rows": alone[name]["rows"][SAVED_AFTER:]}
+        assert_same(two[1][f"{name}, resumed"], wanted, name)
+
+
+@pytest.mark.usefixtures("two")
+def test_a_checkpoint_of_two_ranks_goes_on_on_one(folder: Path, alone: dict[str, Any]):
+    found = checkpoints(folder, 2)
+    assert found.keys() == ALGORITHMS.keys()
+    for name, checkpoint in found.items():
+        assert len(list(checkpoint.rglob("shard-*.safetensors"))) >= 4, "model and optimizers, of two ranks each"
+        assert not list(checkpoint.rglob("*.distcp")) and not list(checkpoint.rglob(".metadata")), "nothing is pickled"
+        with one_thread():
+            after = resumed(ALGORITHMS[name], adapted(name, HERE), checkpoint)
+        assert_same(after, {**alone[name], "rows": alone[name]["rows"][SAVED_AFTER:]}, name)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("two")
+def test_four_ranks_are_one_and_go_on_from_a_checkpoint_of_two(folder: Path, alone: dict[str, Any]):
+    for rank, found in enumerate(on_ranks(folder, 4, checkpoints(folder, 2))):
+        for name, wanted in alone.items():
+            assert_same(found[name], wanted, f"{name}, rank {rank}")
+        for name in ALGORITHMS:
+            wanted = {**alone[name], "rows": alone[name]["rows"][SAVED_AFTER:]}
+            assert_same(found[f"{name}, resumed"], wanted, f"{name}, rank {rank}")
+
+
+def training(recipe: Path, out: Path) -> list[str]:
+    """Two ranks, as from a terminal."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    return [*torchrun, "-m", "mem1", "train", str(recipe), "--out", str(out), "--no-evaluate", "--resume"]
+
+
+@pytest.mark.slow
+def test_a_run_on_two_ranks_of_which_one_is_killed_again_and_again_is_an_unbroken_one(
+    config: TrainConfig, tmp_path: Path
+):
+    assert config.rl is not None
+    phases = (Phase(steps=12, objectives=(1,)),)
+    changes = {"recall": None, "checkpoint_every": 2, "rl": config.rl.model_copy(update={"phases": phases})}
+    (tmp_path / "recipe.toml").write_text(to_toml(config.model_copy(update=changes)))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    whole, broken = (training(tmp_path / "recipe.toml", tmp_path / name) for name in ("whole", "broken"))
+    subprocess.run(whole, env=environment, capture_output=True, timeout=900, check=True)
+    rows = tmp_path / "broken" / "metrics.jsonl"
+    draw = random.Random(0)
+    for _ in range(4):
+        before = rows.read_bytes() if rows.exists() else b""
+        with subprocess.Popen(broken, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            until = time.monotonic() + 300
+            while process.poll() is None and time.monotonic() < until:
+                time.sleep(0.05)
+                if rows.exists() and rows.read_bytes() != before:
+                    break
+            time.sleep(draw.uniform(0, 1))
+            assert process.poll() is None, "it was not killed"
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            os.kill(int(draw.choice(children)), signal.SIGKILL)
+            assert process.wait(120) != 0
+    subprocess.run(broken, env=environment, capture_output=True, timeout=900, check=True)
+    for name in ("metrics.jsonl", "policy/model.safetensors"):
+        assert (tmp_path / "broken" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
