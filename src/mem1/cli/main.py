@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 import mem1
-from mem1.cli import cost, data, index, quickstart, report, run, serve_retriever, train, verify, webshop
+from mem1.cli import cost, data, index, plan, quickstart, report, run, serve_retriever, train, verify, webshop
 from mem1.cli import eval as eval_command
 from mem1.cli.process import prepare
 from mem1.errors import UserError
@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 app.command("quickstart")(quickstart.command)
 app.command("train")(train.command)
+app.command("plan")(plan.command)
 app.command("eval")(eval_command.command)
 app.command("index")(index.command)
 app.command("run")(run.command)

@@ -1,0 +1,189 @@
+"""Memory of a stage by part: what stays, what a backward pass adds, and which moment of a step needs most.
+
+    moment              weights and states, gradients so far, and
+    forward's end       all activations, and the logits at their most: five copies (logits, scaled, log-probs, two of
+                        the entropy's)
+    backward's start    all activations, the output matrix's gradient, passing gradients
+    backward's end      the gradients of the embedding and of a tied output matrix, which are added up
+    optimiser           its temporary copies
+    sampling            keys and values of the contexts that are sampled together
+
+Ranks that share weights hold 1/n of what stays, and gather two layers and the ends of the network at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mem1.planning.activations import WIDE, Load, backward_bytes, kept, logits_kept, logits_rows
+from mem1.planning.networks import Network
+from mem1.planning.setup import Setup
+
+LOGIT_COPIES = 5
+FOUR_BITS = 0.516
+"""Bytes of a number in 4 bits, with its scales stored twice quantised (Dettmers et al. 2023, arXiv 2305.14314)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """Which networks a stage has, and what each of its backward passes works on."""
+
+    load: Load
+    """The largest pack."""
+    packs: int
+    """Backward passes before an optimiser step; from the second on the gradients are there already."""
+    at_once: int = 1
+    """Packs that are computed at a time."""
+    critic: bool = False
+    """A trunk of its own for the values."""
+    reference: bool = False
+    """A frozen copy of the policy."""
+    entropy: bool = True
+    """The entropy of each sampled token is computed."""
+    muon: bool = False
+    """Matrices have one state a weight in place of two."""
+    sampled_tokens: int = 0
+    """Contexts and completions that are sampled together, in tokens; 0: others sample."""
+    sampled_rows: int = 0
+    """How many they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes on one GPU, or of one process."""
+
+    parts: Mapping[str, int]
+    """What they are at the moment of the peak; they sum to it."""
+    moment: str
+    """The moment of the peak."""
+    moments: Mapping[str, int]
+    """Total of each moment."""
+    host: int = 0
+    """Bytes on the machine's own memory: shards that were moved there, of one rank."""
+
+    @property
+    def peak(self) -> int:
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Weights:
+    """Of one trained network with its adapters, as numbers of parameters."""
+
+    frozen_matrices: int
+    frozen: int
+    trained: int
+
+    @classmethod
+    def of(cls, network: Network, parameters: int, setup: Setup) -> _Weights:
+        if setup.lora is None:
+            return cls(frozen_matrices=0, frozen=0, trained=parameters)
+        shapes = [shape for name, shape in network.matrices.items() if name in setup.lora.targets]
+        adapters = network.layers * setup.lora.rank * sum(rows + columns for rows, columns in shapes)
+        matrices = network.layers * network.matrix_parameters
+        return cls(frozen_matrices=matrices, frozen=parameters - matrices, trained=adapters)
+
+    def bytes(self, setup: Setup) -> int:
+        quantised = setup.lora is not None and setup.lora.quantised
+        matrix = FOUR_BITS if quantised else setup.compute_bytes
+        return round(self.frozen_matrices * matrix) + self.frozen * setup.compute_bytes + self.trained * WIDE
+
+
+def stage_memory(network: Network, needs: Needs, setup: Setup, *, ranks: int = 1, cuda: bool = False) -> Memory:
+    """Of one rank of `ranks`, each of which has packs of its own."""
+    policy = _Weights.of(network, network.parameters, setup)
+    critic = _Weights.of(network, network.trunk_parameters, setup) if needs.critic else None
+    trained = policy.trained + (critic.trained if critic is not None else 0)
+    shards = ranks if setup.distributed is not None else 1
+    stays = {
+        "weights: policy": policy.bytes(setup),
+        "weights: critic": critic.bytes(setup) if critic is not None else 0,
+        "weights: reference": network.parameters * WIDE * (needs.reference and setup.lora is None),
+        "optimiser": _optimiser(network, trained, needs),
+    }
+    gradients = trained * WIDE
+    stays = {name: size // shards for name, size in stays.items()}
+    gradients //= shards
+    gathered = _gathered(network, setup, needs) if setup.distributed is not None else 0
+    host = 0
+    if setup.distributed is not None and setup.distributed.cpu_offload:
+        host = sum(stays.values()) + gradients
+        stays, gradients = dict.fromkeys(stays, 0), 0
+    fixed = {**stays, "weights: gathered": gathered}
+    moments = {
+        **_passes(network, needs, setup, gradients, cuda=cuda),
+        "optimiser": {"gradients": gradients, "temporary": _optimiser_temporary(network, gradients, cuda=cuda)},
+        "sampling": _sampling(network, needs, setup),
+    }
+    totals = {name: sum(fixed.values()) + sum(added.values()) for name, added in moments.items()}
+    worst = max(totals, key=lambda name: totals[name])
+    parts = {name: size for name, size in {**fixed, **moments[worst]}.items() if size}
+    return Memory(parts=parts, moment=worst, moments=totals, host=host)
+
+
+def _optimiser(network: Network, trained: int, needs: Needs) -> int:
+    """AdamW has two states a weight; Muon one on matrices."""
+    matrices = network.layers * network.matrix_parameters if needs.muon else 0
+    return (2 * trained - matrices) * WIDE
+
+
+def _optimiser_temporary(network: Network, gradients: int, *, cuda: bool) -> int:
+    """AdamW's square roots: of all weights at once on CUDA, twice the largest weight on a CPU."""
+    largest = max(network.embedding_parameters, network.hidden * network.feed_forward)
+    return gradients if cuda else 2 * min(largest * WIDE, gradients)
+
+
+def _gathered(network: Network, setup: Setup, needs: Needs) -> int:
+    """Whole weights in the forward pass: ends of the network and two layers, or all of it."""
+    assert setup.distributed is not None
+    e = setup.compute_bytes
+    ends = network.parameters - network.layers * network.layer_parameters
+    layers = 2 if setup.distributed.reshard_after_forward else network.layers
+    # a layer's whole gradient exists before it is summed over the ranks
+    whole = ends + (layers + 1) * network.layer_parameters
+    return whole * e * (1 + needs.critic)
+
+
+def _passes(network: Network, needs: Needs, setup: Setup, gradients: int, *, cuda: bool) -> dict[str, dict[str, int]]:
+    """The three moments of forward and backward pass."""
+    load, networks = needs.load, 1 + needs.critic
+    each = kept(network, load, setup)
+    states = load.sampled * network.hidden * setup.compute_bytes
+    activations = needs.at_once * networks * each.total
+    below = activations - needs.at_once * networks * each.top
+    before = gradients if needs.packs > 1 else 0
+    extra = gradients * (needs.at_once if needs.at_once > 1 else 0)
+    row = network.vocabulary * WIDE * needs.at_once
+    logits = (LOGIT_COPIES if needs.entropy else LOGIT_COPIES - 2) * logits_rows(network, load) * row
+    kept_logits = logits_kept(network, load) * needs.at_once
+    if not load.packed:  # those of earlier contexts stay while the last one's are computed
+        logits += kept_logits - load.rows * row
+    output = network.embedding_parameters * WIDE * (setup.lora is None)
+    passing = needs.at_once * backward_bytes(network, load, setup, cuda=cuda)
+    held = before + extra
+    return {
+        "forward's end": {
+            "gradients": held,
+            "activations": activations,
+            "states": states * needs.at_once,
+            "logits": max(logits, kept_logits),
+        },
+        "backward's start": {
+            "gradients": held,
+            "activations": below,
+            "output matrix": output,
+            "passing gradients": passing,
+        },
+        "backward's end": {
+            "gradients": gradients + extra,
+            "passing gradients": 2 * output + needs.at_once * load.tokens * network.hidden * setup.compute_bytes,
+        },
+    }
+
+
+def _sampling(network: Network, needs: Needs, setup: Setup) -> dict[str, int]:
+    """Keys and values of all layers; of each row the logits in fp32, and twice in fp64 to draw from."""
+    e = setup.compute_bytes
+    keys = 2 * network.layers * network.kv_width * needs.sampled_tokens * e
+    return {"keys and values": keys, "logits": needs.sampled_rows * network.vocabulary * (2 * WIDE + 2 * 8)}
