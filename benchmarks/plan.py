@@ -24,7 +24,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch
 from machine import commit, hardware
-from torch.profiler import ProfilerActivity, _ExperimentalConfig, profile
+from torch.profiler import ProfilerActivity, profile
 
 from mem1.configuration import load_toml
 from mem1.contexts import context_policy
@@ -86,7 +86,6 @@ ROWS = (
     Row("Qwen2, packs of 2,048", SMALL, ("rl.pack_tokens=2048",)),
     Row("Qwen2, one context a row", SMALL, ("rl.pack_tokens=768", ALONE)),
     Row("Qwen2, appended contexts", SMALL, ("rl.pack_tokens=768",), context="full"),
-    Row("Qwen2, two packs at a time", SMALL, ("rl.pack_tokens=768", "workers=2")),
     Row("Qwen3, packs of 768", GROUPED, ("rl.pack_tokens=768",)),
     Row("Qwen3, a single pack", GROUPED, ("rl.pack_tokens=8192",)),
     Row("Qwen3, one context a row", GROUPED, ("rl.pack_tokens=768", ALONE)),
@@ -132,8 +131,7 @@ def measure(row: Row) -> Measured:
     stage.update(groups, 1)
     seconds = time.perf_counter() - started
     resident = _resident(stage)
-    everywhere = _ExperimentalConfig(profile_all_threads=True)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, experimental_config=everywhere) as recorded:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         stage.update(groups, 2)
     return Measured(
         row=row,

@@ -18,7 +18,19 @@ from mem1.training.model_config import ModelConfig, TinyModel
 from mem1.training.rl_config import Phase, Rl
 
 MULTIHOP_ONLY = "--questions, --corpus, --retriever, --prompt and --decompose go with --task multihop"
-COMMANDS = ("quickstart", "train", "eval", "index", "run", "report", "verify", "data", "webshop", "serve-retriever")
+COMMANDS = (
+    "quickstart",
+    "train",
+    "eval",
+    "index",
+    "run",
+    "report",
+    "plan",
+    "verify",
+    "data",
+    "webshop",
+    "serve-retriever",
+)
 
 
 class Terminal:

@@ -47,7 +47,7 @@ TINY = Network(
     biases=True,
 )
 SIZES = even_sizes(prompt=6, state=3, action=2, result=4, turns=3)
-BF16 = Distributed(mixed_precision=True, activation_checkpointing=True)
+BF16 = Distributed(mixed_precision="bf16", activation_checkpointing=True)
 
 
 def recipe(name: str, *overrides: str) -> TrainConfig:
@@ -167,7 +167,7 @@ class TestMemory:
         assert planned == pytest.approx(held, rel=0.1)
 
     def test_a_layer_by_hand(self):
-        # per token: two norms keep 32 numbers three times and one of their own; four times 32 and 4 log-sums; 4 times 48
+        # a token: two norms keep 32 numbers three times and one of their own; four times 32 and 4 log-sums; 4 times 48
         numbers = 2 * (3 * 32 + 1) + (4 * 32 + 4) + 4 * 48
         assert layer_bytes(TINY, Load(tokens=10, sampled=1), Setup()) == 10 * 4 * numbers
 
@@ -259,6 +259,16 @@ class TestPlans:
         four, eight = (planned("qwen2.5-7b-multihop/grpo", gpus, setup).stages[0].time for gpus in ("4xH100", "8xH100"))
         assert four is not None and eight is not None and eight.seconds < four.seconds
         assert {"reading contexts", "writing", "update", "optimiser"} <= eight.parts.keys()
+
+    def test_a_server_holds_bf16_weights_and_the_keys_of_its_attempts(self):
+        served = assumed(["rollout.engine=servers", "rollout.server_gpus=2", "distributed={}"])
+        (stage,) = planned("qwen2.5-7b-multihop/ppo", "8xH100", served).stages
+        assert stage.server is not None and stage.server["weights"] == 2 * KNOWN["qwen2.5-7b"].parameters
+        # 32 attempts; 28 layers, 512 numbers of keys and as many of values
+        assert stage.server["keys and values"] == 32 * stage.stage.tokens.longest * 28 * 2 * 512 * 2
+        local = Setup(distributed=Distributed())
+        (samples,) = planned("qwen2.5-7b-multihop/ppo", "6xH100", local).stages
+        assert stage.memory.moments["sampling"] < samples.memory.moments["sampling"]
 
     def test_servers_must_leave_a_gpu_to_train(self):
         served = assumed(["rollout.engine=servers", "distributed={}"])

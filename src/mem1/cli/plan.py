@@ -18,7 +18,7 @@ def command(
     gpus: Annotated[str | None, typer.Option(help="8xH100, or 2x8xH100 for two machines; without: no time.")] = None,
     assume: Annotated[
         list[str] | None,
-        typer.Option(help="key=value of distributed, lora or rollout: distributed.mixed_precision=true; repeatable."),
+        typer.Option(help="key=value of distributed, lora or rollout: distributed.mixed_precision=bf16; repeatable."),
     ] = None,
     run: Annotated[
         Path | None, typer.Option(help="Recorded attempts (.jsonl), whose sizes are taken in place of limits.")

@@ -62,6 +62,9 @@ def _show_stage(console: Console, plan: Plan, planned: StagePlan) -> None:
     console.print(_table(f"[{stage.name}] memory of {where}", ("part", "GB", "share"), rows))
     if memory.host:
         console.print(f"and {_gb(memory.host)} GB of the machine's own memory for each GPU.")
+    if planned.server is not None:
+        held = ", ".join(f"{name} {_gb(size)} GB" for name, size in planned.server.items())
+        console.print(f"A server that samples: {held}.")
     tokens = stage.tokens
     counts = [
         ("attempts", f"{tokens.attempts:,}"),

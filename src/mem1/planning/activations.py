@@ -37,6 +37,8 @@ class Load:
     packed: bool = True
     rows: int = 0
     """Sampled tokens of the longest completion; of effect where contexts are not packed: each has its own logits."""
+    alone: int = 0
+    """Tokens of the longest context; of effect where they are not packed: the backward pass takes one at a time."""
     part: int = 0
     """Query-key pairs of the largest part of the attention; of effect on a GPU, where a part's scores are tensors."""
 
@@ -133,6 +135,6 @@ def backward_bytes(network: Network, load: Load, setup: Setup, *, cuda: bool) ->
 
     On a GPU also the scores of the attention's largest part, which exist four times at once.
     """
-    e = setup.compute_bytes
-    layer = load.tokens * (2 * network.feed_forward + 2 * network.hidden) * e
+    tokens = load.tokens if load.packed else load.alone
+    layer = tokens * (2 * network.feed_forward + 2 * network.hidden) * setup.compute_bytes
     return layer + cuda * 4 * network.heads * load.part * WIDE

@@ -68,15 +68,22 @@ class _Case:
 
     def changes(self) -> Iterator[tuple[str, _Case]]:
         distributed = self.setup.distributed or Distributed()
-        for key in ("mixed_precision", "activation_checkpointing"):
-            if not getattr(distributed, key):
-                yield f"distributed.{key} = true", self._with(distributed=_set(distributed, key, True))
+        if distributed.mixed_precision is None:
+            mixed = _set(distributed, "mixed_precision", "bf16")
+            yield 'distributed.mixed_precision = "bf16"', self._with(distributed=mixed)
+        if not distributed.activation_checkpointing:
+            again = _set(distributed, "activation_checkpointing", True)
+            yield "distributed.activation_checkpointing = true", self._with(distributed=again)
         if (rl := self.config.rl) is not None:
             if rl.pack_tokens > SMALLEST_PACK:
                 tokens = max(SMALLEST_PACK, rl.pack_tokens // 4)
                 yield f"rl.pack_tokens = {tokens}", self._with_rl(pack_tokens=tokens)
             if isinstance(rl.algorithm, Ppo) and rl.algorithm.critic == "separate":
                 yield 'rl.algorithm.critic = "head"', self._with_rl(algorithm=_set(rl.algorithm, "critic", "head"))
+        copied = self.config.rl is not None and self.config.rl.kl is not None and self.setup.lora is None
+        if copied and not (distributed.reference_offload or distributed.cpu_offload):
+            offloaded = _set(distributed, "reference_offload", True)
+            yield "distributed.reference_offload = true", self._with(distributed=offloaded)
         if self.setup.lora is None and not distributed.cpu_offload:
             yield "distributed.cpu_offload = true", self._with(distributed=_set(distributed, "cpu_offload", True))
         if self.setup.lora is None:

@@ -110,6 +110,9 @@ def stage_memory(network: Network, needs: Needs, setup: Setup, *, ranks: int = 1
     if setup.distributed is not None and setup.distributed.cpu_offload:
         host = sum(stays.values()) + gradients
         stays, gradients = dict.fromkeys(stays, 0), 0
+    elif setup.distributed is not None and setup.distributed.reference_offload:
+        host = stays["weights: reference"]
+        stays["weights: reference"] = 0
     fixed = {**stays, "weights: gathered": gathered}
     moments = {
         **_passes(network, needs, setup, gradients, cuda=cuda),
@@ -151,14 +154,14 @@ def _passes(network: Network, needs: Needs, setup: Setup, gradients: int, *, cud
     each = kept(network, load, setup)
     states = load.sampled * network.hidden * setup.compute_bytes
     activations = needs.at_once * networks * each.total
-    below = activations - needs.at_once * networks * each.top
+    below = activations - needs.at_once * networks * each.top * load.packed
     before = gradients if needs.packs > 1 else 0
     extra = gradients * (needs.at_once if needs.at_once > 1 else 0)
     row = network.vocabulary * WIDE * needs.at_once
     logits = (LOGIT_COPIES if needs.entropy else LOGIT_COPIES - 2) * logits_rows(network, load) * row
     kept_logits = logits_kept(network, load) * needs.at_once
-    if not load.packed:  # those of earlier contexts stay while the last one's are computed
-        logits += kept_logits - load.rows * row
+    others = 0 if load.packed else kept_logits - load.rows * row
+    logits += others  # those of earlier contexts stay while the last one's are computed, and taken apart
     output = network.embedding_parameters * WIDE * (setup.lora is None)
     passing = needs.at_once * backward_bytes(network, load, setup, cuda=cuda)
     held = before + extra
@@ -172,6 +175,7 @@ def _passes(network: Network, needs: Needs, setup: Setup, gradients: int, *, cud
         "backward's start": {
             "gradients": held,
             "activations": below,
+            "logits": others,
             "output matrix": output,
             "passing gradients": passing,
         },
@@ -187,3 +191,12 @@ def _sampling(network: Network, needs: Needs, setup: Setup) -> dict[str, int]:
     e = setup.compute_bytes
     keys = 2 * network.layers * network.kv_width * needs.sampled_tokens * e
     return {"keys and values": keys, "logits": needs.sampled_rows * network.vocabulary * (2 * WIDE + 2 * 8)}
+
+
+def server_memory(network: Network, *, attempts: int, longest: int) -> Mapping[str, int]:
+    """Bytes of one that serves the policy in bf16: weights, and keys and values if all its attempts run at once.
+
+    A server with less room for them lets attempts wait.
+    """
+    token = 2 * network.layers * network.kv_width * 2
+    return {"weights": network.parameters * 2, "keys and values": attempts * longest * token}

@@ -11,7 +11,7 @@ from typing import Any
 
 from mem1.errors import UserError
 from mem1.planning.gpus import Cluster
-from mem1.planning.memory import Memory, Needs, stage_memory
+from mem1.planning.memory import Memory, Needs, server_memory, stage_memory
 from mem1.planning.networks import Network, recipe_network
 from mem1.planning.setup import Setup
 from mem1.planning.stages import Attempts, Stage, stages
@@ -36,6 +36,8 @@ class StagePlan:
     """Of a step, on all GPUs together."""
     time: StepTime | None
     """None: no GPUs were named."""
+    server: Mapping[str, int] | None = None
+    """Bytes of one server of the policy; None: none samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +97,13 @@ def make_plan(
 def _planned(network: Network, stage: Stage, setup: Setup, cluster: Cluster | None, ranks: int) -> StagePlan:
     flops = {**(sampling_flops(network, stage.tokens) if stage.samples else {})}
     flops |= {name: n for name, n in update_flops(network, stage.tokens, stage.passes, setup).items() if n}
+    server = None
+    if stage.samples and setup.rollout.engine == "servers":
+        attempts = -(-stage.tokens.attempts // setup.rollout.server_gpus)
+        server = server_memory(network, attempts=attempts, longest=stage.tokens.longest)
     return StagePlan(
         stage=stage,
+        server=server,
         memory=stage_memory(network, stage.needs, setup, ranks=ranks, cuda=cluster is not None),
         flops=flops,
         time=None if cluster is None else step_time(network, stage, setup, cluster),
@@ -147,6 +154,7 @@ def record(plan: Plan) -> dict[str, Any]:
                 "name": s.stage.name,
                 "steps": s.stage.steps,
                 "memory": {**asdict(s.memory), "peak": s.memory.peak},
+                "server": None if s.server is None else dict(s.server),
                 "tokens": asdict(s.stage.tokens),
                 "flops": dict(s.flops),
                 "seconds": None if s.time is None else dict(s.time.parts),

@@ -17,12 +17,14 @@ from mem1.configuration import Config
 class Distributed(Config):
     """Data-parallel ranks that share weights, gradients and optimiser states (FSDP2)."""
 
-    mixed_precision: bool = False
-    """Compute in bf16 from weights that are kept in fp32; false: fp32 throughout."""
+    mixed_precision: Literal["bf16"] | None = None
+    """Of forward and backward pass, from weights that are kept in fp32; None: fp32 throughout."""
     activation_checkpointing: bool = False
     """Keep the input of each layer alone, and compute the layer again in the backward pass."""
     cpu_offload: bool = False
     """Shards of weights, gradients and optimiser states live in the machine's memory."""
+    reference_offload: bool = False
+    """The same of the frozen reference alone."""
     reshard_after_forward: bool = True
     """Drop a layer's gathered weights after its forward pass; false: keep them until its backward pass."""
 
@@ -58,7 +60,7 @@ class Setup(Config):
     @property
     def compute_bytes(self) -> int:
         """Of a number in the forward pass."""
-        return 2 if self.distributed is not None and self.distributed.mixed_precision else 4
+        return 2 if self.distributed is not None and self.distributed.mixed_precision == "bf16" else 4
 
     @property
     def checkpoints(self) -> bool:
@@ -66,7 +68,7 @@ class Setup(Config):
 
 
 def assumed(overrides: Sequence[str]) -> Setup:
-    """The default with `key=value` changes, such as distributed.mixed_precision=true. Raises UserError for mistakes."""
+    """The default with `key=value` changes, such as distributed.mixed_precision=bf16. Raises UserError for mistakes."""
     import pydantic
 
     from mem1.configuration.mistakes import explain

@@ -121,7 +121,7 @@ def _recall(recall: Recall) -> Stage:
     length = 8 * max(recall.pairs)
     sampled = recall.tokens // 4
     pairs = recall.tokens * (length + 1) // 2
-    load = Load(tokens=recall.tokens, sampled=sampled, packed=False, rows=sampled)
+    load = Load(tokens=recall.tokens, sampled=sampled, packed=False, rows=sampled, alone=recall.tokens)
     tokens = StepTokens(
         attempts=recall.tokens // length,
         calls=0,
