@@ -19,17 +19,8 @@ from mem1.training.rl_config import Phase, Rl
 
 MULTIHOP_ONLY = "--questions, --corpus, --retriever, --prompt and --decompose go with --task multihop"
 COMMANDS = (
-    "quickstart",
-    "train",
-    "eval",
-    "index",
-    "run",
-    "report",
-    "plan",
-    "verify",
-    "data",
-    "webshop",
-    "serve-retriever",
+    *("quickstart", "train", "eval", "index", "run", "report"),
+    *("plan", "verify", "data", "webshop", "serve-retriever"),
 )
 
 

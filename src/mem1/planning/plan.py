@@ -12,7 +12,8 @@ from typing import Any
 from mem1.errors import UserError
 from mem1.planning.gpus import Cluster
 from mem1.planning.memory import Memory, Needs, server_memory, stage_memory
-from mem1.planning.networks import Network, recipe_network
+from mem1.planning.networks import Network
+from mem1.planning.recipe_network import recipe_network
 from mem1.planning.setup import Setup
 from mem1.planning.stages import Attempts, Stage, stages
 from mem1.planning.step_flops import sampling_flops, update_flops

@@ -20,7 +20,7 @@ from mem1.envs.source import AtlasTasks
 from mem1.envs.webshop.source import WebShopTasks
 from mem1.errors import UserError
 from mem1.planning.families import made_model, small
-from mem1.planning.networks import recipe_network
+from mem1.planning.recipe_network import recipe_network
 from mem1.protocol import vocabulary
 from mem1.records import Group
 from mem1.rollout import Budget
