@@ -1,7 +1,7 @@
 """The plan's memory and work against what a training step on this machine takes.
 
-    python benchmarks/plan.py            every row, in about a minute of one core
-    python benchmarks/plan.py --rows 3   the first three
+    python benchmarks/plan.py              every row, in about a minute of one core
+    python benchmarks/plan.py --only PPO   those with PPO in their names
 
 A row is a network of random weights that takes two updates of reinforcement learning on invented attempts. Memory is
 what torch's CPU allocator hands out during the second update, by torch's profiler, on top of the tensors that are there
@@ -208,7 +208,7 @@ def product_flops_a_second() -> float:
 @flushed_denormals()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=len(ROWS), help="the first so many")
+    parser.add_argument("--only", default="", metavar="TEXT", help="rows whose names have it")
     given = parser.parse_args()
     torch.set_num_threads(1)
     print(f"command: python {' '.join(sys.argv)}; commit {commit()}; {hardware()}\n")
@@ -216,7 +216,7 @@ def main() -> None:
     print("| row | parameters | peak, MB | plan, MB | error | plan's moment | share of a product's rate |")
     print("|---|--:|--:|--:|--:|---|--:|")
     errors = []
-    for row in ROWS[: given.rows]:
+    for row in (row for row in ROWS if given.only in row.name):
         done = measure(row)
         errors.append(done.predicted / done.measured - 1)
         print(

@@ -37,6 +37,8 @@ class Load:
     packed: bool = True
     rows: int = 0
     """Sampled tokens of the longest completion; of effect where contexts are not packed: each has its own logits."""
+    contexts: int = 1
+    """Of effect where they are not packed: each adds to the gradients by itself, in one backward pass."""
     alone: int = 0
     """Tokens of the longest context; of effect where they are not packed: the backward pass takes one at a time."""
     part: int = 0

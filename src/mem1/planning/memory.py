@@ -4,6 +4,7 @@
     forward's end       all activations, and the logits at their most: five copies (logits, scaled, log-probs, two of
                         the entropy's)
     backward's start    all activations, the output matrix's gradient, passing gradients
+    between contexts    where they are not packed: autograd adds their gradients up beside those of earlier packs
     backward's end      the gradients of the embedding and of a tied output matrix, which are added up
     optimiser           its temporary copies
     sampling            keys and values of the contexts that are sampled together
@@ -179,10 +180,25 @@ def _passes(network: Network, needs: Needs, setup: Setup, gradients: int, *, cud
             "output matrix": output,
             "passing gradients": passing,
         },
+        **(
+            {}
+            if load.contexts == 1
+            else {"between contexts": _between(below + others, output, passing, gradients, needs)}
+        ),
         "backward's end": {
             "gradients": gradients + extra,
             "passing gradients": 2 * output + needs.at_once * load.tokens * network.hidden * setup.compute_bytes,
         },
+    }
+
+
+def _between(activations: int, output: int, passing: int, gradients: int, needs: Needs) -> dict[str, int]:
+    """One context is done, so a sum for each weight is begun; the next one's output matrix is added to its sum."""
+    return {
+        "gradients": gradients * (2 if needs.packs > 1 else 1),
+        "activations": activations * (needs.load.contexts - 1) // needs.load.contexts,
+        "output matrix": 2 * output,
+        "passing gradients": passing,
     }
 
 

@@ -173,5 +173,12 @@ def _alone(pieces: Sequence[Trajectory]) -> tuple[Load, int]:
     turns = [turn for t in pieces for turn in t.turns]
     lengths = [turn.num_tokens - 1 for turn in turns]
     completions = [len(turn.completion_ids) for turn in turns]
-    load = Load(tokens=sum(lengths), sampled=sum(completions), packed=False, rows=max(completions), alone=max(lengths))
+    load = Load(
+        tokens=sum(lengths),
+        sampled=sum(completions),
+        packed=False,
+        rows=max(completions),
+        contexts=len(turns),
+        alone=max(lengths),
+    )
     return load, sum(n * (n + 1) // 2 for n in lengths)
