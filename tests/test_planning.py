@@ -26,7 +26,8 @@ from mem1.planning.advice import advise
 from mem1.planning.families import made_model, meta_parameters, small
 from mem1.planning.gpus import GPUS, cluster
 from mem1.planning.known_networks import KNOWN, known
-from mem1.planning.memory import Needs, stage_memory
+from mem1.planning.memory import stage_memory
+from mem1.planning.moments import Needs
 from mem1.planning.networks import Network, read_network
 from mem1.planning.plan import make_plan
 from mem1.planning.recipe_network import recipe_network

@@ -11,7 +11,8 @@ from typing import Any
 
 from mem1.errors import UserError
 from mem1.planning.gpus import Cluster
-from mem1.planning.memory import Memory, Needs, server_memory, stage_memory
+from mem1.planning.memory import Memory, server_memory, stage_memory
+from mem1.planning.moments import Needs
 from mem1.planning.networks import Network
 from mem1.planning.recipe_network import recipe_network
 from mem1.planning.setup import Setup

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from mem1.contexts import context_policy
 from mem1.evaluation.cost import Sizes
 from mem1.planning.activations import Load
-from mem1.planning.memory import Needs
+from mem1.planning.moments import Needs
 from mem1.planning.setup import Setup
 from mem1.planning.step_flops import Passes
 from mem1.planning.workload import StepTokens, counted, limits, made_groups, step_tokens
