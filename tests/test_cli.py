@@ -19,18 +19,8 @@ from mem1.training.rl_config import Phase, Rl
 
 MULTIHOP_ONLY = "--questions, --corpus, --retriever, --prompt and --decompose go with --task multihop"
 COMMANDS = (
-    "quickstart",
-    "train",
-    "export",
-    "eval",
-    "index",
-    "run",
-    "report",
-    "verify",
-    "data",
-    "webshop",
-    "serve-retriever",
-    "serve-policy",
+    *("quickstart", "train", "export", "eval", "index", "run", "report", "plan"),
+    *("verify", "data", "webshop", "serve-retriever", "serve-policy"),
 )
 
 

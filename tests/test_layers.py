@@ -32,6 +32,7 @@ ROOMS = (
     "algorithms",
     "training",
     "evaluation",
+    "planning",
     "cli",
     "__main__",
 )

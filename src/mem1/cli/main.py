@@ -14,6 +14,7 @@ from mem1.cli import (
     data,
     export,
     index,
+    plan,
     quickstart,
     report,
     run,
@@ -37,6 +38,7 @@ app = typer.Typer(
 app.command("quickstart")(quickstart.command)
 app.command("train")(train.command)
 app.command("export")(export.command)
+app.command("plan")(plan.command)
 app.command("eval")(eval_command.command)
 app.command("index")(index.command)
 app.command("run")(run.command)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from mem1.training.config import TrainConfig
 
 
 def command(
@@ -19,6 +22,9 @@ def command(
     upload: Annotated[
         str | None, typer.Option(help="Command to run on every checkpoint in place of {}: 'rclone copy {} far:runs'.")
     ] = None,
+    dry: Annotated[
+        bool, typer.Option("--dry-run", help="Only look whether a run would work; exit code 1 where something lacks.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
     """Train a policy as a recipe says; on several processes: torchrun --nproc-per-node N -m mem1 train RECIPE."""
@@ -34,6 +40,9 @@ def command(
     path = find_recipe(recipe)
     config = load_toml(path, TrainConfig, overrides or [])
     folder = out or Path("runs") / path.stem
+    if dry:
+        _dry_run(config, folder, as_json=as_json)
+        return
     console = stderr()
     on_saved = None if upload is None else Upload(upload, console.print)
     with joined(grouped=config.distributed is not None) as ranks:
@@ -61,3 +70,16 @@ def command(
         rows, _ = evaluate_policy(config, finished.policy, name="trained", folder=folder / "evaluation", bars=progress)
     (folder / "result.json").write_text(json.dumps({"rows": rows}, indent=2))
     show(rows, as_json=as_json)
+
+
+def _dry_run(config: TrainConfig, folder: Path, *, as_json: bool) -> None:
+    from mem1.cli.plan_tables import show_dry_run
+    from mem1.planning.dry_run import dry_run
+
+    done = dry_run(config, out=folder)
+    if as_json:
+        print(json.dumps(done.record()))
+    else:
+        show_dry_run(done)
+    if not done.ready:
+        raise typer.Exit(1)

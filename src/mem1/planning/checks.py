@@ -1,0 +1,140 @@
+"""Whether everything that a recipe names is there: the model, its tasks, what they search, room on the disk.
+
+Nothing is written, no index is built, and a server is asked one question.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mem1.envs.source import AtlasTasks, MultihopTasks
+from mem1.envs.web_source import WebTasks
+from mem1.envs.webshop.source import WebShopTasks
+from mem1.errors import UserError
+from mem1.packing.exactness import check_packable
+from mem1.protocol import vocabulary
+from mem1.training.config import Tasks, TrainConfig
+from mem1.training.policy import SHIPPED, policy_folder
+
+SERVER_S = 3.0
+"""Seconds that a server has to answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that a run needs."""
+
+    name: str
+    ok: bool
+    detail: str
+    """What was found, or what is missing and the next step."""
+
+
+def checks(config: TrainConfig, *, disk: int, out: Path) -> list[Check]:
+    """All of them; `disk` are the bytes that the run's folder `out` will hold."""
+    return [
+        _checked("model", lambda: _model(config)),
+        _checked("tokenizer", lambda: _tokenizer(config)),
+        _checked("tasks", lambda: _tasks(config)),
+        _checked("search", lambda: _search(config.tasks)),
+        _checked("disk", lambda: _disk(disk, out)),
+    ]
+
+
+def _checked(name: str, look: Callable[[], str]) -> Check:
+    try:
+        return Check(name=name, ok=True, detail=look())
+    except UserError as error:
+        return Check(name=name, ok=False, detail=str(error))
+
+
+def _folder(config: TrainConfig) -> Path | None:
+    """Of the recipe's model; None: it is made from nothing."""
+    return None if config.model.new is not None else policy_folder(config.model.path or SHIPPED)
+
+
+def _model(config: TrainConfig) -> str:
+    folder = _folder(config)
+    if folder is None:
+        return "made from nothing"
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{folder} has no config.json; put the model's folder there, or give model.path=FOLDER")
+    if not list(folder.glob("*.safetensors")):
+        raise UserError(f"{folder} has no *.safetensors file; mem1 loads weights from safetensors only")
+    if config.sft is not None or (config.rl is not None and config.rl.packed):
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        found = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        with torch.device("meta"):
+            check_packable(AutoModelForCausalLM.from_config(found))
+        return f"{folder.name}: can be packed exactly"
+    return folder.name
+
+
+def _tokenizer(config: TrainConfig) -> str:
+    folder = _folder(config)
+    if folder is None:
+        return "made by the recipe"
+    if not (folder / "tokenizer.json").is_file():
+        raise UserError(f"{folder} has no tokenizer.json; copy it there with the model")
+    return "there"
+
+
+def _tasks(config: TrainConfig) -> str:
+    """Draws a task of each size, as a run does before its first step."""
+    tasks, tags = config.tasks, vocabulary(config.vocabulary)
+    if isinstance(tasks, WebShopTasks) and tasks.catalogue is not None:
+        _must_exist(tasks.catalogue, "tasks.catalogue", "mem1 webshop fetch and mem1 webshop load write one")
+        return f"{tasks.catalogue}; its goals are read when the run begins"
+    few = tasks.model_copy(update={"worlds": 1}) if isinstance(tasks, AtlasTasks) else tasks
+    trains = config.sft is not None or config.rl is not None
+    source = few.source("train" if trains else "evaluation", tags)
+    sizes = sorted(set(_sizes(config)))
+    for objectives in sizes:
+        source.tasks(objectives=objectives, count=1, seed=config.seed)
+    return f"drawn with {', '.join(map(str, sizes))} objectives"
+
+
+def _sizes(config: TrainConfig) -> Iterator[int]:
+    if config.sft is not None:
+        yield from config.sft.objectives
+    if config.rl is not None:
+        yield from (n for phase in config.rl.phases for n in phase.objectives)
+    if config.sft is None and config.rl is None:
+        yield from config.evaluation.objectives
+
+
+def _search(tasks: Tasks) -> str:
+    if isinstance(tasks, WebTasks):
+        return f"{tasks.api}: not asked, as a search may cost money"
+    if not isinstance(tasks, MultihopTasks):
+        return "in this process"
+    if tasks.corpus is not None:
+        _must_exist(tasks.corpus, "tasks.corpus", "give a file of passages, or the folder of an index")
+        return f"{tasks.corpus}; its index is built or opened when the run begins"
+    from mem1.retrieval.http import HttpRetriever
+
+    assert tasks.retriever is not None
+    patience = {"deadline_s": SERVER_S, "timeout_s": SERVER_S}
+    HttpRetriever.open(tasks.retriever.model_copy(update=patience)).close()
+    return f"{', '.join(tasks.retriever.urls)} answers"
+
+
+def _must_exist(path: str, key: str, next_step: str) -> None:
+    if not Path(path).exists():
+        raise UserError(f"{path} ({key}) does not exist; {next_step}")
+
+
+def _disk(needed: int, out: Path) -> str:
+    there = out.absolute()
+    while not there.exists():
+        there = there.parent
+    free = shutil.disk_usage(there).free
+    said = f"{free / 1e9:,.1f} GB free, {needed / 1e9:,.1f} needed"
+    if free < needed:
+        raise UserError(f"{said} for checkpoints; free some, or give another --out")
+    return said

@@ -1,0 +1,125 @@
+"""Memory of a stage by part: what stays, and what the moment of a step that needs most adds to it (`moments.py`).
+
+Ranks that share weights hold 1/n of what stays, and gather two layers and the ends of the network at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mem1.planning.activations import WIDE
+from mem1.planning.moments import Needs, passes, sampling
+from mem1.planning.networks import Network
+from mem1.planning.setup import Setup
+
+FOUR_BITS = 0.516
+"""Bytes of a number in 4 bits, with its scales stored twice quantised (Dettmers et al. 2023, arXiv 2305.14314)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes on one GPU, or of one process."""
+
+    parts: Mapping[str, int]
+    """What they are at the moment of the peak; they sum to it."""
+    moment: str
+    """The moment of the peak."""
+    moments: Mapping[str, int]
+    """Total of each moment."""
+    host: int = 0
+    """Bytes on the machine's own memory: shards that were moved there, of one rank."""
+
+    @property
+    def peak(self) -> int:
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Weights:
+    """Of one trained network with its adapters, as numbers of parameters."""
+
+    frozen_matrices: int
+    frozen: int
+    trained: int
+
+    @classmethod
+    def of(cls, network: Network, parameters: int, setup: Setup) -> _Weights:
+        if setup.lora is None:
+            return cls(frozen_matrices=0, frozen=0, trained=parameters)
+        shapes = [shape for name, shape in network.matrices.items() if name in setup.lora.targets]
+        adapters = network.layers * setup.lora.rank * sum(rows + columns for rows, columns in shapes)
+        matrices = network.layers * network.matrix_parameters
+        return cls(frozen_matrices=matrices, frozen=parameters - matrices, trained=adapters)
+
+    def bytes(self, setup: Setup) -> int:
+        quantised = setup.lora is not None and setup.lora.quantised
+        matrix = FOUR_BITS if quantised else setup.compute_bytes
+        return round(self.frozen_matrices * matrix) + self.frozen * setup.compute_bytes + self.trained * WIDE
+
+
+def stage_memory(network: Network, needs: Needs, setup: Setup, *, ranks: int = 1, cuda: bool = False) -> Memory:
+    """Of one rank of `ranks`, each of which has packs of its own."""
+    policy = _Weights.of(network, network.parameters, setup)
+    critic = _Weights.of(network, network.trunk_parameters, setup) if needs.critic else None
+    trained = policy.trained + (critic.trained if critic is not None else 0)
+    shards = ranks if setup.distributed is not None else 1
+    stays = {
+        "weights: policy": policy.bytes(setup),
+        "weights: critic": critic.bytes(setup) if critic is not None else 0,
+        "weights: reference": network.parameters * WIDE * (needs.reference and setup.lora is None),
+        "optimiser": _optimiser(network, trained, needs),
+    }
+    gradients = trained * WIDE
+    stays = {name: size // shards for name, size in stays.items()}
+    gradients //= shards
+    gathered = _gathered(network, setup, needs) if setup.distributed is not None else 0
+    host = 0
+    if setup.distributed is not None and setup.distributed.cpu_offload:
+        host = sum(stays.values()) + gradients
+        stays, gradients = dict.fromkeys(stays, 0), 0
+    elif setup.distributed is not None and setup.distributed.reference_offload:
+        host = stays["weights: reference"]
+        stays["weights: reference"] = 0
+    fixed = {**stays, "weights: gathered": gathered}
+    moments = {
+        **passes(network, needs, setup, gradients, cuda=cuda),
+        "optimiser": {"gradients": gradients, "temporary": _optimiser_temporary(network, gradients, cuda=cuda)},
+        "sampling": sampling(network, needs, setup),
+    }
+    totals = {name: sum(fixed.values()) + sum(added.values()) for name, added in moments.items()}
+    worst = max(totals, key=lambda name: totals[name])
+    parts = {name: size for name, size in {**fixed, **moments[worst]}.items() if size}
+    return Memory(parts=parts, moment=worst, moments=totals, host=host)
+
+
+def _optimiser(network: Network, trained: int, needs: Needs) -> int:
+    """AdamW has two states a weight; Muon one on matrices."""
+    matrices = network.layers * network.matrix_parameters if needs.muon else 0
+    return (2 * trained - matrices) * WIDE
+
+
+def _optimiser_temporary(network: Network, gradients: int, *, cuda: bool) -> int:
+    """AdamW's square roots: of all weights at once on CUDA, twice the largest weight on a CPU."""
+    largest = max(network.embedding_parameters, network.hidden * network.feed_forward)
+    return gradients if cuda else 2 * min(largest * WIDE, gradients)
+
+
+def _gathered(network: Network, setup: Setup, needs: Needs) -> int:
+    """Whole weights in the forward pass: ends of the network and two layers, or all of it."""
+    assert setup.distributed is not None
+    e = setup.compute_bytes
+    ends = network.parameters - network.layers * network.layer_parameters
+    layers = 2 if setup.distributed.reshard_after_forward else network.layers
+    # a layer's whole gradient exists before it is summed over the ranks
+    whole = ends + (layers + 1) * network.layer_parameters
+    return whole * e * (1 + needs.critic)
+
+
+def server_memory(network: Network, *, attempts: int, longest: int) -> Mapping[str, int]:
+    """Bytes of one that serves the policy in bf16: weights, and keys and values if all its attempts run at once.
+
+    A server with less room for them lets attempts wait.
+    """
+    token = 2 * network.layers * network.kv_width * 2
+    return {"weights": network.parameters * 2, "keys and values": attempts * longest * token}

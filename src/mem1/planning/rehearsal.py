@@ -1,0 +1,185 @@
+"""One real step of each stage with a tiny model of the recipe's family on invented tasks: every part is built and used.
+
+The model has random weights, so nothing that it writes earns a reward; attempts get invented rewards, 1 and 0 in turn,
+so that there is something to learn. An expert's attempt shows that the environment answers. Nothing is written but a
+checkpoint into a temporary folder, which is read back.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+
+import torch
+
+from mem1.engines.codec import Codec
+from mem1.envs.source import AtlasTasks
+from mem1.envs.webshop.source import WebShopTasks
+from mem1.errors import UserError
+from mem1.planning.families import made_model, small
+from mem1.planning.recipe_network import recipe_network
+from mem1.protocol import vocabulary
+from mem1.records import Group
+from mem1.rollout import Budget
+from mem1.training.checkpoint import load_checkpoint, save_checkpoint
+from mem1.training.config import Sft, Tasks, TrainConfig
+from mem1.training.policy import SHIPPED, Policy, policy_folder
+from mem1.training.rl import RlStage
+from mem1.training.rl_config import Dapo, Phase, Ppo, Rejection, Rl
+from mem1.training.sft import demonstrate
+from mem1.training.tokenizers import atlas_tokenizer, shop_tokenizer
+from mem1.training.train import Stage, make_rollout, make_stages
+
+TOKENS = 1024
+"""Of a step and of a pack, at most."""
+SHOP = 150
+"""Products, the fewest of an invented shop."""
+WRITTEN = 16
+"""Tokens of a completion, which a random model never ends by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsed:
+    """What happened."""
+
+    expert_turns: int
+    """Of the longest of the expert's attempts."""
+    stages: Mapping[str, float]
+    """Stage -> loss of its step."""
+    tokenizer: str
+    """Whose."""
+
+
+def rehearse(config: TrainConfig) -> Rehearsed:
+    """Take the steps. Raises UserError where a part of the recipe cannot work, RuntimeError where no weight moved."""
+    codec, whose = _codec(config)
+    network = small(recipe_network(config), codec.vocab_size)
+    policy = Policy(made_model(network, seed=config.seed), codec)
+    tags = vocabulary(config.vocabulary)
+    shown = _shown(config)
+    source = shown.tasks.source("train", tags)
+    attempts = demonstrate(shown, make_rollout(shown, policy, source, tags), source, tags)
+    tiny = _tiny(config)
+    losses: dict[str, float] = {}
+    for make in make_stages(tiny, policy):
+        stage = make()
+        before = [parameter.clone() for parameter in policy.model.parameters()]
+        losses[stage.name] = _step(stage)
+        if all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True)):
+            raise RuntimeError(f"the step of [{stage.name}] moved no weight")
+        _round_trip(policy, stage)
+    return Rehearsed(expert_turns=max(len(t.turns) for t in attempts), stages=losses, tokenizer=whose)
+
+
+def _codec(config: TrainConfig) -> tuple[Codec, str]:
+    """The recipe's tokenizer, or the one that stands in where it is not here or would have to be trained."""
+    tags = vocabulary(config.vocabulary)
+    if config.model.new is not None and config.model.new.tokenizer != "bpe":
+        make = atlas_tokenizer if config.model.new.tokenizer == "atlas" else shop_tokenizer
+        return Codec(make(tags)), "the recipe's"
+    folder = policy_folder(config.model.path or SHIPPED)
+    if config.model.new is None and (folder / "tokenizer.json").is_file():
+        return Codec.load(folder), "the recipe's"
+    return Codec.load(Path(str(resources.files("mem1"))) / "assets" / "stand-in"), "one that stands in"
+
+
+def _tasks(config: TrainConfig) -> Tasks:
+    """A small world or shop, whatever the recipe's tasks are: no file is read and no server asked."""
+    if isinstance(config.tasks, WebShopTasks):
+        return config.tasks.model_copy(update={"catalogue": None, "goals": "synthetic", "products": SHOP})
+    if isinstance(config.tasks, AtlasTasks):
+        return config.tasks.model_copy(update={"worlds": 1, "entities": 60, "questions_per_world": 60})
+    return AtlasTasks(worlds=1, entities=60, questions_per_world=60)
+
+
+def _objectives(config: TrainConfig) -> tuple[int]:
+    """The smallest size of the recipe's tasks."""
+    if config.rl is not None:
+        return (min(n for phase in config.rl.phases for n in phase.objectives),)
+    return (min((config.sft or config.evaluation).objectives),)
+
+
+def _shown(config: TrainConfig) -> TrainConfig:
+    """For the expert: room for what it writes under any tokenizer."""
+    sft = (config.sft or Sft()).model_copy(update={"tasks": 2, "objectives": _objectives(config), "cut_short": 0.0})
+    return config.model_copy(
+        update={
+            "tasks": _tasks(config),
+            "workers": 1,
+            "budget": Budget(completion_extra=400, context=config.budget.context + 8192),
+            "sft": sft,
+        }
+    )
+
+
+def _tiny(config: TrainConfig) -> TrainConfig:
+    """One small step of each of the recipe's stages."""
+    shown = _shown(config)
+    sections: dict[str, object] = {"sft": None}
+    if config.recall is not None:
+        sections["recall"] = config.recall.model_copy(update={"steps": 1, "tokens": TOKENS})
+    if config.sft is not None:
+        sections["sft"] = shown.sft and shown.sft.model_copy(
+            update={"steps": 1, "tokens": TOKENS, "pack_tokens": TOKENS}
+        )
+    if config.rl is not None:
+        budget = Budget(completion_per_objective=0, completion_extra=WRITTEN, context=config.budget.context + 8192)
+        sections |= {"rl": _tiny_rl(config.rl, _objectives(config)), "budget": budget}
+    if config.sft is not None:  # its expert writes more than a sampled attempt may
+        sections["budget"] = shown.budget
+    return shown.model_copy(update=sections)
+
+
+def _tiny_rl(rl: Rl, objectives: tuple[int]) -> Rl:
+    attempts = max(2, rl.fewest_attempts) if rl.attempts > 1 else 1
+    algorithm = rl.algorithm
+    if isinstance(algorithm, Ppo):
+        algorithm = algorithm.model_copy(update={"critic_warmup": 0})
+    if isinstance(algorithm, Dapo):
+        algorithm = algorithm.model_copy(update={"max_draws": 1})
+    if isinstance(algorithm, Rejection):
+        algorithm = algorithm.model_copy(update={"threshold": min(1.0, algorithm.threshold)})
+    return rl.model_copy(
+        update={
+            "phases": (Phase(steps=1, objectives=objectives),),
+            "groups": 2,
+            "attempts": attempts,
+            "minibatches": min(rl.minibatches, 2),
+            "pack_tokens": min(rl.pack_tokens, TOKENS),
+            "warmup": 0,
+            "algorithm": algorithm,
+        }
+    )
+
+
+def _step(stage: Stage) -> float:
+    """Its loss."""
+    metrics = stage.update(_rewarded(stage.sample(0)), 0) if isinstance(stage, RlStage) else stage.step(0)
+    loss = metrics["loss"]
+    if not isinstance(loss, float) or not torch.isfinite(torch.tensor(loss)):
+        raise UserError(f"the step of [{stage.name}] has a loss of {loss}")
+    return loss
+
+
+def _rewarded(groups: Sequence[Group]) -> list[Group]:
+    """Rewards of 1 and 0 in turn, over all attempts."""
+    number = 0
+    done = []
+    for group in groups:
+        attempts = []
+        for attempt in group.trajectories:
+            attempts.append(replace(attempt, reward=float(number % 2 == 0)))
+            number += 1
+        done.append(Group(trajectories=tuple(attempts)))
+    return done
+
+
+def _round_trip(policy: Policy, stage: Stage) -> None:
+    """A checkpoint is written and read."""
+    with tempfile.TemporaryDirectory(prefix="mem1-rehearsal-") as folder:
+        members = stage.optimizers.members
+        path = save_checkpoint(folder, 1, policy.model, members, modules=stage.modules, fingerprint="rehearsal")
+        load_checkpoint(path, policy.model, members, modules=stage.modules, fingerprint="rehearsal")

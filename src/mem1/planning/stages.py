@@ -1,0 +1,139 @@
+"""The stages of a recipe as the plan sees them: tokens of a step, passes over them, what they need memory for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from mem1.contexts import context_policy
+from mem1.evaluation.cost import Sizes
+from mem1.planning.activations import Load
+from mem1.planning.moments import Needs
+from mem1.planning.setup import Setup
+from mem1.planning.step_flops import Passes
+from mem1.planning.workload import StepTokens, counted, limits, made_groups, step_tokens
+from mem1.records import Trajectory
+from mem1.training.config import TrainConfig
+from mem1.training.recall import Recall
+from mem1.training.rl_config import Ppo, Rl
+
+SAMPLER_TOKENS = 24576
+"""Of one batch of `engines/local.py`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One of a recipe."""
+
+    name: str
+    steps: int
+    tokens: StepTokens
+    """Of one step."""
+    passes: Passes
+    needs: Needs
+    """Of one rank."""
+    samples: bool = False
+    """Attempts are rolled out in each step."""
+
+
+def stages(config: TrainConfig, setup: Setup, *, ranks: int = 1, attempts: Attempts | None = None) -> list[Stage]:
+    """In the order in which they run, with the largest tasks of each."""
+    made: list[Stage] = []
+    if config.recall is not None:
+        made.append(_recall(config.recall))
+    if config.sft is not None:
+        made.append(_sft(config))
+    if config.rl is not None:
+        tokens = _rl_tokens(config, config.rl, attempts or Attempts())
+        made.append(rl_stage(config, config.rl, tokens, setup, ranks=ranks))
+    return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempts:
+    """What is known of the attempts at a task; nothing: they use all that the recipe allows."""
+
+    sizes: Sizes | None = None
+    recorded: tuple[Trajectory, ...] = ()
+    """Attempts of a run, in place of sizes."""
+
+
+def rl_stage(config: TrainConfig, rl: Rl, tokens: StepTokens, setup: Setup, *, ranks: int = 1) -> Stage:
+    """A stage of reinforcement learning with these tokens a step; its needs are those of one of `ranks`."""
+    samples = setup.rollout.engine == "local"
+    rows = min(max(1, SAMPLER_TOKENS // tokens.longest), -(-tokens.attempts // ranks)) if samples else 0
+    needs = Needs(
+        load=tokens.load,
+        packs=max(1, tokens.packs // rl.minibatches // ranks),
+        at_once=min(config.workers, tokens.packs),
+        critic=isinstance(rl.algorithm, Ppo) and rl.algorithm.critic == "separate",
+        reference=rl.kl is not None,
+        sampled_tokens=rows * tokens.longest,
+        sampled_rows=rows,
+    )
+    passes = Passes(
+        trained=rl.updates_per_rollout,
+        critic=needs.critic,
+        policy_before=rl.old_policy == "trainer" or rl.importance is not None or isinstance(rl.algorithm, Ppo),
+        reference=needs.reference,
+    )
+    return Stage(name="rl", steps=rl.steps, tokens=tokens, passes=passes, needs=needs, samples=True)
+
+
+def _rl_tokens(config: TrainConfig, rl: Rl, known: Attempts) -> StepTokens:
+    """Of a step on the largest tasks of the stage."""
+    if known.recorded:
+        groups = [[t] for t in known.recorded]
+        scale = rl.groups * rl.attempts / len(groups)
+        return counted(groups, scale=scale, pack_tokens=rl.pack_tokens, packed=rl.packed)
+    return step_tokens(
+        config,
+        known.sizes or limits(config, max(n for phase in rl.phases for n in phase.objectives)),
+        groups=rl.groups,
+        attempts=rl.attempts,
+        pack_tokens=rl.pack_tokens,
+        packed=rl.packed,
+    )
+
+
+def _sft(config: TrainConfig) -> Stage:
+    sft = config.sft
+    assert sft is not None
+    sizes = limits(config, max(sft.objectives))
+    pieces = replace(sizes, turns=sizes.turns[: sft.turns_of_a_piece])
+    cap = min(sft.tokens, sft.pack_tokens)
+    [[piece]] = made_groups(context_policy(config.context), pieces, groups=1, attempts=1)
+    one = counted([[piece]], pack_tokens=cap)
+    whole = counted([[piece]], scale=sft.tokens / one.trained, pack_tokens=cap)
+    share = one.load.sampled / one.load.tokens
+    tokens = replace(
+        whole,
+        packs=-(-sft.tokens // cap),
+        load=replace(one.load, tokens=max(cap, one.load.tokens), sampled=round(share * max(cap, one.load.tokens))),
+    )
+    needs = Needs(
+        load=tokens.load, packs=tokens.packs, at_once=min(config.workers, tokens.packs), entropy=False, muon=True
+    )
+    return Stage(name="sft", steps=sft.steps, tokens=tokens, passes=Passes(), needs=needs)
+
+
+def _recall(recall: Recall) -> Stage:
+    """Rows of 8 tokens a pair; a quarter of the tokens is predicted, all logits at once."""
+    length = 8 * max(recall.pairs)
+    sampled = recall.tokens // 4
+    pairs = recall.tokens * (length + 1) // 2
+    load = Load(tokens=recall.tokens, sampled=sampled, packed=False, rows=sampled, alone=recall.tokens)
+    tokens = StepTokens(
+        attempts=recall.tokens // length,
+        calls=0,
+        prefill=0,
+        sampled=sampled,
+        prefill_pairs=0,
+        sampled_pairs=0,
+        longest=length,
+        trained=recall.tokens,
+        pairs=pairs,
+        packs=1,
+        load=load,
+    )
+    needs = Needs(load=load, packs=1, entropy=False, muon=True)
+    return Stage(name="recall", steps=recall.steps, tokens=tokens, passes=Passes(), needs=needs)

@@ -1,0 +1,184 @@
+"""The tokens of a step: invented attempts of given sizes, or recorded ones, put through the recipe's own packing.
+
+    sizes prompt 300, state 100, action 30, result 350, 6 turns; constant; 64 tasks, one attempt each
+    ->  T tokens of the trees of all packs, the sampled ones among them, the visible pairs; what the sampler computes
+
+Attempts are token lists, so every context policy is counted by the code that trains it. Of many tasks a few are made,
+and counted for all.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mem1.contexts import ContextPolicy, context_policy, next_context
+from mem1.envs.source import AtlasTasks, MultihopTasks
+from mem1.envs.web_source import WebTasks
+from mem1.evaluation.cost import Sizes, TurnSizes, even_sizes
+from mem1.packing import pack, split_into_packs
+from mem1.packing.blocks import cut
+from mem1.planning.activations import Load
+from mem1.records import Trajectory, Turn
+from mem1.training.config import TrainConfig
+
+TASKS_MADE = 4
+"""Tasks that stand for all of a step."""
+TOKENS_A_WORD = 1.4
+"""Of English text under a large vocabulary; assumed."""
+PROMPT_TOKENS, QUESTION_TOKENS = 250, 30
+"""Of the instructions, and of each question; assumed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTokens:
+    """Of one rollout and the passes over it; each sampled token trained once."""
+
+    attempts: int
+    calls: int
+    """Of the model, one a turn."""
+    prefill: int
+    """Context tokens, as if no call found any of them in a cache."""
+    sampled: int
+    prefill_pairs: int
+    """(token, visible token) pairs of the contexts."""
+    sampled_pairs: int
+    """The same of the sampled tokens."""
+    longest: int
+    """Largest context with its completion."""
+    trained: int
+    """Tokens of all packs."""
+    pairs: int
+    """Visible pairs of all packs."""
+    packs: int
+    load: Load
+    """The largest pack."""
+
+
+def limits(config: TrainConfig, objectives: int) -> Sizes:
+    """An attempt that uses everything the recipe allows: all turns, all of each completion, full results."""
+    budget = config.budget.completion(objectives)
+    if isinstance(config.tasks, AtlasTasks):
+        turns = config.tasks.turn_limit.turns(objectives)
+        prompt, result = 20 + 20 * objectives, 16 * config.tasks.top_k
+    elif isinstance(config.tasks, MultihopTasks | WebTasks):
+        turns = config.tasks.turn_limit.turns(objectives)
+        prompt = PROMPT_TOKENS + QUESTION_TOKENS * objectives
+        result = 20 + round(config.tasks.top_k * config.tasks.passage_words * TOKENS_A_WORD)
+    else:
+        turns = config.tasks.turns_per_goal * objectives
+        prompt, result = PROMPT_TOKENS + QUESTION_TOKENS * objectives, 500
+    room = config.budget.context - prompt - 2 * budget
+    return even_sizes(
+        prompt=prompt, state=budget // 2, action=budget - budget // 2, result=max(1, min(result, room)), turns=turns
+    )
+
+
+def made_groups(policy: ContextPolicy, sizes: Sizes, *, groups: int, attempts: int) -> list[list[Trajectory]]:
+    """Attempts of these sizes; those of one group share their prompt and nothing else."""
+    tokens = itertools.count()
+    made = []
+    for _ in range(groups):
+        prompt = _take(tokens, sizes.prompt)
+        made.append([_attempt(policy, prompt, sizes, tokens) for _ in range(attempts)])
+    return made
+
+
+def _attempt(policy: ContextPolicy, prompt: tuple[int, ...], sizes: Sizes, tokens: Iterator[int]) -> Trajectory:
+    turns: list[Turn] = []
+    for size in sizes.turns:
+        context = next_context(policy, prompt, turns).ids
+        turns.append(_turn(context, size, tokens))
+    return Trajectory(turns=tuple(turns), context=policy.name)
+
+
+def _turn(context: tuple[int, ...], size: TurnSizes, tokens: Iterator[int]) -> Turn:
+    thought, state = size.thought, size.state
+    spans = {"thought": (0, thought)} if thought else {}
+    spans |= {"state": (thought, thought + state), "state_text": (thought, thought + state)} if state else {}
+    return Turn(
+        context_ids=context,
+        completion_ids=_take(tokens, thought + state + size.action),
+        completion_spans=spans,
+        observation_ids=_take(tokens, size.result),
+    )
+
+
+def _take(tokens: Iterator[int], count: int) -> tuple[int, ...]:
+    return tuple(itertools.islice(tokens, count))
+
+
+def step_tokens(
+    config: TrainConfig, sizes: Sizes, *, groups: int, attempts: int, pack_tokens: int, packed: bool = True
+) -> StepTokens:
+    """Of a step on tasks whose attempts all have these sizes."""
+    made = min(groups, TASKS_MADE)
+    policy = context_policy(config.context)
+    some = made_groups(policy, sizes, groups=made, attempts=attempts)
+    return counted(some, scale=groups / made, pack_tokens=pack_tokens, packed=packed)
+
+
+def counted(
+    groups: Sequence[Sequence[Trajectory]], *, scale: float = 1.0, pack_tokens: int, packed: bool = True
+) -> StepTokens:
+    """Of these attempts, each counted `scale` times."""
+    trajectories = [t for group in groups for t in group]
+    calls = [turn for t in trajectories for turn in t.turns]
+    contexts = [len(turn.context_ids) for turn in calls]
+    completions = [len(turn.completion_ids) for turn in calls]
+    packs = split_into_packs(trajectories, max_tokens=pack_tokens)
+    loads: list[Load] = []
+    pairs = 0
+    for packed_pieces in packs:
+        pieces = [piece.of(trajectories) for piece in packed_pieces]
+        load, seen = _packed(pieces) if packed else _alone(pieces)
+        loads.append(load)
+        pairs += seen
+
+    def times(count: int) -> int:
+        return round(scale * count)
+
+    before = sum(n * (n + 1) // 2 for n in contexts)
+    whole = sum((c + o) * (c + o + 1) // 2 for c, o in zip(contexts, completions, strict=True))
+    return StepTokens(
+        attempts=times(len(trajectories)),
+        calls=times(len(calls)),
+        prefill=times(sum(contexts)),
+        sampled=times(sum(completions)),
+        prefill_pairs=times(before),
+        sampled_pairs=times(whole - before),
+        longest=max(c + o for c, o in zip(contexts, completions, strict=True)),
+        trained=times(sum(load.tokens for load in loads)),
+        pairs=times(pairs),
+        packs=max(len(packs), times(len(packs))),
+        load=max(loads, key=lambda load: load.tokens),
+    )
+
+
+def _packed(pieces: Sequence[Trajectory]) -> tuple[Load, int]:
+    """What a pack holds, and its visible pairs: each token sees itself and its ancestors."""
+    tree = pack(pieces)
+    parts = cut(tree)
+    largest = max(
+        (p.queries[1] - p.queries[0]) * (p.keys[1] - p.keys[0] if isinstance(p.keys, tuple) else len(p.keys))
+        for p in (*parts.first, *parts.later)
+    )
+    load = Load(tokens=len(tree), sampled=len(tree.target_node.unique()), part=largest)
+    return load, int((tree.position_ids + 1).sum())
+
+
+def _alone(pieces: Sequence[Trajectory]) -> tuple[Load, int]:
+    """The same where each context is computed by itself; its last token predicts nothing and is left out."""
+    turns = [turn for t in pieces for turn in t.turns]
+    lengths = [turn.num_tokens - 1 for turn in turns]
+    completions = [len(turn.completion_ids) for turn in turns]
+    load = Load(
+        tokens=sum(lengths),
+        sampled=sum(completions),
+        packed=False,
+        rows=max(completions),
+        contexts=len(turns),
+        alone=max(lengths),
+    )
+    return load, sum(n * (n + 1) // 2 for n in lengths)
