@@ -31,10 +31,12 @@ from mem1.planning.moments import Needs
 from mem1.planning.networks import Network, read_network
 from mem1.planning.plan import make_plan
 from mem1.planning.recipe_network import recipe_network
-from mem1.planning.setup import Distributed, Lora, Setup, assumed
+from mem1.planning.setup import LAYERS, Setup
 from mem1.planning.step_flops import Passes, forward_flops, update_flops
 from mem1.planning.workload import counted, made_groups
 from mem1.training.config import TrainConfig
+from mem1.training.distributed_config import Distributed
+from mem1.training.lora_config import Lora
 from mem1.training.policy import load_policy, policy_folder
 from mem1.training.scores import score
 
@@ -51,6 +53,7 @@ TINY = Network(
     biases=True,
 )
 SIZES = even_sizes(prompt=6, state=3, action=2, result=4, turns=3)
+SERVED: Any = {"engine": "servers", "server_gpus": 2}
 BF16 = Distributed(mixed_precision="bf16", activation_checkpointing=True)
 
 
@@ -173,7 +176,7 @@ class TestMemory:
 
     def test_frozen_matrices_keep_less_and_checkpoints_least(self):
         load = Load(tokens=100, sampled=20)
-        full, lora = kept(TINY, load, Setup()), kept(TINY, load, Setup(lora=Lora(targets=("q_proj",), rank=2)))
+        full, lora = kept(TINY, load, Setup()), kept(TINY, load, Setup(lora=Lora(layers=("q_proj",), rank=2)))
         again = kept(TINY, load, Setup(distributed=Distributed(activation_checkpointing=True)))
         assert again.layers < lora.layers < full.layers
         assert again.layers == TINY.layers * 100 * 32 * 4 and again.again * TINY.layers == full.layers
@@ -230,8 +233,7 @@ def planned(name: str, gpus: str, setup: Setup, *overrides: str):
 
 class TestPlans:
     def test_seven_billion_weights_fit_eight_gpus_sharded_in_bf16_and_not_one(self):
-        served = assumed(["rollout.engine=servers", "rollout.server_gpus=2"]).rollout
-        assert planned("qwen2.5-7b-multihop/ppo", "8xH100", Setup(distributed=BF16, rollout=served)).fits
+        assert planned("qwen2.5-7b-multihop/ppo", "8xH100", Setup(distributed=BF16, **SERVED)).fits
         one = planned("qwen2.5-7b-multihop/ppo", "H100", Setup())
         # policy, critic and their gradients and states, and a reference: 16 bytes a trained weight at least
         assert not one.fits and one.peak > 16 * 2 * 7.0e9
@@ -261,7 +263,7 @@ class TestPlans:
         assert {"reading contexts", "writing", "update", "optimiser"} <= eight.parts.keys()
 
     def test_a_server_holds_bf16_weights_and_the_keys_of_its_attempts(self):
-        served = assumed(["rollout.engine=servers", "rollout.server_gpus=2", "distributed={}"])
+        served = Setup(distributed=Distributed(), **SERVED)
         (stage,) = planned("qwen2.5-7b-multihop/ppo", "8xH100", served).stages
         assert stage.server is not None and stage.server["weights"] == 2 * KNOWN["qwen2.5-7b"].parameters
         # 32 attempts; 28 layers, 512 numbers of keys and as many of values
@@ -271,7 +273,7 @@ class TestPlans:
         assert stage.memory.moments["sampling"] < samples.memory.moments["sampling"]
 
     def test_servers_must_leave_a_gpu_to_train(self):
-        served = assumed(["rollout.engine=servers", "distributed={}"])
+        served = Setup(distributed=Distributed(), engine="servers")
         with pytest.raises(UserError, match="1 of 1 GPUs serve, so none trains"):
             planned("qwen2.5-7b-multihop/grpo", "H100", served)
 
@@ -279,9 +281,18 @@ class TestPlans:
         with pytest.raises(UserError, match="no stage to train"):
             make_plan(recipe("mem1-release"), setup=Setup())
 
-    def test_a_wrong_assumption_names_the_right_keys(self):
-        with pytest.raises(UserError, match=r"--assume: unknown key lora.rnk; did you mean lora.rank"):
-            assumed(["lora.rnk=4"])
+    def test_a_recipe_says_how_it_is_placed(self):
+        setup = Setup.of(recipe("qwen2.5-7b-multihop/ppo"), server_gpus=2)
+        assert setup.distributed == BF16 and setup.engine == "servers" and setup.server_gpus == 2
+        assert Setup.of(recipe("qwen3-1.7b-lora/grpo")).adapted == LAYERS
+        assert Setup.of(recipe("atlas-quick")) == Setup()
+
+    def test_beside_a_sharded_model_stands_a_whole_policy_that_samples(self):
+        setups = (Setup(), Setup(distributed=BF16))
+        alone, spread = (planned("atlas-quick", "2xH100", setup).stages[0].memory for setup in setups)
+        assert "weights: sampling" not in alone.parts and spread.parts["weights: sampling"] == 4 * 923_264
+        served = planned("atlas-quick", "3xH100", Setup(distributed=BF16, engine="servers")).stages[0].memory
+        assert "weights: sampling" not in served.parts and served.host == 4 * 923_264
 
 
 def call(*arguments: object):
@@ -300,7 +311,7 @@ class TestCommand:
         assert told["disk_bytes"] > 3 * 12 * told["parameters"]
 
     def test_tables_name_what_does_not_fit_and_what_to_change(self):
-        told = call("qwen2.5-7b-multihop/grpo", "--gpus", "H100")
+        told = call("qwen2.5-7b-multihop/grpo", "rollout={engine='local'}", "--gpus", "H100")
         for part in (
             "does not fit",
             "weights: policy",

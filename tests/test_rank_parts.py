@@ -123,6 +123,21 @@ def test_each_rank_attempts_its_share_of_the_tasks_and_has_all_groups_in_order(c
     assert sum(made) == 3 * count and max(made) <= 3 * -(-count // 3)
 
 
+def test_where_servers_sample_the_first_rank_alone_asks_them_and_all_have_the_groups():
+    wanted = on_all_ranks(ALONE, tasks(4), 3, attempt)
+    others: dict[int, bytes] = {}
+    made: list[int] = []
+
+    def counting(own: Sequence[Task], numbers: Sequence[int]) -> list[Trajectory]:
+        made.append(len(own))
+        return attempt(own, numbers)
+
+    with pytest.raises(json.JSONDecodeError):  # rank 1 has not spoken yet
+        on_all_ranks(Recorded(rank=0, size=2, others=others), tasks(4), 3, counting, first_alone=True)
+    found = on_all_ranks(Recorded(rank=1, size=2, others=others), tasks(4), 3, counting, first_alone=True)
+    assert found == wanted and made == [12]
+
+
 def test_a_mistake_on_another_rank_is_raised_here():
     others = {1: json.dumps({"mistake": "the disk is full"}).encode()}
     with pytest.raises(UserError, match="the disk is full"):

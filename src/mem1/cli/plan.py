@@ -16,10 +16,7 @@ def command(
     recipe: Annotated[str, typer.Argument(help="A TOML file, or the name of a shipped recipe.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value, dotted: rl.pack_tokens=4096")] = None,
     gpus: Annotated[str | None, typer.Option(help="8xH100, or 2x8xH100 for two machines; without: no time.")] = None,
-    assume: Annotated[
-        list[str] | None,
-        typer.Option(help="key=value of distributed, lora or rollout: distributed.mixed_precision=bf16; repeatable."),
-    ] = None,
+    server_gpus: Annotated[int, typer.Option(min=1, help="GPUs that serve, with rollout.engine=servers.")] = 1,
     run: Annotated[
         Path | None, typer.Option(help="Recorded attempts (.jsonl), whose sizes are taken in place of limits.")
     ] = None,
@@ -37,13 +34,13 @@ def command(
     from mem1.planning.advice import advise
     from mem1.planning.gpus import cluster
     from mem1.planning.plan import make_plan, record
-    from mem1.planning.setup import assumed
+    from mem1.planning.setup import Setup
     from mem1.training.config import TrainConfig
 
     config = load_toml(find_recipe(recipe), TrainConfig, overrides or [])
     sizes = {"prompt": prompt, "state": state, "action": action, "result": result, "turns": turns}
     known = _attempts(run, sizes)
-    setup = assumed(assume or [])
+    setup = Setup.of(config, server_gpus=server_gpus)
     named = None if gpus is None else cluster(gpus)
     plan = make_plan(config, setup=setup, cluster=named, attempts=known)
     advice = None

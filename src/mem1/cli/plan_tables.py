@@ -98,7 +98,7 @@ def _say_whether_it_fits(console: Console, plan: Plan) -> None:
         f"{_gb(plan.peak)} GB {verdict} into {_gb(plan.usable)} GB, 90 % of a {gpu.name}'s {gpu.memory_gb:g}."
     )
     if plan.setup.distributed is None and plan.cluster.gpus > 1:
-        console.print("Without \\[distributed] one of the GPUs trains; add --assume distributed={}.")
+        console.print("Without \\[distributed] one of the GPUs trains; add the section, or distributed={} here.")
     console.print("Figures for GPUs are estimates; none was measured on a GPU (docs/planning.md).")
 
 

@@ -54,7 +54,7 @@ def layer_bytes(network: Network, load: Load, setup: Setup) -> int:
 
 def _trains(setup: Setup, matrix: str) -> bool:
     """Whether the matrix's input is needed: for its own gradient, or its adapter's."""
-    return setup.lora is None or matrix in setup.lora.targets
+    return setup.lora is None or matrix in setup.adapted
 
 
 def _norms(network: Network, setup: Setup) -> int:
@@ -85,7 +85,7 @@ def _feed_forward(network: Network, setup: Setup) -> int:
 def _adapters(setup: Setup, matrices: tuple[str, ...]) -> int:
     if setup.lora is None:
         return 0
-    return setup.lora.rank * setup.compute_bytes * sum(name in setup.lora.targets for name in matrices)
+    return setup.lora.rank * setup.compute_bytes * sum(name in setup.adapted for name in matrices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mem1.planning.gpus import Cluster
 from mem1.planning.plan import Plan, make_plan
-from mem1.planning.setup import Distributed, Lora, Setup
+from mem1.planning.setup import Setup
 from mem1.planning.stages import Attempts
 from mem1.training.config import TrainConfig
+from mem1.training.distributed_config import Distributed
+from mem1.training.lora_config import Lora
 from mem1.training.rl_config import Ppo
 
 SMALLEST_PACK = 2048
@@ -87,13 +89,11 @@ class _Case:
         if self.setup.lora is None and not distributed.cpu_offload:
             yield "distributed.cpu_offload = true", self._with(distributed=_set(distributed, "cpu_offload", True))
         if self.setup.lora is None:
-            resident = self.setup.model_copy(update={"distributed": _set(distributed, "cpu_offload", False)})
-            yield "[lora] rank = 16", _Case(config=self.config, setup=_set(resident, "lora", Lora()))
-        elif not self.setup.lora.quantised:
-            yield "lora.quantised = true", self._with(lora=_set(self.setup.lora, "quantised", True))
+            resident = _set(distributed, "cpu_offload", False)
+            yield "[lora] rank = 16", self._with(distributed=resident, lora=Lora())
 
     def _with(self, **sections: Any) -> _Case:
-        return _Case(config=self.config, setup=self.setup.model_copy(update=sections))
+        return _Case(config=self.config, setup=replace(self.setup, **sections))
 
     def _with_rl(self, **keys: Any) -> _Case:
         assert self.config.rl is not None

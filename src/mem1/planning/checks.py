@@ -18,6 +18,7 @@ from mem1.packing.exactness import check_packable
 from mem1.protocol import vocabulary
 from mem1.training.config import Tasks, TrainConfig
 from mem1.training.policy import SHIPPED, policy_folder
+from mem1.training.rollout_config import ServerRollouts
 
 SERVER_S = 3.0
 """Seconds that a server has to answer."""
@@ -35,11 +36,13 @@ class Check:
 
 def checks(config: TrainConfig, *, disk: int, out: Path) -> list[Check]:
     """All of them; `disk` are the bytes that the run's folder `out` will hold."""
+    rollout = config.rollout
     return [
         _checked("model", lambda: _model(config)),
         _checked("tokenizer", lambda: _tokenizer(config)),
         _checked("tasks", lambda: _tasks(config)),
         _checked("search", lambda: _search(config.tasks)),
+        *([_checked("servers", lambda: _servers(rollout))] if isinstance(rollout, ServerRollouts) else []),
         _checked("disk", lambda: _disk(disk, out)),
     ]
 
@@ -122,6 +125,23 @@ def _search(tasks: Tasks) -> str:
     patience = {"deadline_s": SERVER_S, "timeout_s": SERVER_S}
     HttpRetriever.open(tasks.retriever.model_copy(update=patience)).close()
     return f"{', '.join(tasks.retriever.urls)} answers"
+
+
+def _servers(rollout: ServerRollouts) -> str:
+    """Whether all servers of the policy are there; whether they can take its weights shows when it trains."""
+    import httpx
+
+    urls = rollout.listed()
+    for url in urls:
+        address = f"{url.removesuffix('/v1')}/health"
+        try:
+            httpx.get(address, timeout=SERVER_S, trust_env=False).raise_for_status()
+        except httpx.HTTPError as error:
+            raise UserError(
+                f"{address} does not answer ({type(error).__name__}); start mem1 serve-policy or vLLM there, or change "
+                "rollout.servers"
+            ) from error
+    return f"{', '.join(urls)} answers" if len(urls) == 1 else f"all {len(urls)} answer"
 
 
 def _must_exist(path: str, key: str, next_step: str) -> None:

@@ -12,7 +12,7 @@ from mem1.planning.checks import Check, checks
 from mem1.planning.families import meta_parameters
 from mem1.planning.plan import Plan, make_plan, record
 from mem1.planning.rehearsal import Rehearsed, rehearse
-from mem1.planning.setup import assumed
+from mem1.planning.setup import Setup
 from mem1.training.config import TrainConfig
 
 
@@ -47,7 +47,7 @@ def dry_run(config: TrainConfig, *, out: Path) -> DryRun:
 
     Raises UserError where the recipe has no stage, its model's shape is not known, or its stages cannot work.
     """
-    plan = make_plan(config, setup=assumed([]))
+    plan = make_plan(config, setup=Setup.of(config))
     parameters = meta_parameters(plan.network)
     if parameters != plan.network.parameters:
         raise UserError(

@@ -13,9 +13,6 @@ from mem1.planning.moments import Needs, passes, sampling
 from mem1.planning.networks import Network
 from mem1.planning.setup import Setup
 
-FOUR_BITS = 0.516
-"""Bytes of a number in 4 bits, with its scales stored twice quantised (Dettmers et al. 2023, arXiv 2305.14314)."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
@@ -39,23 +36,19 @@ class Memory:
 class _Weights:
     """Of one trained network with its adapters, as numbers of parameters."""
 
-    frozen_matrices: int
     frozen: int
     trained: int
 
     @classmethod
     def of(cls, network: Network, parameters: int, setup: Setup) -> _Weights:
         if setup.lora is None:
-            return cls(frozen_matrices=0, frozen=0, trained=parameters)
-        shapes = [shape for name, shape in network.matrices.items() if name in setup.lora.targets]
+            return cls(frozen=0, trained=parameters)
+        shapes = [shape for name, shape in network.matrices.items() if name in setup.adapted]
         adapters = network.layers * setup.lora.rank * sum(rows + columns for rows, columns in shapes)
-        matrices = network.layers * network.matrix_parameters
-        return cls(frozen_matrices=matrices, frozen=parameters - matrices, trained=adapters)
+        return cls(frozen=parameters, trained=adapters)
 
-    def bytes(self, setup: Setup) -> int:
-        quantised = setup.lora is not None and setup.lora.quantised
-        matrix = FOUR_BITS if quantised else setup.compute_bytes
-        return round(self.frozen_matrices * matrix) + self.frozen * setup.compute_bytes + self.trained * WIDE
+    def bytes(self) -> int:
+        return (self.frozen + self.trained) * WIDE
 
 
 def stage_memory(network: Network, needs: Needs, setup: Setup, *, ranks: int = 1, cuda: bool = False) -> Memory:
@@ -65,8 +58,8 @@ def stage_memory(network: Network, needs: Needs, setup: Setup, *, ranks: int = 1
     trained = policy.trained + (critic.trained if critic is not None else 0)
     shards = ranks if setup.distributed is not None else 1
     stays = {
-        "weights: policy": policy.bytes(setup),
-        "weights: critic": critic.bytes(setup) if critic is not None else 0,
+        "weights: policy": policy.bytes(),
+        "weights: critic": critic.bytes() if critic is not None else 0,
         "weights: reference": network.parameters * WIDE * (needs.reference and setup.lora is None),
         "optimiser": _optimiser(network, trained, needs),
     }
@@ -81,11 +74,14 @@ def stage_memory(network: Network, needs: Needs, setup: Setup, *, ranks: int = 1
     elif setup.distributed is not None and setup.distributed.reference_offload:
         host = stays["weights: reference"]
         stays["weights: reference"] = 0
-    fixed = {**stays, "weights: gathered": gathered}
+    # a whole policy beside the one that is trained, which servers leave to the machine's own memory
+    whole = network.parameters * WIDE * setup.separate
+    fixed = {**stays, "weights: gathered": gathered, "weights: sampling": whole * (setup.engine == "local")}
+    host += whole * (setup.engine == "servers")
     moments = {
         **passes(network, needs, setup, gradients, cuda=cuda),
         "optimiser": {"gradients": gradients, "temporary": _optimiser_temporary(network, gradients, cuda=cuda)},
-        "sampling": sampling(network, needs, setup),
+        "sampling": sampling(network, needs),
     }
     totals = {name: sum(fixed.values()) + sum(added.values()) for name, added in moments.items()}
     worst = max(totals, key=lambda name: totals[name])

@@ -82,7 +82,7 @@ def make_plan(
     if cluster is not None:
         ranks = training(setup, cluster)
         if ranks < 1:
-            raise UserError(f"{setup.rollout.server_gpus} of {cluster.gpus} GPUs serve, so none trains")
+            raise UserError(f"{setup.server_gpus} of {cluster.gpus} GPUs serve, so none trains")
     planned = stages(config, setup, ranks=ranks, attempts=attempts)
     if not planned:
         raise UserError("the recipe has no stage to train ([recall], [sft] or [rl]), so there is nothing to plan")
@@ -100,8 +100,8 @@ def _planned(network: Network, stage: Stage, setup: Setup, cluster: Cluster | No
     flops = {**(sampling_flops(network, stage.tokens) if stage.samples else {})}
     flops |= {name: n for name, n in update_flops(network, stage.tokens, stage.passes, setup).items() if n}
     server = None
-    if stage.samples and setup.rollout.engine == "servers":
-        attempts = -(-stage.tokens.attempts // setup.rollout.server_gpus)
+    if stage.samples and setup.engine == "servers":
+        attempts = -(-stage.tokens.attempts // setup.server_gpus)
         server = server_memory(network, attempts=attempts, longest=stage.tokens.longest)
     return StagePlan(
         stage=stage,
@@ -144,7 +144,12 @@ def record(plan: Plan) -> dict[str, Any]:
     return {
         "parameters": plan.network.parameters,
         "network": asdict(plan.network),
-        "setup": plan.setup.model_dump(),
+        "setup": {
+            "distributed": None if plan.setup.distributed is None else plan.setup.distributed.model_dump(),
+            "lora": None if plan.setup.lora is None else plan.setup.lora.model_dump(),
+            "engine": plan.setup.engine,
+            "server_gpus": plan.setup.server_gpus,
+        },
         "gpus": None if plan.cluster is None else str(plan.cluster),
         "usable_bytes": plan.usable,
         "peak_bytes": plan.peak,

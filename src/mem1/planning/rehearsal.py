@@ -26,6 +26,7 @@ from mem1.records import Group
 from mem1.rollout import Budget
 from mem1.training.checkpoint import load_checkpoint, save_checkpoint
 from mem1.training.config import Sft, Tasks, TrainConfig
+from mem1.training.place import Place
 from mem1.training.policy import SHIPPED, Policy, policy_folder
 from mem1.training.rl import RlStage
 from mem1.training.rl_config import Dapo, Phase, Ppo, Rejection, Rl
@@ -64,13 +65,13 @@ def rehearse(config: TrainConfig) -> Rehearsed:
     attempts = demonstrate(shown, make_rollout(shown, policy, source, tags), source, tags)
     tiny = _tiny(config)
     losses: dict[str, float] = {}
-    for make in make_stages(tiny, policy):
+    for make in make_stages(tiny, policy, Place(lora=config.lora)):
         stage = make()
-        before = [parameter.clone() for parameter in policy.model.parameters()]
+        before = [parameter.clone() for parameter in stage.model.parameters()]
         losses[stage.name] = _step(stage)
-        if all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True)):
+        if all(torch.equal(a, b) for a, b in zip(before, stage.model.parameters(), strict=True)):
             raise RuntimeError(f"the step of [{stage.name}] moved no weight")
-        _round_trip(policy, stage)
+        _round_trip(stage)
     return Rehearsed(expert_turns=max(len(t.turns) for t in attempts), stages=losses, tokenizer=whose)
 
 
@@ -177,9 +178,9 @@ def _rewarded(groups: Sequence[Group]) -> list[Group]:
     return done
 
 
-def _round_trip(policy: Policy, stage: Stage) -> None:
+def _round_trip(stage: Stage) -> None:
     """A checkpoint is written and read."""
     with tempfile.TemporaryDirectory(prefix="mem1-rehearsal-") as folder:
         members = stage.optimizers.members
-        path = save_checkpoint(folder, 1, policy.model, members, modules=stage.modules, fingerprint="rehearsal")
-        load_checkpoint(path, policy.model, members, modules=stage.modules, fingerprint="rehearsal")
+        path = save_checkpoint(folder, 1, stage.model, members, modules=stage.modules, fingerprint="rehearsal")
+        load_checkpoint(path, stage.model, members, modules=stage.modules, fingerprint="rehearsal")

@@ -59,7 +59,7 @@ class Attempts:
 
 def rl_stage(config: TrainConfig, rl: Rl, tokens: StepTokens, setup: Setup, *, ranks: int = 1) -> Stage:
     """A stage of reinforcement learning with these tokens a step; its needs are those of one of `ranks`."""
-    samples = setup.rollout.engine == "local"
+    samples = setup.engine == "local"
     rows = min(max(1, SAMPLER_TOKENS // tokens.longest), -(-tokens.attempts // ranks)) if samples else 0
     needs = Needs(
         load=tokens.load,

@@ -45,8 +45,8 @@ class StepTime:
 
 def step_time(network: Network, stage: Stage, setup: Setup, cluster: Cluster) -> StepTime:
     """Of one step of the stage. Sampling and training take turns, also where they have GPUs of their own."""
-    served = setup.rollout.engine == "servers"
-    sampling_gpus = setup.rollout.server_gpus if served and stage.samples else cluster.gpus
+    served = setup.engine == "servers"
+    sampling_gpus = setup.server_gpus if served and stage.samples else cluster.gpus
     training_gpus = training(setup, cluster)
     parts: dict[str, float] = {}
     if stage.samples:
@@ -67,27 +67,27 @@ def training(setup: Setup, cluster: Cluster) -> int:
     """GPUs that train."""
     if setup.distributed is None:
         return 1
-    return cluster.gpus - (setup.rollout.server_gpus if setup.rollout.engine == "servers" else 0)
+    return cluster.gpus - (setup.server_gpus if setup.engine == "servers" else 0)
 
 
 def _peak(setup: Setup, cluster: Cluster, *, sampling: bool = False) -> float:
-    """FLOPs a second; servers compute in bf16."""
-    wide = setup.compute_bytes == WIDE and not (sampling and setup.rollout.engine == "servers")
+    """FLOPs a second; servers compute in bf16, and what samples in the trainer's own process in fp32."""
+    wide = setup.engine == "local" if sampling else setup.compute_bytes == WIDE
     return (cluster.gpu.fp32_tflops if wide else cluster.gpu.bf16_tflops) * 1e12
 
 
 def _writing(network: Network, stage: Stage, setup: Setup, cluster: Cluster, gpus: int) -> float:
     """Each call writes its mean length, all rows of a batch together."""
     tokens = stage.tokens
-    served = setup.rollout.engine == "servers"
-    e = 2 if served else setup.compute_bytes
+    served = setup.engine == "servers"
+    e = 2 if served else WIDE
     attempts = -(-tokens.attempts // gpus)
     rows = attempts if served else min(attempts, max(1, SAMPLER_TOKENS // tokens.longest))
     rounds = tokens.sampled / tokens.attempts * -(-attempts // rows)
     context = (tokens.prefill + tokens.sampled / 2) / tokens.calls
     keys = 2 * network.layers * network.kv_width * context * rows
     read = (network.parameters + keys) * e / (cluster.gpu.bandwidth_gb_s * 1e9 * BANDWIDTH_SHARE)
-    return rounds * max(read, network.layers * LAUNCH_S[setup.rollout.engine])
+    return rounds * max(read, network.layers * LAUNCH_S[setup.engine])
 
 
 def _collectives(network: Network, stage: Stage, setup: Setup, cluster: Cluster, ranks: int) -> float:

@@ -40,11 +40,16 @@ class Place:
         """Whether what is trained is spread over the ranks."""
         return self.ranks.size > 1 or self.config is not None
 
+    @property
+    def separate(self) -> bool:
+        """Whether what is trained is another model than the policy that samples."""
+        return self.spread or self.lora is not None
+
     def trained(self, model: PreTrainedModel) -> PreTrainedModel:
         """What an optimiser is to move: the model itself, or a copy of it with adapters, spread over the ranks."""
-        if not self.spread and self.lora is None:
+        if not self.separate:
             return model
-        trained = copy.deepcopy(model)
+        trained = copy.deepcopy(model).to(self.ranks.device)  # type: ignore[arg-type]  # transformers takes less
         return self.settled(trained if self.lora is None else with_adapters(trained, self.lora))
 
     def settled(self, module: M, *, offload: bool = False, full_precision: bool = False) -> M:

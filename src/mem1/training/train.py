@@ -182,8 +182,9 @@ def train(
     policy = make_policy(config, vocabulary(config.vocabulary))
     if config.sft is not None or (config.rl is not None and config.rl.packed):
         check_packable(policy.model)
-    policy.model.to(ranks.device)  # type: ignore[arg-type]  # transformers' own signature takes less
     place = Place(ranks=ranks, config=config.distributed, lora=config.lora)
+    if not (place.separate and isinstance(config.rollout, ServerRollouts)):  # else nobody here computes with it
+        policy.model.to(ranks.device)  # type: ignore[arg-type]  # transformers' own signature takes less
 
     def open_folder() -> str:
         if resume and (out / "config.toml").is_file():
