@@ -6,12 +6,13 @@ is for `mem1 eval --recipe`.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from mem1.configuration import Config
 from mem1.contexts import context_policy
+from mem1.envs.cloze_source import ClozeTasks
 from mem1.envs.source import AtlasTasks, MultihopTasks
 from mem1.envs.web_source import WebTasks
 from mem1.envs.webshop.laziness import Laziness as ShopLaziness
@@ -27,7 +28,7 @@ ContextName = Annotated[str, AfterValidator(lambda name: context_policy(name) an
 """A name that `mem1.contexts.context_policy` knows."""
 VocabularyName = Annotated[str, AfterValidator(lambda name: vocabulary(name).name)]
 """A name that `mem1.protocol.vocabulary` knows."""
-Tasks = Annotated[AtlasTasks | MultihopTasks | WebTasks | WebShopTasks, Field(discriminator="kind")]
+Tasks = Annotated[AtlasTasks | MultihopTasks | ClozeTasks | WebTasks | WebShopTasks, Field(discriminator="kind")]
 
 
 class Sft(Config):
@@ -92,3 +93,12 @@ class TrainConfig(Config):
     checkpoint_every: int = Field(default=20, ge=1)
     """Steps between checkpoints."""
     tensorboard: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _corpus_of_the_tasks(cls, data: Any) -> Any:
+        """`corpus=notes` on the command line is `tasks.corpus=notes`: the one thing that everybody has to say."""
+        if isinstance(data, dict) and "corpus" in data and isinstance(data.get("tasks"), dict):
+            others = {key: value for key, value in data.items() if key != "corpus"}
+            return {**others, "tasks": {**data["tasks"], "corpus": data["corpus"]}}
+        return data
