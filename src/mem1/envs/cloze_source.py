@@ -60,8 +60,8 @@ class ClozeTasks(Config):
     prompt: str = "cloze"
     top_k: int = Field(default=2, ge=1)
     """Passages shown a search."""
-    snippet_words: int | None = Field(default=24, ge=1)
-    """Words shown of each, around the best match of the query; None: all."""
+    snippet_words: int = Field(default=24, ge=1)
+    """Words shown of each, around the best match of the query."""
     titles: bool = False
     """Show each passage's title before its words."""
     turn_limit: TurnLimit = TurnLimit()
@@ -96,8 +96,8 @@ class _Clozes(TaskSource):
 
     @cached_property
     def environment(self) -> QAEnvironment:
-        config, index = self.config, self.folder.index()
-        retriever = index if config.snippet_words is None else Snippets(index, config.snippet_words)
+        config = self.config
+        retriever = Snippets(self.folder.index(), config.snippet_words)
         style = "titled" if config.titles else "bare"
         return QAEnvironment({self._corpus: retriever}, top_k=config.top_k, style=style)
 

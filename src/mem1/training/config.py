@@ -6,9 +6,9 @@ is for `mem1 eval --recipe`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from mem1.configuration import Config
 from mem1.contexts import context_policy
@@ -93,12 +93,3 @@ class TrainConfig(Config):
     checkpoint_every: int = Field(default=20, ge=1)
     """Steps between checkpoints."""
     tensorboard: bool = True
-
-    @model_validator(mode="before")
-    @classmethod
-    def _corpus_of_the_tasks(cls, data: Any) -> Any:
-        """`corpus=notes` on the command line is `tasks.corpus=notes`: the one thing that everybody has to say."""
-        if isinstance(data, dict) and "corpus" in data and isinstance(data.get("tasks"), dict):
-            others = {key: value for key, value in data.items() if key != "corpus"}
-            return {**others, "tasks": {**data["tasks"], "corpus": data["corpus"]}}
-        return data

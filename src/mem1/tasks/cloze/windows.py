@@ -2,10 +2,10 @@
 
 window(words, Span(4, 6, "Mira Toll"), left=3, right=2)  ->  "was founded by ____ in 1901"
 
-refused(...)  ->  "repeated"   the answer, or a word of it, stands in the window
+refused(...)  ->  "odd"        a mark in it that prompts or states are made of, or a word of over 100 characters
+                  "short"      fewer words than `least`, or fewer than two before the blank
+                  "repeated"   the answer, or a word of it, stands in the window
                   "title"      the passage's title says the answer, or most of it
-                  "short"      fewer than half as many words as asked for, or fewer than two before the blank
-                  "odd"      the window holds a mark that prompts, states or answers are made of
 """
 
 from __future__ import annotations
