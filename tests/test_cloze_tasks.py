@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pydantic
 import pytest
@@ -21,6 +22,7 @@ from mem1.errors import UserError
 from mem1.protocol import PAPER
 from mem1.records import Passage, Question, Task
 from mem1.retrieval.opening import open_retriever, read_corpus
+from mem1.tasks.atlas.names import Split
 from mem1.tasks.cloze import BLANK, PARTS, ClozeOptions
 from mem1.tasks.cloze.composing import compose_clozes
 from mem1.tasks.cloze.dependent import ClozeMaterial, names_around
@@ -186,7 +188,8 @@ def test_something_else_is_never_overwritten_and_a_folder_of_clozes_is(tmp_path:
 def test_tasks_of_the_halves_share_no_passage_and_are_found_by_their_windows(folder: Path):
     config = ClozeTasks(corpus=str(folder), snippet_words=24, top_k=2)
     asked: dict[str, set[str]] = {}
-    for half in ("train", "evaluation"):
+    halves: tuple[Split, ...] = ("train", "evaluation")
+    for half in halves:
         source = config.source(half, PAPER)
         tasks = source.tasks(objectives=3, count=20, seed=0)
         assert tasks == source.tasks(objectives=3, count=20, seed=0) != source.tasks(objectives=3, count=20, seed=1)
@@ -217,14 +220,18 @@ def test_real_questions_are_mixed_in_by_half(folder: Path, tmp_path: Path):
             tmp_path / f"{name}.jsonl",
             [Question(id=f"{name}{i}", text=f"What is {name} {i}?", answers=("x",)) for i in range(9)],
         )
-    files = {"questions": str(tmp_path / "test.jsonl"), "train_questions": str(tmp_path / "train.jsonl")}
+    files: dict[str, Any] = {
+        "questions": str(tmp_path / "test.jsonl"),
+        "train_questions": str(tmp_path / "train.jsonl"),
+    }
     config = ClozeTasks(corpus=str(folder), real=0.5, **files)
-    for half, name in (("train", "train"), ("evaluation", "test")):
-        ids = [q.id for t in config.source(half, PAPER).tasks(objectives=2, count=40, seed=0) for q in t.questions]  # type: ignore[arg-type]
+    halves: tuple[tuple[Split, str], ...] = (("train", "train"), ("evaluation", "test"))
+    for half, name in halves:
+        ids = [q.id for t in config.source(half, PAPER).tasks(objectives=2, count=40, seed=0) for q in t.questions]
         real = [i for i in ids if i.startswith(("train", "test"))]
         assert 20 < len(real) < 60 and all(i.startswith(name) for i in real)
     with pytest.raises(UserError, match="are also training questions"):
-        twice = {"questions": files["questions"], "train_questions": files["questions"]}
+        twice: dict[str, Any] = {"questions": files["questions"], "train_questions": files["questions"]}
         ClozeTasks(corpus=str(folder), real=0.5, **twice).source("train", PAPER).tasks(objectives=1, count=1, seed=0)
 
 
