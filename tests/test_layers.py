@@ -44,6 +44,7 @@ LIGHT = [
     "mem1.protocol",
     "mem1.scoring",
     "mem1.contexts",
+    "mem1.tasks.cloze.making",
     "mem1.tasks.compose",
     "mem1.tasks.datasets",
     "mem1.tasks.atlas",

@@ -19,7 +19,7 @@ NAMES = {path: path.relative_to(FOLDER).with_suffix("").as_posix() for path in R
 def test_the_recipes_that_the_documentation_names_are_there():
     names = set(NAMES.values())
     atlas = {"atlas-quick", "atlas-ppo", "atlas-long", "atlas-warm-start"}
-    assert names >= {*atlas, "multihop-smoke", "webshop-warm-start", "webshop-quick", "webshop-7b"}
+    assert names >= {*atlas, "multihop-smoke", "own-documents", "webshop-warm-start", "webshop-quick", "webshop-7b"}
     assert names >= {"compare-atlas/warm-start", "compare-atlas/train"}
 
 

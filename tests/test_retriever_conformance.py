@@ -24,6 +24,7 @@ from mem1.retrieval.hybrid import Hybrid
 from mem1.retrieval.nearest import NearestKind
 from mem1.retrieval.prefixes import Prefixes
 from mem1.retrieval.rerank import Reranked
+from mem1.retrieval.snippets import Snippets
 from mem1.retrieval.web.cache import WebCache
 from mem1.retrieval.web.search import WebSearch, search_api
 
@@ -99,6 +100,7 @@ RETRIEVERS: dict[str, Callable[[Sequence[Passage], Path], Retriever | AbstractCo
     "dense-hnsw": dense("hnsw"),
     "hybrid": hybrid,
     "reranked": reranked,
+    "snippets": lambda passages, folder: Snippets(BM25.build(passages), words=30),
     "web-searxng": asked_of_searxng,
 }
 

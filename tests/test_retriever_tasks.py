@@ -136,5 +136,6 @@ def test_a_new_tokenizer_needs_a_corpus_to_be_trained_on():
         model=ModelConfig(new=TinyModel(tokenizer="bpe")),
         tasks=MultihopTasks(questions="q.jsonl", retriever=HttpServer(urls=("http://a",))),
     )
-    with pytest.raises(UserError, match=r"trained on a corpus; tasks\.kind must be 'multihop', with a tasks\.corpus"):
+    said = r"trained on a corpus; tasks\.kind must be 'multihop' or 'cloze', with a tasks\.corpus"
+    with pytest.raises(UserError, match=said):
         make_policy(config, PAPER)

@@ -1,4 +1,4 @@
-"""`mem1 data`: make files of tasks out of public data sets or one's own questions."""
+"""`mem1 data`: make files of tasks out of public data sets or one's own questions, and questions out of documents."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mem1.cli import data_cloze
+
 if TYPE_CHECKING:
     from mem1.records import Question, Task
     from mem1.tasks.datasets.splits import Split
 
-app = typer.Typer(name="data", help="Make files of tasks out of data sets.", no_args_is_help=True)
+app = typer.Typer(name="data", help="Make files of tasks, and questions out of documents.", no_args_is_help=True)
 
 
 @app.callback()
 def _group() -> None:
-    """Make files of tasks out of data sets."""
+    """Make files of tasks out of data sets, and questions out of documents."""
+
+
+app.command("cloze")(data_cloze.command)
 
 
 @app.command("compose")

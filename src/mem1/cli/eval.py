@@ -71,7 +71,8 @@ def command(
     prompt: Annotated[
         str | None,
         typer.Option(
-            help="mem1 (instructions), web (with opening pages), shop, plain or released.", rich_help_panel=_AGENT
+            help="mem1 (instructions), web (with opening pages), shop, plain, cloze or released.",
+            rich_help_panel=_AGENT,
         ),
     ] = None,
     max_context: Annotated[
@@ -83,7 +84,8 @@ def command(
     task: Annotated[
         str,
         typer.Option(
-            help="atlas; multihop: --questions over --corpus or --retriever; web: --questions on the web; webshop.",
+            help="atlas; multihop: --questions over --corpus or --retriever; cloze: blanked facts of --corpus; "
+            "web: --questions on the web; webshop.",
             rich_help_panel=_TASKS,
         ),
     ] = "atlas",
@@ -117,7 +119,8 @@ def command(
         typer.Option(help="Single hops in place of questions (2Wiki, MuSiQue).", rich_help_panel=_TASKS),
     ] = False,
     corpus: Annotated[
-        Path | None, typer.Option(help="File of passages, or an index (multihop).", rich_help_panel=_TASKS)
+        Path | None,
+        typer.Option(help="File of passages, or an index (multihop); documents too (cloze).", rich_help_panel=_TASKS),
     ] = None,
     retriever: Annotated[
         list[str] | None,

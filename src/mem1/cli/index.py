@@ -48,7 +48,7 @@ def command(
     if (kind == "dense") != (encoder is not None):
         raise UserError("--kind dense and --encoder FOLDER go together")
     console = stderr()
-    passages, skipped = _read(corpus, console)
+    passages, skipped = read(corpus, console)
     if encoder is None:
         from mem1.retrieval import BM25
 
@@ -63,14 +63,14 @@ def command(
         print(f"Indexed {len(passages):,} passages in {out} ({kind}); search them with --corpus {out}")
 
 
-def _read(corpus: Path, console: Console) -> tuple[Sequence[Passage], dict[str, str]]:
-    """The passages, and file -> reason of what was passed over."""
-    from mem1.retrieval.corpus import read_passages
+def read(corpus: Path, console: Console) -> tuple[Sequence[Passage], dict[str, str]]:
+    """The passages of a file, an index or a folder, and file -> reason of what was passed over."""
     from mem1.retrieval.documents import read_documents
+    from mem1.retrieval.opening import holds_index, open_passages
 
     with console.status(f"Reading {corpus}") as status:
-        if not corpus.is_dir():
-            return read_passages(corpus), {}
+        if not corpus.is_dir() or holds_index(corpus):
+            return open_passages(corpus), {}
         found = read_documents(corpus, on_file=lambda seen: status.update(f"Reading {corpus}: {seen:,} files"))
     if found.skipped:
         console.print(f"Read {found.files:,} files, passed over {len(found.skipped):,}:")

@@ -29,7 +29,7 @@ def command(
 ) -> None:
     """Tell what a recipe needs: memory by part, tokens and FLOPs of a step, time; what does not fit, what to change."""
     from mem1.cli.plan_tables import show_plan
-    from mem1.cli.recipes import find_recipe
+    from mem1.cli.recipes import expanded, find_recipe
     from mem1.configuration import load_toml
     from mem1.planning.advice import advise
     from mem1.planning.gpus import cluster
@@ -37,7 +37,7 @@ def command(
     from mem1.planning.setup import Setup
     from mem1.training.config import TrainConfig
 
-    config = load_toml(find_recipe(recipe), TrainConfig, overrides or [])
+    config = load_toml(find_recipe(recipe), TrainConfig, expanded(overrides or []))
     sizes = {"prompt": prompt, "state": state, "action": action, "result": result, "turns": turns}
     known = _attempts(run, sizes)
     setup = Setup.of(config, server_gpus=server_gpus)

@@ -55,7 +55,12 @@ def evaluation_recipe(command: typer.Context, name: str, settings: Sequence[str]
     if given:
         listed = ", ".join(given)
         raise UserError(f"with --recipe, {listed} goes into --set key=value, such as --set evaluation.tasks=100")
-    return load_toml(find_recipe(name), TrainConfig, settings)
+    return load_toml(find_recipe(name), TrainConfig, expanded(settings))
+
+
+def expanded(settings: Sequence[str]) -> list[str]:
+    """`corpus=notes` in full, `tasks.corpus=notes`: the one key that everybody with documents has to give."""
+    return [f"tasks.{setting}" if setting.partition("=")[0].strip() == "corpus" else setting for setting in settings]
 
 
 def _is_given(command: typer.Context, option: str) -> bool:

@@ -11,6 +11,7 @@ import pydantic
 from mem1.errors import UserError
 
 if TYPE_CHECKING:
+    from mem1.envs.cloze_source import ClozeTasks
     from mem1.envs.source import AtlasTasks, MultihopTasks
     from mem1.envs.web_source import Web, WebTasks
     from mem1.envs.webshop.source import WebShopTasks
@@ -38,7 +39,7 @@ def task_config(
     decompose: bool = False,
     web: Mapping[str, Any] | None = None,
     shop: Mapping[str, Any] | None = None,
-) -> AtlasTasks | MultihopTasks | WebTasks | WebShopTasks:
+) -> AtlasTasks | MultihopTasks | ClozeTasks | WebTasks | WebShopTasks:
     """What the options of the same names ask for; None: the default of the tasks.
 
     `worlds` is the number of worlds of Atlas, `web` and `shop` what `web_options` and `shop_options` made of
@@ -61,11 +62,19 @@ def task_config(
         if questions is not None or corpus is not None or retriever or prompt is not None or decompose:
             raise UserError("--questions, --corpus, --retriever, --prompt and --decompose go with --task multihop")
         return AtlasTasks(worlds=worlds, **shown, **together)
-    if task not in ("multihop", "web"):
-        raise UserError(f"unknown task {task!r}; known: atlas, multihop, web, webshop")
+    if task not in ("multihop", "cloze", "web"):
+        raise UserError(f"unknown task {task!r}; known: atlas, multihop, cloze, web, webshop")
     if decompose and composition == FROM_FILE:
         raise UserError("--decompose goes with files of questions, not with --composition file")
     worded: dict[str, Any] = {} if prompt is None else {"prompt": prompt}
+    if task == "cloze":
+        if corpus is None or questions is not None or retriever or decompose:
+            raise UserError(
+                "--task cloze needs --corpus FOLDER (of mem1 data cloze, or documents), and no other source"
+            )
+        from mem1.envs.cloze_source import ClozeTasks
+
+        return ClozeTasks(corpus=str(corpus), **worded, **shown, **together)
     asked = {"decompose": decompose, **worded, **shown, **together}
     if task == "web":
         if questions is None or corpus is not None or retriever:
@@ -155,7 +164,7 @@ def dependence(composition: str) -> Dependence:
 
 
 def _composition(task: str, composition: str, depth: int | None) -> Any:
-    if composition == FROM_FILE and task == "atlas":
+    if composition == FROM_FILE and task not in ("multihop", "web"):
         raise UserError("--composition file goes with --task multihop and --task web")
     if composition not in ("independent", FROM_FILE):
         return dependence(composition)

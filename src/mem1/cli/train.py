@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 def command(
     recipe: Annotated[str, typer.Argument(help="A TOML file, or the name of a shipped recipe.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, dotted: rl.learning_rate=1e-4")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="key=value, dotted: rl.learning_rate=1e-4; corpus is tasks.corpus")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/<recipe> without it.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint of the folder.")] = False,
     evaluate: Annotated[bool, typer.Option(help="Evaluate the trained policy at the end.")] = True,
@@ -30,7 +32,7 @@ def command(
     """Train a policy as a recipe says; on several processes: torchrun --nproc-per-node N -m mem1 train RECIPE."""
     from mem1.cli.display import TrainingBar, bars, stderr
     from mem1.cli.pipeline import evaluate_policy, show
-    from mem1.cli.recipes import find_recipe
+    from mem1.cli.recipes import expanded, find_recipe
     from mem1.cli.upload import Upload
     from mem1.configuration import load_toml
     from mem1.training.config import TrainConfig
@@ -38,7 +40,7 @@ def command(
     from mem1.training.train import train
 
     path = find_recipe(recipe)
-    config = load_toml(path, TrainConfig, overrides or [])
+    config = load_toml(path, TrainConfig, expanded(overrides or []))
     folder = out or Path("runs") / path.stem
     if dry:
         _dry_run(config, folder, as_json=as_json)

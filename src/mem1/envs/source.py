@@ -22,6 +22,7 @@ from mem1.records import Question, Task
 from mem1.retrieval import BM25, Retriever
 from mem1.retrieval.http import HttpRetriever, HttpServer
 from mem1.retrieval.opening import open_retriever
+from mem1.retrieval.snippets import Snippets
 from mem1.tasks.atlas import AtlasMaterial, World, make_world
 from mem1.tasks.atlas.names import Split
 from mem1.tasks.compose import TurnLimit
@@ -73,6 +74,8 @@ class MultihopTasks(QuestionFiles):
     top_k: int = Field(default=3, ge=1)
     passage_words: int = Field(default=100, ge=1)
     """Words shown of a passage."""
+    snippet_words: int | None = Field(default=None, ge=1)
+    """Words shown of a passage around the best match of the query; None: its first `passage_words`."""
 
     @model_validator(mode="after")
     def _one_collection(self) -> MultihopTasks:
@@ -141,8 +144,12 @@ class _Multihop(FileQuestions):
     @cached_property
     def environment(self) -> QAEnvironment:
         return QAEnvironment(
-            {self.corpus: self._retriever()}, top_k=self.config.top_k, passage_words=self.config.passage_words
+            {self.corpus: self._searched()}, top_k=self.config.top_k, passage_words=self.config.passage_words
         )
+
+    def _searched(self) -> Retriever:
+        words = self.config.snippet_words
+        return self._retriever() if words is None else Snippets(self._retriever(), words)
 
     def _retriever(self) -> Retriever:
         if self.config.corpus is not None:

@@ -49,6 +49,21 @@ def open_passages(path: str | os.PathLike[str]) -> Sequence[Passage]:
     return StoredPassages(folder)
 
 
+def read_corpus(path: str | os.PathLike[str]) -> Sequence[Passage]:
+    """The passages of a file, of an index, or of a folder of documents. Raises UserError where there are none."""
+    if os.path.isdir(path) and not holds_index(path):
+        from mem1.retrieval.documents import read_documents
+
+        return read_documents(path).passages
+    return open_passages(path)
+
+
+def holds_index(path: str | os.PathLike[str]) -> bool:
+    """Whether this folder is an index, or a folder in it is one."""
+    folder = Path(path)
+    return any(index_kind(inner) is not None for inner in (folder, *folder.iterdir()))
+
+
 def _indexes(path: str | os.PathLike[str]) -> list[Path]:
     """The index in this folder, or those in its folders."""
     folder = Path(path)

@@ -115,7 +115,7 @@ class LinkedQuestions:
         chosen: list[int | None] = []
         for position, references in enumerate(group):
             if len(references) == 2:
-                made, index = _compared(*(drafts[i].question for i in references)), None
+                made, index = compared(*(drafts[i].question for i in references)), None
             elif references:
                 made, index = self._follower(chosen[references[0]], self._height(group, position), chosen, rng)
             else:
@@ -150,7 +150,7 @@ def _around(question: Question, title: str) -> tuple[str, str] | None:
     return None if longer or re.match(r" [A-Z]", after) else (before, after)
 
 
-def _compared(one: Question, other: Question) -> Draft | None:
+def compared(one: Question, other: Question) -> Draft | None:
     """Which of two answers comes first; None where the aliases do not all say the same."""
     if not all(_ordered(name) for question in (one, other) for name in question.answers):
         return None

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mem1.errors import UserError
-from mem1.protocol import Tags
+from mem1.protocol import Tags, neutralize
 from mem1.records import Question
 
 
@@ -113,6 +113,8 @@ To buy ({objectives}):
 PROMPTS: Mapping[str, Prompt] = {
     # only the questions, for a policy trained from nothing on one kind of task
     "plain": Prompt(template="{questions}", separator=" "),
+    # only clozes, each with its end marked: what stands behind a blank would else run into the next question
+    "cloze": Prompt(template="{questions} |", separator=" | "),
     # instructions for a general language model that was not trained on this protocol
     "mem1": Prompt(template=_MEM1, separator="\n"),
     # for the published code, whose scorer takes answers by position and would take a label for part of the answer
@@ -125,7 +127,8 @@ PROMPTS: Mapping[str, Prompt] = {
 
 
 def render(prompt_name: str, questions: Sequence[Question], tags: Tags) -> str:
-    """The prompt of a task. White space in a question's text is folded, so that each stands on one line.
+    """The prompt of a task. White space in a question's text is folded, so that each stands on one line, and no tag
+    can be read in it, as questions may be made of documents.
 
     Raises UserError for an unknown prompt, and where it speaks of an action that the vocabulary has not.
     """
@@ -133,7 +136,7 @@ def render(prompt_name: str, questions: Sequence[Question], tags: Tags) -> str:
         raise UserError(f"unknown prompt {prompt_name!r}; known: {', '.join(PROMPTS)}")
     prompt = PROMPTS[prompt_name]
     numbered = prompt.numbered or any(question.depends_on for question in questions)
-    texts = [" ".join(question.text.split()) for question in questions]
+    texts = [" ".join(neutralize(question.text, tags).split()) for question in questions]
     fields = {
         "questions": prompt.separator.join(
             f"Q{i} {text}" if numbered else text for i, text in enumerate(texts, start=1)

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from mem1.configuration import Config
 from mem1.contexts import context_policy
+from mem1.envs.cloze_source import ClozeTasks
 from mem1.envs.source import AtlasTasks, MultihopTasks
 from mem1.envs.web_source import WebTasks
 from mem1.envs.webshop.laziness import Laziness as ShopLaziness
@@ -30,7 +31,7 @@ ContextName = Annotated[str, AfterValidator(lambda name: context_policy(name) an
 """A name that `mem1.contexts.context_policy` knows."""
 VocabularyName = Annotated[str, AfterValidator(lambda name: vocabulary(name).name)]
 """A name that `mem1.protocol.vocabulary` knows."""
-Tasks = Annotated[AtlasTasks | MultihopTasks | WebTasks | WebShopTasks, Field(discriminator="kind")]
+Tasks = Annotated[AtlasTasks | MultihopTasks | ClozeTasks | WebTasks | WebShopTasks, Field(discriminator="kind")]
 
 
 class Sft(Config):

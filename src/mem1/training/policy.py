@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -13,11 +13,13 @@ import torch
 from transformers import PreTrainedModel
 
 from mem1.engines.codec import Codec
+from mem1.envs.cloze_source import ClozeTasks
 from mem1.envs.source import MultihopTasks
 from mem1.errors import UserError
 from mem1.protocol import Tags
+from mem1.records import Passage
 from mem1.retrieval.opening import open_passages
-from mem1.training.config import TrainConfig
+from mem1.training.config import Tasks, TrainConfig
 from mem1.training.model_config import TinyModel
 from mem1.training.models import load_model, new_model
 from mem1.training.tokenizers import atlas_tokenizer, bpe_tokenizer, shop_tokenizer
@@ -88,13 +90,20 @@ def _new_codec(config: TrainConfig, new: TinyModel, tags: Tags) -> Codec:
         return Codec(atlas_tokenizer(tags))
     if new.tokenizer == "shop":
         return Codec(shop_tokenizer(tags))
-    if not isinstance(config.tasks, MultihopTasks) or config.tasks.corpus is None:
-        raise UserError(
-            "model.new.tokenizer = 'bpe' is trained on a corpus; tasks.kind must be 'multihop', with a tasks.corpus"
-        )
-    return Codec(bpe_tokenizer(_texts(config.tasks.corpus), vocab_size=new.vocab_size, tags=tags))
+    return Codec(bpe_tokenizer(_texts(_passages(config.tasks)), vocab_size=new.vocab_size, tags=tags))
 
 
-def _texts(corpus: str) -> Iterable[str]:
-    for passage in open_passages(corpus)[:_BPE_PASSAGES]:
+def _passages(tasks: Tasks) -> Sequence[Passage]:
+    if isinstance(tasks, MultihopTasks) and tasks.corpus is not None:
+        return open_passages(tasks.corpus)
+    if isinstance(tasks, ClozeTasks):
+        return tasks.folder().index().passages
+    raise UserError(
+        "model.new.tokenizer = 'bpe' is trained on a corpus; tasks.kind must be 'multihop' or 'cloze', with a "
+        "tasks.corpus"
+    )
+
+
+def _texts(passages: Sequence[Passage]) -> Iterable[str]:
+    for passage in passages[:_BPE_PASSAGES]:
         yield f"{passage.title} {passage.text}"

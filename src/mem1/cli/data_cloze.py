@@ -1,0 +1,77 @@
+"""`mem1 data cloze`: questions from documents, by blanking out names and numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_ORDER = "How they are drawn"
+_FILTERS = "Which are kept"
+
+
+def command(
+    corpus: Annotated[
+        Path,
+        typer.Argument(
+            help="Passages in JSONL (may be gzipped) or Parquet, an index, or a folder of documents (see mem1 index).",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the questions, their index and a README.", show_default=False)],
+    left: Annotated[int, typer.Option(min=3, help="Words shown before the blank.", rich_help_panel=_ORDER)] = 8,
+    right: Annotated[int, typer.Option(min=0, help="Words shown after it.", rich_help_panel=_ORDER)] = 6,
+    per_passage: Annotated[
+        int, typer.Option(min=1, help="Questions of a passage at most.", rich_help_panel=_FILTERS)
+    ] = 6,
+    within: Annotated[
+        int,
+        typer.Option(min=1, help="The passage is among so many results of its question.", rich_help_panel=_FILTERS),
+    ] = 2,
+    development: Annotated[float, typer.Option(help="Share of the passages.", rich_help_panel=_ORDER)] = 0.05,
+    test: Annotated[float, typer.Option(help="Share of the passages.", rich_help_panel=_ORDER)] = 0.05,
+    seed: Annotated[int, typer.Option(help="Of the draw in a passage.", rich_help_panel=_ORDER)] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the statistics as one JSON object.")] = False,
+) -> None:
+    """Make fill-in questions from a corpus, by blanking out names and numbers."""
+    import pydantic
+
+    from mem1.cli.display import bars, stderr
+    from mem1.cli.index import read
+    from mem1.configuration.mistakes import explain
+    from mem1.envs.cloze_folder import make_cloze_folder
+    from mem1.errors import UserError
+    from mem1.tasks.cloze import ClozeOptions
+
+    try:
+        options = ClozeOptions(
+            left=left,
+            right=right,
+            per_passage=per_passage,
+            within=within,
+            development=development,
+            test=test,
+            seed=seed,
+        )
+    except pydantic.ValidationError as error:
+        raise UserError(explain(error, ClozeOptions, [])) from error
+    console = stderr()
+    passages, _ = read(corpus, console)
+    with bars(console) as progress:
+        shown = {what: progress.add_task(what, total=None, note="") for what in ("blank", "search")}
+        folder = make_cloze_folder(
+            passages,
+            out,
+            options,
+            corpus=corpus.name,
+            on_progress=lambda what, done, of: progress.update(shown[what], completed=done, total=of),
+        )
+    known = folder.statistics()
+    if as_json:
+        print(json.dumps({"out": str(out), **known}))
+    else:
+        parts = ", ".join(f"{number:,} {part}" for part, number in known["parts"].items())
+        print(f"{known['counts']['questions']:,} questions ({parts}) of {len(passages):,} passages in {out}")
+        print(f"Look at {out / 'README.md'}; evaluate with --task cloze --corpus {out}")

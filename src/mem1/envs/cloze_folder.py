@@ -1,0 +1,142 @@
+"""A folder of clozes: questions, the index that was searched for them, and a README. Everything that a task needs.
+
+    index/                   BM25 over the corpus, passages included
+    train.jsonl.gz           the questions, by the part of the corpus that their passage is in
+    development.jsonl.gz
+    test.jsonl.gz
+    README.md                numbers and samples
+    statistics.json          the same numbers; written last, so a folder without is not finished
+
+A corpus that is no such folder gets one under ~/.cache/mem1, found there again by its passages and the options.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mem1.configuration import fingerprint
+from mem1.configuration.model import plain
+from mem1.errors import UserError
+from mem1.records import Passage
+from mem1.retrieval.corpus import cache_folder
+from mem1.retrieval.opening import read_corpus
+from mem1.tasks.cloze import PARTS, ClozeOptions, Part
+from mem1.tasks.cloze.making import OnProgress, make_clozes
+from mem1.tasks.cloze.readme import readme, statistics
+from mem1.tasks.cloze.record import Ranked, read_ranked, write_clozes
+
+if TYPE_CHECKING:
+    from mem1.retrieval.bm25 import BM25
+
+INDEX = "index"
+README = "README.md"
+STATISTICS = "statistics.json"
+_VERSION = 1
+"""Of what the same passages and options give."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClozeFolder:
+    """What `make_cloze_folder` wrote."""
+
+    path: Path
+
+    def questions(self, part: Part) -> list[Ranked]:
+        """Raises UserError where the file is damaged."""
+        return read_ranked(self.path / _file(part))
+
+    def index(self) -> BM25:
+        """Raises UserError where it is damaged."""
+        from mem1.retrieval.bm25 import BM25
+
+        return BM25.load(self.path / INDEX)
+
+    def statistics(self) -> dict[str, Any]:
+        """What `mem1.tasks.cloze.readme.statistics` gave, and the options."""
+        return json.loads((self.path / STATISTICS).read_text(encoding="utf-8"))
+
+
+def is_cloze_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether a finished folder of clozes is there."""
+    return (Path(path) / STATISTICS).is_file()
+
+
+def make_cloze_folder(
+    passages: Sequence[Passage],
+    out: Path,
+    options: ClozeOptions,
+    *,
+    corpus: str,
+    on_progress: OnProgress | None = None,
+) -> ClozeFolder:
+    """Index the passages, make the questions, and write both; an earlier folder of clozes is replaced.
+
+    `corpus` is the name that the README gives it. Raises UserError where something else stands at `out`, no question
+    can be made, or a file cannot be written.
+    """
+    from mem1.retrieval.bm25 import BM25
+
+    _check_free(out)
+    try:
+        (out / STATISTICS).unlink(missing_ok=True)
+        index = BM25.build(passages)
+        made = make_clozes(passages, index.search, options, on_progress=on_progress)
+        index.save(out / INDEX)
+        for part in PARTS:
+            write_clozes(out / _file(part), (cloze for cloze in made.clozes if cloze.part == part))
+        known = {"version": _VERSION, "options": plain(options), **statistics(made.clozes, made.counts)}
+        text = readme(made.clozes, known, corpus=corpus, options=known["options"])
+        (out / README).write_text(text, encoding="utf-8", errors="replace")
+        (out / STATISTICS).write_text(json.dumps(known, indent=1), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror or error}; choose another folder") from error
+    return ClozeFolder(out)
+
+
+def open_cloze_folder(
+    corpus: str | os.PathLike[str],
+    options: ClozeOptions,
+    *,
+    on_making: Callable[[Path], OnProgress] | None = None,
+) -> ClozeFolder:
+    """The folder of clozes at `corpus`, else that of the passages or documents there, made where it is not kept yet.
+
+    `on_making` is told where it is made. Raises UserError where neither is there.
+    """
+    if is_cloze_folder(corpus):
+        return ClozeFolder(Path(corpus))
+    passages = read_corpus(corpus)
+    kept = cache_folder() / f"cloze-{_key(passages, options)}"
+    if is_cloze_folder(kept):
+        return ClozeFolder(kept)
+    on_progress = None if on_making is None else on_making(kept)
+    return make_cloze_folder(passages, kept, options, corpus=Path(corpus).name, on_progress=on_progress)
+
+
+def _key(passages: Sequence[Passage], options: ClozeOptions) -> str:
+    digest = hashlib.sha256(f"{_VERSION} {fingerprint(options)}".encode())
+    for passage in passages:
+        record = json.dumps([passage.id, passage.title, passage.text])
+        digest.update(record.encode())
+    return digest.hexdigest()[:32]
+
+
+def _file(part: Part) -> str:
+    return f"{part}.jsonl.gz"
+
+
+def _check_free(out: Path) -> None:
+    ours = {INDEX, README, STATISTICS, *map(_file, PARTS)}
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; choose another folder")
+    foreign = (
+        sorted({path.name for path in out.iterdir() if not path.name.startswith(".")} - ours) if out.is_dir() else []
+    )
+    if foreign:
+        raise UserError(f"{out} holds {foreign[0]}, which is no part of a folder of clozes; choose another folder")

@@ -1,0 +1,170 @@
+"""Tasks of clozes over a corpus of one's own, mixed with real questions about it where there are some.
+
+ClozeTasks(corpus="clozes")    what `mem1 data cloze notes --out clozes` wrote
+ClozeTasks(corpus="notes")     the documents themselves: the clozes are made first, and kept under ~/.cache/mem1
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from mem1.configuration import Config
+from mem1.envs.cloze_folder import ClozeFolder, open_cloze_folder
+from mem1.envs.file_questions import TaskSource
+from mem1.envs.qa import QAEnvironment
+from mem1.errors import UserError
+from mem1.protocol import Tags
+from mem1.records import Question, Task
+from mem1.retrieval.snippets import Snippets
+from mem1.tasks.atlas.names import Split
+from mem1.tasks.cloze import ClozeOptions
+from mem1.tasks.cloze.composing import compose_clozes
+from mem1.tasks.cloze.dependent import ClozeMaterial
+from mem1.tasks.cloze.making import OnProgress
+from mem1.tasks.cloze.record import Ranked
+from mem1.tasks.compose import TurnLimit, check_disjoint
+from mem1.tasks.datasets import read_questions
+from mem1.tasks.dependencies import Composition, check_depth, compose_dependent
+
+
+class ClozeTasks(Config):
+    """Tasks from blanked facts of a corpus."""
+
+    kind: Literal["cloze"] = "cloze"
+    corpus: str
+    """Folder that `mem1 data cloze` wrote; or a file of passages, an index or a folder of documents, whose clozes are
+    made with `making` and kept."""
+    making: ClozeOptions = ClozeOptions()
+    """How they are made where `corpus` is not a folder of clozes already."""
+    held_out: Literal["development", "test"] = "development"
+    """Part of the corpus that evaluations ask about."""
+    worst_rank: int | None = Field(default=None, ge=1)
+    """Only clozes whose passage a search with the window finds at this place or before; None: all."""
+    window_words: tuple[int, int] | None = None
+    """Only clozes with so many words around the blank, at least and at most; None: all."""
+    composition: Composition = "independent"
+    """How the questions of a task hang together: independent, chain, shared or comparison."""
+    depth: int | None = Field(default=None, ge=1)
+    """Longest chain of references in a task; None: 1, or 0 with independent questions."""
+    questions: str | None = None
+    """File of real questions about the corpus, for evaluation; None: clozes alone."""
+    train_questions: str | None = None
+    """File of real questions for training; None: clozes alone."""
+    real: float = Field(default=0.0, ge=0, le=1)
+    """Chance of a task's question to be a real one, where the file of its half is given."""
+    prompt: str = "cloze"
+    top_k: int = Field(default=2, ge=1)
+    """Passages shown a search."""
+    snippet_words: int = Field(default=24, ge=1)
+    """Words shown of each, around the best match of the query."""
+    titles: bool = False
+    """Show each passage's title before its words."""
+    turn_limit: TurnLimit = TurnLimit()
+
+    @model_validator(mode="after")
+    def _options_go_together(self) -> ClozeTasks:
+        check_depth(self.composition, self.depth)
+        if self.real and self.composition != "independent":
+            raise ValueError("real questions are mixed in where composition is independent")
+        if self.real and self.questions is None and self.train_questions is None:
+            raise ValueError("real says how many real questions there are; give files: questions, train_questions")
+        return self
+
+    def source(self, split: Split, tags: Tags) -> TaskSource:
+        """The tasks of one half: passages of the training part, or of the part that is held out."""
+        return _Clozes(self, split, tags)
+
+    def folder(self) -> ClozeFolder:
+        """What the tasks are about. Raises UserError where there is nothing at `corpus`."""
+        return open_cloze_folder(self.corpus, self.making, on_making=_say_where)
+
+
+@dataclass(frozen=True)
+class _Clozes(TaskSource):
+    config: ClozeTasks
+    split: Split
+    tags: Tags
+
+    @cached_property
+    def folder(self) -> ClozeFolder:
+        return self.config.folder()
+
+    @cached_property
+    def environment(self) -> QAEnvironment:
+        config = self.config
+        retriever = Snippets(self.folder.index(), config.snippet_words)
+        style = "titled" if config.titles else "bare"
+        return QAEnvironment({self._corpus: retriever}, top_k=config.top_k, style=style)
+
+    @property
+    def _corpus(self) -> str:
+        return Path(self.config.corpus).name
+
+    @cached_property
+    def clozes(self) -> list[Ranked]:
+        """Those of this half that are as hard as asked for. Raises UserError where there are none."""
+        part = "train" if self.split == "train" else self.config.held_out
+        found = [cloze for cloze in self.folder.questions(part) if self._wanted(cloze)]
+        if not found:
+            raise UserError(
+                f"{self.config.corpus} has no {part} clozes with this worst_rank and window_words; loosen them, give "
+                "more text, or make the clozes with a larger share of that part"
+            )
+        return found
+
+    def _wanted(self, cloze: Ranked) -> bool:
+        least, most = self.config.window_words or (0, cloze.words)
+        return cloze.rank <= (self.config.worst_rank or cloze.rank) and least <= cloze.words <= most
+
+    @cached_property
+    def _real(self) -> list[Question]:
+        train, evaluation = self.config.train_questions, self.config.questions
+        if train is not None and evaluation is not None:
+            check_disjoint(read_questions(train), read_questions(evaluation))
+        path = train if self.split == "train" else evaluation
+        return [] if path is None or not self.config.real else read_questions(path)
+
+    @cached_property
+    def _material(self) -> ClozeMaterial:
+        return ClozeMaterial(self.clozes)
+
+    def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
+        config = self.config
+        if config.composition == "independent":
+            return compose_clozes(
+                self.clozes,
+                self._real,
+                share=config.real if self._real else 0.0,
+                objectives=objectives,
+                count=count,
+                seed=seed,
+                prompt=config.prompt,
+                tags=self.tags,
+                turn_limit=config.turn_limit,
+                corpus=self._corpus,
+            )
+        return compose_dependent(
+            self._material,
+            dependence=config.composition,
+            depth=config.depth or 1,
+            objectives=objectives,
+            count=count,
+            seed=seed,
+            prompt=config.prompt,
+            tags=self.tags,
+            turn_limit=config.turn_limit,
+            corpus=self._corpus,
+        )
+
+
+def _say_where(folder: Path) -> OnProgress:
+    """Says on stderr, once, that questions are being made; they take a minute or so for ten thousand passages."""
+    from rich.console import Console
+
+    Console(stderr=True, highlight=False, markup=False).print(f"Making clozes (once); kept in {folder}")
+    return lambda what, done, of: None

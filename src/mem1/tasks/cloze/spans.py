@@ -1,0 +1,113 @@
+"""What can be blanked out of a text: one to four capitalised words in a row, or a number.
+
+    It was founded by Mira Toll in 1901.     ->  "Mira Toll", "1901"
+    The Bob Hope Show ended.                 ->  "Bob Hope Show"     a name does not begin with a little word
+    Despite this, Oslo grew. Bergen shrank   ->  "Oslo"              one word that opens a sentence is no name
+
+It reads any script that has capital letters. In one without, only numbers are found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+LONGEST = 4
+"""Words of a name; a longer row of capitalised words is left alone."""
+LONGEST_WORD = 100
+"""Characters; what is longer is no word, and is not taken apart (which could take long)."""
+_CORE = re.compile(r"^(\W*)(.*?)(['\u2019]s?)?(\W*)$", re.DOTALL)
+_NAME = re.compile(r"[^\W\d_]+(?:[-'\u2019.&][^\W\d_]+)*")
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+_SENTENCE_END = re.compile("[.!?:;\u2026\u3002]")
+_LITTLE_WORDS = (
+    "a after all also although an and another any as at because before both but by during each even every few for "
+    "from he her here his how however i if in into it its later like many more most my no not of on once only or "
+    "other our over several she since so some such than that the their then there these they this those though "
+    "through thus to under until upon we what when where whether which while who why with within without yet you "
+    "your according despite following including currently today"
+)
+_LITTLE = frozenset(_LITTLE_WORDS.split())
+"""Lower case; never an answer by themselves, nor the first word of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word of a text, taken apart: '"Toll's,' is '"', "Toll", "'s,"."""
+
+    before: str
+    core: str
+    after: str
+
+    @property
+    def initial(self) -> bool:
+        """J. in J. Toll: its full stop ends no sentence."""
+        return len(self.core) == 1 and self.after == "."
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Words `start` to `stop` - 1 of a text, without the punctuation around them."""
+
+    start: int
+    stop: int
+    answer: str
+
+
+def words_apart(text: str) -> list[Word]:
+    """The words between white space."""
+    return [_apart(word) for word in text.split()]
+
+
+def _apart(word: str) -> Word:
+    match = _CORE.match(word) if len(word) <= LONGEST_WORD else None
+    if match is None:
+        return Word(word, "", "")
+    before, core, genitive, after = match.groups()
+    return Word(before, core, f"{genitive or ''}{after}")
+
+
+def spans(words: Sequence[Word]) -> Iterator[Span]:
+    """Every span that can be blanked, in order; no two share a word."""
+    position = 0
+    while position < len(words):
+        if _is_number(words[position]):
+            yield Span(position, position + 1, words[position].core)
+        elif _is_name(words[position]):
+            stop = _end_of_run(words, position)
+            if span := _named(words, position, stop):
+                yield span
+            position = stop
+            continue
+        position += 1
+
+
+def _end_of_run(words: Sequence[Word], start: int) -> int:
+    """Past the last word of the row of capitalised words: punctuation between two words ends it."""
+    stop = start + 1
+    while stop < len(words) and _is_name(words[stop]) and not words[stop].before:
+        if words[stop - 1].after and not words[stop - 1].initial:
+            break
+        stop += 1
+    return stop
+
+
+def _named(words: Sequence[Word], start: int, stop: int) -> Span | None:
+    opens = start == 0 or (_SENTENCE_END.search(words[start - 1].after) and not words[start - 1].initial)
+    while start < stop and words[start].core.lower() in _LITTLE:
+        start, opens = start + 1, False
+    length = stop - start
+    if not 1 <= length <= LONGEST or (length == 1 and (opens or len(words[start].core) < 2)):
+        return None
+    inner = [f"{word.core}{word.after}" for word in words[start : stop - 1]]
+    return Span(start, stop, " ".join((*inner, words[stop - 1].core)))
+
+
+def _is_name(word: Word) -> bool:
+    return word.core[:1].isupper() and _NAME.fullmatch(word.core) is not None
+
+
+def _is_number(word: Word) -> bool:
+    """Of two digits or more: one is too easily guessed."""
+    return sum(map(str.isdigit, word.core)) > 1 and _NUMBER.fullmatch(word.core) is not None
