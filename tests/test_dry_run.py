@@ -23,6 +23,7 @@ FOLDER = Path(__file__).parents[1] / "recipes"
 RECIPES = {path.relative_to(FOLDER).with_suffix("").as_posix(): path for path in sorted(FOLDER.rglob("*.toml"))}
 EVALUATION_ONLY = {"mem1-release"}
 LACK = {
+    "own-documents": {"tasks"},
     "qwen2.5-7b-multihop/grpo": {"model", "tokenizer", "tasks", "search", "servers"},
     "qwen2.5-7b-multihop/ppo": {"model", "tokenizer", "tasks", "search", "servers"},
     "qwen3-1.7b-lora/grpo": {"model", "tokenizer", "tasks", "search"},

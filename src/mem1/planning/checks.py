@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from mem1.envs.cloze_source import ClozeTasks
 from mem1.envs.source import AtlasTasks, MultihopTasks
 from mem1.envs.web_source import WebTasks
 from mem1.envs.webshop.source import WebShopTasks
@@ -93,6 +94,9 @@ def _tasks(config: TrainConfig) -> str:
     if isinstance(tasks, WebShopTasks) and tasks.catalogue is not None:
         _must_exist(tasks.catalogue, "tasks.catalogue", "mem1 webshop fetch and mem1 webshop load write one")
         return f"{tasks.catalogue}; its goals are read when the run begins"
+    if isinstance(tasks, ClozeTasks):
+        _must_exist(tasks.corpus, "tasks.corpus", "give documents of your own by corpus=FOLDER")
+        return f"{tasks.corpus}; its clozes are made or read when the run begins"
     few = tasks.model_copy(update={"worlds": 1}) if isinstance(tasks, AtlasTasks) else tasks
     trains = config.sft is not None or config.rl is not None
     source = few.source("train" if trains else "evaluation", tags)

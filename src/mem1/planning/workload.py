@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mem1.contexts import ContextPolicy, context_policy, next_context
+from mem1.envs.cloze_source import ClozeTasks
 from mem1.envs.source import AtlasTasks, MultihopTasks
 from mem1.envs.web_source import WebTasks
 from mem1.evaluation.cost import Sizes, TurnSizes, even_sizes
@@ -62,6 +63,10 @@ def limits(config: TrainConfig, objectives: int) -> Sizes:
     if isinstance(config.tasks, AtlasTasks):
         turns = config.tasks.turn_limit.turns(objectives)
         prompt, result = 20 + 20 * objectives, 16 * config.tasks.top_k
+    elif isinstance(config.tasks, ClozeTasks):
+        turns = config.tasks.turn_limit.turns(objectives)
+        prompt = 20 + QUESTION_TOKENS * objectives
+        result = 20 + round(config.tasks.top_k * config.tasks.snippet_words * TOKENS_A_WORD)
     elif isinstance(config.tasks, MultihopTasks | WebTasks):
         turns = config.tasks.turn_limit.turns(objectives)
         prompt = PROMPT_TOKENS + QUESTION_TOKENS * objectives
