@@ -34,7 +34,9 @@ def page(browser: Any, address: str) -> Iterator[Any]:
     page.on("request", lambda request: request.url.startswith(address) or complaints.append(request.url))
     yield page
     context.close()
-    assert [said for said in complaints if not said.startswith("data:,")] == []
+    # a test that fills a field before the page has put the focus there is quicker than any person
+    harmless = ("data:,", "Autofocus processing was blocked")
+    assert [said for said in complaints if not said.startswith(harmless)] == []
 
 
 def test_search_open_choose_buy_and_see_the_reward_explained(page: Any):
@@ -93,6 +95,7 @@ def test_the_keyboard_alone_is_enough(page: Any):
 def test_a_recording_by_the_arrow_keys(page: Any):
     page.goto("/replay")
     page.get_by_role("link", name="human-0").click()
+    page.wait_for_url("**/replay/1/1")  # keys are heard once the page has its script
     for step in (2, 3, 4, 5):
         page.keyboard.press("ArrowRight")
         page.wait_for_url(f"**/replay/1/{step}")
@@ -137,6 +140,7 @@ def test_no_page_is_wider_than_the_screen(page: Any, width: int):
     page.set_viewport_size({"width": width, "height": 600})
 
     def fits() -> None:
+        page.wait_for_load_state()  # a page whose style is still to come is as wide as its longest word
         page.locator("main h1").wait_for()
         assert page.evaluate("document.documentElement.scrollWidth") == width, page.url
 
