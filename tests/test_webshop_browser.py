@@ -78,8 +78,8 @@ def test_the_keyboard_alone_is_enough(page: Any):
     tab_to(page, "Goal number, 0 to 2")
     page.keyboard.type("0")
     page.keyboard.press("Enter")
-    page.get_by_label("Words to search for").wait_for()
-    page.keyboard.type("rug")  # the box has the focus
+    page.get_by_label("Words to search for").and_(page.locator(":focus")).wait_for()  # put there by the page
+    page.keyboard.type("rug")
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="Results").wait_for()
     tab_to(page, RUG.title)
