@@ -1,11 +1,12 @@
 """Context policies compared on Atlas: each trained from one start with equal budgets, after an equal search.
 
-    mem1 train compare-atlas/warm-start --no-evaluate --out runs/compare/warm-start      made --start, an hour
+    mem1 train compare-atlas/warm-start workers=1 --no-evaluate --out runs/compare/warm-start
+    mem1 train compare-atlas/summaries model.path=runs/compare/warm-start/policy --no-evaluate --out runs/compare/start
     python benchmarks/compare.py
 
-Two phases, each of many small jobs on one core. A finished job leaves a file in --results and is not done again, so the
-command may be stopped at any time and given again, also on another machine, and as many processes as there are cores
-may work at it side by side:
+The first two, an hour and some minutes, made the default of --start. Two phases follow, each of many small jobs on one
+core. A finished job leaves a file in --results and is not done again, so the command may be stopped at any time and
+given again, also on another machine, and as many processes as there are cores may work at it side by side:
 
     search    every policy with each learning rate at the usual turn limit, then the best one with a longer limit; half
               the tokens, one seed, chosen by exact match at N = 2 and 4 on the development worlds (names of the
