@@ -1,12 +1,11 @@
 """Context policies compared on Atlas: each trained from one start with equal budgets, after an equal search.
 
-    mem1 train compare-atlas/warm-start workers=1 --no-evaluate --out runs/compare/warm-start
-    mem1 train compare-atlas/summaries model.path=runs/compare/warm-start/policy --no-evaluate --out runs/compare/start
+    mem1 train compare-atlas/warm-start --no-evaluate --out runs/compare/warm-start
     python benchmarks/compare.py
 
-The first two, an hour and some minutes, made the default of --start. Two phases follow, each of many small jobs on one
-core. A finished job leaves a file in --results and is not done again, so the command may be stopped at any time and
-given again, also on another machine, and as many processes as there are cores may work at it side by side:
+Two phases, each of many small jobs on one core. A finished job leaves a file in --results and is not done again, so the
+command may be stopped at any time and given again, also on another machine, and as many processes as there are cores
+may work at it side by side:
 
     search    every policy with each learning rate at the usual turn limit, then the best one with a longer limit; half
               the tokens, one seed, chosen by exact match at N = 2 and 4 on the development worlds (names of the
@@ -382,7 +381,9 @@ def _read(path: Path) -> Any:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--start", default=str(RESULTS / "start"), help="folder of the policy that all begin with")
+    parser.add_argument(
+        "--start", default="runs/compare/warm-start/policy", help="folder of the policy that all begin with"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/compare"), help="for the trained policies")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of the recipe to change")
