@@ -18,6 +18,7 @@ import torch
 from mem1.errors import UserError
 
 Weights = Mapping[str, torch.Tensor]
+Shapes = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 _PIECE = 1 << 22
 """Bytes of a file that are read at a time."""
 
@@ -32,7 +33,11 @@ def untied(weights: Weights) -> dict[str, torch.Tensor]:
 
 def check_fit(saved: Weights, module: torch.nn.Module, refusal: str) -> None:
     """Raises UserError, which begins with `refusal`, where names, types or shapes differ from the module's."""
-    needed, found = _shapes(untied(module.state_dict())), _shapes(saved)
+    check_shapes(_shapes(untied(module.state_dict())), _shapes(saved), refusal)
+
+
+def check_shapes(needed: Shapes, found: Shapes, refusal: str) -> None:
+    """As `check_fit`, of types and shapes alone."""
     if needed != found:
         name = min(n for n in needed.keys() | found.keys() if needed.get(n) != found.get(n))
         raise UserError(f"{refusal}: {name} is {found.get(name)} there and {needed.get(name)} here")
@@ -56,5 +61,5 @@ def checksum(source: Path | bytes) -> str:
     return digest.hexdigest()
 
 
-def _shapes(weights: Weights) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+def _shapes(weights: Weights) -> Shapes:
     return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in weights.items()}

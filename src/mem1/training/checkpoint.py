@@ -28,9 +28,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from mem1.engines.weights import check_shapes
 from mem1.errors import UserError
 from mem1.training import manifest
-from mem1.training.checkpoint_tensors import Shape, read, shapes, write_shards, write_whole, written
+from mem1.training.checkpoint_tensors import read, shapes, write_shards, write_whole, written
 from mem1.training.distributed import ALONE, Ranks, TorchRanks
 from mem1.training.files import explain_full_disk, sync
 from mem1.training.optimizer_state import decode
@@ -227,12 +228,7 @@ def _complete(folder: Path) -> list[Path]:
 def _load_weights(path: Path, stem: Path, module: torch.nn.Module) -> None:
     """Raises UserError, before anything is changed, where names, types or shapes differ."""
     tensors = named_tensors(module)
-    needed: dict[str, Shape] = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
-    found = shapes(stem)
-    if needed != found:
-        name = min(n for n in needed.keys() | found.keys() if needed.get(n) != found.get(n))
-        raise UserError(
-            f"{path} does not fit this run's {stem.name}: {name} is {found.get(name)} there and {needed.get(name)} here"
-        )
+    needed = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
+    check_shapes(needed, shapes(stem), f"{path} does not fit this run's {stem.name}")
     with torch.no_grad():
         read(stem, tensors)
