@@ -60,7 +60,7 @@ class Place:
 
     def workers(self, wanted: int) -> int:
         """Packs at a time: layers that come and go, or whose adapters do, can serve one only."""
-        return 1 if self.spread or self.lora is not None else wanted
+        return 1 if self.separate else wanted
 
     @torch.no_grad()
     def publish(self, trained: PreTrainedModel, policy: PreTrainedModel) -> None:
