@@ -237,7 +237,7 @@ class TestWeights:
             served.post("/resume")
             assert asked.result(30)["weights_version"] == 2
         assert served.post("/reset_prefix_cache").status_code == 200
-        assert served.post("/pause?mode=abort").status_code == 422
+        assert served.post("/pause?mode=keep").status_code == 422
 
     def test_a_pause_waits_for_the_batch_in_work_and_for_no_other(self):
         sampler = Sampler(tiny(), CODEC)

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from mem1.cli.upload import Upload
 from mem1.errors import UserError
 from mem1.packing import split_into_packs
-from mem1.records import Question, Task, Trajectory, Turn
+from mem1.records import Group, Question, Task, Trajectory, Turn
 from mem1.training.background_saves import BackgroundSaves
 from mem1.training.balance import Pass, costs, deal
 from mem1.training.checkpoint import latest_checkpoint
@@ -29,7 +29,7 @@ from mem1.training.distributed import ALONE, Ranks
 from mem1.training.distributed_config import Distributed
 from mem1.training.networks import Networks
 from mem1.training.place import Place
-from mem1.training.rank_rollouts import on_all_ranks
+from mem1.training.rank_rollouts import in_groups, of_the_first, on_all_ranks
 from mem1.training.rl_config import Phase, Rl
 from mem1.training.snapshot import Snapshot
 
@@ -128,14 +128,13 @@ def test_where_servers_sample_the_first_rank_alone_asks_them_and_all_have_the_gr
     others: dict[int, bytes] = {}
     made: list[int] = []
 
-    def counting(own: Sequence[Task], numbers: Sequence[int]) -> list[Trajectory]:
-        made.append(len(own))
-        return attempt(own, numbers)
+    def make() -> list[Group]:
+        made.append(1)
+        return in_groups(tasks(4), 3, attempt)
 
     with pytest.raises(json.JSONDecodeError):  # rank 1 has not spoken yet
-        on_all_ranks(Recorded(rank=0, size=2, others=others), tasks(4), 3, counting, first_alone=True)
-    found = on_all_ranks(Recorded(rank=1, size=2, others=others), tasks(4), 3, counting, first_alone=True)
-    assert found == wanted and made == [12]
+        of_the_first(Recorded(rank=0, size=2, others=others), make)
+    assert of_the_first(Recorded(rank=1, size=2, others=others), make) == wanted and made == [1]
 
 
 def test_a_mistake_on_another_rank_is_raised_here():

@@ -96,7 +96,9 @@ def sampled(
         nested = completion_logprobs(model, trajectories)
 
     def turn(plain: Turn, logprobs: Tensor) -> Turn:
-        return replace(plain, logprobs=tuple((logprobs + shift).tolist()), weights_version=version)
+        return replace(
+            plain, logprobs=tuple((logprobs + shift).tolist()), weights_versions=((version, len(plain.completion_ids)),)
+        )
 
     return [
         replace(t, turns=tuple(map(turn, t.turns, per_turn)), em=(0.0,), f1=(0.0,))
@@ -421,7 +423,7 @@ def test_denominators_count_the_step_and_not_its_contexts():
 class FewTell(RlStage):
     """Of each draw only the first group has variance."""
 
-    def _draw(self, per_size: Any, index: int, draw: int) -> list[tuple[int, Group]]:
+    def _draw(self, per_size: Any, index: int, draw: int, attempt: Any) -> list[tuple[int, Group]]:
         self.asked = [*getattr(self, "asked", []), (dict(per_size), draw)]
         sizes = [size for size, count in per_size.items() for _ in range(count)]
         rewards = [(1, 0), *[(1, 1)] * (len(sizes) - 1)]

@@ -16,11 +16,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-TRACE_VERSION = 1
+TRACE_VERSION = 2
 """Version of the JSON record written by `trajectory_to_json`; raised when older records can no longer be read."""
 
 Span = tuple[int, int]
 """Half-open range [start, stop) of token indices."""
+
+VersionRun = tuple[int, int]
+"""(version, tokens): so many sampled tokens in a row by weights behind which are `version` optimiser steps."""
 
 
 class Ended(str, Enum):
@@ -162,14 +165,20 @@ class Turn:
     """Ranges of `context_ids` by role: "prompt", and of the newest kept turn "state", "query", "result"."""
     completion_spans: Mapping[str, Span] = field(default_factory=dict)
     """Ranges of `completion_ids` by role: "thought", "state", "action", and "state_text", the state without tags."""
-    weights_version: int = 0
-    """Optimiser steps behind the weights that sampled this turn; where a server sampled it, as the server says."""
+    weights_versions: tuple[VersionRun, ...] = ()
+    """Which weights sampled the completion, in the order of its tokens; where a server did, as the server says. Several
+    where new weights came while it was sampled; empty: not recorded."""
 
     def __post_init__(self) -> None:
         if self.logprobs and len(self.logprobs) != len(self.completion_ids):
             raise ValueError(
                 f"a turn has {len(self.completion_ids)} completion tokens but {len(self.logprobs)} logprobs; "
                 "give one log-probability a completion token, or none"
+            )
+        if self.weights_versions and sum(tokens for _, tokens in self.weights_versions) != len(self.completion_ids):
+            raise ValueError(
+                f"a turn has {len(self.completion_ids)} completion tokens but weights_versions "
+                f"{self.weights_versions}; give (version, tokens) for all of them, or for none"
             )
         if not self.context_ids:
             raise ValueError("a turn needs at least one context token: nothing predicts its first completion token")
@@ -287,6 +296,7 @@ def _question(record: Mapping[str, Any]) -> Question:
 
 def _turn(record: Mapping[str, Any]) -> Turn:
     fields = _tuples(record, "context_ids", "completion_ids", "logprobs", "observation_ids")
+    fields["weights_versions"] = tuple((int(v), int(n)) for v, n in fields["weights_versions"])
     for name in ("context_spans", "completion_spans"):
         fields[name] = {role: (int(a), int(b)) for role, (a, b) in fields[name].items()}
     return Turn(**fields)

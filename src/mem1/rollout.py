@@ -188,7 +188,7 @@ class Rollout:
             forced=asked is not None,
             context_spans=dict(spans),
             completion_spans=self.codec.token_spans(completion.token_ids, in_text),
-            weights_version=version if completion.weights_version is None else completion.weights_version,
+            weights_versions=completion.weights_versions or ((version, len(completion.token_ids)),),
         )
 
     def _judge(self, attempt: _Attempt, completion: Completion) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from mem1.records import VersionRun
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
@@ -20,8 +22,10 @@ class Completion:
     """False: the token budget ran out before a stop."""
     failed: str | None = None
     """Why the engine gave nothing (`Ended.ENGINE_FAILED`); None: it sampled."""
-    weights_version: int | None = None
-    """Of the weights that sampled it, as a server says; None: those that the caller speaks of."""
+    interrupted: bool = False
+    """True: it was cut short, with budget left, because new weights are on their way; it can be gone on with."""
+    weights_versions: tuple[VersionRun, ...] = ()
+    """Which weights sampled its tokens, as a server says; empty: those that the caller speaks of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,9 +36,21 @@ class LocalEngine:
     """Samples from `model`; a completion ends after one of `stop_strings` or with its token budget."""
 
     def __init__(
-        self, model: PreTrainedModel, codec: Codec, stop_strings: Sequence[str], *, batch_tokens: int = 24576
+        self,
+        model: PreTrainedModel,
+        codec: Codec,
+        stop_strings: Sequence[str],
+        *,
+        batch_tokens: int = 24576,
+        interrupt: Tensor | None = None,
     ) -> None:
-        """`batch_tokens` bounds rows times tokens of the longest context in one batch (memory, not results)."""
+        """A sampler of completions.
+
+        batch_tokens    bounds rows times tokens of the longest context in one batch (memory, not results)
+        interrupt       a flag, (), bool, in shared memory: as soon as another thread or process sets it, completions
+                        end where they are; None: nobody does
+        """
+        self.interrupt = interrupt
         self.model = model
         self.codec = codec
         self.stop_strings = tuple(stop_strings)
@@ -74,6 +86,11 @@ class LocalEngine:
                 batches.append([])
             batches[-1].append(row)
         return batches
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether what is being sampled is to end where it is."""
+        return self.interrupt is not None and bool(self.interrupt)
 
     def stops(self, token: int, sampled: Sequence[int]) -> bool:
         """Whether `token`, the last of `sampled`, ends the completion."""
@@ -161,24 +178,35 @@ class _Batch:
         self.stopped = [False] * len(contexts)
 
     def run(self) -> list[Completion]:
-        """Sample until every row has stopped or used its budget."""
+        """Sample until every row has stopped or used its budget, or until the engine is interrupted."""
+        if not self.engine.interrupted:
+            self._sample_all()
+        return [
+            Completion(
+                token_ids=tuple(ids),
+                logprobs=tuple(logprobs),
+                stopped=stopped,
+                interrupted=not stopped and len(ids) < budget,
+            )
+            for ids, logprobs, stopped, budget in zip(
+                self.sampled, self.logprobs, self.stopped, self.max_tokens, strict=True
+            )
+        ]
+
+    def _sample_all(self) -> None:
         cache = Cache(layers=[_BufferedLayer() for _ in range(self.model.config.num_hidden_layers)])
         rows = list(range(len(self.sampled)))
         logits_BV = self._prefill(cache)
         while True:
             tokens_B, keep = self._sample(rows, logits_BV)
-            if not any(keep):
-                break
+            if not any(keep) or self.engine.interrupted:
+                return
             if sum(keep) <= 0.8 * len(keep):
                 index = torch.tensor([i for i, k in enumerate(keep) if k], device=self.device)
                 rows = [rows[i] for i in index.tolist()]
                 tokens_B, self.position_B, self.real_BT = (x[index] for x in (tokens_B, self.position_B, self.real_BT))
                 cache.batch_select_indices(index)
             logits_BV = self._step(tokens_B, cache)
-        return [
-            Completion(token_ids=tuple(ids), logprobs=tuple(lps), stopped=stopped)
-            for ids, lps, stopped in zip(self.sampled, self.logprobs, self.stopped, strict=True)
-        ]
 
     def _prefill(self, cache: Cache) -> Tensor:
         split = _split(self.contexts)

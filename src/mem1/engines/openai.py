@@ -3,8 +3,9 @@
     engine = OpenAIEngine.open(ModelServer(urls=("http://127.0.0.1:8000/v1",), model="qwen"), codec, stop_strings)
     engine.wire      /completions, token ids, with vLLM's fields
 
-With token ids both ways, contexts and completions are exactly the server's. Without, a context goes as its text, and
-the completion's text is encoded once. Safe to use from many threads; a context whose completion failed for good is
+With token ids both ways, contexts and completions are exactly the server's, and a completion that new weights have
+interrupted is gone on with from its last token. Without, a context goes as its text, and the completion's text is
+encoded once. Safe to use from many threads; a context whose completion failed for good is
 a `Completion` that says so, and the others of its call go on.
 """
 
@@ -12,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mem1.engines.base import Completion, Sampling
+from mem1.engines.base import Completion, Sampling, derived_seed
 from mem1.engines.codec import Codec
 from mem1.engines.openai_wire import Answer, Ask, Wire, encode, encode_probe, read
+from mem1.engines.pieces import joined
 from mem1.engines.pool import Pool
 from mem1.engines.servers import EngineFailed, ModelServer, Refused, Servers
 from mem1.engines.spending import LimitReached, Spending, Usage
@@ -42,14 +44,18 @@ class OpenAIEngine:
         codec: Codec,
         stop_strings: Sequence[str],
         *,
-        expected: Callable[[], int] | None = None,
+        published: Callable[[], int] | None = None,
+        says_version: bool = True,
     ) -> None:
         """`wire` is what the server was found to speak; `open` finds it.
 
-        expected    version of the weights that every answer must say it was sampled with; None: any will do
+        published       version of the weights that the servers have at this moment: an answer by others than those
+                        between its question and itself has failed; None: any will do
+        says_version    the servers say it of each answer; one that does not has failed. False: an answer is marked with
+                        the version of the moment of its question, the oldest that it can be
         """
         self.wire = wire
-        self._expected = expected
+        self._published, self._says_version = published, says_version
         self._servers, self._config = servers, config
         self._codec, self._stops = codec, tuple(stop_strings)
         self._pool = Pool(config.concurrency)
@@ -88,7 +94,28 @@ class OpenAIEngine:
         return self._pool.map(lambda row: self._complete(*row, temperature=sampling.temperature), rows)
 
     def _complete(self, context: Sequence[int], max_tokens: int, seed: int, *, temperature: float) -> Completion:
+        whole = Completion(token_ids=(), stopped=False, interrupted=True)
+        fruitless = 0
+        while whole.interrupted:
+            done = len(whole.token_ids)
+            piece = self._piece(
+                [*context, *whole.token_ids],
+                max_tokens - done,
+                derived_seed(seed, done) if done else seed,
+                temperature=temperature,
+            )
+            if piece.failed is not None:
+                return piece
+            whole = joined(whole, piece, self._codec, self._stops)
+            fruitless += piece.interrupted and not piece.token_ids
+            if fruitless == self._config.tries:
+                return _failed(f"it was interrupted {fruitless} times before it had sampled anything")
+        return whole
+
+    def _piece(self, context: Sequence[int], max_tokens: int, seed: int, *, temperature: float) -> Completion:
+        """A completion, or the part of it that was sampled until the server was interrupted."""
         text = self._codec.decode(context)
+        published = None if self._published is None else self._published()
         ask = Ask(
             model=self._config.model,
             context=text,
@@ -103,19 +130,19 @@ class OpenAIEngine:
             return self._servers.ask(
                 self.wire.path,
                 encode(self.wire, ask),
-                lambda body: self._read(body, ask),
+                lambda body: self._read(body, ask, published),
                 at_most=Usage(len(context), max_tokens),
             )
         except (EngineFailed, LimitReached) as error:
-            return Completion(token_ids=(), stopped=False, failed=str(error))
+            return _failed(str(error))
 
-    def _read(self, body: bytes, ask: Ask) -> tuple[Completion, Usage]:
+    def _read(self, body: bytes, ask: Ask, published: int | None) -> tuple[Completion, Usage]:
         """The completion and what it used. Raises ValueError for an answer that is not one to what was asked."""
         answer = read(body, self.wire, self._stops)
-        completion = self._by_tokens(answer, ask) if self.wire.token_ids else self._by_text(answer, ask)
+        completion = self._by_tokens(answer, ask, published) if self.wire.token_ids else self._by_text(answer, ask)
         return completion, answer.usage or Usage(len(ask.context_ids), len(completion.token_ids))
 
-    def _by_tokens(self, answer: Answer, ask: Ask) -> Completion:
+    def _by_tokens(self, answer: Answer, ask: Ask, published: int | None) -> Completion:
         ids = answer.token_ids
         if ids is None or answer.prompt_token_ids is None:
             raise ValueError("the answer has no token ids")
@@ -123,11 +150,7 @@ class OpenAIEngine:
             raise ValueError("the answer is to another context than was sent")
         if len(ids) > ask.max_tokens or any(i >= self._codec.vocab_size for i in ids):
             raise ValueError(f"the answer has {len(ids)} tokens where {ask.max_tokens} were asked for, or unknown ones")
-        if self._expected is not None and answer.weights_version != self._expected():
-            raise ValueError(
-                f"the answer is by weights {answer.weights_version} where {self._expected()} were wanted; "
-                "this server has not caught up"
-            )
+        version = self._version(answer, published)
         # vLLM's log-probabilities are by default those at temperature 1, which ours at temperature 0 are as well
         processed = self._config.processed_logprobs
         exact = (processed or ask.temperature in (0, 1)) and len(answer.logprobs) == len(ids)
@@ -137,10 +160,26 @@ class OpenAIEngine:
             token_ids=ids,
             logprobs=answer.logprobs if exact else (),
             stopped=answer.stopped,
-            weights_version=answer.weights_version,
+            interrupted=answer.interrupted and len(ids) < ask.max_tokens,
+            weights_versions=((version, len(ids)),) if version is not None and ids else (),
         )
 
+    def _version(self, answer: Answer, published: int | None) -> int | None:
+        """Of the weights behind an answer to a question that was asked when `published` was the version."""
+        said = answer.weights_version
+        if published is None or self._published is None:
+            return said
+        if said is None and not self._says_version:
+            return published
+        newest = self._published()
+        if said is None or not published <= said <= newest:
+            wanted = str(newest) if newest == published else f"{published} to {newest}"
+            raise ValueError(f"the answer is by weights {said} where {wanted} were wanted; this server is behind")
+        return said
+
     def _by_text(self, answer: Answer, ask: Ask) -> Completion:
+        if answer.interrupted:
+            raise ValueError("the answer was interrupted, and cannot be gone on with by its text")
         text = answer.text
         if self.wire.endpoint == "chat" and ask.opening:
             # a server that does not go on from the opened tag begins with it once more
@@ -150,6 +189,10 @@ class OpenAIEngine:
         stopped = answer.stopped or text.endswith(self._stops)
         ids = self._codec.encode(text)
         return Completion(token_ids=ids[: ask.max_tokens], stopped=stopped and len(ids) <= ask.max_tokens)
+
+
+def _failed(why: str) -> Completion:
+    return Completion(token_ids=(), stopped=False, failed=why)
 
 
 def _find_wire(

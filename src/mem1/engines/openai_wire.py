@@ -114,7 +114,9 @@ class Answer:
 
     text: str
     stopped: bool
-    """False: it used all its tokens."""
+    """False: it used all its tokens, or was interrupted."""
+    interrupted: bool = False
+    """The server was paused for new weights while it sampled: finish_reason "abort"."""
     stop: str | None
     """The stop string that ended it; "": none did; None: the server does not say."""
     token_ids: tuple[int, ...] | None = None
@@ -140,12 +142,13 @@ def read(body: bytes, wire: Wire, stops: Sequence[str]) -> Answer:
         raise ValueError('the answer has no "choices"')
     choice = choices[0]
     reason = choice.get("finish_reason")
-    if reason not in ("stop", "length"):
-        raise ValueError(f"the answer ended with finish_reason {str(reason)[:40]!r}, not with stop or length")
+    if reason not in ("stop", "length", "abort"):
+        raise ValueError(f"the answer ended with finish_reason {str(reason)[:40]!r}, not with stop, length or abort")
     prompt_ids = choice.get("prompt_token_ids", answer.get("prompt_token_ids"))
     return Answer(
         text=_text(choice, wire),
         stopped=reason == "stop",
+        interrupted=reason == "abort",
         stop=_stop(choice, stops),
         token_ids=_ids(choice.get("token_ids")),
         prompt_token_ids=_ids(prompt_ids),

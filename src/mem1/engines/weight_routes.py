@@ -95,9 +95,11 @@ class WeightRoutes:
     def update(self, url: str, weights: PublishedWeights) -> None:
         """Have the server sample with these from now on; it goes on with the old ones where it cannot.
 
+        What it samples at that moment ends where it is; our client asks for the rest of it (`OpenAIEngine`).
+
         Raises ServerFailed.
         """
-        self._ask("POST", url, "/pause?mode=wait", {}, timeout=self._patient)
+        self._ask("POST", url, "/pause?mode=abort", {}, timeout=self._patient)
         try:
             if self._kind == "mem1":
                 self._by_update(url, weights)

@@ -31,9 +31,16 @@ from mem1.errors import UserError
 _NUMBERS = itertools.count()
 
 
-def local_engine(model: PreTrainedModel, codec: Codec, stop_strings: Sequence[str], *, workers: int) -> Engine:
-    """`LocalEngine`, in several processes where `workers` is more than 1."""
-    engine = LocalEngine(model, codec, stop_strings)
+def local_engine(
+    model: PreTrainedModel,
+    codec: Codec,
+    stop_strings: Sequence[str],
+    *,
+    workers: int,
+    interrupt: torch.Tensor | None = None,
+) -> Engine:
+    """`LocalEngine`, in several processes where `workers` is more than 1; `interrupt` as it has it."""
+    engine = LocalEngine(model, codec, stop_strings, interrupt=interrupt)
     return engine if workers == 1 else ParallelEngine(engine, workers=workers)
 
 

@@ -105,6 +105,15 @@ class TrainConfig(Config):
     tensorboard: bool = True
 
     @model_validator(mode="after")
+    def _others_sample_ahead(self) -> TrainConfig:
+        if self.rl is not None and self.rl.max_staleness and self.rollout.engine == "local":
+            raise ValueError(
+                f"rl.max_staleness = {self.rl.max_staleness} needs servers that sample while this process trains: give "
+                '[rollout] engine = "servers", and start mem1 serve-policy; or set max_staleness to 0'
+            )
+        return self
+
+    @model_validator(mode="after")
     def _adapters_learn_from_outcomes(self) -> TrainConfig:
         if self.lora is not None and (self.recall is not None or self.sft is not None):
             raise ValueError("[lora] is for [rl] alone; train [recall] and [sft] in a recipe of their own, without it")

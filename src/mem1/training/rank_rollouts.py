@@ -16,39 +16,39 @@ from mem1.records import Group, Task, Trajectory, trajectory_from_json, trajecto
 from mem1.rollout import attempt_numbers
 from mem1.training.distributed import Ranks
 
+Attempts = Callable[[Sequence[Task], Sequence[int]], list[Trajectory]]
+"""Attempts at tasks, of which each comes as often as it is attempted, with the numbers of the attempts."""
 
-def on_all_ranks(
-    ranks: Ranks,
-    tasks: Sequence[Task],
-    attempts: int,
-    rollout: Callable[[Sequence[Task], Sequence[int]], list[Trajectory]],
-    *,
-    first_alone: bool = False,
-) -> list[Group]:
-    """So many attempts at each task, a share of the tasks on each rank; an error of any is raised on all.
 
-    rollout         called with each task as often as it is attempted, and the numbers of the attempts
-    first_alone     rank 0 makes all of them: servers sample, and it is the one that knows them
-    """
-
-    def groups_of(share: slice) -> list[Group]:
-        chosen = [t * attempts + n for t in range(len(tasks))[share] for n in range(attempts)]
-        made = rollout([repeated[i] for i in chosen], [numbers[i] for i in chosen])
-        return [Group(trajectories=tuple(made[i : i + attempts])) for i in range(0, len(made), attempts)]
-
+def in_groups(tasks: Sequence[Task], attempts: int, rollout: Attempts, *, share: slice = slice(None)) -> list[Group]:
+    """So many attempts at each task of a share; numbered as if all were attempted."""
     repeated = [task for task in tasks for _ in range(attempts)]
     numbers = attempt_numbers(repeated)
+    chosen = [t * attempts + n for t in range(len(tasks))[share] for n in range(attempts)]
+    made = rollout([repeated[i] for i in chosen], [numbers[i] for i in chosen])
+    return [Group(trajectories=tuple(made[i : i + attempts])) for i in range(0, len(made), attempts)]
+
+
+def on_all_ranks(ranks: Ranks, tasks: Sequence[Task], attempts: int, rollout: Attempts) -> list[Group]:
+    """So many attempts at each task, a share of the tasks on each rank; an error of any is raised on all."""
     if ranks.size == 1:
-        return groups_of(slice(None))
-
-    def own() -> list[list[dict[str, Any]]]:
-        if first_alone:
-            groups = groups_of(slice(None)) if ranks.rank == 0 else []
-        else:
-            groups = groups_of(slice(ranks.rank, None, ranks.size))
-        return [[trajectory_to_json(t) for t in group.trajectories] for group in groups]
-
-    shares = ranks.each(own)
+        return in_groups(tasks, attempts, rollout)
+    share = slice(ranks.rank, None, ranks.size)
+    shares = ranks.each(lambda: _to_json(in_groups(tasks, attempts, rollout, share=share)))
     # Each has every ranks.size-th task, so taking one of each in turn gives their order again.
-    rows = [row for row in chain.from_iterable(zip_longest(*shares)) if row is not None]
+    return _from_json([row for row in chain.from_iterable(zip_longest(*shares)) if row is not None])
+
+
+def of_the_first(ranks: Ranks, make: Callable[[], Sequence[Group]]) -> list[Group]:
+    """What rank 0 makes, on all of them; its error is raised on all."""
+    if ranks.size == 1:
+        return list(make())
+    return _from_json(ranks.first(lambda: _to_json(make())))
+
+
+def _to_json(groups: Sequence[Group]) -> list[list[dict[str, Any]]]:
+    return [[trajectory_to_json(t) for t in group.trajectories] for group in groups]
+
+
+def _from_json(rows: Sequence[Sequence[dict[str, Any]]]) -> list[Group]:
     return [Group(trajectories=tuple(map(trajectory_from_json, row))) for row in rows]

@@ -2,14 +2,15 @@
 
 One step: draw tasks, let the policy attempt each G times, make a lesson of each attempt, and take the optimiser
 steps of the recipe on mini-batches of them: one, unless it says otherwise. Step i is a pure function of the weights
-(policy, critic, reference), the optimisers, the seed and i, so a resumed run repeats an unbroken one exactly.
+(policy, critic, reference), the optimisers, the seed and i, so a resumed run repeats an unbroken one exactly; with
+`max_staleness` its tasks are, and its rollout depends on which weights were there in time.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import nn
@@ -18,13 +19,14 @@ from mem1.engines.base import Sampling
 from mem1.envs.source import TaskSource
 from mem1.records import Group, Task, Trajectory
 from mem1.rollout import Rollout
+from mem1.training.ahead import Abandoned, Ahead
 from mem1.training.batches import minibatches
 from mem1.training.lessons import Lesson, centred, groups_to_train, has_variance, judged_groups, make_lessons
 from mem1.training.networks import Networks
 from mem1.training.optimizers import Optimizers, adamw, together, warmup
 from mem1.training.place import HERE, Place
 from mem1.training.policy import Policy
-from mem1.training.rank_rollouts import on_all_ranks
+from mem1.training.rank_rollouts import Attempts, in_groups, of_the_first, on_all_ranks
 from mem1.training.rl_config import Dapo, Ppo, Rejection, Rl
 from mem1.training.rl_metrics import Totals, about_attempts, about_lessons
 from mem1.training.sft import Metrics
@@ -61,6 +63,15 @@ class RlStage:
         if self.networks.critic is not None and isinstance(self.config.algorithm, Ppo):
             self._critic = adamw(self.networks.critic, self.config.algorithm.critic_learning_rate)
         self._served = self.place.ranks.any(self.sync is not None)
+        self._ahead: Ahead | None = None
+        if self.sync is not None and self.config.max_staleness:
+            sync = self.sync
+            self._ahead = Ahead(
+                self._of_servers,
+                steps=self.steps,
+                staleness=self.config.max_staleness,
+                closed=lambda: sync.closed,
+            )
         self.optimizers = together(*(o for o in (self._actor, self._critic) if o is not None))
 
     @property
@@ -82,18 +93,29 @@ class RlStage:
         return metrics
 
     def sample(self, index: int) -> list[Group]:
-        """G attempts at each task of this step; for dapo drawn again for groups without variance.
+        """G attempts at each task of this step.
 
         Every rank makes its share of the groups, or rank 0 has servers make all, and every rank has all in the end.
         """
+        ranks = self.place.ranks
         self.place.publish(self.model, self.policy.model)
-        self.place.ranks.first(lambda: self._tell_servers(index))
+        if not self._served:
+            return self._drawn(index, lambda tasks, rollout: on_all_ranks(ranks, tasks, self.config.attempts, rollout))
+        ranks.first(lambda: self._tell_servers(index))
+        return of_the_first(ranks, lambda: self._of_servers(index) if self._ahead is None else self._ahead.take(index))
+
+    def _of_servers(self, index: int) -> list[Group]:
+        """The rollout of a step, by rank 0 and its servers alone."""
+        return self._drawn(index, lambda tasks, rollout: in_groups(tasks, self.config.attempts, rollout))
+
+    def _drawn(self, index: int, attempt: Callable[[Sequence[Task], Attempts], list[Group]]) -> list[Group]:
+        """The groups of a step; for dapo drawn again in the place of those without variance."""
         sizes = self.config.objectives(index)
         missing = Counter(sizes[i % len(sizes)] for i in range(self.config.groups))
         algorithm = self.config.algorithm
         groups: list[Group] = []
         for draw in range(algorithm.max_draws if isinstance(algorithm, Dapo) else 1):
-            drawn = self._draw(missing, index, draw)
+            drawn = self._draw(missing, index, draw, attempt)
             groups += (group for _, group in drawn)
             missing -= Counter(objectives for objectives, group in drawn if has_variance(group))
             if not missing:
@@ -103,8 +125,16 @@ class RlStage:
     def _tell_servers(self, index: int) -> None:
         if self.sync is not None:
             self.sync.publish(self.policy.model, self._version(index))
+        if self._ahead is not None:
+            self._ahead.published(index)
 
-    def _draw(self, per_size: Mapping[int, int], index: int, draw: int) -> list[tuple[int, Group]]:
+    def _draw(
+        self,
+        per_size: Mapping[int, int],
+        index: int,
+        draw: int,
+        attempt: Callable[[Sequence[Task], Attempts], list[Group]],
+    ) -> list[tuple[int, Group]]:
         """(objectives, group) of so many new tasks of each size; a function of the step and the draw."""
         seed = self.seed * 1_000_003 + index + draw * DRAW
         tasks = [
@@ -115,10 +145,21 @@ class RlStage:
         sampling = Sampling(temperature=self.config.temperature, seed=seed)
 
         def rollout(own: Sequence[Task], numbers: Sequence[int]) -> list[Trajectory]:
-            return self.rollout(own, sampling=sampling, numbers=numbers, weights_version=self._version(index))
+            return self.rollout(
+                own,
+                sampling=sampling,
+                numbers=numbers,
+                weights_version=self._version(index),
+                progress=None if self._ahead is None else self._go_on,
+            )
 
-        groups = on_all_ranks(self.place.ranks, tasks, self.config.attempts, rollout, first_alone=self._served)
+        groups = attempt(tasks, rollout)
         return [(task.objectives, group) for task, group in zip(tasks, groups, strict=True)]
+
+    def _go_on(self, *_: int) -> None:
+        """Raises Abandoned where the run has ended while rollouts were made ahead of it."""
+        if self.sync is not None and self.sync.closed:
+            raise Abandoned
 
     def _warming(self, index: int) -> bool:
         """The critic learns and the policy does not."""
@@ -173,8 +214,9 @@ class RlStage:
     def _optimiser_step(self, part: Sequence[Sequence[Lesson]], index: int, number: int, totals: Totals) -> None:
         """The `number`th on the rollout of step `index`."""
         warming = self._warming(index)
-        version = self._version(index) + (0 if warming else number)
-        if not accumulate(self.networks, part, totals, Update(version=version, first=number == 0, frozen=warming)):
+        begun = self._version(index)
+        update = Update(version=begun + (0 if warming else number), begun=begun, first=number == 0, frozen=warming)
+        if not accumulate(self.networks, part, totals, update):
             return
         if not warming:
             totals.norms.append(self._actor.step(scale=self._scale(index), max_grad_norm=self.config.max_grad_norm))

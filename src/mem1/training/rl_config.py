@@ -216,6 +216,9 @@ class Rl(Config):
     forward pass, for an engine that does not give exactly the trainer's."""
     importance: Importance | None = None
     """Weights between the two; the ratio then divides by the trainer's log-probs."""
+    max_staleness: int = Field(default=0, ge=0)
+    """Steps that the rollouts may be ahead of the trainer, with servers that sample ([rollout]) and `importance`, which
+    makes up for older weights. 0: each step samples, then trains."""
 
     @property
     def steps(self) -> int:
@@ -254,6 +257,11 @@ class Rl(Config):
             )
         if isinstance(self.algorithm, Rejection) and (self.importance or (self.kl and self.kl.where == "reward")):
             raise ValueError("rejection takes neither importance weights nor a KL penalty in the reward")
+        if self.max_staleness and self.importance is None:
+            raise ValueError(
+                f"max_staleness = {self.max_staleness} trains on what older weights have sampled, which "
+                "[rl.importance] must make up for; give it, empty for its defaults, or set max_staleness to 0"
+            )
         if self.minibatches > self.groups * self.attempts:
             raise ValueError(
                 f"{self.minibatches} minibatches of {self.groups * self.attempts} attempts: some are empty"

@@ -14,6 +14,7 @@ from mem1.algorithms.values import explained_variance
 from mem1.records import Trajectory
 from mem1.training.checks import reencoded_share
 from mem1.training.lessons import Lesson
+from mem1.training.staleness import mixed
 
 
 def about_attempts(trajectories: Sequence[Trajectory]) -> dict[str, float | dict[str, float] | None]:
@@ -28,6 +29,7 @@ def about_attempts(trajectories: Sequence[Trajectory]) -> dict[str, float | dict
         "peak_tokens": _mean([max((turn.num_tokens for turn in t.turns), default=0) for t in judged]),
         "completion_tokens": _mean([t.num_completion_tokens for t in judged]),
         "reencoded_share": reencoded_share(trajectories),
+        "mixed_weights_share": _mean([float(mixed(t)) for t in judged]),
         "endings": {ending: float(number) for ending, number in sorted(endings.items())},
     }
 
@@ -71,8 +73,8 @@ class Totals:
     largest_difference: float = 0.0
     value_loss: float = 0.0
     values_clipped: int = 0
-    staleness: list[int] = field(default_factory=list)
-    """Of each turn in each pass, in optimiser steps."""
+    staleness: Counter[int] = field(default_factory=Counter)
+    """Optimiser steps behind -> tokens, of all passes."""
     updates: int = 0
     """Optimiser steps that had something to learn from."""
     norms: list[float] = field(default_factory=list)
@@ -97,9 +99,11 @@ class Totals:
         self.tokens += len(entropy_M)
         self.entropy += float(entropy_M.detach().sum())
 
-    def compare(self, trainer_M: Tensor, sampler_M: Tensor) -> None:
-        """Log-probs of the same tokens by the same weights."""
-        difference_M = (trainer_M.detach() - sampler_M).abs()
+    def compare(self, trainer_M: Tensor, sampler_M: Tensor, same_M: Tensor) -> None:
+        """Log-probs of the same tokens; those count of which `same_M` says that the same weights gave both."""
+        difference_M = (trainer_M.detach() - sampler_M).abs()[same_M]
+        if not len(difference_M):
+            return
         self.compared += len(difference_M)
         self.difference += float(difference_M.sum())
         self.largest_difference = max(self.largest_difference, float(difference_M.max()))
@@ -107,6 +111,7 @@ class Totals:
     def metrics(self) -> dict[str, float | None]:
         """Means over the trained tokens, losses and norms over the updates; None where nothing was trained."""
         some = self.tokens or None
+        stale = sum(steps * tokens for steps, tokens in self.staleness.items())
         return {
             "grad_norm": _mean(self.norms) or 0.0,
             "loss": self.loss / max(self.updates, 1),
@@ -114,7 +119,7 @@ class Totals:
             "entropy": some and self.entropy / some,
             "sampler_trainer_mean": self.difference / self.compared if self.compared else None,
             "sampler_trainer_max": self.largest_difference if self.compared else None,
-            "staleness_mean": _mean(self.staleness),
+            "staleness_mean": stale / self.staleness.total() if self.staleness else None,
             "staleness_max": float(max(self.staleness)) if self.staleness else None,
         }
 

@@ -24,6 +24,7 @@ from mem1.training.losses import LossInputs, policy_loss, step_denominator
 from mem1.training.networks import Networks
 from mem1.training.rl_metrics import Totals
 from mem1.training.scores import Scores
+from mem1.training.staleness import sampled_by, staleness
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,9 @@ class Update:
 
     version: int = 0
     """Optimiser steps behind the policy now."""
+    begun: int = 0
+    """Optimiser steps behind the policy when this step of the run began. What these weights sampled, and nothing else,
+    can be compared with the trainer."""
     first: bool = True
     """On its rollout: the policy is still the one that sampled."""
     frozen: bool = False
@@ -63,9 +67,7 @@ def accumulate(
     )
     for of_pack in of_packs:
         totals.merge(Totals(**of_pack))
-    totals.staleness += [
-        update.version - turn.weights_version for lesson in telling for turn in lesson.trajectory.turns
-    ]
+    totals.staleness.update(staleness([lesson.trajectory for lesson in telling], update.version))
     totals.updates += bool(telling)
     return bool(telling)
 
@@ -100,7 +102,9 @@ def _loss(
     loss = surrogate.loss + _regularisation(networks, scores, joined(lambda x: x.before.reference_K), denominators)
     totals.add(loss=loss, clipped=surrogate.clipped, entropy_M=scores.entropy_M)
     if networks.recomputes or update.first:
-        totals.compare(old_M if networks.recomputes else scores.logprobs_M, sampler_M)
+        same_M = torch.tensor([same for t in trajectories for same in sampled_by(t, update.begun)], dtype=torch.bool)
+        trainer_M = old_M if networks.recomputes else scores.logprobs_M
+        totals.compare(trainer_M, sampler_M, same_M.to(trainer_M.device))
     returns_M, values_M = joined(lambda x: x.returns_K), joined(lambda x: x.before.values_K)
     if returns_M is not None and values_M is not None:
         critic = value_loss(

@@ -33,6 +33,8 @@ from mem1.training.weight_files import remove_others, write_weights
 log = logging.getLogger(__name__)
 _AT_ONCE = 32
 """Servers that are looked after at a time."""
+_PATIENCE_S = 5.0
+"""What a completion waits for the first server with new weights, before it counts as a try that failed."""
 _REST_S = 15.0
 """Between two offers of the same weights to a server."""
 
@@ -55,8 +57,8 @@ class WeightSync:
             SPOKEN,
             codec,
             stop_strings,
-            # vLLM does not say it of every answer
-            expected=self._version if config.kind == "mem1" else None,
+            published=self._version,
+            says_version=config.kind == "mem1",  # vLLM does not say it of every answer
         )
         self._pool = Pool(_AT_ONCE)
         self._listed = server.urls
@@ -83,7 +85,9 @@ class WeightSync:
 
     def close(self) -> None:
         """Look after nobody any more; the servers go on with what they have."""
-        self._closed = True
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
         self._wake.set()
         self.engine.close()
 
@@ -109,9 +113,17 @@ class WeightSync:
                 )
         remove_others(self._folder, wanted)
 
+    @property
+    def closed(self) -> bool:
+        """Whether nobody is looked after any more."""
+        return self._closed
+
     def _version(self) -> int:
-        assert self._wanted is not None
-        return self._wanted.version
+        """Of the weights that are published; waits a while for a server that has them, since one is about to."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._held) or self._closed, timeout=_PATIENCE_S)
+            assert self._wanted is not None
+            return self._wanted.version
 
     def _look_after(self) -> None:
         """The life of the thread that owns the servers."""

@@ -32,10 +32,10 @@ def _choice(asked: CompletionRequest, number: int, row: Row, completion: Complet
     choice: dict[str, Any] = {
         "index": number,
         "text": text,
-        "finish_reason": "stop" if completion.stopped else "length",
+        "finish_reason": "stop" if completion.stopped else "abort" if completion.interrupted else "length",
         "stop_reason": stop,
         "logprobs": None if asked.logprobs is None else {"token_logprobs": list(completion.logprobs)},
-        "weights_version": completion.weights_version,
+        "weights_version": completion.weights_versions[0][0] if completion.weights_versions else None,
     }
     if asked.return_token_ids:
         choice |= {"token_ids": list(completion.token_ids), "prompt_token_ids": list(row.context)}

@@ -3,7 +3,8 @@
 sampler.complete(rows, how)          one batch; every completion says which weights sampled it
 sampler.stage(weights)               next to those in use
 sampler.change(version=3)            from the next batch on; no batch sees both
-sampler.pause()                      returns when the batch in work is done; the next waits for resume()
+sampler.pause(abort=False)           returns when the batch in work is done; the next waits for resume()
+sampler.pause(abort=True)            likewise, but what is in work ends where it is, as interrupted
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import torch
 from transformers import PreTrainedModel
 
 from mem1.engines.base import Completion, Engine, Sampling
@@ -36,6 +38,8 @@ class Sampler:
         self._workers = workers
         self._staged: Weights | None = None
         self._changing = False
+        self._interrupt = torch.zeros((), dtype=torch.bool).share_memory_()
+        """Seen by all processes that sample."""
         self._turn = threading.Condition()
         """Held while a batch is sampled or weights change."""
         self._engines: OrderedDict[tuple[str, ...], Engine] = OrderedDict()
@@ -59,13 +63,19 @@ class Sampler:
                 max_tokens=[row.max_tokens for row in rows],
                 sampling=Sampling(temperature=how.temperature, seeds=tuple(row.seed for row in rows)),
             )
-            return [replace(completion, weights_version=self.version) for completion in completions]
+            return [self._marked(completion) for completion in completions]
 
-    def pause(self) -> None:
-        """Begin no further batch; returns when the one in work is done."""
+    def _marked(self, completion: Completion) -> Completion:
+        if self.version is None:
+            return completion
+        return replace(completion, weights_versions=((self.version, len(completion.token_ids)),))
+
+    def pause(self, *, abort: bool = False) -> None:
+        """Begin no further batch; returns when the one in work is done, or was cut short by `abort`."""
         self.paused = True  # before the lock is had, or batches that wait could go first, one after the other
+        self._interrupt.fill_(abort)
         with self._turn:
-            pass
+            self._interrupt.fill_(False)
 
     def resume(self) -> None:
         with self._turn:
@@ -104,7 +114,9 @@ class Sampler:
 
     def _engine(self, stops: tuple[str, ...]) -> Engine:
         if stops not in self._engines:
-            self._engines[stops] = local_engine(self.model, self.codec, stops, workers=self._workers)
+            self._engines[stops] = local_engine(
+                self.model, self.codec, stops, workers=self._workers, interrupt=self._interrupt
+            )
             if len(self._engines) > _ENGINES:
                 self._engines.popitem(last=False)
         self._engines.move_to_end(stops)

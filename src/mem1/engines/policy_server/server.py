@@ -2,7 +2,8 @@
 
     POST /v1/completions           see `requests.py`; every choice says the `weights_version` that sampled it
     GET  /v1/models, /health
-    POST /pause?mode=wait          returns when the batch in work is done; requests wait for /resume
+    POST /pause?mode=abort         what is in work ends where it is, with finish_reason "abort", and requests wait for
+                                   /resume; mode=wait: it is finished first
     POST /start_weight_update, /update_weights, /finish_weight_update      see `updates.py`; used from the next batch on
     GET  /weight_info              {"weight_version": "3"}; null: the weights that the server was started with
     POST /reset_prefix_cache       nothing is kept from one batch to the next, so there is nothing to reset
@@ -83,10 +84,10 @@ def _add_completions(app: FastAPI, sampler: Sampler, batcher: Batcher[Row, How, 
 def _add_pauses(app: FastAPI, sampler: Sampler) -> None:
     @app.post("/pause")
     async def pause(mode: str = Query("wait")) -> dict[str, str]:
-        """Begin no further batch; answers when the one in work is done."""
-        if mode != "wait":
-            raise Refused(422, f"mode {mode[:20]!r}: this server waits for what is in work; pause with mode=wait")
-        await run_in_threadpool(sampler.pause)
+        """Begin no further batch; answers when the one in work has ended."""
+        if mode not in ("wait", "abort"):
+            raise Refused(422, f"mode {mode[:20]!r}: there are wait and abort")
+        await run_in_threadpool(lambda: sampler.pause(abort=mode == "abort"))
         return {"status": "paused"}
 
     @app.post("/resume")
