@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import copy
+import sys
 from typing import Any, cast
 
 import pytest
 import torch
 from builders import tiny_model
 from rank_steps import attempts
+from safetensors.torch import load_file
 
 from mem1.errors import UserError
 from mem1.packing import pack
-from mem1.training.adapters import adapters_off, with_adapters
+from mem1.training.adapters import adapters_off, merged, with_adapters
+from mem1.training.checkpoint import load_weights, save_checkpoint
 from mem1.training.config import TrainConfig
 from mem1.training.logprobs import flat_logprobs
 from mem1.training.lora_config import Lora
@@ -92,3 +95,74 @@ def test_layers_are_chosen_by_name_and_a_wrong_name_is_a_user_error():
 def test_a_recipe_with_adapters_has_reinforcement_learning_alone():
     with pytest.raises(ValueError, match=r"\[lora\] is for \[rl\] alone"):
         TrainConfig.model_validate({"tasks": {"kind": "atlas"}, "lora": {}, "sft": {}})
+
+
+def unrounded() -> Any:
+    """A model whose rows are whole blocks."""
+    return tiny_model("qwen2", dtype=torch.float32, hidden_size=64, intermediate_size=128)
+
+
+@pytest.fixture(scope="module")
+def rounded() -> tuple[RlStage, list[dict[str, Any]]]:
+    """Three steps on frozen layers in 4 bits."""
+    pytest.importorskip("bitsandbytes")
+    config = Rl(phases=(Phase(steps=3),), groups=3, attempts=3, warmup=0, learning_rate=1e-2, kl=Kl(where="reward"))
+    place = Place(lora=Lora(rank=3, quantize="nf4"))
+    policy = Policy(unrounded(), cast(Any, None))
+    stage = RlStage(policy, config, cast(Any, None), cast(Any, None), seed=0, place=place)
+    return stage, [dict(stage.update(attempts(), index)) for index in range(3)]
+
+
+class TestInFourBits:
+    def test_linear_layers_but_the_head_take_half_a_byte_a_weight_and_a_scale_for_64(self, rounded):
+        stage, _ = rounded
+        plain = dict(unrounded().named_parameters())
+        small = {name: p for name, p in stage.model.named_parameters() if p.dtype == torch.uint8}
+        assert {name.rsplit(".", 3)[-3] for name in small} == {
+            "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"
+        }  # fmt: skip
+        for name, parameter in small.items():
+            weights = plain[name.replace(".base_layer", "")].numel()
+            assert parameter.numel() == weights // 2
+            assert cast(Any, parameter).quant_state.absmax.numel() == weights // 64
+        assert stage.model.get_output_embeddings().weight.dtype == torch.float32
+
+    @torch.no_grad()
+    def test_only_adapters_are_moved_and_frozen_weights_are_no_more_than_rounded(self, rounded):
+        stage, rows = rounded
+        assert {name for name, p in stage.model.named_parameters() if p.requires_grad} == {
+            name for name, _ in stage.model.named_parameters() if "lora_" in name
+        }
+        assert len({row["loss"] for row in rows}) == 3
+        fresh = dict(merged(Place(lora=Lora(rank=3, quantize="nf4")).trained(unrounded())))
+        for name, weight in unrounded().named_parameters():
+            error = (fresh[name] - weight).abs()
+            if "_proj.weight" not in name:
+                assert error.max() == 0
+                continue
+            # two neighbouring values of NF4 lie at most 0.304 of the largest weight of a block apart
+            largest = weight.view(-1, 64).abs().amax(1)
+            assert (error.view(-1, 64).amax(1) <= 0.1525 * largest).all() and error.max() > 0
+
+    def test_the_policy_that_samples_has_the_rounded_weights_and_the_adapters(self, rounded):
+        stage, _ = rounded
+        stage.place.publish(stage.model, stage.policy.model)
+        torch.testing.assert_close(logprobs(stage.policy.model), logprobs(stage.model), rtol=0, atol=2e-5)
+        assert (logprobs(stage.policy.model) - logprobs(unrounded())).abs().max() > 1e-3
+        assert stage.policy.model.state_dict().keys() == unrounded().state_dict().keys()
+
+    def test_a_checkpoint_has_no_rounded_weight_and_gives_back_the_rest(self, rounded, tmp_path):
+        stage, _ = rounded
+        save_checkpoint(tmp_path, 3, stage.model, stage.optimizers.members, fingerprint="f")
+        kept = load_file(tmp_path / "checkpoint-000003" / "model" / "model.safetensors")
+        assert not any(tensor.dtype == torch.uint8 or "absmax" in name for name, tensor in kept.items())
+        again = stage.place.trained(unrounded())
+        load_weights(tmp_path / "checkpoint-000003", again)
+        assert torch.equal(logprobs(again), logprobs(stage.model))
+
+    def test_what_cannot_be_quantised_is_a_user_error(self, monkeypatch):
+        with pytest.raises(UserError, match="no linear layer whose inputs are a multiple of 64"):
+            with_adapters(tiny_model("qwen2"), Lora(quantize="nf4"))
+        monkeypatch.setitem(sys.modules, "bitsandbytes.nn.modules", None)
+        with pytest.raises(UserError, match=r"pip install 'mem1\[qlora\]'"):
+            with_adapters(unrounded(), Lora(quantize="nf4"))

@@ -34,6 +34,7 @@ from mem1.planning.recipe_network import recipe_network
 from mem1.planning.setup import LAYERS, Setup
 from mem1.planning.step_flops import Passes, forward_flops, update_flops
 from mem1.planning.workload import counted, made_groups
+from mem1.training.adapters import with_adapters
 from mem1.training.config import TrainConfig
 from mem1.training.distributed_config import Distributed
 from mem1.training.lora_config import Lora
@@ -241,6 +242,33 @@ class TestPlans:
     def test_the_small_recipe_fits_24_gigabytes(self):
         assert planned("qwen3-1.7b-lora/grpo", "4090", Setup(distributed=BF16, lora=Lora())).fits
         assert not planned("qwen3-1.7b-lora/grpo", "4090", Setup()).fits
+
+    def test_seven_billion_weights_in_four_bits_leave_room_on_24_gigabytes(self):
+        setup = Setup.of(recipe("qwen2.5-7b-qlora/grpo"))
+        assert planned("qwen2.5-7b-qlora/grpo", "2x4090", setup).fits
+        assert not planned("qwen2.5-7b-qlora/grpo", "2x4090", replace(setup, lora=Lora())).fits
+        matrices = KNOWN["qwen2.5-7b"].layers * KNOWN["qwen2.5-7b"].matrix_parameters
+        (stage,) = planned("qwen2.5-7b-qlora/grpo", "2x4090", setup).stages
+        assert stage.memory.parts["weights: 4 bits"] == matrices * (4 + 32 / 64) / 8
+
+    def test_four_bits_are_counted_as_the_layers_hold_them(self):
+        pytest.importorskip("bitsandbytes")
+        blocks = replace(TINY, hidden=64, head_size=16, feed_forward=128)
+        setup = Setup(lora=Lora(rank=2, quantize="nf4"))
+        model = with_adapters(made_model(blocks, seed=0), Lora(rank=2, quantize="nf4"))
+        small: list[Any] = [p for p in model.parameters() if p.dtype == torch.uint8]
+        parts = stage_memory(blocks, Needs(load=Load(tokens=64, sampled=8), packs=1), setup).parts
+        assert parts["weights: 4 bits"] == sum(p.nbytes + p.quant_state.absmax.nbytes for p in small)
+        others = sum(p.nbytes for p in model.parameters() if p.dtype != torch.uint8)
+        assert parts["weights: policy"] == others
+
+    def test_a_checkpoint_has_frozen_weights_as_well_but_for_those_in_four_bits(self):
+        lora = planned("qwen3-1.7b-lora/grpo", "4090", Setup(distributed=BF16, lora=Lora())).disk
+        offloaded = Distributed(mixed_precision="bf16", cpu_offload=True)
+        assert lora > 4 * 4 * 1.7e9, "three checkpoints and the policy at the end"
+        assert planned("qwen3-1.7b-lora/grpo", "4090", Setup(distributed=offloaded, lora=Lora())).disk == lora
+        rounded = planned("qwen3-1.7b-lora/grpo", "4090", Setup(distributed=BF16, lora=Lora(quantize="nf4"))).disk
+        assert 4 * 1.7e9 < rounded < lora / 1.5
 
     def test_advice_ends_with_what_fits(self):
         config = recipe("qwen2.5-7b-multihop/grpo")

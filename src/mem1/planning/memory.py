@@ -12,6 +12,7 @@ from mem1.planning.activations import WIDE
 from mem1.planning.moments import Needs, passes, sampling
 from mem1.planning.networks import Network
 from mem1.planning.setup import Setup
+from mem1.training.lora_config import BLOCK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,8 @@ class _Weights:
 
     frozen: int
     trained: int
+    quantized: int = 0
+    """Of the frozen ones; they are whole on every rank."""
 
     @classmethod
     def of(cls, network: Network, parameters: int, setup: Setup) -> _Weights:
@@ -45,21 +48,29 @@ class _Weights:
             return cls(frozen=0, trained=parameters)
         shapes = [shape for name, shape in network.matrices.items() if name in setup.adapted]
         adapters = network.layers * setup.lora.rank * sum(rows + columns for rows, columns in shapes)
-        return cls(frozen=parameters, trained=adapters)
+        quantized = network.layers * network.matrix_parameters if setup.quantized else 0
+        return cls(frozen=parameters, trained=adapters, quantized=quantized)
 
-    def bytes(self) -> int:
-        return (self.frozen + self.trained) * WIDE
+    @property
+    def spread(self) -> int:
+        """Bytes of what the ranks share."""
+        return (self.frozen - self.quantized + self.trained) * WIDE
+
+    @property
+    def whole(self) -> int:
+        """Bytes of what each rank has: half a byte a weight, and a scale for each block of them."""
+        return self.quantized // 2 + self.quantized // BLOCK * WIDE
 
 
 def stage_memory(network: Network, needs: Needs, setup: Setup, *, ranks: int = 1, cuda: bool = False) -> Memory:
     """Of one rank of `ranks`, each of which has packs of its own."""
     policy = _Weights.of(network, network.parameters, setup)
-    critic = _Weights.of(network, network.trunk_parameters, setup) if needs.critic else None
-    trained = policy.trained + (critic.trained if critic is not None else 0)
+    critic = network.trunk_parameters * needs.critic  # it has no adapters: all of it is trained
+    trained = policy.trained + critic
     shards = ranks if setup.distributed is not None else 1
     stays = {
-        "weights: policy": policy.bytes(),
-        "weights: critic": critic.bytes() if critic is not None else 0,
+        "weights: policy": policy.spread,
+        "weights: critic": critic * WIDE,
         "weights: reference": network.parameters * WIDE * (needs.reference and setup.lora is None),
         "optimiser": _optimiser(network, trained, needs),
     }
@@ -76,7 +87,12 @@ def stage_memory(network: Network, needs: Needs, setup: Setup, *, ranks: int = 1
         stays["weights: reference"] = 0
     # a whole policy beside the one that is trained, which servers leave to the machine's own memory
     whole = network.parameters * WIDE * setup.separate
-    fixed = {**stays, "weights: gathered": gathered, "weights: sampling": whole * (setup.engine == "local")}
+    fixed = {
+        **stays,
+        "weights: 4 bits": policy.whole,
+        "weights: gathered": gathered,
+        "weights: sampling": whole * (setup.engine == "local"),
+    }
     host += whole * (setup.engine == "servers")
     moments = {
         **passes(network, needs, setup, gradients, cuda=cuda),
@@ -108,8 +124,11 @@ def _gathered(network: Network, setup: Setup, needs: Needs) -> int:
     ends = network.parameters - network.layers * network.layer_parameters
     layers = 2 if setup.distributed.reshard_after_forward else network.layers
     # a layer's whole gradient exists before it is summed over the ranks
-    whole = ends + (layers + 1) * network.layer_parameters
-    return whole * e * (1 + needs.critic)
+    gathered = (layers + 1) * network.layer_parameters
+    if setup.quantized:  # nothing is gathered of them; one matrix at a time is brought back from 4 bits
+        gathered = (layers + 1) * (network.layer_parameters - network.matrix_parameters)
+        gathered += network.hidden * network.feed_forward
+    return (ends + gathered) * e * (1 + needs.critic)
 
 
 def server_memory(network: Network, *, attempts: int, longest: int) -> Mapping[str, int]:

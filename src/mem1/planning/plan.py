@@ -6,7 +6,7 @@ make_plan(config, cluster("8xH100"), setup)  ->  per stage: memory by part, toke
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mem1.errors import UserError
@@ -113,12 +113,10 @@ def _planned(network: Network, stage: Stage, setup: Setup, cluster: Cluster | No
 
 
 def _disk(network: Network, needs: Sequence[Needs], setup: Setup) -> int:
-    """A checkpoint holds the networks and the optimiser's states, whole; adapters are small beside them."""
-    if setup.lora is not None:
-        return 0
+    """A checkpoint holds the networks and the optimiser's states, whole; of weights in 4 bits nothing."""
 
     def one(need: Needs) -> int:
-        whole = stage_memory(network, need, setup)
+        whole = stage_memory(network, need, replace(setup, distributed=None))
         kept = ("weights: policy", "weights: critic", "weights: reference", "optimiser")
         return sum(whole.parts.get(name, 0) for name in kept)
 

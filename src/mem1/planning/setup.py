@@ -47,6 +47,11 @@ class Setup:
         return self.distributed is not None or self.lora is not None
 
     @property
+    def quantized(self) -> bool:
+        """Whether the matrices of the layers are in 4 bits, frozen and whole on every rank."""
+        return self.lora is not None and self.lora.quantize is not None
+
+    @property
     def checkpoints(self) -> bool:
         return self.distributed is not None and self.distributed.activation_checkpointing
 

@@ -4,7 +4,8 @@
     with adapters_off(adapted): ...                                    the model as it was: the reference policy
     merged(adapted)["model.layers.0.mlp.up_proj.weight"]               W + scale B A: the weights of a plain model
 
-The layers are peft's. Source: Hu et al. 2021 (LoRA, arXiv 2106.09685), section 4.1.
+The layers are peft's. Source: Hu et al. 2021 (LoRA, arXiv 2106.09685), section 4.1. With `quantize`, W itself is
+held in 4 bits (`quantized.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from transformers import PreTrainedModel
 
 from mem1.errors import UserError
 from mem1.training.lora_config import Lora
+from mem1.training.quantized import plain, quantize
 from mem1.training.sharding import whole
 
 M = TypeVar("M", bound=PreTrainedModel)
@@ -30,12 +32,15 @@ _SEED = 0
 def with_adapters(model: M, config: Lora) -> M:
     """The model with adapters, in place; its own weights are frozen, and it computes what it did.
 
-    Raises UserError where peft is not installed, or no layer has one of the names.
+    Quantised ones it computes with as what they were rounded to. Raises UserError where peft or bitsandbytes is not
+    installed, or no layer has one of the names.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
         raise UserError("[lora] needs peft, which is not installed: pip install 'mem1[lora]'") from error
+    if config.quantize is not None:
+        quantize(model)
     targets = "all-linear" if config.layers is None else list(config.layers)
     settings = LoraConfig(
         r=config.rank,
@@ -76,9 +81,9 @@ def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     for name, parameter in model.named_parameters():
         owner, inside = _split(name, layers)
         if owner is None:
-            yield name, whole(parameter)
+            yield name, plain(parameter)
         elif inside.startswith("base_layer."):
-            weight = whole(parameter)
+            weight = plain(parameter)
             if inside == "base_layer.weight":
                 layer = layers[owner]
                 low, high = whole(layer.lora_A[_NAME].weight), whole(layer.lora_B[_NAME].weight)

@@ -49,8 +49,10 @@ class Place:
         """What an optimiser is to move: the model itself, or a copy of it with adapters, spread over the ranks."""
         if not self.separate:
             return model
-        trained = copy.deepcopy(model).to(self.ranks.device)  # type: ignore[arg-type]  # transformers takes less
-        return self.settled(trained if self.lora is None else with_adapters(trained, self.lora))
+        trained = copy.deepcopy(model)
+        if self.lora is not None:  # before it comes to a device that may have no room for unquantised weights
+            trained = with_adapters(trained, self.lora)
+        return self.settled(trained.to(self.ranks.device))  # type: ignore[arg-type]  # transformers takes less
 
     def settled(self, module: M, *, offload: bool = False, full_precision: bool = False) -> M:
         """The module, spread over the ranks in place where networks are; the options are those of `shard`."""

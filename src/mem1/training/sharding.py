@@ -45,7 +45,9 @@ def shard(module: nn.Module, config: Distributed, *, offload: bool = False, full
     mixed = config.mixed_precision is not None and not full_precision
     precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     away = torch.cuda.is_available() and (offload or config.cpu_offload)  # a CPU's weights rest there anyway
+    frozen = {p for p in module.parameters() if not p.is_floating_point()}  # in 4 bits: whole on every rank
     options = {
+        "ignored_params": frozen,
         "mp_policy": precision if mixed else MixedPrecisionPolicy(),
         "offload_policy": CPUOffloadPolicy() if away else OffloadPolicy(),
     }
