@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -55,6 +55,7 @@ def attempts(groups: int = 3, size: int = 3) -> list[Group]:
     ]
 
 
+FOUR_BITS = "grpo, 4 bits"
 LORA = "grpo, lora"
 ALGORITHMS[LORA] = Grpo()
 
@@ -64,8 +65,28 @@ def adapted(name: str, place: Place) -> Place:
     return replace(place, lora=Lora(rank=3)) if name == LORA else place
 
 
+def four_bits(place: Place) -> dict[str, Any]:
+    """Adapters beside layers in 4 bits, which are in fp32 at most; not every number of a network has to be sharded."""
+    policy = Policy(tiny_model("qwen2", dtype=torch.float32, hidden_size=64), cast(Any, None))
+    adapters = replace(place, lora=Lora(rank=3, quantize="nf4"))
+    stage = RlStage(policy, rl_config(Grpo()), cast(Any, None), cast(Any, None), seed=0, place=adapters)
+    rows = [stage.update(attempts(), index) for index in range(STEPS)]
+    adapters.publish(stage.model, policy.model)
+    rounded = [p for p in stage.model.parameters() if p.dtype == torch.uint8]
+    return {"rows": rows, "weights": weights(policy.model.parameters()), "rounded": len(rounded)}
+
+
 def rl_stage(algorithm: Algorithm, place: Place, *, seed: int = 0) -> RlStage:
-    config = Rl(
+    policy = Policy(tiny_model("qwen2", seed=seed), cast(Any, None))
+    torch.set_default_dtype(torch.float64)  # of the critic's head
+    try:
+        return RlStage(policy, rl_config(algorithm), cast(Any, None), cast(Any, None), seed=0, place=place)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def rl_config(algorithm: Algorithm) -> Rl:
+    return Rl(
         phases=(Phase(steps=STEPS),),
         groups=3,
         attempts=3,
@@ -76,15 +97,9 @@ def rl_stage(algorithm: Algorithm, place: Place, *, seed: int = 0) -> RlStage:
         kl=Kl(coefficient=0.1, target=0.01),
         old_policy="trainer",
     )
-    policy = Policy(tiny_model("qwen2", seed=seed), cast(Any, None))
-    torch.set_default_dtype(torch.float64)  # of the critic's head
-    try:
-        return RlStage(policy, config, cast(Any, None), cast(Any, None), seed=0, place=place)
-    finally:
-        torch.set_default_dtype(torch.float32)
 
 
-def weights(parameters: Sequence[Tensor]) -> list[float]:
+def weights(parameters: Iterable[Tensor]) -> list[float]:
     return torch.cat([whole(p).detach().flatten() for p in parameters]).tolist()
 
 
@@ -144,6 +159,7 @@ def run(ranks: Ranks, folder: Path | None) -> dict[str, Any]:
         for name, algorithm in ALGORITHMS.items()
     }
     found["sft"] = sft(place)
+    found[FOUR_BITS] = four_bits(place)
     if ranks.size > 1:
         kept = Place(
             ranks=ranks,
