@@ -47,7 +47,8 @@ class Sft(Config):
     cut_short: float = Field(default=0.0, ge=0, le=1)
     """Share of the demonstrations whose turn limit is too low, so that they show the forced answer."""
     laziness: Laziness = Laziness()
-    """Habits of Atlas's expert; of no effect on real questions, where the expert searches the question itself."""
+    """Habits of the experts of Atlas and of clozes; the latter knows diligent, stop and forget alone. Of no effect on
+    real questions, where the expert searches the question itself."""
     shop_laziness: ShopLaziness = ShopLaziness()
     """Habits of the shop's expert."""
     tokens: int = Field(default=8192, ge=64)

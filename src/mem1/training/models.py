@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from mem1.errors import UserError
+from mem1.training.induction import write_induction
 from mem1.training.model_config import TinyModel
 
 
@@ -38,9 +39,11 @@ def new_model(config: TinyModel, *, vocab_size: int, seed: int) -> PreTrainedMod
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen2ForCausalLM(qwen)
-    for layer in model.model.layers[:2]:
+    for layer in model.model.layers[: 1 if config.induction else 2]:
         for head, distance in enumerate(config.look_back):
             _look_back(layer.self_attn, head, distance, config)
+    if config.induction:
+        write_induction(model, config, seed=seed)
     return model
 
 

@@ -14,6 +14,7 @@ from mem1.contexts import context_policy
 from mem1.engines.base import Sampling
 from mem1.engines.scripted import ScriptedEngine
 from mem1.envs.base import Environment
+from mem1.envs.cloze_source import ClozeTasks
 from mem1.envs.file_questions import TaskSource
 from mem1.envs.source import AtlasTasks
 from mem1.envs.webshop.env import WebShopEnvironment
@@ -25,6 +26,7 @@ from mem1.protocol import Tags
 from mem1.records import Ended, Task, Trajectory
 from mem1.rollout import Rollout
 from mem1.tasks.atlas import Expert
+from mem1.tasks.cloze.expert import ClozeExpert
 from mem1.tasks.gold import GoldExpert
 from mem1.training.config import Sft, TrainConfig
 from mem1.training.logprobs import flat_logprobs
@@ -183,4 +185,6 @@ def _expert(config: TrainConfig, tasks: Sequence[Task], environment: Environment
         return ShopScript(ShopExpert(laziness=config.sft.shop_laziness, seed=config.seed), environment, tasks, tags)
     if isinstance(config.tasks, AtlasTasks):
         return Expert(tags=tags, laziness=config.sft.laziness, seed=config.seed)
+    if isinstance(config.tasks, ClozeTasks) and config.tasks.composition == "independent" and not config.tasks.real:
+        return ClozeExpert(tags=tags, laziness=config.sft.laziness, seed=config.seed)
     return GoldExpert(tags, tasks)

@@ -1,0 +1,99 @@
+"""A scripted expert for clozes, for warm starts: it reads the answer off the passage, and keeps a list.
+
+An expert reads only the text of the current context, so it has exactly the memory that a policy has. All that it writes
+is copied from what is in sight: a question as its own query; then the words before the blank, as they stand in the
+question, a "=" and what stands after them in the result; then the list, with what was found added to it.
+
+    <IS> Q1 </IS> <query> Q1 and asteroid ____ Armstrong are named </query>
+    <IS> and asteroid = 6469 | Q1 = 6469 ; Q2 </IS> <query> Q2 adapted from a ____ Mexican film </query>
+    <IS> adapted from a = 1961 | Q1 = 6469 ; Q2 = 1961 ; done </IS> <answer> Q1 = 6469 ; Q2 = 1961 ; </answer>
+
+What a search has not shown is written down as unknown.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+
+from mem1.protocol import ANSWER, SEARCH, Tags
+from mem1.tasks.atlas import CLEAN, Laziness
+from mem1.tasks.cloze.record import BLANK
+
+UNKNOWN = "unknown"
+_QUESTION = re.compile(r"Q(\d+) (.*?) \|(?= Q\d+ |$)", re.DOTALL)
+_KNOWN = re.compile(r"Q(\d+) = (.*?) ;")
+_NEIGHBOURS = (4, 3, 2, 1)
+"""Words on either side of the blank that the passage must have, tried in this order."""
+_LONGEST = 80
+"""Characters of an answer, at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClozeExpert:
+    """Writes the next completion from the text of a context."""
+
+    tags: Tags
+    laziness: Laziness = CLEAN
+    """`stop` and `forget`, in tasks that are not `diligent`; it takes no shortcuts."""
+    seed: int = 0
+
+    def __call__(self, context: str) -> str:
+        """The completion for this context; a pure function of the context and the seed."""
+        prompt = context.split(f"<{self.tags.state}>")[0].split(f"<{self.tags.action_tags[ANSWER]}>")[0]
+        asked = {int(number): window for number, window in _QUESTION.findall(prompt.strip())}
+        queries = re.findall(self._inside(self.tags.action_tags[SEARCH]), context, re.DOTALL)
+        if not queries:
+            return self._written("", {}, 1, asked, context)
+        label, window = re.match(r"Q(\d+) (.*)", queries[-1], re.DOTALL).groups()  # type: ignore[union-attr]
+        state = re.findall(self._inside(self.tags.state), context, re.DOTALL)[-1]
+        rng = random.Random(f"{self.seed}/{context}")
+        lazy = self._laziness(prompt)
+        known = {int(number): answer for number, answer in _KNOWN.findall(state)}
+        if known and rng.random() < lazy.forget:
+            del known[rng.choice(sorted(known))]
+        found = read_answer(window, context.rsplit(f"<{self.tags.result}>", 1)[-1])
+        known[int(label)] = found
+        stops = len(asked) > 1 and rng.random() < lazy.stop
+        following = None if stops or int(label) == max(asked) else int(label) + 1
+        note = f"{window.split(BLANK)[0].strip()} = {found} | ".lstrip()
+        return self._written(note, known, following, asked, context)
+
+    def _written(
+        self, note: str, known: dict[int, str], following: int | None, asked: dict[int, str], context: str
+    ) -> str:
+        answer, search, state = self.tags.action_tags[ANSWER], self.tags.action_tags[SEARCH], self.tags.state
+        memory = "".join(f"Q{number} = {found} ; " for number, found in sorted(known.items()))
+        if context.rstrip().endswith(f"<{answer}>"):
+            return f" {memory or UNKNOWN}</{answer}>"
+        if following is None:
+            return f"<{state}> {note}{memory}done </{state}> <{answer}> {memory}</{answer}>"
+        query = f"Q{following} {asked[following]}"
+        return f"<{state}> {note}{memory}Q{following} </{state}> <{search}> {query} </{search}>"
+
+    def _laziness(self, prompt: str) -> Laziness:
+        """The habits for this task, the same on all its turns."""
+        drawn = random.Random(f"{self.seed}/{prompt}").random()
+        return CLEAN if drawn < self.laziness.diligent else self.laziness
+
+    @staticmethod
+    def _inside(tag: str) -> str:
+        return rf"<{tag}> (.*?) </{tag}>"
+
+
+def read_answer(window: str, result: str) -> str:
+    """What stands in the result where the window has its blank; "unknown" where it does not show.
+
+    read_answer("and asteroid ____ Armstrong are", "site, and asteroid 6469 Armstrong are named")  ->  "6469"
+    """
+    left, _, right = window.partition(BLANK)
+    text = " ".join(result.split())
+    for words in _NEIGHBOURS:
+        before, after = " ".join(left.split()[-words:]), " ".join(right.split()[:words])
+        before, after = before + " " * left.endswith(" "), " " * right.startswith(" ") + after
+        pattern = rf"(?:^|(?<=\s)){re.escape(before)}(\S.{{0,{_LONGEST}}}?){re.escape(after)}(?=\s|$)"
+        found = re.search(pattern, text)
+        if found:
+            return found[1].strip()
+    return UNKNOWN
