@@ -33,6 +33,7 @@ ROOMS = (
     "training",
     "evaluation",
     "planning",
+    "integrations",
     "cli",
     "__main__",
 )
