@@ -27,6 +27,10 @@ _Worker: Any = AgentLoopWorkerTQ.__ray_actor_class__
 class ContextLoopWorker(_Worker):
     """verl's worker; the rows of a training attempt also say which attempt they are of."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # Ray sends the code of an inherited __init__ by value, with a copy of its class that is not the worker's base
+        super().__init__(*args, **kwargs)
+
     async def _agent_loop_postprocess(
         self, output: AgentLoopOutput | list[AgentLoopOutput], validate: bool, **kwargs: Any
     ) -> None:
