@@ -5,9 +5,10 @@ between the server's client and the optimiser is verl's own code here: configura
 local Ray, TransferQueue, padding, the trainer's step that computes advantages.
 
 Not covered: a server (the client follows scripts, so no request of ours has been answered by vLLM), the workers that
-train (FSDP, losses, optimiser steps, checkpoints), the transfer of weights, a trainer's whole loop, several nodes, GPUs.
+train (FSDP, optimiser steps, checkpoints), the transfer of weights, a trainer's whole loop, several nodes, GPUs.
 """
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 import asyncio
@@ -36,7 +37,7 @@ from tensordict import TensorDict
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 from verl.protocol import DataProto
-from verl.trainer.ppo.core_algos import get_adv_estimator_fn, register_adv_est
+from verl.trainer.ppo.core_algos import agg_loss, get_adv_estimator_fn, register_adv_est
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
@@ -44,11 +45,10 @@ from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 from verl.utils import tensordict_utils
 from verl.utils.config import validate_config
 from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
-from worlds import CODEC, rollout
+from worlds import CODEC, SMALL, rollout
 
 from mem1.engines.base import Sampling
 from mem1.engines.scripted import Script, search_then_answer
-from mem1.envs.source import AtlasTasks
 from mem1.errors import UserError
 from mem1.integrations.verl.advantages import ALGORITHMS
 from mem1.integrations.verl.agent_loop import ContextLoop
@@ -63,7 +63,6 @@ from mem1.training.advantages import trajectory_advantages
 pytestmark = pytest.mark.verl
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "qwen2.5-7b-multihop"
-TASKS = AtlasTasks(entities=60, worlds=2, questions_per_world=120)
 TOML = '[tasks]\nkind = "atlas"\nentities = 60\nworlds = 2\nquestions_per_world = 120\n'
 ATTEMPTS = 4
 END = 0
@@ -90,7 +89,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tasks() -> list[Task]:
-    return TASKS.source("train", PAPER).tasks(objectives=1, count=2, seed=0)
+    return SMALL.source("train", PAPER).tasks(objectives=1, count=2, seed=0)
 
 
 def small(folder: Path, *overrides: str) -> DictConfig:
@@ -176,7 +175,7 @@ def test_the_agent_loop_returns_one_output_a_turn_with_the_tokens_of_our_own_rol
     sampling = {"temperature": 1.0, "top_p": 1, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
     outputs = asyncio.run(loop.run(sampling, **row, uid="u", session_id=0))
 
-    ours = rollout(script, TASKS.source("train", PAPER).environment)([task], sampling=Sampling())[0]
+    ours = rollout(script, SMALL.source("train", PAPER).environment)([task], sampling=Sampling())[0]
     assert len(outputs) == len(ours.turns) == 2
     for output, turn in zip(outputs, ours.turns, strict=True):
         assert output.prompt_ids == list(turn.context_ids)
@@ -265,6 +264,19 @@ def test_the_check_fails_on_a_mutant_that_counts_rows(name: str):
         check_estimator(f"{name}_by_rows", name, UNEVEN, seed=0)
 
 
+def test_the_denominators_of_the_loss_are_ours_where_a_mini_batch_holds_all_contexts():
+    """docs/verl.md says so of grpo and of dr_grpo: tokens of the step, and a budget an attempt."""
+    data, _ = batch(UNEVEN, seed=0)
+    mask = data.batch["response_mask"]
+    values = torch.rand(mask.shape, generator=torch.Generator().manual_seed(0))
+    attempts, contexts, budget = sum(map(len, REWARDS)), 6, 510
+    common: dict[str, Any] = {"global_batch_size": attempts * contexts, "batch_num_tokens": int(mask.sum())}
+    whole = (values * mask).sum()
+    torch.testing.assert_close(agg_loss(values, mask, "token-mean", **common), whole / mask.sum())
+    normed = agg_loss(values, mask, "seq-mean-token-sum-norm", loss_scale_factor=budget // contexts, **common)
+    torch.testing.assert_close(normed, whole / (attempts * budget))
+
+
 # from the data set to the advantages, through Ray and TransferQueue
 
 
@@ -272,7 +284,7 @@ def test_the_check_fails_on_a_mutant_that_counts_rows(name: str):
 def local_ray(files: Path) -> Iterator[DictConfig]:
     config = small(files)
     # actors of both ask for CPUs that they hardly use
-    ray.init(num_cpus=32, include_dashboard=False, configure_logging=False, _temp_dir=None)
+    ray.init(num_cpus=32, include_dashboard=False)
     tq.init(config.transfer_queue)
     yield config
     tq.close()

@@ -20,13 +20,12 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from worlds import CODEC, SAMPLING, replay, rollout, shelf, task
+from worlds import CODEC, SAMPLING, SMALL, replay, rollout, shelf, task
 
 from mem1.configuration import load_toml
 from mem1.contexts import context_policy
 from mem1.engines.base import Sampling
 from mem1.engines.scripted import Script
-from mem1.envs.source import AtlasTasks
 from mem1.errors import UserError
 from mem1.integrations.verl.advantages import ALGORITHMS, estimators, row_advantages
 from mem1.integrations.verl.checks import check_one_step, check_trainer
@@ -80,7 +79,7 @@ def test_the_command_writes_the_tasks_of_a_recipe_in_turn_by_size(tmp_path: Path
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == {"out": str(out), "tasks": 6, "objectives": [1, 2], "split": "train"}
     tasks = [read_row(row["extra_info"])[0] for _, row in read_rows(out)]
-    source = AtlasTasks(**{"entities": 60, "worlds": 2, "questions_per_world": 120}).source("train", PAPER)
+    source = SMALL.source("train", PAPER)
     assert tasks[::2] == source.tasks(objectives=1, count=3, seed=0)
     assert tasks[1::2] == source.tasks(objectives=2, count=3, seed=0)
 
@@ -401,7 +400,7 @@ def test_a_configuration_that_would_train_on_other_numbers_is_refused(key: str, 
 
 def test_the_section_names_its_keys_where_it_is_wrong():
     assert read_settings({"recipe": "r.toml", "overrides": ["a=1"]}).overrides == ("a=1",)
-    with pytest.raises(UserError, match="mem1.recipe"):
+    with pytest.raises(UserError, match="give mem1"):
         read_settings(None)
     with pytest.raises(UserError, match="recipe, overrides, concurrency"):
         read_settings({"recipes": "r.toml"})

@@ -1,5 +1,6 @@
 """Our rollout as verl's agent loop: a task in, one output a turn out."""
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 import asyncio

@@ -4,6 +4,7 @@ The manager refuses a configuration that would train on other numbers, and start
 each row ("uid", see rows.py), which is all that an estimator of advantages is told.
 """
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 from typing import Any

@@ -3,6 +3,7 @@
 Our manager loads this in the trainer's process; VERL_USE_EXTERNAL_MODULES=mem1.integrations.verl.register does in all.
 """
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 from verl.trainer.ppo.core_algos import register_adv_est
