@@ -38,6 +38,7 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 from verl.protocol import DataProto
 from verl.trainer.ppo.core_algos import agg_loss, get_adv_estimator_fn, register_adv_est
+from verl.trainer.ppo.metric_utils import process_validation_metrics
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
@@ -322,23 +323,23 @@ def submit(config: DictConfig, folder: Path, uids: Sequence[str], *, validate: b
 def test_what_a_step_of_the_trainer_computes_from_our_rows_is_ours(local_ray: DictConfig, files: Path):
     entries = submit(local_ray, files, ["aa", "bb"], validate=False)
     turns = {(uid, a): sum(key.startswith(f"{uid}_{a}_") for key in entries) for uid in ("aa", "bb") for a in range(4)}
-    # which attempt takes which script is a matter of time
-    assert sorted(turns.values()) == [1, 1, 1, 1, 2, 2, 6, 6]
+    # each task has each script once; which attempt takes which is a matter of time
+    for uid in ("aa", "bb"):
+        assert sorted(turns[uid, a] for a in range(4)) == [1, 1, 2, 6]
     assert {tags["max_global_steps"] for tags in entries.values()} == {3}
 
     keys = sorted(entries, key=lambda key: key[::-1])
     made = tq.KVBatchMeta(keys=keys, tags=[entries[key] for key in keys], partition_id="train")
     padded = upsample_batch_to_divisible_size(made, 48, END)
     assert len(keys) == 20 and len(padded.keys) == 48
-    trainer: Any = SimpleNamespace(config=local_ray)
-    unimportant: dict[str, Any] = {}
-    with_old = ["rollout_log_probs"]
-    logprobs = tq.kv_batch_get(keys=padded.keys, partition_id="train", select_fields=with_old)
+    # a trainer that computes as the sampler does, of which the step asks nothing but its configuration
+    logprobs = tq.kv_batch_get(keys=padded.keys, partition_id="train", select_fields=["rollout_log_probs"])
     logprobs["old_log_probs"] = logprobs.pop("rollout_log_probs")
     tq.kv_batch_put(keys=padded.keys, partition_id="train", fields=logprobs)
-    PPOTrainer._compute_advantage(trainer, padded, unimportant)
+    trainer: Any = SimpleNamespace(config=local_ray)
+    PPOTrainer._compute_advantage(trainer, padded, metrics={})
 
-    fields = ["uid", "responses", "response_mask", "rm_scores", "advantages", "rollout_log_probs"]
+    fields = ["uid", "response_mask", "rm_scores", "advantages"]
     data = tq.kv_batch_get(keys=padded.keys, partition_id="train", select_fields=fields)
     names = list(data["uid"])
     scores = [float(row.sum()) for row in data["rm_scores"].unbind()]
@@ -362,10 +363,21 @@ def test_what_a_step_of_the_trainer_computes_from_our_rows_is_ours(local_ray: Di
     assert seen == 20
 
 
-def test_a_validation_keeps_the_uid_of_its_task_as_verl_sums_it_up_by_that(local_ray: DictConfig, files: Path):
+def test_a_validation_is_summed_up_by_the_uids_of_its_tasks_and_a_lost_attempt_is_wrong(
+    local_ray: DictConfig, files: Path
+):
     entries = submit(local_ray, files, ["cc", "dd"], validate=True)
     keys = sorted(entries)
-    data = tq.kv_batch_get(keys=keys, partition_id="val", select_fields=["uid", "extra_fields"])
+    data = tq.kv_batch_get(keys=keys, partition_id="val", select_fields=["uid", "extra_fields", "data_source"])
     assert list(data["uid"]) == [key.split("_")[0] for key in keys]
     assert {key.split("_")[1] for key in keys} == {"0"}
-    assert set(data["extra_fields"][0]["reward_extra_info"]) == {"em", "f1", "answered", "turns", "peak_tokens"}
+    last = {key.rsplit("_", 1)[0]: number for number, key in enumerate(keys)}
+    uids, sources = ([list(data[name])[number] for number in last.values()] for name in ("uid", "data_source"))
+    infos = [list(data["extra_fields"])[number]["reward_extra_info"] for number in last.values()]
+    assert set(infos[0]) == {"acc", "f1", "answered", "turns", "peak_tokens"}
+    right = sum(info["acc"] for info in infos)
+    assert (len(infos), right) == (2, 1.0)  # the first script is right about the first task alone
+    named = {name: [info[name] for info in infos] for name in infos[0]}
+    expected = {("mem1-n1", uid): 1 for uid in ("cc", "dd", "lost")}
+    measured = process_validation_metrics(sources, uids, named, expected_acc_counts=expected)["mem1-n1"]
+    assert measured["acc"]["mean@1"] == pytest.approx(1 / 3)

@@ -161,7 +161,7 @@ def test_one_output_a_turn_has_exactly_its_tokens_and_the_reward_of_the_whole():
         assert output["reward_score"] == 1.0
         assert output["extra_fields"]["min_global_steps"] == 5
     assert outputs[0]["extra_fields"]["reward_extra_info"] == {
-        "em": 1.0,
+        "acc": 1.0,
         "f1": 1.0,
         "answered": 1.0,
         "turns": 3.0,

@@ -1,12 +1,12 @@
 """A server client that follows scripts: for tests of everything around a server, without one.
 
-Each attempt (each new request id) takes the next script; its log-probabilities are made up, a different one for each
-token that it has sampled, so that a mix-up shows.
+The attempts at a task (the request ids that begin with the same context) take the scripts in turn. Log-probabilities
+are made up, a different one for each token that was sampled, so that a mix-up shows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any
@@ -30,7 +30,8 @@ class ScriptedClient:
 
     def __init__(self, codec: Codec, scripts: Sequence[Script], *, weights_step: int = 0) -> None:
         self.codec, self.weights_step = codec, weights_step
-        self._next = cycle(scripts)
+        self._scripts = tuple(scripts)
+        self._next: dict[tuple[int, ...], Iterator[Script]] = {}
         self._script_of: dict[str, Script] = {}
         self._sampled = 0
         self.asked: list[dict[str, Any]] = []
@@ -42,7 +43,7 @@ class ScriptedClient:
         """What the attempt's script writes after this context, cut as a server cuts it."""
         self.asked.append(sampling_params)
         if request_id not in self._script_of:
-            self._script_of[request_id] = next(self._next)
+            self._script_of[request_id] = next(self._next.setdefault(tuple(prompt_ids), cycle(self._scripts)))
         ids = self.codec.encode(self._script_of[request_id](self.codec.decode(prompt_ids)))
         ids = ids[: sampling_params["max_tokens"]]
         first, self._sampled = self._sampled, self._sampled + len(ids)
