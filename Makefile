@@ -1,5 +1,6 @@
 # make quickstart [ARGS="--seed 1"]   install into .venv, then train and evaluate the shipped policy
 # make test                           install for development, then run the tests
+# make test-verl                      install verl into .venv-verl (Python before 3.13), then run the contract test
 # make check                          format, lint, types, tests
 #
 # PYTHON    interpreter that makes the environment (3.10 to 3.13)
@@ -9,6 +10,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+VERL ?= .venv-verl
 ARGS ?=
 PIP_ARGS ?=
 
@@ -21,13 +23,16 @@ SOURCES := pyproject.toml $(shell find src recipes -type f -not -name '*.pyc')
 # OpenMP threads that spin while they wait slow a shared machine down several times over
 export OMP_WAIT_POLICY := passive
 
-.PHONY: quickstart test check lint format clean
+.PHONY: quickstart test test-verl check lint format clean
 
 quickstart: $(VENV)/installed
 	$(BIN)/mem1 quickstart $(ARGS)
 
 test: $(VENV)/installed-dev
 	$(PYTEST) $(ARGS)
+
+test-verl: $(VERL)/installed
+	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest -q tests/test_verl.py $(ARGS)
 
 check: lint
 	$(BIN)/pyright --pythonpath $(BIN)/python
@@ -42,7 +47,7 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VERL) build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -51,6 +56,12 @@ $(BIN)/python:
 # An editable installation follows the sources by itself and also serves quickstart.
 $(VENV)/installed: $(SOURCES) | $(BIN)/python
 	test -e $(VENV)/installed-dev || $(PIP) .
+	touch $@
+
+# of its own: verl wants an older transformers than we take
+$(VERL)/installed: pyproject.toml
+	$(PYTHON) -m venv $(VERL)
+	$(VERL)/bin/python -m pip install $(PIP_ARGS) -e '.[verl]' hypothesis pytest
 	touch $@
 
 $(VENV)/installed-dev: pyproject.toml | $(BIN)/python

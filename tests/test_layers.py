@@ -33,6 +33,7 @@ ROOMS = (
     "training",
     "evaluation",
     "planning",
+    "integrations",
     "cli",
     "__main__",
 )
@@ -100,6 +101,20 @@ def test_importing_the_package_takes_less_than_a_second_and_no_heavy_library(pac
         seconds.append(time.perf_counter() - start)
         assert done.stdout.strip() == "[]"
     assert min(seconds) < 1
+
+
+VERLS = {"verl", "ray", "transfer_queue", "hydra", "omegaconf", "tensordict"}
+NEED_VERL = {"agent_loop.py", "manager.py", "register.py"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_verl_is_imported_by_the_files_that_it_loads_alone(path: Path):
+    modules = set(imported_modules(path))
+    allowed = path.parent == SOURCE / "integrations" / "verl" and path.name in NEED_VERL
+    found = {module.partition(".")[0] for module in modules} & VERLS
+    assert bool(found) == allowed, f"{path.relative_to(SOURCE)} imports {sorted(found)}"
+    inside = path.is_relative_to(SOURCE / "integrations") or path == SOURCE / "cli" / "data_verl.py"
+    assert inside or not any(room_of(module) == "integrations" for module in modules)
 
 
 def test_light_rooms_load_no_heavy_library():

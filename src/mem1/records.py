@@ -271,6 +271,11 @@ def task_to_json(task: Task) -> dict[str, Any]:
     return {**_fields(task), "questions": [_fields(question) for question in task.questions]}
 
 
+def task_from_json(record: Mapping[str, Any]) -> Task:
+    """Inverse of `task_to_json`."""
+    return Task(**{**record, "questions": tuple(_question(q) for q in record["questions"])})
+
+
 def trajectory_from_json(record: Mapping[str, Any]) -> Trajectory:
     """Inverse of `trajectory_to_json`. Raises ValueError on another version of the format."""
     fields = dict(record)
@@ -280,7 +285,7 @@ def trajectory_from_json(record: Mapping[str, Any]) -> Trajectory:
     fields["turns"] = tuple(_turn(t) for t in fields["turns"])
     task = fields.get("task")
     if task is not None:
-        fields["task"] = Task(**{**task, "questions": tuple(_question(q) for q in task["questions"])})
+        fields["task"] = task_from_json(task)
     fields["ended"] = Ended(fields["ended"])
     return Trajectory(**_tuples(fields, "em", "f1"))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mem1.cli import data_cloze
+from mem1.cli import data_cloze, data_verl
 
 if TYPE_CHECKING:
     from mem1.records import Question, Task
@@ -23,6 +23,7 @@ def _group() -> None:
 
 
 app.command("cloze")(data_cloze.command)
+app.command("verl")(data_verl.command)
 
 
 @app.command("compose")

@@ -151,6 +151,14 @@ WITHOUT_RATIO = (Rloo, Reinforce)
 """Algorithms whose gradient is right for one update on a rollout only."""
 
 
+def fewest_attempts(algorithm: Algorithm) -> int:
+    """At a task, for the algorithm to learn from them."""
+    compares = isinstance(algorithm, COMPARES_ATTEMPTS) or (
+        isinstance(algorithm, ReinforcePlusPlus) and algorithm.group_baseline
+    )
+    return 2 if compares else 1
+
+
 class Kl(Config):
     """A penalty on the distance from the policy at the start of reinforcement learning."""
 
@@ -240,10 +248,7 @@ class Rl(Config):
     @property
     def fewest_attempts(self) -> int:
         """At a task, for the algorithm to learn from them."""
-        compares = isinstance(self.algorithm, COMPARES_ATTEMPTS) or (
-            isinstance(self.algorithm, ReinforcePlusPlus) and self.algorithm.group_baseline
-        )
-        return 2 if compares else 1
+        return fewest_attempts(self.algorithm)
 
     @model_validator(mode="after")
     def _fits_the_algorithm(self) -> Rl:

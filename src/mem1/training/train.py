@@ -17,7 +17,6 @@ from typing import Any, Protocol
 from torch import nn
 from transformers import PreTrainedModel
 
-from mem1.contexts import context_policy
 from mem1.engines.base import Engine
 from mem1.engines.denormals import flushed_denormals
 from mem1.engines.workers import local_engine
@@ -36,6 +35,7 @@ from mem1.training.metrics_log import MetricsLog
 from mem1.training.optimizers import Optimizers
 from mem1.training.place import HERE, Place
 from mem1.training.policy import Policy, make_policy
+from mem1.training.recipe_rollout import recipe_rollout
 from mem1.training.rl import RlStage
 from mem1.training.rollout_config import ServerRollouts
 from mem1.training.runs import RunFolder
@@ -102,14 +102,8 @@ def make_rollout(
     config: TrainConfig, policy: Policy, source: TaskSource, tags: Tags, *, engine: Engine | None = None
 ) -> Rollout:
     """The rollout of a recipe with this policy, sampled by `engine`; None: in this process."""
-    return Rollout(
-        engine=engine or local_engine(policy.model, policy.codec, tags.stop_strings, workers=config.workers),
-        codec=policy.codec,
-        environment=source.environment,
-        context=context_policy(config.context),
-        tags=tags,
-        budget=config.budget,
-    )
+    sampler = engine or local_engine(policy.model, policy.codec, tags.stop_strings, workers=config.workers)
+    return recipe_rollout(config, engine=sampler, codec=policy.codec, source=source, tags=tags)
 
 
 @contextmanager

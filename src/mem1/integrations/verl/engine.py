@@ -1,0 +1,137 @@
+"""An engine of ours over the client that verl gives its agent loops, for one attempt.
+
+    thread of the attempt    complete([[1, 2]], max_tokens=[8], ...)          (waits)
+    verl's loop              client.generate(request_id, prompt_ids=[1, 2], sampling_params={...})  ->  tokens
+
+Our rollout is synchronous and runs in a thread of its own; the client is asked in verl's event loop. Tokens and
+log-probabilities are the server's, never encoded again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from mem1.engines.base import Completion, Sampling
+from mem1.engines.codec import Codec
+from mem1.errors import UserError
+
+_EXPECTED = {"top_p": (1,), "top_k": (-1, 0), "repetition_penalty": (1,), "logprobs": (True, 0)}
+"""What verl may ask to sample with, next to a temperature."""
+
+
+class Sampled(Protocol):
+    """What a server sampled (verl's TokenOutput)."""
+
+    @property
+    def token_ids(self) -> Sequence[int]: ...
+    @property
+    def log_probs(self) -> Sequence[float] | None: ...
+    @property
+    def stop_reason(self) -> str | None: ...
+    @property
+    def extra_fields(self) -> Mapping[str, Any]: ...
+
+
+class ServerClient(Protocol):
+    """Asks one of verl's servers of the policy."""
+
+    async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Sampled: ...
+
+
+def asked_temperature(sampling_params: Mapping[str, Any]) -> float:
+    """The temperature that verl asks for. Raises UserError where it asks for anything that would bias the training."""
+    for name, value in sampling_params.items():
+        if name != "temperature" and value not in _EXPECTED.get(name, ()):
+            allowed = ", ".join(f"{key}={values[0]}" for key, values in _EXPECTED.items())
+            raise UserError(
+                f"verl asks to sample with {name}={value}; mem1 samples from the policy as it is, with its "
+                f"log-probabilities ({allowed}): correct actor_rollout_ref.rollout, or its val_kwargs"
+            )
+    if not sampling_params.get("logprobs"):
+        raise UserError("verl asks for no log-probabilities; set actor_rollout_ref.rollout.calculate_log_probs to true")
+    return float(sampling_params["temperature"])
+
+
+@dataclass(kw_only=True, eq=False)
+class ServerEngine:
+    """Not to be called in the loop's own thread, which would wait for itself."""
+
+    client: ServerClient
+    loop: asyncio.AbstractEventLoop
+    codec: Codec
+    stop_strings: Sequence[str]
+    request_id: str
+    """The same for all turns of an attempt, so that one server has them all in its cache."""
+    seconds: float = 0.0
+    """Spent waiting for servers."""
+    oldest: int | None = None
+    """Trainer's step of the oldest weights that sampled a token; None: no server has said so."""
+    newest: int | None = None
+
+    def complete(
+        self, contexts: Sequence[Sequence[int]], *, max_tokens: Sequence[int], sampling: Sampling
+    ) -> list[Completion]:
+        """One completion a context; its seeds are not passed on, as a server of verl's has random numbers of its own.
+
+        Raises UserError where the server gives no log-probabilities.
+        """
+        started = time.perf_counter()
+        asked = [
+            asyncio.run_coroutine_threadsafe(self._ask(context, budget, sampling.temperature), self.loop)
+            for context, budget in zip(contexts, max_tokens, strict=True)
+        ]
+        answers = [future.result() for future in asked]
+        self.seconds += time.perf_counter() - started
+        return [self._completion(answer, budget) for answer, budget in zip(answers, max_tokens, strict=True)]
+
+    async def _ask(self, context: Sequence[int], max_tokens: int, temperature: float) -> Sampled | str:
+        """What was sampled, or why nothing was."""
+        params = {
+            "temperature": temperature,
+            "top_p": 1.0,
+            "top_k": -1,
+            "repetition_penalty": 1.0,
+            "logprobs": True,
+            "max_tokens": max_tokens,
+            "stop": list(self.stop_strings),
+            "include_stop_str_in_output": True,
+            "skip_special_tokens": False,  # a tag that is a special token would not be seen to stop
+        }
+        try:
+            return await self.client.generate(self.request_id, prompt_ids=list(context), sampling_params=params)
+        except Exception as error:  # whatever a server dies of, the attempt has no completion
+            return f"{type(error).__name__}: {error}"
+
+    def _completion(self, answer: Sampled | str, max_tokens: int) -> Completion:
+        if isinstance(answer, str):
+            return _failed(answer)
+        ids = tuple(answer.token_ids)
+        if not ids or answer.stop_reason == "aborted":
+            return _failed(f"the server gave {len(ids)} tokens and stopped for {answer.stop_reason!r}")
+        if answer.log_probs is None or len(answer.log_probs) != len(ids):
+            raise UserError(
+                f"the server gave {len(answer.log_probs or ())} log-probabilities for {len(ids)} tokens; set "
+                "actor_rollout_ref.rollout.calculate_log_probs to true, on a server that has them"
+            )
+        self._note(answer.extra_fields)
+        text = self.codec.decode(ids)
+        return Completion(
+            token_ids=ids,
+            logprobs=tuple(answer.log_probs),
+            stopped=len(ids) < max_tokens or any(stop in text for stop in self.stop_strings),
+        )
+
+    def _note(self, fields: Mapping[str, Any]) -> None:
+        first, last = fields.get("min_global_steps"), fields.get("max_global_steps")
+        if first is not None:
+            self.oldest = first if self.oldest is None else min(self.oldest, first)
+        if last is not None:
+            self.newest = last if self.newest is None else max(self.newest, last)
+
+
+def _failed(why: str) -> Completion:
+    return Completion(token_ids=(), stopped=False, failed=why)

@@ -1,0 +1,23 @@
+"""The loop that a recipe asks for: its context policy, vocabulary and budget, on the tasks of a source."""
+
+from __future__ import annotations
+
+from mem1.contexts import context_policy
+from mem1.engines.base import Engine
+from mem1.engines.codec import Codec
+from mem1.envs.source import TaskSource
+from mem1.protocol import Tags
+from mem1.rollout import Rollout
+from mem1.training.config import TrainConfig
+
+
+def recipe_rollout(config: TrainConfig, *, engine: Engine, codec: Codec, source: TaskSource, tags: Tags) -> Rollout:
+    """Whoever samples: this process, servers, or another project's."""
+    return Rollout(
+        engine=engine,
+        codec=codec,
+        environment=source.environment,
+        context=context_policy(config.context),
+        tags=tags,
+        budget=config.budget,
+    )
