@@ -263,12 +263,15 @@ def top_p(right: Broken, batch: Any, rows: Sequence[int], logits_BV: Tensor) -> 
 
 def no_stop_token(right: Broken, rollout: Any, ids: Any, spans: Any, forced: bool, completion: Any, *rest: Any) -> Turn:
     turn: Turn = right(rollout, ids, spans, forced, completion, *rest)
-    return replace(turn, completion_ids=turn.completion_ids[:-1], logprobs=turn.logprobs[:-1])
+    return replace(turn, completion_ids=turn.completion_ids[:-1], logprobs=turn.logprobs[:-1], weights_versions=())
 
 
 def encoded_again(right: Broken, policy: Any, prompt_ids: Sequence[int], turns: Sequence[Turn]) -> Context:
     """What was sampled enters the next context as the tokenizer would have written it."""
-    texts = [replace(t, completion_ids=BPE.encode(t.text), logprobs=(), completion_spans={}) for t in turns]
+    texts = [
+        replace(t, completion_ids=BPE.encode(t.text), logprobs=(), completion_spans={}, weights_versions=())
+        for t in turns
+    ]
     return right(policy, prompt_ids, texts)
 
 

@@ -26,6 +26,7 @@ LACK = {
     "own-documents": {"tasks"},
     "qwen2.5-7b-multihop/grpo": {"model", "tokenizer", "tasks", "search", "servers"},
     "qwen2.5-7b-multihop/ppo": {"model", "tokenizer", "tasks", "search", "servers"},
+    "qwen2.5-7b-qlora/grpo": {"model", "tokenizer", "tasks", "search", "servers"},
     "qwen3-1.7b-lora/grpo": {"model", "tokenizer", "tasks", "search"},
     "webshop-7b": {"model", "tokenizer", "tasks"},
 }

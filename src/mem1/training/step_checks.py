@@ -153,15 +153,14 @@ def _halved(turn: Turn) -> list[Turn]:
     if not half:
         return [turn]
     first, second = slice(0, half), slice(half, None)
-    begun = turn.context_ids + turn.completion_ids[first]
+    bare = replace(turn, completion_ids=(), logprobs=(), completion_spans={}, weights_versions=())
     return [
-        replace(turn, completion_ids=turn.completion_ids[first], logprobs=turn.logprobs[first], completion_spans={}),
+        replace(bare, completion_ids=turn.completion_ids[first], logprobs=turn.logprobs[first]),
         replace(
-            turn,
-            context_ids=begun,
+            bare,
+            context_ids=turn.context_ids + turn.completion_ids[first],
             completion_ids=turn.completion_ids[second],
             logprobs=turn.logprobs[second],
             context_spans={},
-            completion_spans={},
         ),
     ]
