@@ -3,6 +3,8 @@
     mem1 train compare-atlas/warm-start --no-evaluate --out runs/compare/warm-start
     python benchmarks/compare.py
 
+The start that the files in results/compare-atlas were made with is kept there (--start .../start).
+
 Two phases, each of many small jobs on one core. A finished job leaves a file in --results and is not done again, so the
 command may be stopped at any time and given again, also on another machine, and as many processes as there are cores
 may work at it side by side:
