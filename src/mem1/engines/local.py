@@ -23,6 +23,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.codec import Codec
 from mem1.engines.denormals import flushed_denormals
+from mem1.engines.stops import met
 
 _SHORT = 1024
 """Contexts up to so many tokens are attended by plain matrix products on a CPU, which beat the fused kernel there."""
@@ -96,9 +97,7 @@ class LocalEngine:
         """Whether `token`, the last of `sampled`, ends the completion."""
         if self.stop_ids is not None:
             return token in self.stop_ids
-        text = self.codec.decode(sampled[-24:])  # a tag has fewer tokens than that, even byte by byte
-        tail = text[-40:]
-        return any(stop in tail for stop in self.stop_strings)
+        return met(sampled, self.stop_strings, self.codec)
 
 
 def draw_noise(seeds: Sequence[int], length: int) -> Tensor:

@@ -12,9 +12,7 @@ from collections.abc import Sequence
 
 from mem1.engines.base import Completion
 from mem1.engines.codec import Codec
-
-_TOKENS, _CHARACTERS = 24, 40
-"""A stop string has no more, even byte by byte."""
+from mem1.engines.stops import MOST_TOKENS, met
 
 
 def joined(first: Completion, rest: Completion, codec: Codec, stops: Sequence[str]) -> Completion:
@@ -42,11 +40,8 @@ def joined(first: Completion, rest: Completion, codec: Codec, stops: Sequence[st
 
 def _stop_across(ids: Sequence[int], border: int, codec: Codec, stops: Sequence[str]) -> int | None:
     """Tokens up to the end of a stop string that lies across the border; None: there is none."""
-    for end in range(border + 1, min(border + _TOKENS, len(ids)) + 1 if border else 0):
-        tail = codec.decode(ids[max(0, end - _TOKENS) : end])[-_CHARACTERS:]
-        if any(stop in tail for stop in stops):
-            return end
-    return None
+    ends = range(border + 1, min(border + MOST_TOKENS, len(ids)) + 1 if border else 0)
+    return next((end for end in ends if met(ids[:end], stops, codec)), None)
 
 
 def _cut(whole: Completion, end: int) -> Completion:

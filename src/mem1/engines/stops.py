@@ -7,6 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mem1.engines.codec import Codec
+
+MOST_TOKENS, _MOST_CHARACTERS = 24, 40
+"""Of a stop string: a tag has fewer, even byte by byte."""
+
+
+def met(sampled: Sequence[int], stops: Sequence[str], codec: Codec) -> bool:
+    """Whether a stop string stands at the end of these tokens."""
+    tail = codec.decode(sampled[-MOST_TOKENS:])[-_MOST_CHARACTERS:]
+    return any(stop in tail for stop in stops)
+
 
 def openings(stops: Sequence[str]) -> dict[str, str]:
     """Opening tag -> the stop string that closes it.   ["</query>"]  ->  {"<query>": "</query>"}"""

@@ -124,11 +124,10 @@ def _gathered(network: Network, setup: Setup, needs: Needs) -> int:
     ends = network.parameters - network.layers * network.layer_parameters
     layers = 2 if setup.distributed.reshard_after_forward else network.layers
     # a layer's whole gradient exists before it is summed over the ranks
-    gathered = (layers + 1) * network.layer_parameters
-    if setup.quantized:  # nothing is gathered of them; one matrix at a time is brought back from 4 bits
-        gathered = (layers + 1) * (network.layer_parameters - network.matrix_parameters)
-        gathered += network.hidden * network.feed_forward
-    return (ends + gathered) * e * (1 + needs.critic)
+    # nothing is gathered of matrices in 4 bits; one at a time is brought back from them
+    layer = network.layer_parameters - network.matrix_parameters * setup.quantized
+    brought_back = network.hidden * network.feed_forward * setup.quantized
+    return (ends + (layers + 1) * layer + brought_back) * e * (1 + needs.critic)
 
 
 def server_memory(network: Network, *, attempts: int, longest: int) -> Mapping[str, int]:

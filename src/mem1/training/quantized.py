@@ -2,7 +2,7 @@
 
     quantize(model)                 in place: all linear layers but the head
     plain(layer.weight)             what it was rounded to, (rows, columns), as a plain tensor
-    quantized_tensors(model)        {"model.layers.0.mlp.up_proj.weight", ...}
+    quantized_weights(model)        ("model.layers.0.mlp.up_proj.weight", ...)
 
 A layer whose rows are not whole blocks stays as it is: bitsandbytes' kernels for CPUs round it wrongly (0.50.2).
 The layers are bitsandbytes'. Source: Dettmers et al. 2023 (QLoRA, arXiv 2305.14314), section 3; its second
@@ -61,7 +61,6 @@ def plain(parameter: Tensor) -> Tensor:
     return dequantize_4bit(parameter.data, state)
 
 
-def quantized_tensors(module: nn.Module) -> set[str]:
-    """Names of what quantised weights add to the state of a module; they are rounded anew from the same start."""
-    found = {name for name, p in module.named_parameters() if getattr(p, "quant_state", None) is not None}
-    return {name for name in module.state_dict(keep_vars=True) if any(name.startswith(own) for own in found)}
+def quantized_weights(module: nn.Module) -> tuple[str, ...]:
+    """Names of the quantised weights; what they add to the state of a module begins with them."""
+    return tuple(name for name, p in module.named_parameters() if getattr(p, "quant_state", None) is not None)

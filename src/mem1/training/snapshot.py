@@ -20,7 +20,7 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 from mem1.training.checkpoint_tensors import Shape, copied
 from mem1.training.distributed import ALONE, Ranks
 from mem1.training.optimizer_state import encode
-from mem1.training.quantized import quantized_tensors
+from mem1.training.quantized import quantized_weights
 from mem1.training.sharding import class_name
 
 MODEL = "model"
@@ -89,8 +89,9 @@ class Snapshot:
 
 def named_tensors(module: torch.nn.Module) -> dict[str, Tensor]:
     """Weights and buffers that a checkpoint must hold; of tied weights the first name only, of quantised ones none."""
-    rounded = quantized_tensors(module)
-    kept = {name: tensor for name, tensor in module.state_dict(keep_vars=True).items() if name not in rounded}
+    rounded = quantized_weights(module)  # anew, from the same start, whenever the module is made
+    state = module.state_dict(keep_vars=True)
+    kept = {name: tensor for name, tensor in state.items() if not name.startswith(rounded)}
     first: dict[int, str] = {}
     for name, tensor in kept.items():
         first.setdefault(id(tensor), name)
