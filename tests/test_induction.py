@@ -10,7 +10,13 @@ from mem1.training.models import new_model
 from mem1.training.recall import Recall, recall_batch, recall_loss
 
 SHAPE = TinyModel(
-    hidden_size=192, layers=4, rope_theta=1e6, look_back=(1, 2), look_back_strength=6.0, induction=True, vocab_size=2000
+    hidden_size=192,
+    layers=4,
+    rope_theta=1e6,
+    look_back=(1, 2, 3),
+    look_back_strength=6.0,
+    induction=True,
+    vocab_size=2000,
 )
 
 
@@ -51,7 +57,9 @@ def test_the_same_seed_makes_the_same_heads():
     )
 
 
-@pytest.mark.parametrize("changes", [{"layers": 2}, {"look_back": (1,)}, {"hidden_size": 100, "heads": 8}])
+@pytest.mark.parametrize(
+    "changes", [{"layers": 2}, {"heads": 3}, {"look_back": (1, 2)}, {"hidden_size": 100, "heads": 8}]
+)
 def test_shapes_without_room_for_them_are_refused(changes):
     with pytest.raises(ValueError, match=r"induction needs layers = 3|even number of times heads"):
         TinyModel(**{**SHAPE.model_dump(), **changes})

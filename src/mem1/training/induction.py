@@ -1,17 +1,20 @@
 """A small transformer that copies before it has learnt anything: induction heads, written down and not trained.
 
-    ... and asteroid 6469 Armstrong ... and asteroid   ->   6469
+    ... and asteroid 6469 Armstrong ... and asteroid        ->   6469
+    ... and asteroid ____ Armstrong ... and asteroid "->"   ->   6469, and not ____
 
-layer 0         two heads look one and two tokens back and write what they see, by a random projection, into directions
-                that no embedding has, each into its own
-layers 1, 2     heads that compare the current token and the one before it with the two tokens before each other place:
-                they find where both stood earlier, and add the token that followed them there to the output
-layer 2         the last half of its heads compare the tokens before instead: they find what followed the previous
-                token, whatever the current one is ("asteroid =" is followed by 6469)
+layer 0         three heads look one, two and three tokens back and write what they see, by a random projection, into
+                directions that no embedding has, each into its own
+layers 1, 2     heads that compare the current token and the two before it with the three tokens before each other
+                place: they find where all stood earlier, and add the token that followed them there to the output
+layer 1         the last two of its heads: one compares the tokens before instead, so it finds what followed the
+                previous tokens, whatever the current one is. Everywhere that is the current token itself, which the
+                other head takes away again; but a mark such as "->" finds neither itself nor a blank, but the answer
 
-All other outputs of layers begin at zero, so that nothing disturbs it. Matching uses the slowly turning half of the
-rotary pairs, so it does not depend on the distance. Source: Olsson et al. 2022 (In-context learning and induction
-heads, arXiv 2209.11895).
+Embeddings of tokens that begin alike, such as capitalised words, have a part in common, so that what is learnt of one
+holds for all. All other outputs of layers begin at zero, so that nothing disturbs it. Matching uses the slowly turning
+half of the rotary pairs, so it does not depend on the distance. Source: Olsson et al. 2022 (In-context learning and
+induction heads, arXiv 2209.11895); the head behind a mark is our own.
 
 Letters: D width, h of a head, W of a projection, R of the directions of embeddings, V vocabulary.
 """
@@ -19,60 +22,182 @@ Letters: D width, h of a head, W of a projection, R of the directions of embeddi
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from mem1.training.look_back import look_back
 from mem1.training.model_config import TinyModel
+from mem1.training.token_kinds import TokenKinds
 
 _STEADY = 0.42
 """From this share of a head's rotary pairs on, they turn so slowly that they compare contents."""
-_PROJECTED = 2 / 3
+_PROJECTED = 0.5
 """Numbers of a projection, over those of a head."""
-_WRITE = 0.1
+_WRITE = 0.07
 """Of a projection, beside an embedding of length 1."""
-_SHARPNESS = 4.0
+_WEIGHTS = (1.0, 0.7, 0.5)
+"""Of the tokens that are compared, the nearest first."""
+_KIND = 0.5
+"""Length of the part that embeddings of tokens of one kind have in common."""
+_SHARPNESS = 3.0
 """Of queries and of keys; scores of matches grow with its square."""
+_SHARPNESS_BEFORE = 14.0
+"""Where both sides are projections."""
+_ITSELF = 2.5
+"""Of a token's match with itself, in the head that compares the tokens before."""
+_MARK = 0.7
+"""Length of the part of a mark's embedding that says so."""
+_REFUSED = 7.0
+"""Of queries and of keys, against marks."""
+_SETTLED = 8.0
+"""Of queries and of keys, for copying heads that are to look at the mark alone."""
+_COPY, _COPY_BEFORE = 4.0, 6.0
+"""What the heads add to the output."""
+_GAIN = 2.0
+"""Of the last norm: logits of a sure copy are well above the others."""
 
 
 @torch.no_grad()
-def write_induction(model: PreTrainedModel, config: TinyModel, *, seed: int) -> None:
+def write_induction(model: PreTrainedModel, config: TinyModel, kinds: TokenKinds, *, seed: int) -> None:
     """Set the weights of a new model, in place; its look-back heads of layer 0 are there already (`models.py`)."""
-    draw = torch.Generator().manual_seed(seed)
-    D, h = config.hidden_size, config.hidden_size // config.heads
-    W = int(h * _PROJECTED)
-    whole_DD = torch.linalg.qr(torch.randn(D, D, generator=draw))[0]
-    first_DW, second_DW, rest_DR = whole_DD.split((W, W, D - 2 * W), dim=1)
-    embedding: Any = model.get_input_embeddings()
-    drawn_VR = torch.randn(len(embedding.weight), rest_DR.shape[1], generator=draw) / math.sqrt(rest_DR.shape[1])
-    embedding.weight.copy_(drawn_VR @ rest_DR.T)
-    layers: Any = model.get_decoder().layers
-    for layer in layers:
+    decoder: Any = model.get_decoder()
+    for layer in decoder.layers:
         layer.mlp.down_proj.weight.zero_()
         layer.self_attn.o_proj.weight.zero_()
         layer.self_attn.v_proj.bias.zero_()
-    read_WD = _directions(rest_DR, W, draw).T
-    back = layers[0].self_attn
-    for head, write_DW in enumerate((first_DW, second_DW)):
-        rows, used = slice(head * h, (head + 1) * h), slice(head * h, head * h + W)
-        for projection in (back.q_proj, back.k_proj, back.v_proj):
-            projection.weight[rows] = 0.0
-        back.v_proj.weight[used], back.o_proj.weight[:, used] = read_WD, _WRITE * write_DW
-    steady = _steady(h)
+    decoder.norm.weight.fill_(_GAIN)
+    space = _Space.drawn(config, seed)
+    embedding: Any = model.get_input_embeddings()
+    embedding.weight.copy_(space.embeddings(len(embedding.weight), kinds))
+    back = _Heads(decoder.layers[0].self_attn, space)
+    for head, write_DW in enumerate(space.before):
+        back.write(head, space.read_WD.T, _WRITE * write_DW)
     for number in (1, 2):
-        for head in range(config.heads):
-            one, two = (torch.randn(len(steady), W, generator=draw) / math.sqrt(W) for _ in range(2))
-            if number == 2 and head >= config.heads // 2:
-                query = key = one @ first_DW.T
-            else:
-                query, key = one @ read_WD + two @ first_DW.T, one @ first_DW.T + two @ second_DW.T
-            attention, rows = layers[number].self_attn, slice(head * h, (head + 1) * h)
-            copied_Dh = _directions(rest_DR, h, draw)
-            attention.q_proj.weight[rows] = _SHARPNESS * _placed(query, steady, h)
-            attention.k_proj.weight[rows] = _SHARPNESS * _placed(key, steady, h)
-            attention.v_proj.weight[rows], attention.o_proj.weight[:, rows] = copied_Dh.T, copied_Dh
+        heads = _Heads(decoder.layers[number].self_attn, space)
+        found_D = None if kinds.found is None else embedding.weight[kinds.found]
+        special = 2 if number == 1 else 0
+        for head in range(config.heads - special):
+            heads.copy_what_followed(head, found_D)
+        if special:
+            heads.copy_what_followed_the_tokens_before(config.heads - 2, config)
+
+
+@dataclass(frozen=True)
+class _Space:
+    """Which directions of the residual stream hold what."""
+
+    draw: torch.Generator
+    head_size: int
+    before: Sequence[Tensor]
+    """(D, W) each: the token one, two and three back."""
+    mark_D: Tensor
+    """That a token is a mark, and so never an answer."""
+    found_D: Tensor
+    """That a token is the mark which an answer follows."""
+    rest_DR: Tensor
+    """Of embeddings."""
+    read_WD: Tensor
+    """The projection of an embedding that is written for a token further on."""
+
+    @classmethod
+    def drawn(cls, config: TinyModel, seed: int) -> _Space:
+        draw = torch.Generator().manual_seed(seed)
+        D, h = config.hidden_size, config.hidden_size // config.heads
+        W = int(h * _PROJECTED)
+        whole_DD = torch.linalg.qr(torch.randn(D, D, generator=draw))[0]
+        *before, mark_D1, found_D1, rest_DR = whole_DD.split([W] * 3 + [1, 1, D - 3 * W - 2], dim=1)
+        read_WD = _directions(rest_DR, W, draw).T
+        return cls(draw, h, before, mark_D1[:, 0], found_D1[:, 0], rest_DR, read_WD)
+
+    def embeddings(self, V: int, kinds: TokenKinds) -> Tensor:
+        """(V, D), of length about 1."""
+        R = self.rest_DR.shape[1]
+        drawn_VR = torch.randn(V, R, generator=self.draw) / math.sqrt(R)
+        if kinds.kind:
+            common = torch.randn(max(kinds.kind) + 1, R, generator=self.draw)
+            common_VR = torch.nn.functional.normalize(common, dim=1)[list(kinds.kind)]
+            drawn_VR = math.sqrt(1 - _KIND**2) * drawn_VR + _KIND * common_VR
+        embeddings_VD = drawn_VR @ self.rest_DR.T
+        for token in kinds.blank:
+            embeddings_VD[token] = _MARK * (embeddings_VD[token] + self.mark_D)
+        if kinds.found is not None:
+            half_D = (self.mark_D + self.found_D) / math.sqrt(2)
+            embeddings_VD[kinds.found] = _MARK * (embeddings_VD[kinds.found] + half_D)
+        return embeddings_VD
+
+
+@dataclass(frozen=True)
+class _Heads:
+    """The heads of one layer."""
+
+    attention: Any
+    space: _Space
+
+    def write(self, head: int, value_Dw: Tensor, output_Dw: Tensor) -> None:
+        """What the place holds that the biases alone find."""
+        for projection in (self.attention.q_proj, self.attention.k_proj):
+            projection.weight[self._rows(head)] = 0.0
+        self.write_values(head, value_Dw, output_Dw)
+
+    def write_values(self, head: int, value_Dw: Tensor, output_Dw: Tensor) -> None:
+        """What is read at the place that is found, and what is made of it; numbers beyond w stay zero."""
+        first, w = head * self.space.head_size, value_Dw.shape[1]
+        self.attention.v_proj.weight[self._rows(head)] = 0.0
+        self.attention.v_proj.weight[first : first + w] = value_Dw.T
+        self.attention.o_proj.weight[:, first : first + w] = output_Dw
+
+    def copy_what_followed(self, head: int, found_D: Tensor | None) -> None:
+        """The token after the place where the current token and the two before it stood; after the mark with this
+        embedding, nothing."""
+        space, steady = self.space, _steady(self.space.head_size)
+        one, two, three = self._projections(len(steady))
+        key = one @ space.before[0].T + two @ space.before[1].T + three @ space.before[2].T
+        query = one @ space.read_WD + two @ space.before[0].T + three @ space.before[1].T
+        copied_Dh = _directions(space.rest_DR, space.head_size, space.draw)
+        self._compare(head, _SHARPNESS * query, _SHARPNESS * key)
+        if found_D is not None:  # the mark looks at itself, and has nothing to be copied
+            for projection in (self.attention.q_proj, self.attention.k_proj):
+                projection.weight[head * space.head_size + steady[-2]] = _SETTLED * space.found_D
+            mark_D = torch.nn.functional.normalize(space.rest_DR @ (space.rest_DR.T @ found_D), dim=0)
+            copied_Dh = copied_Dh - torch.outer(mark_D, mark_D @ copied_Dh)
+        self.write_values(head, copied_Dh, _COPY * copied_Dh)
+
+    def copy_what_followed_the_tokens_before(self, head: int, config: TinyModel) -> None:
+        """The token after the place where the three tokens before the current one stood; and the head that takes it
+        away where that is the current token itself."""
+        space, steady = self.space, _steady(self.space.head_size)
+        h = space.head_size
+        one, two, three = self._projections(len(steady))
+        itself = torch.randn(len(steady), len(space.read_WD), generator=space.draw) / math.sqrt(len(space.read_WD))
+        before = one @ space.before[0].T + two @ space.before[1].T + three @ space.before[2].T
+        compared = _SHARPNESS_BEFORE * before + _ITSELF * itself @ space.read_WD
+        copied_Dh = _directions(space.rest_DR, h, space.draw)
+        self.write_values(head, copied_Dh, _COPY_BEFORE * copied_Dh)
+        self._compare(head, compared, compared)
+        row = head * h + steady[-1]
+        self.attention.q_proj.weight[row], self.attention.q_proj.bias[row] = 0.0, _REFUSED
+        self.attention.k_proj.weight[row] = -_REFUSED * space.mark_D
+        look_back(self.attention, head + 1, 0, config)
+        self.write(head + 1, copied_Dh, -_COPY_BEFORE * copied_Dh)
+
+    def _projections(self, rows: int) -> list[Tensor]:
+        """(rows, W) for each token that is compared, by its weight."""
+        W = len(self.space.read_WD)
+        return [w * torch.randn(rows, W, generator=self.space.draw) / math.sqrt(W) for w in _WEIGHTS]
+
+    def _compare(self, head: int, query: Tensor, key: Tensor) -> None:
+        h = self.space.head_size
+        self.attention.q_proj.weight[self._rows(head)] = _placed(query, _steady(h), h)
+        self.attention.k_proj.weight[self._rows(head)] = _placed(key, _steady(h), h)
+
+    def _rows(self, head: int) -> slice:
+        h = self.space.head_size
+        return slice(head * h, (head + 1) * h)
 
 
 def _directions(within_DR: Tensor, h: int, draw: torch.Generator) -> Tensor:

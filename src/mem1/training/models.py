@@ -1,15 +1,13 @@
 """Policies: load one from a folder (safetensors only), or make a small one from nothing.
 
-A small transformer does not learn to copy by itself in minutes. Look-back heads make it: in layers 0 and 1 the
-query and key *biases* of one head for each of a few distances, such as 1 and 2, are set so that, whatever the tokens,
-the head looks so many tokens back. A score of biases alone depends on the distance d only,
-sum_i a_i cos(theta_i (d - d0)), which has its maximum at d = d0.
+A small transformer does not learn to copy by itself in minutes. Heads that look a few tokens back make it
+(`look_back.py`): in layers 0 and 1, one for each of a few distances, such as 1 and 2; or, with `induction`, heads that
+copy from the beginning (`induction.py`).
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -17,11 +15,16 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, Qwen
 
 from mem1.errors import UserError
 from mem1.training.induction import write_induction
+from mem1.training.look_back import look_back
 from mem1.training.model_config import TinyModel
+from mem1.training.token_kinds import ALIKE, TokenKinds
 
 
-def new_model(config: TinyModel, *, vocab_size: int, seed: int) -> PreTrainedModel:
-    """A Qwen2 with random weights, tied embeddings and look-back heads; the same for the same seed."""
+def new_model(config: TinyModel, *, vocab_size: int, seed: int, kinds: TokenKinds = ALIKE) -> PreTrainedModel:
+    """A Qwen2 with random weights, tied embeddings and look-back heads; the same for the same seed.
+
+    `kinds` is of use with `config.induction` alone.
+    """
     qwen = Qwen2Config(
         vocab_size=vocab_size,
         hidden_size=config.hidden_size,
@@ -41,25 +44,10 @@ def new_model(config: TinyModel, *, vocab_size: int, seed: int) -> PreTrainedMod
         model = Qwen2ForCausalLM(qwen)
     for layer in model.model.layers[: 1 if config.induction else 2]:
         for head, distance in enumerate(config.look_back):
-            _look_back(layer.self_attn, head, distance, config)
+            look_back(layer.self_attn, head, distance, config)
     if config.induction:
-        write_induction(model, config, seed=seed)
+        write_induction(model, config, kinds, seed=seed)
     return model
-
-
-@torch.no_grad()
-def _look_back(attention: Any, head: int, distance: int, config: TinyModel) -> None:
-    """Set the biases of one head so that their score is largest `distance` tokens back."""
-    size = attention.head_dim
-    half = size // 2
-    theta = config.rope_theta ** (-torch.arange(half, dtype=torch.float64) * 2 / size)
-    rows = slice(head * size, (head + 1) * size)
-    strength = config.look_back_strength
-    key = torch.cat([torch.full((half,), strength), torch.zeros(half)])
-    # rotating the query by -theta * distance makes rotary scores peak at that distance
-    query = torch.cat([strength * torch.cos(-theta * distance), strength * torch.sin(-theta * distance)])
-    attention.k_proj.bias[rows] = key.to(attention.k_proj.bias.dtype)
-    attention.q_proj.bias[rows] = query.to(attention.q_proj.bias.dtype)
 
 
 def load_model(folder: Path, *, dtype: torch.dtype = torch.float32) -> PreTrainedModel:

@@ -19,9 +19,11 @@ from mem1.errors import UserError
 from mem1.protocol import Tags
 from mem1.records import Passage
 from mem1.retrieval.opening import open_passages
+from mem1.tasks.cloze.expert import MARKS
 from mem1.training.config import Tasks, TrainConfig
 from mem1.training.model_config import TinyModel
 from mem1.training.models import load_model, new_model
+from mem1.training.token_kinds import ALIKE, token_kinds
 from mem1.training.tokenizers import atlas_tokenizer, bpe_tokenizer, shop_tokenizer
 
 SHIPPED = "shipped"
@@ -82,7 +84,8 @@ def make_policy(config: TrainConfig, tags: Tags) -> Policy:
     if config.model.new is None:
         return load_policy(config.model.path or SHIPPED)
     codec = _new_codec(config, config.model.new, tags)
-    return Policy(new_model(config.model.new, vocab_size=codec.vocab_size, seed=config.seed), codec)
+    kinds = token_kinds(codec) if config.model.new.induction else ALIKE
+    return Policy(new_model(config.model.new, vocab_size=codec.vocab_size, seed=config.seed, kinds=kinds), codec)
 
 
 def _new_codec(config: TrainConfig, new: TinyModel, tags: Tags) -> Codec:
@@ -90,7 +93,8 @@ def _new_codec(config: TrainConfig, new: TinyModel, tags: Tags) -> Codec:
         return Codec(atlas_tokenizer(tags))
     if new.tokenizer == "shop":
         return Codec(shop_tokenizer(tags))
-    return Codec(bpe_tokenizer(_texts(_passages(config.tasks)), vocab_size=new.vocab_size, tags=tags))
+    texts, marks = _texts(_passages(config.tasks)), MARKS if isinstance(config.tasks, ClozeTasks) else ()
+    return Codec(bpe_tokenizer(texts, vocab_size=new.vocab_size, tags=tags, marks=marks))
 
 
 def _passages(tasks: Tasks) -> Sequence[Passage]:

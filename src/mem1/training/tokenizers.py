@@ -5,7 +5,7 @@ In all, every tag of the protocol and both hint brackets are single added tokens
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -70,20 +70,23 @@ def shop_tokenizer(tags: Tags) -> Tokenizer:
     return tokenizer
 
 
-def bpe_tokenizer(texts: Iterable[str], *, vocab_size: int, tags: Tags) -> Tokenizer:
+def bpe_tokenizer(texts: Iterable[str], *, vocab_size: int, tags: Tags, marks: Sequence[str] = ()) -> Tokenizer:
     """Byte-level BPE trained on `texts`; any text can be encoded and decoded without loss.
 
-    `vocab_size` counts the 256 bytes and the tags; 256 plus the number of tags gives a plain byte tokenizer.
+    `marks` are strings with a token of their own, as the tags have, for what prompts and states have and the texts may
+    lack. `vocab_size` counts the 256 bytes, the tags and the marks; 256 plus the number of tags gives a plain byte
+    tokenizer.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     specials = [AddedToken(t, normalized=False) for t in (PAD, *tags.special_tokens)]
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
+        vocab_size=vocab_size - len(marks),
         special_tokens=specials,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_tokens([AddedToken(mark, normalized=False) for mark in marks])
     return tokenizer

@@ -2,11 +2,11 @@
 
 An expert reads only the text of the current context, so it has exactly the memory that a policy has. All that it writes
 is copied from what is in sight: a question as its own query; then the words before the blank, as they stand in the
-question, a "=" and what stands after them in the result; then the list, with what was found added to it.
+question, a "->" and what stands after them in the result; then the list, with what was found added to it.
 
     <IS> Q1 </IS> <query> Q1 and asteroid ____ Armstrong are named </query>
-    <IS> and asteroid = 6469 | Q1 = 6469 ; Q2 </IS> <query> Q2 adapted from a ____ Mexican film </query>
-    <IS> adapted from a = 1961 | Q1 = 6469 ; Q2 = 1961 ; done </IS> <answer> Q1 = 6469 ; Q2 = 1961 ; </answer>
+    <IS> and asteroid -> 6469 | Q1 = 6469 ; Q2 </IS> <query> Q2 adapted from a ____ Mexican film </query>
+    <IS> adapted from a -> 1961 | Q1 = 6469 ; Q2 = 1961 ; done </IS> <answer> Q1 = 6469 ; Q2 = 1961 ; </answer>
 
 What a search has not shown is written down as unknown.
 """
@@ -22,6 +22,10 @@ from mem1.tasks.atlas import CLEAN, Laziness
 from mem1.tasks.cloze.record import BLANK
 
 UNKNOWN = "unknown"
+FOUND = "->"
+"""Stands in a note before what was found."""
+MARKS = (f" {BLANK}", BLANK, f" {FOUND}", " =", " |", " ;", f" {UNKNOWN}", " done")
+"""What prompts and states have and text may lack; a small model copies better where each is one token."""
 _QUESTION = re.compile(r"Q(\d+) (.*?) \|(?= Q\d+ |$)", re.DOTALL)
 _KNOWN = re.compile(r"Q(\d+) = (.*?) ;")
 _NEIGHBOURS = (4, 3, 2, 1)
@@ -57,7 +61,7 @@ class ClozeExpert:
         known[int(label)] = found
         stops = len(asked) > 1 and rng.random() < lazy.stop
         following = None if stops or int(label) == max(asked) else int(label) + 1
-        note = f"{window.split(BLANK)[0].strip()} = {found} | ".lstrip()
+        note = f"{window.split(BLANK)[0].strip()} {FOUND} {found} | ".lstrip()
         return self._written(note, known, following, asked, context)
 
     def _written(
