@@ -5,9 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+from mem1.engines.codec import Codec
+from mem1.protocol import PAPER
+from mem1.tasks.cloze.expert import MARKS
 from mem1.training.model_config import TinyModel
 from mem1.training.models import new_model
 from mem1.training.recall import Recall, recall_batch, recall_loss
+from mem1.training.token_kinds import TokenKinds, token_kinds
+from mem1.training.tokenizers import bpe_tokenizer
 
 SHAPE = TinyModel(
     hidden_size=192,
@@ -47,6 +52,42 @@ def test_of_two_places_with_the_same_token_it_finds_the_one_with_the_same_token_
             logits = model(input_ids=ids).logits[0, -1]
         right += bool(logits[x] > logits[y])
     assert right >= 38
+
+
+def behind_the_mark(kinds: TokenKinds) -> int:
+    """a b c [blank] ... a b c X ... a b c [found]: how often of 40 times X comes first, of 2,000 tokens."""
+    found, blank = 3, 4
+    model = new_model(SHAPE, vocab_size=2000, seed=0, kinds=kinds)
+    draw = torch.Generator().manual_seed(3)
+    first = 0
+    for _ in range(40):
+        noise = torch.randperm(1900, generator=draw)[:80] + 50
+        words, x, between = noise[:3], noise[3:4], noise[4:].split(25)
+        window, passage = torch.cat([words, torch.tensor([blank])]), torch.cat([words, x])
+        ids = torch.cat([between[0], window, between[1], passage, between[2], words, torch.tensor([found])])
+        with torch.no_grad():
+            logits = model(input_ids=ids[None]).logits[0, -1]
+        first += bool(logits.argmax() == x)
+    return first
+
+
+def test_behind_its_mark_it_says_what_followed_the_words_before_it_and_no_blank():
+    looks = (0,) * 1000 + (1,) * 1000
+    assert behind_the_mark(TokenKinds(kind=looks, found=3, blank=(4,))) >= 24
+    assert behind_the_mark(TokenKinds(kind=looks)) <= 2
+
+
+def test_kinds_are_told_by_how_a_token_begins():
+    codec = Codec(bpe_tokenizer(["Oslo has 1901 houses, Oslo has"] * 9, vocab_size=300, tags=PAPER, marks=MARKS))
+    kinds = token_kinds(codec)
+    assert len(kinds.kind) == codec.vocab_size
+    tokens = [codec.encode(text)[0] for text in (" Oslo", "O", " houses", "h", "1", ",")]
+    looks = [kinds.kind[token] for token in tokens]
+    assert len(set(looks)) == len(looks)
+    assert kinds.kind[codec.encode("s")[0]] == kinds.kind[codec.encode("h")[0]]
+    assert [codec.decode([token]) for token in (kinds.found, *kinds.blank)] == [" ->", "____", " ____"]
+    plain = token_kinds(Codec(bpe_tokenizer(["Oslo"], vocab_size=280, tags=PAPER)))
+    assert plain.found is None and plain.blank == ()
 
 
 def test_the_same_seed_makes_the_same_heads():

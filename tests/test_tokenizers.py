@@ -62,6 +62,24 @@ def test_bpe_is_as_large_as_asked_and_merges_what_is_frequent():
     assert len(plain.encode("Norway")) == 6 > len(BPE.encode(" Norway"))
 
 
+MARKED = Codec(bpe_tokenizer(TEXTS, vocab_size=290, tags=PAPER, marks=(" ____", "____", " ->")))
+
+
+def test_marks_are_single_tokens_within_the_size_asked_for_also_in_text_of_others():
+    assert MARKED.vocab_size == 290
+    assert MARKED.single_tokens([" ____", "____", " ->"]) is not None
+    assert BPE.single_tokens([" ____"]) is None
+    text = 'Oslo is ____ , "____" -> Bergen'
+    assert MARKED.encode_untrusted(text, PAPER) == MARKED.encode(text)
+    (blank,) = MARKED.encode(" ____")
+    assert MARKED.encode(text).count(blank) == 1
+
+
+@given(st.lists(st.sampled_from(["_", " ", "Oslo", " ____", " ->", "é"])).map("".join))
+def test_text_with_marks_is_encoded_and_decoded_without_loss(text: str):
+    assert MARKED.decode(MARKED.encode(text)) == text
+
+
 def test_bpe_is_the_same_for_the_same_texts():
     first, second = (bpe_tokenizer(TEXTS, vocab_size=300, tags=PAPER).to_str() for _ in range(2))
     assert first == second

@@ -52,7 +52,7 @@ _ITSELF = 2.5
 """Of a token's match with itself, in the head that compares the tokens before."""
 _MARK = 0.7
 """Length of the part of a mark's embedding that says so."""
-_REFUSED = 7.0
+_REFUSED = 12.0
 """Of queries and of keys, against marks."""
 _SETTLED = 8.0
 """Of queries and of keys, for copying heads that are to look at the mark alone."""
