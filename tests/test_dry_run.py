@@ -22,12 +22,15 @@ from mem1.training.config import TrainConfig
 FOLDER = Path(__file__).parents[1] / "recipes"
 RECIPES = {path.relative_to(FOLDER).with_suffix("").as_posix(): path for path in sorted(FOLDER.rglob("*.toml"))}
 EVALUATION_ONLY = {"mem1-release"}
+AFTER_ANOTHER = {"reader/train"}
+"""Begin with a policy that another recipe makes."""
 LACK = {
     "own-documents": {"tasks"},
     "qwen2.5-7b-multihop/grpo": {"model", "tokenizer", "tasks", "search", "servers"},
     "qwen2.5-7b-multihop/ppo": {"model", "tokenizer", "tasks", "search", "servers"},
     "qwen2.5-7b-qlora/grpo": {"model", "tokenizer", "tasks", "search", "servers"},
     "qwen3-1.7b-lora/grpo": {"model", "tokenizer", "tasks", "search"},
+    "reader/warm-start": {"tasks"},
     "webshop-7b": {"model", "tokenizer", "tasks"},
 }
 """What is not part of the repository. The data of multihop-smoke may be there or not, as may room on the disk."""
@@ -38,10 +41,18 @@ def files(folder: Path) -> set[Path]:
 
 
 def test_there_are_recipes_to_rehearse():
-    assert len(RECIPES) >= 13 and RECIPES.keys() >= EVALUATION_ONLY | LACK.keys()
+    assert len(RECIPES) >= 13 and RECIPES.keys() >= EVALUATION_ONLY | AFTER_ANOTHER | LACK.keys()
 
 
-@pytest.mark.parametrize("name", sorted(RECIPES.keys() - EVALUATION_ONLY))
+@pytest.mark.parametrize("name", sorted(AFTER_ANOTHER))
+def test_a_recipe_that_begins_with_anothers_policy_says_where_it_should_be(name: str, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["train", str(RECIPES[name]), "--dry-run"])
+    assert isinstance(result.exception, UserError)
+    assert str(result.exception).startswith(f"{load_toml(RECIPES[name], TrainConfig).model.path} is no folder")
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES.keys() - EVALUATION_ONLY - AFTER_ANOTHER))
 def test_every_recipe_takes_a_step_of_each_of_its_stages(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("mem1.planning.checks.SERVER_S", 0.05)

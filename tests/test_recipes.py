@@ -20,7 +20,7 @@ def test_the_recipes_that_the_documentation_names_are_there():
     names = set(NAMES.values())
     atlas = {"atlas-quick", "atlas-ppo", "atlas-long", "atlas-warm-start"}
     assert names >= {*atlas, "multihop-smoke", "own-documents", "webshop-warm-start", "webshop-quick", "webshop-7b"}
-    assert names >= {"compare-atlas/warm-start", "compare-atlas/train"}
+    assert names >= {"compare-atlas/warm-start", "compare-atlas/train", "reader/warm-start", "reader/train"}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=NAMES.get)
