@@ -164,3 +164,34 @@ def test_a_run_on_two_ranks_of_which_one_is_killed_again_and_again_is_an_unbroke
     subprocess.run(broken, env=environment, capture_output=True, timeout=900, check=True)
     for name in ("metrics.jsonl", "policy/model.safetensors"):
         assert (tmp_path / "broken" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_run_on_two_ranks_after_its_step_and_it_goes_on_as_if_unbroken(
+    config: TrainConfig, tmp_path: Path
+):
+    assert config.rl is not None
+    phases = (Phase(steps=8, objectives=(1,)),)
+    changes = {"recall": None, "checkpoint_every": 1000, "rl": config.rl.model_copy(update={"phases": phases})}
+    (tmp_path / "recipe.toml").write_text(to_toml(config.model_copy(update=changes)))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    whole, broken = (training(tmp_path / "recipe.toml", tmp_path / name) for name in ("whole", "broken"))
+    subprocess.run(whole, env=environment, capture_output=True, timeout=900, check=True)
+    rows = tmp_path / "broken" / "metrics.jsonl"
+    # as a terminal does it: the launcher and all ranks are of one process group, and all are told
+    with subprocess.Popen(
+        broken, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
+        until = time.monotonic() + 300
+        while process.poll() is None and time.monotonic() < until and not rows.exists():
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        said, _ = process.communicate(timeout=120)
+    trained = len(rows.read_text().splitlines())
+    assert 1 <= trained < 8, said
+    assert "Stopped; a checkpoint is written" in said, said
+    assert "KeyboardInterrupt" not in said, said
+    assert latest_checkpoint(tmp_path / "broken" / "checkpoints") is not None, said
+    subprocess.run(broken, env=environment, capture_output=True, timeout=900, check=True)
+    for name in ("metrics.jsonl", "policy/model.safetensors"):
+        assert (tmp_path / "broken" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -31,11 +32,20 @@ def test_the_first_signal_only_raises_the_flag(signum: signal.Signals) -> None:
         assert stop.requested
 
 
-def test_the_second_signal_interrupts_at_once() -> None:
+def test_the_second_signal_interrupts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mem1.training.interrupt._SAME_S", 0.02)
     with interruptible() as stop:
         signal.raise_signal(signal.SIGINT)
+        time.sleep(0.03)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
+        assert stop.requested
+
+
+def test_a_signal_that_a_launcher_passes_on_beside_the_terminal_is_the_same() -> None:
+    with interruptible() as stop:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
         assert stop.requested
 
 

@@ -10,13 +10,18 @@ with interruptible("finishing this step; press again to stop at once") as stop:
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+
+_SAME_S = 1.0
+"""Signals so soon after the first are the same one: torchrun passes on what the terminal has sent to all processes."""
 
 
 @dataclass(slots=True)
@@ -28,7 +33,7 @@ class Stop:
 
 @contextmanager
 def interruptible(notice: str = "") -> Iterator[Stop]:
-    """The first SIGINT or SIGTERM sets `stop.requested`; the second raises KeyboardInterrupt.
+    """The first SIGINT or SIGTERM sets `stop.requested`; another, after a second or more, raises KeyboardInterrupt.
 
     notice      printed to standard error at the first signal; empty: nothing
 
@@ -36,11 +41,15 @@ def interruptible(notice: str = "") -> Iterator[Stop]:
     delivers no signals, nothing is caught. The former handlers come back at the end of the block.
     """
     stop = Stop()
+    first = math.inf
 
     def handle(_signum: int, _frame: FrameType | None) -> None:
+        nonlocal first
+        if stop.requested and time.monotonic() - first < _SAME_S:
+            return
         if stop.requested:
             raise KeyboardInterrupt
-        stop.requested = True
+        stop.requested, first = True, time.monotonic()
         if notice:
             # not print(): a signal may arrive inside a print of the main program
             os.write(2, f"\n{notice}\n".encode())
