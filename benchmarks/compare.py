@@ -373,7 +373,7 @@ def draw(compare: Compare, path: Path) -> None:
         axis.set_xticks(sizes, [str(n) for n in sizes])
         axis.minorticks_off()
         axis.grid(alpha=0.3)
-    axes[0].legend(fontsize=8)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
     figure.savefig(path)
 
 
