@@ -275,7 +275,7 @@ def test_the_recipe_is_told_its_corpus_by_one_word():
 
 def test_a_new_tokenizer_is_made_of_the_documents(folder: Path):
     recipe = Path(__file__).parents[1] / "recipes" / "own-documents.toml"
-    small = ["model.new.vocab_size=400", "model.new.layers=2", f"corpus={folder}"]
+    small = ["model.new.vocab_size=400", "model.new.layers=3", f"corpus={folder}"]
     policy = make_policy(load_toml(recipe, TrainConfig, expanded(small)), PAPER)
     assert policy.codec.decode(policy.codec.encode(f"made by {BLANK} |")) == f"made by {BLANK} |"
 

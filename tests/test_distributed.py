@@ -135,17 +135,31 @@ def training(recipe: Path, out: Path) -> list[str]:
     return [*torchrun, "-m", "mem1", "train", str(recipe), "--out", str(out), "--no-evaluate", "--resume"]
 
 
+def begun(
+    config: TrainConfig, folder: Path, *, steps: int, checkpoint_every: int
+) -> tuple[list[str], Mapping[str, str]]:
+    """Trains without a break in `whole`; the command that does it in `broken`, and its environment."""
+    assert config.rl is not None
+    rl = config.rl.model_copy(update={"phases": (Phase(steps=steps, objectives=(1,)),)})
+    changes = {"recall": None, "checkpoint_every": checkpoint_every, "rl": rl}
+    (folder / "recipe.toml").write_text(to_toml(config.model_copy(update=changes)))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    whole, broken = (training(folder / "recipe.toml", folder / name) for name in ("whole", "broken"))
+    subprocess.run(whole, env=environment, capture_output=True, timeout=900, check=True)
+    return broken, environment
+
+
+def assert_goes_on_as_unbroken(broken: list[str], environment: Mapping[str, str], folder: Path) -> None:
+    subprocess.run(broken, env=environment, capture_output=True, timeout=900, check=True)
+    for name in ("metrics.jsonl", "policy/model.safetensors"):
+        assert (folder / "broken" / name).read_bytes() == (folder / "whole" / name).read_bytes()
+
+
 @pytest.mark.slow
 def test_a_run_on_two_ranks_of_which_one_is_killed_again_and_again_is_an_unbroken_one(
     config: TrainConfig, tmp_path: Path
 ):
-    assert config.rl is not None
-    phases = (Phase(steps=12, objectives=(1,)),)
-    changes = {"recall": None, "checkpoint_every": 2, "rl": config.rl.model_copy(update={"phases": phases})}
-    (tmp_path / "recipe.toml").write_text(to_toml(config.model_copy(update=changes)))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    whole, broken = (training(tmp_path / "recipe.toml", tmp_path / name) for name in ("whole", "broken"))
-    subprocess.run(whole, env=environment, capture_output=True, timeout=900, check=True)
+    broken, environment = begun(config, tmp_path, steps=12, checkpoint_every=2)
     rows = tmp_path / "broken" / "metrics.jsonl"
     draw = random.Random(0)
     for _ in range(4):
@@ -161,22 +175,14 @@ def test_a_run_on_two_ranks_of_which_one_is_killed_again_and_again_is_an_unbroke
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
             os.kill(int(draw.choice(children)), signal.SIGKILL)
             assert process.wait(120) != 0
-    subprocess.run(broken, env=environment, capture_output=True, timeout=900, check=True)
-    for name in ("metrics.jsonl", "policy/model.safetensors"):
-        assert (tmp_path / "broken" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert_goes_on_as_unbroken(broken, environment, tmp_path)
 
 
 @pytest.mark.slow
 def test_ctrl_c_ends_a_run_on_two_ranks_after_its_step_and_it_goes_on_as_if_unbroken(
     config: TrainConfig, tmp_path: Path
 ):
-    assert config.rl is not None
-    phases = (Phase(steps=8, objectives=(1,)),)
-    changes = {"recall": None, "checkpoint_every": 1000, "rl": config.rl.model_copy(update={"phases": phases})}
-    (tmp_path / "recipe.toml").write_text(to_toml(config.model_copy(update=changes)))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    whole, broken = (training(tmp_path / "recipe.toml", tmp_path / name) for name in ("whole", "broken"))
-    subprocess.run(whole, env=environment, capture_output=True, timeout=900, check=True)
+    broken, environment = begun(config, tmp_path, steps=8, checkpoint_every=1000)
     rows = tmp_path / "broken" / "metrics.jsonl"
     # as a terminal does it: the launcher and all ranks are of one process group, and all are told
     with subprocess.Popen(
@@ -192,6 +198,4 @@ def test_ctrl_c_ends_a_run_on_two_ranks_after_its_step_and_it_goes_on_as_if_unbr
     assert "Stopped; a checkpoint is written" in said, said
     assert "KeyboardInterrupt" not in said, said
     assert latest_checkpoint(tmp_path / "broken" / "checkpoints") is not None, said
-    subprocess.run(broken, env=environment, capture_output=True, timeout=900, check=True)
-    for name in ("metrics.jsonl", "policy/model.safetensors"):
-        assert (tmp_path / "broken" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert_goes_on_as_unbroken(broken, environment, tmp_path)
