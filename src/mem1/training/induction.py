@@ -155,8 +155,8 @@ class _Heads:
         """The token after the place where the current token and the two before it stood; after the mark with this
         embedding, nothing."""
         space, steady = self.space, _steady(self.space.head_size)
-        one, two, three = self._projections(len(steady))
-        key = one @ space.before[0].T + two @ space.before[1].T + three @ space.before[2].T
+        one, two, three = projections = self._projections(len(steady))
+        key = self._of_the_tokens_before(projections)
         query = one @ space.read_WD + two @ space.before[0].T + three @ space.before[1].T
         copied_Dh = _directions(space.rest_DR, space.head_size, space.draw)
         self._compare(head, _SHARPNESS * query, _SHARPNESS * key)
@@ -172,9 +172,8 @@ class _Heads:
         away where that is the current token itself."""
         space, steady = self.space, _steady(self.space.head_size)
         h = space.head_size
-        one, two, three = self._projections(len(steady))
+        before = self._of_the_tokens_before(self._projections(len(steady)))
         itself = torch.randn(len(steady), len(space.read_WD), generator=space.draw) / math.sqrt(len(space.read_WD))
-        before = one @ space.before[0].T + two @ space.before[1].T + three @ space.before[2].T
         compared = _SHARPNESS_BEFORE * before + _ITSELF * itself @ space.read_WD
         copied_Dh = _directions(space.rest_DR, h, space.draw)
         self.write_values(head, copied_Dh, _COPY_BEFORE * copied_Dh)
@@ -189,6 +188,11 @@ class _Heads:
         """(rows, W) for each token that is compared, by its weight."""
         W = len(self.space.read_WD)
         return [w * torch.randn(rows, W, generator=self.space.draw) / math.sqrt(W) for w in _WEIGHTS]
+
+    def _of_the_tokens_before(self, projections: Sequence[Tensor]) -> Tensor:
+        """(rows, D) that compares the tokens one, two and three back."""
+        terms = [p @ back_DW.T for p, back_DW in zip(projections, self.space.before, strict=True)]
+        return terms[0] + terms[1] + terms[2]
 
     def _compare(self, head: int, query: Tensor, key: Tensor) -> None:
         h = self.space.head_size

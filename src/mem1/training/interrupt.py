@@ -10,7 +10,6 @@ with interruptible("finishing this step; press again to stop at once") as stop:
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import threading
@@ -41,14 +40,14 @@ def interruptible(notice: str = "") -> Iterator[Stop]:
     delivers no signals, nothing is caught. The former handlers come back at the end of the block.
     """
     stop = Stop()
-    first = math.inf
+    first = 0.0
 
     def handle(_signum: int, _frame: FrameType | None) -> None:
         nonlocal first
-        if stop.requested and time.monotonic() - first < _SAME_S:
-            return
         if stop.requested:
-            raise KeyboardInterrupt
+            if time.monotonic() - first >= _SAME_S:
+                raise KeyboardInterrupt
+            return
         stop.requested, first = True, time.monotonic()
         if notice:
             # not print(): a signal may arrive inside a print of the main program
