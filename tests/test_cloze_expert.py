@@ -94,9 +94,11 @@ def test_everything_it_writes_is_copied_from_what_it_sees(source, codec):
     one, two = (question.text for question in attempt.task.questions)  # type: ignore[union-attr]
     assert first.state == "Q1" and first.content == f"Q1 {one}"
     found = attempt.answer.split(" ; ")[0].removeprefix("Q1 = ")
-    assert second.state == f"{one.split('____')[0].strip()} -> {found} | Q1 = {found} ; Q2".lstrip()
+    assert second.state == f"{one.split('____')[0].strip()} -> {found} | Q1 = {found} ; Q1 then Q2".lstrip()
     assert second.content == f"Q2 {two}" and found in first.observation
-    assert last.state.endswith(f"| {attempt.answer} done") and attempt.answer.startswith(f"Q1 = {found} ; Q2 = ")
+    assert last.state.endswith(f"| {attempt.answer} Q2 then done") and attempt.answer.startswith(
+        f"Q1 = {found} ; Q2 = "
+    )
 
 
 def test_a_lazy_expert_stops_early_and_forgets_in_most_tasks_and_always_alike(source, codec):

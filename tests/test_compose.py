@@ -117,9 +117,9 @@ def test_the_plain_prompt_is_the_numbered_questions_on_one_line():
     )
 
 
-def test_the_cloze_prompt_marks_the_end_of_every_question():
+def test_the_cloze_prompt_marks_the_end_of_every_question_and_says_their_order():
     assert render("cloze", [question("a", "made by ____ in"), question("b", "born in ____")], PAPER) == (
-        "Q1 made by ____ in | Q2 born in ____ |"
+        "Q1 made by ____ in | Q2 born in ____ | Q1 then Q2 then done"
     )
 
 

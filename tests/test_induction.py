@@ -78,7 +78,7 @@ def test_behind_its_mark_it_says_what_followed_the_words_before_it_and_no_blank(
 
 
 def test_kinds_are_told_by_how_a_token_begins():
-    codec = Codec(bpe_tokenizer(["Oslo has 1901 houses, Oslo has"] * 9, vocab_size=300, tags=PAPER, marks=MARKS))
+    codec = Codec(bpe_tokenizer(["Oslo has 1901 houses, Oslo has"] * 9, vocab_size=360, tags=PAPER, marks=MARKS))
     kinds = token_kinds(codec)
     assert len(kinds.kind) == codec.vocab_size
     tokens = [codec.encode(text)[0] for text in (" Oslo", "O", " houses", "h", "1", ",")]

@@ -4,8 +4,9 @@
 
 Questions that speak of one another's answers are numbered in every template.
 
-A template's fields: {questions}, {objectives}, {example} (how answers are labelled), {state}, {result}, {hint} and
-one field per action of the vocabulary, such as {search} and {answer}. Tags are filled in without brackets.
+A template's fields: {questions}, {objectives}, {example} (how answers are labelled), {order} (of the labels), {state},
+{result}, {hint} and one field per action of the vocabulary, such as {search} and {answer}. Tags are filled in without
+brackets.
 """
 
 from __future__ import annotations
@@ -110,11 +111,17 @@ To buy ({objectives}):
 {questions}
 """
 
+THEN = " then "
+"""Between two labels of the order."""
+DONE = "done"
+"""Stands behind the last label of the order."""
+
 PROMPTS: Mapping[str, Prompt] = {
     # only the questions, for a policy trained from nothing on one kind of task
     "plain": Prompt(template="{questions}", separator=" "),
-    # only clozes, each with its end marked: what stands behind a blank would else run into the next question
-    "cloze": Prompt(template="{questions} |", separator=" | "),
+    # only clozes, each with its end marked: what stands behind a blank would else run into the next question; and the
+    # order of the labels, so that a small policy can copy which is next, for more questions than it was trained on
+    "cloze": Prompt(template="{questions} | {order}", separator=" | "),
     # instructions for a general language model that was not trained on this protocol
     "mem1": Prompt(template=_MEM1, separator="\n"),
     # for the published code, whose scorer takes answers by position and would take a label for part of the answer
@@ -142,6 +149,7 @@ def render(prompt_name: str, questions: Sequence[Question], tags: Tags) -> str:
             f"Q{i} {text}" if numbered else text for i, text in enumerate(texts, start=1)
         ),
         "objectives": len(questions),
+        "order": THEN.join([*(f"Q{i}" for i in range(1, len(questions) + 1)), DONE]),
         "example": "; ".join(f"Q{i} ..." for i in range(1, min(len(questions), 3) + 1)),
         "state": tags.state,
         "result": tags.result,

@@ -2,11 +2,12 @@
 
 An expert reads only the text of the current context, so it has exactly the memory that a policy has. All that it writes
 is copied from what is in sight: a question as its own query; then the words before the blank, as they stand in the
-question, a "->" and what stands after them in the result; then the list, with what was found added to it.
+question, a "->" and what stands after them in the result; then the list, with what was found added to it; then the
+question that it was and the next, in the order at the end of the prompt.
 
     <IS> Q1 </IS> <query> Q1 and asteroid ____ Armstrong are named </query>
-    <IS> and asteroid -> 6469 | Q1 = 6469 ; Q2 </IS> <query> Q2 adapted from a ____ Mexican film </query>
-    <IS> adapted from a -> 1961 | Q1 = 6469 ; Q2 = 1961 ; done </IS> <answer> Q1 = 6469 ; Q2 = 1961 ; </answer>
+    <IS> and asteroid -> 6469 | Q1 = 6469 ; Q1 then Q2 </IS> <query> Q2 adapted from a ____ Mexican film </query>
+    <IS> adapted from a -> 1961 | Q1 = 6469 ; Q2 = 1961 ; Q2 then done </IS> <answer> Q1 = 6469 ; Q2 = 1961 ; </answer>
 
 What a search has not shown is written down as unknown.
 """
@@ -20,13 +21,17 @@ from dataclasses import dataclass
 from mem1.protocol import ANSWER, SEARCH, Tags
 from mem1.tasks.atlas import CLEAN, Laziness
 from mem1.tasks.cloze.record import BLANK
+from mem1.tasks.prompts import DONE, THEN
 
 UNKNOWN = "unknown"
 FOUND = "->"
 """Stands in a note before what was found."""
-MARKS = (f" {BLANK}", BLANK, f" {FOUND}", " =", " |", " ;", f" {UNKNOWN}", " done")
+MARKS = (
+    *(f" {BLANK}", BLANK, f" {FOUND}", " =", " |", " ;", f" {UNKNOWN}", THEN.rstrip(), f" {DONE}", "Q1"),
+    *(f" Q{number}" for number in range(1, 41)),
+)
 """What prompts and states have and text may lack; a small model copies better where each is one token."""
-_QUESTION = re.compile(r"Q(\d+) (.*?) \|(?= Q\d+ |$)", re.DOTALL)
+_QUESTION = re.compile(r"Q(\d+) (.*?) \|(?= Q\d+ )", re.DOTALL)
 _KNOWN = re.compile(r"Q(\d+) = (.*?) ;")
 _NEIGHBOURS = (4, 3, 2, 1)
 """Words on either side of the blank that the passage must have, tried in this order."""
@@ -49,7 +54,7 @@ class ClozeExpert:
         asked = {int(number): window for number, window in _QUESTION.findall(prompt.strip())}
         queries = re.findall(self._inside(self.tags.action_tags[SEARCH]), context, re.DOTALL)
         if not queries:
-            return self._written("", {}, 1, asked, context)
+            return self._written("", {}, "Q1", f"Q1 {asked[1]}", context)
         label, window = re.match(r"Q(\d+) (.*)", queries[-1], re.DOTALL).groups()  # type: ignore[union-attr]
         state = re.findall(self._inside(self.tags.state), context, re.DOTALL)[-1]
         rng = random.Random(f"{self.seed}/{context}")
@@ -59,22 +64,22 @@ class ClozeExpert:
             del known[rng.choice(sorted(known))]
         found = read_answer(window, context.rsplit(f"<{self.tags.result}>", 1)[-1])
         known[int(label)] = found
-        stops = len(asked) > 1 and rng.random() < lazy.stop
-        following = None if stops or int(label) == max(asked) else int(label) + 1
         note = f"{window.split(BLANK)[0].strip()} {FOUND} {found} | ".lstrip()
-        return self._written(note, known, following, asked, context)
+        stops = len(asked) > 1 and rng.random() < lazy.stop
+        if stops or int(label) == max(asked):
+            return self._written(note, known, f"Q{label}{THEN}{DONE}", None, context)
+        following = int(label) + 1
+        order = f"Q{label}{THEN}Q{following}"
+        return self._written(note, known, order, f"Q{following} {asked[following]}", context)
 
-    def _written(
-        self, note: str, known: dict[int, str], following: int | None, asked: dict[int, str], context: str
-    ) -> str:
+    def _written(self, note: str, known: dict[int, str], order: str, query: str | None, context: str) -> str:
+        """With this query, or with the answer where there is none to come."""
         answer, search, state = self.tags.action_tags[ANSWER], self.tags.action_tags[SEARCH], self.tags.state
         memory = "".join(f"Q{number} = {found} ; " for number, found in sorted(known.items()))
         if context.rstrip().endswith(f"<{answer}>"):
             return f" {memory or UNKNOWN}</{answer}>"
-        if following is None:
-            return f"<{state}> {note}{memory}done </{state}> <{answer}> {memory}</{answer}>"
-        query = f"Q{following} {asked[following]}"
-        return f"<{state}> {note}{memory}Q{following} </{state}> <{search}> {query} </{search}>"
+        action = f"<{answer}> {memory}</{answer}>" if query is None else f"<{search}> {query} </{search}>"
+        return f"<{state}> {note}{memory}{order} </{state}> {action}"
 
     def _laziness(self, prompt: str) -> Laziness:
         """The habits for this task, the same on all its turns."""
