@@ -85,6 +85,7 @@ def test_kinds_are_told_by_how_a_token_begins():
     looks = [kinds.kind[token] for token in tokens]
     assert len(set(looks)) == len(looks)
     assert kinds.kind[codec.encode("s")[0]] == kinds.kind[codec.encode("h")[0]]
+    assert kinds.found is not None
     assert [codec.decode([token]) for token in (kinds.found, *kinds.blank)] == [" ->", "____", " ____"]
     plain = token_kinds(Codec(bpe_tokenizer(["Oslo"], vocab_size=280, tags=PAPER)))
     assert plain.found is None and plain.blank == ()

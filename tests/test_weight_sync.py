@@ -24,8 +24,9 @@ from mem1.engines.base import Completion, Sampling
 from mem1.engines.local import LocalEngine
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.policy_server.sampler import Sampler
+from mem1.engines.published import NotSaid, PublishedWeights, ServerFailed
 from mem1.engines.servers import ModelServer
-from mem1.engines.weight_routes import NotSaid, PublishedWeights, ServerFailed, WeightRoutes
+from mem1.engines.weight_routes import WeightRoutes
 from mem1.engines.weights import put
 from mem1.envs.source import AtlasTasks
 from mem1.errors import UserError

@@ -3,9 +3,10 @@
     routes.update("http://127.0.0.1:8001/v1", weights)
         mem1    pause, start_weight_update, update_weights, finish_weight_update, reset_prefix_cache, resume
         vllm    pause, collective_rpc reload_weights, reset_prefix_cache, update_weight_version, resume
+                by NCCL: pause, what `weight_broadcasts` does, reset_prefix_cache, resume
 
-Both read the weights from a folder that they share with the trainer. vLLM's routes are those of its development mode
-(vllm/entrypoints/serve/dev/rlhf/api_router.py and .../rpc/api_router.py at 0100a21); its transfer by NCCL is not used.
+Without NCCL both read the weights from a folder that they share with the trainer. vLLM's routes are those of its
+development mode (vllm/entrypoints/serve/dev/rlhf/api_router.py and .../rpc/api_router.py at 0100a21).
 """
 
 from __future__ import annotations
@@ -13,19 +14,22 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from mem1.engines.codec import Codec
 from mem1.engines.openai import probe, with_token_ids
 from mem1.engines.openai_wire import Wire, read
+from mem1.engines.published import NotSaid, PublishedWeights, ServerFailed
 from mem1.errors import UserError
 
 if TYPE_CHECKING:
     import httpx
 
+    from mem1.engines.weight_broadcasts import WeightBroadcasts
+
 ServerKind = Literal["mem1", "vllm"]
+Transfer = Literal["folder", "nccl"]
 SPOKEN = Wire("completions", token_ids=True, extras=True)
 """What a server must speak to sample for training."""
 _LARGEST_ANSWER = 1 << 20
@@ -36,33 +40,12 @@ _CHECK_S = 15.0
 """For an answer that takes no work."""
 
 
-class ServerFailed(Exception):
-    """A server did not do what it was asked; the message says what it answered."""
-
-
-class NotSaid(Exception):
-    """A server has no route that says which weights it has."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedWeights:
-    """Weights in the shared folder."""
-
-    version: int
-    path: Path
-    """Of the file, in a folder of its own in the shared one."""
-    checksum: str
-
-    @property
-    def name(self) -> str:
-        """Relative to the shared folder: weights-000003/model.safetensors"""
-        return f"{self.path.parent.name}/{self.path.name}"
-
-
 class WeightRoutes:
     """Safe to use from many threads."""
 
-    def __init__(self, kind: ServerKind, *, model: str, token: str | None, timeout_s: float) -> None:
+    def __init__(
+        self, kind: ServerKind, *, model: str, token: str | None, timeout_s: float, transfer: Transfer = "folder"
+    ) -> None:
         """`timeout_s` is given to a step of an update: the batch in work to end, the weights to be read."""
         import httpx
 
@@ -75,8 +58,12 @@ class WeightRoutes:
             headers=headers, timeout=httpx.Timeout(_CHECK_S, connect=_CONNECT_S), trust_env=False
         )
 
+        self._broadcasts = self._over_nccl(timeout_s) if transfer == "nccl" else None
+
     def close(self) -> None:
         """End the connections."""
+        if self._broadcasts is not None:
+            self._broadcasts.close()
         self._client.close()
 
     def version(self, url: str) -> int | None:
@@ -99,9 +86,12 @@ class WeightRoutes:
 
         Raises ServerFailed.
         """
-        self._ask("POST", url, "/pause?mode=abort", {}, timeout=self._patient)
+        self._ask("POST", url, "/pause?mode=abort", {}, patient=True)
         try:
-            if self._kind == "mem1":
+            if self._broadcasts is not None:
+                self._broadcasts.send(url, weights)
+                self._ask("POST", url, "/reset_prefix_cache", {})
+            elif self._kind == "mem1":
                 self._by_update(url, weights)
             else:
                 self._by_reload(url, weights)
@@ -119,22 +109,30 @@ class WeightRoutes:
         if found != SPOKEN:
             raise ServerFailed(f"{url}: it speaks {found}, but training needs {SPOKEN}")
 
+    def _over_nccl(self, timeout_s: float) -> WeightBroadcasts:
+        from mem1.engines.nccl_group import NcclGroup, require_nccl
+        from mem1.engines.weight_broadcasts import WeightBroadcasts
+
+        require_nccl()
+        return WeightBroadcasts(self._ask, partial(NcclGroup, timeout_s=timeout_s))
+
     def _by_update(self, url: str, weights: PublishedWeights) -> None:
         self._ask("POST", url, "/start_weight_update", {})
         where = {"path": weights.name, "checksum": weights.checksum}
-        self._ask("POST", url, "/update_weights", {"update_info": where}, timeout=self._patient)
-        self._ask("POST", url, "/finish_weight_update", {"weight_version": str(weights.version)}, timeout=self._patient)
+        self._ask("POST", url, "/update_weights", {"update_info": where}, patient=True)
+        self._ask("POST", url, "/finish_weight_update", {"weight_version": str(weights.version)}, patient=True)
         self._ask("POST", url, "/reset_prefix_cache", {})
 
     def _by_reload(self, url: str, weights: PublishedWeights) -> None:
         reload = {"method": "reload_weights", "kwargs": {"weights_path": str(weights.path.parent.resolve())}}
-        self._ask("POST", url, "/collective_rpc", reload, timeout=self._patient)
+        self._ask("POST", url, "/collective_rpc", reload, patient=True)
         self._ask("POST", url, "/reset_prefix_cache", {})
         with contextlib.suppress(_NoSuchRoute):  # an older vLLM; what it has is then known from here alone
             self._ask("POST", url, "/update_weight_version", {"new_version": str(weights.version)})
 
-    def _ask(self, method: str, url: str, path: str, value: Any = None, *, timeout: httpx.Timeout | None = None) -> Any:
+    def _ask(self, method: str, url: str, path: str, value: Any = None, *, patient: bool = False) -> Any:
         """What the server says, as JSON; None where it says nothing."""
+        timeout = self._patient if patient else None
         body = self._send(method, url.removesuffix("/v1") + path, json.dumps(value).encode(), timeout)
         try:
             return json.loads(body) if body else None

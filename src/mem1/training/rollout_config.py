@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from mem1.configuration import Config
 from mem1.engines.servers import ModelServer, base_address
-from mem1.engines.weight_routes import ServerKind
+from mem1.engines.weight_routes import ServerKind, Transfer
 from mem1.errors import UserError
 
 
@@ -39,6 +39,9 @@ class ServerRollouts(Config):
     whatever name; vLLM must have it under the same name."""
     kind: ServerKind = "mem1"
     """mem1: `mem1 serve-policy`; vllm: in its development mode, with --logprobs-mode processed_logprobs."""
+    transfer: Transfer = "folder"
+    """folder: servers read `weights_folder`; nccl: the trainer's GPU sends the weights to those of vLLM, started with
+    --weight-transfer-config '{"backend": "nccl"}', and the folder is this machine's own."""
     model: str = "policy"
     """The model's name on the servers."""
     token_env: str | None = None
@@ -60,6 +63,8 @@ class ServerRollouts(Config):
     def _has_servers(self) -> ServerRollouts:
         if bool(self.servers) == (self.servers_file is not None):
             raise ValueError("give servers or servers_file: the addresses, or a file with one a line")
+        if self.transfer == "nccl" and self.kind != "vllm":
+            raise ValueError("transfer = 'nccl' is vLLM's; with kind = 'mem1' it is 'folder'")
         for url in self.servers:
             base_address(url)
         return self

@@ -13,7 +13,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import nn
 
-from mem1.engines.weight_routes import PublishedWeights
+from mem1.engines.published import PublishedWeights
 from mem1.engines.weights import checksum, untied
 from mem1.training.files import explain_full_disk, sync
 

@@ -23,8 +23,9 @@ from torch import nn
 from mem1.engines.codec import Codec
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.pool import Pool
+from mem1.engines.published import NotSaid, PublishedWeights, ServerFailed
 from mem1.engines.servers import Servers, api_key
-from mem1.engines.weight_routes import SPOKEN, NotSaid, PublishedWeights, ServerFailed, WeightRoutes
+from mem1.engines.weight_routes import SPOKEN, WeightRoutes
 from mem1.errors import UserError
 from mem1.retrieval.addresses import Addresses
 from mem1.training.rollout_config import ServerRollouts
@@ -47,7 +48,11 @@ class WeightSync:
         self._config, self._codec, self._stops = config, codec, tuple(stop_strings)
         self._folder = Path(config.weights_folder)
         self._routes = WeightRoutes(
-            config.kind, model=config.model, token=api_key(config.token_env), timeout_s=config.update_timeout_s
+            config.kind,
+            model=config.model,
+            token=api_key(config.token_env),
+            timeout_s=config.update_timeout_s,
+            transfer=config.transfer,
         )
         self._addresses = Addresses((), now=time.monotonic)
         server = config.model_server()
