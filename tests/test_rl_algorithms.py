@@ -257,6 +257,15 @@ def test_the_critic_warms_up_while_the_policy_stands_still():
         assert not torch.equal(policy, weights(learner.policy.model))
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "rates"), [(Grpo(), [0.5, 1, 1, 0.5]), (Ppo(critic="separate", critic_warmup=2), [0, 0, 0.5, 1])]
+)
+def test_the_learning_rate_rises_and_falls_with_the_steps_of_the_policy(algorithm: Algorithm, rates: list[float]):
+    learner = stage(recipe(algorithm, warmup=2, decay=0.5))
+    made = groups(learner.policy.model, (1, 0, 0), (0, 1, 2))
+    assert [learner.update(made, index)["learning_rate"] for index in range(4)] == [1e-3 * rate for rate in rates]
+
+
 def test_the_critics_bias_fits_the_returns_of_a_rollout_before_its_first_update():
     learner = stage(recipe(Ppo(critic_learning_rate=1e-30, value_clip=0.01)))
     made = learner.networks.critic

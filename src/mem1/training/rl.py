@@ -23,7 +23,7 @@ from mem1.training.ahead import Abandoned, Ahead
 from mem1.training.batches import minibatches
 from mem1.training.lessons import Lesson, centred, groups_to_train, has_variance, judged_groups, make_lessons
 from mem1.training.networks import Networks
-from mem1.training.optimizers import Optimizers, adamw, together, warmup
+from mem1.training.optimizers import Optimizers, adamw, together, warmup_decay
 from mem1.training.place import HERE, Place
 from mem1.training.policy import Policy
 from mem1.training.rank_rollouts import Attempts, in_groups, of_the_first, on_all_ranks
@@ -221,7 +221,7 @@ class RlStage:
         if not warming:
             totals.norms.append(self._actor.step(scale=self._scale(index), max_grad_norm=self.config.max_grad_norm))
         if self._critic is not None:
-            scale = warmup(index, self.config.warmup)
+            scale = self._schedule(index, self.config.steps)
             totals.critic_norms.append(self._critic.step(scale=scale, max_grad_norm=self.config.max_grad_norm))
 
     def _metrics_of_the_algorithm(
@@ -243,4 +243,9 @@ class RlStage:
 
     def _scale(self, index: int) -> float:
         """Of the policy's learning rate; 0 while the critic warms up."""
-        return 0.0 if self._warming(index) else warmup(self._policy_step(index), self.config.warmup)
+        if self._warming(index):
+            return 0.0
+        return self._schedule(self._policy_step(index), self._policy_step(self.config.steps))
+
+    def _schedule(self, step: int, steps: int) -> float:
+        return warmup_decay(step, steps=steps, warmup_steps=self.config.warmup, decay=self.config.decay)

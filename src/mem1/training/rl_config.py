@@ -205,6 +205,9 @@ class Rl(Config):
     temperature: float = Field(default=1.0, gt=0)
     learning_rate: float = Field(default=3e-4, gt=0)
     warmup: int = Field(default=5, ge=0)
+    """Steps over which the learning rates rise."""
+    decay: float = Field(default=0.0, ge=0, le=1)
+    """Share of the steps, at the end, over which the learning rates fall to a twentieth."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     updates_per_rollout: int = Field(default=1, ge=1)
     """Times that all attempts of a step are gone through."""
