@@ -26,9 +26,11 @@ def command(
     model: Annotated[str, typer.Option(help="Folder of a transformers model, or 'shipped'.")] = "shipped",
     context: Annotated[str, typer.Option(help=f"{KNOWN}.")] = "constant",
     vocabulary: Annotated[str, typer.Option(help="Tags: paper or released.")] = "paper",
-    task: Annotated[str, typer.Option(help="atlas, or multihop: --questions over --corpus or --retriever.")] = "atlas",
+    task: Annotated[
+        str, typer.Option(help="atlas; multihop: --questions over --corpus or --retriever; cloze: --corpus.")
+    ] = "atlas",
     questions: Annotated[Path | None, typer.Option(help="JSONL of questions (multihop).")] = None,
-    corpus: Annotated[Path | None, typer.Option(help="File of passages, or an index (multihop).")] = None,
+    corpus: Annotated[Path | None, typer.Option(help="File of passages, or an index (multihop, cloze).")] = None,
     retriever: Annotated[
         list[str] | None, typer.Option(help="Address of a retriever in place of --corpus; repeatable (multihop).")
     ] = None,
