@@ -6,9 +6,10 @@
 layer 0         a head for each of the next n tokens back writes what it sees, by a random projection, into directions
                 that no embedding has, each into its own; they look past the mark "->", so that an answer is copied on
                 from where its words stand in the passage, without a mark between
-layers 1, 2     heads that compare the current token and the n - 1 before it with the n tokens before each other
-                place: they find where all stood earlier, and add the token that followed them there to the output. Of
-                several places the one with most in common wins: windows have phrases that come back
+layers 1, 2     heads that compare the current token and those before it with the tokens before each other place: they
+                find where all stood earlier, and add the token that followed them there to the output. Layer 1
+                compares three tokens, so it is quick to find a place; layer 2 compares n, so that of several places
+                the one with most in common wins, as windows have phrases that come back
 layer 1         the last two of its heads: one compares the tokens before instead, so it finds what followed the
                 previous tokens, whatever the current one is. Everywhere that is the current token itself, which the
                 other head takes away again; but a mark such as "->" finds neither itself nor a blank, but the answer
@@ -90,7 +91,7 @@ def write_induction(model: PreTrainedModel, config: TinyModel, kinds: TokenKinds
         found_D = None if kinds.found is None else embedding.weight[kinds.found]
         special = 2 if number == 1 else 0
         for head in range(config.heads - special):
-            heads.copy_what_followed(head, found_D)
+            heads.copy_what_followed(head, found_D, tokens=len(_WEIGHTS) if number == 1 else len(space.before))
         if special:
             heads.copy_what_followed_the_tokens_before(config.heads - 2, config)
 
@@ -165,11 +166,11 @@ class _Heads:
         slowest = head * self.space.head_size + self.space.head_size // 2 - 1  # the same at all distances
         self.attention.k_proj.weight[slowest] = -_PAST * self.space.found_D
 
-    def copy_what_followed(self, head: int, found_D: Tensor | None) -> None:
-        """The token after the place where the current token and those before it stood; after the mark with this
-        embedding, nothing."""
+    def copy_what_followed(self, head: int, found_D: Tensor | None, *, tokens: int) -> None:
+        """The token after the place where the last `tokens` tokens, with the current one, stood; after the mark with
+        this embedding, nothing."""
         space, steady = self.space, _steady(self.space.head_size)
-        projections = self._projections(len(steady))
+        projections = self._projections(len(steady))[:tokens]
         key = self._of_the_tokens_before(projections)
         query = projections[0] @ space.read_WD + self._of_the_tokens_before(projections[1:])
         copied_Dh = _directions(space.rest_DR, space.head_size, space.draw)
