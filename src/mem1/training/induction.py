@@ -3,13 +3,10 @@
     ... and asteroid 6469 Armstrong ... and asteroid        ->   6469
     ... and asteroid ____ Armstrong ... and asteroid "->"   ->   6469, and not ____
 
-layer 0         a head for each of the next n tokens back writes what it sees, by a random projection, into directions
-                that no embedding has, each into its own; they look past the mark "->", so that an answer is copied on
-                from where its words stand in the passage, without a mark between
-layers 1, 2     heads that compare the current token and those before it with the tokens before each other place: they
-                find where all stood earlier, and add the token that followed them there to the output. Layer 1
-                compares three tokens, so it is quick to find a place; layer 2 compares n, so that of several places
-                the one with most in common wins, as windows have phrases that come back
+layer 0         three heads look one, two and three tokens back and write what they see, by a random projection, into
+                directions that no embedding has, each into its own
+layers 1, 2     heads that compare the current token and the two before it with the three tokens before each other
+                place: they find where all stood earlier, and add the token that followed them there to the output
 layer 1         the last two of its heads: one compares the tokens before instead, so it finds what followed the
                 previous tokens, whatever the current one is. Everywhere that is the current token itself, which the
                 other head takes away again; but a mark such as "->" finds neither itself nor a blank, but the answer
@@ -43,17 +40,13 @@ _PROJECTED = 0.5
 """Numbers of a projection, over those of a head."""
 _WRITE = 0.07
 """Of a projection, beside an embedding of length 1."""
-_WEIGHTS, _WEIGHT_BEYOND = (1.0, 0.7, 0.5), 0.35
-"""Of the tokens that are compared, the nearest first; and of those further back."""
-_BEYOND = 0.15
-"""How much further back than its token a head looks, so that past a mark it sees the next and not the one before."""
-_PAST = 2.0
-"""Of keys, against the mark that is looked past."""
-_KIND = 0.45
+_WEIGHTS = (1.0, 0.7, 0.5)
+"""Of the tokens that are compared, the nearest first."""
+_KIND = 0.5
 """Length of the part that embeddings of tokens of one kind have in common."""
 _SHARPNESS = 3.0
 """Of queries and of keys; scores of matches grow with its square."""
-_SHARPNESS_BEFORE = 9.0
+_SHARPNESS_BEFORE = 14.0
 """Where both sides are projections."""
 _ITSELF = 2.5
 """Of a token's match with itself, in the head that compares the tokens before."""
@@ -63,9 +56,9 @@ _REFUSED = 12.0
 """Of queries and of keys, against marks."""
 _SETTLED = 8.0
 """Of queries and of keys, for copying heads that are to look at the mark alone."""
-_COPY, _COPY_BEFORE = 4.0, 12.0
+_COPY, _COPY_BEFORE = 4.0, 6.0
 """What the heads add to the output."""
-_GAIN = 2.5
+_GAIN = 2.0
 """Of the last norm: logits of a sure copy are well above the others."""
 
 
@@ -83,15 +76,13 @@ def write_induction(model: PreTrainedModel, config: TinyModel, kinds: TokenKinds
     embedding.weight.copy_(space.embeddings(len(embedding.weight), kinds))
     back = _Heads(decoder.layers[0].self_attn, space)
     for head, write_DW in enumerate(space.before):
-        look_back(back.attention, head, config.look_back[head] + _BEYOND, config)
         back.write(head, space.read_WD.T, _WRITE * write_DW)
-        back.look_past_the_mark(head)
     for number in (1, 2):
         heads = _Heads(decoder.layers[number].self_attn, space)
         found_D = None if kinds.found is None else embedding.weight[kinds.found]
         special = 2 if number == 1 else 0
         for head in range(config.heads - special):
-            heads.copy_what_followed(head, found_D, tokens=len(_WEIGHTS) if number == 1 else len(space.before))
+            heads.copy_what_followed(head, found_D)
         if special:
             heads.copy_what_followed_the_tokens_before(config.heads - 2, config)
 
@@ -103,7 +94,7 @@ class _Space:
     draw: torch.Generator
     head_size: int
     before: Sequence[Tensor]
-    """(D, W) each: the token one back, two back and so on."""
+    """(D, W) each: the token one, two and three back."""
     mark_D: Tensor
     """That a token is a mark, and so never an answer."""
     found_D: Tensor
@@ -119,8 +110,7 @@ class _Space:
         D, h = config.hidden_size, config.hidden_size // config.heads
         W = int(h * _PROJECTED)
         whole_DD = torch.linalg.qr(torch.randn(D, D, generator=draw))[0]
-        n = len(config.look_back)
-        *before, mark_D1, found_D1, rest_DR = whole_DD.split([W] * n + [1, 1, D - n * W - 2], dim=1)
+        *before, mark_D1, found_D1, rest_DR = whole_DD.split([W] * 3 + [1, 1, D - 3 * W - 2], dim=1)
         read_WD = _directions(rest_DR, W, draw).T
         return cls(draw, h, before, mark_D1[:, 0], found_D1[:, 0], rest_DR, read_WD)
 
@@ -161,18 +151,13 @@ class _Heads:
         self.attention.v_proj.weight[first : first + w] = value_Dw.T
         self.attention.o_proj.weight[:, first : first + w] = output_Dw
 
-    def look_past_the_mark(self, head: int) -> None:
-        """For a head that looks back: what stands there is no mark, but the token before it."""
-        slowest = head * self.space.head_size + self.space.head_size // 2 - 1  # the same at all distances
-        self.attention.k_proj.weight[slowest] = -_PAST * self.space.found_D
-
-    def copy_what_followed(self, head: int, found_D: Tensor | None, *, tokens: int) -> None:
-        """The token after the place where the last `tokens` tokens, with the current one, stood; after the mark with
-        this embedding, nothing."""
+    def copy_what_followed(self, head: int, found_D: Tensor | None) -> None:
+        """The token after the place where the current token and the two before it stood; after the mark with this
+        embedding, nothing."""
         space, steady = self.space, _steady(self.space.head_size)
-        projections = self._projections(len(steady))[:tokens]
+        one, two, three = projections = self._projections(len(steady))
         key = self._of_the_tokens_before(projections)
-        query = projections[0] @ space.read_WD + self._of_the_tokens_before(projections[1:])
+        query = one @ space.read_WD + two @ space.before[0].T + three @ space.before[1].T
         copied_Dh = _directions(space.rest_DR, space.head_size, space.draw)
         self._compare(head, _SHARPNESS * query, _SHARPNESS * key)
         if found_D is not None:  # the mark looks at itself, and has nothing to be copied
@@ -183,8 +168,8 @@ class _Heads:
         self.write_values(head, copied_Dh, _COPY * copied_Dh)
 
     def copy_what_followed_the_tokens_before(self, head: int, config: TinyModel) -> None:
-        """The token after the place where the tokens before the current one stood; and the head that takes it away
-        where that is the current token itself."""
+        """The token after the place where the three tokens before the current one stood; and the head that takes it
+        away where that is the current token itself."""
         space, steady = self.space, _steady(self.space.head_size)
         h = space.head_size
         before = self._of_the_tokens_before(self._projections(len(steady)))
@@ -201,13 +186,13 @@ class _Heads:
 
     def _projections(self, rows: int) -> list[Tensor]:
         """(rows, W) for each token that is compared, by its weight."""
-        W, n = len(self.space.read_WD), len(self.space.before)
-        weights = (*_WEIGHTS, *[_WEIGHT_BEYOND] * n)[:n]
-        return [w * torch.randn(rows, W, generator=self.space.draw) / math.sqrt(W) for w in weights]
+        W = len(self.space.read_WD)
+        return [w * torch.randn(rows, W, generator=self.space.draw) / math.sqrt(W) for w in _WEIGHTS]
 
     def _of_the_tokens_before(self, projections: Sequence[Tensor]) -> Tensor:
-        """(rows, D) that compares as many tokens as there are projections, the one before the current first."""
-        return sum((p @ back.T for p, back in zip(projections, self.space.before, strict=False)), torch.zeros(()))
+        """(rows, D) that compares the tokens one, two and three back."""
+        terms = [p @ back_DW.T for p, back_DW in zip(projections, self.space.before, strict=True)]
+        return terms[0] + terms[1] + terms[2]
 
     def _compare(self, head: int, query: Tensor, key: Tensor) -> None:
         h = self.space.head_size

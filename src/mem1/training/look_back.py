@@ -10,7 +10,7 @@ from mem1.training.model_config import TinyModel
 
 
 @torch.no_grad()
-def look_back(attention: Any, head: int, distance: float, config: TinyModel) -> None:
+def look_back(attention: Any, head: int, distance: int, config: TinyModel) -> None:
     """Set the biases of one head so that their score is largest `distance` tokens back; 0: at the token itself.
 
     A score of biases alone depends on the distance d only, sum_i a_i cos(theta_i (d - d0)), which has its maximum at

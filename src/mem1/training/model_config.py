@@ -23,9 +23,8 @@ class TinyModel(Config):
     look_back_strength: float = Field(default=3.0, gt=0)
     """Scale of the biases; the attention scores grow with its square."""
     induction: bool = False
-    """Begin with heads that copy what followed the same tokens before (`mem1.training.induction`), as many tokens as
-    `look_back` has distances; for three layers and four heads or more, with a look_back_strength of about 6 and a
-    rope_theta of about 1e6."""
+    """Begin with heads that copy what followed the same three tokens before (`mem1.training.induction`); for three
+    layers and four heads or more, with look_back = [1, 2, 3], a strength of about 6 and a rope_theta of about 1e6."""
     tokenizer: Literal["atlas", "shop", "bpe"] = "atlas"
     """atlas, shop: a token a word of the invented worlds or shops; bpe: byte-level, trained on the tasks' corpus."""
     vocab_size: int = Field(default=2000, ge=300)
@@ -35,14 +34,8 @@ class TinyModel(Config):
     def _heads_have_room(self) -> TinyModel:
         if self.hidden_size % (2 * self.heads):
             raise ValueError(f"hidden_size {self.hidden_size} must be an even number of times heads {self.heads}")
-        n = len(self.look_back)
-        if self.induction and (
-            self.layers < 3 or self.heads < 4 or not 3 <= n <= self.heads or self.look_back != tuple(range(1, n + 1))
-        ):
-            raise ValueError(
-                "induction needs layers = 3 or more, heads = 4 or more, and look_back = [1, 2, 3] or on to at most the "
-                "number of heads"
-            )
+        if self.induction and (self.layers < 3 or self.heads < 4 or self.look_back != (1, 2, 3)):
+            raise ValueError("induction needs layers = 3 or more, heads = 4 or more, and look_back = [1, 2, 3]")
         return self
 
 
