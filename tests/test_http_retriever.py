@@ -350,7 +350,8 @@ def test_the_queries_of_many_threads_share_requests_and_each_gets_its_own_answer
         gate.open.set()
         found = [result.result() for result in results]
     assert [[p.id for p, _ in one] for (one,) in found] == [[query] for query in queries]
-    assert sorted(len(batch) for _, batch in gate.batches) == [1, 1, 14, 24, 24]  # two connections: either may be first
+    sizes = [len(batch) for _, batch in gate.batches]
+    assert sizes[:2] == [1, 1] and sorted(sizes[2:]) == [14, 24, 24]  # two connections: either may be first
 
 
 def test_searches_for_another_number_of_passages_do_not_share_and_long_ones_are_divided():

@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from policies import tiny
-from sites import Site, as_json, site, status
+from sites import as_json, site, status
 from torch import Tensor
 
 from mem1.engines.published import PublishedWeights, ServerFailed
@@ -138,10 +138,6 @@ def broadcasts(groups: list[GlooGroup]) -> WeightBroadcasts:
     return WeightBroadcasts(routes._ask, formed)
 
 
-def posts(running: Site) -> list[str]:
-    return [path for _, path, _, _ in running.asked]
-
-
 def assert_received(workers: Workers, model: torch.nn.Module) -> None:
     sent = untied(model.state_dict())
     for received in workers.received:
@@ -156,7 +152,7 @@ def test_every_worker_has_the_weights_of_each_version_to_the_bit(folder, broadca
             model = tiny(version)
             broadcasts.send(f"{running.url}/v1", write_weights(folder, model, version))
             assert_received(workers, model)
-        assert posts(running) == [
+        assert running.paths == [
             "/get_world_size",
             "/init_weight_transfer_engine",
             *("/start_weight_update", "/update_weights", "/finish_weight_update") * 2,
@@ -248,6 +244,6 @@ def test_over_nccl_it_is_paused_before_and_resumed_after_with_an_empty_cache(fol
     weights: PublishedWeights = write_weights(folder, tiny(1), 1)
     with site(workers.pages) as running:
         routes.update(f"{running.url}/v1", weights)
-        said = posts(running)
+        said = running.paths
         assert said[0] == "/pause?mode=abort" and said[-2:] == ["/reset_prefix_cache", "/resume"]
     assert_received(workers, tiny(1))

@@ -93,7 +93,11 @@ class WeightBroadcasts:
             info = {**group.invitation(), "rank_offset": _TRAINER, "world_size": size}
             self._ask("POST", url, "/init_weight_transfer_engine", {"init_info": info}, patient=True)
 
-        _both(url, group, here=group.join, there=invite)
+        try:
+            _both(url, here=group.join, there=invite)
+        except BaseException:
+            group.close()  # or our half would wait for one that does not come
+            raise
         return group
 
     def _broadcast(self, url: str, group: WeightGroup, tensors: Mapping[str, Tensor]) -> None:
@@ -107,11 +111,14 @@ class WeightBroadcasts:
             "shapes": [list(tensor.shape) for tensor in tensors.values()],
         }
         announce = {"update_info": info}
-        _both(url, group, here=send, there=lambda: self._ask("POST", url, "/update_weights", announce, patient=True))
+        _both(url, here=send, there=lambda: self._ask("POST", url, "/update_weights", announce, patient=True))
 
 
-def _both(url: str, group: WeightGroup, *, here: Callable[[], None], there: Callable[[], None]) -> None:
-    """The two halves of what the trainer and a server do together, each waiting for the other; raises ServerFailed."""
+def _both(url: str, *, here: Callable[[], None], there: Callable[[], None]) -> None:
+    """The two halves of what the trainer and a server do together, each waiting for the other.
+
+    Raises ServerFailed at once where one fails; the group must then be closed, for the other half to end.
+    """
     ours: Future[None] = Future()
 
     def run() -> None:
@@ -127,8 +134,6 @@ def _both(url: str, group: WeightGroup, *, here: Callable[[], None], there: Call
         there()
         ours.result()
     except ServerFailed:
-        group.close()  # or our half would wait for one that does not come
         raise
     except Exception as error:
-        group.close()
         raise ServerFailed(f"{url}: the weights could not be sent: {error}") from error

@@ -111,6 +111,8 @@ To buy ({objectives}):
 {questions}
 """
 
+MAX_LABEL = 40
+"""Largest N whose questions all have a label token of their own (Q1 … Q40) in our own tokenizers."""
 THEN = " then "
 """Between two labels of the order."""
 DONE = "done"

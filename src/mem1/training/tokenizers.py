@@ -13,9 +13,8 @@ from mem1.envs.webshop.invented_words import shop_words
 from mem1.protocol import Tags
 from mem1.tasks.atlas.names import FIRST_WORDS, LAST_WORDS
 from mem1.tasks.atlas.world import POSSESSIVE, question_words
+from mem1.tasks.prompts import MAX_LABEL
 
-MAX_LABEL = 40
-"""Largest N whose questions all have a label token of their own (Q1 … Q40)."""
 MAX_NUMBER = 129
 """Largest number of turns with a token of its own."""
 UNKNOWN = "[UNK]"

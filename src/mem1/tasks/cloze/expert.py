@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from mem1.protocol import ANSWER, SEARCH, Tags
 from mem1.tasks.atlas import CLEAN, Laziness
 from mem1.tasks.cloze.record import BLANK
-from mem1.tasks.prompts import DONE, THEN
+from mem1.tasks.prompts import DONE, MAX_LABEL, THEN
 
 UNKNOWN = "unknown"
 FOUND = "->"
 """Stands in a note before what was found."""
 MARKS = (
     *(f" {BLANK}", BLANK, f" {FOUND}", " =", " |", " ;", f" {UNKNOWN}", THEN.rstrip(), f" {DONE}", "Q1"),
-    *(f" Q{number}" for number in range(1, 41)),
+    *(f" Q{number}" for number in range(1, MAX_LABEL + 1)),
 )
 """What prompts and states have and text may lack; a small model copies better where each is one token."""
 _QUESTION = re.compile(r"Q(\d+) (.*?) \|(?= Q\d+ )", re.DOTALL)
