@@ -3,9 +3,9 @@
     ... and asteroid 6469 Armstrong ... and asteroid        ->   6469
     ... and asteroid ____ Armstrong ... and asteroid "->"   ->   6469, and not ____
 
-layer 0         three heads look one, two and three tokens back and write what they see, by a random projection, into
+layer 0         four heads look one to four tokens back and write what they see, by a random projection, into
                 directions that no embedding has, each into its own
-layers 1, 2     heads that compare the current token and the two before it with the three tokens before each other
+layers 1, 2     heads that compare the current token and the three before it with the four tokens before each other
                 place: they find where all stood earlier, and add the token that followed them there to the output
 layer 1         the last two of its heads: one compares the tokens before instead, so it finds what followed the
                 previous tokens, whatever the current one is. Everywhere that is the current token itself, which the
@@ -36,17 +36,17 @@ from mem1.training.token_kinds import TokenKinds
 
 _STEADY = 0.42
 """From this share of a head's rotary pairs on, they turn so slowly that they compare contents."""
-_PROJECTED = 0.5
+_PROJECTED = 0.35
 """Numbers of a projection, over those of a head."""
-_WRITE = 0.07
+_WRITE = 0.05
 """Of a projection, beside an embedding of length 1."""
-_WEIGHTS = (1.0, 0.7, 0.5)
+_WEIGHTS = (1.0, 0.7, 0.5, 0.4)
 """Of the tokens that are compared, the nearest first."""
 _KIND = 0.5
 """Length of the part that embeddings of tokens of one kind have in common."""
 _SHARPNESS = 3.0
 """Of queries and of keys; scores of matches grow with its square."""
-_SHARPNESS_BEFORE = 14.0
+_SHARPNESS_BEFORE = 10.0
 """Where both sides are projections."""
 _ITSELF = 2.5
 """Of a token's match with itself, in the head that compares the tokens before."""
@@ -94,7 +94,7 @@ class _Space:
     draw: torch.Generator
     head_size: int
     before: Sequence[Tensor]
-    """(D, W) each: the token one, two and three back."""
+    """(D, W) each: the token one, two, three and four back."""
     mark_D: Tensor
     """That a token is a mark, and so never an answer."""
     found_D: Tensor
@@ -110,7 +110,7 @@ class _Space:
         D, h = config.hidden_size, config.hidden_size // config.heads
         W = int(h * _PROJECTED)
         whole_DD = torch.linalg.qr(torch.randn(D, D, generator=draw))[0]
-        *before, mark_D1, found_D1, rest_DR = whole_DD.split([W] * 3 + [1, 1, D - 3 * W - 2], dim=1)
+        *before, mark_D1, found_D1, rest_DR = whole_DD.split([W] * 4 + [1, 1, D - 4 * W - 2], dim=1)
         read_WD = _directions(rest_DR, W, draw).T
         return cls(draw, h, before, mark_D1[:, 0], found_D1[:, 0], rest_DR, read_WD)
 
@@ -152,12 +152,12 @@ class _Heads:
         self.attention.o_proj.weight[:, first : first + w] = output_Dw
 
     def copy_what_followed(self, head: int, found_D: Tensor | None) -> None:
-        """The token after the place where the current token and the two before it stood; after the mark with this
+        """The token after the place where the current token and the three before it stood; after the mark with this
         embedding, nothing."""
         space, steady = self.space, _steady(self.space.head_size)
-        one, two, three = projections = self._projections(len(steady))
+        projections = self._projections(len(steady))
         key = self._of_the_tokens_before(projections)
-        query = one @ space.read_WD + two @ space.before[0].T + three @ space.before[1].T
+        query = projections[0] @ space.read_WD + self._of_the_tokens_before(projections[1:])
         copied_Dh = _directions(space.rest_DR, space.head_size, space.draw)
         self._compare(head, _SHARPNESS * query, _SHARPNESS * key)
         if found_D is not None:  # the mark looks at itself, and has nothing to be copied
@@ -168,7 +168,7 @@ class _Heads:
         self.write_values(head, copied_Dh, _COPY * copied_Dh)
 
     def copy_what_followed_the_tokens_before(self, head: int, config: TinyModel) -> None:
-        """The token after the place where the three tokens before the current one stood; and the head that takes it
+        """The token after the place where the four tokens before the current one stood; and the head that takes it
         away where that is the current token itself."""
         space, steady = self.space, _steady(self.space.head_size)
         h = space.head_size
@@ -190,9 +190,8 @@ class _Heads:
         return [w * torch.randn(rows, W, generator=self.space.draw) / math.sqrt(W) for w in _WEIGHTS]
 
     def _of_the_tokens_before(self, projections: Sequence[Tensor]) -> Tensor:
-        """(rows, D) that compares the tokens one, two and three back."""
-        terms = [p @ back_DW.T for p, back_DW in zip(projections, self.space.before, strict=True)]
-        return terms[0] + terms[1] + terms[2]
+        """(rows, D) that compares as many tokens as there are projections, the one before the current first."""
+        return sum((p @ back.T for p, back in zip(projections, self.space.before, strict=False)), torch.zeros(()))
 
     def _compare(self, head: int, query: Tensor, key: Tensor) -> None:
         h = self.space.head_size

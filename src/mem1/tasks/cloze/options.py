@@ -10,9 +10,9 @@ from mem1.configuration import Config
 class ClozeOptions(Config):
     """The same options and the same corpus give the same questions."""
 
-    left: int = Field(default=8, ge=3)
+    left: int = Field(default=6, ge=3)
     """Words shown before the blank."""
-    right: int = Field(default=6, ge=0)
+    right: int = Field(default=4, ge=0)
     """Words shown after it; where one side has too few, the other gives more."""
     per_passage: int = Field(default=6, ge=1)
     """Questions of one passage at most, drawn among all that it has."""
