@@ -16,9 +16,18 @@ may work at it side by side:
               --minutes of processor time, and the policy at either moment evaluated, greedily, on worlds of the
               evaluation half; the start likewise, under each policy
 
-Processor time is that of one process on one thread; what else the machine does moves it little. The same for questions
-that depend on one another: --set tasks.composition=chain tasks.depth=1, with --results and --out of its own. The figure
-is drawn by matplotlib: pip install -e '.[benchmarks]'.
+Processor time is that of one process on one thread; what else the machine does moves it little. --minutes 0 leaves its
+budget out. The figure is drawn by matplotlib: pip install -e '.[benchmarks]'.
+
+The same for questions that depend on one another, with a start that has seen such, and with what the search on
+independent ones chose:
+
+    mem1 train compare-atlas/warm-start tasks.composition=chain tasks.depth=1 --no-evaluate \
+        "sft.objectives=[2,2,2,3,3,4,4,5,6,7,8,9,10,11,12,13,14,15,16]" --out runs/compare-chain/warm-start
+    python benchmarks/compare.py --set tasks.composition=chain tasks.depth=1 --minutes 0 \
+        --objectives 2 4 8 16 --tasks 300 200 100 60 --search benchmarks/results/compare-atlas/search \
+        --start runs/compare-chain/warm-start/policy --out runs/compare-chain \
+        --results benchmarks/results/compare-atlas-chain
 """
 
 from __future__ import annotations
@@ -177,7 +186,7 @@ class Compare:
             em = statistics.mean(statistics.mean(of_size["em"]) for of_size in found.values())
             return {"development_em": em, "steps": len(training.metrics), "seconds": training.seconds}
 
-        return self.given.results / "search" / f"{name}.json", run
+        return self.given.search / f"{name}.json", run
 
     # -- run -----------------------------------------------------------------------------------------------------
 
@@ -200,6 +209,7 @@ class Compare:
             folder = self.given.out / "train" / name
             training = self._train(config, folder, tokens=self.given.tokens, minutes=self.given.minutes)
             few = {n: tasks for n, tasks in sizes.items() if n in self.given.minutes_objectives}
+            later = {"minutes": self._evaluate(config, folder / "minutes", few)} if self.given.minutes else {}
             return {
                 "learning_rate": settings.learning_rate,
                 "turns": settings.turns,
@@ -208,7 +218,7 @@ class Compare:
                 "seconds": training.seconds,
                 "rewards": [step["reward"] for step in training.metrics],
                 "tokens": self._evaluate(config, folder / "tokens", sizes),
-                "minutes": self._evaluate(config, folder / "minutes", few),
+                **later,
             }
 
         return self.given.results / "runs" / f"{name}.json", run
@@ -292,8 +302,9 @@ def report(compare: Compare) -> None:
     budgets = {
         "start": ("Before training", given.objectives),
         "tokens": (f"After {given.tokens:,} sampled tokens of training", given.objectives),
-        "minutes": (f"After {given.minutes:g} minutes of training", given.minutes_objectives),
     }
+    if given.minutes:
+        budgets["minutes"] = (f"After {given.minutes:g} minutes of training", given.minutes_objectives)
     for budget, (title, sizes) in budgets.items():
         print(f"\n{title}: exact match, mean over seeds, [95 % interval over tasks] (each seed)\n")
         print(_table(compare, budget, sizes, lambda runs, n: _em_cell(runs)))
@@ -388,16 +399,18 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, default=Path("runs/compare"), help="for the trained policies")
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--search", type=Path, help="folder of what the search found; default: RESULTS/search")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of the recipe to change")
     parser.add_argument("--policies", nargs="+", default=list(POLICIES), help="context policies")
     parser.add_argument("--tokens", type=int, default=400_000, help="sampled in a training")
-    parser.add_argument("--minutes", type=float, default=5, help="processor time of a training")
+    parser.add_argument("--minutes", type=float, default=5, help="processor time of a training; 0: none asked for")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--objectives", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32])
     parser.add_argument("--tasks", type=int, nargs="+", default=[500] * 6, help="of each number of objectives")
     parser.add_argument("--minutes-objectives", type=int, nargs="+", default=[2, 8], help="evaluated after --minutes")
     parser.add_argument("--development-tasks", type=int, default=100)
     given = parser.parse_args()
+    given.search = given.search or given.results / "search"
     if len(given.tasks) != len(given.objectives):
         parser.error(f"--tasks {given.tasks}: give one number for each of --objectives {given.objectives}")
     return given

@@ -209,7 +209,7 @@ def test_the_held_out_part_is_a_choice_and_hard_or_long_questions_can_be_left_ou
 
     assert clozes() and not clozes() & clozes(held_out="test")
     assert clozes(worst_rank=1) <= clozes()
-    assert clozes(window_words=(14, 14)) <= clozes()
+    assert clozes(window_words=(10, 10)) <= clozes()
     with pytest.raises(UserError, match="no development clozes with this worst_rank and window_words"):
         clozes(window_words=(1, 2))
 
