@@ -18,7 +18,7 @@ SHAPE = TinyModel(
     hidden_size=256,
     layers=3,
     rope_theta=1e6,
-    look_back=(1, 2, 3, 4),
+    look_back=(1, 2, 5, 6),
     look_back_strength=6.0,
     induction=True,
     vocab_size=2000,
@@ -55,14 +55,14 @@ def test_of_two_places_with_the_same_token_it_finds_the_one_with_the_same_token_
 
 
 def behind_the_mark(kinds: TokenKinds) -> int:
-    """a b c d [blank] ... a b c d X ... a b c d [found]: how often of 40 times X comes first, of 2,000 tokens."""
+    """a … f [blank] ... a … f X ... a … f [found]: how often of 40 times X comes first, of 2,000 tokens."""
     found, blank = 3, 4
     model = new_model(SHAPE, vocab_size=2000, seed=0, kinds=kinds)
     draw = torch.Generator().manual_seed(3)
     first = 0
     for _ in range(40):
         noise = torch.randperm(1900, generator=draw)[:80] + 50
-        words, x, between = noise[:4], noise[4:5], noise[5:].split(25)
+        words, x, between = noise[:6], noise[6:7], noise[7:].split(25)
         window, passage = torch.cat([words, torch.tensor([blank])]), torch.cat([words, x])
         ids = torch.cat([between[0], window, between[1], passage, between[2], words, torch.tensor([found])])
         with torch.no_grad():

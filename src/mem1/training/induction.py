@@ -3,13 +3,17 @@
     ... and asteroid 6469 Armstrong ... and asteroid        ->   6469
     ... and asteroid ____ Armstrong ... and asteroid "->"   ->   6469, and not ____
 
-layer 0         four heads look one to four tokens back and write what they see, by a random projection, into
-                directions that no embedding has, each into its own
-layers 1, 2     heads that compare the current token and the three before it with the four tokens before each other
-                place: they find where all stood earlier, and add the token that followed them there to the output
+layer 0         four heads look one, two, five and six tokens back and write what they see, by a random projection,
+                into directions that no embedding has, each into its own
+layer 1         heads that compare the current token, the one before it and the one five before it with the tokens one,
+                two and six before each other place: they find where all stood earlier, and add the token that followed
+                them there to the output. Three tokens that reach so far tell phrases that come back apart as five in a
+                row would
 layer 1         the last two of its heads: one compares the tokens before instead, so it finds what followed the
                 previous tokens, whatever the current one is. Everywhere that is the current token itself, which the
                 other head takes away again; but a mark such as "->" finds neither itself nor a blank, but the answer
+layer 2         but for two heads, the copying heads again, faintly: as layer 1 has added what comes next, it is that
+                which they look for. What use to make of it is left to training
 
 Embeddings of tokens that begin alike, such as capitalised words, have a part in common, so that what is learnt of one
 holds for all. All other outputs of layers begin at zero, so that nothing disturbs it. Matching uses the slowly turning
@@ -36,11 +40,11 @@ from mem1.training.token_kinds import TokenKinds
 
 _STEADY = 0.42
 """From this share of a head's rotary pairs on, they turn so slowly that they compare contents."""
-_PROJECTED = 0.35
+_PROJECTED = 0.45
 """Numbers of a projection, over those of a head."""
 _WRITE = 0.05
 """Of a projection, beside an embedding of length 1."""
-_WEIGHTS = (1.0, 0.7, 0.5, 0.4)
+_WEIGHTS = (1.2, 0.84, 0.72)
 """Of the tokens that are compared, the nearest first."""
 _KIND = 0.5
 """Length of the part that embeddings of tokens of one kind have in common."""
@@ -56,8 +60,8 @@ _REFUSED = 12.0
 """Of queries and of keys, against marks."""
 _SETTLED = 8.0
 """Of queries and of keys, for copying heads that are to look at the mark alone."""
-_COPY, _COPY_BEFORE = 4.0, 6.0
-"""What the heads add to the output."""
+_COPY, _COPY_AGAIN, _COPY_BEFORE = 1.0, 0.1, 1.5
+"""What the heads add to the output; `_COPY_AGAIN` those of layer 2."""
 _GAIN = 2.0
 """Of the last norm: logits of a sure copy are well above the others."""
 
@@ -80,10 +84,9 @@ def write_induction(model: PreTrainedModel, config: TinyModel, kinds: TokenKinds
     for number in (1, 2):
         heads = _Heads(decoder.layers[number].self_attn, space)
         found_D = None if kinds.found is None else embedding.weight[kinds.found]
-        special = 2 if number == 1 else 0
-        for head in range(config.heads - special):
-            heads.copy_what_followed(head, found_D)
-        if special:
+        for head in range(config.heads - 2):
+            heads.copy_what_followed(head, found_D, _COPY if number == 1 else _COPY_AGAIN)
+        if number == 1:
             heads.copy_what_followed_the_tokens_before(config.heads - 2, config)
 
 
@@ -94,7 +97,7 @@ class _Space:
     draw: torch.Generator
     head_size: int
     before: Sequence[Tensor]
-    """(D, W) each: the token one, two, three and four back."""
+    """(D, W) each: the token one, two, five and six back."""
     mark_D: Tensor
     """That a token is a mark, and so never an answer."""
     found_D: Tensor
@@ -151,13 +154,14 @@ class _Heads:
         self.attention.v_proj.weight[first : first + w] = value_Dw.T
         self.attention.o_proj.weight[:, first : first + w] = output_Dw
 
-    def copy_what_followed(self, head: int, found_D: Tensor | None) -> None:
-        """The token after the place where the current token and the three before it stood; after the mark with this
-        embedding, nothing."""
+    def copy_what_followed(self, head: int, found_D: Tensor | None, strength: float) -> None:
+        """The token after the place where the current token and those one and five before it stood; after the mark
+        with this embedding, nothing."""
         space, steady = self.space, _steady(self.space.head_size)
-        projections = self._projections(len(steady))
+        one, two, six = projections = self._projections(len(steady))
+        one_back, _, five_back, _ = space.before
         key = self._of_the_tokens_before(projections)
-        query = projections[0] @ space.read_WD + self._of_the_tokens_before(projections[1:])
+        query = one @ space.read_WD + two @ one_back.T + six @ five_back.T
         copied_Dh = _directions(space.rest_DR, space.head_size, space.draw)
         self._compare(head, _SHARPNESS * query, _SHARPNESS * key)
         if found_D is not None:  # the mark looks at itself, and has nothing to be copied
@@ -165,10 +169,10 @@ class _Heads:
                 projection.weight[head * space.head_size + steady[-2]] = _SETTLED * space.found_D
             mark_D = torch.nn.functional.normalize(space.rest_DR @ (space.rest_DR.T @ found_D), dim=0)
             copied_Dh = copied_Dh - torch.outer(mark_D, mark_D @ copied_Dh)
-        self.write_values(head, copied_Dh, _COPY * copied_Dh)
+        self.write_values(head, copied_Dh, strength * copied_Dh)
 
     def copy_what_followed_the_tokens_before(self, head: int, config: TinyModel) -> None:
-        """The token after the place where the four tokens before the current one stood; and the head that takes it
+        """The token after the place where the tokens before the current one stood; and the head that takes it
         away where that is the current token itself."""
         space, steady = self.space, _steady(self.space.head_size)
         h = space.head_size
@@ -185,13 +189,16 @@ class _Heads:
         self.write(head + 1, copied_Dh, -_COPY_BEFORE * copied_Dh)
 
     def _projections(self, rows: int) -> list[Tensor]:
-        """(rows, W) for each token that is compared, by its weight."""
+        """(rows, W) for each token that is compared, by its weight; with orthogonal columns, so that a token is most
+        like itself."""
         W = len(self.space.read_WD)
-        return [w * torch.randn(rows, W, generator=self.space.draw) / math.sqrt(W) for w in _WEIGHTS]
+        return [w * torch.linalg.qr(torch.randn(rows, W, generator=self.space.draw))[0] for w in _WEIGHTS]
 
     def _of_the_tokens_before(self, projections: Sequence[Tensor]) -> Tensor:
-        """(rows, D) that compares as many tokens as there are projections, the one before the current first."""
-        return sum((p @ back.T for p, back in zip(projections, self.space.before, strict=False)), torch.zeros(()))
+        """(rows, D) that compares the tokens one, two and six back."""
+        one, two, six = projections
+        one_back, two_back, _, six_back = self.space.before
+        return one @ one_back.T + two @ two_back.T + six @ six_back.T
 
     def _compare(self, head: int, query: Tensor, key: Tensor) -> None:
         h = self.space.head_size

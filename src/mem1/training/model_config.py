@@ -23,8 +23,8 @@ class TinyModel(Config):
     look_back_strength: float = Field(default=3.0, gt=0)
     """Scale of the biases; the attention scores grow with its square."""
     induction: bool = False
-    """Begin with heads that copy what followed the same four tokens before (`mem1.training.induction`); for three
-    layers and four heads or more, with look_back = [1, 2, 3, 4], a strength of about 6 and a rope_theta of about
+    """Begin with heads that copy what followed the same tokens before (`mem1.training.induction`); for three
+    layers and four heads or more, with look_back = [1, 2, 5, 6], a strength of about 6 and a rope_theta of about
     1e6."""
     tokenizer: Literal["atlas", "shop", "bpe"] = "atlas"
     """atlas, shop: a token a word of the invented worlds or shops; bpe: byte-level, trained on the tasks' corpus."""
@@ -35,8 +35,8 @@ class TinyModel(Config):
     def _heads_have_room(self) -> TinyModel:
         if self.hidden_size % (2 * self.heads):
             raise ValueError(f"hidden_size {self.hidden_size} must be an even number of times heads {self.heads}")
-        if self.induction and (self.layers < 3 or self.heads < 4 or self.look_back != (1, 2, 3, 4)):
-            raise ValueError("induction needs layers = 3 or more, heads = 4 or more, and look_back = [1, 2, 3, 4]")
+        if self.induction and (self.layers < 3 or self.heads < 4 or self.look_back != (1, 2, 5, 6)):
+            raise ValueError("induction needs layers = 3 or more, heads = 4 or more, and look_back = [1, 2, 5, 6]")
         return self
 
 
