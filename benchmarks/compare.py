@@ -208,8 +208,9 @@ class Compare:
             config = self.config(policy, seed, *settings.overrides)
             folder = self.given.out / "train" / name
             training = self._train(config, folder, tokens=self.given.tokens, minutes=self.given.minutes)
-            few = {n: tasks for n, tasks in sizes.items() if n in self.given.minutes_objectives}
-            later = {"minutes": self._evaluate(config, folder / "minutes", few)} if self.given.minutes else {}
+            budgets = {"tokens": sizes}
+            if self.given.minutes:
+                budgets["minutes"] = {n: tasks for n, tasks in sizes.items() if n in self.given.minutes_objectives}
             return {
                 "learning_rate": settings.learning_rate,
                 "turns": settings.turns,
@@ -217,8 +218,7 @@ class Compare:
                 "sampled_tokens": training.tokens,
                 "seconds": training.seconds,
                 "rewards": [step["reward"] for step in training.metrics],
-                "tokens": self._evaluate(config, folder / "tokens", sizes),
-                **later,
+                **{budget: self._evaluate(config, folder / budget, asked) for budget, asked in budgets.items()},
             }
 
         return self.given.results / "runs" / f"{name}.json", run

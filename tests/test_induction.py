@@ -51,7 +51,7 @@ def test_of_two_places_with_the_same_token_it_finds_the_one_with_the_same_token_
         with torch.no_grad():
             logits = model(input_ids=ids).logits[0, -1]
         right += bool(logits[x] > logits[y])
-    assert right >= 34
+    assert right >= 38
 
 
 def behind_the_mark(kinds: TokenKinds) -> int:
