@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mem1.errors import UserError
 from mem1.evaluation.store import append_trajectories, read_trajectories, write_trajectories
@@ -51,14 +55,27 @@ def test_what_is_written_is_read_back_equal_to_the_last_bit(path):
     assert path.read_bytes().count(b"\n") == 3
 
 
-def test_a_line_is_what_json_makes_of_the_record_whatever_its_texts_say(path):
+def test_a_line_is_the_record_as_json_whatever_its_texts_say(path):
     posing = '"context_ids": null, \\"completion_ids\\": null, "observation_ids": null \ud800'
     turn = replace(FIRST.turns[0], context_ids=(1, 70_000, 1), text=posing, observation=posing)
     trajectory = replace(FIRST, turns=(turn, replace(turn, observation_ids=())), detail=posing)
     plain = replace(SECOND, turns=())
     append_trajectories(path, [trajectory, plain])
-    assert path.read_bytes() == encode_object(trajectory_to_json(trajectory)) + encode_object(trajectory_to_json(plain))
+    expected = [json.loads(json.dumps(trajectory_to_json(t))) for t in (trajectory, plain)]
+    assert [json.loads(line) for line in path.read_bytes().splitlines()] == expected
     assert read_trajectories(path) == [trajectory, plain]
+
+
+@given(st.dictionaries(st.text(), st.floats(allow_nan=False) | st.integers() | st.lists(st.text() | st.booleans())))
+def test_what_json_writes_and_what_is_written_here_are_read_as_the_same(record):
+    line = encode_object(record)
+    assert line.count(b"\n") == 1 and line.endswith(b"\n")
+    assert json.loads(line) == json.loads(json.dumps(record)) == record
+
+
+def test_what_is_no_number_stays_that():
+    assert json.loads(encode_object({"x": math.inf, "y": [-math.inf]})) == {"x": math.inf, "y": [-math.inf]}
+    assert math.isnan(json.loads(encode_object({"x": math.nan}))["x"])
 
 
 def test_a_generator_can_be_written(path):

@@ -187,7 +187,7 @@ class Rollout:
             content=parsed.error or parsed.content,
             forced=asked is not None,
             context_spans=dict(spans),
-            completion_spans=self.codec.token_spans(completion.token_ids, in_text),
+            completion_spans=self.codec.token_spans(completion.token_ids, text, in_text),
             weights_versions=completion.weights_versions or ((version, len(completion.token_ids)),),
         )
 

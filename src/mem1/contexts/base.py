@@ -114,15 +114,14 @@ def surviving_roles(kept: Kept) -> dict[str, Span]:
     """Ranges of state and query in `surviving`."""
     if kept.turn.action == SUMMARY:
         return {"state": (0, len(surviving(kept)))}
-    dropped = _dropped(kept)
-
-    def moved(position: int) -> int:
-        return position - sum([min(b, position) - a for a, b in dropped if a < position])
-
     spans = kept.turn.completion_spans
-    roles = {
-        role: tuple(map(moved, spans[of])) for role, of in (("state", "state"), ("query", "action")) if of in spans
-    }
+    roles = {role: spans[of] for role, of in (("state", "state"), ("query", "action")) if of in spans}
+    if dropped := _dropped(kept):
+
+        def moved(position: int) -> int:
+            return position - sum([min(b, position) - a for a, b in dropped if a < position])
+
+        roles = {role: (moved(a), moved(b)) for role, (a, b) in roles.items()}
     return {role: (a, b) for role, (a, b) in roles.items() if b > a}
 
 
@@ -130,9 +129,11 @@ def _dropped(kept: Kept) -> list[Span]:
     """Ranges of the completion that do not stay, in order; they do not overlap."""
     spans = kept.turn.completion_spans
     dropped = [spans["thought"]] if "thought" in spans else []
+    if kept.state_tokens is None:
+        return dropped
     if kept.state_tokens == 0 and "state" in spans:
         dropped.append(spans["state"])
-    elif kept.state_tokens is not None and "state_text" in spans:
+    elif "state_text" in spans:
         start, stop = spans["state_text"]
         if stop - start > kept.state_tokens:
             dropped.append((start + kept.state_tokens, stop))

@@ -37,7 +37,8 @@ class Codec:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._of_tags: dict[Tags, tuple[Mapping[str, Sequence[int]], re.Pattern[str]]] = {}
-        self._added_lengths = _AddedLengths(self)
+        self._lengths = _Memory(self._length)
+        self._added_lengths = _Memory(self._added_length)
 
     @classmethod
     def load(cls, folder: Path) -> Codec:
@@ -118,42 +119,52 @@ class Codec:
         encoded = [self.encode(text) for text in texts]
         return tuple(ids[0] for ids in encoded) if all(len(ids) == 1 for ids in encoded) else None
 
-    def token_spans(self, ids: Sequence[int], spans: Mapping[str, Span]) -> dict[str, Span]:
-        """Character ranges of `decode(ids)` as token ranges; a token that straddles a border belongs to both.
+    def token_spans(self, ids: Sequence[int], text: str, spans: Mapping[str, Span]) -> dict[str, Span]:
+        """Character ranges of the text, which is `decode(ids)`, as token ranges.
+
+        A token that straddles a border belongs to both sides.
 
         A range starts after the largest number of leading tokens whose text does not go past its start, and ends with
         the smallest number whose text reaches its end (separating blanks aside).
         """
-        reach = self._reach_by_sums(ids) or _Prefixes(self, ids).reach
+        reach = self._reach_by_sums(ids, len(text)) or _Prefixes(self, ids, len(text)).reach
         return {role: (reach(a + 1) - 1, min(reach(b), len(ids))) for role, (a, b) in spans.items()}
 
-    def _reach_by_sums(self, ids: Sequence[int]) -> Callable[[int], int] | None:
+    def _reach_by_sums(self, ids: Sequence[int], length: int) -> Callable[[int], int] | None:
         """`_Prefixes.reach` where each token adds to the text what it adds anywhere; None where it does not sum up."""
-        first = [len(self.decode(ids[:1]))] if ids else []  # a blank before it may be left out
+        first = map(self._lengths.__getitem__, ids[:1])  # a blank before it may be left out
         lengths = [0, *accumulate(chain(first, map(self._added_lengths.__getitem__, ids[1:])))]
-        return partial(bisect_left, lengths) if lengths[-1] == len(self.decode(ids)) else None
+        return partial(bisect_left, lengths) if lengths[-1] == length else None
+
+    def _length(self, token: int) -> float:
+        """Characters of a token by itself."""
+        return len(self.decode((token,)))
+
+    def _added_length(self, token: int) -> float:
+        """Characters by which a token makes a text longer that it is added to.
+
+        Infinity for a token that begins or ends within a letter: what it adds depends on its neighbours.
+        """
+        once, twice = self.decode((token,)), self.decode((token, token))
+        return inf if _NO_LETTER in once else len(twice) - len(once)
 
 
-class _AddedLengths(dict[int, float]):
-    """Token -> characters by which it makes a text longer that it is added to; filled as tokens are met.
+class _Memory(dict[int, float]):
+    """Token -> what a function finds for it; filled as tokens are met."""
 
-    Infinity for a token that begins or ends within a letter: what it adds depends on its neighbours.
-    """
-
-    def __init__(self, codec: Codec) -> None:
-        self.codec = codec
+    def __init__(self, function: Callable[[int], float]) -> None:
+        self.function = function
 
     def __missing__(self, token: int) -> float:
-        once, twice = self.codec.decode((token,)), self.codec.decode((token, token))
-        return self.setdefault(token, inf if _NO_LETTER in once else len(twice) - len(once))
+        return self.setdefault(token, self.function(token))
 
 
 class _Prefixes:
     """The lengths of the texts of the first n tokens, in characters, each found when it is needed."""
 
-    def __init__(self, codec: Codec, ids: Sequence[int]) -> None:
+    def __init__(self, codec: Codec, ids: Sequence[int], length: int) -> None:
         self.codec, self.ids = codec, ids
-        self.lengths = {0: 0, len(ids): len(codec.decode(ids))}
+        self.lengths = {0: 0, len(ids): length}
 
     def reach(self, chars: int) -> int:
         """The smallest number of leading tokens with so many characters; one more than there are if none has.

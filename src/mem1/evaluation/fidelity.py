@@ -15,7 +15,7 @@ read.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
@@ -113,19 +113,21 @@ def memory(trajectory: Trajectory) -> Memory:
 
 def follow(facts: Sequence[Fact], turns: Sequence[Turn]) -> Iterator[Step]:
     """What is needed and kept of the facts, turn by turn."""
-    unseen = {*facts, *(fact.until for fact in facts if fact.until is not None)}
+    unseen = _by_alias({*facts, *(fact.until for fact in facts if fact.until is not None)})
     seen: set[Fact | None] = set()
+    needed: tuple[Fact, ...] = ()
+    names = _by_alias(needed)
     for turn in turns:
         words = _written(turn)
-        needed = tuple(fact for fact in facts if fact in seen and fact.until not in seen)
-        kept = None if words is None else frozenset(fact for fact in needed if _holds(words, fact.aliases))
-        yield Step(needed=needed, kept=kept)
+        yield Step(needed=needed, kept=None if words is None else frozenset(_named(words, names)))
         if unseen and turn.observation:
             result = _words(_without_hint(turn.observation))
-            named = [fact for fact in unseen if _holds(result, fact.aliases)]
-            shown = {fact for fact in named if not fact.beside or _holds(result, fact.beside)}
-            seen |= shown
-            unseen -= shown
+            shown = {fact for fact in _named(result, unseen) if not fact.beside or _holds(result, fact.beside)}
+            if shown:
+                seen |= shown
+                unseen = [(alias, fact) for alias, fact in unseen if fact not in shown]
+                needed = tuple(fact for fact in facts if fact in seen and fact.until not in seen)
+                names = _by_alias(needed)
 
 
 def facts_of(task: Task) -> list[Fact]:
@@ -186,10 +188,16 @@ def _words(text: str) -> str:
 
 
 def _holds(words: str, aliases: Aliases) -> bool:
-    for alias in aliases:  # noqa: SIM110  the innermost loop of the metrics: half the time of any()
-        if alias in words:
-            return True
-    return False
+    return any(alias in words for alias in aliases)
+
+
+def _by_alias(facts: Iterable[Fact]) -> list[tuple[str, Fact]]:
+    """Flat, for the innermost loop of the metrics."""
+    return [(alias, fact) for fact in facts for alias in fact.aliases]
+
+
+def _named(words: str, names: Sequence[tuple[str, Fact]]) -> set[Fact]:
+    return {fact for alias, fact in names if alias in words}
 
 
 def _share(counts: Sequence[tuple[int, int] | None]) -> float | None:

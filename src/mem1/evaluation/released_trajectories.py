@@ -96,7 +96,7 @@ def _turn(context: Context, written: ReleasedTurn, codec: Codec, *, last: bool, 
         content=unknown if action == MALFORMED else parsed.content,
         observation=written.result,
         context_spans=context.spans,
-        completion_spans=codec.token_spans(completion, parsed.spans),
+        completion_spans=codec.token_spans(completion, codec.decode(completion), parsed.spans),
     )
 
 

@@ -11,7 +11,6 @@ where the caller says so (`drop_cut_line=True`).
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -19,17 +18,13 @@ from mem1.errors import UserError
 from mem1.jsonl import append_lines, cut_line, encode_object, write_lines
 from mem1.records import Trajectory, trajectory_from_json, trajectory_to_json
 
-_IDS = ("context_ids", "completion_ids", "observation_ids")
-"""The token ids of a turn, in the order in which they are written."""
-_LEFT_OUT = re.compile(rf'("(?:{"|".join(_IDS)})": )null'.encode())
-
 
 def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> None:
     """Write the file anew; a reader, or a kill, sees the old file or the whole new one.
 
     Raises UserError if it cannot be written (no folder, full disk); the old file is then untouched.
     """
-    write_lines(path, _encode(trajectories))
+    write_lines(path, map(encode_object, map(trajectory_to_json, trajectories)))
 
 
 def append_trajectories(path: str | Path, trajectories: Iterable[Trajectory], *, drop_cut_line: bool = False) -> None:
@@ -38,7 +33,7 @@ def append_trajectories(path: str | Path, trajectories: Iterable[Trajectory], *,
     Raises UserError if the last line is cut, unless `drop_cut_line`, which removes it from the file for good, and
     if the file cannot be written.
     """
-    append_lines(path, _encode(trajectories), drop_cut_line=drop_cut_line)
+    append_lines(path, map(encode_object, map(trajectory_to_json, trajectories)), drop_cut_line=drop_cut_line)
 
 
 def read_trajectories(path: str | Path, *, drop_cut_line: bool = False) -> list[Trajectory]:
@@ -60,29 +55,6 @@ def read_trajectories(path: str | Path, *, drop_cut_line: bool = False) -> list[
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{path}:{number}: not a trajectory record ({error!r})") from error
     return trajectories
-
-
-def _encode(trajectories: Iterable[Trajectory]) -> Iterator[bytes]:
-    """`encode_object` of each, with the token ids put in afterwards: most of a record is ids, and few of them differ.
-
-    No text can pass for a place where ids were left out: a quotation mark in a text has a backslash before it.
-    """
-    digits = _Digits()
-    for trajectory in trajectories:
-        record = trajectory_to_json(trajectory)
-        ids = (turn[name] for turn in record["turns"] for name in _IDS)
-        without = {**record, "turns": [{**turn, **dict.fromkeys(_IDS)} for turn in record["turns"]]}
-        yield _LEFT_OUT.sub(
-            lambda place, ids=ids: b"%b[%b]" % (place[1], b", ".join(map(digits.__getitem__, next(ids)))),
-            encode_object(without),
-        )
-
-
-class _Digits(dict[int, bytes]):
-    """Number -> how it is written; filled as numbers are met."""
-
-    def __missing__(self, number: int) -> bytes:
-        return self.setdefault(number, b"%d" % number)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
