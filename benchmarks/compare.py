@@ -41,6 +41,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,7 @@ class Compare:
 
     def config(self, policy: str, seed: int, *overrides: str) -> TrainConfig:
         start = f"model.path={self.given.start}"
-        without_end = "rl.phases=[{steps=1000000, objectives=[2]}]"  # budgets end it
+        without_end = f"rl.phases=[{{steps=1000000, objectives={self.given.train_objectives}}}]"  # budgets end it
         common = [start, f"context={policy}", f"seed={seed}", "workers=1", without_end]
         return load_toml(RECIPE, TrainConfig, [*common, *self.given.set, *overrides])
 
@@ -155,6 +156,14 @@ class Compare:
         if first is None:
             return None
         return self._best(policy, [Settings(learning_rate=first.learning_rate, turns=turns) for turns in TURNS])
+
+    def check_settings(self) -> None:
+        """Stops where a run was made with other settings than the search has chosen: such runs are no comparison."""
+        for policy, seed in product(self.given.policies, self.given.seeds):
+            path, _ = self.run_of(policy, seed)
+            chosen, found = self.chosen(policy), _read(path) if path.is_file() else None
+            if found and chosen != Settings(learning_rate=found["learning_rate"], turns=found["turns"]):
+                sys.exit(f"{path} was not made with what the search chose, {chosen}; move it away to run it again")
 
     def evaluated(self, policy: str, budget: str, objectives: int) -> list[Measured]:
         """One a seed; of the start, which has none, one."""
@@ -282,11 +291,17 @@ def main() -> None:
     given = arguments()
     torch.set_num_threads(1)
     compare = Compare(given=given)
-    for jobs in (compare.search_jobs, compare.run_jobs):
-        while missing := [(path, job) for path, job in jobs() if not path.is_file()]:
-            if not any(compare.done(path, job) for path, job in missing):
-                time.sleep(10)  # other processes are at work on all of them
+    finish(compare, compare.search_jobs)
+    compare.check_settings()
+    finish(compare, compare.run_jobs)
     report(compare)
+
+
+def finish(compare: Compare, jobs: Callable[[], Iterator[Job]]) -> None:
+    """All jobs, also those that others which are finished bring about."""
+    while missing := [(path, job) for path, job in jobs() if not path.is_file()]:
+        if not any(compare.done(path, job) for path, job in missing):
+            time.sleep(10)  # other processes are at work on all of them
 
 
 def report(compare: Compare) -> None:
@@ -405,6 +420,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=400_000, help="sampled in a training")
     parser.add_argument("--minutes", type=float, default=5, help="processor time of a training; 0: none asked for")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--train-objectives", type=int, nargs="+", default=[2])
     parser.add_argument("--objectives", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32])
     parser.add_argument("--tasks", type=int, nargs="+", default=[500] * 6, help="of each number of objectives")
     parser.add_argument("--minutes-objectives", type=int, nargs="+", default=[2, 8], help="evaluated after --minutes")
