@@ -78,7 +78,6 @@ POLICIES = (
     "full",
     "none",
 )
-LEARNING_RATES = (1.5e-4, 3e-4, 6e-4)
 TURNS = (3, 5)
 """Turns for each question; the first is the usual limit."""
 DEVELOPMENT = ["tasks.first_world=500", "tasks.worlds=4"]
@@ -143,16 +142,15 @@ class Compare:
 
     def search_jobs(self) -> Iterator[Job]:
         for policy in self.given.policies:
-            for rate in LEARNING_RATES:
-                yield self.trial(policy, Settings(learning_rate=rate, turns=TURNS[0]))
+            yield from (self.trial(policy, settings) for settings in self._usual_turns())
         for policy in self.given.policies:
-            best = self._best(policy, [Settings(learning_rate=rate, turns=TURNS[0]) for rate in LEARNING_RATES])
+            best = self._best(policy, self._usual_turns())
             if best is not None:
                 yield from (self.trial(policy, Settings(learning_rate=best.learning_rate, turns=t)) for t in TURNS[1:])
 
     def chosen(self, policy: str) -> Settings | None:
         """By the whole search; None while it is not finished."""
-        first = self._best(policy, [Settings(learning_rate=rate, turns=TURNS[0]) for rate in LEARNING_RATES])
+        first = self._best(policy, self._usual_turns())
         if first is None:
             return None
         return self._best(policy, [Settings(learning_rate=first.learning_rate, turns=turns) for turns in TURNS])
@@ -170,6 +168,9 @@ class Compare:
         if budget == "start":
             return [_read(self.run_of(policy, None)[0])["start"][str(objectives)]]
         return [_read(self.run_of(policy, seed)[0])[budget][str(objectives)] for seed in self.given.seeds]
+
+    def _usual_turns(self) -> list[Settings]:
+        return [Settings(learning_rate=rate, turns=TURNS[0]) for rate in self.given.learning_rates]
 
     def _best(self, policy: str, candidates: Sequence[Settings]) -> Settings | None:
         scores: list[float] = []
@@ -417,6 +418,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--search", type=Path, help="folder of what the search found; default: RESULTS/search")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of the recipe to change")
     parser.add_argument("--policies", nargs="+", default=list(POLICIES), help="context policies")
+    parser.add_argument("--learning-rates", type=float, nargs="+", default=[1.5e-4, 3e-4, 6e-4], help="searched")
     parser.add_argument("--tokens", type=int, default=400_000, help="sampled in a training")
     parser.add_argument("--minutes", type=float, default=5, help="processor time of a training; 0: none asked for")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
