@@ -52,7 +52,7 @@ from mem1.configuration import load_toml
 from mem1.engines.denormals import flushed_denormals
 from mem1.evaluation.flops import ModelShape, forward_flops
 from mem1.evaluation.intervals import bootstrap_interval
-from mem1.evaluation.metrics import peak_tokens, total_tokens
+from mem1.evaluation.metrics import em_by_depth, peak_tokens, total_tokens
 from mem1.evaluation.runner import evaluate
 from mem1.evaluation.shapes import model_shape
 from mem1.evaluation.tokens import cached_by_turn
@@ -276,6 +276,7 @@ class Compare:
 
 def _measured(attempts: Sequence[Trajectory], shape: ModelShape) -> Measured:
     """What the tables need of the attempts at tasks of one size."""
+    by_depth = em_by_depth(attempts)
     return {
         "em": [round(statistics.mean(t.em), 4) if t.em else 0.0 for t in attempts],
         "peak": statistics.mean(peak_tokens(t) for t in attempts),
@@ -285,6 +286,7 @@ def _measured(attempts: Sequence[Trajectory], shape: ModelShape) -> Measured:
         "flops_with_cache": statistics.mean(forward_flops(t, shape, cached=cached_by_turn(t)) for t in attempts),
         "turns": statistics.mean(len(t.turns) for t in attempts),
         "endings": dict(Counter(t.ended.value for t in attempts)),
+        **({} if by_depth is None else {"em_by_depth": by_depth}),
     }
 
 
@@ -324,6 +326,11 @@ def report(compare: Compare) -> None:
     for budget, (title, sizes) in budgets.items():
         print(f"\n{title}: exact match, mean over seeds, [95 % interval over tasks] (each seed)\n")
         print(_table(compare, budget, sizes, lambda runs, n: _em_cell(runs)))
+    if any("em_by_depth" in run for n in given.objectives for run in compare.evaluated(given.policies[0], "tokens", n)):
+        print(
+            "\nExact match of questions by depth: 0, those that refer to no other; 1, those that refer to these; ...\n"
+        )
+        print(_table(compare, "tokens", given.objectives, lambda runs, n: _by_depth(runs)))
     for key, title in (
         ("peak", "Peak tokens"),
         ("peak_without_prompt", "Peak tokens without the prompt"),
@@ -355,6 +362,11 @@ def _em(runs: Sequence[Measured]) -> tuple[list[float], tuple[float, float]]:
     """Mean of each seed, and the interval over tasks of the mean over seeds; the tasks are the same for all seeds."""
     by_task = [statistics.mean(scores) for scores in zip(*(run["em"] for run in runs), strict=True)]
     return [statistics.mean(run["em"]) for run in runs], bootstrap_interval(by_task)
+
+
+def _by_depth(runs: Sequence[Measured]) -> str:
+    depths = runs[0]["em_by_depth"]
+    return " / ".join(f"{statistics.mean(run['em_by_depth'][depth] for run in runs):.2f}" for depth in depths)
 
 
 def _mean(runs: Sequence[Measured], key: str) -> float:
