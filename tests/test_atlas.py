@@ -20,8 +20,9 @@ from mem1.retrieval.corpus import read_passages
 from mem1.tasks.atlas import Expert, Laziness, World, make_world
 from mem1.tasks.atlas.names import FIRST_WORDS, LAST_WORDS, names
 from mem1.tasks.atlas.world import KINDS, RELATIONS
-from mem1.tasks.compose import TurnLimit, compose
+from mem1.tasks.compose import compose
 from mem1.tasks.datasets import read_questions
+from mem1.tasks.form import TaskForm
 
 WORLD = make_world(1, entities=200)
 
@@ -34,13 +35,10 @@ def attempts(expert: Expert, objectives: int, *, hops: tuple[int, ...] = (1, 2),
     """The expert through the real loop, over BM25 on the world's passages."""
     tasks = compose(
         questions(WORLD, 400, hops=hops),
+        TaskForm(prompt="plain", tags=PAPER, corpus=WORLD.name),
         objectives=objectives,
         count=count,
         seed=0,
-        prompt="plain",
-        tags=PAPER,
-        turn_limit=TurnLimit(),
-        corpus=WORLD.name,
     )
     environment = QAEnvironment({WORLD.name: BM25.build(WORLD.passages())}, top_k=2, style="bare")
     return rollout(expert, environment)(tasks, sampling=SAMPLING)

@@ -27,9 +27,9 @@ from mem1.tasks.cloze import BLANK, PARTS, ClozeOptions
 from mem1.tasks.cloze.composing import compose_clozes
 from mem1.tasks.cloze.dependent import ClozeMaterial, names_around
 from mem1.tasks.cloze.record import Ranked
-from mem1.tasks.compose import TurnLimit
 from mem1.tasks.datasets import write_passages, write_questions
 from mem1.tasks.dependencies import Dependence, compose_dependent
+from mem1.tasks.form import TaskForm
 from mem1.training.config import TrainConfig
 from mem1.training.policy import make_policy
 
@@ -48,18 +48,8 @@ def ranked(passage: str, text: str, answer: str, rank: int = 1) -> Ranked:
 
 
 def compose(clozes: list[Ranked], objectives: int, count: int, *, seed: int = 0, real=(), share=0.0) -> list[Task]:
-    return compose_clozes(
-        clozes,
-        real,
-        share=share,
-        objectives=objectives,
-        count=count,
-        seed=seed,
-        prompt="cloze",
-        tags=PAPER,
-        turn_limit=TurnLimit(),
-        corpus="c",
-    )
+    form = TaskForm(prompt="cloze", tags=PAPER, corpus="c")
+    return compose_clozes(clozes, real, form, share=share, objectives=objectives, count=count, seed=seed)
 
 
 FIVE = [ranked(f"p{i}", f"the {i} was in {BLANK} then", f"A{i}") for i in range(5)]
@@ -107,14 +97,12 @@ LINKED = [
 def linked(clozes: list[Ranked], dependence: Dependence, depth: int, objectives: int, count: int = 20) -> list[Task]:
     return compose_dependent(
         ClozeMaterial(clozes),
+        TaskForm(prompt="cloze", tags=PAPER),
         dependence=dependence,
         depth=depth,
         objectives=objectives,
         count=count,
         seed=0,
-        prompt="cloze",
-        tags=PAPER,
-        turn_limit=TurnLimit(),
     )
 
 

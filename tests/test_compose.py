@@ -11,8 +11,9 @@ from corpora import SHARED_QA, needs_shared_qa
 from mem1.errors import UserError
 from mem1.protocol import PAPER, PAPER_SHOP, PAPER_WEB, RELEASED, Tags
 from mem1.records import Question, Task
-from mem1.tasks.compose import TurnLimit, check_disjoint, compose
+from mem1.tasks.compose import check_disjoint, compose
 from mem1.tasks.datasets import read_questions
+from mem1.tasks.form import TaskForm, TurnLimit
 from mem1.tasks.prompts import PROMPTS, render
 
 
@@ -26,17 +27,8 @@ TEN = [question(f"q{i}") for i in range(10)]
 def draw(
     questions: list[Question], objectives: int, count: int, seed: int = 0, *, corpus: str = "", start: int = 0
 ) -> list[Task]:
-    return compose(
-        questions,
-        objectives=objectives,
-        count=count,
-        seed=seed,
-        prompt="plain",
-        tags=PAPER,
-        turn_limit=TurnLimit(),
-        corpus=corpus,
-        start=start,
-    )
+    form = TaskForm(prompt="plain", tags=PAPER, corpus=corpus)
+    return compose(questions, form, objectives=objectives, count=count, seed=seed, start=start)
 
 
 def drawn(tasks: list[Task]) -> list[list[str]]:

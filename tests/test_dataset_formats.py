@@ -39,7 +39,7 @@ from mem1.protocol import RELEASED
 from mem1.records import Question
 from mem1.retrieval.corpus import read_passages
 from mem1.scoring import exact_match, normalize
-from mem1.tasks.compose import TurnLimit, compose
+from mem1.tasks.compose import compose
 from mem1.tasks.datasets import (
     FORMATS,
     read_dataset,
@@ -51,6 +51,7 @@ from mem1.tasks.datasets import (
     write_tasks,
 )
 from mem1.tasks.datasets.pool import read_pool
+from mem1.tasks.form import TaskForm
 
 FILES: dict[str, Callable[[Path], Path]] = {
     "hotpotqa": lambda folder: write_json(folder / "hotpot_dev_distractor_v1.json", [HOTPOTQA]),
@@ -296,15 +297,8 @@ def composed(count: int, objectives: int) -> list:
         Question(id=f"q{i}", text=f"who is {i}", answers=(f"n {i}", f"alias {i}"), source="nq", hops=1 + i % 2)
         for i in range(count)
     ]
-    return compose(
-        questions,
-        objectives=objectives,
-        count=count // objectives,
-        seed=0,
-        prompt="released",
-        tags=RELEASED,
-        turn_limit=TurnLimit(),
-    )
+    form = TaskForm(prompt="released", tags=RELEASED)
+    return compose(questions, form, objectives=objectives, count=count // objectives, seed=0)
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.jsonl", "t.jsonl.gz"])

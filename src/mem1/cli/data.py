@@ -119,8 +119,8 @@ def _tasks(
     from mem1.cli.sources import dependence
     from mem1.errors import UserError
     from mem1.protocol import RELEASED
-    from mem1.tasks.compose import TurnLimit
     from mem1.tasks.dependencies import compose_as
+    from mem1.tasks.form import TaskForm
     from mem1.tasks.linking import LinkedQuestions
 
     if composition == "independent":
@@ -136,10 +136,8 @@ def _tasks(
         depth,
         questions=questions,
         material=LinkedQuestions(questions),
+        form=TaskForm(prompt="released", tags=RELEASED),
         objectives=objectives,
         count=number,
         seed=seed,
-        prompt="released",
-        tags=RELEASED,
-        turn_limit=TurnLimit(),
     )

@@ -27,9 +27,10 @@ from mem1.tasks.cloze.composing import compose_clozes
 from mem1.tasks.cloze.dependent import ClozeMaterial
 from mem1.tasks.cloze.making import OnProgress
 from mem1.tasks.cloze.record import Ranked
-from mem1.tasks.compose import TurnLimit, check_disjoint
+from mem1.tasks.compose import check_disjoint
 from mem1.tasks.datasets import read_questions
 from mem1.tasks.dependencies import Composition, check_depth, compose_dependent
+from mem1.tasks.form import TaskForm, TurnLimit
 
 
 class ClozeTasks(Config):
@@ -133,32 +134,26 @@ class _Clozes(TaskSource):
     def _material(self) -> ClozeMaterial:
         return ClozeMaterial(self.clozes)
 
+    @cached_property
+    def _form(self) -> TaskForm:
+        config = self.config
+        return TaskForm(prompt=config.prompt, tags=self.tags, turn_limit=config.turn_limit, corpus=self._corpus)
+
     def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
         config = self.config
         if config.composition == "independent":
+            share = config.real if self._real else 0.0
             return compose_clozes(
-                self.clozes,
-                self._real,
-                share=config.real if self._real else 0.0,
-                objectives=objectives,
-                count=count,
-                seed=seed,
-                prompt=config.prompt,
-                tags=self.tags,
-                turn_limit=config.turn_limit,
-                corpus=self._corpus,
+                self.clozes, self._real, self._form, share=share, objectives=objectives, count=count, seed=seed
             )
         return compose_dependent(
             self._material,
+            self._form,
             dependence=config.composition,
             depth=config.depth or 1,
             objectives=objectives,
             count=count,
             seed=seed,
-            prompt=config.prompt,
-            tags=self.tags,
-            turn_limit=config.turn_limit,
-            corpus=self._corpus,
         )
 
 

@@ -19,9 +19,10 @@ from mem1.errors import UserError
 from mem1.protocol import Tags
 from mem1.records import Question, Task
 from mem1.tasks.atlas.names import Split
-from mem1.tasks.compose import TurnLimit, as_composed, check_disjoint
+from mem1.tasks.compose import as_composed, check_disjoint
 from mem1.tasks.datasets import read_questions, read_tasks
 from mem1.tasks.dependencies import Composition, check_depth, compose_as
+from mem1.tasks.form import TaskForm, TurnLimit
 from mem1.tasks.linking import LinkedQuestions
 
 
@@ -108,31 +109,23 @@ class FileQuestions(TaskSource):
     def _linked(self) -> LinkedQuestions:
         return LinkedQuestions(self.questions)
 
+    @cached_property
+    def _form(self) -> TaskForm:
+        return TaskForm(prompt=self.prompt, tags=self.tags, turn_limit=self.config.turn_limit, corpus=self.corpus)
+
     def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
         config = self.config
         if config.composition == "file":
-            return as_composed(
-                self._groups,
-                objectives=objectives,
-                count=count,
-                seed=seed,
-                prompt=self.prompt,
-                tags=self.tags,
-                turn_limit=config.turn_limit,
-                corpus=self.corpus,
-            )
+            return as_composed(self._groups, self._form, objectives=objectives, count=count, seed=seed)
         return compose_as(
             config.composition,
             config.depth,
             questions=self.questions,
             material=self._linked,
+            form=self._form,
             objectives=objectives,
             count=count,
             seed=seed,
-            prompt=self.prompt,
-            tags=self.tags,
-            turn_limit=config.turn_limit,
-            corpus=self.corpus,
         )
 
 

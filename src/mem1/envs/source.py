@@ -25,8 +25,8 @@ from mem1.retrieval.opening import open_retriever
 from mem1.retrieval.snippets import Snippets
 from mem1.tasks.atlas import AtlasMaterial, World, make_world
 from mem1.tasks.atlas.names import Split
-from mem1.tasks.compose import TurnLimit
 from mem1.tasks.dependencies import Composition, check_depth, compose_as
+from mem1.tasks.form import TaskForm, TurnLimit
 
 
 class AtlasTasks(Config):
@@ -127,13 +127,10 @@ class _Atlas(TaskSource):
             config.depth,
             questions=self._questions[index],
             material=AtlasMaterial(world, config.hops),
+            form=TaskForm(prompt="plain", tags=self.tags, turn_limit=config.turn_limit, corpus=world.name),
             objectives=objectives,
             count=count,
             seed=seed,
-            prompt="plain",
-            tags=self.tags,
-            turn_limit=config.turn_limit,
-            corpus=world.name,
         )
 
 

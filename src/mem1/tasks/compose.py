@@ -1,6 +1,6 @@
 """N questions joined into one task (MEM1, arXiv 2506.15841, section 3.3).
 
-    compose(questions, objectives=2, count=3, seed=0, prompt="plain", tags=PAPER, turn_limit=TurnLimit())
+    compose(questions, TaskForm(prompt="plain", tags=PAPER), objectives=2, count=3, seed=0)
     -> three tasks "n2-seed0-0", "n2-seed0-1", "n2-seed0-2" of two questions each and 9 turns
 
 Task i depends on the questions, the seed and i only: the questions are shuffled, cut into tasks of N, and when they
@@ -12,42 +12,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from pydantic import Field
-
-from mem1.configuration import Config
 from mem1.errors import UserError
-from mem1.protocol import Tags
 from mem1.records import Question, Task
 from mem1.scoring import normalize
-from mem1.tasks.prompts import render
-
-
-class TurnLimit(Config):
-    """The turns that a task may take, as a function of its number of questions.
-
-    TurnLimit().turns(2)  ->  9
-    """
-
-    per_objective: int = Field(default=3, ge=1)
-    """Turns for each question."""
-    extra: int = Field(default=3, ge=0)
-    """Turns on top of them, whatever the number of questions."""
-
-    def turns(self, objectives: int) -> int:
-        return self.per_objective * objectives + self.extra
+from mem1.tasks.form import TaskForm
 
 
 def compose(
-    questions: Sequence[Question],
-    *,
-    objectives: int,
-    count: int,
-    seed: int,
-    prompt: str,
-    tags: Tags,
-    turn_limit: TurnLimit,
-    corpus: str = "",
-    start: int = 0,
+    questions: Sequence[Question], form: TaskForm, *, objectives: int, count: int, seed: int, start: int = 0
 ) -> list[Task]:
     """Tasks number `start` to `start + count - 1` of the endless sequence that `seed` fixes.
 
@@ -61,33 +33,12 @@ def compose(
             f"{objectives} objectives need {objectives} different questions, but there are {len(questions)}; "
             "lower the number of objectives or add questions"
         )
-    name = f"{corpus}-n{objectives}" if corpus else f"n{objectives}"
     tasks: list[Task] = []
     for index, drawn in zip(range(start, start + count), _draws(questions, objectives, seed, start), strict=False):
         chosen = _without_repeats(drawn, questions, random.Random(f"replace {seed} {index}"))
         rng = random.Random(f"task {seed} {index}")
-        tasks.append(make_task(f"{name}-seed{seed}-{index}", chosen, prompt, tags, turn_limit, corpus, rng))
+        tasks.append(form.task(f"n{objectives}-seed{seed}-{index}", chosen, rng))
     return tasks
-
-
-def make_task(
-    name: str,
-    questions: tuple[Question, ...],
-    prompt: str,
-    tags: Tags,
-    turn_limit: TurnLimit,
-    corpus: str,
-    rng: random.Random,
-) -> Task:
-    """These questions as one task, with its prompt, its turns and a seed that is drawn."""
-    return Task(
-        id=name,
-        questions=questions,
-        prompt=render(prompt, questions, tags),
-        turn_limit=turn_limit.turns(len(questions)),
-        corpus=corpus,
-        seed=rng.getrandbits(31),
-    )
 
 
 def _draws(questions: Sequence[Question], objectives: int, seed: int, start: int) -> Iterator[list[Question]]:
@@ -121,15 +72,7 @@ def _without_repeats(drawn: Sequence[Question], pool: Sequence[Question], rng: r
 
 
 def as_composed(
-    groups: Sequence[tuple[Question, ...]],
-    *,
-    objectives: int,
-    count: int,
-    seed: int,
-    prompt: str,
-    tags: Tags,
-    turn_limit: TurnLimit,
-    corpus: str = "",
+    groups: Sequence[tuple[Question, ...]], form: TaskForm, *, objectives: int, count: int, seed: int
 ) -> list[Task]:
     """`count` different tasks of the groups that have `objectives` questions, in an order that `seed` fixes.
 
@@ -143,17 +86,8 @@ def as_composed(
             f"have {sizes}); ask for fewer tasks or another number of objectives"
         )
     random.Random(f"as composed {seed}").shuffle(fitting)
-    name = "-".join(filter(None, (corpus, f"file-n{objectives}-seed{seed}")))
     return [
-        make_task(
-            f"{name}-{number}",
-            groups[number],
-            prompt,
-            tags,
-            turn_limit,
-            corpus,
-            random.Random(f"task {seed} {number}"),
-        )
+        form.task(f"file-n{objectives}-seed{seed}-{number}", groups[number], random.Random(f"task {seed} {number}"))
         for number in fitting[:count]
     ]
 

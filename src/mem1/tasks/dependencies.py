@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from mem1.errors import UserError
-from mem1.protocol import Tags
 from mem1.records import Question, Task
-from mem1.tasks.compose import TurnLimit, compose, make_task
+from mem1.tasks.compose import compose
+from mem1.tasks.form import TaskForm
 
 Dependence = Literal["chain", "shared", "comparison"]
 """`chain`: each question speaks of the answer of the one before. `shared`: two questions are about one entity, which
@@ -103,62 +103,38 @@ def compose_as(
     *,
     questions: Sequence[Question],
     material: Material,
+    form: TaskForm,
     objectives: int,
     count: int,
     seed: int,
-    prompt: str,
-    tags: Tags,
-    turn_limit: TurnLimit,
-    corpus: str = "",
 ) -> list[Task]:
     """Tasks of this composition: of `questions` as they are, or of groups of the same questions in `material`.
 
     `depth` None: 1 where the questions depend on one another. Raises UserError as `compose` and `compose_dependent`.
     """
     if composition == "independent":
-        return compose(
-            questions,
-            objectives=objectives,
-            count=count,
-            seed=seed,
-            prompt=prompt,
-            tags=tags,
-            turn_limit=turn_limit,
-            corpus=corpus,
-        )
+        return compose(questions, form, objectives=objectives, count=count, seed=seed)
     return compose_dependent(
-        material,
-        dependence=composition,
-        depth=depth or 1,
-        objectives=objectives,
-        count=count,
-        seed=seed,
-        prompt=prompt,
-        tags=tags,
-        turn_limit=turn_limit,
-        corpus=corpus,
+        material, form, dependence=composition, depth=depth or 1, objectives=objectives, count=count, seed=seed
     )
 
 
 def compose_dependent(
     material: Material,
+    form: TaskForm,
     *,
     dependence: Dependence,
     depth: int,
     objectives: int,
     count: int,
     seed: int,
-    prompt: str,
-    tags: Tags,
-    turn_limit: TurnLimit,
-    corpus: str = "",
 ) -> list[Task]:
     """The first `count` tasks of the endless sequence that `seed` fixes; no question stands twice in a task.
 
     Raises UserError where there are too few objectives for the depth, or too little material.
     """
     shapes = groups(dependence, objectives, depth)
-    name = "-".join(filter(None, (corpus, f"{dependence}{depth}", f"n{objectives}", f"seed{seed}")))
+    name = f"{dependence}{depth}-n{objectives}-seed{seed}"
     tasks: list[Task] = []
     for index in range(count):
         rng = random.Random(f"dependent {dependence} {depth} {objectives} {seed} {index}")
@@ -167,7 +143,7 @@ def compose_dependent(
             taken = frozenset(draft.question.id for drafts in drawn for draft in drafts)
             drawn.append(material.draw(shape, taken, rng))
         questions = _numbered(shapes, drawn, material, rng)
-        tasks.append(make_task(f"{name}-{index}", questions, prompt, tags, turn_limit, corpus, rng))
+        tasks.append(form.task(f"{name}-{index}", questions, rng))
     return tasks
 
 

@@ -1,6 +1,6 @@
 """N clozes of different passages joined into one task, real questions among them where they are wanted.
 
-    compose_clozes(clozes, [], share=0.0, objectives=2, count=3, seed=0, ...)
+    compose_clozes(clozes, [], form, share=0.0, objectives=2, count=3, seed=0)
     -> "own-n2-seed0-0", "own-n2-seed0-1", "own-n2-seed0-2", each of two clozes
 
 The passages are shuffled and taken one after the other, one question of each; when all were taken they are shuffled
@@ -14,11 +14,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from mem1.errors import UserError
-from mem1.protocol import Tags
 from mem1.records import Question, Task
 from mem1.scoring import normalize
 from mem1.tasks.cloze.record import Ranked
-from mem1.tasks.compose import TurnLimit, make_task
+from mem1.tasks.form import TaskForm
 
 _Unit = tuple[str, Sequence[Question]]
 """What must not stand in a task twice, and its questions: a passage with its clozes, or one real question."""
@@ -27,15 +26,12 @@ _Unit = tuple[str, Sequence[Question]]
 def compose_clozes(
     clozes: Sequence[Ranked],
     real: Sequence[Question],
+    form: TaskForm,
     *,
     share: float,
     objectives: int,
     count: int,
     seed: int,
-    prompt: str,
-    tags: Tags,
-    turn_limit: TurnLimit,
-    corpus: str = "",
 ) -> list[Task]:
     """The first `count` tasks of the sequence that `seed` fixes; each question is a real one with chance `share`.
 
@@ -48,7 +44,6 @@ def compose_clozes(
             f"there are {len(passages)} and {len(others)}: lower the number of objectives or add text"
         )
     streams = _endless(passages, f"passages {seed}"), _endless(others, f"real {seed}")
-    name = "-".join(filter(None, (corpus, f"n{objectives}-seed{seed}")))
     tasks: list[Task] = []
     for index in range(count):
         rng = random.Random(f"task {seed} {index}")
@@ -57,7 +52,7 @@ def compose_clozes(
             key, questions = next(streams[rng.random() < share])
             if key not in chosen:  # it can be, where one shuffle ends and the next begins
                 chosen[key] = rng.choice(questions)
-        tasks.append(make_task(f"{name}-{index}", tuple(chosen.values()), prompt, tags, turn_limit, corpus, rng))
+        tasks.append(form.task(f"n{objectives}-seed{seed}-{index}", tuple(chosen.values()), rng))
     return tasks
 
 
