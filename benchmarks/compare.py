@@ -19,15 +19,17 @@ may work at it side by side:
 Processor time is that of one process on one thread; what else the machine does moves it little. --minutes 0 leaves its
 budget out. The figure is drawn by matplotlib: pip install -e '.[benchmarks]'.
 
-The same for questions that depend on one another, with a start that has seen such, and with what the search on
-independent ones chose:
+The same for questions that depend on one another, with a start that has seen such:
 
     mem1 train compare-atlas/warm-start tasks.composition=chain tasks.depth=1 --no-evaluate \
         "sft.objectives=[2,2,2,3,3,4,4,5,6,7,8,9,10,11,12,13,14,15,16]" --out runs/compare-chain/warm-start
-    python benchmarks/compare.py --set tasks.composition=chain tasks.depth=1 --minutes 0 \
-        --objectives 2 4 8 16 --tasks 300 200 100 60 --search benchmarks/results/compare-atlas/search \
+    python benchmarks/compare.py --set tasks.composition=chain tasks.depth=1 --minutes 0 --tokens 300000 \
+        --learning-rates 1.5e-4 3e-4 6e-4 1.2e-3 --objectives 2 4 8 16 --tasks 300 200 100 60 \
         --start runs/compare-chain/warm-start/policy --out runs/compare-chain \
         --results benchmarks/results/compare-atlas-chain
+
+and trained on two and four such questions, with what that search chose: --train-objectives 2 4 besides, --search
+benchmarks/results/compare-atlas-chain/search and other folders for --out and --results.
 """
 
 from __future__ import annotations
