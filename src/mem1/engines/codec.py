@@ -37,8 +37,8 @@ class Codec:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._of_tags: dict[Tags, tuple[Mapping[str, Sequence[int]], re.Pattern[str]]] = {}
-        self._lengths = _Memory(self._length)
-        self._added_lengths = _Memory(self._added_length)
+        self._lengths = _Lookup(self._length)
+        self._added_lengths = _Lookup(self._added_length)
 
     @classmethod
     def load(cls, folder: Path) -> Codec:
@@ -149,7 +149,7 @@ class Codec:
         return inf if _NO_LETTER in once else len(twice) - len(once)
 
 
-class _Memory(dict[int, float]):
+class _Lookup(dict[int, float]):
     """Token -> what a function finds for it; filled as tokens are met."""
 
     def __init__(self, function: Callable[[int], float]) -> None:
