@@ -116,5 +116,5 @@ def test_a_process_killed_at_random_twenty_times_gives_the_result_of_an_unbroken
     for number in range(4):
         folder = tmp_path / f"killed-{number}"
         again = subprocess.run(command(folder), capture_output=True, text=True, check=True)
-        assert json.loads(again.stdout) == json.loads(unbroken.stdout)
+        assert timeless(json.loads(again.stdout)["rows"]) == timeless(json.loads(unbroken.stdout)["rows"])
         assert without_timings(folder) == without_timings(tmp_path / "unbroken")
