@@ -328,10 +328,8 @@ def report(compare: Compare) -> None:
     for budget, (title, sizes) in budgets.items():
         print(f"\n{title}: exact match, mean over seeds, [95 % interval over tasks] (each seed)\n")
         print(_table(compare, budget, sizes, lambda runs, n: _em_cell(runs)))
-    if any("em_by_depth" in run for n in given.objectives for run in compare.evaluated(given.policies[0], "tokens", n)):
-        print(
-            "\nExact match of questions by depth: 0, those that refer to no other; 1, those that refer to these; ...\n"
-        )
+    if "em_by_depth" in compare.evaluated(given.policies[0], "tokens", given.objectives[0])[0]:
+        print("\nExact match by depth of the question: 0, it refers to no other; 1, it refers to such; ...\n")
         print(_table(compare, "tokens", given.objectives, lambda runs, n: _by_depth(runs)))
     for key, title in (
         ("peak", "Peak tokens"),
