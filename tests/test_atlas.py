@@ -6,12 +6,13 @@ import itertools
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from worlds import CODEC, SAMPLING, contexts, rollout
 
 from mem1.envs.qa import QAEnvironment
+from mem1.envs.source import AtlasTasks
 from mem1.errors import UserError
 from mem1.protocol import PAPER
 from mem1.records import Ended, Question, Task, Trajectory
@@ -50,6 +51,21 @@ def exact(trajectories: list[Trajectory]) -> float:
 
 def lazy(**habits: float) -> Expert:
     return Expert(tags=PAPER, laziness=Laziness(**habits))
+
+
+def test_development_worlds_have_names_of_the_training_half_in_worlds_that_training_never_draws():
+    def asked(half: Literal["train", "evaluation"], evaluated: str) -> list[tuple[str, str]]:
+        """World and subject of each question."""
+        config = AtlasTasks.model_validate({"worlds": 2, "entities": 40, "evaluated": evaluated})
+        tasks = config.source(half, PAPER).tasks(objectives=1, count=40, seed=0)
+        return [(task.corpus, task.questions[0].text.split(" 's ")[0]) for task in tasks]
+
+    train, development, test = asked("train", "test"), asked("evaluation", "development"), asked("evaluation", "test")
+    assert asked("train", "development") == train
+    worlds = [{world for world, _ in half} for half in (train, development, test)]
+    assert [len(some) for some in worlds] == [2, 2, 2] and len(set.union(*worlds)) == 6
+    assert {subject for _, subject in [*train, *development]} <= set(names("train"))
+    assert {subject for _, subject in test} <= set(names("evaluation"))
 
 
 def test_a_world_and_its_questions_are_a_function_of_the_seed():

@@ -141,8 +141,9 @@ class Parsed:
 def parse(text: str, tags: Tags = PAPER) -> Parsed:
     """Read one completion: an optional thought, an optional state, then exactly one action.
 
-    The first complete action block counts and must be the end of the text. Text between blocks is ignored,
-    as in the published code. Never raises, whatever the text.
+    The first complete action block counts and must be the end of the text. Text between blocks is ignored. This is
+    stricter than the published code, which searches for an action with a regular expression and calls nothing
+    malformed. Never raises, whatever the text.
     """
     pattern, kinds = _tag_pattern(tags)
     blocks: dict[str, _Block] = {}

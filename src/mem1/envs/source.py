@@ -28,6 +28,9 @@ from mem1.tasks.atlas.names import Split
 from mem1.tasks.dependencies import Composition, check_depth, compose_as
 from mem1.tasks.form import TaskForm, TurnLimit
 
+_DEVELOPMENT = 10_000_000
+"""Distance from the first training world to the first development world, so that training never draws one."""
+
 
 class AtlasTasks(Config):
     """Tasks from invented worlds."""
@@ -49,6 +52,9 @@ class AtlasTasks(Config):
     turn_limit: TurnLimit = TurnLimit()
     first_world: int = 0
     """Seed of the first world; the others follow."""
+    evaluated: Literal["test", "development"] = "test"
+    """Which worlds an evaluation uses. Make every choice (settings, checkpoints, designs) on development worlds, which
+    have names of the training half in worlds that training never draws; use the test worlds once, for the result."""
 
     def source(self, split: Split, tags: Tags) -> TaskSource:
         """The tasks of one half; no name of the other half's worlds occurs in it."""
@@ -98,10 +104,10 @@ class _Atlas(TaskSource):
 
     @cached_property
     def worlds(self) -> list[World]:
-        first = self.config.first_world
-        return [
-            make_world(first + i, split=self.split, entities=self.config.entities) for i in range(self.config.worlds)
-        ]
+        config, first, names = self.config, self.config.first_world, self.split
+        if self.split == "evaluation" and config.evaluated == "development":
+            first, names = first + _DEVELOPMENT, "train"
+        return [make_world(first + i, split=names, entities=config.entities) for i in range(config.worlds)]
 
     @cached_property
     def environment(self) -> QAEnvironment:

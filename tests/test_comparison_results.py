@@ -1,0 +1,25 @@
+"""The documentation names the commits that the files of the comparison were made with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+RESULTS = {
+    "compare-atlas": PAGE.split("## Questions that depend")[0],
+    "compare-atlas-chain": PAGE.split("## Questions that depend")[1].split("### Trained on two")[0],
+    "compare-atlas-chain-2-4": PAGE.split("### Trained on two")[1],
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_every_commit_of_a_result_file_is_named_beside_its_table(name: str):
+    folder = ROOT / "benchmarks" / "results" / name
+    files = [*folder.glob("runs/*.json"), *folder.glob("search/*.json")]
+    commits = {json.loads(file.read_text(encoding="utf-8"))["commit"] for file in files}
+    assert len(files) >= 8 and commits
+    assert {commit for commit in commits if commit not in RESULTS[name]} == set()
