@@ -1,0 +1,49 @@
+"""What all commands have in common: how an option is tied to the setting it fills, and how numbers are read.
+
+left: Annotated[int, typer.Option(min=3, help="Words shown before the blank."),
+                Fills("mem1.tasks.cloze.options:ClozeOptions.left")] = 6
+
+The default and the range of such an option are those of the setting. They are written down here as well, so that
+`--help` need not load torch; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from typer.core import TyperCommand
+
+from mem1.configuration.numbers import LARGEST
+from mem1.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Fills:
+    """The setting that an option fills: "module:Class.field", or "module:function.parameter"."""
+
+    setting: str
+
+
+class Command(TyperCommand):
+    """A command whose numbers are finite, and whole numbers no larger than any setting takes."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        for parameter in self.params:
+            value = ctx.params.get(parameter.name)
+            for number in value if isinstance(value, (list, tuple)) else (value,):
+                check_number(number, parameter.opts[0])
+        return rest
+
+
+def check_number(value: object, name: str) -> None:
+    """Raises UserError where `value` is a number that is not finite or too large; `name` is the option's."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{name} takes a finite number, not {value}")
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) > LARGEST:
+        raise UserError(f"{name} takes numbers up to {LARGEST:,}, not {value}")
+
+
