@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mem1.cli.options import refuse
+
 if TYPE_CHECKING:
     from mem1.evaluation.cost import Sizes
     from mem1.evaluation.cost_comparison import Line
@@ -21,6 +23,7 @@ _SHOWN = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
 
 
 def command(
+    invocation: typer.Context,
     run: Annotated[
         Path | None, typer.Argument(help="Recorded run in place of sizes: a .jsonl of trajectories, or its folder.")
     ] = None,
@@ -58,6 +61,8 @@ def command(
     """Price an attempt under full context and under fold(k) for every k: cheapest k, break-even turn, peak."""
     from mem1.evaluation.cost_comparison import compare
 
+    if cache_lifetime is None:
+        refuse(invocation, "pause", because="matters where a cache forgets; say when, by --cache-lifetime")
     classes = _classes(prices, {"fresh": fresh, "cached": cached, "write": write, "output": output})
     classes = [_with_cache(c, cache_minimum, cache_step, cache_lifetime, pause) for c in classes]
     attempts, ends = _attempts(run, {"prompt": prompt, "state": state, "action": action, "result": result}, turns)

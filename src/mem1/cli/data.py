@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mem1.cli import data_cloze, data_verl
+from mem1.cli.options import refuse
 
 if TYPE_CHECKING:
     from mem1.records import Question, Task
@@ -28,6 +29,7 @@ app.command("verl")(data_verl.command)
 
 @app.command("compose")
 def compose(
+    invocation: typer.Context,
     questions: Annotated[list[str], typer.Argument(help="Files, or hf:owner/name:split, of questions.")],
     objectives: Annotated[int, typer.Option(min=1, help="Questions of a task.")],
     out: Annotated[Path, typer.Option(help=".parquet for MEM1's and Search-R1's code, .jsonl in our own form.")],
@@ -60,6 +62,10 @@ def compose(
     from mem1.tasks.datasets.pool import read_pool
 
     half = _half(split)
+    if half is None:
+        refuse(invocation, "evaluation_share", because="is the size of a half; say which half by --split")
+    if out.suffix != ".parquet":
+        refuse(invocation, "data_source", because="goes into .parquet files alone")
     pool = read_pool(
         questions,
         format=format,

@@ -18,6 +18,7 @@ from mem1.cli.engines import (
     Price,
     TokenizerName,
 )
+from mem1.cli.options import is_given, refuse
 from mem1.cli.recipes import Recipe, Settings
 from mem1.contexts import KNOWN
 
@@ -195,10 +196,11 @@ def command(
     from mem1.training.config import Evaluation, TrainConfig
     from mem1.training.policy import policy_folder
 
+    _refuse_what_has_no_effect(invocation, recipe=recipe, script=script, base_url=base_url)
     judge = open_judge(judge_url, judge_model, folder=out)
     if recipe is not None:
         config = evaluation_recipe(invocation, recipe, settings or [])
-        model = config.model.path if config.model.path is not None and model == "shipped" else model
+        model = config.model.path if config.model.path is not None and not is_given(invocation, "model") else model
     else:
         config = TrainConfig(
             vocabulary=tags_called(vocabulary).name,
@@ -269,6 +271,23 @@ def command(
         with bars(stderr()) as progress:
             rows = judge_rows(rows, trajectories, judge, on_progress=JudgeBar(progress))
     show([row.as_dict() for row in rows], as_json=as_json)
+
+
+def _refuse_what_has_no_effect(
+    invocation: typer.Context, *, recipe: str | None, script: str | None, base_url: list[str] | None
+) -> None:
+    if recipe is None:
+        refuse(invocation, "settings", because="changes keys of a recipe; give the recipe too, by --recipe")
+    if script is not None:
+        refuse(
+            invocation,
+            *("temperature", "workers", "base_url", "chat_template"),
+            because="a --script takes the place of the model; leave out one or the other",
+        )
+    if base_url:
+        refuse(
+            invocation, "workers", because="the server of --base-url samples; say by --concurrency how much at a time"
+        )
 
 
 def _scripted(model: str, script: str, tags: Tags, at_a_time: int | None) -> Agent:

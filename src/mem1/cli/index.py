@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mem1.cli.options import refuse
 from mem1.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ _NAMED = 20
 
 
 def command(
+    invocation: typer.Context,
     corpus: Annotated[
         Path,
         typer.Argument(
@@ -47,6 +49,11 @@ def command(
         raise UserError(f"unknown kind {kind!r}; known: bm25, dense")
     if (kind == "dense") != (encoder is not None):
         raise UserError("--kind dense and --encoder FOLDER go together")
+    if kind == "bm25":
+        dense = ("query_prefix", "passage_prefix", "search", "batch_size", "device")
+        refuse(invocation, *dense, because="goes with --kind dense")
+    else:
+        refuse(invocation, "k1", "b", because="goes with --kind bm25")
     console = stderr()
     passages, skipped = read(corpus, console)
     if encoder is None:

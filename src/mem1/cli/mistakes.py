@@ -23,7 +23,9 @@ from mem1.errors import UserError
 EXIT_MISTAKE = 2
 EXIT_INTERRUPTED = 130
 
-CommandLineError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+CommandLineError: type[Exception] = next(
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+)
 """What Typer raises for a command line that it cannot read; it has no public name there."""
 
 _NEXT_STEP = {
@@ -79,7 +81,8 @@ def _of_the_command_line(error: Any) -> str:
         return ""
     message = error.format_message().rstrip(".")
     where = getattr(error, "ctx", None)
-    return f"{message}; see {where.command_path} --help" if where is not None else message
+    joint = " See" if message.endswith("?") else "; see"
+    return f"{message}{joint} {where.command_path} --help" if where is not None else message
 
 
 def _of_the_system(error: OSError) -> str:

@@ -10,10 +10,10 @@ The default and the range of such an option are those of the setting. They are w
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import typer
 from typer.core import TyperCommand
 
 from mem1.configuration.numbers import LARGEST
@@ -39,11 +39,22 @@ class Command(TyperCommand):
         return rest
 
 
+def is_given(invocation: typer.Context, option: str) -> bool:
+    """Whether the option of this name (of the parameter) stands on the command line."""
+    source = invocation.get_parameter_source(option)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def refuse(invocation: typer.Context, *options: str, because: str) -> None:
+    """Raises UserError where one of these options is given, which would be of no effect."""
+    names = {option.name: option.opts[0] for option in invocation.command.params}
+    if found := [names[option] for option in options if is_given(invocation, option)]:
+        raise UserError(f"{', '.join(found)}: {because}")
+
+
 def check_number(value: object, name: str) -> None:
     """Raises UserError where `value` is a number that is not finite or too large; `name` is the option's."""
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{name} takes a finite number, not {value}")
     if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) > LARGEST:
         raise UserError(f"{name} takes numbers up to {LARGEST:,}, not {value}")
-
-

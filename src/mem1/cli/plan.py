@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mem1.cli.options import refuse
+
 if TYPE_CHECKING:
     from mem1.planning.stages import Attempts
 
 
 def command(
+    invocation: typer.Context,
     recipe: Annotated[str, typer.Argument(help="A TOML file, or the name of a shipped recipe.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value, dotted: rl.pack_tokens=4096")] = None,
     gpus: Annotated[str | None, typer.Option(help="8xH100, or 2x8xH100 for two machines; without: no time.")] = None,
@@ -38,6 +41,8 @@ def command(
     from mem1.training.config import TrainConfig
 
     config = load_toml(find_recipe(recipe), TrainConfig, expanded(overrides or []))
+    if config.rollout.engine != "servers":
+        refuse(invocation, "server_gpus", because="the recipe samples in its own process; set rollout.engine=servers")
     sizes = {"prompt": prompt, "state": state, "action": action, "result": result, "turns": turns}
     known = _attempts(run, sizes)
     setup = Setup.of(config, server_gpus=server_gpus)

@@ -39,6 +39,8 @@ def command(
     config = load_toml(find_recipe(RECIPE), TrainConfig, overrides)
     if folder.exists() and any(folder.iterdir()) and not resume:
         raise UserError(f"{folder} exists and is not empty; go on with its run by --resume, or give another --out")
+    if resume and not folder.exists():
+        raise UserError(f"--resume: {folder} does not exist; start a run without --resume, or give its folder by --out")
     console = stderr()
     console.print(f"mem1 quickstart, seed {seed}, {context} context; everything is written to {folder}")
     rows = _run(config, folder, resume, console)

@@ -19,6 +19,7 @@ from mem1.cli.engines import (
     Price,
     TokenizerName,
 )
+from mem1.cli.options import refuse
 from mem1.contexts import KNOWN
 from mem1.errors import UserError
 
@@ -39,6 +40,7 @@ _GENERAL_COMPLETION = 1000
 
 
 def command(
+    invocation: typer.Context,
     model: Annotated[
         str, typer.Option(help="Folder of a transformers model, 'shipped', or with --base-url its name there.")
     ] = "shipped",
@@ -98,6 +100,10 @@ def command(
     from mem1.tasks.prompts import render
     from mem1.training.policy import SHIPPED
 
+    if task:
+        refuse(invocation, "objectives", because="each --task is a question, so their number is known; leave it out")
+    else:
+        refuse(invocation, "top_k", because="is for questions of your own, with --task; leave it out")
     web = web_options(api, api_url, mode, cache, max_searches)
     if not task and (corpus is not None or retriever or web):
         raise UserError(
