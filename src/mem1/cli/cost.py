@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mem1.cli.options import refuse
+from mem1.cli.options import make_folder_of, refuse
 
 if TYPE_CHECKING:
     from mem1.evaluation.cost import Sizes
@@ -66,6 +66,8 @@ def command(
     classes = _classes(prices, {"fresh": fresh, "cached": cached, "write": write, "output": output})
     classes = [_with_cache(c, cache_minimum, cache_step, cache_lifetime, pause) for c in classes]
     attempts, ends = _attempts(run, {"prompt": prompt, "state": state, "action": action, "result": result}, turns)
+    if plot is not None:
+        make_folder_of(plot)
     compared = [(c, compare(attempts, c.prices, c.cache, thoughts=thoughts, turns=ends)) for c in classes]
     if plot is not None:
         _write_plot(plot, compared, ends)

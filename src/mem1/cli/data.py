@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mem1.cli import data_cloze, data_verl
-from mem1.cli.options import refuse
+from mem1.cli.options import Command, make_folder_of, refuse
 
 if TYPE_CHECKING:
     from mem1.records import Question, Task
@@ -23,11 +23,11 @@ def _group() -> None:
     """Make files of tasks out of data sets, and questions out of documents."""
 
 
-app.command("cloze")(data_cloze.command)
-app.command("verl")(data_verl.command)
+app.command("cloze", cls=Command)(data_cloze.command)
+app.command("verl", cls=Command)(data_verl.command)
 
 
-@app.command("compose")
+@app.command("compose", cls=Command)
 def compose(
     invocation: typer.Context,
     questions: Annotated[list[str], typer.Argument(help="Files, or hf:owner/name:split, of questions.")],
@@ -66,6 +66,9 @@ def compose(
         refuse(invocation, "evaluation_share", because="is the size of a half; say which half by --split")
     if out.suffix != ".parquet":
         refuse(invocation, "data_source", because="goes into .parquet files alone")
+    for written in (out, passages):
+        if written is not None:
+            make_folder_of(written)
     pool = read_pool(
         questions,
         format=format,

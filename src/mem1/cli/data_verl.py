@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from mem1.cli.options import make_folder_of
+
 
 def command(
     recipe: Annotated[str, typer.Argument(help="A recipe: a file, or the name of a shipped one.")],
@@ -33,6 +35,7 @@ def command(
     if split != "train" and split != "evaluation":
         raise UserError(f"--split takes train or evaluation, not {split!r}")
     config = load_toml(find_recipe(recipe), TrainConfig, expanded(overrides or []))
+    make_folder_of(out)
     source = config.tasks.source(split, vocabulary(config.vocabulary))
     by_size = [source.tasks(objectives=number, count=count, seed=seed) for number in objectives]
     tasks = [task for together in zip(*by_size, strict=True) for task in together]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -37,6 +38,16 @@ class Command(TyperCommand):
             for number in value if isinstance(value, (list, tuple)) else (value,):
                 check_number(number, parameter.opts[0])
         return rest
+
+
+def make_folder_of(file: Path) -> None:
+    """Make the folder that a file is to be written to; before the work, so that a wrong path costs nothing."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{file}: its folder cannot be made ({error.strerror}); give another path") from error
+    if file.is_dir():
+        raise UserError(f"{file} is a folder; give the name of a file in it")
 
 
 def is_given(invocation: typer.Context, option: str) -> bool:

@@ -50,7 +50,7 @@ def command(
 
 def _run(config: TrainConfig, folder: Path, resume: bool, console: Console) -> list[dict[str, Any]]:
     from mem1.cli.display import TrainingBar, bars
-    from mem1.cli.pipeline import evaluate_policy
+    from mem1.cli.pipeline import evaluate_policy, warn_of_nothing_learnt
     from mem1.training.policy import SHIPPED, load_policy
     from mem1.training.train import train
 
@@ -61,6 +61,7 @@ def _run(config: TrainConfig, folder: Path, resume: bool, console: Console) -> l
         if not finished.complete:
             console.print(f"Stopped; a checkpoint is written. Go on with: mem1 quickstart --out {folder} --resume")
             raise typer.Exit(130)
+        warn_of_nothing_learnt(config, folder / "train")
         trained, _ = evaluate_policy(config, finished.policy, name="trained", folder=evaluation, bars=progress)
     return base + trained
 

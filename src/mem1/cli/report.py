@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mem1.cli.options import refuse
+from mem1.cli.options import make_folder_of, refuse
 
 
 def command(
@@ -53,6 +53,8 @@ def command(
         raise UserError("give folders of runs alone, or --from-mem1 FILE with --inference and --json")
     if format != "html" and format not in FORMATS:
         raise UserError(f"unknown format {format!r}; known: html, {', '.join(FORMATS)}")
+    if out is not None:
+        make_folder_of(out)
     if len(runs) == 1 and format == "html" and out is None:
         print(write_run_report(runs[0], tokenizer=tokenizer))
         return

@@ -35,7 +35,7 @@ def command(
 ) -> None:
     """Train a policy as a recipe says; on several processes: torchrun --nproc-per-node N -m mem1 train RECIPE."""
     from mem1.cli.display import TrainingBar, bars, stderr
-    from mem1.cli.pipeline import evaluate_policy, show
+    from mem1.cli.pipeline import evaluate_policy, show, warn_of_nothing_learnt
     from mem1.cli.recipes import expanded, find_recipe
     from mem1.cli.upload import Upload
     from mem1.configuration import load_toml
@@ -75,6 +75,7 @@ def command(
         console.print(f"Stopped; a checkpoint is written. Go on with: mem1 train {recipe} --out {folder} --resume")
         raise typer.Exit(130)
     console.print(f"The trained policy is in {folder / 'policy'}")
+    warn_of_nothing_learnt(config, folder)
     if not evaluate:
         return
     with bars(console) as progress:

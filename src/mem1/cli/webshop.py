@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mem1.cli.options import Command, make_folder_of
+
 if TYPE_CHECKING:
     from mem1.envs.webshop.catalogue import Entry
 
@@ -23,7 +25,7 @@ def _group() -> None:
     """Shops for agents: the data of WebShop, and a page to shop on."""
 
 
-@app.command("fetch")
+@app.command("fetch", cls=Command)
 def fetch(
     out: Annotated[Path, typer.Option(help="Folder for the files.", show_default=False)],
     everything: Annotated[
@@ -59,7 +61,7 @@ def fetch(
         console.print(f"{out}: {said}; read them with mem1 webshop load {out} --out shop.jsonl.gz", markup=False)
 
 
-@app.command("load")
+@app.command("load", cls=Command)
 def load(
     files: Annotated[
         list[Path], typer.Argument(help="Folder of the original's files, or the files.", show_default=False)
@@ -74,6 +76,7 @@ def load(
 
     if not out.name.endswith((".jsonl", ".jsonl.gz")):
         raise UserError(f"--out {out}: the name of a cleaned shop ends in .jsonl or .jsonl.gz")
+    make_folder_of(out)
     shop = ShopFiles.find(*files)
     counts: Counter[str] = Counter()
     console = stderr()
@@ -93,7 +96,7 @@ def load(
             console.print(f"Left out: {number:,} x {reason}", markup=False)
 
 
-@app.command("serve")
+@app.command("serve", cls=Command)
 def serve(
     catalogue: Annotated[
         Path | None, typer.Option(help="Folder or file of a shop. Without: an invented one.", show_default=False)

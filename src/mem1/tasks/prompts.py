@@ -135,6 +135,17 @@ PROMPTS: Mapping[str, Prompt] = {
 }
 
 
+def first_question(text: str) -> str:
+    """The first question of a task, from the text that `render` made of it."""
+    for prompt in PROMPTS.values():
+        head = prompt.template.partition("{questions}")[0].rpartition("\n")[2]
+        if not prompt.numbered and head in text:
+            asked = text.rpartition(head)[2].partition("\n")[0]
+            if not asked.startswith("Q1 "):
+                return asked.partition(prompt.separator)[0].strip()
+    return text.rsplit("Q1 ", 1)[-1].split("Q2 ", 1)[0].strip()
+
+
 def render(prompt_name: str, questions: Sequence[Question], tags: Tags) -> str:
     """The prompt of a task. White space in a question's text is folded, so that each stands on one line, and no tag
     can be read in it, as questions may be made of documents.
