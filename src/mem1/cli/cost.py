@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mem1.cli.options import make_folder_of, refuse
+from mem1.cli.options import Fills, make_folder_of, refuse
 
 if TYPE_CHECKING:
     from mem1.evaluation.cost import Sizes
@@ -48,12 +48,17 @@ def command(
     cache_lifetime: Annotated[
         float | None, typer.Option(min=0, help="Seconds that a prefix stays unread; without: for ever.")
     ] = None,
-    pause: Annotated[float, typer.Option(min=0, help="Seconds from one call to the next.")] = 0.0,
+    pause: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds from one call to the next."),
+        Fills("mem1.evaluation.cost:PrefixCache.pause_s"),
+    ] = 0.0,
     thoughts: Annotated[
         float,
         typer.Option(
             min=0, max=1, help="Written in a turn that needs no state, as a share of one; 0: the action alone."
         ),
+        Fills("mem1.evaluation.cost_comparison:compare.thoughts"),
     ] = 0.0,
     plot: Annotated[Path | None, typer.Option(help="Write the costs over turns to this .svg or .html.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
@@ -66,8 +71,6 @@ def command(
     classes = _classes(prices, {"fresh": fresh, "cached": cached, "write": write, "output": output})
     classes = [_with_cache(c, cache_minimum, cache_step, cache_lifetime, pause) for c in classes]
     attempts, ends = _attempts(run, {"prompt": prompt, "state": state, "action": action, "result": result}, turns)
-    if plot is not None:
-        make_folder_of(plot)
     compared = [(c, compare(attempts, c.prices, c.cache, thoughts=thoughts, turns=ends)) for c in classes]
     if plot is not None:
         _write_plot(plot, compared, ends)
@@ -256,6 +259,7 @@ def _write_plot(path: Path, compared: Sequence[tuple[PriceClass, Sequence[Line]]
 
     if path.suffix not in (".svg", ".html"):
         raise UserError(f"--plot {path}: the name ends in .svg or .html")
+    make_folder_of(path)
     panels = []
     for known, lines in compared:
         drawn = {line.context: line.by_turn[:turns] for line in (lines[0], lines[1], best(lines))}

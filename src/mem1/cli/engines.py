@@ -213,7 +213,8 @@ def _tokenizer(given: str | None, model: str) -> str:
         return model
     raise UserError(
         "--base-url needs --tokenizer FOLDER, with the served model's tokenizer.json, to count and cut tokens (a "
-        f"Hugging Face id is found in its cache: hf download); where it is not to be had, --tokenizer {STAND_IN} counts with another one"
+        "Hugging Face id is found in its cache: hf download); where it is not to be had, "
+        f"--tokenizer {STAND_IN} counts with another one"
     )
 
 

@@ -69,11 +69,14 @@ def _options(
     pass
 
 
-def main() -> None:
-    """Entry point. Exit code 2 and one message for what the user can put right, 130 for an interruption."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point; None: the arguments of the process.
+
+    Exit code 2 and one message for what the user can put right, 130 for an interruption.
+    """
     prepare()
     try:
-        code = _run(sys.argv[1:])
+        code = _run(sys.argv[1:] if arguments is None else arguments)
     except (KeyboardInterrupt, typer.Abort) as interrupt:
         say(f"Stopped. {interrupt}".strip())
         code = EXIT_INTERRUPTED

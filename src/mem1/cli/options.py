@@ -10,6 +10,9 @@ The default and the range of such an option are those of the setting. They are w
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +64,25 @@ def refuse(invocation: typer.Context, *options: str, because: str) -> None:
     names = {option.name: option.opts[0] for option in invocation.command.params}
     if found := [names[option] for option in options if is_given(invocation, option)]:
         raise UserError(f"{', '.join(found)}: {because}")
+
+
+_ONLY_CHECKED: ContextVar[bool] = ContextVar("only_checked", default=False)
+
+
+@contextmanager
+def only_checked() -> Iterator[None]:
+    """Inside, commands check their options and end where their work would begin."""
+    token = _ONLY_CHECKED.set(True)
+    try:
+        yield
+    finally:
+        _ONLY_CHECKED.reset(token)
+
+
+def work_begins() -> None:
+    """Marks where a command has checked what it was given, before it loads models, opens ports or writes."""
+    if _ONLY_CHECKED.get():
+        raise typer.Exit
 
 
 def check_number(value: object, name: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mem1.cli.mistakes import say
-from mem1.cli.options import refuse
+from mem1.cli.options import refuse, work_begins
 
 if TYPE_CHECKING:
     from mem1.training.config import TrainConfig
@@ -50,6 +50,7 @@ def command(
     path = find_recipe(recipe)
     config = load_toml(path, TrainConfig, expanded(overrides or []))
     folder = out or Path("runs") / path.stem
+    work_begins()
     if dry:
         _dry_run(config, folder, as_json=as_json)
         return
