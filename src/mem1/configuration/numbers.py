@@ -55,7 +55,7 @@ def check_value(value: Any, *, bounded: bool) -> None:
         if "\0" in value:
             raise ValueError("text must not hold the character NUL")
     elif isinstance(value, (int, float)):
-        if not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             raise ValueError("a number must be finite")
         if not bounded and abs(value) > LARGEST:
             raise ValueError(f"a number must be at most {LARGEST:,}")
