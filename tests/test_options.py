@@ -194,9 +194,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_lines(folder / "c.jsonl", {"id": "p", "title": "Alvex", "text": "Ana Brul founded Alvex."})
     tasks = f"--task multihop --questions {folder / 'q.jsonl'} --corpus {folder / 'c.jsonl'} --prompt released"
     with contextlib.redirect_stdout(io.StringIO()) as said:
-        main(
-            f"eval --script AnaBrul --model {STAND_IN} {tasks} --objectives 1 --limit 1 --json --out {folder / 'run'}".split()
-        )
+        script = f"--script AnaBrul --model {STAND_IN} --objectives 1 --limit 1"
+        main(f"eval {script} {tasks} --json --out {folder / 'run'}".split())
     (row,) = json.loads(said.getvalue())["rows"]
     assert (row["searches"], row["malformed"]) == (1.0, 0.0), "the script searched, and did not repeat the prompt"
     return folder / "run"
