@@ -138,11 +138,13 @@ class TestPlot:
             assert written.count("http") == 1  # the name space
         assert written.startswith("<!doctype html>")
 
-    def test_another_ending_or_a_missing_folder_is_explained(self, tmp_path):
+    def test_another_ending_is_explained_and_a_missing_folder_is_made(self, tmp_path):
         with pytest.raises(UserError, match=r"ends in \.svg or \.html"):
             call(*SIZES, *OWN, "--plot", tmp_path / "cost.png")
-        with pytest.raises(UserError, match=r"cannot write .*No such file or directory"):
-            call(*SIZES, *OWN, "--plot", tmp_path / "nowhere" / "cost.svg")
+        call(*SIZES, *OWN, "--plot", tmp_path / "new" / "cost.svg")
+        assert (tmp_path / "new" / "cost.svg").is_file()
+        with pytest.raises(UserError, match=r"cost\.svg: its folder cannot be made \(Not a directory\)"):
+            call(*SIZES, *OWN, "--plot", tmp_path / "new" / "cost.svg" / "again" / "cost.svg")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Literal
@@ -277,7 +276,7 @@ FULL = Run(
     steps=3,
     name='a "quoted" \\ name\n\x7fü',
     betas=(1e-08, 1.0),
-    judge=Sampler(temperature=math.inf),
+    judge=Sampler(temperature=2.5),
     env=Shop(pages=9),
     corpora={"my.set": Corpus(path=Path("a/b.jsonl")), "ümlaut": Corpus(path=Path("c"))},
     stages=[Stage(steps=1), Stage(steps=2)],

@@ -15,7 +15,7 @@ import os
 import secrets
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -116,7 +116,8 @@ def write_lines(path: str | os.PathLike[str], lines: Iterable[bytes]) -> None:
     except OSError as error:
         raise UserError(f"cannot write {target}: {error.strerror or error}; nothing was changed") from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # a read-only disk refuses even this
+            partial.unlink()
 
 
 def append_objects(

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pydantic import Field
 
 from mem1.configuration import Config
+from mem1.configuration.numbers import MOST_TOKENS
 from mem1.contexts import ContextPolicy, next_context
 from mem1.engines.base import Completion, Engine, Sampling, derived_seed
 from mem1.engines.chat_frame import ChatFrame
@@ -30,10 +31,10 @@ from mem1.records import Ended, Span, Task, Trajectory, Turn
 class Budget(Config):
     """Tokens that an attempt may use; they grow with the number of objectives N, as the answer list does."""
 
-    completion_per_objective: int = Field(default=8, ge=0)
-    completion_extra: int = Field(default=32, ge=1)
+    completion_per_objective: int = Field(default=8, ge=0, le=MOST_TOKENS)
+    completion_extra: int = Field(default=32, ge=1, le=MOST_TOKENS)
     """A completion has at most `completion_per_objective * N + completion_extra` tokens."""
-    context: int = Field(default=4096, ge=1)
+    context: int = Field(default=4096, ge=1, le=MOST_TOKENS)
     """Largest context plus completion budget; an attempt that would pass it ends with `out_of_tokens`."""
     force_answer: bool = True
     """Open the answer tag at the end of the last turn's context, so that the attempt must answer."""

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mem1.cli.options import Fills, make_folder_of, refuse
+
 if TYPE_CHECKING:
     from mem1.evaluation.cost import Sizes
     from mem1.evaluation.cost_comparison import Line
@@ -21,6 +23,7 @@ _SHOWN = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
 
 
 def command(
+    invocation: typer.Context,
     run: Annotated[
         Path | None, typer.Argument(help="Recorded run in place of sizes: a .jsonl of trajectories, or its folder.")
     ] = None,
@@ -45,12 +48,17 @@ def command(
     cache_lifetime: Annotated[
         float | None, typer.Option(min=0, help="Seconds that a prefix stays unread; without: for ever.")
     ] = None,
-    pause: Annotated[float, typer.Option(min=0, help="Seconds from one call to the next.")] = 0.0,
+    pause: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds from one call to the next."),
+        Fills("mem1.evaluation.cost:PrefixCache.pause_s"),
+    ] = 0.0,
     thoughts: Annotated[
         float,
         typer.Option(
             min=0, max=1, help="Written in a turn that needs no state, as a share of one; 0: the action alone."
         ),
+        Fills("mem1.evaluation.cost_comparison:compare.thoughts"),
     ] = 0.0,
     plot: Annotated[Path | None, typer.Option(help="Write the costs over turns to this .svg or .html.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
@@ -58,6 +66,8 @@ def command(
     """Price an attempt under full context and under fold(k) for every k: cheapest k, break-even turn, peak."""
     from mem1.evaluation.cost_comparison import compare
 
+    if cache_lifetime is None:
+        refuse(invocation, "pause", because="matters where a cache forgets; say when, by --cache-lifetime")
     classes = _classes(prices, {"fresh": fresh, "cached": cached, "write": write, "output": output})
     classes = [_with_cache(c, cache_minimum, cache_step, cache_lifetime, pause) for c in classes]
     attempts, ends = _attempts(run, {"prompt": prompt, "state": state, "action": action, "result": result}, turns)
@@ -249,6 +259,7 @@ def _write_plot(path: Path, compared: Sequence[tuple[PriceClass, Sequence[Line]]
 
     if path.suffix not in (".svg", ".html"):
         raise UserError(f"--plot {path}: the name ends in .svg or .html")
+    make_folder_of(path)
     panels = []
     for known, lines in compared:
         drawn = {line.context: line.by_turn[:turns] for line in (lines[0], lines[1], best(lines))}

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mem1.cli import data_cloze, data_verl
+from mem1.cli.options import Command, Fills, make_folder_of, refuse, work_begins
+from mem1.configuration.numbers import LARGEST_SEED, MOST_OBJECTIVES, MOST_TASKS
 
 if TYPE_CHECKING:
     from mem1.records import Question, Task
@@ -22,35 +24,46 @@ def _group() -> None:
     """Make files of tasks out of data sets, and questions out of documents."""
 
 
-app.command("cloze")(data_cloze.command)
-app.command("verl")(data_verl.command)
+app.command("cloze", cls=Command)(data_cloze.command)
+app.command("verl", cls=Command)(data_verl.command)
 
 
-@app.command("compose")
+@app.command("compose", cls=Command)
 def compose(
+    invocation: typer.Context,
     questions: Annotated[list[str], typer.Argument(help="Files, or hf:owner/name:split, of questions.")],
-    objectives: Annotated[int, typer.Option(min=1, help="Questions of a task.")],
+    objectives: Annotated[int, typer.Option(min=1, max=MOST_OBJECTIVES, help="Questions of a task.")],
     out: Annotated[Path, typer.Option(help=".parquet for MEM1's and Search-R1's code, .jsonl in our own form.")],
     format: Annotated[str | None, typer.Option(help="Format of the files. Without: seen in their content.")] = None,
     aliases: Annotated[str | None, typer.Option(help="id_aliases.json of 2WikiMultihopQA.")] = None,
     decompose: Annotated[bool, typer.Option(help="Single hops in place of questions (2Wiki, MuSiQue).")] = False,
-    composition: Annotated[str, typer.Option(help="independent, chain, shared or comparison.")] = "independent",
-    depth: Annotated[int | None, typer.Option(min=1, help="Longest chain of references in a task; 1.")] = None,
+    composition: Annotated[
+        str,
+        typer.Option(help="independent, chain, shared or comparison."),
+        Fills("mem1.envs.file_questions:QuestionFiles.composition"),
+    ] = "independent",
+    depth: Annotated[
+        int | None, typer.Option(min=1, max=MOST_OBJECTIVES, help="Longest chain of references in a task; 1.")
+    ] = None,
     count: Annotated[
         int | None,
-        typer.Option(min=1, help="Tasks. Without: as many as use each question once (independent questions)."),
+        typer.Option(
+            min=1, max=MOST_TASKS, help="Tasks. Without: as many as use each question once (independent questions)."
+        ),
     ] = None,
     split: Annotated[
         str | None, typer.Option(help="train or evaluation: the half, by a hash of each text. Without: both.")
     ] = None,
     evaluation_share: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Share of the questions in the evaluation half.")
+        float,
+        typer.Option(min=0.0, max=1.0, help="Share of the questions in the evaluation half."),
+        Fills("mem1.tasks.datasets.pool:read_pool.evaluation_share"),
     ] = 0.1,
     data_source: Annotated[
         str | None, typer.Option(help="data_source of all rows (Parquet). Without: that of each task's first question.")
     ] = None,
     passages: Annotated[Path | None, typer.Option(help="Write the passages that come with the files here.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the order in which questions are drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Of the order in which questions are drawn.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as one JSON object.")] = False,
 ) -> None:
     """Compose N questions into each task, and write the tasks to a file."""
@@ -60,6 +73,14 @@ def compose(
     from mem1.tasks.datasets.pool import read_pool
 
     half = _half(split)
+    if half is None:
+        refuse(invocation, "evaluation_share", because="is the size of a half; say which half by --split")
+    if out.suffix != ".parquet":
+        refuse(invocation, "data_source", because="goes into .parquet files alone")
+    work_begins()
+    for written in (out, passages):
+        if written is not None:
+            make_folder_of(written)
     pool = read_pool(
         questions,
         format=format,

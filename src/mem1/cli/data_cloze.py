@@ -8,6 +8,9 @@ from typing import Annotated
 
 import typer
 
+from mem1.cli.options import Fills, work_begins
+from mem1.configuration.numbers import LARGEST_SEED
+
 _ORDER = "How they are drawn"
 _FILTERS = "Which are kept"
 
@@ -21,42 +24,59 @@ def command(
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder of the questions, their index and a README.", show_default=False)],
-    left: Annotated[int, typer.Option(min=3, help="Words shown before the blank.", rich_help_panel=_ORDER)] = 8,
-    right: Annotated[int, typer.Option(min=0, help="Words shown after it.", rich_help_panel=_ORDER)] = 6,
+    left: Annotated[
+        int,
+        typer.Option(min=3, help="Words shown before the blank.", rich_help_panel=_ORDER),
+        Fills("mem1.tasks.cloze.options:ClozeOptions.left"),
+    ] = 6,
+    right: Annotated[
+        int,
+        typer.Option(min=0, help="Words shown after it.", rich_help_panel=_ORDER),
+        Fills("mem1.tasks.cloze.options:ClozeOptions.right"),
+    ] = 4,
     per_passage: Annotated[
-        int, typer.Option(min=1, help="Questions of a passage at most.", rich_help_panel=_FILTERS)
+        int,
+        typer.Option(min=1, help="Questions of a passage at most.", rich_help_panel=_FILTERS),
+        Fills("mem1.tasks.cloze.options:ClozeOptions.per_passage"),
     ] = 6,
     within: Annotated[
         int,
         typer.Option(min=1, help="The passage is among so many results of its question.", rich_help_panel=_FILTERS),
+        Fills("mem1.tasks.cloze.options:ClozeOptions.within"),
     ] = 2,
-    development: Annotated[float, typer.Option(help="Share of the passages.", rich_help_panel=_ORDER)] = 0.05,
-    test: Annotated[float, typer.Option(help="Share of the passages.", rich_help_panel=_ORDER)] = 0.05,
-    seed: Annotated[int, typer.Option(help="Of the draw in a passage.", rich_help_panel=_ORDER)] = 0,
+    development: Annotated[
+        float,
+        typer.Option(min=0, help="Share of the passages.", rich_help_panel=_ORDER),
+        Fills("mem1.tasks.cloze.options:ClozeOptions.development"),
+    ] = 0.05,
+    test: Annotated[
+        float,
+        typer.Option(min=0, help="Share of the passages.", rich_help_panel=_ORDER),
+        Fills("mem1.tasks.cloze.options:ClozeOptions.test"),
+    ] = 0.05,
+    seed: Annotated[
+        int,
+        typer.Option(min=0, max=LARGEST_SEED, help="Of the draw in a passage.", rich_help_panel=_ORDER),
+        Fills("mem1.tasks.cloze.options:ClozeOptions.seed"),
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the statistics as one JSON object.")] = False,
 ) -> None:
     """Make fill-in questions from a corpus, by blanking out names and numbers."""
-    import pydantic
-
     from mem1.cli.display import bars, stderr
     from mem1.cli.index import read
-    from mem1.configuration.mistakes import explain
     from mem1.envs.cloze_folder import make_cloze_folder
-    from mem1.errors import UserError
     from mem1.tasks.cloze import ClozeOptions
 
-    try:
-        options = ClozeOptions(
-            left=left,
-            right=right,
-            per_passage=per_passage,
-            within=within,
-            development=development,
-            test=test,
-            seed=seed,
-        )
-    except pydantic.ValidationError as error:
-        raise UserError(explain(error, ClozeOptions, [])) from error
+    options = ClozeOptions(
+        left=left,
+        right=right,
+        per_passage=per_passage,
+        within=within,
+        development=development,
+        test=test,
+        seed=seed,
+    )
+    work_begins()
     console = stderr()
     passages, _ = read(corpus, console)
     with bars(console) as progress:

@@ -8,14 +8,19 @@ from typing import Annotated
 
 import typer
 
+from mem1.cli.options import make_folder_of, work_begins
+from mem1.configuration.numbers import LARGEST_SEED, MOST_OBJECTIVES, MOST_TASKS
+
 
 def command(
     recipe: Annotated[str, typer.Argument(help="A recipe: a file, or the name of a shipped one.")],
     out: Annotated[Path, typer.Option(help="The file, .parquet.")],
-    objectives: Annotated[list[int], typer.Option(min=1, help="Questions of a task; repeatable, in equal shares.")],
-    count: Annotated[int, typer.Option(min=1, help="Tasks of each number of questions.")],
+    objectives: Annotated[
+        list[int], typer.Option(min=1, max=MOST_OBJECTIVES, help="Questions of a task; repeatable, in equal shares.")
+    ],
+    count: Annotated[int, typer.Option(min=1, max=MOST_TASKS, help="Tasks of each number of questions.")],
     split: Annotated[str, typer.Option(help="train or evaluation: the half that the tasks are of.")] = "train",
-    seed: Annotated[int, typer.Option(help="Of the tasks that are drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Of the tasks that are drawn.")] = 0,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="key=value, dotted: a key of the recipe to change; repeatable.")
     ] = None,
@@ -33,6 +38,8 @@ def command(
     if split != "train" and split != "evaluation":
         raise UserError(f"--split takes train or evaluation, not {split!r}")
     config = load_toml(find_recipe(recipe), TrainConfig, expanded(overrides or []))
+    work_begins()
+    make_folder_of(out)
     source = config.tasks.source(split, vocabulary(config.vocabulary))
     by_size = [source.tasks(objectives=number, count=count, seed=seed) for number in objectives]
     tasks = [task for together in zip(*by_size, strict=True) for task in together]

@@ -9,20 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
 
 if TYPE_CHECKING:
     from mem1.evaluation.runner import Progress as Evaluated
     from mem1.training.train import Progress as Step
 
 _LABELS = {
-    "loss": "loss",
     "reward": "reward",
     "em": "EM",
+    "token_accuracy": "right",
+    "groups_with_variance": "varied",
+    "loss": "loss",
     "turns": "turns",
     "peak_tokens": "peak",
-    "groups_with_variance": "varied",
-    "token_accuracy": "right",
 }
+"""What stands in the line of a training, the most telling first: a narrow terminal cuts the end."""
 
 
 def stderr() -> Console:
@@ -32,16 +34,20 @@ def stderr() -> Console:
 
 @contextmanager
 def bars(console: Console) -> Iterator[Progress]:
-    """Live progress with time left."""
+    """Live progress with time left. In a narrow terminal the note is cut, never bar, count or time."""
+    name = Column(no_wrap=True, overflow="ellipsis", max_width=24)
+    whole = Column(no_wrap=True)
+    rest = Column(no_wrap=True, overflow="ellipsis", ratio=1)
     with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=12),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.description}", table_column=name),
+        BarColumn(bar_width=12, table_column=whole),
+        MofNCompleteColumn(table_column=whole),
+        TimeElapsedColumn(table_column=whole),
+        TextColumn("left", table_column=whole),
+        TimeRemainingColumn(table_column=whole),
+        TextColumn("{task.fields[note]}", table_column=rest),
         console=console,
+        expand=True,
     ) as progress:
         yield progress
 

@@ -42,7 +42,8 @@ TokenizerName = Annotated[
     str | None,
     typer.Option(
         "--tokenizer",
-        help="Folder of the served model's tokenizer; 'stand-in' counts with another one.",
+        help="Served model's tokenizer: a folder, a Hugging Face id in the cache, or 'shipped'; 'stand-in' counts with "
+        "another one.",
         rich_help_panel=_SERVER,
     ),
 ]
@@ -163,9 +164,11 @@ def open_agent(
 def _on_server(on_server: Served, tags: Tags, name: str, *, chat_template: bool) -> Agent:
     from mem1.engines.codec import Codec
     from mem1.engines.openai import OpenAIEngine
+    from mem1.training.policy import policy_folder
 
     stand_in = on_server.tokenizer == STAND_IN
-    folder = Path(str(resources.files("mem1"))) / "assets" / STAND_IN if stand_in else Path(on_server.tokenizer)
+    assets = Path(str(resources.files("mem1"))) / "assets"
+    folder = assets / STAND_IN if stand_in else policy_folder(on_server.tokenizer)
     codec = Codec.load(folder)
     frame = _frame(folder, codec) if chat_template else _no_frame()
     engine = OpenAIEngine.open(on_server.server, codec, tags.stop_strings, own_tokenizer=not stand_in)
@@ -200,14 +203,18 @@ def _no_frame() -> ChatFrame:
 
 
 def _tokenizer(given: str | None, model: str) -> str:
-    """The folder that is given, or that of a model that is served by its folder's name; there is no other default."""
+    """The folder that is given, or that of a model which is served by its folder's name, or by its Hugging Face id
+    and is in the cache; there is no other default."""
+    from mem1.training.policy import policy_folder
+
     if given is not None:
         return given
-    if (Path(model) / "tokenizer.json").is_file():
+    if (policy_folder(model) / "tokenizer.json").is_file():
         return model
     raise UserError(
-        "--base-url needs --tokenizer FOLDER, with the served model's tokenizer.json, to count and cut tokens; where "
-        f"it is not to be had, --tokenizer {STAND_IN} counts with another one"
+        "--base-url needs --tokenizer FOLDER, with the served model's tokenizer.json, to count and cut tokens (a "
+        "Hugging Face id is found in its cache: hf download); where it is not to be had, "
+        f"--tokenizer {STAND_IN} counts with another one"
     )
 
 

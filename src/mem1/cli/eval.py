@@ -18,7 +18,9 @@ from mem1.cli.engines import (
     Price,
     TokenizerName,
 )
+from mem1.cli.options import Fills, is_given, refuse, work_begins
 from mem1.cli.recipes import Recipe, Settings
+from mem1.configuration.numbers import LARGEST_SEED, MOST_OBJECTIVES, MOST_TASKS, MOST_TOKENS, MOST_WORKERS, WARMEST
 from mem1.contexts import KNOWN
 
 if TYPE_CHECKING:
@@ -38,9 +40,17 @@ def command(
             rich_help_panel=_MODEL,
         ),
     ] = "shipped",
-    temperature: Annotated[float, typer.Option(min=0.0, help="0: greedy.", rich_help_panel=_MODEL)] = 0.0,
+    temperature: Annotated[
+        float,
+        typer.Option(min=0, max=WARMEST, help="0: greedy.", rich_help_panel=_MODEL),
+        Fills("mem1.training.config:Evaluation.temperature"),
+    ] = 0.0,
     workers: Annotated[
-        int, typer.Option(min=1, help="Processes that sample, for a small model on a CPU.", rich_help_panel=_MODEL)
+        int,
+        typer.Option(
+            min=1, max=MOST_WORKERS, help="Processes that sample, for a small model on a CPU.", rich_help_panel=_MODEL
+        ),
+        Fills("mem1.training.config:TrainConfig.workers"),
     ] = 1,
     script: Annotated[
         str | None,
@@ -60,13 +70,16 @@ def command(
     max_tokens_spent: MaxTokensSpent = None,
     max_cost: MaxCost = None,
     price: Price = None,
-    context: Annotated[str, typer.Option(help=f"{KNOWN}.", rich_help_panel=_AGENT)] = "constant",
+    context: Annotated[
+        str, typer.Option(help=f"{KNOWN}.", rich_help_panel=_AGENT), Fills("mem1.training.config:TrainConfig.context")
+    ] = "constant",
     vocabulary: Annotated[
         str,
         typer.Option(
             help="Tags: paper, released; with -web they can open pages, with -shop they are for a shop.",
             rich_help_panel=_AGENT,
         ),
+        Fills("mem1.training.config:TrainConfig.vocabulary"),
     ] = "paper",
     prompt: Annotated[
         str | None,
@@ -76,10 +89,18 @@ def command(
         ),
     ] = None,
     max_context: Annotated[
-        int, typer.Option(help="Largest context plus completion, in tokens.", rich_help_panel=_AGENT)
+        int,
+        typer.Option(
+            min=1, max=MOST_TOKENS, help="Largest context plus completion, in tokens.", rich_help_panel=_AGENT
+        ),
+        Fills("mem1.rollout:Budget.context"),
     ] = 4096,
     max_completion: Annotated[
-        int, typer.Option(help="Tokens of a completion, besides 8 an objective.", rich_help_panel=_AGENT)
+        int,
+        typer.Option(
+            min=1, max=MOST_TOKENS, help="Tokens of a completion, besides 8 an objective.", rich_help_panel=_AGENT
+        ),
+        Fills("mem1.rollout:Budget.completion_extra"),
     ] = 32,
     task: Annotated[
         str,
@@ -90,7 +111,11 @@ def command(
         ),
     ] = "atlas",
     tasks: Annotated[
-        int, typer.Option("--limit", min=1, help="Tasks for each number of objectives.", rich_help_panel=_TASKS)
+        int,
+        typer.Option(
+            "--limit", min=1, max=MOST_TASKS, help="Tasks for each number of objectives.", rich_help_panel=_TASKS
+        ),
+        Fills("mem1.training.config:Evaluation.tasks"),
     ] = 100,
     objectives: Annotated[
         str | None,
@@ -99,17 +124,24 @@ def command(
             rich_help_panel=_TASKS,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the tasks and of sampling.", rich_help_panel=_TASKS)] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(min=0, max=LARGEST_SEED, help="Seed of the tasks and of sampling.", rich_help_panel=_TASKS),
+        Fills("mem1.training.config:Evaluation.seed"),
+    ] = 0,
     composition: Annotated[
         str,
         typer.Option(
             help="independent, chain, shared or comparison; file: --questions holds composed tasks.",
             rich_help_panel=_TASKS,
         ),
+        Fills("mem1.envs.file_questions:QuestionFiles.composition"),
     ] = "independent",
     depth: Annotated[
         int | None,
-        typer.Option(min=1, help="Longest chain of references in a task; 1.", rich_help_panel=_TASKS),
+        typer.Option(
+            min=1, max=MOST_OBJECTIVES, help="Longest chain of references in a task; 1.", rich_help_panel=_TASKS
+        ),
     ] = None,
     questions: Annotated[
         Path | None, typer.Option(help="File of questions (multihop, web).", rich_help_panel=_TASKS)
@@ -195,10 +227,11 @@ def command(
     from mem1.training.config import Evaluation, TrainConfig
     from mem1.training.policy import policy_folder
 
+    _refuse_what_has_no_effect(invocation, recipe=recipe, script=script, base_url=base_url)
     judge = open_judge(judge_url, judge_model, folder=out)
     if recipe is not None:
         config = evaluation_recipe(invocation, recipe, settings or [])
-        model = config.model.path if config.model.path is not None and model == "shipped" else model
+        model = config.model.path if config.model.path is not None and not is_given(invocation, "model") else model
     else:
         config = TrainConfig(
             vocabulary=tags_called(vocabulary).name,
@@ -238,6 +271,7 @@ def command(
         price=price,
     )
     source = config.tasks.source("evaluation", tags)
+    work_begins()
     if script is not None:
         agent = _scripted(model, script, tags, concurrency)
     else:
@@ -269,6 +303,23 @@ def command(
         with bars(stderr()) as progress:
             rows = judge_rows(rows, trajectories, judge, on_progress=JudgeBar(progress))
     show([row.as_dict() for row in rows], as_json=as_json)
+
+
+def _refuse_what_has_no_effect(
+    invocation: typer.Context, *, recipe: str | None, script: str | None, base_url: list[str] | None
+) -> None:
+    if recipe is None:
+        refuse(invocation, "settings", because="changes keys of a recipe; give the recipe too, by --recipe")
+    if script is not None:
+        refuse(
+            invocation,
+            *("temperature", "workers", "base_url", "chat_template"),
+            because="a --script takes the place of the model; leave out one or the other",
+        )
+    if base_url:
+        refuse(
+            invocation, "workers", because="the server of --base-url samples; say by --concurrency how much at a time"
+        )
 
 
 def _scripted(model: str, script: str, tags: Tags, at_a_time: int | None) -> Agent:

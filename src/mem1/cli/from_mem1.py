@@ -23,13 +23,14 @@ def rescore_file(file: Path, *, tokenizer: Path | None, inference: str | None, a
     from mem1.evaluation.released import read_released
     from mem1.evaluation.released_trajectories import checked_inference, inference_of
     from mem1.evaluation.rescoring import rescore
+    from mem1.training.policy import policy_folder
 
     if tokenizer is None and inference is not None:
         raise UserError("--inference says in which contexts tokens are counted, so it goes with --tokenizer FOLDER")
     attempts = read_released(file)
     codec = kind = None
     if tokenizer is not None:
-        codec = Codec.load(tokenizer)
+        codec = Codec.load(policy_folder(tokenizer))
         kind = inference_of(file.name) if inference is None else checked_inference(inference)
     results = rescore(attempts, codec=codec, inference=kind)
     if as_json:

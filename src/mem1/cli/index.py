@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mem1.cli.options import Fills, refuse, work_begins
+from mem1.configuration.numbers import MOST_TASKS
 from mem1.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ _NAMED = 20
 
 
 def command(
+    invocation: typer.Context,
     corpus: Annotated[
         Path,
         typer.Argument(
@@ -30,13 +33,29 @@ def command(
     ],
     out: Annotated[Path, typer.Option(help="Folder of the index.", show_default=False)],
     kind: Annotated[str, typer.Option(help="bm25 (words) or dense (vectors of --encoder).")] = "bm25",
-    k1: Annotated[float, typer.Option(help="BM25: how slowly a repeated word saturates.")] = 0.9,
-    b: Annotated[float, typer.Option(help="BM25: how much long passages are discounted.")] = 0.4,
+    k1: Annotated[
+        float,
+        typer.Option(min=0, help="BM25: how slowly a repeated word saturates."),
+        Fills("mem1.retrieval.bm25:BM25.build.k1"),
+    ] = 0.9,
+    b: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="BM25: how much long passages are discounted."),
+        Fills("mem1.retrieval.bm25:BM25.build.b"),
+    ] = 0.4,
     encoder: Annotated[str | None, typer.Option(help="Dense: folder or Hugging Face id.")] = None,
     query_prefix: Annotated[str | None, typer.Option(help="Dense: before a query. Without: the encoder's own.")] = None,
     passage_prefix: Annotated[str | None, typer.Option(help="Dense: likewise, before a passage.")] = None,
-    search: Annotated[str, typer.Option(help="Dense: flat (exact), or ivf or hnsw by FAISS.")] = "flat",
-    batch_size: Annotated[int, typer.Option(min=1, help="Dense: passages embedded at a time.")] = 32,
+    search: Annotated[
+        str,
+        typer.Option(help="Dense: flat (exact), or ivf or hnsw by FAISS."),
+        Fills("mem1.retrieval.indexing:index_dense.kind"),
+    ] = "flat",
+    batch_size: Annotated[
+        int,
+        typer.Option(min=1, max=MOST_TASKS, help="Dense: passages embedded at a time."),
+        Fills("mem1.retrieval.sentence_encoder:load_encoder.batch_size"),
+    ] = 32,
     device: Annotated[str | None, typer.Option(help="Dense: cpu, cuda. Without: a GPU if there is one.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was indexed as one JSON object.")] = False,
 ) -> None:
@@ -47,6 +66,12 @@ def command(
         raise UserError(f"unknown kind {kind!r}; known: bm25, dense")
     if (kind == "dense") != (encoder is not None):
         raise UserError("--kind dense and --encoder FOLDER go together")
+    if kind == "bm25":
+        dense = ("query_prefix", "passage_prefix", "search", "batch_size", "device")
+        refuse(invocation, *dense, because="goes with --kind dense")
+    else:
+        refuse(invocation, "k1", "b", because="goes with --kind bm25")
+    work_begins()
     console = stderr()
     passages, skipped = read(corpus, console)
     if encoder is None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 import mem1
 from mem1.cli import (
@@ -25,8 +27,9 @@ from mem1.cli import (
     webshop,
 )
 from mem1.cli import eval as eval_command
+from mem1.cli.mistakes import EXIT_INTERRUPTED, EXIT_MISTAKE, check_text, ended_by, say
+from mem1.cli.options import Command
 from mem1.cli.process import prepare
-from mem1.errors import UserError
 
 app = typer.Typer(
     name="mem1",
@@ -35,18 +38,18 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("quickstart")(quickstart.command)
-app.command("train")(train.command)
-app.command("export")(export.command)
-app.command("plan")(plan.command)
-app.command("eval")(eval_command.command)
-app.command("index")(index.command)
-app.command("run")(run.command)
-app.command("report")(report.command)
-app.command("cost")(cost.command)
-app.command("verify")(verify.command)
-app.command("serve-retriever")(serve_retriever.command)
-app.command("serve-policy")(serve_policy.command)
+app.command("quickstart", cls=Command)(quickstart.command)
+app.command("train", cls=Command)(train.command)
+app.command("export", cls=Command)(export.command)
+app.command("plan", cls=Command)(plan.command)
+app.command("eval", cls=Command)(eval_command.command)
+app.command("index", cls=Command)(index.command)
+app.command("run", cls=Command)(run.command)
+app.command("report", cls=Command)(report.command)
+app.command("cost", cls=Command)(cost.command)
+app.command("verify", cls=Command)(verify.command)
+app.command("serve-retriever", cls=Command)(serve_retriever.command)
+app.command("serve-policy", cls=Command)(serve_policy.command)
 app.add_typer(data.app)
 app.add_typer(webshop.app)
 
@@ -66,24 +69,46 @@ def _options(
     pass
 
 
-def main() -> None:
-    """Entry point. A user's mistake is one message and exit code 2, an interruption exit code 130."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point; None: the arguments of the process.
+
+    Exit code 2 and one message for what the user can put right, 130 for an interruption.
+    """
     prepare()
     try:
-        app()
-    except UserError as error:
-        Console(stderr=True, highlight=False).print(f"[bold red]error:[/] {_escape(str(error))}", soft_wrap=True)
-        sys.exit(2)
-    except KeyboardInterrupt as interrupt:
-        said = f"Stopped. {interrupt}".strip()
-        Console(stderr=True, highlight=False).print(_escape(said), soft_wrap=True)
-        sys.exit(130)
+        code = _run(sys.argv[1:] if arguments is None else arguments)
+    except (KeyboardInterrupt, typer.Abort) as interrupt:
+        say(f"Stopped. {interrupt}".strip())
+        code = EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has gone, as in `mem1 cost | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at its end
+        code = 1
+    except Exception as error:
+        message = ended_by(error)
+        if message is None:
+            raise
+        if message:
+            say(message, "error")
+        code = EXIT_MISTAKE
+    if code:
+        sys.exit(code)
 
 
-def _escape(text: str) -> str:
-    from rich.markup import escape
+def _run(arguments: Sequence[str]) -> int:
+    """Exit code of the command. Typer's own `app()` would print mistakes in another form than ours."""
+    parser = _parser()
+    try:
+        with parser.make_context("mem1", check_text(arguments)) as context:
+            parser.invoke(context)
+    except typer.Exit as ended:
+        return ended.exit_code
+    return 0
 
-    return escape(text)
+
+@functools.cache
+def _parser() -> Any:
+    """The commands as Typer reads them; made once a process."""
+    return typer.main.get_command(app)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from mem1.cli.display import EvaluationBar
+from mem1.cli.mistakes import say
 from mem1.evaluation.header import made_with
 from mem1.evaluation.report.table import print_table
 from mem1.evaluation.runner import evaluate
@@ -18,7 +19,9 @@ from mem1.evaluation.shapes import model_shape
 from mem1.protocol import vocabulary
 from mem1.records import Trajectory
 from mem1.training.config import TrainConfig
+from mem1.training.metrics_log import METRICS, read_metrics
 from mem1.training.policy import Policy
+from mem1.training.rl_metrics import nothing_to_learn
 from mem1.training.train import make_rollout
 
 Rows = list[dict[str, Any]]
@@ -43,6 +46,15 @@ def evaluate_policy(
         shape=model_shape(policy.model),
     )
     return [row.as_dict() for row in rows], trajectories
+
+
+def warn_of_nothing_learnt(config: TrainConfig, training: Path) -> None:
+    """Say so where no step of reinforcement learning had anything to compare."""
+    if config.rl is None or config.rl.fewest_attempts < 2:
+        return
+    reason = nothing_to_learn(read_metrics(training / METRICS))
+    if reason is not None:
+        say(reason, "warning")
 
 
 def show(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:

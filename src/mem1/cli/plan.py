@@ -8,23 +8,33 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mem1.cli.options import Fills, refuse
+from mem1.configuration.numbers import MOST_TOKENS
+
 if TYPE_CHECKING:
     from mem1.planning.stages import Attempts
 
 
 def command(
+    invocation: typer.Context,
     recipe: Annotated[str, typer.Argument(help="A TOML file, or the name of a shipped recipe.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value, dotted: rl.pack_tokens=4096")] = None,
     gpus: Annotated[str | None, typer.Option(help="8xH100, or 2x8xH100 for two machines; without: no time.")] = None,
-    server_gpus: Annotated[int, typer.Option(min=1, help="GPUs that serve, with rollout.engine=servers.")] = 1,
+    server_gpus: Annotated[
+        int,
+        typer.Option(min=1, max=1000, help="GPUs that serve, with rollout.engine=servers."),
+        Fills("mem1.planning.setup:Setup.server_gpus"),
+    ] = 1,
     run: Annotated[
         Path | None, typer.Option(help="Recorded attempts (.jsonl), whose sizes are taken in place of limits.")
     ] = None,
-    prompt: Annotated[int | None, typer.Option(min=1, help="Tokens of the prompt.")] = None,
-    state: Annotated[int | None, typer.Option(min=0, help="Tokens of a state.")] = None,
-    action: Annotated[int | None, typer.Option(min=0, help="Tokens of an action (a query, the answer).")] = None,
-    result: Annotated[int | None, typer.Option(min=0, help="Tokens of a result.")] = None,
-    turns: Annotated[int | None, typer.Option(min=1, help="Turns of an attempt.")] = None,
+    prompt: Annotated[int | None, typer.Option(min=1, max=MOST_TOKENS, help="Tokens of the prompt.")] = None,
+    state: Annotated[int | None, typer.Option(min=0, max=MOST_TOKENS, help="Tokens of a state.")] = None,
+    action: Annotated[
+        int | None, typer.Option(min=0, max=MOST_TOKENS, help="Tokens of an action (a query, the answer).")
+    ] = None,
+    result: Annotated[int | None, typer.Option(min=0, max=MOST_TOKENS, help="Tokens of a result.")] = None,
+    turns: Annotated[int | None, typer.Option(min=1, max=10000, help="Turns of an attempt.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
 ) -> None:
     """Tell what a recipe needs: memory by part, tokens and FLOPs of a step, time; what does not fit, what to change."""
@@ -38,6 +48,8 @@ def command(
     from mem1.training.config import TrainConfig
 
     config = load_toml(find_recipe(recipe), TrainConfig, expanded(overrides or []))
+    if config.rollout.engine != "servers":
+        refuse(invocation, "server_gpus", because="the recipe samples in its own process; set rollout.engine=servers")
     sizes = {"prompt": prompt, "state": state, "action": action, "result": result, "turns": turns}
     known = _attempts(run, sizes)
     setup = Setup.of(config, server_gpus=server_gpus)

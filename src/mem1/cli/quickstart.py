@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mem1.cli.options import Fills, work_begins
+from mem1.configuration.numbers import LARGEST_SEED
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -18,7 +21,11 @@ RECIPE = "atlas-quick"
 
 
 def command(
-    seed: Annotated[int, typer.Option(help="Seed of tasks, sampling and evaluation.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(min=0, max=LARGEST_SEED, help="Seed of tasks, sampling and evaluation."),
+        Fills("mem1.training.config:TrainConfig.seed"),
+    ] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/quickstart-seed<SEED> without it.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
@@ -39,6 +46,9 @@ def command(
     config = load_toml(find_recipe(RECIPE), TrainConfig, overrides)
     if folder.exists() and any(folder.iterdir()) and not resume:
         raise UserError(f"{folder} exists and is not empty; go on with its run by --resume, or give another --out")
+    if resume and not folder.exists():
+        raise UserError(f"--resume: {folder} does not exist; start a run without --resume, or give its folder by --out")
+    work_begins()
     console = stderr()
     console.print(f"mem1 quickstart, seed {seed}, {context} context; everything is written to {folder}")
     rows = _run(config, folder, resume, console)
@@ -48,7 +58,7 @@ def command(
 
 def _run(config: TrainConfig, folder: Path, resume: bool, console: Console) -> list[dict[str, Any]]:
     from mem1.cli.display import TrainingBar, bars
-    from mem1.cli.pipeline import evaluate_policy
+    from mem1.cli.pipeline import evaluate_policy, warn_of_nothing_learnt
     from mem1.training.policy import SHIPPED, load_policy
     from mem1.training.train import train
 
@@ -59,6 +69,7 @@ def _run(config: TrainConfig, folder: Path, resume: bool, console: Console) -> l
         if not finished.complete:
             console.print(f"Stopped; a checkpoint is written. Go on with: mem1 quickstart --out {folder} --resume")
             raise typer.Exit(130)
+        warn_of_nothing_learnt(config, folder / "train")
         trained, _ = evaluate_policy(config, finished.policy, name="trained", folder=evaluation, bars=progress)
     return base + trained
 

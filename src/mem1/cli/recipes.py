@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mem1.cli.options import is_given
 from mem1.errors import UserError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def evaluation_recipe(command: typer.Context, name: str, settings: Sequence[str]
     from mem1.training.config import TrainConfig
 
     options = {option.name: option.opts[0] for option in command.command.params}
-    given = sorted(options[name] for name in _RECIPES_OWN & options.keys() if _is_given(command, name))
+    given = sorted(options[name] for name in _RECIPES_OWN & options.keys() if is_given(command, name))
     if given:
         listed = ", ".join(given)
         raise UserError(f"with --recipe, {listed} goes into --set key=value, such as --set evaluation.tasks=100")
@@ -61,8 +62,3 @@ def evaluation_recipe(command: typer.Context, name: str, settings: Sequence[str]
 def expanded(settings: Sequence[str]) -> list[str]:
     """`corpus=notes` in full, `tasks.corpus=notes`: the one key that everybody with documents has to give."""
     return [f"tasks.{setting}" if setting.partition("=")[0].strip() == "corpus" else setting for setting in settings]
-
-
-def _is_given(command: typer.Context, option: str) -> bool:
-    source = command.get_parameter_source(option)
-    return source is not None and source.name == "COMMANDLINE"

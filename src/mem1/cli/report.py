@@ -7,8 +7,11 @@ from typing import Annotated
 
 import typer
 
+from mem1.cli.options import make_folder_of, refuse
+
 
 def command(
+    invocation: typer.Context,
     runs: Annotated[
         list[Path] | None,
         typer.Argument(help="Folders of `mem1 quickstart`, `train` or `eval --out`.", show_default=False),
@@ -44,11 +47,14 @@ def command(
     from mem1.evaluation.report.runs import rows_of
 
     if from_mem1 is not None and not runs:
+        refuse(invocation, "format", "out", because="--from-mem1 prints its tables; redirect them, or take --json")
         return rescore_file(from_mem1, tokenizer=tokenizer, inference=inference, as_json=as_json)
     if not runs or from_mem1 is not None or inference is not None or as_json:
         raise UserError("give folders of runs alone, or --from-mem1 FILE with --inference and --json")
     if format != "html" and format not in FORMATS:
         raise UserError(f"unknown format {format!r}; known: html, {', '.join(FORMATS)}")
+    if out is not None:
+        make_folder_of(out)
     if len(runs) == 1 and format == "html" and out is None:
         print(write_run_report(runs[0], tokenizer=tokenizer))
         return

@@ -19,6 +19,8 @@ from mem1.cli.engines import (
     Price,
     TokenizerName,
 )
+from mem1.cli.options import Fills, refuse, work_begins
+from mem1.configuration.numbers import LARGEST_SEED, MOST_OBJECTIVES, MOST_TOKENS, WARMEST
 from mem1.contexts import KNOWN
 from mem1.errors import UserError
 
@@ -39,6 +41,7 @@ _GENERAL_COMPLETION = 1000
 
 
 def command(
+    invocation: typer.Context,
     model: Annotated[
         str, typer.Option(help="Folder of a transformers model, 'shipped', or with --base-url its name there.")
     ] = "shipped",
@@ -54,11 +57,19 @@ def command(
     mode: Annotated[str | None, typer.Option(help="Of the web: live, replay (the cache alone) or offline.")] = None,
     cache: Annotated[Path | None, typer.Option(help="File of the cache of searches and pages of the web.")] = None,
     max_searches: Annotated[int | None, typer.Option(min=0, help="Requests to the search API at most.")] = None,
-    objectives: Annotated[int, typer.Option(min=1, help="Questions of the task of Atlas.")] = 2,
-    seed: Annotated[int, typer.Option(help="Of the task of Atlas, and of sampling.")] = 0,
-    context: Annotated[str, typer.Option(help=f"{KNOWN}.")] = "constant",
+    objectives: Annotated[int, typer.Option(min=1, max=MOST_OBJECTIVES, help="Questions of the task of Atlas.")] = 2,
+    seed: Annotated[
+        int,
+        typer.Option(min=0, max=LARGEST_SEED, help="Of the task of Atlas, and of sampling."),
+        Fills("mem1.engines.base:Sampling.seed"),
+    ] = 0,
+    context: Annotated[
+        str, typer.Option(help=f"{KNOWN}."), Fills("mem1.training.config:TrainConfig.context")
+    ] = "constant",
     vocabulary: Annotated[
-        str, typer.Option(help="Tags: paper, released; with opening pages paper-web, released-web.")
+        str,
+        typer.Option(help="Tags: paper, released; with opening pages paper-web, released-web."),
+        Fills("mem1.training.config:TrainConfig.vocabulary"),
     ] = "paper",
     prompt: Annotated[
         str | None, typer.Option(help="plain (without: for Atlas and 'shipped') or mem1, which has instructions.")
@@ -66,13 +77,21 @@ def command(
     max_turns: Annotated[int | None, typer.Option(min=1, help="Without: 3 a question and 3 more.")] = None,
     max_completion: Annotated[
         int | None,
-        typer.Option(min=1, help="Tokens of a turn. Without: 8 a question and 32 more; of a general model 1000."),
+        typer.Option(
+            min=1, max=MOST_TOKENS, help="Tokens of a turn. Without: 8 a question and 32 more; of a general model 1000."
+        ),
     ] = None,
-    max_context: Annotated[int, typer.Option(min=1, help="Largest context plus completion, in tokens.")] = 4096,
+    max_context: Annotated[
+        int,
+        typer.Option(min=1, max=MOST_TOKENS, help="Largest context plus completion, in tokens."),
+        Fills("mem1.rollout:Budget.context"),
+    ] = 4096,
     top_k: Annotated[
         int | None, typer.Option(min=1, help="Passages shown a search, with --task; 3, of the web 10.")
     ] = None,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0: greedy.")] = 0.0,
+    temperature: Annotated[
+        float, typer.Option(min=0, max=WARMEST, help="0: greedy."), Fills("mem1.training.config:Evaluation.temperature")
+    ] = 0.0,
     base_url: BaseUrl = None,
     endpoint: Endpoint = None,
     tokenizer: TokenizerName = None,
@@ -98,6 +117,10 @@ def command(
     from mem1.tasks.prompts import render
     from mem1.training.policy import SHIPPED
 
+    if task:
+        refuse(invocation, "objectives", because="each --task is a question, so their number is known; leave it out")
+    else:
+        refuse(invocation, "top_k", because="is for questions of your own, with --task; leave it out")
     web = web_options(api, api_url, mode, cache, max_searches)
     if not task and (corpus is not None or retriever or web):
         raise UserError(
@@ -114,6 +137,7 @@ def command(
         price=price,
     )
     tags, keeps = tags_called(vocabulary), context_policy(context)
+    work_begins()
     drawn, environment = _own(task, corpus, retriever, web, top_k) if task else _atlas(objectives, seed, tags)
     general = on_server is not None or (bool(task) and model != SHIPPED)
     template = prompt or ((web_prompt(tags) if web else "mem1") if general else "plain")

@@ -25,9 +25,10 @@ def run_codec(
     Raises UserError where none turns every recorded completion into its recorded text.
     """
     from mem1.engines.codec import Codec
+    from mem1.training.policy import policy_folder
 
     tried: list[str] = []
-    for folder in [tokenizer] if tokenizer is not None else _folders(training):
+    for folder in [policy_folder(tokenizer)] if tokenizer is not None else _folders(training):
         codec = Codec.load(folder)
         if all(codec.decode(turn.completion_ids) == turn.text for t in trajectories for turn in t.turns if turn.text):
             return codec

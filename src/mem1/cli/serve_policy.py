@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from mem1.cli.options import work_begins
+from mem1.configuration.numbers import MOST_WORKERS
+
 
 def command(
     policy: Annotated[str, typer.Argument(help="Folder of a policy, or the name of a shipped one.")],
@@ -21,7 +24,9 @@ def command(
     weights_folder: Annotated[
         Path | None, typer.Option(help="Folder from which new weights are taken; without it none are.")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that sample; for small models on a CPU.")] = 1,
+    workers: Annotated[
+        int, typer.Option(min=1, max=MOST_WORKERS, help="Processes that sample; for small models on a CPU.")
+    ] = 1,
 ) -> None:
     """Sample for others over HTTP, with token ids and log-probabilities, until Ctrl-C or SIGTERM."""
     from mem1.cli.display import stderr
@@ -29,6 +34,7 @@ def command(
     from mem1.engines.servers import api_key
     from mem1.training.policy import load_policy
 
+    work_begins()
     console = stderr()
     token = api_key(token_env)
     loaded = load_policy(policy)

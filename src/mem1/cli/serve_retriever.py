@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mem1.cli.options import work_begins
+from mem1.configuration.numbers import MOST_WORKERS
+
 if TYPE_CHECKING:
     from mem1.retrieval import Retriever
 
@@ -23,13 +26,18 @@ def command(
         "127.0.0.1"
     ),
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8000,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes. Without: one a core, at most 4.")] = None,
-    top_k: Annotated[int, typer.Option(min=1, help="Passages a query where a request does not say how many.")] = 3,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=MOST_WORKERS, help="Processes. Without: one a core, at most 4.")
+    ] = None,
+    top_k: Annotated[
+        int, typer.Option(min=1, max=1000, help="Passages a query where a request does not say how many.")
+    ] = 3,
 ) -> None:
     """Answer searches over HTTP, as Search-R1's retrieval server does, until Ctrl-C or SIGTERM."""
     from mem1.cli.display import stderr
     from mem1.retrieval.serving import serve
 
+    work_begins()
     console = stderr()
     number = workers or min(_MOST_WORKERS, _cores())
     serve(

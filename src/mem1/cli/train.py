@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mem1.cli.mistakes import say
+from mem1.cli.options import refuse, work_begins
+
 if TYPE_CHECKING:
     from mem1.training.config import TrainConfig
 
 
 def command(
+    invocation: typer.Context,
     recipe: Annotated[str, typer.Argument(help="A TOML file, or the name of a shipped recipe.")],
     overrides: Annotated[
         list[str] | None, typer.Argument(help="key=value, dotted: rl.learning_rate=1e-4; corpus is tasks.corpus")
@@ -31,7 +35,7 @@ def command(
 ) -> None:
     """Train a policy as a recipe says; on several processes: torchrun --nproc-per-node N -m mem1 train RECIPE."""
     from mem1.cli.display import TrainingBar, bars, stderr
-    from mem1.cli.pipeline import evaluate_policy, show
+    from mem1.cli.pipeline import evaluate_policy, show, warn_of_nothing_learnt
     from mem1.cli.recipes import expanded, find_recipe
     from mem1.cli.upload import Upload
     from mem1.configuration import load_toml
@@ -39,12 +43,18 @@ def command(
     from mem1.training.distributed import joined
     from mem1.training.train import train
 
+    if dry:
+        refuse(invocation, "resume", "evaluate", "upload", because="--dry-run trains nothing; leave it out")
+    elif not evaluate:
+        refuse(invocation, "as_json", because="prints the evaluation, which --no-evaluate leaves out")
     path = find_recipe(recipe)
     config = load_toml(path, TrainConfig, expanded(overrides or []))
     folder = out or Path("runs") / path.stem
+    work_begins()
     if dry:
         _dry_run(config, folder, as_json=as_json)
         return
+    _note_new_run(folder, resume)
     console = stderr()
     on_saved = None if upload is None else Upload(upload, console.print)
     with joined(grouped=config.distributed is not None) as ranks:
@@ -66,12 +76,19 @@ def command(
         console.print(f"Stopped; a checkpoint is written. Go on with: mem1 train {recipe} --out {folder} --resume")
         raise typer.Exit(130)
     console.print(f"The trained policy is in {folder / 'policy'}")
+    warn_of_nothing_learnt(config, folder)
     if not evaluate:
         return
     with bars(console) as progress:
         rows, _ = evaluate_policy(config, finished.policy, name="trained", folder=folder / "evaluation", bars=progress)
     (folder / "result.json").write_text(json.dumps({"rows": rows}, indent=2))
     show(rows, as_json=as_json)
+
+
+def _note_new_run(folder: Path, resume: bool) -> None:
+    """torchrun starts a command again as it was, so --resume may stand there from the first start on."""
+    if resume and not (folder / "config.toml").is_file():
+        say(f"--resume: {folder} holds no run to go on with (config.toml is missing); a new one is started", "warning")
 
 
 def _dry_run(config: TrainConfig, folder: Path, *, as_json: bool) -> None:

@@ -12,6 +12,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from mem1.cli.options import Fills, work_begins
+from mem1.configuration.numbers import COLDEST, LARGEST_SEED, MOST_OBJECTIVES, MOST_TASKS, WARMEST
 from mem1.contexts import KNOWN
 
 if TYPE_CHECKING:
@@ -24,8 +26,12 @@ _COLOURS = {"passed": "green", "failed": "bold red", "not tested": "yellow"}
 
 def command(
     model: Annotated[str, typer.Option(help="Folder of a transformers model, or 'shipped'.")] = "shipped",
-    context: Annotated[str, typer.Option(help=f"{KNOWN}.")] = "constant",
-    vocabulary: Annotated[str, typer.Option(help="Tags: paper or released.")] = "paper",
+    context: Annotated[
+        str, typer.Option(help=f"{KNOWN}."), Fills("mem1.training.config:TrainConfig.context")
+    ] = "constant",
+    vocabulary: Annotated[
+        str, typer.Option(help="Tags: paper or released."), Fills("mem1.training.config:TrainConfig.vocabulary")
+    ] = "paper",
     task: Annotated[
         str, typer.Option(help="atlas; multihop: --questions over --corpus or --retriever; cloze: --corpus.")
     ] = "atlas",
@@ -34,11 +40,21 @@ def command(
     retriever: Annotated[
         list[str] | None, typer.Option(help="Address of a retriever in place of --corpus; repeatable (multihop).")
     ] = None,
-    objectives: Annotated[int, typer.Option(min=1, help="Questions of a task.")] = 2,
-    tasks: Annotated[int, typer.Option(min=1, help="Tasks that are attempted.")] = 8,
-    attempts: Annotated[int, typer.Option(min=1, help="Attempts at each; they share a token tree.")] = 4,
-    temperature: Annotated[float, typer.Option(help="Of sampling, above 0.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed of tasks and sampling.")] = 0,
+    objectives: Annotated[int, typer.Option(min=1, max=MOST_OBJECTIVES, help="Questions of a task.")] = 2,
+    tasks: Annotated[int, typer.Option(min=1, max=MOST_TASKS, help="Tasks that are attempted.")] = 8,
+    attempts: Annotated[
+        int, typer.Option(min=1, max=MOST_TASKS, help="Attempts at each; they share a token tree.")
+    ] = 4,
+    temperature: Annotated[
+        float,
+        typer.Option(min=COLDEST, max=WARMEST, help="Of sampling, above 0."),
+        Fills("mem1.training.rl_config:Rl.temperature"),
+    ] = 1.0,
+    seed: Annotated[
+        int,
+        typer.Option(min=0, max=LARGEST_SEED, help="Seed of tasks and sampling."),
+        Fills("mem1.engines.base:Sampling.seed"),
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as one JSON object.")] = False,
 ) -> None:
     """Check on fresh trajectories that training is exact; exit code 1 if a check fails."""
@@ -57,7 +73,9 @@ def command(
         raise UserError(f"--temperature must be above 0, not {temperature:g}: greedy choices are not trained on")
     tags = tags_called(vocabulary)
     keeps = context_policy(context)
-    source = task_config(task, questions, corpus, retriever, worlds=1).source("evaluation", tags)
+    config = task_config(task, questions, corpus, retriever, worlds=1)
+    work_begins()
+    source = config.source("evaluation", tags)
     policy = load_policy(model)
     rollout = Rollout(
         engine=LocalEngine(policy.model, policy.codec, tags.stop_strings),

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mem1.cli.options import Command, Fills, make_folder_of, work_begins
+from mem1.configuration.numbers import LARGEST_SEED, MOST_OBJECTIVES
+
 if TYPE_CHECKING:
     from mem1.envs.webshop.catalogue import Entry
 
@@ -23,7 +26,7 @@ def _group() -> None:
     """Shops for agents: the data of WebShop, and a page to shop on."""
 
 
-@app.command("fetch")
+@app.command("fetch", cls=Command)
 def fetch(
     out: Annotated[Path, typer.Option(help="Folder for the files.", show_default=False)],
     everything: Annotated[
@@ -41,6 +44,7 @@ def fetch(
     from mem1.envs.webshop.fetch import ALL, SMALL
     from mem1.envs.webshop.fetch import fetch as fetch_files
 
+    work_begins()
     console = stderr()
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console) as progress:
@@ -59,7 +63,7 @@ def fetch(
         console.print(f"{out}: {said}; read them with mem1 webshop load {out} --out shop.jsonl.gz", markup=False)
 
 
-@app.command("load")
+@app.command("load", cls=Command)
 def load(
     files: Annotated[
         list[Path], typer.Argument(help="Folder of the original's files, or the files.", show_default=False)
@@ -74,6 +78,8 @@ def load(
 
     if not out.name.endswith((".jsonl", ".jsonl.gz")):
         raise UserError(f"--out {out}: the name of a cleaned shop ends in .jsonl or .jsonl.gz")
+    work_begins()
+    make_folder_of(out)
     shop = ShopFiles.find(*files)
     counts: Counter[str] = Counter()
     console = stderr()
@@ -93,15 +99,21 @@ def load(
             console.print(f"Left out: {number:,} x {reason}", markup=False)
 
 
-@app.command("serve")
+@app.command("serve", cls=Command)
 def serve(
     catalogue: Annotated[
         Path | None, typer.Option(help="Folder or file of a shop. Without: an invented one.", show_default=False)
     ] = None,
     goals: Annotated[
-        str, typer.Option(help="synthetic (made of templates) or human (written by people).")
+        str,
+        typer.Option(help="synthetic (made of templates) or human (written by people)."),
+        Fills("mem1.envs.webshop.source:WebShopTasks.goals"),
     ] = "synthetic",
-    goals_per_task: Annotated[int, typer.Option(min=1, help="Things to be bought in one visit.")] = 1,
+    goals_per_task: Annotated[
+        int,
+        typer.Option(min=1, max=MOST_OBJECTIVES, help="Things to be bought in one visit."),
+        Fills("mem1.envs.webshop.site.opening:open_site.goals_per_task"),
+    ] = 1,
     replay: Annotated[
         Path | None, typer.Option(help="Recorded trajectories (JSONL) to look at.", show_default=False)
     ] = None,
@@ -115,7 +127,11 @@ def serve(
     images: Annotated[
         bool, typer.Option("--images", help="Load pictures from the sellers' servers, which then see the visitor.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of an invented shop, and of prices and price bounds.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(min=0, max=LARGEST_SEED, help="Of an invented shop, and of prices and price bounds."),
+        Fills("mem1.envs.webshop.site.opening:open_site.seed"),
+    ] = 0,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
     """Shop by hand and see rewards explained, or look at recordings, in a browser, until Ctrl-C or SIGTERM."""
@@ -124,6 +140,7 @@ def serve(
     from mem1 import serving
     from mem1.cli.display import stderr
 
+    work_begins()
     serving.check_packages()
     from mem1.envs.webshop.site.app import make_app
     from mem1.envs.webshop.site.opening import open_site

@@ -10,7 +10,7 @@ location is walked through the model's annotations, and branches are dropped.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -30,6 +30,20 @@ def explain(
         lines.append(_sentence(item, keys, section, origin))
     lines = list(dict.fromkeys(lines))
     return lines[0] if len(lines) == 1 else f"{len(lines)} mistakes:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def explain_unknown(error: pydantic.ValidationError) -> str:
+    """The same for a model that is known by nothing but its name in the error, as when options fill one."""
+    keys = {str(item["loc"][0]) for item in error.errors(include_url=False) if item["loc"]}
+    named = [kind for kind in _below(pydantic.BaseModel) if kind.__name__ == error.title]
+    model = max(named, key=lambda kind: len(keys & kind.model_fields.keys()), default=pydantic.BaseModel)
+    return explain(error, model, [])
+
+
+def _below(kind: type[pydantic.BaseModel]) -> Iterator[type[pydantic.BaseModel]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _below(child)
 
 
 def _sentence(

@@ -26,10 +26,13 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
+import annotated_types
 import pydantic
+from pydantic.fields import FieldInfo
 
 from mem1.configuration import toml_text
 from mem1.configuration.mistakes import explain
+from mem1.configuration.numbers import check_value
 from mem1.configuration.reading import apply_override, read_toml
 from mem1.errors import UserError
 
@@ -44,9 +47,17 @@ class Config(pydantic.BaseModel):
     - a field that may be None has the default None: TOML has no null, so None is the key's absence;
     - a field whose default is a section has that section's own defaults: with `Sampler(temperature=0.7)` as
       default, giving `sampler.seed` alone would silently bring back Sampler's own temperature.
+
+    Every number is finite and, where its field has no bound of its own, at most `numbers.LARGEST`.
     """
 
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @pydantic.field_validator("*")
+    @classmethod
+    def _numbers_and_text_can_be_used(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
+        check_value(value, bounded=_has_upper_bound(cls.model_fields[info.field_name or ""]))
+        return value
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -57,6 +68,10 @@ class Config(pydantic.BaseModel):
                 raise TypeError(f"{cls.__name__}.{name} may be None, so its default must be None")
             if isinstance(default, pydantic.BaseModel):
                 _check_section_default(f"{cls.__name__}.{name}", field.annotation, default)
+
+
+def _has_upper_bound(field: FieldInfo) -> bool:
+    return any(isinstance(bound, (annotated_types.Le, annotated_types.Lt)) for bound in field.metadata)
 
 
 def _check_section_default(where: str, annotation: Any, default: pydantic.BaseModel) -> None:

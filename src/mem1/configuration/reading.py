@@ -29,6 +29,8 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8") from error
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: not valid TOML: {error}; correct that line") from error
+    except (ValueError, RecursionError) as error:  # a path with NUL, a number of 5,000 digits, tables without end
+        raise UserError(f"{path}: cannot be read as TOML ({error}); correct it") from error
 
 
 def apply_override(data: dict[str, Any], override: str) -> tuple[str, ...]:
@@ -69,7 +71,7 @@ def _key_parts(name: str, override: str) -> tuple[str, ...]:
     """TOML's own rules:   corpora."my.set".path  ->  ("corpora", "my.set", "path")"""
     try:
         table: Any = tomllib.loads(f"{name} = 0")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         raise UserError(f"command line: {override!r} has no valid key before the '='; write key=value") from None
     parts: list[str] = []
     while isinstance(table, dict):
@@ -86,4 +88,10 @@ def _value(text: str) -> Any:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    except (ValueError, RecursionError) as error:  # of 5,000 digits, or nested without end
+        raise UserError(f"command line: {_start(text)} is no value of a recipe ({error})") from error
     return parsed["value"] if len(parsed) == 1 else text
+
+
+def _start(text: str) -> str:
+    return repr(text) if len(text) <= 40 else f"{text[:40]!r}..."

@@ -53,7 +53,7 @@ def context_policy(name: str) -> ContextPolicy:
     """
     if name in _PLAIN:
         return _PLAIN[name]
-    match = re.fullmatch(r"([a-z]+)\((\d+)\)", name)
+    match = re.fullmatch(r"([a-z]+)\(([0-9]{1,9})\)", name)
     if match is None or match[1] not in _NUMBERED or int(match[2]) < 1:
         raise UserError(f"unknown context policy {name!r}; known: {KNOWN}; k and n are at least 1")
     return _NUMBERED[match[1]](int(match[2]))

@@ -24,6 +24,7 @@ from tokenizers import Tokenizer
 from mem1.errors import UserError
 from mem1.protocol import Tags
 from mem1.records import Span
+from mem1.retrieval.snapshots import how_to_fetch
 
 _NOWHERE = "(?!)"
 """A pattern that is found in no text."""
@@ -45,7 +46,10 @@ class Codec:
         """The tokenizer.json of a model's folder. Raises UserError where there is none or it is damaged."""
         path = Path(folder) / "tokenizer.json"
         if not path.is_file():
-            raise UserError(f"{path} does not exist; mem1 needs the fast tokenizer of the model (tokenizer.json)")
+            raise UserError(
+                f"{path} does not exist; mem1 needs the fast tokenizer of the model (tokenizer.json)"
+                + how_to_fetch(str(folder))
+            )
         try:
             return cls(Tokenizer.from_file(str(path)))
         except Exception as error:  # the library raises plain Exception for a damaged file

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.codec import Codec
+from mem1.tasks.prompts import first_question
 
 Script = Callable[[str], str]
 """Text of a context -> text of the completion."""
@@ -42,7 +43,6 @@ def search_then_answer(answer: str, *, state: str, search: str, answer_tag: str 
             return f"{answer} </{answer_tag}>"
         if note in context:
             return f"<{state}> {answer} </{state}> <{answer_tag}> {answer} </{answer_tag}>"
-        question = context.rsplit("Q1 ", 1)[-1].split("Q2 ", 1)[0].strip()
-        return f"{note} <{search}> {question} </{search}>"
+        return f"{note} <{search}> {first_question(context)} </{search}>"
 
     return script

@@ -54,7 +54,7 @@ class ModelServer(Config):
     """completions or chat; auto: completions where the server has them."""
     api_key_env: str | None = None
     """Environment variable that holds the key; None: none is sent."""
-    concurrency: int = Field(default=16, ge=1)
+    concurrency: int = Field(default=16, ge=1, le=10_000)
     """Requests that are under way at a time."""
     tries: int = Field(default=6, ge=1)
     """Of one request; a try asks every address that it must."""

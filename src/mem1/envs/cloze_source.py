@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -46,7 +46,7 @@ class ClozeTasks(Config):
     """Part of the corpus that evaluations ask about."""
     worst_rank: int | None = Field(default=None, ge=1)
     """Only clozes whose passage a search with the window finds at this place or before; None: all."""
-    window_words: tuple[int, int] | None = None
+    window_words: tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]] | None = None
     """Only clozes with so many words around the blank, at least and at most; None: all."""
     composition: Composition = "independent"
     """How the questions of a task hang together: independent, chain, shared or comparison."""
@@ -70,6 +70,8 @@ class ClozeTasks(Config):
     @model_validator(mode="after")
     def _options_go_together(self) -> ClozeTasks:
         check_depth(self.composition, self.depth)
+        if self.window_words is not None and self.window_words[0] > self.window_words[1]:
+            raise ValueError(f"window_words = {list(self.window_words)}: the fewest words come first, the most second")
         if self.real and self.composition != "independent":
             raise ValueError("real questions are mixed in where composition is independent")
         if self.real and self.questions is None and self.train_questions is None:

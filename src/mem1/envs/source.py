@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from mem1.configuration import Config
+from mem1.configuration.numbers import Seed
 from mem1.envs.file_questions import FileQuestions, QuestionFiles, TaskSource
 from mem1.envs.qa import QAEnvironment
 from mem1.protocol import Tags
@@ -36,12 +37,12 @@ class AtlasTasks(Config):
     """Tasks from invented worlds."""
 
     kind: Literal["atlas"] = "atlas"
-    entities: int = Field(default=400, ge=20)
+    entities: int = Field(default=400, ge=20, le=100_000)
     """Entities, hence passages, of a world."""
-    worlds: int = Field(default=16, ge=1)
+    worlds: int = Field(default=16, ge=1, le=10_000)
     """Worlds of each half."""
     questions_per_world: int = Field(default=1500, ge=1)
-    hops: tuple[Literal[1, 2], ...] = (1, 2)
+    hops: tuple[Literal[1, 2], ...] = Field(default=(1, 2), min_length=1)
     """Kinds of questions, in equal shares."""
     composition: Composition = "independent"
     """How the questions of a task hang together: independent, chain, shared or comparison."""
@@ -50,7 +51,7 @@ class AtlasTasks(Config):
     top_k: int = Field(default=2, ge=1)
     """Passages shown a search."""
     turn_limit: TurnLimit = TurnLimit()
-    first_world: int = 0
+    first_world: Seed = 0
     """Seed of the first world; the others follow."""
     evaluated: Literal["test", "development"] = "test"
     """Which worlds an evaluation uses. Make every choice (settings, checkpoints, designs) on development worlds, which

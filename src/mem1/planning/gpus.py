@@ -9,6 +9,7 @@ sheet; what a driver reports for a GPU is up to 7 % more.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -114,7 +115,7 @@ def cluster(text: str) -> Cluster:
     known = {name.lower(): gpu for name, gpu in GPUS.items()}
     if kind.lower() not in known:
         raise UserError(f"--gpus {text}: unknown GPU {kind!r}; known: {', '.join(GPUS)}; write 8xH100 or 2x8xH100")
-    if len(counts) > 2 or not all(count.isdecimal() and int(count) for count in counts):
+    if len(counts) > 2 or not all(re.fullmatch("[0-9]{1,6}", count) and int(count) for count in counts):
         raise UserError(f"--gpus {text}: write GPUs x kind, or machines x GPUs x kind, such as 8xH100 or 2x8xH100")
     machines, per_machine = [1, 1, *map(int, counts)][-2:]
     return Cluster(gpu=known[kind.lower()], machines=machines, per_machine=per_machine)

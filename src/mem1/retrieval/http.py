@@ -48,9 +48,9 @@ class HttpServer(Config):
     """No try of a search begins later than this after its first; then the search has failed."""
     timeout_s: float = Field(default=30.0, gt=0)
     """Of one try at one address."""
-    batch: int = Field(default=32, ge=1)
+    batch: int = Field(default=32, ge=1, le=10_000)
     """Most queries of one request."""
-    connections: int = Field(default=4, ge=1)
+    connections: int = Field(default=4, ge=1, le=1_000)
     """Requests that are under way at a time."""
     query_chars: int = Field(default=4096, ge=1)
     """Characters of a query that are sent; servers refuse very long ones, and with them all of the same request."""

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from mem1.errors import UserError
 from mem1.retrieval.digests import sha256_of
+from mem1.retrieval.snapshots import cached_snapshot, how_to_fetch
 
 _CALLED = {"SentenceTransformer": "encoder", "CrossEncoder": "cross-encoder"}
 _WEIGHTS = "*.safetensors"
@@ -59,7 +60,9 @@ def model_folder(name: str) -> Path:
 
     Raises UserError where there is neither, and where weights are pickled, since a pickle may run code.
     """
-    folder = Path(name) if os.path.isdir(name) else _snapshot(name)
+    folder = Path(name) if os.path.isdir(name) else cached_snapshot(name)
+    if folder is None:
+        raise UserError(f"no folder {name}; check the path{how_to_fetch(name)}")
     if not any(folder.rglob(_WEIGHTS)):
         raise UserError(f"{folder} has no weights in {_WEIGHTS}; mem1 reads weights from safetensors alone")
     for pattern in _PICKLES:
@@ -70,21 +73,6 @@ def model_folder(name: str) -> Path:
                     "delete that file"
                 )
     return folder
-
-
-def _snapshot(name: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=[_WEIGHTS, *_SETTINGS]))
-    except HFValidationError as error:
-        raise UserError(f"no folder {name}, and it is no id on Hugging Face either; check the path") from error
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
-        raise UserError(
-            f"no folder {name}, and no model of that id in the cache; mem1 fetches nothing by itself: set "
-            "HF_HUB_OFFLINE=0 to let this run fetch it from Hugging Face"
-        ) from error
 
 
 def fingerprint(folder: Path) -> str:

@@ -11,6 +11,7 @@ brackets.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -118,6 +119,8 @@ THEN = " then "
 DONE = "done"
 """Stands behind the last label of the order."""
 
+_ORDER = re.compile(rf" \| Q1{THEN}(?:Q\d+{THEN})*{DONE}")
+
 PROMPTS: Mapping[str, Prompt] = {
     # only the questions, for a policy trained from nothing on one kind of task
     "plain": Prompt(template="{questions}", separator=" "),
@@ -133,6 +136,20 @@ PROMPTS: Mapping[str, Prompt] = {
     # instructions of the shop
     "shop": Prompt(template=_SHOP, separator="\n"),
 }
+
+
+def first_question(text: str) -> str:
+    """The first question of a task, from the text that `render` made of it."""
+    for prompt in PROMPTS.values():
+        head = prompt.template.partition("{questions}")[0].rpartition("\n")[2]
+        if not prompt.numbered and head in text:
+            asked = text.rpartition(head)[2].partition("\n")[0]
+            if not asked.startswith("Q1 "):
+                return asked.partition(prompt.separator)[0].strip()
+    marked = _ORDER.search(text)  # clozes end with a mark, which no question of theirs holds
+    if marked is not None:
+        return text[: marked.start()].rsplit("Q1 ", 1)[-1].partition(" | ")[0].strip()
+    return text.rsplit("Q1 ", 1)[-1].split("Q2 ", 1)[0].strip()
 
 
 def render(prompt_name: str, questions: Sequence[Question], tags: Tags) -> str:

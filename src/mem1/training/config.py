@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, model_validator
 
 from mem1.configuration import Config
+from mem1.configuration.numbers import MOST_TASKS, MOST_TOKENS, MOST_WORKERS, GreedyOrWarm, LearningRate, Seed, Sizes
 from mem1.contexts import context_policy
 from mem1.envs.cloze_source import ClozeTasks
 from mem1.envs.source import AtlasTasks, MultihopTasks
@@ -38,9 +39,9 @@ class Sft(Config):
     """Supervised fine-tuning on demonstrations by a scripted expert."""
 
     steps: int = Field(default=400, ge=1)
-    objectives: tuple[int, ...] = (1, 2, 3, 4)
+    objectives: Sizes = (1, 2, 3, 4)
     """Numbers of objectives of the demonstrated tasks."""
-    tasks: int = Field(default=2000, ge=1)
+    tasks: int = Field(default=2000, ge=1, le=10_000_000)
     """Demonstrated tasks for each number of objectives."""
     contexts: tuple[ContextName, ...] = ()
     """Context policies of the demonstrations, which take the tasks in turn; empty: the recipe's own."""
@@ -51,15 +52,15 @@ class Sft(Config):
     real questions, where the expert searches the question itself."""
     shop_laziness: ShopLaziness = ShopLaziness()
     """Habits of the shop's expert."""
-    tokens: int = Field(default=8192, ge=64)
+    tokens: int = Field(default=8192, ge=64, le=MOST_TOKENS)
     """Tokens of a step, shared ones counted once."""
-    pack_tokens: int = Field(default=8192, ge=64)
+    pack_tokens: int = Field(default=8192, ge=64, le=MOST_TOKENS)
     """Most tokens of one forward and backward pass; affects memory, speed and the order of addition alone."""
     turns_of_a_piece: int = Field(default=4, ge=1)
     """Long demonstrations are cut into pieces of so many turns, so that a step mixes many tasks."""
-    learning_rate: float = Field(default=0.02, gt=0)
+    learning_rate: LearningRate = 0.02
     """Of Muon, on matrices."""
-    adam_learning_rate: float = Field(default=3e-3, gt=0)
+    adam_learning_rate: LearningRate = 3e-3
     """Of AdamW, on everything else."""
     warmup: int = Field(default=10, ge=0)
     decay: float = Field(default=0.4, ge=0, le=1)
@@ -69,18 +70,18 @@ class Sft(Config):
 class Evaluation(Config):
     """What is measured, on the evaluation half of the tasks."""
 
-    objectives: tuple[int, ...] = (1, 2, 4, 8, 16)
-    tasks: int = Field(default=100, ge=1)
+    objectives: Sizes = (1, 2, 4, 8, 16)
+    tasks: int = Field(default=100, ge=1, le=MOST_TASKS)
     """Tasks for each number of objectives."""
-    temperature: float = Field(default=0.0, ge=0)
+    temperature: GreedyOrWarm = 0.0
     """0: greedy."""
-    seed: int = 0
+    seed: Seed = 0
 
 
 class TrainConfig(Config):
     """A recipe."""
 
-    seed: int = 0
+    seed: Seed = 0
     vocabulary: VocabularyName = "paper"
     """Tags of the protocol; -web: pages can be opened; -summary: summaries can be asked for; -shop: for a shop."""
     context: ContextName = "constant"
@@ -90,7 +91,7 @@ class TrainConfig(Config):
     budget: Budget = Budget()
     rollout: Rollouts = LocalRollouts()
     """Who samples for [rl]; the numbers of an evaluation are always this process's."""
-    workers: int = Field(default=1, ge=1)
+    workers: int = Field(default=1, ge=1, le=MOST_WORKERS)
     """Processes that sample, and packs that are trained at a time; 2 for a small model on two cores, 1 for a GPU."""
     recall: Recall | None = None
     sft: Sft | None = None

@@ -11,7 +11,7 @@ import errno
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -57,7 +57,8 @@ def write_atomically(path: Path, data: bytes) -> None:
         sync(partial)
         os.replace(partial, path)
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # a read-only disk refuses even this
+            partial.unlink()
     sync(path.parent)
 
 

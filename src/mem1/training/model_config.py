@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from mem1.configuration import Config
+from mem1.configuration.numbers import MOST_TOKENS
 
 
 class TinyModel(Config):
     """Shape of a small Qwen2 made from nothing."""
 
-    hidden_size: int = Field(default=128, gt=0)
-    layers: int = Field(default=4, gt=0)
-    heads: int = Field(default=4, gt=0)
-    feed_forward: int = Field(default=384, gt=0)
-    max_positions: int = Field(default=8192, gt=0)
+    hidden_size: int = Field(default=128, gt=0, le=65_536)
+    layers: int = Field(default=4, gt=0, le=1_000)
+    heads: int = Field(default=4, gt=0, le=1_000)
+    feed_forward: int = Field(default=384, gt=0, le=1_000_000)
+    max_positions: int = Field(default=8192, gt=0, le=MOST_TOKENS)
     rope_theta: float = Field(default=10000.0, gt=0)
-    look_back: tuple[int, ...] = (1, 2)
+    look_back: tuple[Annotated[int, Field(ge=1, le=10_000)], ...] = (1, 2)
     """Distances at which heads of layers 0 and 1 look back, one head a distance; empty: none."""
     look_back_strength: float = Field(default=3.0, gt=0)
     """Scale of the biases; the attention scores grow with its square."""
@@ -28,7 +29,7 @@ class TinyModel(Config):
     1e6."""
     tokenizer: Literal["atlas", "shop", "bpe"] = "atlas"
     """atlas, shop: a token a word of the invented worlds or shops; bpe: byte-level, trained on the tasks' corpus."""
-    vocab_size: int = Field(default=2000, ge=300)
+    vocab_size: int = Field(default=2000, ge=300, le=1_000_000)
     """Tokens of a bpe tokenizer; the others have their own number."""
 
     @model_validator(mode="after")

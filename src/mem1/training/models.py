@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from mem1.errors import UserError
+from mem1.retrieval.snapshots import how_to_fetch
 from mem1.training.induction import write_induction
 from mem1.training.look_back import look_back
 from mem1.training.model_config import TinyModel
@@ -57,7 +58,10 @@ def load_model(folder: Path, *, dtype: torch.dtype = torch.float32) -> PreTraine
     """
     folder = Path(folder)
     if not (folder / "config.json").is_file():
-        raise UserError(f"{folder} is no model folder: config.json is missing; give the folder of a transformers model")
+        raise UserError(
+            f"{folder} is no model folder: config.json is missing; give the folder of a transformers model"
+            + how_to_fetch(str(folder))
+        )
     if not list(folder.glob("*.safetensors")):
         raise UserError(f"{folder} has no *.safetensors file; mem1 loads weights from safetensors only")
     try:

@@ -19,6 +19,7 @@ from mem1.errors import UserError
 from mem1.protocol import Tags
 from mem1.records import Passage
 from mem1.retrieval.opening import open_passages
+from mem1.retrieval.snapshots import cached_snapshot
 from mem1.tasks.cloze.expert import MARKS
 from mem1.training.config import Tasks, TrainConfig
 from mem1.training.model_config import TinyModel
@@ -61,9 +62,15 @@ class Policy:
 
 
 def policy_folder(path: str | Path) -> Path:
-    """The folder itself, or that of a shipped policy: "shipped" knows Atlas, "shipped-shop" the invented shop."""
+    """The folder itself; that of a shipped policy ("shipped" knows Atlas, "shipped-shop" the invented shop); or the
+    snapshot of a Hugging Face id in the local cache.
+    """
     name = _FOLDERS.get(str(path))
-    return Path(path) if name is None else Path(str(resources.files("mem1"))) / "assets" / name
+    if name is not None:
+        return Path(str(resources.files("mem1"))) / "assets" / name
+    if Path(path).exists():
+        return Path(path)
+    return cached_snapshot(str(path)) or Path(path)
 
 
 def load_policy(path: str | Path) -> Policy:

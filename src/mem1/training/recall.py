@@ -9,6 +9,7 @@ the second half are predicted. Nothing about any task is in it.
 from __future__ import annotations
 
 import random
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -16,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from mem1.configuration import Config
+from mem1.configuration.numbers import MOST_TOKENS, LearningRate
 from mem1.training.sharding import as_forward
 
 FIRST_TOKEN = 2
@@ -26,13 +28,13 @@ class Recall(Config):
     """How much to exercise."""
 
     steps: int = Field(default=150, ge=1)
-    tokens: int = Field(default=8192, ge=64)
+    tokens: int = Field(default=8192, ge=64, le=MOST_TOKENS)
     """Tokens of a step."""
-    pairs: tuple[int, ...] = (4, 8, 16, 32)
+    pairs: tuple[Annotated[int, Field(ge=1, le=10_000)], ...] = Field(default=(4, 8, 16, 32), min_length=1)
     """Pairs of a sequence; drawn anew for each step."""
-    learning_rate: float = Field(default=0.02, gt=0)
+    learning_rate: LearningRate = 0.02
     """Of Muon, on matrices."""
-    adam_learning_rate: float = Field(default=3e-3, gt=0)
+    adam_learning_rate: LearningRate = 3e-3
     """Of AdamW, on everything else."""
     warmup: int = Field(default=10, ge=0)
 

@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 
 from mem1.algorithms.overlong import overlong_penalty
 from mem1.configuration import Config
+from mem1.configuration.numbers import MOST_TOKENS, LearningRate, Sizes, Temperature
 
 
 class Grpo(Config):
@@ -122,7 +123,7 @@ class Ppo(Config):
     """Advantages brought to mean 0 and variance 1 over the sampled tokens of the step."""
     critic: Literal["head", "separate"] = "head"
     """head: a linear layer on the policy's last hidden state; separate: on that of a copy of the policy's trunk."""
-    critic_learning_rate: float = Field(default=1e-3, gt=0)
+    critic_learning_rate: LearningRate = 1e-3
     critic_warmup: int = Field(default=0, ge=0)
     """Steps at the start in which the critic learns and the policy does not."""
     trunk_gradient: float = Field(default=0.1, ge=0, le=1)
@@ -190,20 +191,20 @@ class Phase(Config):
     """Some steps of reinforcement learning on tasks of the same sizes."""
 
     steps: int = Field(ge=1)
-    objectives: tuple[int, ...] = (2,)
+    objectives: Sizes = (2,)
     """Numbers of objectives; the groups of a step take them in turn."""
 
 
 class Rl(Config):
     """Reinforcement learning on the outcome, over the token tree."""
 
-    phases: tuple[Phase, ...]
-    groups: int = Field(default=12, ge=1)
+    phases: tuple[Phase, ...] = Field(min_length=1)
+    groups: int = Field(default=12, ge=1, le=100_000)
     """Tasks of a step."""
-    attempts: int = Field(default=8, ge=1)
+    attempts: int = Field(default=8, ge=1, le=100_000)
     """Attempts at each task (G)."""
-    temperature: float = Field(default=1.0, gt=0)
-    learning_rate: float = Field(default=3e-4, gt=0)
+    temperature: Temperature = 1.0
+    learning_rate: LearningRate = 3e-4
     warmup: int = Field(default=5, ge=0)
     """Steps over which the learning rates rise."""
     decay: float = Field(default=0.0, ge=0, le=1)
@@ -215,7 +216,7 @@ class Rl(Config):
     """Parts, of whole trajectories, with one optimiser step each."""
     entropy: float = Field(default=0.0, ge=0)
     """Bonus on the mean entropy of the sampled tokens, in nats."""
-    pack_tokens: int = Field(default=8192, ge=64)
+    pack_tokens: int = Field(default=8192, ge=64, le=MOST_TOKENS)
     """Tokens of the token tree of a micro-batch; of no effect on the gradient."""
     packed: bool = True
     """False: one context a row, for models that cannot be packed exactly."""

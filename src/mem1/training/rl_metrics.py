@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +33,20 @@ def about_attempts(trajectories: Sequence[Trajectory]) -> dict[str, float | dict
         "mixed_weights_share": _mean([float(mixed(t)) for t in judged]),
         "endings": {ending: float(number) for ending, number in sorted(endings.items())},
     }
+
+
+def nothing_to_learn(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """Why an algorithm that compares attempts learnt nothing in these steps (rows of metrics.jsonl); None: it did."""
+    of_rl = [row for row in rows if "groups_with_variance" in row]
+    if not of_rl or any(row["groups_with_variance"] for row in of_rl):
+        return None
+    rewards = [row["reward"] for row in of_rl if row["reward"] is not None]
+    mean = f"{sum(rewards) / len(rewards):.2f}" if rewards else "not known, as every attempt's tool failed"
+    return (
+        f"in none of {len(of_rl)} steps did the rewards of a group differ, so there was nothing to learn from; the "
+        f"mean reward was {mean}. Where every attempt fails, begin with a better policy or with fewer objectives "
+        "(rl.phases); where every attempt succeeds, take more; otherwise raise rl.attempts or rl.temperature"
+    )
 
 
 def about_lessons(lessons: Sequence[Lesson]) -> dict[str, float | None]:

@@ -46,7 +46,7 @@ class ServerRollouts(Config):
     """The model's name on the servers."""
     token_env: str | None = None
     """Environment variable with the token that the servers ask for; None: none is sent."""
-    concurrency: int = Field(default=64, ge=1)
+    concurrency: int = Field(default=64, ge=1, le=10_000)
     """Completions that are under way at a time."""
     tries: int = Field(default=120, ge=1)
     """Of one completion, all servers each time, 2.5 seconds apart on average (some five minutes in all); then its

@@ -14,6 +14,7 @@ from typing import Literal
 from pydantic import Field
 
 from mem1.configuration import Config
+from mem1.configuration.numbers import Seed
 from mem1.envs.file_questions import TaskSource
 from mem1.envs.webshop.catalogue import Catalogue, load
 from mem1.envs.webshop.env import Pages, WebShopEnvironment
@@ -36,13 +37,13 @@ class WebShopTasks(Config):
     kind: Literal["webshop"] = "webshop"
     catalogue: str | None = None
     """Folder or file that `mem1 webshop load` wrote, or the original's; None: an invented shop."""
-    products: int = Field(default=500, ge=1)
+    products: int = Field(default=500, ge=1, le=1_000_000)
     """Of the invented shop."""
     goals: Literal["synthetic", "human"] = "synthetic"
     """Whose instructions: made of templates, or written by people."""
     evaluated: Literal["test", "development"] = "test"
     """Goals of the evaluation in a shop that is not invented: 0 to 499, or 500 to 1,499; training has the others."""
-    seed: int = 0
+    seed: Seed = 0
     """Of the invented shop, of prices drawn from ranges, and of price bounds."""
     pages: Pages = "text"
     """text, text_rich or html, as the original shows them; short: text without the instruction."""

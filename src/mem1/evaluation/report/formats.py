@@ -44,7 +44,7 @@ def csv(rows: Sequence[Record]) -> str:
     """One line a run, policy and N; a field that holds several numbers is one column for each ("endings.answered")."""
     flat = [dict(_flat(row)) for row in rows]
     text = io.StringIO()
-    writer = csv_module.DictWriter(text, list(dict.fromkeys(key for row in flat for key in row)), lineterminator="\n")
+    writer = csv_module.DictWriter(text, _columns(flat), lineterminator="\n")
     writer.writeheader()
     writer.writerows(flat)
     return text.getvalue()
@@ -59,12 +59,22 @@ def _tables(rows: Sequence[Record]) -> list[Cells]:
     return [results(rows), *([depths] if depths else [])]
 
 
-def _flat(row: Record) -> Iterator[tuple[str, Any]]:
+def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(column, cell); entries of a list are counted from 1, as turns are."""
     for key, value in row.items():
         if isinstance(value, Mapping):
-            yield from ((f"{key}.{name}", inner) for name, inner in value.items())
+            yield from _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, (list, tuple)):
+            yield from _flat({str(place): entry for place, entry in enumerate(value, start=1)}, f"{prefix}{key}.")
         else:
-            yield key, value
+            yield prefix + key, value
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """All columns, those of one field side by side, although some rows have more turns than the first."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    fields = list(dict.fromkeys(column.partition(".")[0] for column in columns))
+    return sorted(columns, key=lambda column: fields.index(column.partition(".")[0]))
 
 
 def _markdown(cells: Cells) -> str:

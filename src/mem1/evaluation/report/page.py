@@ -14,6 +14,7 @@ import gzip
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -49,7 +50,8 @@ def write_page(path: str | Path, runs: Sequence[Run], *, title: str) -> None:
         beside.write_text(page, encoding="utf-8", errors="replace")
         beside.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):  # a read-only disk refuses even this
+            beside.unlink()
         raise UserError(f"{path}: cannot write the report ({error.strerror}); choose another folder") from error
 
 

@@ -37,7 +37,7 @@ class VerlSettings(Config):
     """Path of a recipe (TOML), as the processes of every node see it."""
     overrides: tuple[str, ...] = ()
     """key=value, dotted: keys of the recipe to change."""
-    concurrency: int = Field(default=256, ge=1)
+    concurrency: int = Field(default=256, ge=1, le=10_000)
     """Attempts that one agent-loop worker has under way at a time; each waits in a thread."""
 
     @property

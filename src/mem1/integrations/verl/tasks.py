@@ -13,6 +13,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ def write_rows(path: Path, tasks: Sequence[Task], *, split: Split) -> None:
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"cannot write {path}: {error}; nothing was changed") from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # a read-only disk refuses even this
+            partial.unlink()
 
 
 def read_row(extra_info: Mapping[str, Any] | None) -> tuple[Task, Split]:

@@ -28,6 +28,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mem1.configuration import Config
+from mem1.configuration.numbers import Probability
 from mem1.protocol import ANSWER, SEARCH, SUMMARY, Tags
 
 _ASKED = r"Q(\d+) (\w+ \w+)(?: ; (\w+ \w+))?((?: 's \w+)+)(?: is (\w+ \w+))? \?"
@@ -44,16 +45,16 @@ _LAST_TURN = re.compile(r"You have 1 turn left")
 class Laziness(Config):
     """How often an expert does the lazy thing, each a probability at one decision; all 0: the clean expert."""
 
-    diligent: float = 0.0
+    diligent: Probability = 0.0
     """Share of tasks that are done without the habits below."""
-    slip: float = 0.0
+    slip: Probability = 0.0
     """Takes the shortcut in those tasks nevertheless: shows how to go on after a search that found nothing."""
 
-    stop: float = 0.0
+    stop: Probability = 0.0
     """Answers at once although questions are open; drawn after each finished question."""
-    shortcut: float = 0.0
+    shortcut: Probability = 0.0
     """Skips the first hop of a two-hop question, finds nothing, and leaves the question unanswered."""
-    forget: float = 0.0
+    forget: Probability = 0.0
     """Drops one remembered answer from the state; drawn when an answer is added to others."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from mem1.configuration import Config
+from mem1.configuration.numbers import Seed
 
 
 class ClozeOptions(Config):
@@ -22,7 +23,7 @@ class ClozeOptions(Config):
     """Share of the passages whose questions are for choosing between policies."""
     test: float = Field(default=0.05, ge=0, lt=1)
     """Share of the passages whose questions are for the final number."""
-    seed: int = 0
+    seed: Seed = 0
     """Of the draw of `per_passage`."""
 
     @model_validator(mode="after")

@@ -19,6 +19,7 @@ import os
 import re
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,8 @@ def write_parquet(path: Path, tasks: Sequence[Task], *, split: Split, source: st
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"cannot write {path}: {error}; nothing was changed") from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # a read-only disk refuses even this
+            partial.unlink()
 
 
 def _row(index: int, task: Task, split: Split, source: str | None) -> dict[str, Any]:

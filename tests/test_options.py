@@ -1,0 +1,250 @@
+"""Options: each has the default and the range of the setting it fills, and none is ignored without a word."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import importlib
+import inspect
+import io
+import json
+import os
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import annotated_types
+import pydantic
+import pytest
+from commands import Option, walk
+from rich.console import Console
+from samples import write_lines
+from test_cli import Terminal
+
+from mem1.cli.display import TrainingBar, bars
+from mem1.cli.main import main
+from mem1.cli.mistakes import ended_by
+from mem1.cli.options import only_checked
+from mem1.configuration import Config
+from mem1.engines.scripted import search_then_answer
+from mem1.protocol import PAPER
+from mem1.records import Question
+from mem1.tasks.prompts import PROMPTS, first_question, render
+from mem1.training.train import Progress
+
+STAND_IN = Path(str(resources.files("mem1"))) / "assets" / "stand-in"
+OPTIONS = {str(option): option for options in walk().values() for option in options}
+OF_THE_COMMAND_ALONE = {
+    # what is shown or served, for which nothing in the library has a default
+    *("mem1 eval --model", "mem1 run --model", "mem1 verify --model", "mem1 eval --task", "mem1 verify --task"),
+    *("mem1 run --objectives", "mem1 verify --objectives", "mem1 verify --limit", "mem1 verify --tasks"),
+    *("mem1 verify --attempts", "mem1 index --kind", "mem1 report --format", "mem1 data verl --split"),
+    *("mem1 data verl --seed", "mem1 data compose --seed", "mem1 serve-policy --name", "mem1 serve-retriever --top-k"),
+    *(f"mem1 {server} --host" for server in ("serve-policy", "serve-retriever", "webshop serve")),
+    *(f"mem1 {server} --port" for server in ("serve-policy", "serve-retriever", "webshop serve")),
+    "mem1 serve-policy --workers",
+}  # fmt: skip
+
+
+def setting(name: str) -> tuple[Any, float | None, float | None]:
+    """Default, lowest and highest value of "module:Class.field" or "module:function.parameter"."""
+    module, _, path = name.partition(":")
+    *owners, last = path.split(".")
+    owner: Any = importlib.import_module(module)
+    for part in owners:
+        owner = getattr(owner, part)
+    if isinstance(owner, type) and issubclass(owner, pydantic.BaseModel):
+        field = owner.model_fields[last]
+        low = next((m.ge for m in field.metadata if isinstance(m, annotated_types.Ge)), None)
+        high = next((m.le for m in field.metadata if isinstance(m, annotated_types.Le)), None)
+        return field.default, low, high  # type: ignore[return-value]
+    return inspect.signature(owner).parameters[last].default, None, None
+
+
+@pytest.mark.parametrize("option", [o for o in OPTIONS.values() if o.fills is not None], ids=str)
+def test_an_option_has_the_default_and_the_range_of_the_setting_that_it_fills(option: Option):
+    assert option.fills is not None
+    default, low, high = setting(option.fills)
+    assert option.default == default or option.default is None, f"{option.fills} has the default {default!r}"
+    if low is not None:
+        assert option.low == low, f"{option.fills} begins at {low}"
+    if high is not None:
+        assert option.high == high, f"{option.fills} ends at {high}"
+
+
+@pytest.mark.parametrize("name", sorted(OPTIONS))
+def test_every_default_is_that_of_a_setting_or_of_the_command_alone(name: str):
+    option = OPTIONS[name]
+    if option.fills is None and not option.required and option.default not in (None, False, True):
+        assert name in OF_THE_COMMAND_ALONE, (
+            f"{name} has the default {option.default!r}: mark the setting that it fills by Fills(...), give it the "
+            "default None so that the setting's own holds, or name it in OF_THE_COMMAND_ALONE"
+        )
+
+
+def test_the_walk_sees_a_default_that_differs():
+    left = OPTIONS["mem1 data cloze --left"]
+    assert left.default == 6 == setting("mem1.tasks.cloze.options:ClozeOptions.left")[0]
+    assert setting("mem1.tasks.cloze.options:ClozeOptions.left")[0] != 8, "the default that the command once had"
+
+
+@pytest.fixture
+def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setenv("COLUMNS", "300")
+    return Terminal(capsys, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("eval --set evaluation.tasks=3", "--set: changes keys of a recipe; give the recipe too, by --recipe"),
+        ("eval --script x --temperature 1", "--temperature: a --script takes the place of the model"),
+        ("eval --script x --workers 2 --chat-template", "--workers, --chat-template: a --script takes the place"),
+        ("eval --script x --base-url http://127.0.0.1:9/v1 --model m", "--base-url: a --script takes the place"),
+        ("eval --base-url http://127.0.0.1:9/v1 --model m --workers 2", "--workers: the server of --base-url samples"),
+        ("eval --price 0.1,0.2", "--price go with --base-url"),
+        ("eval --depth 2", "--depth goes with the compositions chain, shared and comparison"),
+        ("run --task x --objectives 3", "--objectives: each --task is a question"),
+        ("run --top-k 3", "--top-k: is for questions of your own, with --task"),
+        ("index c --out o --batch-size 3", "--batch-size: goes with --kind dense"),
+        ("index c --out o --kind dense --encoder e --k1 1.2", "--k1: goes with --kind bm25"),
+        ("data compose q --objectives 2 --out o.jsonl --data-source x", "--data-source: goes into .parquet files"),
+        ("data compose q --objectives 2 --out o.jsonl --evaluation-share 0.2", "--evaluation-share: is the size of a"),
+        ("report --from-mem1 f --format csv", "--format: --from-mem1 prints its tables"),
+        ("cost --pause 3", "--pause: matters where a cache forgets"),
+        ("train atlas-quick --dry-run --resume", "--resume: --dry-run trains nothing"),
+        ("train atlas-quick --no-evaluate --json", "--json: prints the evaluation, which --no-evaluate leaves out"),
+        ("plan atlas-quick --server-gpus 2", "--server-gpus: the recipe samples in its own process"),
+        ("quickstart --resume --out nowhere", "--resume: nowhere does not exist; start a run without --resume"),
+    ],
+)  # fmt: skip
+def test_an_option_that_would_be_of_no_effect_is_refused(terminal: Terminal, command: str, message: str):
+    assert message in terminal.error(*command.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("eval --context fold", "error: context: unknown context policy 'fold'; known: constant, capped(n)"),
+        ("eval --max-completion 0", "Invalid value for '--max-completion'"),
+        ("eval --max-context -5", "Invalid value for '--max-context'"),
+        ("eval --limit 0", "see mem1 eval --help"),
+        ("eval --seed 123456789012345678901234", "Invalid value for '--seed'"),
+        ("cost --cached nan", "--cached takes a finite number, not nan"),
+        ("eval --temperature 0.0001", "temperature: a temperature is 0 (greedy) or at least 0.01"),
+        ("eval --max-tokens-spent 9999999999999999", "--max-tokens-spent takes numbers up to 1,000,000,000,000"),
+        ("plan atlas-quick rl.phases=[]", "rl.phases (from the command line): tuple should have at least 1 item"),
+        ("train atlas-quick rl.phases=[]", "rl.phases (from the command line): tuple should have at least 1 item"),
+        ("train atlas-quick rl.phases=[] --dry-run", "rl.phases (from the command line): tuple should have at least"),
+        ("plan atlas-quick evaluation.objectives=[]", "evaluation.objectives (from the command line): tuple should"),
+        ("train atlas-quick rl.phases=[{steps=1,objectives=[]}]", "rl.phases.0.objectives (from the command line)"),
+        ("train atlas-quick sft={steps=0}", "sft.steps (from the command line): input should be greater than"),
+        ("plan atlas-quick seed=123456789012345678901234", "seed (from the command line): input should be less than"),
+        ("plan atlas-quick seed=-1", "seed (from the command line): input should be greater than or equal to 0"),
+        ("train atlas-quick rl.learning_rate=1e400", "rl.learning_rate (from the command line): input should be a fin"),
+        ("plan atlas-quick rl.kl.coefficient=1e30", "rl.kl.coefficient (from the command line): a number must be at"),
+        ("plan atlas-quick rl.groups=" + "9" * 5000, "is no value of a recipe (Exceeds the limit"),
+        ('plan atlas-quick model.path="\\u0000"', "model.path (from the command line): text must not hold the charact"),
+        ("quickstart --seed 123456789012345678901234", "Invalid value for '--seed'"),
+        ("nonsense", "No such command 'nonsense'; see mem1 --help"),
+    ],
+)  # fmt: skip
+def test_a_value_that_cannot_be_is_one_message(terminal: Terminal, command: str, message: str):
+    said = terminal.error(*command.split())
+    assert said.startswith("error: ") and message in said
+
+
+class TestTheSystem:
+    @pytest.mark.parametrize(
+        ("error", "message"),
+        [
+            (OSError(30, "Read-only file system", "a"), "a: Read-only file system; nothing can be written there; give"),
+            (OSError(28, "No space left on device"), "No space left on device; free some space"),
+            (PermissionError(13, "Permission denied", "a"), "a: Permission denied; check who may read and write it"),
+            (IsADirectoryError(21, "Is a directory", "a"), "a: Is a directory; give a file"),
+            (OSError(36, "File name too long", "a"), "a: File name too long; give a shorter path"),
+            (OSError("no reason"), "no reason"),
+            (MemoryError(), "the machine's memory is full; ask for less, or close other programs"),
+        ],
+    )
+    def test_what_it_refuses_has_a_message(self, error: Exception, message: str):
+        said = ended_by(error)
+        assert said is not None and said.startswith(message)
+
+    def test_a_fault_of_ours_has_none(self):
+        assert ended_by(TypeError("x")) is None and ended_by(ZeroDivisionError()) is None
+
+    def test_a_model_is_found_by_its_name_and_its_keys(self):
+        class Lamp(Config):
+            colour: int = 0
+
+        with pytest.raises(pydantic.ValidationError) as raised:
+            Lamp.model_validate({"colur": 1})
+        assert ended_by(raised.value) == "unknown key colur; did you mean colour? Keys of the file: colour"
+
+    def test_an_argument_that_is_no_text_is_named(self, terminal: Terminal):
+        assert "argument 3, 'a\\udcff', is not UTF-8 text" in terminal.error("eval", "--model", "a\udcff")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An evaluation of one task."""
+    folder = tmp_path_factory.mktemp("evaluated")
+    write_lines(folder / "q.jsonl", {"id": "q", "text": "Who founded Alvex?", "answers": ["Ana Brul"]})
+    write_lines(folder / "c.jsonl", {"id": "p", "title": "Alvex", "text": "Ana Brul founded Alvex."})
+    tasks = f"--task multihop --questions {folder / 'q.jsonl'} --corpus {folder / 'c.jsonl'} --prompt released"
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        script = f"--script AnaBrul --model {STAND_IN} --objectives 1 --limit 1"
+        main(f"eval {script} {tasks} --json --out {folder / 'run'}".split())
+    (row,) = json.loads(said.getvalue())["rows"]
+    assert (row["searches"], row["malformed"]) == (1.0, 0.0), "the script searched, and did not repeat the prompt"
+    return folder / "run"
+
+
+@pytest.mark.skipif(not os.path.exists("/sys/kernel"), reason="needs a file system that nobody can write to")
+@pytest.mark.parametrize("name", ["report.html", "deep/er/report.html"])
+def test_a_report_on_a_disk_that_cannot_be_written_is_explained(terminal: Terminal, run: Path, name: str):
+    said = terminal.error("report", run, "--tokenizer", STAND_IN, "--out", f"/sys/kernel/{name}")
+    assert "cannot write the report" in said or "its folder cannot be made" in said
+
+
+def test_a_result_goes_into_folders_that_are_made(terminal: Terminal, run: Path, tmp_path: Path):
+    for kind, name in (("html", "a/b/report.html"), ("csv", "c/d/table.csv")):
+        code, out, _ = terminal("report", run, "--tokenizer", STAND_IN, "--format", kind, "--out", tmp_path / name)
+        assert (code, out.strip()) == (0, str(tmp_path / name)) and (tmp_path / name).is_file()
+    text = (tmp_path / "c" / "d" / "table.csv").read_text()
+    (row,) = csv.DictReader(io.StringIO(text))
+    assert row["state_tokens_by_turn.1"] and "(" not in text and "None" not in text
+
+
+def test_the_line_of_a_training_keeps_bar_step_and_time_left_in_80_columns():
+    console = Console(width=80, force_terminal=True, color_system=None, file=io.StringIO())
+    metrics = {name: 0.5 for name in ("loss", "reward", "em", "turns", "peak_tokens", "groups_with_variance")}
+    with bars(console) as progress:
+        bar = TrainingBar(progress)
+        for step in (11, 12):
+            bar(Progress(stage="rl", step=step, steps=40, metrics=metrics, seconds=1.0))
+        paper = Console(width=80, color_system=None, file=io.StringIO())
+        paper.print(progress.get_renderable())
+    (line,) = paper.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(line) == 80
+    for part in ("train: rl", "━━━╸", "12/40", "0:00:00 left ", "reward 0.50", "EM 0.50", "…"):
+        assert part in line
+
+
+@pytest.mark.parametrize("prompt", sorted(PROMPTS.keys() - {"shop", "web"}))
+def test_a_script_searches_the_first_question_under_every_prompt(prompt: str):
+    questions = [
+        Question(id=f"q{i}", text=text, answers=("a",)) for i, text in enumerate(("Who led Kest?", "And Moru?"))
+    ]
+    text = render(prompt, questions, PAPER)
+    searched = search_then_answer("Ana Brul", state="IS", search="query")(text)
+    assert first_question(text) == "Who led Kest?"
+    assert searched.startswith("<IS> now Q1 </IS> <query> Who led Kest?")
+
+
+def test_with_only_checked_nothing_is_written(terminal: Terminal, tmp_path: Path):
+    with only_checked():
+        assert terminal("train", "atlas-quick", "--out", tmp_path / "run")[0] == 0
+        assert terminal("data", "compose", "q", "--objectives", "2", "--out", tmp_path / "a" / "b.jsonl")[0] == 0
+    assert list(tmp_path.iterdir()) == []
