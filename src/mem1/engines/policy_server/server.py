@@ -17,6 +17,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,21 +37,32 @@ from mem1.jsonl import encode_object
 from mem1.retrieval.batching import Batcher
 from mem1.serving import ClientGone, Refused, Room, answered, read_body, read_json, refusal, unless_gone
 
-_BODY_BYTES = 8 << 20
-_ALL_BODY_BYTES = 128 << 20
-"""Of the requests that are being read."""
 _JOINED_ROWS = 256
 """Of waiting requests that are sampled together."""
-_TOKENS = 1 << 20
-"""Of one request: its prompts, and max_tokens for each."""
-_ALL_TOKENS = 1 << 23
-"""Of the requests that wait or are worked on, and of answers that are being sent."""
 _CLIENT_GONE = 499
 """Nobody sees it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a request may ask for, and all of them together; more is refused."""
+
+    tokens: int = 1 << 20
+    """Of the prompts, and `max_tokens` for each."""
+    body_bytes: int = 8 << 20
+    all_tokens: int = 1 << 23
+    """Of the requests that wait or are worked on, and of answers that are being sent."""
+    all_body_bytes: int = 128 << 20
+    """Of the requests that are being read."""
+
+
 def make_app(
-    sampler: Sampler, *, model: str = "policy", weights_folder: Path | None = None, token: str | None = None
+    sampler: Sampler,
+    *,
+    model: str = "policy",
+    weights_folder: Path | None = None,
+    token: str | None = None,
+    limits: Limits = Limits(),
 ) -> FastAPI:
     """The server as an ASGI application.
 
@@ -63,26 +75,27 @@ def make_app(
         app.add_middleware(_TokenCheck, token=token)
     app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(ClientGone, _gone)
-    batcher: Batcher[Row, How, Completion] = Batcher(sampler.complete, threads=1, size=_JOINED_ROWS)
-    _add_completions(app, sampler, batcher, model)
+    bodies = Room(limits.all_body_bytes, "bytes of requests")
+    _add_completions(app, sampler, model, limits, bodies)
     _add_pauses(app, sampler)
-    _add_updates(app, sampler, weights_folder)
+    _add_updates(app, sampler, weights_folder, bodies)
     return app
 
 
-def _add_completions(app: FastAPI, sampler: Sampler, batcher: Batcher[Row, How, Completion], model: str) -> None:
-    bodies, tokens = Room(_ALL_BODY_BYTES, "bytes of requests"), Room(_ALL_TOKENS, "tokens")
+def _add_completions(app: FastAPI, sampler: Sampler, model: str, limits: Limits, bodies: Room) -> None:
+    batcher: Batcher[Row, How, Completion] = Batcher(sampler.complete, threads=1, size=_JOINED_ROWS)
+    tokens = Room(limits.all_tokens, "tokens")
 
     @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
         """One completion a prompt."""
-        body = await read_body(request, largest=_BODY_BYTES, instead="send fewer prompts", room=bodies)
+        body = await read_body(request, largest=limits.body_bytes, instead="send fewer prompts", room=bodies)
         asked = read_json(body, CompletionRequest)
         if asked.model not in (None, model):
             raise Refused(404, f"this server's model is {model!r}, not {asked.model!r}")
         wanted = rows(asked, sampler.codec, vocabulary=sampler.vocabulary, longest=sampler.longest)
         with ExitStack() as held:
-            held.enter_context(tokens.holding(_tokens(wanted)))
+            held.enter_context(tokens.holding(_tokens(wanted, limits.tokens)))
             done: list[Completion] = []
             for start in range(0, len(wanted), _JOINED_ROWS):
                 part = batcher.submit(wanted[start : start + _JOINED_ROWS], how(asked))
@@ -101,13 +114,13 @@ def _add_completions(app: FastAPI, sampler: Sampler, batcher: Batcher[Row, How, 
         return {"status": "ok"}
 
 
-def _tokens(wanted: Sequence[Row]) -> int:
+def _tokens(wanted: Sequence[Row], most: int) -> int:
     """Of contexts and completions at their longest. Raises Refused where they are too many for one request."""
     number = sum(len(row.context) + row.max_tokens for row in wanted)
-    if number > _TOKENS:
+    if number > most:
         raise Refused(
             413,
-            f"prompts and max_tokens are {number:,} tokens; a request may have at most {_TOKENS:,}: send fewer prompts",
+            f"prompts and max_tokens are {number:,} tokens; a request may have at most {most:,}: send fewer prompts",
         )
     return number
 
@@ -142,9 +155,7 @@ def _add_pauses(app: FastAPI, sampler: Sampler) -> None:
         return {"status": "reset"}
 
 
-def _add_updates(app: FastAPI, sampler: Sampler, folder: Path | None) -> None:
-    bodies = Room(_ALL_BODY_BYTES, "bytes of requests")
-
+def _add_updates(app: FastAPI, sampler: Sampler, folder: Path | None, bodies: Room) -> None:
     async def read(request: Request) -> bytes:
         return await read_body(request, largest=1 << 16, instead="say no more than asked", room=bodies)
 
