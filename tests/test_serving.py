@@ -43,6 +43,19 @@ from mem1.serving import FORM, JSON, Bounds, Hosts, Refused, Room, bind, printab
 from mem1.serving.connections import Door, Listener
 from mem1.serving.logs import Sparing
 
+FOREIGN = [
+    "evil.example",
+    "evil.example:8000",
+    "127.0.0.1.evil.example",
+    "localhost.evil.example",
+    "localhost@evil.example",
+    "192.168.1.7",
+    "0.0.0.0",
+    "search.lan:x",
+    "[::1",
+    "a b",
+    "",
+]
 QUICK = Bounds(head_s=0.2, body_s=0.2, write_s=0.2, idle_s=0.2)
 CLIENT = httpx.Client(
     trust_env=False, verify=False, timeout=30, limits=httpx.Limits(max_connections=None, max_keepalive_connections=0)
@@ -165,11 +178,7 @@ def read_all(connection: socket.socket) -> bytes:
 
 
 class TestNames:
-    @pytest.mark.parametrize(
-        "host",
-        "evil.example evil.example:8000 127.0.0.1.evil.example localhost.evil.example 192.168.1.7 0.0.0.0".split()
-        + ["localhost@evil.example", "[::1", "", "a b", "search.lan:x"],
-    )
+    @pytest.mark.parametrize("host", FOREIGN)
     def test_a_name_that_was_pointed_here_is_refused(self, target: Target, host: str):
         assert (target.ask(host=host), target.ask("POST", host=host)) == (421, 421)
 
