@@ -131,5 +131,5 @@ class CommandProcess:
 class ServerProcess(CommandProcess):
     """`mem1 serve-retriever`."""
 
-    def __init__(self, corpus: Path, *, port: int = 0, workers: int = 1) -> None:
-        super().__init__("serve-retriever", corpus, "--port", str(port), "--workers", str(workers))
+    def __init__(self, corpus: Path, *options: str, port: int = 0, workers: int = 1) -> None:
+        super().__init__("serve-retriever", corpus, "--port", str(port), "--workers", str(workers), *options)

@@ -229,10 +229,10 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_stopped_server_finishes_the_request_that_is_open(corpus: Path):
     """Half of its body is there when SIGTERM comes."""
-    process = ServerProcess(corpus)
+    process = ServerProcess(corpus, "--allow-host", "towns.lan")
     body = json.dumps({"queries": ["Oslo"], "topk": 1}).encode()
     with socket.create_connection(("127.0.0.1", process.port)) as connection:
-        head = f"POST /retrieve HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
+        head = f"POST /retrieve HTTP/1.1\r\nhost: towns.lan\r\ncontent-length: {len(body)}\r\n"
         head += "content-type: application/json\r\n\r\n"
         connection.sendall(head.encode() + body[:9])
         time.sleep(0.1)
