@@ -354,7 +354,7 @@ class TestStarting:
         serve(model, codec, name="policy", workers=1, listening=print, **given)
 
     def test_a_name_to_be_called_by_must_be_one(self):
-        with pytest.raises(UserError, match="'http://gpu.lan' is no name of a host"):
+        with pytest.raises(UserError, match=r"'http://gpu\.lan' is no name of a host"):
             self.start(copy.deepcopy(tiny()), CODEC, allow_hosts=["http://gpu.lan"])
 
     @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "example.org"])

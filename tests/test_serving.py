@@ -79,6 +79,19 @@ class Gated:
         return self.bm25.search(queries, k)
 
 
+class Releasing(FakeTime):
+    """Opens the gate whenever somebody sleeps."""
+
+    def __init__(self, gate: threading.Semaphore) -> None:
+        super().__init__()
+        self.gate = gate
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self.gate.release()
+        time.sleep(0.05)
+
+
 class Counting(Sampler):
     """Remembers the seeds of each batch."""
 
@@ -145,6 +158,11 @@ class Target:
             for piece in said:
                 connection.sendall(piece)
             yield connection
+
+    def settle(self) -> None:
+        """Whatever arrived before has been looked at: its answer comes after theirs has begun."""
+        for _ in range(5):
+            assert self.ask() == 200
 
     def request(self, body: bytes | None = None, length: int | None = None) -> bytes:
         """A POST as bytes, whose body may be shorter than it says."""
@@ -280,16 +298,19 @@ class TestDeadlines:
                 connection.send(b"a")
                 with contextlib.suppress(TimeoutError):
                     said = connection.recv(1 << 16)
-        assert said.startswith(b"HTTP/1.1 200 " if start is None and quick.name == "policy" else b"HTTP/1.1 408 ")
+        assert said[9:12] in ((b"200", b"408") if start is None and quick.name == "policy" else (b"408",))
 
     def test_half_of_a_body_is_not_waited_for(self, quick: Target):
         # the policy's /pause reads no body: it has answered, and waits for the rest of what it will not read
         with quick.talk(quick.request(length=1000)) as connection:
-            assert read_all(connection)[:13] == (b"HTTP/1.1 200 " if quick.name == "policy" else b"HTTP/1.1 408 ")
+            assert read_all(connection)[9:12] in ((b"200", b"408") if quick.name == "policy" else (b"408",))
 
-    def test_a_connection_without_another_request_is_hung_up_on(self, quick: Target):
-        with quick.talk(quick.request()) as connection:
-            assert read_all(connection)[:10] in (b"HTTP/1.1 2", b"HTTP/1.1 3")
+    def test_a_connection_without_another_request_is_hung_up_on(self):
+        app = retriever_server.make_app(BM25.build(TOWNS))
+        with app_in_a_thread(app, bounds=Bounds(idle_s=0.2)) as address:
+            target = Target("retriever", address)
+            with target.talk(target.request()) as connection:
+                assert read_all(connection).startswith(b"HTTP/1.1 200 ")
 
     def test_the_second_request_of_a_connection_has_the_same_deadline(self, quick: Target):
         with quick.talk(quick.request()) as connection:
@@ -299,10 +320,11 @@ class TestDeadlines:
 
     def test_work_has_no_deadline(self):
         gated = Gated()
-        with app_in_a_thread(retriever_server.make_app(gated), bounds=QUICK) as address:
+        bounds = Bounds(head_s=0.5, body_s=0.2, write_s=0.2, idle_s=0.2)
+        with app_in_a_thread(retriever_server.make_app(gated), bounds=bounds) as address:
             target = Target("retriever", address)
             with target.talk(target.request(b'{"queries": ["wait", "Oslo"]}')) as connection:
-                time.sleep(0.5)
+                time.sleep(0.7)
                 gated.gate.release()
                 assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
 
@@ -342,21 +364,21 @@ class TestConnections:
     def test_where_all_are_worked_on_another_is_told_to_come_back(self):
         gated = Gated()
         app = retriever_server.make_app(gated)
-        with app_in_a_thread(app, bounds=Bounds(connections=2)) as address:
+        with app_in_a_thread(app, bounds=Bounds(connections=1)) as address:
             target = Target("retriever", address)
-            with target.talk(target.request(b'{"queries": ["wait"]}')), target.talk(target.request()):
+            with target.talk(target.request(b'{"queries": ["wait"]}')):
                 assert gated.began.acquire(timeout=10)
-                deadline = time.monotonic() + 10
-                answer = b""
-                while b" 503 " not in answer[:20] and time.monotonic() < deadline:
-                    with target.talk(
-                        b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
-                    ) as another:
-                        answer = read_all(another)
-                assert b"retry-after: 1" in answer
+                answers: list[bytes] = []
+
+                def told() -> bool:
+                    # hung up on before it has said anything, a client may miss the answer
+                    with contextlib.suppress(OSError), target.talk(b"GET /health HTTP/1.0\r\n\r\n") as another:
+                        answers.append(read_all(another))
+                    return b"retry-after: 1" in answers[-1]
+
+                wait_for(told)
+                assert answers[-1].startswith(b"HTTP/1.1 503 ") and not any(b" 200 " in one for one in answers)
                 gated.gate.release()
-            while target.ask() != 200:
-                pass
 
     def test_there_are_fewer_where_the_process_may_open_few_files(self):
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -437,18 +459,16 @@ class TestDeadClients:
 
     def test_a_small_search_has_its_turn_between_two_calls_of_a_large_one(self):
         gated = Gated()
-        with app_in_a_thread(retriever_server.make_app(gated)) as address, ThreadPoolExecutor(2) as pool:
-            ask = lambda queries: pool.submit(  # noqa: E731
-                CLIENT.post, f"{address}/retrieve", json={"queries": queries}, timeout=30
-            )
-            large = ask(["wait"] + ["Bergen"] * 99)
-            assert gated.began.acquire(timeout=10)
-            small = ask(["Oslo"])
-            time.sleep(0.2)
-            gated.gate.release()
-            assert small.result(10).status_code == large.result(10).status_code == 200
-            assert len(large.result().json()["result"]) == 100
-        assert ["Oslo"] in gated.calls[1:3] and sum(map(len, gated.calls)) == 101
+        with app_in_a_thread(retriever_server.make_app(gated)) as address:
+            target = Target("retriever", address)
+            body = json.dumps({"queries": ["wait"] + ["Bergen"] * 99}).encode()
+            with target.talk(target.request(body)) as large, target.talk(target.request()) as small:
+                assert gated.began.acquire(timeout=10)
+                target.settle()
+                gated.gate.release()
+                assert small.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+                assert large.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+        assert [len(call) for call in gated.calls] == [32, 1, 32, 32, 4]
 
     def test_completions_whose_client_has_gone_are_never_sampled(self):
         sampler = Counting(tiny(), CODEC)
@@ -463,7 +483,7 @@ class TestDeadClients:
                     with target.talk(target.request(completion(seed=seed))):
                         pass
                 with target.talk(target.request(completion(seed=5))) as last:
-                    time.sleep(0.3)
+                    target.settle()
                     sampler.resume()
                     assert first.recv(100).startswith(b"HTTP/1.1 200 ")
                     assert last.recv(100).startswith(b"HTTP/1.1 200 ")
@@ -478,7 +498,7 @@ class TestDeadClients:
                 for _ in range(5):
                     with target.talk(target.request()):
                         pass
-                time.sleep(0.3)
+                target.settle()
                 shop.gate.set()
                 assert first.recv(100).startswith(b"HTTP/1.1 303 ")
             assert target.ask("POST") == 303
@@ -532,7 +552,8 @@ class TestTooMuch:
 
     @pytest.mark.parametrize("limits", [Limits(all_queries=4), Limits(all_passages=12)])
     def test_a_full_retriever_says_when_to_come_back_and_our_client_does(self, limits: Limits):
-        gated, time_ = Gated(), FakeTime()
+        gated = Gated()
+        waiting = Releasing(gated.gate)
         with app_in_a_thread(retriever_server.make_app(gated, limits=limits)) as address:
             target = Target("retriever", address)
             with target.talk(target.request(b'{"queries": ["wait", "a", "b"]}')):
@@ -540,12 +561,11 @@ class TestTooMuch:
                 answer = CLIENT.post(f"{address}/retrieve", json={"queries": ["a", "b"]})
                 assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
                 assert "try again later" in answer.json()["detail"]
-                time_.sleep = lambda seconds: (FakeTime.sleep(time_, seconds), gated.gate.release(), time.sleep(0.3))[0]
-                client = HttpRetriever(HttpServer(urls=(address,)), clock=time_.clock)
+                client = HttpRetriever(HttpServer(urls=(address,)), clock=waiting.clock)
                 assert [found[0][0].title for found in client.search(["Oslo", "Bergen"], 3)] == ["Oslo", "Bergen"]
                 client.close()
             assert metrics(address, "busy") >= 2
-        assert time_.slept[0] >= 1.0
+        assert waiting.slept[0] >= 1.0
 
     def test_bodies_that_are_being_read_have_a_bound_together(self):
         limits = Limits(all_body_bytes=1000)
