@@ -117,7 +117,8 @@ async def connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWri
 
 async def post(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes) -> bytes:
     """The least that HTTP needs, so that the clients leave the cores to the server."""
-    head = f"POST /retrieve HTTP/1.1\r\nhost: bench\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = f"POST /retrieve HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
+    head += "content-type: application/json\r\n\r\n"
     writer.write(head.encode() + body)
     answer = await reader.readuntil(b"\r\n\r\n")
     if not answer.startswith(b"HTTP/1.1 200 "):

@@ -8,18 +8,17 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-
 from mem1.retrieval import Retriever
 from mem1.retrieval.http import Clock
 from mem1.retrieval.server import make_app
+from mem1.serving import BOUNDS, JSON, Bounds, Hosts, address, bind, make_server
 
 
 @dataclass
@@ -46,16 +45,20 @@ def in_a_thread(retriever: Retriever) -> Iterator[str]:
 
 
 @contextmanager
-def app_in_a_thread(app: Any) -> Iterator[str]:
+def app_in_a_thread(
+    app: Any, *, accepts: str = JSON, bounds: Bounds = BOUNDS, allowed: Sequence[str] = ()
+) -> Iterator[str]:
     """Address of an ASGI application on a free port."""
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    listener.listen()
-    server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_level="error"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    (bound,) = bind("127.0.0.1", 0)
+    where = address("127.0.0.1", bound)
+    listening = threading.Event()
+    hosts = Hosts.of("127.0.0.1", bound, allowed)
+    server = make_server(app, bound, hosts=hosts, accepts=accepts, bounds=bounds, ready=listening.set)
+    thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        assert listening.wait(30)
+        yield where
     finally:
         server.should_exit = True
         thread.join()
@@ -128,5 +131,5 @@ class CommandProcess:
 class ServerProcess(CommandProcess):
     """`mem1 serve-retriever`."""
 
-    def __init__(self, corpus: Path, *, port: int = 0, workers: int = 1) -> None:
-        super().__init__("serve-retriever", corpus, "--port", str(port), "--workers", str(workers))
+    def __init__(self, corpus: Path, *options: str, port: int = 0, workers: int = 1) -> None:
+        super().__init__("serve-retriever", corpus, "--port", str(port), "--workers", str(workers), *options)

@@ -184,13 +184,16 @@ def test_without_the_packages_of_a_server_the_message_says_what_to_install(
 def test_a_user_s_mistakes_are_one_message(terminal: Terminal, tmp_path: Path):
     assert "unknown kind of goals 'all'" in terminal.error("webshop", "serve", "--port", "0", "--goals", "all")
     assert "no file or folder" in terminal.error("webshop", "serve", "--port", "0", "--catalogue", tmp_path / "x")
+    assert "is no name of a host" in terminal.error("webshop", "serve", "--port", "0", "--allow-host", "http://a.lan")
     assert "no file" in terminal.error("webshop", "serve", "--port", "0", "--replay", tmp_path / "x.jsonl")
 
 
 def test_the_command_serves_until_it_is_told_to_stop():
-    server = CommandProcess("webshop", "serve", "--port", "0")
-    page = httpx.get(server.address, trust_env=False).text
+    server = CommandProcess("webshop", "serve", "--port", "0", "--allow-host", "shop.lan")
+    page = httpx.get(server.address, headers={"host": "shop.lan"}, trust_env=False).text
+    stranger = httpx.get(server.address, headers={"host": "evil.example"}, trust_env=False)
     code, said = server.stop()
+    assert stranger.status_code == 421
     assert "What will you shop for?" in page
     assert (code, said.splitlines()[-1]) == (0, "Stopped.")
     assert re.search(

@@ -25,7 +25,7 @@ from mem1.retrieval import RetrievalFailed
 from mem1.retrieval.batching import Batcher
 from mem1.retrieval.corpus import joined_contents, title_and_text
 from mem1.retrieval.http import Clock, HttpRetriever, HttpServer
-from mem1.retrieval.search_r1 import encode_answer, read_answer
+from mem1.retrieval.search_r1 import encode_found, joined_answer, read_answer
 
 OSLO = Passage("p0", "Oslo", "Oslo is the capital of Norway.")
 OSLO_DOCUMENT = {"id": "p0", "contents": '"Oslo"\nOslo is the capital of Norway.'}
@@ -438,6 +438,9 @@ def test_contents_are_taken_apart_as_they_were_joined(title: str, text: str):
 @given(st.lists(st.lists(st.tuples(titles, texts, st.floats(allow_nan=False, allow_infinity=False)), max_size=3)))
 def test_an_answer_is_read_as_it_was_written(results: list[list[tuple[str, str, float]]]):
     found = [[(Passage(str(i), t, x), s) for i, (t, x, s) in enumerate(result)] for result in results]
-    assert read_answer(encode_answer(found, scores=True), queries=len(found), k=3) == found
-    bare = read_answer(encode_answer(found, scores=False), queries=len(found), k=3)
+    whole, bare = (
+        read_answer(b"".join(joined_answer([encode_found(f, scores=s) for f in found])), queries=len(found), k=3)
+        for s in (True, False)
+    )
+    assert whole == found
     assert [[p for p, _ in result] for result in bare] == [[p for p, _ in result] for result in found]

@@ -353,6 +353,10 @@ class TestStarting:
         given = {"host": "127.0.0.1", "port": 0, "token": None, "weights_folder": None, **options}
         serve(model, codec, name="policy", workers=1, listening=print, **given)
 
+    def test_a_name_to_be_called_by_must_be_one(self):
+        with pytest.raises(UserError, match=r"'http://gpu\.lan' is no name of a host"):
+            self.start(copy.deepcopy(tiny()), CODEC, allow_hosts=["http://gpu.lan"])
+
     @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "example.org"])
     def test_others_may_ask_only_with_a_token(self, host):
         with pytest.raises(UserError, match=r"needs a token.*--token-env"):

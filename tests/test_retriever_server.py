@@ -30,6 +30,7 @@ from mem1.retrieval.serving import serve
 from mem1.tasks.datasets import write_passages
 
 Results = list[list[tuple[Passage, float]]]
+AS_JSON = {"content-type": "application/json"}
 
 
 class Moody:
@@ -131,7 +132,7 @@ def test_no_queries_unknown_words_and_foreign_keys_are_no_mistakes(server: httpx
 def test_a_wrong_request_is_refused_and_told_why(
     server: httpx.Client, moody: Moody, body: bytes, status: int, detail: str
 ):
-    response = server.post("/retrieve", content=body)
+    response = server.post("/retrieve", content=body, headers=AS_JSON)
     assert (response.status_code, detail in response.json()["detail"]) == (status, True), response.text
     assert moody.calls == []
 
@@ -155,7 +156,7 @@ def test_health_and_metrics():
         ask(server, queries=["Oslo"])
         for query in ("down", "bug"):
             server.post("/retrieve", json={"queries": [query]})
-        server.post("/retrieve", content=b"{")
+        server.post("/retrieve", content=b"{", headers=AS_JSON)
         response = server.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain")
     values = {name: float(value) for name, value in re.findall(r"^(mem1\S+) (\S+)$", response.text, re.MULTILINE)}
@@ -228,10 +229,11 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_stopped_server_finishes_the_request_that_is_open(corpus: Path):
     """Half of its body is there when SIGTERM comes."""
-    process = ServerProcess(corpus)
+    process = ServerProcess(corpus, "--allow-host", "towns.lan")
     body = json.dumps({"queries": ["Oslo"], "topk": 1}).encode()
     with socket.create_connection(("127.0.0.1", process.port)) as connection:
-        head = f"POST /retrieve HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n"
+        head = f"POST /retrieve HTTP/1.1\r\nhost: towns.lan\r\ncontent-length: {len(body)}\r\n"
+        head += "content-type: application/json\r\n\r\n"
         connection.sendall(head.encode() + body[:9])
         time.sleep(0.1)
         process.process.terminate()

@@ -11,6 +11,7 @@ from shop_sites import HOSTILE, SCRIPT, recorded, recording_of, site
 from shops import RUG
 
 from mem1.envs.webshop.site.app import make_app
+from mem1.serving import FORM
 
 pytestmark = pytest.mark.browser
 EXPLAINED = "1 \u00d7 (1 + 1 + 1) / (2 + 2 + 1) = 0.6"
@@ -18,7 +19,7 @@ EXPLAINED = "1 \u00d7 (1 + 1 + 1) / (2 + 2 + 1) = 0.6"
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with app_in_a_thread(make_app(site(recordings=[recording_of(recorded("human-0"))]))) as address:
+    with app_in_a_thread(make_app(site(recordings=[recording_of(recorded("human-0"))])), accepts=FORM) as address:
         yield address
 
 

@@ -14,7 +14,7 @@ import json
 import os
 import secrets
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -85,8 +85,11 @@ def _unzipped(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         yield cast(BinaryIO, stack.enter_context(gzip.open(raw, "rb"))) if zipped else raw
 
 
-def encode_object(record: Mapping[str, Any]) -> bytes:
-    """One line of UTF-8 JSON with its line end; half a surrogate pair, which UTF-8 cannot hold, is escaped."""
+def encode_object(record: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> bytes:
+    """One object, or a list of them, as a line of UTF-8 JSON with its line end.
+
+    Half a surrogate pair, which UTF-8 cannot hold, is escaped.
+    """
     try:
         return pydantic_core.to_json(record) + b"\n"  # a fifth of the time of json.dumps
     except pydantic_core.PydanticSerializationError:

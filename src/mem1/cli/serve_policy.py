@@ -17,6 +17,12 @@ def command(
         "127.0.0.1"
     ),
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8001,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name by which the server may be called besides its address; repeatable.", show_default=False
+        ),
+    ] = None,
     name: Annotated[str, typer.Option(help="What requests call the model.")] = "policy",
     token_env: Annotated[
         str | None, typer.Option(help="Environment variable with the token that requests must bear.")
@@ -32,6 +38,7 @@ def command(
     from mem1.cli.display import stderr
     from mem1.engines.policy_server.serving import serve
     from mem1.engines.servers import api_key
+    from mem1.serving import printable
     from mem1.training.policy import load_policy
 
     work_begins()
@@ -43,10 +50,13 @@ def command(
         loaded.codec,
         name=name,
         host=host,
+        allow_hosts=allow_host or (),
         port=port,
         workers=workers,
         token=token,
         weights_folder=weights_folder,
-        listening=lambda address: console.print(f"Serving {policy} on {address}; Ctrl-C stops", soft_wrap=True),
+        listening=lambda address: console.print(
+            printable(f"Serving {policy} on {address}; Ctrl-C stops"), soft_wrap=True, markup=False
+        ),
     )
     console.print("Stopped.")

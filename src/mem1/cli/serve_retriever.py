@@ -26,6 +26,12 @@ def command(
         "127.0.0.1"
     ),
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8000,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name by which the server may be called besides its address; repeatable.", show_default=False
+        ),
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, max=MOST_WORKERS, help="Processes. Without: one a core, at most 4.")
     ] = None,
@@ -36,6 +42,7 @@ def command(
     """Answer searches over HTTP, as Search-R1's retrieval server does, until Ctrl-C or SIGTERM."""
     from mem1.cli.display import stderr
     from mem1.retrieval.serving import serve
+    from mem1.serving import printable
 
     work_begins()
     console = stderr()
@@ -43,12 +50,14 @@ def command(
     serve(
         _opener(corpus, number),
         host=host,
+        allow_hosts=allow_host or (),
         port=port,
         workers=number,
         top_k=top_k,
         listening=lambda address: console.print(
-            f"Serving {corpus} on {address} ({'1 worker' if number == 1 else f'{number} workers'}); Ctrl-C stops",
+            printable(f"Serving {corpus} on {address} ({number} worker{'s'[: number > 1]}); Ctrl-C stops"),
             soft_wrap=True,
+            markup=False,
         ),
     )
     console.print("Stopped.")

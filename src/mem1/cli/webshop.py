@@ -121,6 +121,12 @@ def serve(
         "127.0.0.1"
     ),
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8001,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name by which the server may be called besides its address; repeatable.", show_default=False
+        ),
+    ] = None,
     show_attributes: Annotated[
         bool, typer.Option("--show-attributes", help="Item pages lead to the attributes that goals are scored by.")
     ] = False,
@@ -147,6 +153,7 @@ def serve(
 
     console = stderr()
     (socket,) = serving.bind(host, port)
+    hosts, address = serving.Hosts.of(host, socket, allow_host or ()), serving.address(host, socket)
     with console.status("Opening the shop"):
         site = open_site(
             catalogue,
@@ -157,7 +164,6 @@ def serve(
             images=images,
             seed=seed,
         )
-    address = serving.address(host, socket)
 
     def ready() -> None:
         what = f"{len(site.shop.products):,} products, {len(site.goals):,} goals"
@@ -165,7 +171,7 @@ def serve(
         if open_browser:
             webbrowser.open(address)
 
-    serving.run(make_app(site), socket, ready)
+    serving.make_server(make_app(site), socket, hosts=hosts, accepts=serving.FORM, ready=ready).run()
     console.print("Stopped.")
 
 

@@ -9,6 +9,7 @@ the joint calls grow with the load and nobody waits for company.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -48,14 +49,24 @@ class Batcher(Generic[Item, Same, Found]):
             threading.Thread(target=self._work, name=f"mem1-batch-{number}", daemon=True).start()
 
     def submit(self, items: Sequence[Item], same: Same) -> Future[list[Found]]:
-        """One result an item, in order, once the call that they are part of is done; or what it raised."""
+        """One result an item, in order, once the call that they are part of is done; or what it raised.
+
+        One that is cancelled before it is worked on is never worked on.
+        """
         call: _Call[Item, Same, Found] = _Call(items=items, same=same)
         with self._changed:
             if self._closed:
                 raise RuntimeError("this batcher is closed")
             self._waiting.append(call)
             self._changed.notify()
+        call.results.add_done_callback(lambda _: self._forget(call))
         return call.results
+
+    def _forget(self, call: _Call[Item, Same, Found]) -> None:
+        """Those that were cancelled must not gather behind a call that takes long."""
+        if call.results.cancelled():
+            with self._changed, contextlib.suppress(ValueError):
+                self._waiting.remove(call)
 
     def close(self) -> None:
         """Take no more; what waits is still answered."""

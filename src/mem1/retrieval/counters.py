@@ -15,8 +15,9 @@ from itertools import accumulate
 from multiprocessing import get_context
 from typing import Any, Literal, get_args
 
-Outcome = Literal["answered", "refused", "failed"]
-"""refused: the request was wrong (4xx); failed: the search engine did not answer (5xx)."""
+Outcome = Literal["answered", "refused", "failed", "busy", "gone"]
+"""refused: the request was wrong (4xx); failed: the search engine did not answer (5xx); busy: too many requests waited
+already (503); gone: the client hung up before it was answered."""
 
 _OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 _BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

@@ -40,9 +40,17 @@ def encode_request(queries: Sequence[str], k: int) -> bytes:
     return encode_object({"queries": [sound_text(query) for query in queries], "topk": k, "return_scores": True})
 
 
-def encode_answer(results: Sequence[Sequence[tuple[Passage, float]]], *, scores: bool) -> bytes:
-    """The answer to a request, one list a query."""
-    return encode_object({"result": [[_entry(*found, scores) for found in result] for result in results]})
+def encode_found(found: Sequence[tuple[Passage, float]], *, scores: bool) -> bytes:
+    """What one query found, as it stands in the answer."""
+    return encode_object([_entry(*one, scores) for one in found])
+
+
+def joined_answer(parts: Sequence[bytes]) -> list[bytes]:
+    """The answer to a request from `encode_found` of each of its queries, in pieces that follow one another."""
+    pieces = [b'{"result":[']
+    for number, part in enumerate(parts):
+        pieces += (b",", part) if number else (part,)
+    return [*pieces, b"]}\n"]
 
 
 def _entry(passage: Passage, score: float, scores: bool) -> dict[str, Any]:

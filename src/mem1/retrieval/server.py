@@ -1,41 +1,56 @@
 """A search engine as a server that speaks Search-R1's protocol (`search_r1.py`).
 
-    POST /retrieve    the protocol; 4xx: the request is wrong, 503: the search engine did not answer
+    POST /retrieve    the protocol; 4xx: the request is wrong, 503: the search engine did not answer, or too many wait
     GET  /health      {"status": "ok"}
     GET  /metrics     counts and durations for Prometheus
 
-Requests that wait at the same time are searched together. Needs the packages of `mem1[server]`.
+Requests that wait at the same time are searched together; one of many queries is searched in several calls, between
+which others have their turn. One whose client hangs up is dropped. Needs the packages of `mem1[server]`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
+from starlette.concurrency import run_in_threadpool
 
 import mem1
 from mem1.retrieval.base import RetrievalFailed, Retriever
-from mem1.retrieval.batching import Batcher
-from mem1.retrieval.counters import Counters
-from mem1.retrieval.search_r1 import PATH, encode_answer
+from mem1.retrieval.batching import Batcher, Result
+from mem1.retrieval.counters import Counters, Outcome
+from mem1.retrieval.search_r1 import PATH, encode_found, joined_answer
 from mem1.retrieval.search_r1 import Request as Asked
-from mem1.serving import Refused, read_body, read_json
+from mem1.serving import ClientGone, Refused, Room, answered, read_body, read_json, refusal, unless_gone
 
 _JOINED_QUERIES = 32
 """Of waiting requests that are searched together; more would make the first of them wait for the last."""
+_CLIENT_GONE = 499
+"""Nobody sees it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a request may ask for; more is refused."""
+    """What a request may ask for, and all of them together; more is refused."""
 
     queries: int = 1024
     query_chars: int = 16_384
     top_k: int = 1000
+    passages: int = 32_768
+    """Queries times passages a query."""
     body_bytes: int = 8 << 20
+    answer_bytes: int = 64 << 20
+    all_queries: int = 4096
+    """Of the requests that wait or are worked on."""
+    all_passages: int = 131_072
+    """Of the same requests, and of answers that are being sent."""
+    all_body_bytes: int = 128 << 20
+    """Of the requests that are being read."""
 
 
 def make_app(
@@ -46,30 +61,46 @@ def make_app(
     counted = counters or Counters.make()[0]
     # one thread: an index in memory computes, and a second thread would only take turns with the first
     batcher = Batcher(retriever.search, threads=1, size=_JOINED_QUERIES)
+    bodies = Room(limits.all_body_bytes, "bytes of requests")
+    queries = Room(limits.all_queries, "queries")
+    passages = Room(limits.all_passages, "passages")
 
-    async def answer(asked: Asked) -> Response:
-        results = batcher.submit(asked.queries, asked.topk or top_k) if asked.queries else None
-        found = await asyncio.wrap_future(results) if results is not None else []
-        return Response(encode_answer(found, scores=asked.return_scores), media_type="application/json")
+    async def answer(request: Request, asked: Asked) -> Response:
+        k = asked.topk or top_k
+        with ExitStack() as held:
+            held.enter_context(passages.holding(len(asked.queries) * k))
+            with queries.holding(len(asked.queries)):
+                parts = await search(request, asked, k)
+            return answered(joined_answer(parts), done=held.pop_all().close)
+
+    async def search(request: Request, asked: Asked, k: int) -> list[bytes]:
+        parts: list[bytes] = []
+        for start in range(0, len(asked.queries), _JOINED_QUERIES):
+            found: Future[list[Result]] = batcher.submit(asked.queries[start : start + _JOINED_QUERIES], k)
+            room = limits.answer_bytes - sum(map(len, parts))
+            parts += await run_in_threadpool(_encoded, await unless_gone(request, found), asked.return_scores, room)
+        return parts
 
     @app.post(PATH, openapi_extra=_BODY)
     async def retrieve(request: Request) -> Response:
         """Passages for each query, best first."""
         started = time.perf_counter()
-        queries = 0
+        outcome: Outcome = "failed"
+        number = 0
         try:
-            body = await read_body(request, largest=limits.body_bytes, instead="send fewer queries")
-            asked = _read(body, limits)
-            queries = len(asked.queries)
-            response, outcome = await answer(asked), "answered"
-        except Refused as refusal:
-            response, outcome = JSONResponse({"detail": str(refusal)}, refusal.status), "refused"
+            body = await read_body(request, largest=limits.body_bytes, instead="send fewer queries", room=bodies)
+            asked = _read(body, top_k, limits)
+            number = len(asked.queries)
+            response = await answer(request, asked)
+            outcome = "answered"
+        except Refused as refused:
+            response, outcome = refusal(refused), "busy" if refused.status == 503 else "refused"
+        except ClientGone:
+            response, outcome = Response(status_code=_CLIENT_GONE), "gone"
         except RetrievalFailed as error:
-            response, outcome = JSONResponse({"detail": str(error)}, 503), "failed"
-        except Exception:
-            counted.add("failed", queries=queries, seconds=time.perf_counter() - started)
-            raise
-        counted.add(outcome, queries=queries, seconds=time.perf_counter() - started)
+            response = JSONResponse({"detail": str(error)}, 503)
+        finally:
+            counted.add(outcome, queries=number, seconds=time.perf_counter() - started)
         return response
 
     @app.get("/health")
@@ -85,7 +116,7 @@ def make_app(
     return app
 
 
-def _read(body: bytes, limits: Limits) -> Asked:
+def _read(body: bytes, top_k: int, limits: Limits) -> Asked:
     asked = read_json(body, Asked)
     if len(asked.queries) > limits.queries:
         raise Refused(413, f"{len(asked.queries):,} queries; a request may have at most {limits.queries:,}")
@@ -94,7 +125,24 @@ def _read(body: bytes, limits: Limits) -> Asked:
         raise Refused(413, f"a query has {longest:,} characters; it may have at most {limits.query_chars:,}")
     if asked.topk and asked.topk > limits.top_k:
         raise Refused(422, f"topk is {asked.topk:,}; it may be at most {limits.top_k:,}")
+    if (passages := len(asked.queries) * (asked.topk or top_k)) > limits.passages:
+        raise Refused(
+            413,
+            f"{len(asked.queries):,} queries of {asked.topk or top_k:,} passages are {passages:,}; a request may ask "
+            f"for at most {limits.passages:,}: send fewer queries at a time, or a smaller topk",
+        )
     return asked
+
+
+def _encoded(results: Sequence[Result], scores: bool, room: int) -> list[bytes]:
+    """Each query's part of the answer. Raises Refused where they are more than `room` bytes."""
+    parts: list[bytes] = []
+    for result in results:
+        parts.append(encode_found(result, scores=scores))
+        room -= len(parts[-1])
+        if room < 0:
+            raise Refused(413, "the answer would be too large: send fewer queries at a time, or a smaller topk")
+    return parts
 
 
 _BODY = {"requestBody": {"required": True, "content": {"application/json": {"schema": Asked.model_json_schema()}}}}

@@ -22,7 +22,7 @@ from typing import Any
 from mem1.errors import UserError
 from mem1.retrieval.base import Retriever
 from mem1.retrieval.counters import Counters
-from mem1.serving import FINISH_S, address, bind, check_packages, handling, run
+from mem1.serving import FINISH_S, Hosts, address, bind, check_packages, handling, make_server
 
 _SPAWN = get_context("spawn")
 
@@ -39,17 +39,21 @@ def serve(
     workers: int,
     top_k: int,
     listening: Callable[[str], None],
+    allow_hosts: Sequence[str] = (),
 ) -> None:
     """Serve until SIGTERM or SIGINT, then finish the open requests and return.
 
     `open_retriever` must be picklable where there are several workers. `listening` is called with the address once
-    requests are answered; port 0 is any free one. Raises UserError where the address cannot be had, a package is
+    requests are answered; port 0 is any free one. `allow_hosts` are names by which the server may be called besides
+    its address. Raises UserError where the address cannot be had, a package is
     missing or a worker cannot start.
     """
     check_packages()
     sockets = bind(host, port, workers)
     where = address(host, sockets[0])
-    jobs = [_Job(open_retriever, s, top_k, c) for s, c in zip(sockets, Counters.make(workers), strict=True)]
+    hosts = Hosts.of(host, sockets[0], allow_hosts)
+    counters = Counters.make(workers)
+    jobs = [_Job(open_retriever, s, hosts, top_k, c) for s, c in zip(sockets, counters, strict=True)]
     if workers == 1:
         _work(jobs[0], lambda: listening(where))
     else:
@@ -62,6 +66,7 @@ class _Job:
 
     open_retriever: Callable[[], Retriever]
     socket: socket.socket
+    hosts: Hosts
     top_k: int
     counters: Counters
 
@@ -70,7 +75,8 @@ def _work(job: _Job, ready: Callable[[], None]) -> None:
     """Serve on one socket, in this process, until a signal."""
     from mem1.retrieval.server import make_app
 
-    run(make_app(job.open_retriever(), top_k=job.top_k, counters=job.counters), job.socket, ready)
+    app = make_app(job.open_retriever(), top_k=job.top_k, counters=job.counters)
+    make_server(app, job.socket, hosts=job.hosts, ready=ready).run()
 
 
 def _supervise(jobs: Sequence[_Job], ready: Callable[[], None]) -> None:

@@ -8,38 +8,61 @@
     GET  /weight_info              {"weight_version": "3"}; null: the weights that the server was started with
     POST /reset_prefix_cache       nothing is kept from one batch to the next, so there is nothing to reset
 
-4xx: the request is wrong and says why. Requests that wait at the same time are sampled together. Needs the packages
-of `mem1[server]`.
+4xx: the request is wrong and says why; 503: too many wait already. Requests that wait at the same time are sampled
+together; one whose client hangs up before its batch begins is dropped. Needs the packages of `mem1[server]`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hmac
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Query, Request
+from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import mem1
 from mem1.engines.base import Completion
+from mem1.engines.codec import Codec
 from mem1.engines.policy_server.answers import answer
 from mem1.engines.policy_server.requests import CompletionRequest, How, Row, how, rows
 from mem1.engines.policy_server.sampler import Sampler
 from mem1.engines.policy_server.updates import Finish, Update, read_update
+from mem1.jsonl import encode_object
 from mem1.retrieval.batching import Batcher
-from mem1.serving import Refused, read_body, read_json
+from mem1.serving import ClientGone, Refused, Room, answered, read_body, read_json, refusal, unless_gone
 
-_BODY_BYTES = 8 << 20
 _JOINED_ROWS = 256
 """Of waiting requests that are sampled together."""
+_CLIENT_GONE = 499
+"""Nobody sees it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a request may ask for, and all of them together; more is refused."""
+
+    tokens: int = 1 << 20
+    """Of the prompts, and `max_tokens` for each."""
+    body_bytes: int = 8 << 20
+    all_tokens: int = 1 << 23
+    """Of the requests that wait or are worked on, and of answers that are being sent."""
+    all_body_bytes: int = 128 << 20
+    """Of the requests that are being read."""
 
 
 def make_app(
-    sampler: Sampler, *, model: str = "policy", weights_folder: Path | None = None, token: str | None = None
+    sampler: Sampler,
+    *,
+    model: str = "policy",
+    weights_folder: Path | None = None,
+    token: str | None = None,
+    limits: Limits = Limits(),
 ) -> FastAPI:
     """The server as an ASGI application.
 
@@ -48,27 +71,37 @@ def make_app(
     token           what every request but /health must bear; None: none
     """
     app = FastAPI(title="mem1 policy", version=mem1.__version__)
-    app.add_middleware(_Guard, token=token)
+    if token is not None:
+        app.add_middleware(_TokenCheck, token=token)
     app.add_exception_handler(Refused, _refused)
-    batcher: Batcher[Row, How, Completion] = Batcher(sampler.complete, threads=1, size=_JOINED_ROWS)
-    _add_completions(app, sampler, batcher, model)
+    app.add_exception_handler(ClientGone, _gone)
+    bodies = Room(limits.all_body_bytes, "bytes of requests")
+    _add_completions(app, sampler, model, limits, bodies)
     _add_pauses(app, sampler)
-    _add_updates(app, sampler, weights_folder)
+    _add_updates(app, sampler, weights_folder, bodies)
     return app
 
 
-def _add_completions(app: FastAPI, sampler: Sampler, batcher: Batcher[Row, How, Completion], model: str) -> None:
+def _add_completions(app: FastAPI, sampler: Sampler, model: str, limits: Limits, bodies: Room) -> None:
+    batcher: Batcher[Row, How, Completion] = Batcher(sampler.complete, threads=1, size=_JOINED_ROWS)
+    tokens = Room(limits.all_tokens, "tokens")
+
     @app.post("/v1/completions")
-    async def completions(request: Request) -> JSONResponse:
+    async def completions(request: Request) -> Response:
         """One completion a prompt."""
-        asked = read_json(
-            await read_body(request, largest=_BODY_BYTES, instead="send fewer prompts"), CompletionRequest
-        )
+        body = await read_body(request, largest=limits.body_bytes, instead="send fewer prompts", room=bodies)
+        asked = read_json(body, CompletionRequest)
         if asked.model not in (None, model):
             raise Refused(404, f"this server's model is {model!r}, not {asked.model!r}")
         wanted = rows(asked, sampler.codec, vocabulary=sampler.vocabulary, longest=sampler.longest)
-        done = await asyncio.wrap_future(batcher.submit(wanted, how(asked)))
-        return JSONResponse(answer(asked, wanted, done, sampler.codec, model=model))
+        with ExitStack() as held:
+            held.enter_context(tokens.holding(_tokens(wanted, limits.tokens)))
+            done: list[Completion] = []
+            for start in range(0, len(wanted), _JOINED_ROWS):
+                part = batcher.submit(wanted[start : start + _JOINED_ROWS], how(asked))
+                done += await unless_gone(request, part)
+            said = await run_in_threadpool(_encoded, asked, wanted, done, sampler.codec, model)
+            return answered([said], done=held.pop_all().close)
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -79,6 +112,23 @@ def _add_completions(app: FastAPI, sampler: Sampler, batcher: Batcher[Row, How, 
     async def health() -> dict[str, str]:
         """Answers while the server can take requests."""
         return {"status": "ok"}
+
+
+def _tokens(wanted: Sequence[Row], most: int) -> int:
+    """Of contexts and completions at their longest. Raises Refused where they are too many for one request."""
+    number = sum(len(row.context) + row.max_tokens for row in wanted)
+    if number > most:
+        raise Refused(
+            413,
+            f"prompts and max_tokens are {number:,} tokens; a request may have at most {most:,}: send fewer prompts",
+        )
+    return number
+
+
+def _encoded(
+    asked: CompletionRequest, wanted: Sequence[Row], done: Sequence[Completion], codec: Codec, model: str
+) -> bytes:
+    return encode_object(answer(asked, wanted, done, codec, model=model))
 
 
 def _add_pauses(app: FastAPI, sampler: Sampler) -> None:
@@ -105,7 +155,10 @@ def _add_pauses(app: FastAPI, sampler: Sampler) -> None:
         return {"status": "reset"}
 
 
-def _add_updates(app: FastAPI, sampler: Sampler, folder: Path | None) -> None:
+def _add_updates(app: FastAPI, sampler: Sampler, folder: Path | None, bodies: Room) -> None:
+    async def read(request: Request) -> bytes:
+        return await read_body(request, largest=1 << 16, instead="say no more than asked", room=bodies)
+
     @app.post("/start_weight_update")
     async def start() -> dict[str, str]:
         """Forget what an update that never ended has left."""
@@ -117,14 +170,14 @@ def _add_updates(app: FastAPI, sampler: Sampler, folder: Path | None) -> None:
         """Read new weights; they are not yet used."""
         if folder is None:
             raise Refused(403, "this server takes no weights: it was started without --weights-folder")
-        asked = read_json(await read_body(request, largest=1 << 16, instead="say no more than asked"), Update)
+        asked = read_json(await read(request), Update)
         sampler.stage(await run_in_threadpool(read_update, folder, asked.update_info, sampler.model))
         return {"message": "Weights updated"}
 
     @app.post("/finish_weight_update")
     async def finish(request: Request) -> dict[str, str]:
         """Use them from the next batch on."""
-        asked = read_json(await read_body(request, largest=1 << 16, instead="say no more than asked"), Finish)
+        asked = read_json(await read(request), Finish)
         if not await run_in_threadpool(lambda: sampler.change(version=int(asked.weight_version))):
             raise Refused(409, "there are no new weights; /start_weight_update and /update_weights come first")
         return {"message": "Weight update finished"}
@@ -134,29 +187,27 @@ def _add_updates(app: FastAPI, sampler: Sampler, folder: Path | None) -> None:
         return {"weight_version": None if sampler.version is None else str(sampler.version)}
 
 
-async def _refused(_: Request, refusal: Exception) -> JSONResponse:
-    assert isinstance(refusal, Refused)
-    return JSONResponse({"detail": str(refusal)}, refusal.status)
+async def _refused(_: Request, refused: Exception) -> Response:
+    assert isinstance(refused, Refused)
+    return refusal(refused)
 
 
-class _Guard:
-    """Lets nobody in without the token, and no body that a foreign web page could have sent unasked."""
+async def _gone(_: Request, gone: Exception) -> Response:
+    return Response(status_code=_CLIENT_GONE)
 
-    def __init__(self, app: ASGIApp, token: str | None) -> None:
+
+class _TokenCheck:
+    """Lets nobody in without the token."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
-        self._authorization = None if token is None else f"Bearer {token}".encode()
+        self._authorization = f"Bearer {token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = self._refusal(scope) if scope["type"] == "http" else None
-        await (self._app if refusal is None else refusal)(scope, receive, send)
-
-    def _refusal(self, scope: Scope) -> JSONResponse | None:
-        headers = dict(scope["headers"])
-        if self._authorization is not None and scope["path"] != "/health":
-            given = headers.get(b"authorization", b"")
+        if scope["type"] == "http" and scope["path"] != "/health":
+            given = dict(scope["headers"]).get(b"authorization", b"")
             if not hmac.compare_digest(given, self._authorization):
-                return JSONResponse({"detail": "this server asks for its bearer token"}, 401)
-        # a browser sends a page's POST unasked only as a form or plain text
-        if scope["method"] == "POST" and not headers.get(b"content-type", b"").startswith(b"application/json"):
-            return JSONResponse({"detail": "a POST must have the content type application/json"}, 415)
-        return None
+                refused = JSONResponse({"detail": "this server asks for its bearer token"}, 401)
+                await refused(scope, receive, send)
+                return
+        await self._app(scope, receive, send)

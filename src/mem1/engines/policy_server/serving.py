@@ -7,14 +7,14 @@ serve(model, codec, name="policy", host="127.0.0.1", port=8001, workers=1, token
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from transformers import PreTrainedModel
 
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
-from mem1.serving import address, bind, check_packages, run
+from mem1.serving import Hosts, address, bind, check_packages, make_server
 
 
 def serve(
@@ -28,11 +28,15 @@ def serve(
     token: str | None,
     weights_folder: Path | None,
     listening: Callable[[str], None],
+    allow_hosts: Sequence[str] = (),
 ) -> None:
     """Serve until SIGTERM or SIGINT, then finish the open requests and return.
 
-    `listening` is called with the address once requests are answered; port 0 is any free one. Raises UserError where
-    others than this machine could ask and there is no token, the address cannot be had, or something is missing.
+    `listening` is called with the address once requests are answered; port 0 is any free one. `allow_hosts` are names
+    by which the server may be called besides its address.
+
+    Raises UserError where others than this machine could ask and there is no token, the address cannot be had, or
+    something is missing.
     """
     check_packages()
     if token is None and not is_loopback(host):
@@ -45,12 +49,13 @@ def serve(
             f"--weights-folder {weights_folder} is no folder; make it, and give trainer and servers the same"
         )
     (socket,) = bind(host, port)
+    hosts, where = Hosts.of(host, socket, allow_hosts), address(host, socket)
     from mem1.engines.policy_server.sampler import Sampler
     from mem1.engines.policy_server.server import make_app
 
     sampler = Sampler(model, codec, workers=workers)
     app = make_app(sampler, model=name, weights_folder=weights_folder, token=token)
-    run(app, socket, lambda: listening(address(host, socket)))
+    make_server(app, socket, hosts=hosts, ready=lambda: listening(where)).run()
 
 
 def is_loopback(host: str) -> bool:

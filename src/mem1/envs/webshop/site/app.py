@@ -10,12 +10,13 @@ Nothing is loaded from elsewhere, no script stands in a page, and every text of 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from http import HTTPStatus
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import FastAPI, Request, Response
@@ -32,14 +33,22 @@ from mem1.envs.webshop.site import views
 from mem1.envs.webshop.site.explaining import dollars, option_text
 from mem1.envs.webshop.site.recordings import Recording
 from mem1.envs.webshop.site.trails import TrailLost, Trails, TrailTooLong
+from mem1.serving import ClientGone, Refused, Room, read_body, unless_gone
 
 _HERE = "mem1.envs.webshop.site"
 _FORM_BYTES = 1 << 16
+_ALL_FORM_BYTES = 1 << 23
+"""Of the forms that are being read."""
 _FORM_FIELDS = 100
+_WAITING = 100
+"""Requests whose page is made, or waits to be."""
+_CLIENT_GONE = 499
+"""Nobody sees it."""
 _LISTED = 20
 """Goals or recordings on one page."""
 _DIGITS = 9
 _ASSETS = {"style.css": "text/css", "keys.js": "text/javascript"}
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +73,28 @@ def make_app(site: Site, trails: Trails | None = None) -> FastAPI:
         raise ValueError(f"{len(goals)} goals are too few for {site.goals_per_task} a visit")
     visitors = trails or Trails()
     show = _Pages(site)
+    clerk, line, forms = ThreadPoolExecutor(1), Room(_WAITING, "requests"), Room(_ALL_FORM_BYTES, "bytes of forms")
+
+    async def served(request: Request, work: Callable[[], T]) -> T:
+        """Searching and drawing pages, one after the other, beside the loop that reads requests."""
+        with line.holding(1):
+            return await unless_gone(request, clerk.submit(work))
+
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:
         return show("error", status=error.status_code, title=HTTPStatus(error.status_code).phrase, why=error.detail)
+
+    @app.exception_handler(Refused)
+    async def too_much(request: Request, refused: Refused) -> Response:
+        page = show("error", status=refused.status, title=HTTPStatus(refused.status).phrase, why=str(refused))
+        page.headers.update(refused.headers)
+        return page
+
+    @app.exception_handler(ClientGone)
+    async def gone(request: Request, error: ClientGone) -> Response:
+        return Response(status_code=_CLIENT_GONE)
 
     @app.exception_handler(TrailLost)
     async def lost(request: Request, error: TrailLost) -> Response:
@@ -86,24 +112,30 @@ def make_app(site: Site, trails: Trails | None = None) -> FastAPI:
 
     @app.post("/shop")
     async def begin(request: Request) -> Response:
-        asked = (await _form(request)).get("goal", "")
+        asked = (await _form(request, forms)).get("goal", "")
         number = random.randint(0, last) if asked == "random" else _number(asked)
         if number is None or number > last:
             raise HTTPException(404, f"There is no such goal; they are numbered from 0 to {last:,}.")
-        visitor = visitors.open(site.shop.start(goals[number : number + site.goals_per_task]))
+        first = await served(request, lambda: site.shop.start(goals[number : number + site.goals_per_task]))
+        visitor = visitors.open(first)
         return _redirect(f"/shop/{visitor}/0")
 
     @app.get("/shop/{visitor}/{step}")
     async def look(request: Request, visitor: str, step: str) -> Response:
         nothing = "nothing" in request.query_params
         session = visitors.at(visitor, _known(step))
-        view = views.of_page(site.shop, session)
-        return show(view.template, address=f"/shop/{visitor}/{step}", nothing=nothing, view=view)
+
+        def drawn() -> Response:
+            view = views.of_page(site.shop, session)
+            return show(view.template, address=f"/shop/{visitor}/{step}", nothing=nothing, view=view)
+
+        return await served(request, drawn)
 
     @app.post("/shop/{visitor}/{step}")
     async def act(request: Request, visitor: str, step: str) -> Response:
         session = visitors.at(visitor, _known(step))
-        after = _after(site.shop, session, await _form(request))
+        form = await _form(request, forms)
+        after = await served(request, lambda: _after(site.shop, session, form))
         if after == session:
             return _redirect(f"/shop/{visitor}/{step}?nothing")
         try:
@@ -117,12 +149,16 @@ def make_app(site: Site, trails: Trails | None = None) -> FastAPI:
         return show("recordings", listed=views.Listed.of(shown, len(site.recordings), _LISTED))
 
     @app.get("/replay/{number}/{step}")
-    async def replay(number: str, step: str) -> Response:
+    async def replay(request: Request, number: str, step: str) -> Response:
         position, at = _known(number), _known(step)
         if not (1 <= position <= len(site.recordings) and 1 <= at <= len(site.recordings[position - 1].steps) + 1):
             raise HTTPException(404, f"No such recording or step; there are {len(site.recordings):,} recordings.")
         recording = site.recordings[position - 1]
-        return show("replay", number=position, at=at, view=views.of_recording(site.shop, recording, at))
+
+        def drawn() -> Response:
+            return show("replay", number=position, at=at, view=views.of_recording(site.shop, recording, at))
+
+        return await served(request, drawn)
 
     @app.get("/{name}")
     async def asset(name: str) -> Response:
@@ -146,7 +182,8 @@ class _Pages:
                 f"default-src 'none'; style-src 'self'; script-src 'self'; img-src {images}; form-action 'self'; "
                 "base-uri 'none'; frame-ancestors 'none'"
             ),
-            "Referrer-Policy": "no-referrer",
+            # with "no-referrer" a browser would not say either that a form comes from our own page
+            "Referrer-Policy": "same-origin",
         }
 
     def __call__(self, name: str, *, status: int = 200, **values: Any) -> Response:
@@ -186,13 +223,9 @@ def _after(shop: Shop, session: Session, form: Mapping[str, str]) -> Session:
     return shop.step(session, f"click[{form.get('click', '')}]")
 
 
-async def _form(request: Request) -> dict[str, str]:
+async def _form(request: Request, room: Room) -> dict[str, str]:
     """The fields of a form; the last one counts where two have one name."""
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > _FORM_BYTES:
-            raise HTTPException(413, "The form holds more than anybody could mean.")
+    body = await read_body(request, largest=_FORM_BYTES, instead="fill it in with less", room=room)
     try:
         return dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=_FORM_FIELDS, errors="replace"))
     except ValueError as error:

@@ -1,0 +1,36 @@
+"""A web server in this process: packages, socket, signals, whom it answers, and how it reads what it is sent.
+
+check_packages()
+(socket,) = bind("127.0.0.1", 8000)
+hosts = Hosts.of("127.0.0.1", socket, allowed=["search.lan"])
+make_server(app, socket, hosts=hosts, ready=lambda: print("ready")).run()    until Ctrl-C or SIGTERM
+"""
+
+from mem1.serving.bounds import BOUNDS, Bounds
+from mem1.serving.guard import FORM, JSON, Hosts
+from mem1.serving.logs import printable
+from mem1.serving.requests import ClientGone, Refused, Room, answered, read_body, read_json, refusal, unless_gone
+from mem1.serving.running import FINISH_S, address, bind, check_packages, handling, make_server
+
+__all__ = [
+    "BOUNDS",
+    "FINISH_S",
+    "FORM",
+    "JSON",
+    "Bounds",
+    "ClientGone",
+    "Hosts",
+    "Refused",
+    "Room",
+    "address",
+    "answered",
+    "bind",
+    "check_packages",
+    "handling",
+    "make_server",
+    "printable",
+    "read_body",
+    "read_json",
+    "refusal",
+    "unless_gone",
+]

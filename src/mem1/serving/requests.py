@@ -1,0 +1,150 @@
+"""How a request is read, waited for and answered, by every server alike.
+
+body = await read_body(request, largest=8 << 20, instead="send fewer queries", room=bodies)
+asked = read_json(body, Asked)
+with queries.holding(len(asked.queries)):                 Refused with 503 and Retry-After where too many wait already
+    found = await unless_gone(request, batcher.submit(...))         given up where the client hangs up meanwhile
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, TypeVar
+
+import pydantic
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+_RETRY_AFTER_S = "1"
+_PIECE = 1 << 16
+"""Bytes of an answer that are written at a time."""
+
+ModelT = TypeVar("ModelT", bound=pydantic.BaseModel)
+T = TypeVar("T")
+
+
+class Refused(Exception):
+    """The request is wrong, or comes at a bad moment; the message is for the client."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+        self.headers = {"retry-after": _RETRY_AFTER_S} if status == 503 else {}
+
+
+class ClientGone(Exception):
+    """The client has hung up; nobody reads the answer."""
+
+
+class Room:
+    """How much all requests together may hold at a time.
+
+    room = Room(4096, "queries")
+    with room.holding(32): ...         Refused with 503 where 4,096 would be exceeded
+    """
+
+    def __init__(self, most: int, what: str) -> None:
+        self._most, self._what, self._held = most, what, 0
+
+    @contextlib.contextmanager
+    def holding(self, size: int) -> Iterator[None]:
+        """Raises Refused where that is too much beside what is held; alone, anything has room."""
+        if self._held and self._held + size > self._most:
+            raise Refused(503, f"{self._held:,} {self._what} wait already; at most {self._most:,} may; try again later")
+        self._held += size
+        try:
+            yield
+        finally:
+            self._held -= size
+
+
+async def read_body(request: Request, *, largest: int, instead: str, room: Room) -> bytes:
+    """Read piece by piece, so that a body that is too large is refused before it is in memory.
+
+    room    for the bytes of all requests that are being read
+
+    Raises Refused for one of more than `largest` bytes, with what to do `instead`, and where there is no room for it;
+    ClientGone for one that is cut short.
+    """
+    from starlette.requests import ClientDisconnect
+
+    body = bytearray()
+    with contextlib.ExitStack() as held:
+        try:
+            async for piece in request.stream():
+                body += piece
+                if len(body) > largest:
+                    raise Refused(413, f"the request is larger than {largest:,} bytes; {instead}")
+                held.enter_context(room.holding(len(piece)))
+        except ClientDisconnect as error:
+            raise ClientGone from error
+    return bytes(body)
+
+
+def read_json(body: bytes, model_type: type[ModelT]) -> ModelT:
+    """The body as an object of this type. Raises Refused, whatever the bytes, where it is none."""
+    try:
+        return model_type.model_validate_json(body)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise Refused(422, f"{where}: {first['msg']}" if where else first["msg"]) from error
+
+
+async def unless_gone(request: Request, work: Future[T]) -> T:
+    """The result of work that waits for its turn, or what it raised; its body must have been read.
+
+    Raises ClientGone as soon as the client has hung up, and then cancels the work, which has an effect if it has not
+    begun.
+    """
+    result = asyncio.wrap_future(work)
+    gone = asyncio.ensure_future(_hung_up(request))
+    try:
+        await asyncio.wait((result, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not result.done():
+            raise ClientGone
+        return result.result()
+    finally:
+        result.cancel()
+        gone.cancel()
+
+
+async def _hung_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def refusal(refused: Refused) -> Response:
+    """The answer that says why, and when to come back."""
+    from starlette.responses import JSONResponse
+
+    return JSONResponse({"detail": str(refused)}, refused.status, refused.headers)
+
+
+def answered(parts: Sequence[bytes], *, done: Callable[[], None]) -> Response:
+    """A large JSON answer, of which a piece is written when the one before has left.
+
+    done    called when all was written or the client is gone; frees what was held for the answer
+    """
+    from starlette.responses import StreamingResponse
+    from starlette.types import Receive, Scope, Send
+
+    class Answer(StreamingResponse):
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            try:
+                await super().__call__(scope, receive, send)
+            finally:
+                done()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for part in parts:
+            for start in range(0, len(part), _PIECE):
+                yield part[start : start + _PIECE]
+
+    length = {"content-length": str(sum(map(len, parts)))}
+    return Answer(pieces(), headers=length, media_type="application/json")

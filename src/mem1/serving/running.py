@@ -1,0 +1,128 @@
+"""A web server in this process: its packages, its socket, its signals."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from mem1.errors import UserError
+from mem1.serving.bounds import BOUNDS, Bounds
+from mem1.serving.guard import JSON, Guard, Hosts
+from mem1.serving.logs import logging_to_stderr
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.types import ASGIApp
+
+FINISH_S = 30
+"""Given to open requests when the server is stopped."""
+
+
+def check_packages() -> None:
+    """Raises UserError where those of a server are missing."""
+    try:
+        import fastapi  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise UserError(f"the server needs {error.name}: pip install 'mem1[server]'") from error
+
+
+def bind(host: str, port: int, sockets: int = 1) -> list[socket.socket]:
+    """So many sockets on one port; 0 is any free one. Raises UserError where the address cannot be had."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        first = socket.socket(family, kind, protocol)
+        first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # without SO_REUSEPORT yet, so that a port on which another server listens is refused and not shared
+        first.bind(place)
+        if sockets == 1:
+            return [first]
+        place = first.getsockname()
+        first.close()
+        bound = [socket.socket(family, kind, protocol) for _ in range(sockets)]
+        for one in bound:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            one.bind(place)
+        return bound
+    except OSError as error:
+        raise UserError(
+            f"cannot listen on {host}, port {port}: {error.strerror or error}; choose another --host or --port"
+        ) from error
+
+
+def address(host: str, bound: socket.socket) -> str:
+    """http://127.0.0.1:8000"""
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{bound.getsockname()[1]}"
+
+
+def make_server(
+    app: ASGIApp,
+    bound: socket.socket,
+    *,
+    hosts: Hosts,
+    accepts: str = JSON,
+    bounds: Bounds = BOUNDS,
+    ready: Callable[[], None] = lambda: None,
+) -> uvicorn.Server:
+    """A server of the ASGI application on a socket from `bind`, which it takes over.
+
+    Its `run()` serves until SIGTERM or SIGINT, or until its `should_exit` is set, then finishes the open requests and
+    returns.
+
+    hosts    the names by which it may be called
+    accepts  the content type of every POST
+    ready    called once requests are answered
+    """
+    import uvicorn
+
+    from mem1.serving.connections import Connection, Door, Listener
+
+    door = Door(bounds)
+    listener = Listener(bound, door)
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            ready()
+
+        def run(self, sockets: list[socket.socket] | None = None) -> None:
+            on_main = threading.current_thread() is threading.main_thread()
+            # uvicorn raises the signal once more when it is done
+            with logging_to_stderr(), handling(lambda *_: None) if on_main else contextlib.nullcontext():
+                super().run([listener])
+
+    return Server(
+        uvicorn.Config(
+            Guard(app, hosts, accepts),
+            http=partial(Connection, door=door),  # type: ignore[arg-type]
+            loop="asyncio",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=math.ceil(bounds.idle_s) + 1,  # the connection's own deadline comes first
+            timeout_graceful_shutdown=FINISH_S,
+        )
+    )
+
+
+@contextlib.contextmanager
+def handling(handler: Callable[..., Any]) -> Iterator[None]:
+    """SIGTERM and SIGINT go to `handler`."""
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, handler) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, old in zip(numbers, before, strict=True):
+            signal.signal(number, old)
