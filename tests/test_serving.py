@@ -206,6 +206,10 @@ class TestNames:
     def test_loopback_and_names_that_were_allowed_are_answered(self, target: Target, host: str):
         assert target.ask(host=host) == 200
 
+    def test_no_page_of_ours_loads_scripts_from_elsewhere(self, target: Target):
+        answers = [CLIENT.get(target.address + path).status_code for path in ("/docs", "/redoc")]
+        assert answers == [404, 404]
+
     def test_the_reason_names_the_option(self, target: Target):
         answer = CLIENT.get(target.address, headers={"host": "evil.example"})
         assert "'evil.example'; --allow-host NAME adds a name" in answer.json()["detail"]

@@ -57,7 +57,7 @@ def make_app(
     retriever: Retriever, *, top_k: int = 3, limits: Limits = Limits(), counters: Counters | None = None
 ) -> FastAPI:
     """The server as an ASGI application; `top_k` passages are given where a request does not say how many."""
-    app = FastAPI(title="mem1 retriever", version=mem1.__version__)
+    app = FastAPI(title="mem1 retriever", version=mem1.__version__, docs_url=None, redoc_url=None)
     counted = counters or Counters.make()[0]
     # one thread: an index in memory computes, and a second thread would only take turns with the first
     batcher = Batcher(retriever.search, threads=1, size=_JOINED_QUERIES)

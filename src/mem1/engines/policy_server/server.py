@@ -70,7 +70,7 @@ def make_app(
     weights_folder  what new weights are read from; None: none are taken
     token           what every request but /health must bear; None: none
     """
-    app = FastAPI(title="mem1 policy", version=mem1.__version__)
+    app = FastAPI(title="mem1 policy", version=mem1.__version__, docs_url=None, redoc_url=None)
     if token is not None:
         app.add_middleware(_TokenCheck, token=token)
     app.add_exception_handler(Refused, _refused)
