@@ -25,6 +25,11 @@ _LABELS = {
     "peak_tokens": "peak",
 }
 """What stands in the line of a training, the most telling first: a narrow terminal cuts the end."""
+_SKIPPED = {
+    "skipped_too_few": "skipped: too few attempts left to compare",
+    "skipped_equal": "skipped: nothing to learn from equal rewards",
+}
+"""Metric that is 1 at a step without an update -> why there was none."""
 
 
 def stderr() -> Console:
@@ -67,6 +72,7 @@ class TrainingBar:
             for key, label in _LABELS.items()
             if isinstance(value := step.metrics.get(key), float)
         ]
+        shown += [why for key, why in _SKIPPED.items() if step.metrics.get(key)]
         self.progress.update(self.bars[step.stage], completed=step.step, note="  ".join(shown))
 
 
