@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 import torch
 from brute_force import Brute
-from builders import random_tokens, tiny_model, turn
+from builders import float64_everywhere, random_tokens, tiny_model, turn
 from torch import Tensor, nn
 
 from mem1.envs.source import TaskSource
@@ -77,9 +77,8 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 @pytest.fixture(autouse=True)
 def _float64() -> Iterator[None]:
     """Advantages, rewards and the critic too."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+    with float64_everywhere():
+        yield
 
 
 def stage(config: Rl) -> RlStage:

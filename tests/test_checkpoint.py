@@ -198,6 +198,16 @@ def test_a_kill_between_the_two_renames_of_a_replacement_loses_nothing(tmp_path:
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-000020"]
 
 
+def test_a_checkpoint_set_aside_is_swept_only_once_its_successor_is_there(tmp_path: Path) -> None:
+    set_aside = tmp_path / ".old-checkpoint-000010"
+    save(tmp_path, 10).rename(set_aside)
+    save(tmp_path, 5, keep=5)  # sweeps what it may
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".old-checkpoint-000010", "checkpoint-000005"]
+    assert latest_checkpoint(tmp_path) == set_aside
+    save(tmp_path, 10, keep=5)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-000005", "checkpoint-000010"]
+
+
 @pytest.mark.parametrize("name", ["model/model.safetensors", "optimizers.safetensors", "state.json"])
 @pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
 def test_damage_is_found_before_anything_is_loaded(tmp_path: Path, name: str, damage: str) -> None:

@@ -239,6 +239,12 @@ def test_external_brings_the_linked_note_along():
     assert recalled(2, *texts) == [1, 3, 5]
 
 
+def test_of_notes_that_fit_equally_well_external_recalls_the_newest():
+    assert recalled(1, "oslo", "rome", "oslo", "crete", "oslo") == [3, 5]
+    assert recalled(2, "fog", "rain", "snow", "hail", "sun") == [3, 4, 5], "no word in common: the last ones"
+    assert recalled(2, "oslo fog", "oslo", "rome", "oslo", "oslo") == [2, 4, 5], "and so of the linked ones"
+
+
 def test_external_shows_whole_turns_oldest_first():
     turns = [replace(t, content=c) for t, c in zip(TURNS, ("oslo", "rome", "crete", "malta", "rome"), strict=True)]
     ids = next_context(External(1), PROMPT, turns).ids

@@ -127,6 +127,17 @@ def test_on_the_last_turn_the_answer_tag_is_opened_and_the_completion_goes_on_fr
     assert trajectory.turns[1].completion_spans == {"action": (0, 3)}
 
 
+def test_the_spans_of_a_forced_turn_count_from_its_first_sampled_token():
+    # the opened <answer> stands in the context; of the text "Q1 city </answer>" all three tokens are the action
+    for completion, spans in (
+        ("Q1 city </answer>", {"action": (0, 3)}),
+        ("Q1 a city of old </answer>", {"action": (0, 6)}),
+    ):
+        (forced,) = attempt(completion, turns=1).turns
+        assert forced.completion_spans == spans == {"action": (0, len(forced.completion_ids))}
+        assert forced.context_spans == {"prompt": (0, len(CODEC.encode(PROMPT)))}
+
+
 def test_with_a_limit_of_one_turn_the_first_turn_must_answer():
     trajectory = attempt("Q1 city </answer>", turns=1)
     assert contexts(trajectory) == [f"{PROMPT} <answer>"]
