@@ -88,7 +88,6 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("packing/trie.py", TREES): (
         ("if segment is not root and not segment.children:", "if segment is not root:"),
         ("segment = child if shared == child.stop else _split(child, shared)", "segment = child"),
-        ("        if shared == len(path):\n            return child, 0\n", ""),
         ("stack.extend(reversed(segment.children.values()))", "stack.extend(segment.children.values())"),
     ),
     ("packing/packs.py", ("test_packs.py", "test_rank_parts.py", BRUTE)): (
@@ -493,7 +492,6 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("contexts/external.py", ("test_contexts.py",)): (
         ("key=lambda note: (-scores[note], -note))", "key=lambda note: (-scores[note], note))"),
         ("*best_first(match, among=match)[:1])", ")"),
-        ("if len(notes) <= self.k else", "if len(notes) < self.k else"),
         ("sorted(islice(_recalled(turns), self.k))", "list(islice(_recalled(turns), self.k))"),
         (' {turn.observation}".lower()', '".lower()'),
     ),
@@ -511,7 +509,6 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ),
     ("rollout.py", ("test_rollout.py",)): (
         ("{r: (max(a - len(opening), 0), b - len(opening)) for", "{r: (a, b) for"),
-        ("max(a - len(opening), 0)", "a"),
         ("b - len(opening)) for", "b) for"),
         ("parsed = parse(opening + text, self.tags)", "parsed = parse(text, self.tags)"),
         ("            forced=asked is not None,", "            forced=False,"),

@@ -115,7 +115,7 @@ def attempts_at_tasks(rng: random.Random) -> list[list[Trajectory]]:
     return groups
 
 
-REWARDS = ((1.0, 0.0, 0.5, 2.0), (0.0, 1.0, 1.0, 0.0, 0.0), (1.0, 1.0, 1.0, 1.0), (0.0, 1.0), (0.0, 0.0))
+REWARDS = ((1.0, 0.0, 0.5, 2.0), (0.0, 1.0, 0.0, 1.0, 0.0), (1.0, 1.0, 1.0, 1.0), (0.0, 1.0), (0.0, 0.0))
 
 
 def rollout(learner: RlStage, seed: int, version: int) -> list[Group]:

@@ -25,6 +25,7 @@ from mem1.contexts import (
     context_policy,
     next_context,
 )
+from mem1.contexts.base import Kept
 from mem1.errors import UserError
 from mem1.records import Turn
 
@@ -237,6 +238,15 @@ def test_external_brings_the_linked_note_along():
     # note 3 is the best match; of the others note 1 is most like note 3, and shares no word with the last turn
     texts = ("tower heights", "fog", "bergen tower", "rain", "mayor bergen")
     assert recalled(2, *texts) == [1, 3, 5]
+
+
+def test_external_looks_for_words_in_state_query_and_result():
+    def note(**texts: str) -> Turn:
+        return Turn(context_ids=PROMPT, completion_ids=(1,), **texts)
+
+    for where in ("state", "content", "observation"):
+        turns = [note(**{where: word}) for word in ("oslo", "rome", "crete", "oslo")]
+        assert External(1).select(turns).kept == (Kept(turn=turns[0]), Kept(turn=turns[3]))
 
 
 def test_of_notes_that_fit_equally_well_external_recalls_the_newest():

@@ -146,15 +146,15 @@ def rank_packs(passes: list[Pass], others: dict[int, bytes], rank: int = 0) -> R
 
 def test_a_pack_gone_through_again_for_company_adds_no_gradient_and_is_said_once():
     weight = torch.tensor([2.0], requires_grad=True)
-    others: dict[int, bytes] = {1: json.dumps([[0, "pack 0"], [1, "pack 1 of rank 1"]]).encode()}
-    made = rank_packs([Pass(2), Pass(1, counts=False)], others)
+    others: dict[int, bytes] = {0: json.dumps([[0, "pack 0"], [1, "pack 1 of rank 0"]]).encode()}
+    made = rank_packs([Pass(2), Pass(1, counts=False)], others, rank=1)
 
     def loss_of(packed: Pack) -> tuple[torch.Tensor, Any]:
         number = packed[0].trajectory
-        return (weight * 10**number).sum(), f"pack {number} of rank 0"
+        return (weight * 10**number).sum(), f"pack {number} of rank 1"
 
     said = made.backward(loss_of, models=[], parameters=[weight])
-    assert said == ["pack 0", "pack 1 of rank 1", "pack 2 of rank 0"]
+    assert said == ["pack 0", "pack 1 of rank 0", "pack 2 of rank 1"]
     assert weight.grad is not None and weight.grad.tolist() == [100.0]
     weight.grad = None
     counted = rank_packs([Pass(2), Pass(1)], {1: json.dumps([[0, "pack 0"]]).encode()})

@@ -58,7 +58,9 @@ from mem1.training.rl_config import (
     Rl,
     Rloo,
 )
+from mem1.training.rl_metrics import Totals
 from mem1.training.scores import score, trunk_states
+from mem1.training.updates import accumulate
 
 ALGORITHMS: dict[str, Algorithm] = {
     "grpo": Grpo(),
@@ -268,6 +270,7 @@ def test_the_critic_warms_up_while_the_policy_stands_still():
             rows.append(learner.update(groups(learner.policy.model, (1, 0, 0), (0, 1, 2)), index))
             if index == 0:
                 assert torch.equal(policy, weights(learner.policy.model))
+                assert all(p.grad is None for p in learner.policy.model.parameters()), "nothing is left for the next"
                 assert not torch.equal(value, weights(made))
         assert (rows[0]["learning_rate"], rows[0]["grad_norm"]) == (0.0, 0.0)
         assert rows[1]["learning_rate"] == 1e-3 and cast(float, rows[1]["grad_norm"]) > 0
@@ -589,6 +592,15 @@ def test_reinforce_pp_with_one_attempt_left_in_the_step_skips_it_and_says_so():
     row = learner.update([one, other], 1)
     assert (row["skipped_too_few"], row["skipped_equal"], row["groups_skipped"]) == (0.0, 0.0, 0.0)
     assert not torch.equal(before, weights(learner.policy.model))
+
+
+def test_a_part_of_a_step_with_nothing_to_teach_is_no_optimiser_step():
+    learner = stage(recipe())
+    (rollout,) = groups(learner.policy.model, (1, 1, 1))
+    lessons = make_lessons(learner.config, [rollout], learner.networks.before([rollout.trajectories]))
+    totals = Totals()
+    assert not accumulate(learner.networks, lessons, totals)
+    assert (totals.updates, totals.tokens, totals.norms) == (0, 0, [])
 
 
 def test_ppo_whitens_and_trusts_the_reward_to_the_end_unless_told_otherwise():

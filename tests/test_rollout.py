@@ -138,6 +138,26 @@ def test_the_spans_of_a_forced_turn_count_from_its_first_sampled_token():
         assert forced.context_spans == {"prompt": (0, len(CODEC.encode(PROMPT)))}
 
 
+class Fixed:
+    """An engine that always writes these tokens."""
+
+    def __init__(self, ids: tuple[int, ...]) -> None:
+        self.ids = ids
+
+    def complete(self, contexts: Sequence[Sequence[int]], **_: Any) -> list[Completion]:
+        return [Completion(token_ids=self.ids) for _ in contexts]
+
+
+def test_blanks_after_a_forced_answer_are_no_part_of_its_action():
+    codec = Codec(bpe_tokenizer(["Q1 mayor of Oslo done"] * 3, vocab_size=300, tags=PAPER))
+    answer, blanks = codec.encode("Oslo </answer>"), codec.encode("   ")
+    run = rollout(Fixed(answer + blanks), shelf(), codec=codec)
+    (trajectory,) = run([task("Oslo", turns=1)], sampling=SAMPLING)
+    (turn,) = trajectory.turns
+    assert (turn.forced, trajectory.answer, bool(blanks)) == (True, "Oslo", True)
+    assert turn.completion_spans == {"action": (0, len(answer))}
+
+
 def test_with_a_limit_of_one_turn_the_first_turn_must_answer():
     trajectory = attempt("Q1 city </answer>", turns=1)
     assert contexts(trajectory) == [f"{PROMPT} <answer>"]

@@ -12,7 +12,7 @@ from builders import random_group, tiny_model, trajectory
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mem1.records import Trajectory
+from mem1.records import Trajectory, Turn
 from mem1.training.networks import Networks
 from mem1.training.rl_config import Importance, Kl, Phase, Rl
 from mem1.training.scores import score, trunk_states
@@ -62,6 +62,14 @@ def test_the_gradient_of_the_entropy_is_the_one_worked_out_by_hand(packed: bool)
     for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         assert one.grad is not None and other.grad is not None
         torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=1e-10)
+
+
+def test_neither_policy_nor_reference_is_packed_where_the_recipe_says_so():
+    model = tiny_model("qwen3", attention_dropout=0.1).eval()  # which cannot be packed
+    networks = Networks.make(Rl(phases=(Phase(steps=1),), kl=Kl(), old_policy="trainer", packed=False), model)
+    turn = Turn(context_ids=(1, 2), completion_ids=(3, 4), logprobs=(-1.0, -1.0))
+    ((before,),) = networks.before([[Trajectory(turns=(turn,))]])
+    assert before.reference_K is not None and torch.equal(before.reference_K, before.old_K)
 
 
 @pytest.mark.parametrize("packed", [True, False])
