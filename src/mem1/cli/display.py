@@ -27,7 +27,7 @@ _LABELS = {
 """What stands in the line of a training, the most telling first: a narrow terminal cuts the end."""
 _SKIPPED = {
     "skipped_too_few": "skipped: too few attempts left to compare",
-    "skipped_equal": "skipped: nothing to learn from equal rewards",
+    "skipped_equal": "skipped: no attempt has anything to teach",
 }
 """Metric that is 1 at a step without an update -> why there was none."""
 
@@ -67,12 +67,12 @@ class TrainingBar:
     def __call__(self, step: Step) -> None:
         if step.stage not in self.bars:
             self.bars[step.stage] = self.progress.add_task(f"train: {step.stage}", total=step.steps, note="")
-        shown = [
+        shown = [why for key, why in _SKIPPED.items() if step.metrics.get(key)]
+        shown += [
             f"{label} {value:.2f}"
             for key, label in _LABELS.items()
             if isinstance(value := step.metrics.get(key), float)
         ]
-        shown += [why for key, why in _SKIPPED.items() if step.metrics.get(key)]
         self.progress.update(self.bars[step.stage], completed=step.step, note="  ".join(shown))
 
 
