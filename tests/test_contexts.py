@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -241,7 +242,7 @@ def test_external_brings_the_linked_note_along():
 
 
 def test_external_looks_for_words_in_state_query_and_result():
-    def note(**texts: str) -> Turn:
+    def note(**texts: Any) -> Turn:
         return Turn(context_ids=PROMPT, completion_ids=(1,), **texts)
 
     for where in ("state", "content", "observation"):
