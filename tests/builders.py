@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -75,6 +76,16 @@ def _use_fp64_norms(model: PreTrainedModel) -> None:
             norm.weight = weight
             parent, _, child = name.rpartition(".")
             setattr(model.get_submodule(parent), child, norm)
+
+
+@contextmanager
+def float64_everywhere() -> Iterator[None]:
+    """Inside, advantages, rewards and new critics are in float64 too, so that a comparison is to rounding."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def turn(context: Sequence[int], completion: Sequence[int]) -> Turn:

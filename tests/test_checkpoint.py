@@ -189,6 +189,13 @@ def test_what_a_kill_left_is_never_picked_up_and_swept_by_the_next_save(tmp_path
     assert names == ["checkpoint-000010", "checkpoint-000030", "checkpoint-000040"]
 
 
+def test_the_latest_checkpoint_is_that_of_the_highest_step_and_not_of_the_last_name(tmp_path: Path) -> None:
+    save(tmp_path, 1_000_000)
+    save(tmp_path, 999_999)
+    latest = latest_checkpoint(tmp_path)
+    assert latest is not None and latest.name == "checkpoint-1000000"
+
+
 def test_a_kill_between_the_two_renames_of_a_replacement_loses_nothing(tmp_path: Path) -> None:
     save(tmp_path, 10, extra={"try": 1}, keep=1).rename(tmp_path / ".old-checkpoint-000010")
     latest = latest_checkpoint(tmp_path)
@@ -196,6 +203,16 @@ def test_a_kill_between_the_two_renames_of_a_replacement_loses_nothing(tmp_path:
     assert load(latest).extra == {"try": 1}
     save(tmp_path, 20, keep=1)
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-000020"]
+
+
+def test_a_checkpoint_set_aside_is_swept_only_once_its_successor_is_there(tmp_path: Path) -> None:
+    set_aside = tmp_path / ".old-checkpoint-000010"
+    save(tmp_path, 10).rename(set_aside)
+    save(tmp_path, 5, keep=5)  # sweeps what it may
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".old-checkpoint-000010", "checkpoint-000005"]
+    assert latest_checkpoint(tmp_path) == set_aside
+    save(tmp_path, 10, keep=5)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-000005", "checkpoint-000010"]
 
 
 @pytest.mark.parametrize("name", ["model/model.safetensors", "optimizers.safetensors", "state.json"])

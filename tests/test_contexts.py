@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ from mem1.contexts import (
     context_policy,
     next_context,
 )
+from mem1.contexts.base import Kept
 from mem1.errors import UserError
 from mem1.records import Turn
 
@@ -237,6 +239,21 @@ def test_external_brings_the_linked_note_along():
     # note 3 is the best match; of the others note 1 is most like note 3, and shares no word with the last turn
     texts = ("tower heights", "fog", "bergen tower", "rain", "mayor bergen")
     assert recalled(2, *texts) == [1, 3, 5]
+
+
+def test_external_looks_for_words_in_state_query_and_result():
+    def note(**texts: Any) -> Turn:
+        return Turn(context_ids=PROMPT, completion_ids=(1,), **texts)
+
+    for where in ("state", "content", "observation"):
+        turns = [note(**{where: word}) for word in ("oslo", "rome", "crete", "oslo")]
+        assert External(1).select(turns).kept == (Kept(turn=turns[0]), Kept(turn=turns[3]))
+
+
+def test_of_notes_that_fit_equally_well_external_recalls_the_newest():
+    assert recalled(1, "oslo", "rome", "oslo", "crete", "oslo") == [3, 5]
+    assert recalled(2, "fog", "rain", "snow", "hail", "sun") == [3, 4, 5], "no word in common: the last ones"
+    assert recalled(2, "oslo fog", "oslo", "rome", "oslo", "oslo") == [2, 4, 5], "and so of the linked ones"
 
 
 def test_external_shows_whole_turns_oldest_first():

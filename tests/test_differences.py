@@ -47,6 +47,22 @@ def test_a_difference_is_task_by_task_in_whatever_order_they_come():
     assert paired_difference(theirs, ours).mean == -0.5
 
 
+def test_values_are_matched_by_task_and_not_by_place():
+    first, second = run([0.0, 0.25, 0.5, 1.0]), run([0.1, 0.35, 0.6, 1.1], order=[2, 0, 3, 1])
+    assert values_by_task([first, second], solved) == [[0.0, 0.25, 0.5, 1.0], [0.1, 0.35, 0.6, 1.1]]
+    found = paired_difference(second, first)
+    assert (found.low, found.mean, found.high) == pytest.approx((0.1, 0.1, 0.1)), "the same on every task"
+
+
+def test_the_seeds_of_two_ways_of_training_have_nothing_in_common():
+    # seed by seed the two differ by nothing; as their seeds are independent, the difference is not sure at all
+    by_seed = [0.2, 0.8, 0.4, 0.6]
+    runs = [run([score] * 20) for score in by_seed]
+    found = paired_difference_over_seeds(runs, runs)
+    assert found.mean == pytest.approx(0.0)
+    assert found.low < -0.1 and found.high > 0.1
+
+
 def test_a_constant_gain_on_hard_and_easy_tasks_is_beyond_doubt():
     easy_or_hard = [0.0, 0.9] * 10
     found = paired_difference(run([x + 0.1 for x in easy_or_hard]), run(easy_or_hard))

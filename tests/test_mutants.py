@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from builders import random_group, random_tokens, tiny_model
+from line_mutants import LINE_MUTANTS, PACKAGE
 from mutants import BPE, MUTANTS, Mutant, applied
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -278,3 +279,14 @@ def test_the_docs_list_these_mutants_with_their_checks():
     listed = re.findall(r"^\| (.+) \| .+ \| (.+) \| (.+) \|$", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
     assert listed[1:] == [(m.name, m.reported, m.check) for m in MUTANTS]
     assert {m.check for m in MUTANTS} == set(CHECKS)
+
+
+def test_every_one_line_mutant_changes_one_place_of_its_file_and_names_tests_that_there_are():
+    texts = {file: (PACKAGE / file).read_text(encoding="utf-8") for file in {m.file for m in LINE_MUTANTS}}
+    assert {m.before: texts[m.file].count(m.before) for m in LINE_MUTANTS} == dict.fromkeys(
+        (m.before for m in LINE_MUTANTS), 1
+    )
+    for mutant in LINE_MUTANTS:
+        compile(texts[mutant.file].replace(mutant.before, mutant.after), mutant.file, "exec")
+    here = {path.name for path in Path(__file__).parent.glob("test_*.py")}
+    assert {name for m in LINE_MUTANTS for name in m.tests} <= here and len(LINE_MUTANTS) > 128

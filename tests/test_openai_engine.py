@@ -374,6 +374,36 @@ def test_waiting_is_as_long_as_the_server_asks_and_jittered(serving):
     assert servers.spending.used == Usage(), "refusals cost nothing"
 
 
+def asked_until_failed(*pages: Any, tries: int = 2) -> tuple[str, list[float], list[int]]:
+    """One request to servers with one page each: why it failed, the waits, and how often each was asked."""
+    from servers import FakeTime
+
+    from mem1.engines.servers import EngineFailed, Servers
+    from mem1.engines.spending import Usage
+
+    time = FakeTime()
+    with ExitStack() as stack:
+        sites = [stack.enter_context(site({COMPLETIONS: page})) for page in pages]
+        urls = tuple(f"{s.url}/v1" for s in sites)
+        servers = Servers(ModelServer(urls=urls, model="m", tries=tries, first_wait_s=1.0), clock=time.clock)
+        with pytest.raises(EngineFailed) as failure:
+            servers.ask("/completions", b"{}", lambda b: (b, Usage()), at_most=Usage(1, 1))
+        return f"{type(failure.value).__name__}: {failure.value}", time.slept, [len(s.asked) for s in sites]
+
+
+def test_a_request_is_tried_again_while_one_address_may_yet_answer():
+    why, waits, asked = asked_until_failed(status(401), status(503))
+    assert why.startswith("EngineFailed: ") and "status 401" in why and "status 503" in why
+    assert why.endswith("tried 2 times") and len(waits) == 1 and asked[1] == 2
+    why, waits, asked = asked_until_failed(status(401), status(403))
+    assert (why.startswith("Refused: "), waits, asked) == (True, [], [1, 1])
+
+
+def test_of_several_addresses_the_one_that_asks_for_the_shortest_wait_decides():
+    _, waits, _ = asked_until_failed(status(429, Retry_After="7"), status(429, Retry_After="3"))
+    assert waits == [3 + 0.5]
+
+
 def test_replayed_turns_of_a_served_model_equal_those_of_the_script(serving):
     scripted = rollout(replay(SEARCH, ANSWER), shelf("a book ."))([task("city")], sampling=SAMPLING)
     served = rollout(engine(serving(replay(SEARCH, ANSWER), vllm=True)), shelf("a book ."))

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from mem1.cli.upload import Upload
 from mem1.errors import UserError
-from mem1.packing import split_into_packs
+from mem1.packing import Pack, Piece, split_into_packs
 from mem1.records import Group, Question, Task, Trajectory, Turn
 from mem1.training.background_saves import BackgroundSaves
 from mem1.training.balance import Pass, costs, deal
@@ -29,6 +29,7 @@ from mem1.training.distributed import ALONE, Ranks
 from mem1.training.distributed_config import Distributed
 from mem1.training.networks import Networks
 from mem1.training.place import Place
+from mem1.training.rank_packs import RankPacks
 from mem1.training.rank_rollouts import in_groups, of_the_first, on_all_ranks
 from mem1.training.rl_config import Phase, Rl
 from mem1.training.snapshot import Snapshot
@@ -135,6 +136,39 @@ def test_where_servers_sample_the_first_rank_alone_asks_them_and_all_have_the_gr
     with pytest.raises(json.JSONDecodeError):  # rank 1 has not spoken yet
         of_the_first(Recorded(rank=0, size=2, others=others), make)
     assert of_the_first(Recorded(rank=1, size=2, others=others), make) == wanted and made == [1]
+
+
+def rank_packs(passes: list[Pass], others: dict[int, bytes], rank: int = 0) -> RankPacks:
+    packs = [[Piece(trajectory=n, turns=(0, 1), tokens=(0, 1))] for n in range(3)]
+    place = Place(ranks=Recorded(rank=rank, size=2, others=others))
+    return RankPacks(place=place, packs=packs, passes=passes, workers=1)
+
+
+def test_a_pack_gone_through_again_for_company_adds_no_gradient_and_is_said_once():
+    weight = torch.tensor([2.0], requires_grad=True)
+    others: dict[int, bytes] = {0: json.dumps([[0, "pack 0"], [1, "pack 1 of rank 0"]]).encode()}
+    made = rank_packs([Pass(2), Pass(1, counts=False)], others, rank=1)
+
+    def loss_of(packed: Pack) -> tuple[torch.Tensor, Any]:
+        number = packed[0].trajectory
+        return (weight * 10**number).sum(), f"pack {number} of rank 1"
+
+    said = made.backward(loss_of, models=[], parameters=[weight])
+    assert said == ["pack 0", "pack 1 of rank 0", "pack 2 of rank 1"]
+    assert weight.grad is not None and weight.grad.tolist() == [100.0]
+    weight.grad = None
+    counted = rank_packs([Pass(2), Pass(1)], {1: json.dumps([[0, "pack 0"]]).encode()})
+    counted.backward(loss_of, models=[], parameters=[weight])
+    assert weight.grad is not None and weight.grad.tolist() == [110.0]
+
+
+def test_what_the_ranks_say_of_packs_comes_in_the_order_of_the_packs():
+    from safetensors.torch import save
+
+    others = {1: save({"0/x": torch.tensor([0.0]), "1/x": torch.tensor([1.0])})}
+    made = rank_packs([Pass(2), Pass(1, counts=False)], others)
+    found = made.forward(lambda packed: {"x": torch.tensor([10.0 + packed[0].trajectory])}, models=[])
+    assert [one["x"].tolist() for one in found] == [[0.0], [1.0], [12.0]]
 
 
 def test_a_mistake_on_another_rank_is_raised_here():

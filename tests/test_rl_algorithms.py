@@ -16,24 +16,25 @@ from typing import Any, cast
 
 import pytest
 import torch
-from builders import random_tokens, tiny_model, trajectory
+from builders import float64_everywhere, random_tokens, tiny_model, trajectory
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from mem1.algorithms.grpo import group_advantages
 from mem1.algorithms.surrogate import clipped_surrogate
 from mem1.configuration import load_toml
+from mem1.engines.base import Sampling
 from mem1.envs.source import TaskSource
 from mem1.errors import UserError
 from mem1.packing import pack
-from mem1.records import Ended, Group, Trajectory, Turn
+from mem1.records import Ended, Group, Question, Task, Trajectory, Turn
 from mem1.rollout import Rollout
 from mem1.training.advantages import token_advantages
 from mem1.training.batches import minibatches
 from mem1.training.checkpoint import load_checkpoint, save_checkpoint
 from mem1.training.config import TrainConfig
 from mem1.training.critic import Critic
-from mem1.training.lessons import Before, make_lessons
+from mem1.training.lessons import Before, has_variance, make_lessons
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
 from mem1.training.losses import step_denominator
 from mem1.training.optimizers import adamw
@@ -57,7 +58,9 @@ from mem1.training.rl_config import (
     Rl,
     Rloo,
 )
+from mem1.training.rl_metrics import Totals
 from mem1.training.scores import score, trunk_states
+from mem1.training.updates import accumulate
 
 ALGORITHMS: dict[str, Algorithm] = {
     "grpo": Grpo(),
@@ -106,16 +109,24 @@ def sampled(
     ]
 
 
-def groups(model: PreTrainedModel, *rewards_by_group: Sequence[float], **options: Any) -> list[Group]:
-    """Attempts of two turns at a prompt of their group; the second context keeps some of the first turn."""
+REWARDS = ((1, 0, 0), (0, 1, 2), (0.5, 0.5, 0.5), (0, 0, 1))
+
+
+def groups(model: PreTrainedModel, *rewards_by_group: Sequence[float], results: int = 0, **options: Any) -> list[Group]:
+    """Attempts of two turns at a prompt of their group; the second context keeps the first turn.
+
+    With `results` a third keeps the second turn's alone, and so many tokens of a result: it branches.
+    """
     rng = random.Random(1)
     plain: list[Trajectory] = []
     for rewards in rewards_by_group:
         prompt = random_tokens(rng, 4)
         for reward in rewards:
             first, second = random_tokens(rng, rng.randint(2, 4)), random_tokens(rng, rng.randint(1, 3))
-            turns = trajectory((prompt, first), (prompt + first + random_tokens(rng, 2), second))
-            plain.append(replace(turns, reward=reward))
+            turns = [(prompt, first), (prompt + first + random_tokens(rng, 2), second)]
+            if results:
+                turns.append((prompt + second + random_tokens(rng, results), random_tokens(rng, 2)))
+            plain.append(replace(trajectory(*turns), reward=reward))
     attempts = iter(sampled(model, plain, **options))
     return [Group(trajectories=tuple(next(attempts) for _ in rewards)) for rewards in rewards_by_group]
 
@@ -147,15 +158,23 @@ def test_two_steps_make_good_attempts_likelier_than_bad_ones(algorithm: Algorith
 
 @everything
 def test_micro_batches_and_packing_do_not_change_a_step(algorithm: Algorithm):
-    def after(**changes: Any) -> tuple[dict[str, Any], Tensor]:
-        learner = stage(recipe(algorithm, kl=Kl(coefficient=0.1), entropy=0.01, **changes))
-        row = learner.update(groups(learner.policy.model, (1, 0, 0), (0, 1, 2)), 0)
-        return {k: v for k, v in row.items() if k != "endings"}, weights(learner.policy.model)
+    def after(**changes: Any) -> tuple[int, dict[str, Any], Tensor]:
+        learner = stage(recipe(algorithm, groups=4, kl=Kl(coefficient=0.1), entropy=0.01, **changes))
+        rollout = groups(learner.policy.model, *REWARDS, shift=0.1, results=12)
+        row = learner.update(rollout, 0)
+        packs = learner.networks.packs([t for group in rollout for t in group.trajectories])
+        # AdamW's moments are the gradient; its steps would blow the rounding of a gradient of 0 up to their size
+        moments = [s["exp_avg"].flatten() for o in learner.optimizers.members for s in o.state.values()]
+        return len(packs), {k: v for k, v in row.items() if k != "endings"}, torch.cat(moments)
 
-    whole_row, whole_weights = after()
-    row, changed = after(pack_tokens=64, packed=False)
-    assert row == pytest.approx(whole_row, rel=1e-6, abs=1e-9)
-    torch.testing.assert_close(changed, whole_weights, rtol=0, atol=1e-7)
+    with float64_everywhere():
+        one, whole_row, whole = after()
+        assert one == 1
+        for packed in (True, False):
+            several, row, gradient = after(pack_tokens=64, packed=packed)
+            assert several > 3
+            assert row == pytest.approx(whole_row, rel=1e-9, abs=1e-12)
+            torch.testing.assert_close(gradient, whole, rtol=0, atol=1e-10 * float(whole.abs().max()))
 
 
 @everything
@@ -251,6 +270,7 @@ def test_the_critic_warms_up_while_the_policy_stands_still():
             rows.append(learner.update(groups(learner.policy.model, (1, 0, 0), (0, 1, 2)), index))
             if index == 0:
                 assert torch.equal(policy, weights(learner.policy.model))
+                assert all(p.grad is None for p in learner.policy.model.parameters()), "nothing is left for the next"
                 assert not torch.equal(value, weights(made))
         assert (rows[0]["learning_rate"], rows[0]["grad_norm"]) == (0.0, 0.0)
         assert rows[1]["learning_rate"] == 1e-3 and cast(float, rows[1]["grad_norm"]) > 0
@@ -429,29 +449,60 @@ def test_denominators_count_the_step_and_not_its_contexts():
     ]
 
 
-class FewTell(RlStage):
-    """Of each draw only the first group has variance."""
+class OneTells:
+    """Tasks and attempts at them; of each draw only the first group has variance, in the others all are right."""
 
-    def _draw(self, per_size: Any, index: int, draw: int, attempt: Any) -> list[tuple[int, Group]]:
-        self.asked = [*getattr(self, "asked", []), (dict(per_size), draw)]
-        sizes = [size for size, count in per_size.items() for _ in range(count)]
-        rewards = [(1, 0), *[(1, 1)] * (len(sizes) - 1)]
-        return list(zip(sizes, groups(self.policy.model, *rewards), strict=True))
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int, int]] = []
+        """(objectives, tasks, seed) of each call."""
+        self.names: list[str] = []
+        """Of the tasks attempted."""
+        self.telling: str | None = None
+
+    def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
+        self.asked.append((objectives, count, seed))
+        questions = tuple(Question(id=f"q{i}", text="?", answers=("a",)) for i in range(objectives))
+        names = [f"{objectives} objectives, seed {seed}, {n}" for n in range(count)]
+        return [Task(id=name, questions=questions, prompt="p", turn_limit=1) for name in names]
+
+    def __call__(
+        self, tasks: Sequence[Task], *, numbers: Sequence[int], sampling: Sampling, **_: Any
+    ) -> list[Trajectory]:
+        self.names += dict.fromkeys(task.id for task in tasks)
+        attempts = zip(tasks, numbers, strict=True)
+        rewards = [0.0 if task.id == tasks[0].id and number == 0 else 1.0 for task, number in attempts]
+        turn = Turn(context_ids=(1, 2), completion_ids=(3,), logprobs=(-1.0,))
+        return [
+            Trajectory(turns=(turn,), task=task, reward=r, em=(r,) * task.objectives, f1=(r,) * task.objectives)
+            for task, r in zip(tasks, rewards, strict=True)
+        ]
+
+
+def drawn(algorithm: Algorithm) -> tuple[RlStage, OneTells, list[Group]]:
+    config = recipe(algorithm, groups=4, attempts=2).model_copy(update={"phases": (Phase(steps=1, objectives=(2, 4)),)})
+    model, tells = tiny_model("qwen2"), OneTells()
+    learner = RlStage(Policy(model, cast(Any, None)), config, cast(Rollout, tells), cast(TaskSource, tells), seed=3)
+    return learner, tells, learner.sample(0)
 
 
 def test_dapo_draws_again_for_the_groups_that_teach_nothing():
-    config = recipe(Dapo(max_draws=3), groups=4, attempts=2).model_copy(
-        update={"phases": (Phase(steps=1, objectives=(2, 4)),)}
-    )
-    plain = stage(config)
-    learner = FewTell(plain.policy, config, plain.rollout, plain.source, seed=0)
-    drawn = learner.sample(0)
-    assert learner.asked == [({2: 2, 4: 2}, 0), ({2: 1, 4: 2}, 1), ({4: 2}, 2)]
-    assert len(drawn) == 4 + 3 + 2
-    row = learner.update(drawn, 0)
+    learner, tells, groups_drawn = drawn(Dapo(max_draws=3))
+    seed = 3 * 1_000_003
+    assert tells.asked == [
+        (2, 2, seed),
+        (4, 2, seed),
+        (2, 1, seed + 1_000_000_007),
+        (4, 2, seed + 1_000_000_007),
+        (4, 2, seed + 2_000_000_014),
+    ], "4 groups; of the first draw one of 2 objectives tells, of the second the other"
+    assert len(groups_drawn) == 4 + 3 + 2 == len(set(tells.names))
+    row = learner.update(groups_drawn, 0)
     assert (row["groups_drawn"], row["groups_with_variance"]) == (9.0, 3 / 9)
-    grpo = FewTell(plain.policy, config.model_copy(update={"algorithm": Grpo()}), plain.rollout, plain.source, seed=0)
-    assert len(grpo.sample(0)) == 4 and len(grpo.asked) == 1
+
+
+def test_other_algorithms_draw_once():
+    _, tells, groups_drawn = drawn(Grpo())
+    assert len(groups_drawn) == 4 and len(tells.asked) == 2
 
 
 def test_overlong_attempts_are_worth_less_but_do_not_give_a_group_variance():
@@ -505,6 +556,67 @@ def test_an_attempt_whose_tool_failed_is_as_if_it_had_never_been(algorithm: Algo
     assert {key: row[key] for key in same} == {key: expected[key] for key in same}
 
 
+def test_attempts_whose_tool_failed_do_not_give_a_group_variance():
+    model = tiny_model("qwen2")
+    (equal,) = groups(model, (1, 1, 0))
+    kept = Group(trajectories=(*equal.trajectories[:2], failed(equal.trajectories[2])))
+    scored_before = replace(equal.trajectories[2], ended=Ended.TOOL_FAILED)
+    assert [has_variance(g) for g in (equal, kept, Group(trajectories=(*equal.trajectories[:2], scored_before)))] == [
+        True,
+        False,
+        False,
+    ]
+
+
+@pytest.mark.parametrize("algorithm", [Grpo(), DrGrpo(), Rloo(), Gspo(), Cispo(), ReinforcePlusPlus()], ids=str)
+def test_equal_rewards_teach_nothing_however_the_kl_in_the_reward_differs(algorithm: Algorithm):
+    config = recipe(algorithm, kl=Kl(coefficient=0.001, where="reward"))
+    (rollout,) = groups(tiny_model("qwen2"), (1, 1, 1, 1, 1, 1))
+    before = [
+        Before(sampler_K=old, old_K=old, reference_K=old + torch.randn(len(old)))
+        for old in (torch.zeros(t.num_completion_tokens) for t in rollout.trajectories)
+    ]
+    (rows,) = make_lessons(config, [rollout], [before], kl_coefficient=0.001)
+    assert all(not row.advantages_K.any() and not row.teaches for row in rows)
+    row = stage(config).update([rollout], 0)
+    assert (row["grad_norm"], row["loss"], row["skipped_equal"], row["skipped_too_few"]) == (0.0, 0.0, 1.0, 0.0)
+
+
+def test_reinforce_pp_with_one_attempt_left_in_the_step_skips_it_and_says_so():
+    learner = stage(recipe(ReinforcePlusPlus(), groups=2, attempts=1))
+    one, other = groups(learner.policy.model, (1,), (0,))
+    before = weights(learner.policy.model)
+    row = learner.update([one, Group(trajectories=tuple(map(failed, other.trajectories)))], 0)
+    assert torch.equal(before, weights(learner.policy.model))
+    assert (row["skipped_too_few"], row["groups_skipped"], row["grad_norm"]) == (1.0, 2.0, 0.0)
+    row = learner.update([one, other], 1)
+    assert (row["skipped_too_few"], row["skipped_equal"], row["groups_skipped"]) == (0.0, 0.0, 0.0)
+    assert not torch.equal(before, weights(learner.policy.model))
+
+
+def test_a_part_of_a_step_with_nothing_to_teach_is_no_optimiser_step():
+    learner = stage(recipe())
+    (rollout,) = groups(learner.policy.model, (1, 1, 1))
+    lessons = make_lessons(learner.config, [rollout], learner.networks.before([rollout.trajectories]))
+    totals = Totals()
+    assert not accumulate(learner.networks, lessons, totals)
+    assert (totals.updates, totals.tokens, totals.norms) == (0, 0, [])
+
+
+def test_ppo_whitens_and_trusts_the_reward_to_the_end_unless_told_otherwise():
+    assert (Ppo().whiten, Ppo().gamma, Ppo().lam) == (True, 1.0, 1.0)
+
+
+def test_the_overlong_penalty_counts_all_turns_of_an_attempt():
+    attempts = [
+        replace(trajectory(([1], [2] * 5), ([3], [4] * n)), reward=1.0) for n in (1, 4, 7)
+    ]  # 6, 9 and 12 tokens, the last turn alone never above 7
+    before = [Before(sampler_K=torch.zeros(n), old_K=torch.zeros(n)) for n in (6, 9, 12)]
+    config = recipe(Dapo(overlong=Overlong(limit=10, buffer=2)))
+    (rows,) = make_lessons(config, [Group(trajectories=tuple(attempts))], [before])
+    assert [round(float(row.advantages_K[0]), 2) for row in rows] == [1.22, 0.0, -1.22]  # rewards 1, 0.5, 0
+
+
 @everything
 def test_a_group_with_too_few_attempts_left_is_skipped_and_a_step_without_any_changes_nothing(algorithm: Algorithm):
     learner = stage(recipe(algorithm, kl=None if isinstance(algorithm, Rejection) else Kl(target=0.01)))
@@ -527,6 +639,8 @@ def test_a_group_with_too_few_attempts_left_is_skipped_and_a_step_without_any_ch
         ('attempts = 1\nalgorithm.name = "grpo"', "grpo compares the attempts at a task; set attempts to 2 or more"),
         ('updates_per_rollout = 2\nalgorithm.name = "rloo"', "rloo has no ratio to the old policy"),
         ('kl.estimator = "k1"', "has a gradient of 0 on average; take k2 or k3"),
+        ('kl = {where = "reward", estimator = "k3"}', "in the reward has a policy gradient that is not that of the KL"),
+        ('groups = 1\nattempts = 1\nalgorithm.name = "reinforce_pp"', "set groups or attempts to 2 or more"),
         ('algorithm.name = "grpoo"', "does not match any of the expected tags.*'grpo'"),
         ('algorithm.name = "grpo"\nalgorithm.unit = "turn"', "unknown key rl.algorithm.unit"),
         ("algorithm.clip_low = 0.1", r"\[rl.algorithm\] needs the key 'name'"),

@@ -127,6 +127,37 @@ def test_on_the_last_turn_the_answer_tag_is_opened_and_the_completion_goes_on_fr
     assert trajectory.turns[1].completion_spans == {"action": (0, 3)}
 
 
+def test_the_spans_of_a_forced_turn_count_from_its_first_sampled_token():
+    # the opened <answer> stands in the context; of the text "Q1 city </answer>" all three tokens are the action
+    for completion, spans in (
+        ("Q1 city </answer>", {"action": (0, 3)}),
+        ("Q1 a city of old </answer>", {"action": (0, 6)}),
+    ):
+        (forced,) = attempt(completion, turns=1).turns
+        assert forced.completion_spans == spans == {"action": (0, len(forced.completion_ids))}
+        assert forced.context_spans == {"prompt": (0, len(CODEC.encode(PROMPT)))}
+
+
+class Fixed:
+    """An engine that always writes these tokens."""
+
+    def __init__(self, ids: tuple[int, ...]) -> None:
+        self.ids = ids
+
+    def complete(self, contexts: Sequence[Sequence[int]], **_: Any) -> list[Completion]:
+        return [Completion(token_ids=self.ids) for _ in contexts]
+
+
+def test_blanks_after_a_forced_answer_are_no_part_of_its_action():
+    codec = Codec(bpe_tokenizer(["Q1 mayor of Oslo done"] * 3, vocab_size=300, tags=PAPER))
+    answer, blanks = codec.encode("Oslo </answer>"), codec.encode("   ")
+    run = rollout(Fixed(answer + blanks), shelf(), codec=codec)
+    (trajectory,) = run([task("Oslo", turns=1)], sampling=SAMPLING)
+    (turn,) = trajectory.turns
+    assert (turn.forced, trajectory.answer, bool(blanks)) == (True, "Oslo", True)
+    assert turn.completion_spans == {"action": (0, len(answer))}
+
+
 def test_with_a_limit_of_one_turn_the_first_turn_must_answer():
     trajectory = attempt("Q1 city </answer>", turns=1)
     assert contexts(trajectory) == [f"{PROMPT} <answer>"]

@@ -89,6 +89,37 @@ def test_every_visible_pair_is_computed_once_and_no_other(seed: int):
     assert pairs_computed(tree).equal(visible(tree).long())
 
 
+def branching_tree(rng: random.Random) -> TokenTree:
+    """Up to 14 segments of 1 to 120 tokens, each below any earlier one or at the root: larger than what is together."""
+    paths: list[list[int]] = [[]]
+    for number in range(rng.randint(3, 14)):
+        length = rng.choice((rng.randint(1, 8), rng.randint(1, 120)))
+        paths.append([*rng.choice(paths), *range(1000 * number, 1000 * number + length)])
+    return pack([trajectory((path, [])) for path in paths[1:]])
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 10**6))
+def test_every_visible_pair_of_a_tree_that_is_cut_is_computed_once_and_no_other(seed: int):
+    tree = branching_tree(random.Random(seed))
+    assert pairs_computed(tree).equal(visible(tree).long())
+
+
+def test_the_drawn_trees_are_cut_in_every_way():
+    cuts = [cut(branching_tree(random.Random(seed))) for seed in range(40)]
+    firsts, laters = [p for c in cuts for p in c.first], [p for c in cuts for p in c.later]
+    assert {p.causal for p in firsts} == {True, False} and len(laters) > 40
+    assert {isinstance(p.keys, Tensor) for p in firsts} == {isinstance(p.keys, Tensor) for p in laters} == {True, False}
+
+
+def test_neighbours_under_other_nodes_are_not_computed_together():
+    # below 1..10 hang 11..20 and, below that, 21..25; 30..34 hangs below the prompt alone
+    prompt, middle = list(range(60)), list(range(100, 130))
+    paths = ([*prompt, *middle, *range(200, 290)], [*prompt, *middle, 300], [*prompt, 400], [*prompt, 500])
+    tree = pack([trajectory((path, [])) for path in paths])
+    assert pairs_computed(tree).equal(visible(tree).long())
+
+
 def test_every_visible_pair_is_computed_once_in_a_large_tree():
     tree = large_tree()
     parts = cut(tree)
@@ -271,6 +302,19 @@ REFUSED = {
     "dynamic positions": (
         lambda: tiny_model("llama", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}),
         "rope_type 'dynamic'",
+    ),
+    "positions by length": (
+        lambda: tiny_model(
+            "llama",
+            rope_parameters={
+                "rope_type": "longrope",
+                "rope_theta": 1e4,
+                "short_factor": [1.0] * 4,
+                "long_factor": [2.0] * 4,
+                "original_max_position_embeddings": 64,
+            },
+        ),
+        "rope_type 'longrope'",
     ),
 }
 

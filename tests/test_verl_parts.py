@@ -347,7 +347,7 @@ def test_the_shipped_configuration_says_the_same_as_the_recipe_that_it_names():
     assert theirs["data"]["max_prompt_length"] + theirs["data"]["max_response_length"] == ours.budget.context
     assert (theirs["data"]["train_batch_size"], sampler["n"]) == (rl.groups, rl.attempts)
     assert (actor["clip_ratio_low"], actor["clip_ratio_high"]) == (rl.algorithm.clip_low, rl.algorithm.clip_high)
-    assert (actor["kl_loss_coef"], actor["kl_loss_type"]) == (rl.kl.coefficient, rl.kl.estimator)
+    assert (actor["kl_loss_coef"], actor["kl_loss_type"]) == (rl.kl.coefficient, rl.kl.loss_estimator)
     assert (correction["rollout_is"], correction["rollout_is_threshold"]) == (rl.importance.level, rl.importance.cap)
     assert (float(actor["optim"]["lr"]), actor["optim"]["lr_warmup_steps"]) == (rl.learning_rate, rl.warmup)
     assert (actor["grad_clip"], actor["entropy_coeff"]) == (rl.max_grad_norm, rl.entropy)

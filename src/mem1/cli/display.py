@@ -25,6 +25,11 @@ _LABELS = {
     "peak_tokens": "peak",
 }
 """What stands in the line of a training, the most telling first: a narrow terminal cuts the end."""
+_SKIPPED = {
+    "skipped_too_few": "skipped: too few attempts left to compare",
+    "skipped_equal": "skipped: no attempt has anything to teach",
+}
+"""Metric that is 1 at a step without an update -> why there was none."""
 
 
 def stderr() -> Console:
@@ -62,7 +67,8 @@ class TrainingBar:
     def __call__(self, step: Step) -> None:
         if step.stage not in self.bars:
             self.bars[step.stage] = self.progress.add_task(f"train: {step.stage}", total=step.steps, note="")
-        shown = [
+        shown = [why for key, why in _SKIPPED.items() if step.metrics.get(key)]
+        shown += [
             f"{label} {value:.2f}"
             for key, label in _LABELS.items()
             if isinstance(value := step.metrics.get(key), float)

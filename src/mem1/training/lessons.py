@@ -20,7 +20,16 @@ from mem1.algorithms.kl import kl_estimate
 from mem1.records import Group, Trajectory
 from mem1.training.advantages import spread, token_advantages, trajectory_advantages
 from mem1.training.critic import Critic
-from mem1.training.rl_config import Dapo, Importance, Ppo, Rejection, Rl
+from mem1.training.rl_config import (
+    Algorithm,
+    Dapo,
+    Importance,
+    Ppo,
+    ReinforcePlusPlus,
+    Rejection,
+    Rl,
+    fewest_attempts,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,10 +71,11 @@ def has_variance(group: Group) -> bool:
 def judged_groups(config: Rl, groups: Sequence[Group]) -> list[Group]:
     """The groups without the attempts whose tool failed, which say nothing about the policy.
 
-    A group that has too few others for the algorithm is left out.
+    A group that has too few others for the algorithm is left out; all are where the whole step has too few.
     """
     judged = [[t for t in group.trajectories if t.ended.judged] for group in groups]
-    return [Group(trajectories=tuple(rest)) for rest in judged if len(rest) >= config.fewest_attempts]
+    enough = [Group(trajectories=tuple(rest)) for rest in judged if len(rest) >= config.fewest_attempts]
+    return enough if sum(len(group.trajectories) for group in enough) >= config.fewest_of_a_step else []
 
 
 def groups_to_train(config: Rl, groups: Sequence[Group]) -> list[Group]:
@@ -103,11 +113,11 @@ def _shaped(config: Rl, trajectory: Trajectory, reward: float) -> float:
 
 
 def _penalty(config: Rl, before: Before, coefficient: float) -> Tensor | None:
-    """(K,) what the KL takes from the reward of each token; None: nothing."""
+    """(K,) what the KL takes from the reward of each token; None: nothing. Always k1: see algorithms/kl.py."""
     if config.kl is None or config.kl.where != "reward":
         return None
     assert before.reference_K is not None
-    return coefficient * kl_estimate(before.old_K, before.reference_K, config.kl.estimator)
+    return coefficient * kl_estimate(before.old_K, before.reference_K, "k1")
 
 
 def _of_the_group_family(
@@ -117,10 +127,14 @@ def _of_the_group_family(
     rewards: Sequence[Sequence[float]],
     penalties: Sequence[Sequence[Tensor | None]],
 ) -> list[list[Lesson]]:
-    """A trajectory's reward is less all its tokens' penalties, before it is compared with others."""
+    """A trajectory's reward is less all its tokens' penalties, before it is compared with others.
+
+    Attempts that earned the same and are compared with one another alone keep their rewards as they are: their
+    penalties differ by the luck of sampling, which a division by the standard deviation would turn into advantages.
+    """
     net = [
-        [r if p is None else r - float(p.sum()) for r, p in zip(*pair, strict=True)]
-        for pair in zip(rewards, penalties, strict=True)
+        [r - float(p.sum()) if p is not None and compared else r for r, p in zip(earned, of_group, strict=True)]
+        for earned, of_group, compared in zip(rewards, penalties, _differ(config.algorithm, groups), strict=True)
     ]
     lessons: list[list[Lesson]] = []
     for group, advantages, old in zip(groups, trajectory_advantages(config.algorithm, net), before, strict=True):
@@ -133,6 +147,14 @@ def _of_the_group_family(
             rows = [row for row, kept in zip(rows, advantages, strict=True) if kept]
         lessons.append(rows)
     return lessons
+
+
+def _differ(algorithm: Algorithm, groups: Sequence[Group]) -> list[bool]:
+    """Per group, whether its attempts are compared with others, or with a constant, that earned another reward."""
+    if fewest_attempts(algorithm) > 1:
+        return [has_variance(group) for group in groups]
+    earned = {reward for group in groups for reward in group.rewards}
+    return [len(earned) > 1 or not isinstance(algorithm, ReinforcePlusPlus)] * len(groups)
 
 
 def _with_critic(

@@ -176,6 +176,7 @@ class RlStage:
 
     def update(self, groups: Sequence[Group], index: int) -> Metrics:
         """The optimiser steps on one rollout."""
+        judged = judged_groups(self.config, groups)
         lessons_by_group = self._lessons(groups)
         if self.networks.critic is not None:
             lessons_by_group = centred(self.networks.critic, lessons_by_group)
@@ -193,7 +194,9 @@ class RlStage:
         return {
             **about_attempts([t for group in groups for t in group.trajectories]),
             "groups_with_variance": sum(map(has_variance, groups)) / len(groups),
-            "groups_skipped": float(len(groups) - len(judged_groups(self.config, groups))),
+            "groups_skipped": float(len(groups) - len(judged)),
+            "skipped_too_few": float(not judged),
+            "skipped_equal": float(bool(judged) and not totals.updates),
             "learning_rate": self.config.learning_rate * self._scale(index),
             **totals.metrics(),
             **known,

@@ -164,9 +164,10 @@ class Kl(Config):
     """A penalty on the distance from the policy at the start of reinforcement learning."""
 
     coefficient: float = Field(default=0.001, ge=0)
-    """Of the mean over sampled tokens in the loss, or of each token's estimate in the reward."""
+    """Weight of the penalty, applied to the mean per-token KL (loss) or to each token's estimate (reward)."""
     where: Literal["reward", "loss"] = "loss"
-    estimator: Literal["k1", "k2", "k3"] = "k2"
+    estimator: Literal["k1", "k2", "k3"] | None = None
+    """None: k2 in the loss, k1 in the reward, which takes no other."""
     target: float | None = Field(default=None, gt=0)
     """Nats a token; the coefficient is adapted until the KL is there. None: it stays."""
     horizon: float = Field(default=10.0, gt=0)
@@ -176,7 +177,17 @@ class Kl(Config):
     def _teaches(self) -> Kl:
         if self.where == "loss" and self.estimator == "k1":
             raise ValueError('estimator = "k1" in the loss has a gradient of 0 on average; take k2 or k3 there')
+        if self.where == "reward" and self.estimator in ("k2", "k3"):
+            raise ValueError(
+                f'estimator = "{self.estimator}" in the reward has a policy gradient that is not that of the KL; '
+                "take k1 there"
+            )
         return self
+
+    @property
+    def loss_estimator(self) -> Literal["k2", "k3"]:
+        """Estimator of the penalty in the loss."""
+        return "k3" if self.estimator == "k3" else "k2"
 
 
 class Importance(Config):
@@ -254,11 +265,18 @@ class Rl(Config):
         """At a task, for the algorithm to learn from them."""
         return fewest_attempts(self.algorithm)
 
+    @property
+    def fewest_of_a_step(self) -> int:
+        """Attempts of all groups together, for the algorithm to learn from them."""
+        return 2 if isinstance(self.algorithm, ReinforcePlusPlus) else self.fewest_attempts
+
     @model_validator(mode="after")
     def _fits_the_algorithm(self) -> Rl:
         name = self.algorithm.name
         if self.attempts < self.fewest_attempts:
             raise ValueError(f"{name} compares the attempts at a task; set attempts to 2 or more, or take ppo")
+        if self.groups * self.attempts < self.fewest_of_a_step:
+            raise ValueError(f"{name} compares the attempts of a step; set groups or attempts to 2 or more")
         if isinstance(self.algorithm, WITHOUT_RATIO) and self.updates > 1:
             raise ValueError(
                 f"{name} has no ratio to the old policy, so it takes one update a rollout; set updates_per_rollout "

@@ -33,5 +33,6 @@ def mixed(trajectory: Trajectory) -> bool:
 
 
 def _versions(turn: Turn) -> Sequence[VersionRun]:
-    """Weights that nobody has numbered are those before the first optimiser step."""
-    return turn.weights_versions or ((0, len(turn.completion_ids)),)
+    """Weights that nobody has numbered are those before the first optimiser step. Runs of no tokens do not count."""
+    runs = turn.weights_versions or ((0, len(turn.completion_ids)),)
+    return [(version, tokens) for version, tokens in runs if tokens]

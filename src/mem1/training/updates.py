@@ -129,6 +129,6 @@ def _regularisation(
         loss = loss - networks.config.entropy * scores.entropy_M.sum() / denominators.tokens
     kl = networks.config.kl
     if kl is not None and kl.where == "loss" and reference_M is not None:
-        estimate_M = kl_estimate(scores.logprobs_M, reference_M, kl.estimator)
+        estimate_M = kl_estimate(scores.logprobs_M, reference_M, kl.loss_estimator)
         loss = loss + networks.kl_coefficient * estimate_M.sum() / denominators.tokens
     return loss
