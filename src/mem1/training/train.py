@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,6 +22,7 @@ from mem1.engines.denormals import flushed_denormals
 from mem1.engines.workers import local_engine
 from mem1.envs.source import TaskSource
 from mem1.errors import UserError
+from mem1.lock import alone_in
 from mem1.packing.exactness import check_packable
 from mem1.protocol import Tags, vocabulary
 from mem1.rollout import Rollout
@@ -112,7 +113,8 @@ def weight_sync(config: TrainConfig, policy: Policy, ranks: Ranks = ALONE) -> It
     if config.rl is None or not isinstance(config.rollout, ServerRollouts) or ranks.rank != 0:
         yield None
         return
-    with WeightSync(config.rollout, policy.codec, vocabulary(config.vocabulary).stop_strings) as sync:
+    stops = vocabulary(config.vocabulary).stop_strings
+    with alone_in(Path(config.rollout.weights_folder)), WeightSync(config.rollout, policy.codec, stops) as sync:
         yield sync
 
 
@@ -166,8 +168,8 @@ def train(
     on_saved    told of every checkpoint that is in place, on rank 0, by the thread that writes them
     ranks       the processes that train together; each calls `train`, and rank 0 alone writes metrics and policy
 
-    Raises UserError for a recipe without stages, a folder that holds something else, a checkpoint of another
-    configuration, a model that cannot be packed exactly, or a full disk.
+    Raises UserError for a recipe without stages, a folder that holds something else or that another command is writing
+    into, a checkpoint of another configuration, a model that cannot be packed exactly, or a full disk.
     """
     if config.recall is None and config.sft is None and config.rl is None:
         raise UserError(
@@ -185,14 +187,15 @@ def train(
             return RunFolder.open(out, config, exclude=NOT_FINGERPRINTED).fingerprint
         return RunFolder.create(out, config, command=command, exclude=NOT_FINGERPRINTED).fingerprint
 
-    with weight_sync(config, policy, ranks) as sync:
+    with ExitStack() as held, weight_sync(config, policy, ranks) as sync:
         makers = make_stages(config, policy, place, sync=sync)
+        ranks.first(lambda: held.enter_context(alone_in(out)))
         folder = RunFolder(path=out, fingerprint=ranks.first(open_folder))
         notice = "Finishing this step; press Ctrl-C again to stop at once." if ranks.rank == 0 else ""
         with interruptible(notice) as stop, BackgroundSaves(folder.checkpoints, ranks, on_saved=on_saved) as saves:
             complete = _Run(config, folder, policy, place, saves, on_step).stages(makers, lambda: stop.requested)
-    if complete and ranks.rank == 0:
-        policy.save(out / "policy")
+        if complete and ranks.rank == 0:
+            policy.save(out / "policy")
     return Finished(policy=policy, complete=complete)
 
 
