@@ -232,6 +232,7 @@ def command(
     if recipe is not None:
         config = evaluation_recipe(invocation, recipe, settings or [])
         model = config.model.path if config.model.path is not None and not is_given(invocation, "model") else model
+        chat_template = chat_template or config.model.chat_template
     else:
         config = TrainConfig(
             vocabulary=tags_called(vocabulary).name,
@@ -273,7 +274,7 @@ def command(
     source = config.tasks.source("evaluation", tags)
     work_begins()
     if script is not None:
-        agent = _scripted(model, script, tags, concurrency)
+        agent = _scripted(model, script, tags, concurrency, chat_template=chat_template)
     else:
         agent = open_agent(model, tags, on_server=on_server, chat_template=chat_template, workers=workers)
     rollout = Rollout(
@@ -322,7 +323,7 @@ def _refuse_what_has_no_effect(
         )
 
 
-def _scripted(model: str, script: str, tags: Tags, at_a_time: int | None) -> Agent:
+def _scripted(model: str, script: str, tags: Tags, at_a_time: int | None, *, chat_template: bool) -> Agent:
     """No model: the first question itself is searched, and `script` is the answer."""
     from mem1.cli.engines import Agent
     from mem1.engines.chat_frame import ChatFrame
@@ -335,10 +336,12 @@ def _scripted(model: str, script: str, tags: Tags, at_a_time: int | None) -> Age
     if SEARCH not in tags.action_tags:
         raise UserError(f"--script searches, which the vocabulary {tags.name!r} has no action for")
     codec = Codec.load(policy_folder(model))
+    frame = ChatFrame.load(policy_folder(model), codec) if chat_template else ChatFrame()
+    follows = search_then_answer(script, state=tags.state, search=tags.action_tags[SEARCH])
     return Agent(
-        engine=ScriptedEngine(codec, search_then_answer(script, state=tags.state, search=tags.action_tags[SEARCH])),
+        engine=ScriptedEngine(codec, follows, frame),
         codec=codec,
-        frame=ChatFrame(),
+        frame=frame,
         name="scripted",
         identity=f"script {script!r} in tokens of {codec.fingerprint()}",
         at_a_time=at_a_time,

@@ -14,6 +14,8 @@ from mem1.envs.cloze_source import ClozeTasks
 from mem1.envs.source import AtlasTasks, MultihopTasks
 from mem1.envs.web_source import WebTasks
 from mem1.envs.webshop.source import WebShopTasks
+from mem1.engines.chat_frame import ChatFrame
+from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.packing.exactness import check_packable
 from mem1.protocol import vocabulary
@@ -70,11 +72,13 @@ def _model(config: TrainConfig) -> str:
         raise UserError(f"{folder} has no *.safetensors file; mem1 loads weights from safetensors only")
     if config.sft is not None or (config.rl is not None and config.rl.packed):
         import torch
-        from transformers import AutoConfig, AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM
 
-        found = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        from mem1.training.models import load_config
+
+        found = load_config(folder)
         with torch.device("meta"):
-            check_packable(AutoModelForCausalLM.from_config(found))
+            check_packable(AutoModelForCausalLM.from_config(found, trust_remote_code=False))
         return f"{folder.name}: can be packed exactly"
     return folder.name
 
@@ -85,6 +89,9 @@ def _tokenizer(config: TrainConfig) -> str:
         return "made by the recipe"
     if not (folder / "tokenizer.json").is_file():
         raise UserError(f"{folder} has no tokenizer.json; copy it there with the model")
+    if config.model.chat_template:
+        ChatFrame.load(folder, Codec.load(folder))
+        return "there, with a chat template"
     return "there"
 
 

@@ -71,7 +71,10 @@ def fetch(
 
     target = Path(folder)
     done: dict[str, Literal["fetched", "kept"]] = {}
-    with alone_in(target), httpx.Client(follow_redirects=True, timeout=httpx.Timeout(_SILENCE_S, connect=_CONNECT_S)) as client:
+    with (
+        alone_in(target),
+        httpx.Client(follow_redirects=True, timeout=httpx.Timeout(_SILENCE_S, connect=_CONNECT_S)) as client,
+    ):
         for source in sources:
             whole = target / source.name
             done[source.name] = "kept" if whole.exists() else "fetched"
