@@ -135,14 +135,23 @@ def test_what_the_run_sampled_is_in_the_frame_of_eval_with_the_recipe_too(traine
     assert not framed(read_trajectories(tmp_path / "b" / "policy-1.jsonl"), codec)
 
 
+def test_training_in_the_frame_is_exact_on_rewritten_contexts(trained: Path):
+    options = ["--recipe", str(trained / "config.toml"), "--tasks", "1", "--attempts", "2"]
+    result = CliRunner().invoke(app, ["verify", *options, "--set", "budget.completion_extra=40", "--json"])
+    assert result.exit_code == 0, result.output
+    printed = json.loads(result.stdout)
+    assert printed["steered"] and printed["turns"] == 8
+    assert {check["verdict"] for check in printed["checks"]} == {"passed"}
+
+
 def test_a_frame_is_taken_out_of_a_context_where_it_stands():
     frame = ChatFrame((1, 2), (3, 4))
-    assert frame.without(frame.around((7, 8, 3)) + (9, 3, 4)) == (7, 8, 3, 9, 3, 4)
+    assert frame.without((*frame.around((7, 8, 3)), 9, 3, 4)) == (7, 8, 3, 9, 3, 4)
     assert ChatFrame().without((5, 6)) == (5, 6)
 
 
 def test_a_model_made_by_the_recipe_has_no_template():
-    with pytest.raises(ValueError, match="has no chat template; leave out model.chat_template"):
+    with pytest.raises(ValueError, match=r"has no chat template; leave out model\.chat_template"):
         ModelConfig(new=TinyModel(), chat_template=True)
 
 
@@ -179,7 +188,7 @@ def test_code_that_a_tokenizers_folder_asks_to_run_is_never_run(tmp_path: Path, 
     asked = {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", None]}}
     (folder / "tokenizer_config.json").write_text(json.dumps(asked))
     with pytest.raises(
-        UserError, match="tokenizer_config.json asks to run code of the folder .*, which mem1 never does"
+        UserError, match=r"tokenizer_config\.json asks to run code of the folder .*, which mem1 never does"
     ):
         ChatFrame.load(folder, Codec.load(folder))
 

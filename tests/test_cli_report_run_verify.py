@@ -86,12 +86,14 @@ class TestVerify:
         assert result.exit_code == 0
         printed = json.loads(result.stdout)
         assert printed["passed"] is True and printed["trajectories"] == 2
+        assert printed["steered"] is True and printed["turns"] == 8, "a model that knows no tag makes four turns too"
         checks = {check["name"]: check for check in printed["checks"]}
         assert {"causality", "ppo: more contexts"} < set(checks)
         assert checks["sampler and trainer, largest"]["limit"] == 1e-4
         assert checks["packed log-probs, float64"]["limit"] == 1e-5
         assert checks["packed log-probs, float64"]["compared"] == printed["sampled_tokens"] > 0
-        assert {check["verdict"] for check in checks.values()} <= {"passed", "not tested"}
+        assert {check["verdict"] for check in checks.values()} == {"passed"}
+        assert checks["re-encoded tokens"]["compared"] > 0
 
     def test_the_table_fits_80_columns(self, policy):
         result = call("verify", "--model", policy, *QUICK, "--context", "fold(3)")
@@ -105,9 +107,16 @@ class TestVerify:
         assert "failed" in result.stdout
         assert "sampler and trainer, largest: difference between a token's log-prob" in result.stdout
 
+    def test_exit_code_1_where_a_check_cannot_be_made(self, policy):
+        result = call("verify", "--model", policy, "--tasks", 1, "--attempts", 1)
+        assert result.exit_code == 1
+        assert "not tested" in result.stdout and "Not tested is not passed" in result.stdout
+
     @pytest.mark.parametrize(
         ("options", "message"),
         [
+            (["--recipe", "atlas-quick", "--context", "full"], "with --recipe, --context goes into --set"),
+            (["--set", "context=full"], "--set changes a key of a recipe; give --recipe too"),
             (["--temperature", "0"], "must be above 0"),
             (["--context", "half"], "unknown context policy 'half'"),
             (["--task", "chess"], "known: atlas, multihop"),

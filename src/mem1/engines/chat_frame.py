@@ -61,7 +61,7 @@ class ChatFrame:
         from transformers import AutoTokenizer
 
         try:
-            # trust_remote_code=False: without it transformers would ask on the terminal whether to run the folder's code
+            # trust_remote_code=False: without it transformers would ask whether to run the folder's code
             tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         except Exception as error:  # whatever a damaged folder makes of it
             raise UserError(f"{folder} has no chat template that can be used: {code_in(folder) or error}") from error

@@ -48,7 +48,7 @@ def code_in(folder: Path) -> str | None:
             continue
         if isinstance(config, dict) and "auto_map" in config:
             return (
-                f"{name} asks to run code of the folder (auto_map), which mem1 never does; use a model that transformers "
-                "knows by itself"
+                f"{name} asks to run code of the folder (auto_map), which mem1 never does; use a model that "
+                "transformers knows by itself"
             )
     return None

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from mem1.engines.chat_frame import ChatFrame
+from mem1.engines.codec import Codec
 from mem1.envs.cloze_source import ClozeTasks
 from mem1.envs.source import AtlasTasks, MultihopTasks
 from mem1.envs.web_source import WebTasks
 from mem1.envs.webshop.source import WebShopTasks
-from mem1.engines.chat_frame import ChatFrame
-from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.packing.exactness import check_packable
 from mem1.protocol import vocabulary
