@@ -280,14 +280,16 @@ def test_no_sampled_token_is_an_error(model):
         verify(model, [Group(trajectories=(Trajectory(turns=()),))])
 
 
-def steered(model: PreTrainedModel, codec: Codec, source: TaskSource, tags: Tags = PAPER, **budget: int):
+def steered(
+    model: PreTrainedModel, codec: Codec, source: TaskSource, tags: Tags = PAPER, budget: Budget | None = None
+) -> list[Trajectory]:
     return Rollout(
         engine=LocalEngine(model, codec, tags.stop_strings, steering=Turns(codec, tags)),
         codec=codec,
         environment=source.environment,
         context=context_policy("constant"),
         tags=tags,
-        budget=Budget(**budget),
+        budget=budget or Budget(),
     )(source.tasks(objectives=2, count=2, seed=0) * 2, sampling=Sampling())
 
 
@@ -308,7 +310,7 @@ def test_a_model_that_has_not_learned_the_tags_is_steered_through_turns_with_its
 
 
 def test_a_budget_without_room_for_the_tags_leaves_the_model_alone(model, source):
-    attempts = steered(model, CODEC, source, completion_per_objective=0, completion_extra=5)
+    attempts = steered(model, CODEC, source, budget=Budget(completion_per_objective=0, completion_extra=5))
     assert {len(t.turns) for t in attempts} == {1}
     verdicts = {c.name: c.verdict for c in verify(model, [Group(trajectories=(t,)) for t in attempts])}
     assert verdicts["re-encoded tokens"] == "not tested"

@@ -42,8 +42,8 @@ TokenizerName = Annotated[
     str | None,
     typer.Option(
         "--tokenizer",
-        help="Served model's tokenizer: a folder, a Hugging Face id in the cache, or 'shipped'; 'stand-in' counts with "
-        "another one.",
+        help="Tokenizer of the served model, or for a --script: a folder, a Hugging Face id in the cache, or 'shipped'; "
+        "'stand-in' counts with another one.",
         rich_help_panel=_SERVER,
     ),
 ]
@@ -163,11 +163,8 @@ def _on_server(on_server: Served, tags: Tags, name: str, *, chat_template: bool)
     from mem1.engines.chat_frame import ChatFrame
     from mem1.engines.codec import Codec
     from mem1.engines.openai import OpenAIEngine
-    from mem1.training.policy import policy_folder
 
-    stand_in = on_server.tokenizer == STAND_IN
-    assets = Path(str(resources.files("mem1"))) / "assets"
-    folder = assets / STAND_IN if stand_in else policy_folder(on_server.tokenizer)
+    stand_in, folder = on_server.tokenizer == STAND_IN, tokenizer_folder(on_server.tokenizer)
     codec = Codec.load(folder)
     frame = ChatFrame.load(folder, codec) if chat_template else ChatFrame()
     engine = OpenAIEngine.open(on_server.server, codec, tags.stop_strings, own_tokenizer=not stand_in)
@@ -206,6 +203,13 @@ def _tokenizer(given: str | None, model: str) -> str:
         "Hugging Face id is found in its cache: hf download); where it is not to be had, "
         f"--tokenizer {STAND_IN} counts with another one"
     )
+
+
+def tokenizer_folder(name: str) -> Path:
+    """What `policy_folder` finds under the name, or the folder of the tokenizer that stands in for others."""
+    from mem1.training.policy import policy_folder
+
+    return Path(str(resources.files("mem1"))) / "assets" / STAND_IN if name == STAND_IN else policy_folder(name)
 
 
 def prices(price: str | None) -> Prices | None:

@@ -74,6 +74,7 @@ def command(
     from mem1.cli.sources import task_config
     from mem1.contexts import context_policy
     from mem1.engines.base import Sampling
+    from mem1.engines.unknown import check_words
     from mem1.errors import UserError
     from mem1.protocol import vocabulary as tags_called
     from mem1.training.config import TrainConfig
@@ -107,6 +108,7 @@ def command(
     policy = make_policy(config, tags)
     sampling = Sampling(temperature=temperature, seed=seed)
     drawn = [t for t in source.tasks(objectives=objectives, count=tasks, seed=seed) for _ in range(attempts)]
+    check_words(policy.codec, drawn[::attempts], tags, whose=config.model.name)
     with stderr().status("sampling") as status:
         trajectories, steered = _sample(config, policy, source, drawn, sampling)
         groups = _groups(trajectories, attempts)

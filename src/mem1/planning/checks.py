@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mem1.engines.chat_frame import ChatFrame
 from mem1.engines.codec import Codec
+from mem1.engines.unknown import check_words
 from mem1.envs.cloze_source import ClozeTasks
 from mem1.envs.source import AtlasTasks, MultihopTasks
 from mem1.envs.web_source import WebTasks
@@ -108,8 +109,12 @@ def _tasks(config: TrainConfig) -> str:
     trains = config.sft is not None or config.rl is not None
     source = few.source("train" if trains else "evaluation", tags)
     sizes = sorted(set(_sizes(config)))
+    folder = _folder(config)
+    codec = None if folder is None or not (folder / "tokenizer.json").is_file() else Codec.load(folder)
     for objectives in sizes:
-        source.tasks(objectives=objectives, count=1, seed=config.seed)
+        drawn = source.tasks(objectives=objectives, count=1, seed=config.seed)
+        if codec is not None:
+            check_words(codec, drawn, tags, whose=config.model.name)
     return f"drawn with {', '.join(map(str, sizes))} objectives"
 
 

@@ -51,6 +51,11 @@ class ModelConfig(Config):
     """Put every prompt into the chat template of the model's folder, and let all that follows be the model's reply: for
     models that were trained on chats. The template's tokens are in the contexts and are never trained."""
 
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return "the recipe's new model" if self.new is not None else self.path or "the shipped policy"
+
     @model_validator(mode="after")
     def _one_of_them(self) -> ModelConfig:
         if self.path is not None and self.new is not None:

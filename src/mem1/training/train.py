@@ -18,7 +18,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from mem1.engines.base import Engine
+from mem1.engines.codec import Codec
 from mem1.engines.denormals import flushed_denormals
+from mem1.engines.unknown import check_words
 from mem1.engines.workers import local_engine
 from mem1.envs.source import TaskSource
 from mem1.errors import UserError
@@ -130,7 +132,7 @@ def make_stages(
         return stages
     tags = vocabulary(config.vocabulary)
     source = config.tasks.source("train", tags)
-    _check_tasks(config, source)
+    _check_tasks(config, source, policy.codec, tags)
     rollout = make_rollout(config, policy, source, tags, engine=None if sync is None else sync.engine)
     if sft is not None:
         stages.append(
@@ -143,12 +145,14 @@ def make_stages(
     return stages
 
 
-def _check_tasks(config: TrainConfig, source: TaskSource) -> None:
-    """Draw a task of each size, so that faulty files and too large sizes are found before anything has run."""
+def _check_tasks(config: TrainConfig, source: TaskSource, codec: Codec, tags: Tags) -> None:
+    """Draw a task of each size, so that faulty files, too large sizes and words that the tokenizer does not know are
+    found before anything has run."""
     sizes = set(config.sft.objectives if config.sft is not None else ())
     sizes |= {n for phase in (config.rl.phases if config.rl is not None else ()) for n in phase.objectives}
     for objectives in sorted(sizes):
-        source.tasks(objectives=objectives, count=1, seed=config.seed)
+        tasks = source.tasks(objectives=objectives, count=1, seed=config.seed)
+        check_words(codec, tasks, tags, whose=config.model.name)
 
 
 @flushed_denormals()
