@@ -42,7 +42,7 @@ TokenizerName = Annotated[
     str | None,
     typer.Option(
         "--tokenizer",
-        help="Tokenizer of the served model, or for a --script: a folder, a Hugging Face id in the cache, or 'shipped'; "
+        help="Tokenizer of the served model, or of a --script: a folder, a Hugging Face id in the cache, 'shipped'; "
         "'stand-in' counts with another one.",
         rich_help_panel=_SERVER,
     ),

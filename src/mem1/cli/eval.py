@@ -335,7 +335,6 @@ def _scripted(tokenizer: str, script: str, tags: Tags, at_a_time: int | None, *,
     from mem1.engines.scripted import ScriptedEngine, search_then_answer
     from mem1.errors import UserError
     from mem1.protocol import SEARCH
-    from mem1.training.policy import policy_folder
 
     if SEARCH not in tags.action_tags:
         raise UserError(f"--script searches, which the vocabulary {tags.name!r} has no action for")

@@ -51,7 +51,9 @@ def command(
     retriever: Annotated[
         list[str] | None, typer.Option(help="Address of a retriever in place of --corpus; repeatable (multihop).")
     ] = None,
-    objectives: Annotated[int, typer.Option(min=1, max=MOST_OBJECTIVES, help="Questions of a task; with --recipe its first size.")] = 2,
+    objectives: Annotated[
+        int, typer.Option(min=1, max=MOST_OBJECTIVES, help="Questions of a task; with --recipe its first size.")
+    ] = 2,
     tasks: Annotated[int, typer.Option(min=1, max=MOST_TASKS, help="Tasks that are attempted.")] = 8,
     attempts: Annotated[
         int, typer.Option(min=1, max=MOST_TASKS, help="Attempts at each; they share a token tree.")
