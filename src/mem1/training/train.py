@@ -179,28 +179,28 @@ def train(
         raise UserError(
             "the recipe has no stage to train: [recall], [sft] or [rl]; one without is for mem1 eval --recipe"
         )
-    policy = make_policy(config, vocabulary(config.vocabulary))
-    if config.sft is not None or (config.rl is not None and config.rl.packed):
-        check_packable(policy.model)
-    place = Place(ranks=ranks, config=config.distributed, lora=config.lora)
-    if not (place.separate and isinstance(config.rollout, ServerRollouts)):  # else nobody here computes with it
-        policy.model.to(ranks.device)  # type: ignore[arg-type]  # transformers' own signature takes less
-
-    def open_folder() -> str:
-        if resume and (out / "config.toml").is_file():
-            return RunFolder.open(out, config, exclude=NOT_FINGERPRINTED).fingerprint
-        return RunFolder.create(out, config, command=command, exclude=NOT_FINGERPRINTED).fingerprint
-
-    with ExitStack() as held, weight_sync(config, policy, ranks) as sync:
-        makers = make_stages(config, policy, place, sync=sync)
+    with ExitStack() as held:
         ranks.first(lambda: held.enter_context(alone_in(out)))
+        policy = make_policy(config, vocabulary(config.vocabulary))
+        if config.sft is not None or (config.rl is not None and config.rl.packed):
+            check_packable(policy.model)
+        place = Place(ranks=ranks, config=config.distributed, lora=config.lora)
+        if not (place.separate and isinstance(config.rollout, ServerRollouts)):  # else nobody here computes with it
+            policy.model.to(ranks.device)  # type: ignore[arg-type]  # transformers' own signature takes less
+        makers = make_stages(config, policy, place, sync=held.enter_context(weight_sync(config, policy, ranks)))
+
+        def open_folder() -> str:
+            if resume and (out / "config.toml").is_file():
+                return RunFolder.open(out, config, exclude=NOT_FINGERPRINTED).fingerprint
+            return RunFolder.create(out, config, command=command, exclude=NOT_FINGERPRINTED).fingerprint
+
         folder = RunFolder(path=out, fingerprint=ranks.first(open_folder))
         notice = "Finishing this step; press Ctrl-C again to stop at once." if ranks.rank == 0 else ""
         with interruptible(notice) as stop, BackgroundSaves(folder.checkpoints, ranks, on_saved=on_saved) as saves:
             complete = _Run(config, folder, policy, place, saves, on_step).stages(makers, lambda: stop.requested)
         if complete and ranks.rank == 0:
             policy.save(out / "policy")
-    return Finished(policy=policy, complete=complete)
+        return Finished(policy=policy, complete=complete)
 
 
 @dataclass
