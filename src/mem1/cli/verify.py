@@ -77,7 +77,6 @@ def command(
     from mem1.contexts import context_policy
     from mem1.engines.base import Sampling
     from mem1.engines.unknown import check_words
-    from mem1.errors import UserError
     from mem1.protocol import vocabulary as tags_called
     from mem1.training.config import TrainConfig
     from mem1.training.model_config import ModelConfig
@@ -102,8 +101,6 @@ def command(
             model=ModelConfig(path=model),
             tasks=task_config(task, questions, corpus, retriever, worlds=1),
         )
-    if temperature <= 0:
-        raise UserError(f"--temperature must be above 0, not {temperature:g}: greedy choices are not trained on")
     tags = tags_called(config.vocabulary)
     work_begins()
     source = config.tasks.source("evaluation", tags)
