@@ -133,7 +133,8 @@ def test_an_evaluation_of_chains_gives_exact_match_by_depth(
         "data", "compose", source, *chain, "--count", "1", "--objectives", "3", "--out", tasks, "--passages", corpus
     )
     data = ("--task", "multihop", "--corpus", corpus, "--objectives", "3", "--limit", "1", "--prompt", "plain")
-    script = ("--script", "Q1 nobody ; Q2 nobody ; Q3 nobody", "--json")
+    data += ("--max-completion", "300")
+    script = ("--script", "Q1 nobody ; Q2 nobody ; Q3 nobody", "--tokenizer", "stand-in", "--json")
     rows = [
         json.loads(terminal("eval", *data, "--questions", path, *options, *script)[1])["rows"][0]
         for path, options in ((source, chain), (tasks, ("--composition", "file")))

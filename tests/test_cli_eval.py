@@ -21,7 +21,8 @@ from mem1.cli.display import EvaluationBar, JudgeBar, Prices, bars
 from mem1.evaluation.row import OF_TIME
 from mem1.evaluation.runner import Progress
 
-SCRIPTED = ("eval", "--script", "Ana Brul", "--objectives", "1,2", "--limit", "5", "--json")
+ANSWERS = ("eval", "--script", "Ana Brul", "--objectives", "1,2", "--limit", "5", "--json")
+SCRIPTED = (*ANSWERS, "--tokenizer", "stand-in", "--max-completion", "200")
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ from mem1.training.model_config import TinyModel
 from mem1.training.models import new_model
 from mem1.training.policy import SHIPPED_SHOP, Policy, policy_folder
 from mem1.training.runs import RunFolder
-from mem1.training.tokenizers import atlas_tokenizer
+from mem1.training.tokenizers import atlas_tokenizer, bpe_tokenizer
 
 CODEC = Codec(atlas_tokenizer(PAPER))
 QUICK = ["--tasks", "1", "--attempts", "2"]
@@ -54,6 +54,16 @@ def policy(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("policy")
     shape = TinyModel(hidden_size=32, layers=2, heads=2, feed_forward=48)
     Policy(new_model(shape, vocab_size=CODEC.vocab_size, seed=0), CODEC).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory) -> Path:
+    """The same with a tokenizer for any text."""
+    folder = tmp_path_factory.mktemp("reader")
+    codec = Codec(bpe_tokenizer(["the capital of Norway"], vocab_size=300, tags=PAPER))
+    shape = TinyModel(hidden_size=32, layers=2, heads=2, feed_forward=48)
+    Policy(new_model(shape, vocab_size=codec.vocab_size, seed=0), codec).save(folder)
     return folder
 
 
@@ -86,12 +96,14 @@ class TestVerify:
         assert result.exit_code == 0
         printed = json.loads(result.stdout)
         assert printed["passed"] is True and printed["trajectories"] == 2
+        assert printed["steered"] is True and printed["turns"] == 8, "a model that knows no tag makes four turns too"
         checks = {check["name"]: check for check in printed["checks"]}
         assert {"causality", "ppo: more contexts"} < set(checks)
         assert checks["sampler and trainer, largest"]["limit"] == 1e-4
         assert checks["packed log-probs, float64"]["limit"] == 1e-5
         assert checks["packed log-probs, float64"]["compared"] == printed["sampled_tokens"] > 0
-        assert {check["verdict"] for check in checks.values()} <= {"passed", "not tested"}
+        assert {check["verdict"] for check in checks.values()} == {"passed"}
+        assert checks["re-encoded tokens"]["compared"] > 0
 
     def test_the_table_fits_80_columns(self, policy):
         result = call("verify", "--model", policy, *QUICK, "--context", "fold(3)")
@@ -105,10 +117,16 @@ class TestVerify:
         assert "failed" in result.stdout
         assert "sampler and trainer, largest: difference between a token's log-prob" in result.stdout
 
+    def test_exit_code_1_where_a_check_cannot_be_made(self, policy):
+        result = call("verify", "--model", policy, "--tasks", 1, "--attempts", 1)
+        assert result.exit_code == 1
+        assert "not tested" in result.stdout and "Not tested is not passed" in result.stdout
+
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (["--temperature", "0"], "must be above 0"),
+            (["--recipe", "atlas-quick", "--context", "full"], "with --recipe, --context goes into --set"),
+            (["--set", "context=full"], "--set: changes keys of a recipe; give the recipe too"),
             (["--context", "half"], "unknown context policy 'half'"),
             (["--task", "chess"], "known: atlas, multihop"),
             (
@@ -130,21 +148,21 @@ class TestRun:
         assert all(set(answer) == {"question", "text", "answer", "em", "gold"} for answer in printed["answers"])
         assert printed["peak_tokens"] == max(turn["tokens"] for turn in printed["turns"])
 
-    def test_ones_own_questions_are_searched_in_ones_own_passages_and_not_scored(self, policy, tmp_path, monkeypatch):
+    def test_ones_own_questions_are_searched_in_ones_own_passages_and_not_scored(self, reader, tmp_path, monkeypatch):
         monkeypatch.setenv("MEM1_CACHE", str(tmp_path / "cache"))
         write_passages(tmp_path / "towns.jsonl", TOWNS)
         options = ["--task", "What is the capital of Norway?", "--corpus", tmp_path / "towns.jsonl"]
         limits = ["--max-turns", 2, "--max-completion", 20]
-        printed = json.loads(call("run", "--model", policy, *options, *limits, "--json").stdout)
+        printed = json.loads(call("run", "--model", reader, *options, *limits, "--json").stdout)
         assert set(printed["answers"][0]) == {"question", "text", "answer"}
         assert "not known" not in json.dumps(printed)
-        shown_live = call("run", "--model", policy, *options, *limits).stdout
+        shown_live = call("run", "--model", reader, *options, *limits).stdout
         assert "Q1 What is the capital of Norway?" in shown_live and "turn 1" in shown_live
 
-    def test_ones_own_questions_are_searched_on_a_server(self, policy):
+    def test_ones_own_questions_are_searched_on_a_server(self, reader):
         limits = ["--max-turns", 2, "--max-completion", 20]
         with in_a_thread(BM25.build(TOWNS)) as address:
-            result = call("run", "--model", policy, "--task", "Who?", "--retriever", address, *limits, "--json")
+            result = call("run", "--model", reader, "--task", "Who?", "--retriever", address, *limits, "--json")
         assert json.loads(result.stdout)["answers"][0]["text"] == "Who?"
 
     def test_a_question_without_passages_and_passages_without_a_question_are_refused(self, policy):

@@ -302,7 +302,7 @@ def test_what_cannot_be_made_is_explained(terminal: Terminal, tmp_path: Path, op
 
 def test_a_script_is_evaluated_on_clozes(terminal: Terminal, folder: Path):
     options = ("--task", "cloze", "--corpus", folder, "--objectives", "2", "--limit", "3", "--max-completion", "300")
-    code, out, _ = terminal("eval", *options, "--script", "Q1 nobody", "--json")
+    code, out, _ = terminal("eval", *options, "--script", "Q1 nobody", "--tokenizer", "stand-in", "--json")
     assert code == 0
     (row,) = json.loads(out)["rows"]
     assert (row["objectives"], row["tasks"]) == (2, 3)

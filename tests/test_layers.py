@@ -14,6 +14,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "mem1"
 ROOMS = (
     "errors",
+    "lock",
     "jsonl",
     "parquet",
     "serving",

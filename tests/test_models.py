@@ -148,7 +148,9 @@ def test_code_in_a_model_folder_is_never_run(folder: Path):
     (folder / "evil.py").write_text("raise SystemExit('run')")
     config = {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}}
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match="contains custom code"):
+    with pytest.raises(
+        UserError, match=r"config\.json asks to run code of the folder \(auto_map\), which mem1 never does"
+    ):
         load_model(folder)
 
 

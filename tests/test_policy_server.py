@@ -195,6 +195,7 @@ class TestWeights:
             ("no.safetensors", 404, "is no .safetensors file"),
             ("pickled.safetensors", 422, "is no safetensors file"),
             ("other.safetensors", 422, r"does not fit the model.*model\."),
+            ("nan.safetensors", 422, r"the weights model\.norm\.weight hold NaN or infinity"),
             ("large.safetensors", 413, "more bytes than the weights"),
         ],
         ids=lambda value: repr(value)[:30],
@@ -209,6 +210,8 @@ class TestWeights:
         for bad in ("pickled.bin", "pickled.safetensors"):
             torch.save(tiny(1).state_dict(), served.folder / bad)
         save_file({"model.norm.weight": torch.ones(32)}, served.folder / "other.safetensors")
+        diverged = untied(tiny(1).state_dict())
+        save_file(diverged | {"model.norm.weight": torch.full((32,), torch.nan)}, served.folder / "nan.safetensors")
         with (served.folder / "large.safetensors").open("wb") as file:
             file.truncate(1 << 30)
         path = served.folder / name if "\0" not in name and len(name) < 200 else served.folder

@@ -203,7 +203,7 @@ def test_tasks_that_do_not_begin_with_those_of_the_folder_are_refused(tmp_path: 
 def test_two_evaluations_are_not_at_work_in_one_folder(tmp_path: Path):
     def meanwhile(total: int) -> None:
         if total == 1:
-            with pytest.raises(UserError, match="another evaluation is writing into"):
+            with pytest.raises(UserError, match="another command is writing into"):
                 run(tmp_path, model="another", overwrite=True)
 
     run(tmp_path, Watched(meanwhile))

@@ -21,8 +21,8 @@ from mem1.engines.scripted import ScriptedEngine
 from mem1.envs.source import AtlasTasks, TaskSource
 from mem1.errors import UserError
 from mem1.packing import TokenTree, pack, visible
-from mem1.protocol import PAPER
-from mem1.records import Group, Trajectory
+from mem1.protocol import PAPER, RELEASED, Tags
+from mem1.records import Ended, Group, Trajectory
 from mem1.rollout import Budget, Rollout
 from mem1.tasks.atlas import Expert, Laziness
 from mem1.training.comparisons import (
@@ -40,7 +40,8 @@ from mem1.training.comparisons import (
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
 from mem1.training.model_config import TinyModel
 from mem1.training.models import new_model
-from mem1.training.tokenizers import atlas_tokenizer
+from mem1.training.steering import Turns
+from mem1.training.tokenizers import atlas_tokenizer, bpe_tokenizer
 from mem1.training.verification import compute, halves, verify
 
 CODEC = Codec(atlas_tokenizer(PAPER))
@@ -277,3 +278,39 @@ def test_a_change_that_moves_nothing_shows_nothing(model):
 def test_no_sampled_token_is_an_error(model):
     with pytest.raises(UserError, match="no token was sampled"):
         verify(model, [Group(trajectories=(Trajectory(turns=()),))])
+
+
+def steered(
+    model: PreTrainedModel, codec: Codec, source: TaskSource, tags: Tags = PAPER, budget: Budget | None = None
+) -> list[Trajectory]:
+    return Rollout(
+        engine=LocalEngine(model, codec, tags.stop_strings, steering=Turns(codec, tags)),
+        codec=codec,
+        environment=source.environment,
+        context=context_policy("constant"),
+        tags=tags,
+        budget=budget or Budget(),
+    )(source.tasks(objectives=2, count=2, seed=0) * 2, sampling=Sampling())
+
+
+@pytest.mark.parametrize("tags", [PAPER, RELEASED], ids=lambda tags: tags.name)
+def test_a_model_that_has_not_learned_the_tags_is_steered_through_turns_with_its_own_log_probs(tags):
+    codec = Codec(bpe_tokenizer(["nothing of the tags"], vocab_size=300, tags=RELEASED if tags is PAPER else PAPER))
+    assert codec.single_tokens([f"<{tags.state}>"]) is None, "the tags are letters to this model"
+    model = new_model(SHAPE, vocab_size=codec.vocab_size, seed=0).eval()
+    source = AtlasTasks(entities=40, worlds=1, questions_per_world=40).source("evaluation", tags)
+    attempts = steered(model, codec, source, tags)
+    assert [t.ended for t in attempts] == [Ended.ANSWERED] * 4
+    assert {len(t.turns) for t in attempts} == {9}, "three turns a question and three more"
+    assert len({turn.completion_ids for t in attempts for turn in t.turns}) == 36, "what is inside the tags is sampled"
+    few = [replace(t, turns=t.turns[:3]) for t in attempts]
+    checks = verify(model, [Group(trajectories=(few[0], few[2])), Group(trajectories=(few[1], few[3]))])
+    assert {check.name: check.verdict for check in checks if check.verdict != "passed"} == {}
+    assert {"re-encoded tokens", "branches are separate"} <= {check.name for check in checks}
+
+
+def test_a_budget_without_room_for_the_tags_leaves_the_model_alone(model, source):
+    attempts = steered(model, CODEC, source, budget=Budget(completion_per_objective=0, completion_extra=5))
+    assert {len(t.turns) for t in attempts} == {1}
+    verdicts = {c.name: c.verdict for c in verify(model, [Group(trajectories=(t,)) for t in attempts])}
+    assert verdicts["re-encoded tokens"] == "not tested"

@@ -281,7 +281,7 @@ def test_eval_runs_on_the_web_and_again_from_the_cache_alone(
     monkeypatch.setenv("COLUMNS", "300")
     given = ["eval", "--task", "web", "--questions", questions, "--api", "searxng", "--api-url", web.url]
     given += ["--cache", tmp_path / "web.sqlite", "--script", "Q1 Sela Prand", "--objectives", "1", "--limit", "3"]
-    given += ["--max-context", "100000", "--max-completion", "1000", "--json"]
+    given += ["--max-context", "100000", "--max-completion", "1000", "--tokenizer", "stand-in", "--json"]
     code, out, _ = terminal(*given)
     assert code == 0
     (row,) = json.loads(out)["rows"]
@@ -294,12 +294,12 @@ def test_eval_runs_on_the_web_and_again_from_the_cache_alone(
 
 
 def test_run_searches_the_web_and_again_from_the_cache_alone(web: Site, tmp_path: Path, terminal: Terminal):
-    given = ["run", "--task", "Who is the mayor of Oslo?", "--api", "searxng", "--api-url", web.url, "--json"]
+    given = ["run", "--task", "Rula Drerkov 's employer ?", "--api", "searxng", "--api-url", web.url, "--json"]
     given += ["--cache", tmp_path / "web.sqlite", "--vocabulary", "paper-web", "--max-turns", "2", "--seed", "1"]
     code, out, _ = terminal(*given)
     assert code == 0
     (answer,) = json.loads(out)["answers"]
-    assert answer["text"] == "Who is the mayor of Oslo?" and "em" not in answer
+    assert answer["text"] == "Rula Drerkov 's employer ?" and "em" not in answer
     assert terminal(*given, "--mode", "replay")[1] == out
     assert len(web.asked) == 1
     assert "goes without --corpus" in terminal.error(*given, "--corpus", tmp_path / "passages.jsonl")

@@ -65,6 +65,7 @@ def command(
     from mem1.cli.display import bars, stderr
     from mem1.cli.index import read
     from mem1.envs.cloze_folder import make_cloze_folder
+    from mem1.lock import alone_in
     from mem1.tasks.cloze import ClozeOptions
 
     options = ClozeOptions(
@@ -79,7 +80,7 @@ def command(
     work_begins()
     console = stderr()
     passages, _ = read(corpus, console)
-    with bars(console) as progress:
+    with alone_in(out), bars(console) as progress:
         shown = {what: progress.add_task(what, total=None, note="") for what in ("blank", "search")}
         folder = make_cloze_folder(
             passages,

@@ -42,8 +42,8 @@ TokenizerName = Annotated[
     str | None,
     typer.Option(
         "--tokenizer",
-        help="Served model's tokenizer: a folder, a Hugging Face id in the cache, or 'shipped'; 'stand-in' counts with "
-        "another one.",
+        help="Tokenizer of the served model, or of a --script: a folder, a Hugging Face id in the cache, 'shipped'; "
+        "'stand-in' counts with another one.",
         rich_help_panel=_SERVER,
     ),
 ]
@@ -147,33 +147,32 @@ def open_agent(
     model: str, tags: Tags, *, on_server: Served | None, chat_template: bool = False, workers: int = 1
 ) -> Agent:
     """The model in a folder, or the one on a server. Raises UserError where it cannot be had."""
-    from mem1.training.policy import load_policy, policy_folder
+    from mem1.training.policy import load_policy
 
     name = Path(model).name
     if on_server is not None:
         return _on_server(on_server, tags, name, chat_template=chat_template)
     from mem1.engines.workers import local_engine
 
-    policy = load_policy(model)
+    policy = load_policy(model, chat_template=chat_template)
     engine = local_engine(policy.model, policy.codec, tags.stop_strings, workers=workers)
-    frame = _frame(policy_folder(model), policy.codec) if chat_template else _no_frame()
-    identity = policy.fingerprint() + (" in its chat template" if chat_template else "")
-    return Agent(engine=engine, codec=policy.codec, frame=frame, name=name, identity=identity)
+    return Agent(engine=engine, codec=policy.codec, frame=policy.frame, name=name, identity=policy.fingerprint())
 
 
 def _on_server(on_server: Served, tags: Tags, name: str, *, chat_template: bool) -> Agent:
+    from mem1.engines.chat_frame import ChatFrame
     from mem1.engines.codec import Codec
     from mem1.engines.openai import OpenAIEngine
-    from mem1.training.policy import policy_folder
 
-    stand_in = on_server.tokenizer == STAND_IN
-    assets = Path(str(resources.files("mem1"))) / "assets"
-    folder = assets / STAND_IN if stand_in else policy_folder(on_server.tokenizer)
+    stand_in, folder = on_server.tokenizer == STAND_IN, tokenizer_folder(on_server.tokenizer)
     codec = Codec.load(folder)
-    frame = _frame(folder, codec) if chat_template else _no_frame()
+    frame = ChatFrame.load(folder, codec) if chat_template else ChatFrame()
     engine = OpenAIEngine.open(on_server.server, codec, tags.stop_strings, own_tokenizer=not stand_in)
     if chat_template and engine.wire.endpoint == "chat":
-        raise UserError("--chat-template is for --endpoint completions: at /chat/completions the server has its own")
+        raise UserError(
+            "--chat-template, or model.chat_template of a recipe, is for --endpoint completions: at /chat/completions "
+            "the server has its own"
+        )
     notes = (f"{on_server.server.urls[0]}: {engine.wire}",)
     if stand_in:
         name += " (stand-in tokens)"
@@ -190,18 +189,6 @@ def _on_server(on_server: Served, tags: Tags, name: str, *, chat_template: bool)
     )
 
 
-def _frame(folder: Path, codec: Codec) -> ChatFrame:
-    from mem1.engines.chat_frame import ChatFrame
-
-    return ChatFrame.load(folder, codec)
-
-
-def _no_frame() -> ChatFrame:
-    from mem1.engines.chat_frame import ChatFrame
-
-    return ChatFrame()
-
-
 def _tokenizer(given: str | None, model: str) -> str:
     """The folder that is given, or that of a model which is served by its folder's name, or by its Hugging Face id
     and is in the cache; there is no other default."""
@@ -216,6 +203,13 @@ def _tokenizer(given: str | None, model: str) -> str:
         "Hugging Face id is found in its cache: hf download); where it is not to be had, "
         f"--tokenizer {STAND_IN} counts with another one"
     )
+
+
+def tokenizer_folder(name: str) -> Path:
+    """What `policy_folder` finds under the name, or the folder of the tokenizer that stands in for others."""
+    from mem1.training.policy import policy_folder
+
+    return Path(str(resources.files("mem1"))) / "assets" / STAND_IN if name == STAND_IN else policy_folder(name)
 
 
 def prices(price: str | None) -> Prices | None:

@@ -55,7 +55,7 @@ def command(
     script: Annotated[
         str | None,
         typer.Option(
-            help="No model: search the first question itself, then answer this text (tokens of --model).",
+            help="No model: search the first question, then answer this text (tokens of --tokenizer or --model).",
             rich_help_panel=_MODEL,
         ),
     ] = None,
@@ -217,6 +217,7 @@ def command(
     from mem1.cli.recipes import evaluation_recipe
     from mem1.cli.sources import shop_options, sizes_to_evaluate, task_config, web_options
     from mem1.contexts import context_policy
+    from mem1.engines.unknown import SAMPLE, check_words
     from mem1.evaluation.chunks import Chunking
     from mem1.evaluation.header import made_with
     from mem1.evaluation.judging import judge_rows, open_judge
@@ -232,6 +233,7 @@ def command(
     if recipe is not None:
         config = evaluation_recipe(invocation, recipe, settings or [])
         model = config.model.path if config.model.path is not None and not is_given(invocation, "model") else model
+        chat_template = chat_template or config.model.chat_template
     else:
         config = TrainConfig(
             vocabulary=tags_called(vocabulary).name,
@@ -263,7 +265,7 @@ def command(
         base_url,
         model,
         endpoint=endpoint,
-        tokenizer=tokenizer,
+        tokenizer=None if script is not None else tokenizer,
         api_key_env=api_key_env,
         concurrency=None if script is not None else concurrency,
         max_tokens_spent=max_tokens_spent,
@@ -273,9 +275,12 @@ def command(
     source = config.tasks.source("evaluation", tags)
     work_begins()
     if script is not None:
-        agent = _scripted(model, script, tags, concurrency)
+        agent = _scripted(tokenizer or model, script, tags, concurrency, chat_template=chat_template)
     else:
         agent = open_agent(model, tags, on_server=on_server, chat_template=chat_template, workers=workers)
+    asked = config.evaluation
+    sample = source.tasks(objectives=min(asked.objectives), count=min(SAMPLE, asked.tasks), seed=asked.seed)
+    check_words(agent.codec, sample, tags, whose=model if tokenizer is None else tokenizer)
     rollout = Rollout(
         engine=agent.engine,
         codec=agent.codec,
@@ -322,23 +327,25 @@ def _refuse_what_has_no_effect(
         )
 
 
-def _scripted(model: str, script: str, tags: Tags, at_a_time: int | None) -> Agent:
+def _scripted(tokenizer: str, script: str, tags: Tags, at_a_time: int | None, *, chat_template: bool) -> Agent:
     """No model: the first question itself is searched, and `script` is the answer."""
-    from mem1.cli.engines import Agent
+    from mem1.cli.engines import Agent, tokenizer_folder
     from mem1.engines.chat_frame import ChatFrame
     from mem1.engines.codec import Codec
     from mem1.engines.scripted import ScriptedEngine, search_then_answer
     from mem1.errors import UserError
     from mem1.protocol import SEARCH
-    from mem1.training.policy import policy_folder
 
     if SEARCH not in tags.action_tags:
         raise UserError(f"--script searches, which the vocabulary {tags.name!r} has no action for")
-    codec = Codec.load(policy_folder(model))
+    folder = tokenizer_folder(tokenizer)
+    codec = Codec.load(folder)
+    frame = ChatFrame.load(folder, codec) if chat_template else ChatFrame()
+    follows = search_then_answer(script, state=tags.state, search=tags.action_tags[SEARCH])
     return Agent(
-        engine=ScriptedEngine(codec, search_then_answer(script, state=tags.state, search=tags.action_tags[SEARCH])),
+        engine=ScriptedEngine(codec, follows, frame),
         codec=codec,
-        frame=ChatFrame(),
+        frame=frame,
         name="scripted",
         identity=f"script {script!r} in tokens of {codec.fingerprint()}",
         at_a_time=at_a_time,

@@ -12,6 +12,7 @@ import typer
 from mem1.cli.options import Fills, refuse, work_begins
 from mem1.configuration.numbers import MOST_TASKS
 from mem1.errors import UserError
+from mem1.lock import alone_in
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -74,13 +75,14 @@ def command(
     work_begins()
     console = stderr()
     passages, skipped = read(corpus, console)
-    if encoder is None:
-        from mem1.retrieval import BM25
+    with alone_in(out):
+        if encoder is None:
+            from mem1.retrieval import BM25
 
-        with console.status("Indexing"):
-            BM25.build(passages, k1=k1, b=b).save(out)
-    else:
-        _embed(passages, encoder, out, (query_prefix, passage_prefix), search, batch_size, device)
+            with console.status("Indexing"):
+                BM25.build(passages, k1=k1, b=b).save(out)
+        else:
+            _embed(passages, encoder, out, (query_prefix, passage_prefix), search, batch_size, device)
     if as_json:
         shown: dict[str, Any] = {"index": str(out), "kind": kind, "passages": len(passages), "skipped": skipped}
         print(json.dumps(shown))

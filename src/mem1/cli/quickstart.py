@@ -38,6 +38,7 @@ def command(
     from mem1.cli.recipes import find_recipe
     from mem1.configuration import load_toml
     from mem1.errors import UserError
+    from mem1.lock import alone_in
     from mem1.training.config import TrainConfig
 
     context = "full" if full_context else "constant"
@@ -51,9 +52,10 @@ def command(
     work_begins()
     console = stderr()
     console.print(f"mem1 quickstart, seed {seed}, {context} context; everything is written to {folder}")
-    rows = _run(config, folder, resume, console)
-    (folder / "result.json").write_text(json.dumps({"rows": rows}, indent=2), encoding="utf-8")
-    _finish(rows, folder, console, as_json)
+    with alone_in(folder):
+        rows = _run(config, folder, resume, console)
+        (folder / "result.json").write_text(json.dumps({"rows": rows}, indent=2), encoding="utf-8")
+        _finish(rows, folder, console, as_json)
 
 
 def _run(config: TrainConfig, folder: Path, resume: bool, console: Console) -> list[dict[str, Any]]:

@@ -46,13 +46,20 @@ def find_recipe(name: str) -> Path:
     raise UserError(f"no recipe {name!r}: neither a file nor one of the shipped recipes ({known})")
 
 
-def evaluation_recipe(command: typer.Context, name: str, settings: Sequence[str]) -> TrainConfig:
-    """What a recipe says. Raises UserError where the command was given options that the recipe has keys for."""
+def evaluation_recipe(
+    command: typer.Context, name: str, settings: Sequence[str], *, besides: Sequence[str] = ()
+) -> TrainConfig:
+    """What a recipe says. Raises UserError where the command was given options that the recipe has keys for.
+
+    `besides` names options that the command has in its own right, whatever the recipe says.
+    """
     from mem1.configuration import load_toml
     from mem1.training.config import TrainConfig
 
     options = {option.name: option.opts[0] for option in command.command.params}
-    given = sorted(options[name] for name in _RECIPES_OWN & options.keys() if is_given(command, name))
+    given = sorted(
+        options[option] for option in (_RECIPES_OWN - set(besides)) & options.keys() if is_given(command, option)
+    )
     if given:
         listed = ", ".join(given)
         raise UserError(f"with --recipe, {listed} goes into --set key=value, such as --set evaluation.tasks=100")

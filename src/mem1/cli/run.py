@@ -111,6 +111,7 @@ def command(
     from mem1.cli.watching import Watched
     from mem1.contexts import context_policy
     from mem1.engines.base import Sampling
+    from mem1.engines.unknown import check_words
     from mem1.envs.web_source import web_prompt
     from mem1.protocol import vocabulary as tags_called
     from mem1.rollout import Budget, Rollout
@@ -147,6 +148,7 @@ def command(
         extra = _GENERAL_COMPLETION if max_completion is None else max_completion
         budget = Budget(context=max_context, completion_per_objective=0, completion_extra=extra)
     agent = open_agent(model, tags, on_server=on_server, chat_template=chat_template)
+    check_words(agent.codec, [drawn], tags, whose=model if tokenizer is None else tokenizer)
     console = stderr() if as_json else Console(highlight=False)
     watched = Watched(agent.engine, environment, agent.codec, tags, console)
     rollout = Rollout(

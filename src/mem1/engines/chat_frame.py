@@ -3,21 +3,33 @@ r"""The tokens that a model's chat template puts around what the user says, for 
     ChatFrame.load(folder, codec)    before: <|im_start|>user\n    after: <|im_end|>\n<|im_start|>assistant\n
 
 The prompt is then what the user says, and everything after it (states, queries, results) the reply that the model goes
-on with: so MEM1's released checkpoint was trained.
+on with: so MEM1's released checkpoint was trained. The frame is part of every context, so it is never trained.
+
+A template is a program from the model's folder. transformers runs it in a sandbox (jinja2's, without access to Python),
+here with a limit of time and of length.
 """
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
+from mem1.engines.model_folder import code_in
 from mem1.errors import UserError
 
 if TYPE_CHECKING:
     from mem1.engines.codec import Codec
 
 _PLACE = "mem1-what-the-user-says"
+_LIMIT_S = 5.0
+_LONGEST = 100_000
+"""Characters of a frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +43,61 @@ class ChatFrame:
         """The prompt in its frame."""
         return self.before + prompt_ids + self.after
 
+    def without(self, context_ids: tuple[int, ...]) -> tuple[int, ...]:
+        """A context, which begins with a prompt in this frame, as it would be without the frame."""
+        inside = context_ids[len(self.before) :]
+        width = len(self.after)
+        starts = range(len(inside) - width + 1)
+        end = next((i for i in starts if inside[i : i + width] == self.after), len(inside))
+        return inside[:end] + inside[end + width :]
+
     @classmethod
     def load(cls, folder: Path, codec: Codec) -> ChatFrame:
-        """That of the chat template in a model's folder. Raises UserError where there is none, or it fails."""
+        """That of the chat template in a model's folder.
+
+        Raises UserError where there is none, it fails, or the tokenizer would need code of the folder, which is never
+        run.
+        """
         from transformers import AutoTokenizer
 
         try:
-            tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-            text = tokenizer.apply_chat_template(
-                [{"role": "user", "content": _PLACE}], tokenize=False, add_generation_prompt=True
-            )
+            # trust_remote_code=False: without it transformers would ask whether to run the folder's code
+            tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        except Exception as error:  # whatever a damaged folder makes of it
+            raise UserError(f"{folder} has no chat template that can be used: {code_in(folder) or error}") from error
+        return cls.of(tokenizer, codec, where=str(folder))
+
+    @classmethod
+    def of(cls, tokenizer: Any, codec: Codec, *, where: str) -> ChatFrame:
+        """That of a tokenizer of transformers. Raises UserError, which names `where` it is from, as `load` does."""
+        try:
+            with _limited(_LIMIT_S):
+                text = tokenizer.apply_chat_template(
+                    [{"role": "user", "content": _PLACE}], tokenize=False, add_generation_prompt=True
+                )
         except Exception as error:  # a template is a program: it can raise anything
-            raise UserError(f"{folder} has no chat template that can be used: {error}") from error
+            raise UserError(f"{where} has no chat template that can be used: {error}") from error
         before, place, after = str(text).partition(_PLACE)
         if not place:
-            raise UserError(f"the chat template in {folder} leaves out what the user says")
+            raise UserError(f"the chat template in {where} leaves out what the user says")
+        if len(text) > _LONGEST:
+            raise UserError(f"the chat template in {where} writes {len(text):,} characters around a prompt")
         return cls(codec.encode(before), codec.encode(after))
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Python code inside raises TimeoutError once it has run so long; a template becomes Python code."""
+    end = time.monotonic() + seconds
+    before = sys.gettrace()
+
+    def look(frame: FrameType, event: str, argument: object) -> Any:
+        if time.monotonic() > end:
+            raise TimeoutError(f"it runs for more than {seconds:g} s")
+        return look if frame.f_code.co_filename == "<template>" else None
+
+    sys.settrace(look)
+    try:
+        yield
+    finally:
+        sys.settrace(before)

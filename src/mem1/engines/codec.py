@@ -110,9 +110,13 @@ class Codec:
     def _never(self) -> frozenset[int]:
         """Ids that ordinary text must not have: every special token but the one for what is unknown."""
         special = {i for i, token in self.tokenizer.get_added_tokens_decoder().items() if token.special}
+        return frozenset(special - {self.unknown_id})
+
+    @cached_property
+    def unknown_id(self) -> int | None:
+        """The token in the place of what the tokenizer does not know; None: it can write any text."""
         model = json.loads(self.tokenizer.to_str())["model"]
-        unknown = model.get("unk_id", self.tokenizer.token_to_id(model.get("unk_token") or ""))
-        return frozenset(special - {unknown})
+        return model.get("unk_id", self.tokenizer.token_to_id(model.get("unk_token") or ""))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of tokens, tags included."""

@@ -9,7 +9,7 @@ make the importance ratios of training wrong.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +33,10 @@ _SAME_TASK = 16
 """Contexts that begin with the same tokens, so many of them, are taken for contexts of one task."""
 
 
+Steering = Callable[[Sequence[int], Sequence[int], int, int], int]
+"""(context, sampled so far, drawn token, token budget) -> the token that is written in the drawn one's place."""
+
+
 class LocalEngine:
     """Samples from `model`; a completion ends after one of `stop_strings` or with its token budget."""
 
@@ -44,14 +48,17 @@ class LocalEngine:
         *,
         batch_tokens: int = 24576,
         interrupt: Tensor | None = None,
+        steering: Steering | None = None,
     ) -> None:
         """A sampler of completions.
 
         batch_tokens    bounds rows times tokens of the longest context in one batch (memory, not results)
         interrupt       a flag, (), bool, in shared memory: as soon as another thread or process sets it, completions
                         end where they are; None: nobody does
+        steering        replaces tokens that were drawn, for checks; what it writes has a log-probability like any other
         """
         self.interrupt = interrupt
+        self.steering = steering
         self.model = model
         self.codec = codec
         self.stop_strings = tuple(stop_strings)
@@ -265,6 +272,7 @@ class _Batch:
             cumulative_BV = logprobs_BV.double().exp().cumsum(-1)
             threshold_B1 = (noise_B * cumulative_BV[:, -1])[:, None]
             tokens_B = torch.searchsorted(cumulative_BV, threshold_B1, right=True)[:, 0]
+        tokens_B = self._steered(rows, tokens_B)
         chosen = logprobs_BV.gather(1, tokens_B[:, None])[:, 0].tolist()
         keep = []
         for row, token, logprob in zip(rows, tokens_B.tolist(), chosen, strict=True):
@@ -277,6 +285,16 @@ class _Batch:
             self.stopped[row] = self.engine.stops(token, ids)
             keep.append(not self.stopped[row] and len(ids) < self.max_tokens[row])
         return tokens_B, keep
+
+    def _steered(self, rows: Sequence[int], tokens_B: Tensor) -> Tensor:
+        steering = self.engine.steering
+        if steering is None:
+            return tokens_B
+        steered = [
+            steering(self.contexts[row], self.sampled[row], drawn, self.max_tokens[row])
+            for row, drawn in zip(rows, tokens_B.tolist(), strict=True)
+        ]
+        return torch.tensor(steered, device=self.device)
 
 
 class _BufferedLayer(DynamicLayer):

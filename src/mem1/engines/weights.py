@@ -43,6 +43,16 @@ def check_shapes(needed: Shapes, found: Shapes, refusal: str) -> None:
         raise UserError(f"{refusal}: {name} is {found.get(name)} there and {needed.get(name)} here")
 
 
+def check_finite(weights: Weights, where: str) -> None:
+    """Raises UserError, which names the tensor and `where` it is from, where one holds NaN or infinity."""
+    for name, tensor in weights.items():
+        # a sum costs one reading and no memory; finite numbers may overflow in it, so the numbers decide
+        if tensor.is_floating_point() and not tensor.sum().isfinite() and not tensor.isfinite().all():
+            raise UserError(
+                f"{where}: the weights {name} hold NaN or infinity; copy the model again, or take an earlier checkpoint"
+            )
+
+
 def put(saved: Weights, module: torch.nn.Module) -> None:
     """Copy weights that fit into the module, in place."""
     # strict=False: tied weights are saved once, under their first name

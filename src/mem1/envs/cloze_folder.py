@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from mem1.configuration import fingerprint
 from mem1.configuration.model import plain
 from mem1.errors import UserError
+from mem1.lock import alone_in
 from mem1.records import Passage
 from mem1.retrieval.corpus import cache_folder
 from mem1.retrieval.opening import read_corpus
@@ -115,8 +116,11 @@ def open_cloze_folder(
     kept = cache_folder() / f"cloze-{_key(passages, options)}"
     if is_cloze_folder(kept):
         return ClozeFolder(kept)
-    on_progress = None if on_making is None else on_making(kept)
-    return make_cloze_folder(passages, kept, options, corpus=Path(corpus).name, on_progress=on_progress)
+    with alone_in(kept, wait=True):
+        if is_cloze_folder(kept):  # another command has made it meanwhile
+            return ClozeFolder(kept)
+        on_progress = None if on_making is None else on_making(kept)
+        return make_cloze_folder(passages, kept, options, corpus=Path(corpus).name, on_progress=on_progress)
 
 
 def _key(passages: Sequence[Passage], options: ClozeOptions) -> str:

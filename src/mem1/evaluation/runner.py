@@ -27,9 +27,9 @@ from mem1.errors import UserError
 from mem1.evaluation.chunks import Chunking, run_jobs
 from mem1.evaluation.flops import ModelShape
 from mem1.evaluation.header import read_attempts
-from mem1.evaluation.lock import alone_in
 from mem1.evaluation.metrics import Row, summarize
 from mem1.evaluation.store import append_trajectories, write_trajectories
+from mem1.lock import alone_in
 from mem1.records import Task, Trajectory
 from mem1.rollout import Rollout, attempt_numbers
 from mem1.training.config import Evaluation
@@ -77,7 +77,7 @@ def evaluate(
     `settings` is what identifies model and tasks (`header.made_with`): a file that was made with others, or other
     tasks, context policy, tags, budget or sampling, is an error unless `overwrite`, which begins it anew.
 
-    Raises UserError for such a file, for one that cannot be written and while another evaluation is at work in the
+    Raises UserError for such a file, for one that cannot be written and while another command is at work in the
     folder, and Interrupted after Ctrl-C: the first one lets the chunks in work finish, the second does not. Whatever
     the engine raises ends the evaluation likewise.
     """

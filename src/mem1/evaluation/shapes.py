@@ -53,11 +53,11 @@ def config_shape(config: PretrainedConfig) -> ModelShape | None:
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        return model_shape(AutoModelForCausalLM.from_config(config))
+        return model_shape(AutoModelForCausalLM.from_config(config, trust_remote_code=False))
 
 
 def folder_shape(folder: Path) -> ModelShape | None:
     """As `model_shape`, from the config.json of a model's folder."""
-    from transformers import AutoConfig
+    from mem1.training.models import load_config
 
-    return config_shape(AutoConfig.from_pretrained(folder))
+    return config_shape(load_config(folder))

@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from mem1.engines.chat_frame import ChatFrame
+from mem1.engines.codec import Codec
+from mem1.engines.unknown import check_words
 from mem1.envs.cloze_source import ClozeTasks
 from mem1.envs.source import AtlasTasks, MultihopTasks
 from mem1.envs.web_source import WebTasks
@@ -70,11 +73,13 @@ def _model(config: TrainConfig) -> str:
         raise UserError(f"{folder} has no *.safetensors file; mem1 loads weights from safetensors only")
     if config.sft is not None or (config.rl is not None and config.rl.packed):
         import torch
-        from transformers import AutoConfig, AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM
 
-        found = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        from mem1.training.models import load_config
+
+        found = load_config(folder)
         with torch.device("meta"):
-            check_packable(AutoModelForCausalLM.from_config(found))
+            check_packable(AutoModelForCausalLM.from_config(found, trust_remote_code=False))
         return f"{folder.name}: can be packed exactly"
     return folder.name
 
@@ -85,6 +90,9 @@ def _tokenizer(config: TrainConfig) -> str:
         return "made by the recipe"
     if not (folder / "tokenizer.json").is_file():
         raise UserError(f"{folder} has no tokenizer.json; copy it there with the model")
+    if config.model.chat_template:
+        ChatFrame.load(folder, Codec.load(folder))
+        return "there, with a chat template"
     return "there"
 
 
@@ -101,8 +109,12 @@ def _tasks(config: TrainConfig) -> str:
     trains = config.sft is not None or config.rl is not None
     source = few.source("train" if trains else "evaluation", tags)
     sizes = sorted(set(_sizes(config)))
+    folder = _folder(config)
+    codec = None if folder is None or not (folder / "tokenizer.json").is_file() else Codec.load(folder)
     for objectives in sizes:
-        source.tasks(objectives=objectives, count=1, seed=config.seed)
+        drawn = source.tasks(objectives=objectives, count=1, seed=config.seed)
+        if codec is not None:
+            check_words(codec, drawn, tags, whose=config.model.name)
     return f"drawn with {', '.join(map(str, sizes))} objectives"
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mem1.configuration import load_toml
 from mem1.errors import UserError
+from mem1.lock import alone_in
 from mem1.protocol import vocabulary
 from mem1.training.checkpoint import load_weights
 from mem1.training.config import TrainConfig
@@ -35,4 +36,5 @@ def export_checkpoint(checkpoint: Path, out: Path) -> None:
     trained = place.trained(policy.model)
     load_weights(checkpoint, trained)
     place.publish(trained, policy.model)
-    policy.save(out)
+    with alone_in(out):
+        policy.save(out)

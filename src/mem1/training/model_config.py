@@ -47,9 +47,19 @@ class ModelConfig(Config):
     path: str | None = None
     """Folder of a transformers model with safetensors weights and tokenizer.json."""
     new: TinyModel | None = None
+    chat_template: bool = False
+    """Put every prompt into the chat template of the model's folder, and let all that follows be the model's reply: for
+    models that were trained on chats. The template's tokens are in the contexts and are never trained."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return "the recipe's new model" if self.new is not None else self.path or "the shipped policy"
 
     @model_validator(mode="after")
     def _one_of_them(self) -> ModelConfig:
         if self.path is not None and self.new is not None:
             raise ValueError("give model.path or model.new, not both")
+        if self.chat_template and self.new is not None:
+            raise ValueError("model.new has no chat template; leave out model.chat_template, or give model.path")
         return self

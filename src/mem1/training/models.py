@@ -11,8 +11,17 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
+from mem1.engines.model_folder import code_in
+from mem1.engines.weights import check_finite
 from mem1.errors import UserError
 from mem1.retrieval.snapshots import how_to_fetch
 from mem1.training.induction import write_induction
@@ -51,22 +60,31 @@ def new_model(config: TinyModel, *, vocab_size: int, seed: int, kinds: TokenKind
     return model
 
 
-def load_model(folder: Path, *, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """A transformers causal language model from a local folder, weights from safetensors only.
-
-    Raises UserError where the folder, its config or its weights are missing or unreadable.
-    """
-    folder = Path(folder)
-    if not (folder / "config.json").is_file():
+def load_config(folder: Path) -> PreTrainedConfig:
+    """The configuration of a transformers model, without its weights. Raises UserError where it cannot be read."""
+    if not (Path(folder) / "config.json").is_file():
         raise UserError(
             f"{folder} is no model folder: config.json is missing; give the folder of a transformers model"
             + how_to_fetch(str(folder))
         )
+    try:
+        # trust_remote_code=False: without it transformers would ask on the terminal whether to run the folder's code
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (ValueError, OSError, KeyError, RuntimeError) as error:
+        raise UserError(f"cannot load the model in {folder}: {code_in(folder) or error}") from error
+
+
+def load_model(folder: Path, *, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """A transformers causal language model from a local folder, weights from safetensors only.
+
+    Raises UserError where the folder, its config or its weights are missing or unreadable, where a weight is NaN or
+    infinite, and where the folder would have to run code of its own.
+    """
+    folder = Path(folder)
+    config = load_config(folder)
     if not list(folder.glob("*.safetensors")):
         raise UserError(f"{folder} has no *.safetensors file; mem1 loads weights from safetensors only")
     try:
-        # trust_remote_code=False: without it transformers would ask on the terminal whether to run the folder's code
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         model, found = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]  # a pair, as asked for below
             folder,
             config=config,
@@ -77,7 +95,8 @@ def load_model(folder: Path, *, dtype: torch.dtype = torch.float32) -> PreTraine
             output_loading_info=True,
         )
     except (ValueError, OSError, KeyError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"cannot load the model in {folder}: {error}") from error
+        raise UserError(f"cannot load the model in {folder}: {code_in(folder) or error}") from error
     if missing := sorted(found["missing_keys"]):  # transformers fills them with random numbers
         raise UserError(f"{folder}: {len(missing)} weights are missing, such as {missing[0]}; copy the model again")
+    check_finite(model.state_dict(), str(folder))
     return model.eval()

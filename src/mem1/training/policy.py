@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
 
+from mem1.engines.chat_frame import ChatFrame
 from mem1.engines.codec import Codec
+from mem1.engines.model_folder import tokenizer_files, write_tokenizer_files
 from mem1.envs.cloze_source import ClozeTasks
 from mem1.envs.source import MultihopTasks
 from mem1.errors import UserError
@@ -43,18 +45,25 @@ class Policy:
 
     model: PreTrainedModel
     codec: Codec
+    frame: ChatFrame = field(default_factory=ChatFrame)
+    """Tokens of its chat template around every prompt; none: prompts by themselves."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """The tokenizer's other files, such as chat_template.jinja and tokenizer_config.json, by their names."""
 
     def save(self, folder: Path) -> None:
-        """A transformers folder: config.json, model.safetensors, tokenizer.json."""
+        """A transformers folder: configurations, model.safetensors, tokenizer.json and the tokenizer's other files."""
         self.model.save_pretrained(folder)
         self.codec.tokenizer.save(str(Path(folder) / "tokenizer.json"))
+        write_tokenizer_files(Path(folder), self.files)
 
     def fingerprint(self) -> str:
-        """BLAKE2 (hexadecimal) of weights, configuration and tokenizer; it reads every weight once."""
+        """BLAKE2 (hexadecimal) of weights, configuration, tokenizer and frame; it reads every weight once."""
         digest = hashlib.blake2b(digest_size=16)
         config = {key: value for key, value in self.model.config.to_dict().items() if key not in _SAVED_WITH}
         digest.update(json.dumps(config, sort_keys=True, default=str).encode())
         digest.update(self.codec.tokenizer.to_str().encode())
+        if self.frame != ChatFrame():
+            digest.update(repr(self.frame).encode())
         for name, tensor in sorted(self.model.state_dict().items()):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
@@ -73,10 +82,12 @@ def policy_folder(path: str | Path) -> Path:
     return cached_snapshot(str(path)) or Path(path)
 
 
-def load_policy(path: str | Path) -> Policy:
-    """A policy from a folder, or a shipped one by its name."""
+def load_policy(path: str | Path, *, chat_template: bool = False) -> Policy:
+    """A policy from a folder, or a shipped one by its name; `chat_template`: its prompts go into that of the folder."""
     folder = policy_folder(path)
-    policy = Policy(load_model(folder), Codec.load(folder))
+    model, codec = load_model(folder), Codec.load(folder)
+    frame = ChatFrame.load(folder, codec) if chat_template else ChatFrame()
+    policy = Policy(model, codec, frame, tokenizer_files(folder))
     rows = next(policy.model.get_input_embeddings().parameters()).shape[0]
     if policy.codec.vocab_size > rows:
         raise UserError(
@@ -89,7 +100,7 @@ def load_policy(path: str | Path) -> Policy:
 def make_policy(config: TrainConfig, tags: Tags) -> Policy:
     """The policy that a recipe starts from; a new one is the same for the same seed."""
     if config.model.new is None:
-        return load_policy(config.model.path or SHIPPED)
+        return load_policy(config.model.path or SHIPPED, chat_template=config.model.chat_template)
     codec = _new_codec(config, config.model.new, tags)
     kinds = token_kinds(codec) if config.model.new.induction else ALIKE
     return Policy(new_model(config.model.new, vocab_size=codec.vocab_size, seed=config.seed, kinds=kinds), codec)

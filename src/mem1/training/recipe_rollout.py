@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mem1.contexts import context_policy
 from mem1.engines.base import Engine
+from mem1.engines.chat_frame import ChatFrame
 from mem1.engines.codec import Codec
 from mem1.envs.source import TaskSource
 from mem1.protocol import Tags
@@ -11,8 +12,10 @@ from mem1.rollout import Rollout
 from mem1.training.config import TrainConfig
 
 
-def recipe_rollout(config: TrainConfig, *, engine: Engine, codec: Codec, source: TaskSource, tags: Tags) -> Rollout:
-    """Whoever samples: this process, servers, or another project's."""
+def recipe_rollout(
+    config: TrainConfig, *, engine: Engine, codec: Codec, frame: ChatFrame, source: TaskSource, tags: Tags
+) -> Rollout:
+    """Whoever samples: this process, servers, or another project's. `frame` stands around every prompt."""
     return Rollout(
         engine=engine,
         codec=codec,
@@ -20,4 +23,5 @@ def recipe_rollout(config: TrainConfig, *, engine: Engine, codec: Codec, source:
         context=context_policy(config.context),
         tags=tags,
         budget=config.budget,
+        frame=frame,
     )

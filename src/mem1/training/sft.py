@@ -155,7 +155,7 @@ def demonstrate(config: TrainConfig, rollout: Rollout, source: TaskSource, tags:
     ]
     rng = random.Random(f"{config.seed}/cut_short")
     tasks = [_cut_short(task, rng) if rng.random() < config.sft.cut_short else task for task in tasks]
-    engine = ScriptedEngine(rollout.codec, _expert(config, tasks, rollout.environment, tags))
+    engine = ScriptedEngine(rollout.codec, _expert(config, tasks, rollout.environment, tags), rollout.frame)
     contexts = [context_policy(name) for name in config.sft.contexts] or [rollout.context]
     demonstrations: list[Trajectory] = []
     for number, context in enumerate(contexts):

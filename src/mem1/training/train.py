@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,10 +18,13 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from mem1.engines.base import Engine
+from mem1.engines.codec import Codec
 from mem1.engines.denormals import flushed_denormals
+from mem1.engines.unknown import check_words
 from mem1.engines.workers import local_engine
 from mem1.envs.source import TaskSource
 from mem1.errors import UserError
+from mem1.lock import alone_in
 from mem1.packing.exactness import check_packable
 from mem1.protocol import Tags, vocabulary
 from mem1.rollout import Rollout
@@ -103,7 +106,7 @@ def make_rollout(
 ) -> Rollout:
     """The rollout of a recipe with this policy, sampled by `engine`; None: in this process."""
     sampler = engine or local_engine(policy.model, policy.codec, tags.stop_strings, workers=config.workers)
-    return recipe_rollout(config, engine=sampler, codec=policy.codec, source=source, tags=tags)
+    return recipe_rollout(config, engine=sampler, codec=policy.codec, frame=policy.frame, source=source, tags=tags)
 
 
 @contextmanager
@@ -112,7 +115,8 @@ def weight_sync(config: TrainConfig, policy: Policy, ranks: Ranks = ALONE) -> It
     if config.rl is None or not isinstance(config.rollout, ServerRollouts) or ranks.rank != 0:
         yield None
         return
-    with WeightSync(config.rollout, policy.codec, vocabulary(config.vocabulary).stop_strings) as sync:
+    stops = vocabulary(config.vocabulary).stop_strings
+    with alone_in(Path(config.rollout.weights_folder)), WeightSync(config.rollout, policy.codec, stops) as sync:
         yield sync
 
 
@@ -128,7 +132,7 @@ def make_stages(
         return stages
     tags = vocabulary(config.vocabulary)
     source = config.tasks.source("train", tags)
-    _check_tasks(config, source)
+    _check_tasks(config, source, policy.codec, tags)
     rollout = make_rollout(config, policy, source, tags, engine=None if sync is None else sync.engine)
     if sft is not None:
         stages.append(
@@ -141,12 +145,14 @@ def make_stages(
     return stages
 
 
-def _check_tasks(config: TrainConfig, source: TaskSource) -> None:
-    """Draw a task of each size, so that faulty files and too large sizes are found before anything has run."""
+def _check_tasks(config: TrainConfig, source: TaskSource, codec: Codec, tags: Tags) -> None:
+    """Draw a task of each size, so that faulty files, too large sizes and words that the tokenizer does not know are
+    found before anything has run."""
     sizes = set(config.sft.objectives if config.sft is not None else ())
     sizes |= {n for phase in (config.rl.phases if config.rl is not None else ()) for n in phase.objectives}
     for objectives in sorted(sizes):
-        source.tasks(objectives=objectives, count=1, seed=config.seed)
+        tasks = source.tasks(objectives=objectives, count=1, seed=config.seed)
+        check_words(codec, tasks, tags, whose=config.model.name)
 
 
 @flushed_denormals()
@@ -166,34 +172,35 @@ def train(
     on_saved    told of every checkpoint that is in place, on rank 0, by the thread that writes them
     ranks       the processes that train together; each calls `train`, and rank 0 alone writes metrics and policy
 
-    Raises UserError for a recipe without stages, a folder that holds something else, a checkpoint of another
-    configuration, a model that cannot be packed exactly, or a full disk.
+    Raises UserError for a recipe without stages, a folder that holds something else or that another command is writing
+    into, a checkpoint of another configuration, a model that cannot be packed exactly, or a full disk.
     """
     if config.recall is None and config.sft is None and config.rl is None:
         raise UserError(
             "the recipe has no stage to train: [recall], [sft] or [rl]; one without is for mem1 eval --recipe"
         )
-    policy = make_policy(config, vocabulary(config.vocabulary))
-    if config.sft is not None or (config.rl is not None and config.rl.packed):
-        check_packable(policy.model)
-    place = Place(ranks=ranks, config=config.distributed, lora=config.lora)
-    if not (place.separate and isinstance(config.rollout, ServerRollouts)):  # else nobody here computes with it
-        policy.model.to(ranks.device)  # type: ignore[arg-type]  # transformers' own signature takes less
+    with ExitStack() as held:
+        ranks.first(lambda: held.enter_context(alone_in(out)))
+        policy = make_policy(config, vocabulary(config.vocabulary))
+        if config.sft is not None or (config.rl is not None and config.rl.packed):
+            check_packable(policy.model)
+        place = Place(ranks=ranks, config=config.distributed, lora=config.lora)
+        if not (place.separate and isinstance(config.rollout, ServerRollouts)):  # else nobody here computes with it
+            policy.model.to(ranks.device)  # type: ignore[arg-type]  # transformers' own signature takes less
+        makers = make_stages(config, policy, place, sync=held.enter_context(weight_sync(config, policy, ranks)))
 
-    def open_folder() -> str:
-        if resume and (out / "config.toml").is_file():
-            return RunFolder.open(out, config, exclude=NOT_FINGERPRINTED).fingerprint
-        return RunFolder.create(out, config, command=command, exclude=NOT_FINGERPRINTED).fingerprint
+        def open_folder() -> str:
+            if resume and (out / "config.toml").is_file():
+                return RunFolder.open(out, config, exclude=NOT_FINGERPRINTED).fingerprint
+            return RunFolder.create(out, config, command=command, exclude=NOT_FINGERPRINTED).fingerprint
 
-    with weight_sync(config, policy, ranks) as sync:
-        makers = make_stages(config, policy, place, sync=sync)
         folder = RunFolder(path=out, fingerprint=ranks.first(open_folder))
         notice = "Finishing this step; press Ctrl-C again to stop at once." if ranks.rank == 0 else ""
         with interruptible(notice) as stop, BackgroundSaves(folder.checkpoints, ranks, on_saved=on_saved) as saves:
             complete = _Run(config, folder, policy, place, saves, on_step).stages(makers, lambda: stop.requested)
-    if complete and ranks.rank == 0:
-        policy.save(out / "policy")
-    return Finished(policy=policy, complete=complete)
+        if complete and ranks.rank == 0:
+            policy.save(out / "policy")
+        return Finished(policy=policy, complete=complete)
 
 
 @dataclass

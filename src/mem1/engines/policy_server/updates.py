@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from safetensors import SafetensorError
 from safetensors.torch import load
 
-from mem1.engines.weights import Weights, check_fit, checksum, untied
+from mem1.engines.weights import Weights, check_finite, check_fit, checksum, untied
 from mem1.errors import UserError
 from mem1.serving import Refused
 
@@ -60,6 +60,7 @@ def read_update(folder: Path, info: UpdateInfo, model: torch.nn.Module) -> Weigh
     try:
         weights = load(data)
         check_fit(weights, model, f"{info.path} does not fit the model that is served")
+        check_finite(weights, info.path)
     except SafetensorError as error:
         raise Refused(422, f"{info.path} is no safetensors file: {error}") from error
     except UserError as error:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from mem1.errors import UserError
+from mem1.lock import alone_in
 
 if TYPE_CHECKING:
     import httpx
@@ -69,12 +70,11 @@ def fetch(
     import httpx
 
     target = Path(folder)
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot make the folder {target}: {error.strerror or error}") from error
     done: dict[str, Literal["fetched", "kept"]] = {}
-    with httpx.Client(follow_redirects=True, timeout=httpx.Timeout(_SILENCE_S, connect=_CONNECT_S)) as client:
+    with (
+        alone_in(target),
+        httpx.Client(follow_redirects=True, timeout=httpx.Timeout(_SILENCE_S, connect=_CONNECT_S)) as client,
+    ):
         for source in sources:
             whole = target / source.name
             done[source.name] = "kept" if whole.exists() else "fetched"

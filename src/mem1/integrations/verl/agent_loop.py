@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
 
 from mem1.engines.base import Sampling
+from mem1.engines.chat_frame import ChatFrame
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.integrations.verl.checks import AGENT, check_one_step
@@ -42,7 +43,8 @@ class ContextLoop(AgentLoopBase):
             stop_strings=settings.tags.stop_strings,
             request_id=uuid4().hex,
         )
-        rollout = settings.rollout(engine, codec, split)
+        frame = _frame(self.tokenizer) if settings.opened.model.chat_template else ChatFrame()
+        rollout = settings.rollout(engine, codec, frame, split)
         if split == "train":
             check_one_step(self.config, task, rollout.context)
         sampling = Sampling(temperature=asked_temperature(sampling_params))
@@ -73,3 +75,9 @@ def _codec(tokenizer: Any) -> Codec:
     if fast is None:
         raise UserError("the model has no fast tokenizer; mem1 needs one (tokenizer.json)")
     return Codec(Tokenizer.from_str(fast.to_str()))
+
+
+@cache
+def _frame(tokenizer: Any) -> ChatFrame:
+    """Of the chat template that verl trains with."""
+    return ChatFrame.of(tokenizer, _codec(tokenizer), where="the tokenizer of verl's configuration")

@@ -5,8 +5,8 @@
       overrides: ["tasks.top_k=5"]
       concurrency: 256
 
-Of the recipe, tasks, context policy, vocabulary and budget hold; model, algorithm and sampling are what verl's own
-configuration says.
+Of the recipe, tasks, context policy, vocabulary, budget and model.chat_template hold; model, algorithm and sampling are
+what verl's own configuration says.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pydantic import Field
 
 from mem1.configuration import Config, load_toml
 from mem1.engines.base import Engine
+from mem1.engines.chat_frame import ChatFrame
 from mem1.engines.codec import Codec
 from mem1.envs.source import TaskSource
 from mem1.errors import UserError
@@ -49,10 +50,10 @@ class VerlSettings(Config):
         """The recipe, read once a process. Raises UserError where it cannot be."""
         return _recipe(self.recipe, self.overrides)
 
-    def rollout(self, engine: Engine, codec: Codec, split: Split) -> Rollout:
+    def rollout(self, engine: Engine, codec: Codec, frame: ChatFrame, split: Split) -> Rollout:
         """The loop over the tasks of one half; indexes and worlds are opened once a process."""
         source = _source(self.recipe, self.overrides, split)
-        return recipe_rollout(self.opened, engine=engine, codec=codec, source=source, tags=self.tags)
+        return recipe_rollout(self.opened, engine=engine, codec=codec, frame=frame, source=source, tags=self.tags)
 
 
 def read_settings(section: Mapping[str, Any] | None) -> VerlSettings:

@@ -1,0 +1,97 @@
+"""One command at a time writes into a folder.
+
+    with alone_in(Path("runs/a")): ...      a second one meanwhile: UserError, which names the process that holds it
+
+The lock is the system's (flock) and lies on the folder itself: it goes when the process does, however that ends, and
+leaves no file behind. A folder that another replaces by renaming may be locked like any other.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from mem1.errors import UserError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+log = logging.getLogger(__name__)
+_HELD = frozenset({errno.EWOULDBLOCK, errno.EACCES})
+_LOCKS = Path("/proc/locks")
+"""Linux lists there who holds which lock."""
+
+
+@contextmanager
+def alone_in(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold the folder, which is made if there is none, and removed again if it is still empty at the end.
+
+    wait    wait until the other command has ended, in place of an error
+
+    Raises UserError where another process holds it, or it cannot be made. Where the system has no such lock (Windows,
+    some network drives), a warning says so and nothing is refused.
+    """
+    made = not folder.exists()
+    place = _locked(folder, wait)
+    try:
+        yield
+    finally:
+        if made:
+            with suppress(OSError):  # it holds files, which is as it should be
+                folder.rmdir()
+        if place is not None:
+            os.close(place)
+
+
+def _locked(folder: Path, wait: bool) -> int | None:
+    """A descriptor that holds the lock; None: there are no locks here."""
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot make {folder}: {error.strerror or error}; give another folder") from error
+        if fcntl is None:
+            log.warning("this system has no locks: see to it that no other command writes into %s", folder)
+            return None
+        place = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(place, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            if _is_still(folder, place):
+                return place
+        except OSError as error:
+            inode = os.fstat(place).st_ino
+            if error.errno in _HELD:
+                os.close(place)
+                raise UserError(
+                    f"another command is writing into {folder}{_holder(inode)}; wait until it has ended, or give "
+                    "another folder"
+                ) from error
+            log.warning("%s has no locks (%s): see to it that no other command writes into it", folder, error.strerror)
+            return place
+        except BaseException:  # Ctrl-C while waiting
+            os.close(place)
+            raise
+        os.close(place)  # the one who held it has removed or replaced the folder meanwhile
+
+
+def _is_still(folder: Path, place: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(folder), os.fstat(place))
+    except FileNotFoundError:
+        return False
+
+
+def _holder(inode: int) -> str:
+    """The process, where the system says it; it does not of a process on another machine."""
+    with suppress(OSError):
+        for line in _LOCKS.read_text(encoding="ascii", errors="replace").splitlines():
+            fields = line.split()  # 1: FLOCK ADVISORY WRITE 4242 fe:00:2146321 0 EOF
+            if len(fields) > 5 and fields[1] == "FLOCK" and fields[5].rpartition(":")[2] == str(inode):
+                return f" (process {fields[4]} on this machine)"
+    return ""

@@ -1,0 +1,203 @@
+"""A model that was trained on chats stays one: its template frames every prompt, and its files travel with it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import AddedToken, Tokenizer
+from transformers import PreTrainedTokenizerFast
+from typer.testing import CliRunner
+from worlds import SMALL
+
+from mem1.cli.main import app
+from mem1.engines.chat_frame import ChatFrame
+from mem1.engines.codec import Codec
+from mem1.errors import UserError
+from mem1.evaluation.store import read_trajectories
+from mem1.protocol import PAPER
+from mem1.records import Trajectory
+from mem1.training.config import Evaluation, Sft, TrainConfig
+from mem1.training.export import export_checkpoint
+from mem1.training.model_config import ModelConfig, TinyModel
+from mem1.training.models import new_model
+from mem1.training.policy import Policy, load_policy, make_policy
+from mem1.training.rl_config import Phase, Rl
+from mem1.training.sft import demonstrate
+from mem1.training.tokenizers import bpe_tokenizer
+from mem1.training.train import make_rollout, train
+
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+FILES = {
+    "generation_config.json": {"do_sample": True, "temperature": 0.6, "eos_token_id": [3]},
+    "special_tokens_map.json": {"eos_token": "<|im_end|>"},
+}
+BEFORE, AFTER = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.fixture(scope="module")
+def chat(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small model that knows nothing, whose tokenizer has a chat template."""
+    folder = tmp_path_factory.mktemp("models") / "chat"
+    made = Tokenizer.from_str(bpe_tokenizer(["who is the mayor of"], vocab_size=300, tags=PAPER).to_str())
+    made.add_special_tokens([AddedToken(mark, normalized=False) for mark in ("<|im_start|>", "<|im_end|>")])
+    shape = TinyModel(hidden_size=32, layers=2, heads=2, feed_forward=48)
+    model = new_model(shape, vocab_size=Codec(made).vocab_size, seed=0)
+    Policy(model, Codec(made)).save(folder)
+    fast = PreTrainedTokenizerFast(tokenizer_object=made, chat_template=TEMPLATE, eos_token="<|im_end|>")
+    fast.save_pretrained(str(folder))
+    for name, content in FILES.items():
+        (folder / name).write_text(json.dumps(content))
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tools.jinja").write_text(TEMPLATE + " ")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def config(chat: Path) -> TrainConfig:
+    """A step of imitation and one of reinforcement."""
+    return TrainConfig(
+        model=ModelConfig(path=str(chat), chat_template=True),
+        tasks=SMALL,
+        budget={"completion_extra": 200, "context": 8192},  # type: ignore[arg-type]
+        sft=Sft(steps=1, objectives=(1,), tasks=2),
+        rl=Rl(phases=(Phase(steps=1, objectives=(1,)),), groups=2, attempts=2),
+        evaluation=Evaluation(objectives=(1,), tasks=2),
+        tensorboard=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(config: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run; a budget of few tokens, as the model never stops by itself."""
+    out = tmp_path_factory.mktemp("runs") / "chat"
+    assert train(config, out, command=["mem1", "train"]).complete
+    return out
+
+
+def kept(folder: Path) -> dict[str, bytes]:
+    names = ("chat_template.jinja", "tokenizer_config.json", "special_tokens_map.json")
+    return {name: (folder / name).read_bytes() for name in (*names, "additional_chat_templates/tools.jinja")}
+
+
+def framed(attempts: list[Trajectory], codec: Codec) -> bool:
+    """Whether all contexts begin with the prompt in its frame, and no completion holds a mark of it."""
+    before, after = codec.encode(BEFORE), codec.encode(AFTER)
+    for turn in (turn for attempt in attempts for turn in attempt.turns):
+        assert attempts[0].task is not None
+        prompts = {codec.encode(t.task.prompt) for t in attempts if t.task is not None}
+        if not any(turn.context_ids[: len(f)] == f for f in (before + prompt + after for prompt in prompts)):
+            return False
+    return any(attempt.turns for attempt in attempts)
+
+
+def test_every_file_of_the_tokenizer_is_in_the_trained_policy_and_in_the_export(chat: Path, trained: Path):
+    assert kept(trained / "policy") == kept(chat)
+    (checkpoint,) = (trained / "checkpoints").glob("checkpoint-000002")
+    exported = trained.parent / "exported"
+    export_checkpoint(checkpoint, exported)
+    assert kept(exported) == kept(chat)
+    for folder in (trained / "policy", exported):
+        generation = json.loads((folder / "generation_config.json").read_text())
+        assert {name: generation[name] for name in FILES["generation_config.json"]} == FILES["generation_config.json"]
+        assert load_policy(folder, chat_template=True).frame == load_policy(chat, chat_template=True).frame
+
+
+def test_a_recipe_puts_prompts_into_the_frame_which_is_context_and_never_trained(config: TrainConfig):
+    policy, source = make_policy(config, PAPER), SMALL.source("train", PAPER)
+    assert policy.frame == ChatFrame(policy.codec.encode(BEFORE), policy.codec.encode(AFTER))
+    rollout = make_rollout(config, policy, source, PAPER)
+    shown = demonstrate(config, rollout, source, PAPER)
+    assert framed(shown, policy.codec) and max(len(t.turns) for t in shown) > 1
+    marks = {policy.codec.encode(mark)[0] for mark in ("<|im_start|>", "<|im_end|>")}
+    assert not any(marks & set(turn.completion_ids) for t in shown for turn in t.turns)
+    plain = make_rollout(config, replace(policy, frame=ChatFrame()), source, PAPER)
+    without = demonstrate(config, plain, source, PAPER)
+    assert [t.turns[-1].text for t in shown] == [t.turns[-1].text for t in without], "the expert sees no frame"
+    assert policy.fingerprint() != replace(policy, frame=ChatFrame()).fingerprint()
+
+
+def test_what_the_run_sampled_is_in_the_frame_of_eval_with_the_recipe_too(trained: Path, tmp_path: Path):
+    codec = Codec.load(trained / "policy")
+    few = ("--set", "evaluation.tasks=2", "--set", "budget.completion_extra=4")
+    options = ["--recipe", str(trained / "config.toml"), "--model", str(trained / "policy"), *few]
+    result = CliRunner().invoke(app, ["eval", *options, "--out", str(tmp_path / "a"), "--json"])
+    assert result.exit_code == 0, result.exception
+    assert framed(read_trajectories(tmp_path / "a" / "policy-1.jsonl"), codec)
+    off = ["--set", "model.chat_template=false", "--out", str(tmp_path / "b"), "--json"]
+    assert CliRunner().invoke(app, ["eval", *options, *off]).exit_code == 0
+    assert not framed(read_trajectories(tmp_path / "b" / "policy-1.jsonl"), codec)
+
+
+def test_training_in_the_frame_is_exact_on_rewritten_contexts(trained: Path):
+    options = ["--recipe", str(trained / "config.toml"), "--tasks", "1", "--attempts", "2"]
+    result = CliRunner().invoke(app, ["verify", *options, "--set", "budget.completion_extra=40", "--json"])
+    assert result.exit_code == 0, result.output
+    printed = json.loads(result.stdout)
+    assert printed["steered"] and printed["turns"] == 8
+    assert {check["verdict"] for check in printed["checks"]} == {"passed"}
+
+
+def test_a_frame_is_taken_out_of_a_context_where_it_stands():
+    frame = ChatFrame((1, 2), (3, 4))
+    assert frame.without((*frame.around((7, 8, 3)), 9, 3, 4)) == (7, 8, 3, 9, 3, 4)
+    assert ChatFrame().without((5, 6)) == (5, 6)
+
+
+def test_a_model_made_by_the_recipe_has_no_template():
+    with pytest.raises(ValueError, match=r"has no chat template; leave out model\.chat_template"):
+        ModelConfig(new=TinyModel(), chat_template=True)
+
+
+def templated(folder: Path, template: str, chat: Path) -> Path:
+    folder.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((chat / name).read_bytes())
+    (folder / "chat_template.jinja").write_text(template)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "runs for more than 0.2 s"),
+        ("{{ 'x' * 200000 }}{{ messages[0].content }}", "writes 200,023 characters around a prompt"),
+        ("{{ messages[0].role }}", "leaves out what the user says"),
+        ("{{ messages.__class__.__mro__ }}", "is unsafe"),
+        ("{{ raise_exception('no users here') }}", "no users here"),
+    ],
+)
+def test_a_template_cannot_run_for_ever_write_without_end_or_reach_python(
+    template: str, message: str, tmp_path: Path, chat: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("mem1.engines.chat_frame._LIMIT_S", 0.2)
+    folder = templated(tmp_path / "folder", template, chat)
+    with pytest.raises(UserError, match=message):
+        ChatFrame.load(folder, Codec.load(folder))
+
+
+def test_code_that_a_tokenizers_folder_asks_to_run_is_never_run(tmp_path: Path, chat: Path):
+    folder = templated(tmp_path / "folder", TEMPLATE, chat)
+    (folder / "evil.py").write_text("raise SystemExit('run')")
+    asked = {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", None]}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(asked))
+    with pytest.raises(
+        UserError, match=r"tokenizer_config\.json asks to run code of the folder .*, which mem1 never does"
+    ):
+        ChatFrame.load(folder, Codec.load(folder))
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_refused_by_name(number: float, chat: Path, tmp_path: Path):
+    policy = load_policy(chat)
+    with torch.no_grad():
+        policy.model.get_parameter("model.layers.1.mlp.up_proj.weight")[3, 5] = number
+    policy.save(tmp_path)
+    with pytest.raises(UserError, match=r"weights model\.layers\.1\.mlp\.up_proj\.weight hold NaN or infinity"):
+        load_policy(tmp_path)
