@@ -10,13 +10,12 @@ open_bm25("corpus.jsonl.gz")      first time: builds, and keeps the index under 
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mem1.errors import UserError
+from mem1.errors import UserError, printable
 from mem1.jsonl import read_objects
 from mem1.parquet import is_parquet, read_rows
 from mem1.records import Passage
@@ -101,6 +100,8 @@ def open_bm25(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[
     from rich.console import Console
 
     from mem1.retrieval.bm25 import BM25
+    from mem1.retrieval.bm25 import FILES as BM25_FILES
+    from mem1.retrieval.folder import MANIFEST, discard
 
     console = Console(stderr=True, highlight=False, markup=False)
     folder = bm25_folder(corpus_path, cache_dir)
@@ -108,8 +109,8 @@ def open_bm25(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[
         try:
             return BM25.load(folder)
         except UserError as error:
-            console.print(f"{error}; building it anew")
-            shutil.rmtree(folder, ignore_errors=True)
+            console.print(printable(f"{error}; building it anew"))
+            discard(folder, (*BM25_FILES, MANIFEST))
     _build(corpus_path, folder, console)
     return BM25.load(folder)
 
@@ -123,11 +124,12 @@ def _build(corpus_path: str | os.PathLike[str], folder: Path, console: Console) 
     from mem1.retrieval.bm25 import BM25
 
     start = time.perf_counter()
-    with console.status(f"Indexing {corpus_path} (once)"):
+    with console.status(printable(f"Indexing {corpus_path} (once)")):
         passages = read_passages(corpus_path)
         BM25.build(passages).save(folder)
     seconds = time.perf_counter() - start
-    console.print(f"Indexed {len(passages):,} passages of {corpus_path} in {seconds:.1f} s; kept in {folder}")
+    said = f"Indexed {len(passages):,} passages of {corpus_path} in {seconds:.1f} s; kept in {folder}"
+    console.print(printable(said))
 
 
 def cache_folder(cache_dir: str | os.PathLike[str] | None = None) -> Path:
