@@ -7,9 +7,11 @@ trajectories and rewards and asks nothing of where they come from.
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +19,7 @@ from typing import Any, cast
 import pytest
 import torch
 from builders import random_tokens, tiny_model, trajectory
+from precision import FLOAT32
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -276,11 +279,12 @@ def test_the_critics_bias_fits_the_returns_of_a_rollout_before_its_first_update(
     returns = [t.reward or 0.0 for t in attempts]
     mean = sum(r * k for r, k in zip(returns, tokens, strict=True)) / sum(tokens)
     row = learner.update(rollout, 0)
-    assert made.head.bias.tolist() == [pytest.approx(mean)]
+    rounding = sum(tokens) * FLOAT32  # of a mean in float32
+    assert made.head.bias.tolist() == [pytest.approx(mean, rel=rounding)]
     squares = sum((r - mean) ** 2 * k for r, k in zip(returns, tokens, strict=True)) / sum(tokens)
-    assert row["value_loss"] == pytest.approx(squares / 2)  # the move of the bias is not clipped
+    assert row["value_loss"] == pytest.approx(squares / 2, rel=3 * rounding)  # the move of the bias is not clipped
     assert row["value_clip_fraction"] == 0.0
-    assert learner.update(rollout, 1)["value_loss"] == pytest.approx(squares / 2)
+    assert learner.update(rollout, 1)["value_loss"] == pytest.approx(squares / 2, rel=3 * rounding)
 
 
 def test_a_critic_learns_to_explain_the_returns():
@@ -339,7 +343,7 @@ def test_several_updates_a_rollout_count_up_the_staleness():
     # step 1 begins after 6 updates; its own are number 0 to 5, each on a third of the attempts
     assert (row["staleness_mean"], row["staleness_max"]) == (2.5, 5.0)
     # compared where the policy is still the one that sampled: in the first of them
-    assert row["sampler_trainer_mean"] == pytest.approx(0.25)
+    assert row["sampler_trainer_mean"] == pytest.approx(0.25, abs=32 * FLOAT32)  # of two log-probs of up to 16
     stale = groups(learner.policy.model, (1, 0, 0), (0, 1, 2), version=2)
     assert stage(recipe()).update(stale, 3)["staleness_mean"] == 1.0
 
@@ -351,7 +355,7 @@ def test_the_old_policy_is_the_sampler_or_the_trainer():
 
     # the sampler is off by a quarter nat everywhere; by the trainer's own log-probs the first ratio is 1 all the same
     sampler, trainer = clipped(), clipped(old_policy="trainer")
-    assert sampler["sampler_trainer_mean"] == pytest.approx(0.25) == trainer["sampler_trainer_mean"]
+    assert sampler["sampler_trainer_mean"] == pytest.approx(0.25, abs=32 * FLOAT32) == trainer["sampler_trainer_mean"]
     assert sampler["clip_fraction"] > trainer["clip_fraction"] == 0.0
 
 
@@ -375,7 +379,7 @@ def test_a_sequence_weight_is_that_of_the_whole_trajectory():
     scored = Group(trajectories=(replace(attempt, reward=1.0),))
     ((lesson,),) = make_lessons(config, [scored], [[before]])
     assert lesson.weights_K is not None
-    assert lesson.weights_K.tolist() == pytest.approx([2.718281828**0.1] * 3)
+    assert lesson.weights_K.tolist() == pytest.approx([math.e**0.1] * 3, rel=8 * FLOAT32)
 
 
 def test_a_penalty_in_the_reward_is_taken_per_token_by_ppo_and_per_trajectory_by_the_others():
@@ -391,11 +395,12 @@ def test_a_penalty_in_the_reward_is_taken_per_token_by_ppo_and_per_trajectory_by
     made = Group(trajectories=attempts)
     (rows,) = make_lessons(recipe(DrGrpo(), kl=kl), [made], [[far, near]], kl_coefficient=0.4)
     # k1 is 0.5 and 0.25: rewards 1 - 0.3 and 0, mean 0.35
-    assert [row.advantages_K.tolist() for row in rows] == [pytest.approx([0.35] * 2), pytest.approx([-0.35] * 2)]
+    close = partial(pytest.approx, rel=8 * FLOAT32)  # a few additions and products of numbers around 1
+    assert [row.advantages_K.tolist() for row in rows] == [close([0.35] * 2), close([-0.35] * 2)]
     ppo = Ppo(lam=1.0, whiten=False)
     (rows,) = make_lessons(recipe(ppo, kl=kl), [made], [[far, near]], kl_coefficient=0.4)
     # to come: -0.4 * 0.25 + 1 after the second token, and -0.4 * 0.5 more before it
-    assert rows[0].advantages_K.tolist() == pytest.approx([0.7, 0.9])
+    assert rows[0].advantages_K.tolist() == close([0.7, 0.9])
 
 
 def test_a_large_penalty_in_the_loss_holds_the_policy_where_it_was():
