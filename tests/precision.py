@@ -30,10 +30,12 @@ def additions(model: PreTrainedModel, tokens: int) -> int:
 
 
 def rounding(model: PreTrainedModel, *, tokens: int, magnitude: float) -> float:
-    """How far log-probs of size `magnitude` may lie apart that two orders of addition give, in the model's precision."""
+    """How far log-probs of size `magnitude` may lie apart by the order of addition, in the model's precision."""
     return additions(model, tokens) * torch.finfo(model.dtype).eps / 2 * magnitude
 
 
 def gradient_rounding(model: PreTrainedModel, *, tokens: int, magnitude: float) -> float:
     """The same of a gradient, which passes each sum forwards, twice backwards, and is itself a sum over tokens."""
-    return 3 * rounding(model, tokens=tokens, magnitude=magnitude) + tokens * torch.finfo(model.dtype).eps / 2 * magnitude
+    return (
+        3 * rounding(model, tokens=tokens, magnitude=magnitude) + tokens * torch.finfo(model.dtype).eps / 2 * magnitude
+    )

@@ -25,6 +25,8 @@ from mem1.training.policy import Policy
 from mem1.training.rl import RlStage
 from mem1.training.rl_config import Kl, Phase, Rl
 
+pytestmark = pytest.mark.numeric
+
 pytest.importorskip("peft")
 
 

@@ -147,6 +147,7 @@ def assert_all_layouts_agree(model: PreTrainedModel, step: Step, seed: int, tole
         assert_same(train(model, step, packs), reference, tolerance, name)
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("policy", POLICIES)
 @settings(max_examples=2)
 @given(seed=SEEDS)
@@ -155,6 +156,7 @@ def test_every_layout_has_the_same_loss_and_gradient(policy: str, seed: int):
     assert_all_layouts_agree(model, random_step(model, seed, [policy, policy]), seed, 1e-10)
 
 
+@pytest.mark.numeric
 @settings(max_examples=2)
 @given(seed=SEEDS)
 def test_every_layout_of_mixed_context_policies_too(seed: int):
@@ -162,6 +164,7 @@ def test_every_layout_of_mixed_context_policies_too(seed: int):
     assert_all_layouts_agree(model, random_step(model, seed), seed, 1e-10)
 
 
+@pytest.mark.numeric
 # Derandomised: in float32 a ratio may lie so near the clip that rounding decides on which side of it.
 @settings(max_examples=2, derandomize=True)
 @given(seed=SEEDS)
@@ -226,6 +229,7 @@ def trained_tokens(packed: Pack, trajectories: list[Trajectory]) -> list[tuple[i
     return [(owner, paths[node]) for owner, node in zip(owners, tree.target_node.tolist(), strict=True)]
 
 
+@pytest.mark.numeric
 @settings(max_examples=3)
 @given(SEEDS)
 def test_a_trajectory_cut_into_more_contexts_with_the_same_tokens_keeps_its_weight(seed: int):

@@ -21,6 +21,8 @@ from mem1.training.model_config import TinyModel
 from mem1.training.models import new_model
 from mem1.training.tokenizers import bpe_tokenizer
 
+pytestmark = pytest.mark.numeric
+
 MODEL = new_model(TinyModel(hidden_size=32, layers=2, feed_forward=64), vocab_size=CODEC.vocab_size, seed=0)
 WORDS = CODEC.decode(list(range(2, 42))).split()
 """A random model writes one of these 40 of 538 words every 13 tokens or so."""

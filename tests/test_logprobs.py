@@ -18,6 +18,8 @@ from mem1.packing.attention import tree_attention
 from mem1.records import Trajectory
 from mem1.training.logprobs import LOGITS_AT_ONCE, completion_logprobs, flat_logprobs
 
+pytestmark = pytest.mark.numeric
+
 KINDS = ["qwen2", "llama", "qwen3"]
 Nested = list[list[Tensor]]
 LLAMA3_POSITIONS = {

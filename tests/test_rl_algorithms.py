@@ -148,6 +148,7 @@ def test_two_steps_make_good_attempts_likelier_than_bad_ones(algorithm: Algorith
     assert sum(good) / 3 > 0 and sum(good) > sum(bad)
 
 
+@pytest.mark.numeric
 @everything
 def test_micro_batches_and_packing_do_not_change_a_step(algorithm: Algorithm):
     def after(**changes: Any) -> tuple[dict[str, Any], Tensor]:
@@ -201,6 +202,7 @@ def test_the_default_is_one_clipped_step_on_the_groups_with_variance_bit_for_bit
     assert torch.equal(weights(learner.policy.model), weights(model))
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("critic", ["head", "separate"])
 def test_a_value_is_read_where_the_logit_of_its_token_is_read(critic: str):
     model = tiny_model("llama")
@@ -269,6 +271,7 @@ def test_the_learning_rate_rises_and_falls_with_the_steps_of_the_policy(algorith
     assert [learner.update(made, index)["learning_rate"] for index in range(4)] == [1e-3 * rate for rate in rates]
 
 
+@pytest.mark.numeric
 def test_the_critics_bias_fits_the_returns_of_a_rollout_before_its_first_update():
     learner = stage(recipe(Ppo(critic_learning_rate=1e-30, value_clip=0.01)))
     made = learner.networks.critic
@@ -336,6 +339,7 @@ def test_mini_batches_hold_every_attempt_once_an_epoch_and_do_not_count_turns():
     assert parts == list(minibatches(attempts, count=2, epochs=3, seed="s"))
 
 
+@pytest.mark.numeric
 def test_several_updates_a_rollout_count_up_the_staleness():
     learner = stage(recipe(updates_per_rollout=2, minibatches=3))
     rollout = groups(learner.policy.model, (1, 0, 0), (0, 1, 2), version=6, shift=0.25)
@@ -348,6 +352,7 @@ def test_several_updates_a_rollout_count_up_the_staleness():
     assert stage(recipe()).update(stale, 3)["staleness_mean"] == 1.0
 
 
+@pytest.mark.numeric
 def test_the_old_policy_is_the_sampler_or_the_trainer():
     def clipped(**changes: Any) -> dict[str, Any]:
         learner = stage(recipe(**changes))
@@ -359,6 +364,7 @@ def test_the_old_policy_is_the_sampler_or_the_trainer():
     assert sampler["clip_fraction"] > trainer["clip_fraction"] == 0.0
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize(("shift", "capped", "ratio"), [(-0.25, 0.0, 2.718281828**0.25), (-5.0, 1.0, 2.0)])
 def test_importance_weights_make_up_for_another_sampler(shift: float, capped: float, ratio: float):
     def gradient(config: Rl, shift: float) -> tuple[float, float | None]:
@@ -372,6 +378,7 @@ def test_importance_weights_make_up_for_another_sampler(shift: float, capped: fl
     assert weighed / plain == pytest.approx(ratio, rel=1e-4)
 
 
+@pytest.mark.numeric
 def test_a_sequence_weight_is_that_of_the_whole_trajectory():
     attempt = trajectory(([1], [2, 3]), ([4], [5]))
     before = Before(sampler_K=torch.tensor([-1.0, -1.0, -1.0]), old_K=torch.tensor([-0.9, -1.2, -0.8]))
@@ -382,6 +389,7 @@ def test_a_sequence_weight_is_that_of_the_whole_trajectory():
     assert lesson.weights_K.tolist() == pytest.approx([math.e**0.1] * 3, rel=8 * FLOAT32)
 
 
+@pytest.mark.numeric
 def test_a_penalty_in_the_reward_is_taken_per_token_by_ppo_and_per_trajectory_by_the_others():
     attempts = tuple(replace(trajectory(([1], [2]), ([4], [5])), reward=r) for r in (1.0, 0.0))
     far = Before(

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import torch
 from builders import use_fp64_norms
+from precision import rounding
 from worlds import SMALL
 
 from mem1.configuration import load_toml, to_toml
@@ -142,7 +143,7 @@ def test_a_run_goes_through_all_stages_and_leaves_finite_metrics_and_a_policy(co
     assert learned, "some group must have had something to teach"
     for row in learned:
         assert row["grad_norm"] > 0 and row["entropy"] > 0 and 0 <= row["em"] <= 1
-        assert row["sampler_trainer_max"] < 1e-4
+        assert row["sampler_trainer_max"] < rounding(finished.policy.model, tokens=200, magnitude=10.0)
         assert row["reencoded_share"] == 0
         assert sum(row["endings"].values()) == 24
     trained = load_policy(tmp_path / "run" / "policy")
@@ -237,7 +238,8 @@ def test_a_run_with_adapters_samples_with_what_they_have_learnt(config: TrainCon
     assert run(adapted, tmp_path / "again").complete
     assert metrics(tmp_path / "run") == metrics(tmp_path / "again")
     rows = metrics(tmp_path / "run")
-    assert any(row["grad_norm"] > 0 for row in rows) and all(row["sampler_trainer_max"] < 1e-4 for row in rows)
+    limit = rounding(load_policy(unbroken / "policy").model, tokens=200, magnitude=10.0)
+    assert any(row["grad_norm"] > 0 for row in rows) and all(row["sampler_trainer_max"] < limit for row in rows)
     assert weights(tmp_path / "run") == weights(tmp_path / "again") != weights(unbroken)
     checkpoint = latest_checkpoint(tmp_path / "run" / "checkpoints")
     assert checkpoint is not None
@@ -313,7 +315,7 @@ def stage(config: TrainConfig, **changes: Any) -> RlStage:
 
 
 ADAMW_IN_FLOAT64 = 1e-4
-"""AdamW divides by |gradient| + 1e-8, so an error of 1e-12 in a gradient moves a weight by 1e-4 of the learning rate."""
+"""AdamW divides by |gradient| + 1e-8, so 1e-12 more in a gradient moves a weight by 1e-4 of the learning rate."""
 
 
 def in_float64(policy: Policy) -> Policy:
@@ -323,8 +325,10 @@ def in_float64(policy: Policy) -> Policy:
     return replace(policy, model=model)
 
 
+@pytest.mark.numeric
 def test_packs_and_workers_do_not_change_a_supervised_step(config: TrainConfig):
     assert config.sft is not None
+    rate = config.sft.adam_learning_rate
     config = config.model_copy(update={"sft": config.sft.model_copy(update={"tasks": 40})})
     source = config.tasks.source("train", PAPER)
     shown = demonstrate(config, make_rollout(config, make_policy(config, PAPER), source, PAPER), source, PAPER)
@@ -343,7 +347,7 @@ def test_packs_and_workers_do_not_change_a_supervised_step(config: TrainConfig):
     assert one["tokens"] > whole["tokens"]  # what two packs share is counted in both
     assert one["loss"] == pytest.approx(whole["loss"], rel=1e-12)
     assert one["grad_norm"] == pytest.approx(whole["grad_norm"], rel=1e-12)
-    torch.testing.assert_close(after_one, after_whole, rtol=0, atol=ADAMW_IN_FLOAT64 * config.sft.adam_learning_rate)
+    torch.testing.assert_close(after_one, after_whole, rtol=0, atol=ADAMW_IN_FLOAT64 * rate)
     assert one == two
     assert torch.equal(after_one, after_two)
 
@@ -361,6 +365,7 @@ def graded(groups: list[Group], *rewards: float) -> list[Group]:
     ]
 
 
+@pytest.mark.numeric
 def test_micro_batches_and_packing_do_not_change_a_step(config: TrainConfig):
     learnt = stage(config)
     groups = graded(learnt.sample(0), 1, 0, 0, 2, 0, 1)
