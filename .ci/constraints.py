@@ -21,7 +21,7 @@ from packaging.version import Version
 FILE = Path(__file__).parents[1] / "constraints.txt"
 HEADER = """\
 # Versions that work together:  make test PIP_ARGS="-c constraints.txt"
-# CI runs the tests with them on Python 3.11. The lines of Python 3.10 are what pip resolves there; CI does not run them.
+# CI runs the tests with them on Python 3.11. Those of Python 3.10 are what pip resolves there; CI does not run them.
 # The ranges are in pyproject.toml; `make constraints` renews this file (.ci/constraints.py).
 """
 OLD, NEW = "python_version < '3.11'", "python_version >= '3.11'"
