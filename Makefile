@@ -1,16 +1,20 @@
 # make quickstart [ARGS="--seed 1"]   install into .venv, then train and evaluate the shipped policy
 # make test                           install for development, then run the tests
+# make test-cpus                      the numeric tests under other instruction sets, one and two threads
 # make test-verl                      install verl into .venv-verl (Python before 3.13), then run the contract test
+# make constraints                    install the newest dependencies that fit, write constraints.txt
 # make check                          format, lint, types, tests
 #
 # PYTHON    interpreter that makes the environment (3.10 to 3.13)
 # VENV      folder of the environment
 # PIP_ARGS  more arguments for pip; without a GPU, the smaller build of torch comes with
-#           PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+#           PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"; with PIP_ARGS="-c constraints.txt", the
+#           versions that CI tests
 
 PYTHON ?= python3
 VENV ?= .venv
 VERL ?= .venv-verl
+LOCK ?= .venv-lock
 ARGS ?=
 PIP_ARGS ?=
 
@@ -22,14 +26,19 @@ SOURCES := pyproject.toml $(shell find src recipes -type f -not -name '*.pyc')
 
 # OpenMP threads that spin while they wait slow a shared machine down several times over
 export OMP_WAIT_POLICY := passive
+# compiling mem1 and its tests again takes each process seconds
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test test-verl check lint format clean
+.PHONY: quickstart test test-cpus test-verl constraints check lint format clean
 
 quickstart: $(VENV)/installed
 	$(BIN)/mem1 quickstart $(ARGS)
 
 test: $(VENV)/installed-dev
 	$(PYTEST) $(ARGS)
+
+test-cpus: $(VENV)/installed-dev
+	$(BIN)/python tests/cpus.py $(ARGS)
 
 test-verl: $(VERL)/installed
 	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest -q tests/test_verl.py $(ARGS)
@@ -46,8 +55,14 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# the newest versions that the ranges allow, with which the tests are then run
+constraints:
+	$(PYTHON) -m venv --clear $(LOCK)
+	$(LOCK)/bin/python -m pip install $(PIP_ARGS) -e '.[dev]'
+	$(LOCK)/bin/python .ci/constraints.py
+
 clean:
-	rm -rf $(VENV) $(VERL) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VERL) $(LOCK) build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

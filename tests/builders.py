@@ -52,7 +52,7 @@ def tiny_model(kind: str, *, dtype: torch.dtype = torch.float64, seed: int = 0, 
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
     if dtype == torch.float64:
-        _use_fp64_norms(model)
+        use_fp64_norms(model)
     return model
 
 
@@ -68,7 +68,8 @@ def _build(kind: str, overrides: dict[str, object]) -> PreTrainedModel:
     raise ValueError(f"no tiny model called {kind!r}")
 
 
-def _use_fp64_norms(model: PreTrainedModel) -> None:
+def use_fp64_norms(model: PreTrainedModel) -> None:
+    """Its RMSNorms compute in fp64, not in fp32 as those of transformers do."""
     for name, module in list(model.named_modules()):
         if type(module).__name__.endswith("RMSNorm"):
             weight = module.get_parameter("weight")

@@ -14,6 +14,7 @@ import pytest
 import torch
 from model_servers import COMPLETIONS
 from policies import SHAPE, assert_sampled_by, policy_server, tiny
+from precision import rounding
 from sites import as_json, site
 from worlds import CODEC
 
@@ -109,6 +110,7 @@ class TestPieces:
         (done,) = engine.complete([CONTEXT], max_tokens=[9], sampling=Sampling())
         assert (done.token_ids, done.interrupted, done.stopped) == ((), True, False)
 
+    @pytest.mark.xdist_group("workers")  # with test_workers.py, whose helper it takes
     def test_the_flag_reaches_the_other_processes_that_sample(self):
         flag = torch.zeros((), dtype=torch.bool).share_memory_()
         engine = local_engine(tiny(), CODEC, [], workers=2, interrupt=flag)
@@ -371,7 +373,8 @@ class TestRuns:
         rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
         assert all(row["staleness_max"] <= 1 for row in rows) and rows[0]["staleness_max"] == 0
         assert any(row["staleness_max"] == 1 for row in rows), "nothing was sampled ahead"
-        assert all(row["sampler_trainer_max"] is None or row["sampler_trainer_max"] < 1e-5 for row in rows)
+        limit = rounding(tiny(), tokens=400, magnitude=10.0)
+        assert all(row["sampler_trainer_max"] is None or row["sampler_trainer_max"] < limit for row in rows)
 
         def by(version: int) -> Any:
             model = tiny()

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from mem1.algorithms.gae import generalised_advantages, terminal_rewards
 
+pytestmark = pytest.mark.numeric
+
 UNIT = st.floats(0, 1)
 NUMBERS = st.lists(st.floats(-2, 2), min_size=1, max_size=12)
 

@@ -17,6 +17,8 @@ from mem1.algorithms.reinforce_plus_plus import global_advantages
 from mem1.algorithms.rejection import accepted
 from mem1.algorithms.rloo import leave_one_out_advantages
 
+pytestmark = pytest.mark.numeric
+
 REWARDS = st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0]), min_size=2, max_size=16)
 Family = Callable[[Sequence[float]], tuple[float, ...]]
 FAMILY: list[Family] = [centred_advantages, leave_one_out_advantages]

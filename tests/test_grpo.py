@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from mem1.algorithms.grpo import EPSILON, group_advantages
 
+pytestmark = pytest.mark.numeric
+
 REWARDS = st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0]), min_size=2, max_size=16)
 
 

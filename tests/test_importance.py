@@ -14,6 +14,8 @@ from mem1.algorithms.importance import truncated_weights
 from mem1.algorithms.policy_gradient import policy_gradient
 from mem1.algorithms.surrogate import clipped_surrogate
 
+pytestmark = pytest.mark.numeric
+
 
 def logs(*probabilities: float) -> Tensor:
     return torch.tensor(probabilities, dtype=torch.float64).log()

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from mem1.algorithms.kl import KlEstimator, adapted, kl_estimate
 
+pytestmark = pytest.mark.numeric
+
 LOGITS = torch.tensor([0.3, -1.0, 0.7, 0.0, 1.2, -0.4], dtype=torch.float64)
 REFERENCE = torch.tensor([0.0, 0.5, -0.6, 1.0, 0.2, -0.1], dtype=torch.float64).log_softmax(-1)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from corpora import SHARED_QA, needs_shared_qa
+from precision import rounding
 from worlds import SAMPLING, rollout
 
 from mem1.engines.codec import Codec
@@ -192,7 +193,8 @@ def test_a_step_of_reinforcement_learning_works_on_real_text(config: TrainConfig
     row = stage.update(graded, 0)
     assert row["groups_with_variance"] == 1.0
     assert isinstance(row["grad_norm"], float) and row["grad_norm"] > 0
-    assert isinstance(row["sampler_trainer_max"], float) and row["sampler_trainer_max"] < 1e-4
+    limit = rounding(policy.model, tokens=1000, magnitude=10.0)
+    assert isinstance(row["sampler_trainer_max"], float) and row["sampler_trainer_max"] < limit
     assert not all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
 
 

@@ -12,6 +12,8 @@ from builders import tiny_model, trajectory
 from mem1.packing import Pack, split_into_packs
 from mem1.training.parallel_packs import backward_in_order, in_order
 
+pytestmark = pytest.mark.numeric
+
 MODEL = tiny_model("qwen2")
 PACKS = split_into_packs([trajectory(((1, 2, n), (4, 5))) for n in range(6)], max_tokens=6)
 

@@ -7,9 +7,11 @@ trajectories and rewards and asks nothing of where they come from.
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +19,7 @@ from typing import Any, cast
 import pytest
 import torch
 from builders import float64_everywhere, random_tokens, tiny_model, trajectory
+from precision import FLOAT32
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -24,6 +27,7 @@ from mem1.algorithms.grpo import group_advantages
 from mem1.algorithms.surrogate import clipped_surrogate
 from mem1.configuration import load_toml
 from mem1.engines.base import Sampling
+from mem1.engines.workers import one_thread
 from mem1.envs.source import TaskSource
 from mem1.errors import UserError
 from mem1.packing import pack
@@ -156,6 +160,7 @@ def test_two_steps_make_good_attempts_likelier_than_bad_ones(algorithm: Algorith
     assert sum(good) / 3 > 0 and sum(good) > sum(bad)
 
 
+@pytest.mark.numeric
 @everything
 def test_micro_batches_and_packing_do_not_change_a_step(algorithm: Algorithm):
     def after(**changes: Any) -> tuple[int, dict[str, Any], Tensor]:
@@ -190,7 +195,8 @@ def test_packs_trained_two_at_a_time_make_the_same_step_bit_for_bit(algorithm: A
             [weights(learner.policy.model), *map(weights, learner.modules.values())]
         )
 
-    (one_row, one), (two_row, two) = after(1), after(2)
+    with one_thread():  # as each of two workers has: the same sums in the same order
+        (one_row, one), (two_row, two) = after(1), after(2)
     assert one_row == two_row
     assert torch.equal(one, two)
 
@@ -217,6 +223,7 @@ def test_the_default_is_one_clipped_step_on_the_groups_with_variance_bit_for_bit
     assert torch.equal(weights(learner.policy.model), weights(model))
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("critic", ["head", "separate"])
 def test_a_value_is_read_where_the_logit_of_its_token_is_read(critic: str):
     model = tiny_model("llama")
@@ -286,6 +293,7 @@ def test_the_learning_rate_rises_and_falls_with_the_steps_of_the_policy(algorith
     assert [learner.update(made, index)["learning_rate"] for index in range(4)] == [1e-3 * rate for rate in rates]
 
 
+@pytest.mark.numeric
 def test_the_critics_bias_fits_the_returns_of_a_rollout_before_its_first_update():
     learner = stage(recipe(Ppo(critic_learning_rate=1e-30, value_clip=0.01)))
     made = learner.networks.critic
@@ -296,11 +304,12 @@ def test_the_critics_bias_fits_the_returns_of_a_rollout_before_its_first_update(
     returns = [t.reward or 0.0 for t in attempts]
     mean = sum(r * k for r, k in zip(returns, tokens, strict=True)) / sum(tokens)
     row = learner.update(rollout, 0)
-    assert made.head.bias.tolist() == [pytest.approx(mean)]
+    rounding = sum(tokens) * FLOAT32  # of a mean in float32
+    assert made.head.bias.tolist() == [pytest.approx(mean, rel=rounding)]
     squares = sum((r - mean) ** 2 * k for r, k in zip(returns, tokens, strict=True)) / sum(tokens)
-    assert row["value_loss"] == pytest.approx(squares / 2)  # the move of the bias is not clipped
+    assert row["value_loss"] == pytest.approx(squares / 2, rel=3 * rounding)  # the move of the bias is not clipped
     assert row["value_clip_fraction"] == 0.0
-    assert learner.update(rollout, 1)["value_loss"] == pytest.approx(squares / 2)
+    assert learner.update(rollout, 1)["value_loss"] == pytest.approx(squares / 2, rel=3 * rounding)
 
 
 def test_a_critic_learns_to_explain_the_returns():
@@ -352,6 +361,7 @@ def test_mini_batches_hold_every_attempt_once_an_epoch_and_do_not_count_turns():
     assert parts == list(minibatches(attempts, count=2, epochs=3, seed="s"))
 
 
+@pytest.mark.numeric
 def test_several_updates_a_rollout_count_up_the_staleness():
     learner = stage(recipe(updates_per_rollout=2, minibatches=3))
     rollout = groups(learner.policy.model, (1, 0, 0), (0, 1, 2), version=6, shift=0.25)
@@ -359,11 +369,12 @@ def test_several_updates_a_rollout_count_up_the_staleness():
     # step 1 begins after 6 updates; its own are number 0 to 5, each on a third of the attempts
     assert (row["staleness_mean"], row["staleness_max"]) == (2.5, 5.0)
     # compared where the policy is still the one that sampled: in the first of them
-    assert row["sampler_trainer_mean"] == pytest.approx(0.25)
+    assert row["sampler_trainer_mean"] == pytest.approx(0.25, abs=32 * FLOAT32)  # of two log-probs of up to 16
     stale = groups(learner.policy.model, (1, 0, 0), (0, 1, 2), version=2)
     assert stage(recipe()).update(stale, 3)["staleness_mean"] == 1.0
 
 
+@pytest.mark.numeric
 def test_the_old_policy_is_the_sampler_or_the_trainer():
     def clipped(**changes: Any) -> dict[str, Any]:
         learner = stage(recipe(**changes))
@@ -371,10 +382,11 @@ def test_the_old_policy_is_the_sampler_or_the_trainer():
 
     # the sampler is off by a quarter nat everywhere; by the trainer's own log-probs the first ratio is 1 all the same
     sampler, trainer = clipped(), clipped(old_policy="trainer")
-    assert sampler["sampler_trainer_mean"] == pytest.approx(0.25) == trainer["sampler_trainer_mean"]
+    assert sampler["sampler_trainer_mean"] == pytest.approx(0.25, abs=32 * FLOAT32) == trainer["sampler_trainer_mean"]
     assert sampler["clip_fraction"] > trainer["clip_fraction"] == 0.0
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize(("shift", "capped", "ratio"), [(-0.25, 0.0, 2.718281828**0.25), (-5.0, 1.0, 2.0)])
 def test_importance_weights_make_up_for_another_sampler(shift: float, capped: float, ratio: float):
     def gradient(config: Rl, shift: float) -> tuple[float, float | None]:
@@ -388,6 +400,7 @@ def test_importance_weights_make_up_for_another_sampler(shift: float, capped: fl
     assert weighed / plain == pytest.approx(ratio, rel=1e-4)
 
 
+@pytest.mark.numeric
 def test_a_sequence_weight_is_that_of_the_whole_trajectory():
     attempt = trajectory(([1], [2, 3]), ([4], [5]))
     before = Before(sampler_K=torch.tensor([-1.0, -1.0, -1.0]), old_K=torch.tensor([-0.9, -1.2, -0.8]))
@@ -395,9 +408,10 @@ def test_a_sequence_weight_is_that_of_the_whole_trajectory():
     scored = Group(trajectories=(replace(attempt, reward=1.0),))
     ((lesson,),) = make_lessons(config, [scored], [[before]])
     assert lesson.weights_K is not None
-    assert lesson.weights_K.tolist() == pytest.approx([2.718281828**0.1] * 3)
+    assert lesson.weights_K.tolist() == pytest.approx([math.e**0.1] * 3, rel=8 * FLOAT32)
 
 
+@pytest.mark.numeric
 def test_a_penalty_in_the_reward_is_taken_per_token_by_ppo_and_per_trajectory_by_the_others():
     attempts = tuple(replace(trajectory(([1], [2]), ([4], [5])), reward=r) for r in (1.0, 0.0))
     far = Before(
@@ -411,11 +425,12 @@ def test_a_penalty_in_the_reward_is_taken_per_token_by_ppo_and_per_trajectory_by
     made = Group(trajectories=attempts)
     (rows,) = make_lessons(recipe(DrGrpo(), kl=kl), [made], [[far, near]], kl_coefficient=0.4)
     # k1 is 0.5 and 0.25: rewards 1 - 0.3 and 0, mean 0.35
-    assert [row.advantages_K.tolist() for row in rows] == [pytest.approx([0.35] * 2), pytest.approx([-0.35] * 2)]
+    close = partial(pytest.approx, rel=8 * FLOAT32)  # a few additions and products of numbers around 1
+    assert [row.advantages_K.tolist() for row in rows] == [close([0.35] * 2), close([-0.35] * 2)]
     ppo = Ppo(lam=1.0, whiten=False)
     (rows,) = make_lessons(recipe(ppo, kl=kl), [made], [[far, near]], kl_coefficient=0.4)
     # to come: -0.4 * 0.25 + 1 after the second token, and -0.4 * 0.5 more before it
-    assert rows[0].advantages_K.tolist() == pytest.approx([0.7, 0.9])
+    assert rows[0].advantages_K.tolist() == close([0.7, 0.9])
 
 
 def test_a_large_penalty_in_the_loss_holds_the_policy_where_it_was():

@@ -15,6 +15,8 @@ from mem1.algorithms.gspo import sequence_surrogate
 from mem1.algorithms.policy_gradient import policy_gradient
 from mem1.algorithms.surrogate import SurrogateLoss, clipped_surrogate
 
+pytestmark = pytest.mark.numeric
+
 
 def tensor(*numbers: float) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float64)

@@ -11,6 +11,8 @@ from torch import Tensor
 from mem1.algorithms.likelihood import negative_log_likelihood
 from mem1.algorithms.surrogate import SurrogateLoss, clipped_surrogate
 
+pytestmark = pytest.mark.numeric
+
 
 def surrogate(
     logprobs: Tensor, old: Tensor, advantages: Tensor, *, low: float = 0.2, high: float = 0.2, denominator: float = 1.0

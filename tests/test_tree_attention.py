@@ -38,6 +38,8 @@ from mem1.packing.attention import Backend, plan_attention, tree_attention
 from mem1.packing.blocks import Part, cut
 from mem1.packing.exactness import check_packable
 
+pytestmark = pytest.mark.numeric
+
 HEADS = [(4, 4), (4, 2), (6, 1)]
 """(query heads, key-value heads): one each, grouped, all queries on one."""
 

@@ -11,6 +11,8 @@ from torch import Tensor
 from mem1.algorithms.values import explained_variance, value_loss
 from mem1.algorithms.whitening import whitened
 
+pytestmark = pytest.mark.numeric
+
 NUMBERS = st.lists(st.integers(-50, 50).map(float), min_size=2, max_size=12)
 
 

@@ -87,6 +87,7 @@ def failed(checks: Sequence[Check]) -> set[str]:
     return {check.name for check in checks if check.verdict == "failed"}
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("context", ["constant", "full", "fold(3)"])
 def test_every_check_is_made_and_passes_on_trajectories_of_several_turns(context, model, source):
     groups = expert_groups(model, source, context)

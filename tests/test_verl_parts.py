@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,8 +18,10 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from typer.testing import CliRunner
 from worlds import CODEC, SAMPLING, SMALL, replay, rollout, shelf, task
 
+from mem1.cli.main import app
 from mem1.configuration import load_toml
 from mem1.contexts import context_policy
 from mem1.engines.base import Sampling
@@ -73,10 +73,10 @@ def test_the_command_writes_the_tasks_of_a_recipe_in_turn_by_size(tmp_path: Path
     pytest.importorskip("pyarrow")
     out = tmp_path / "t.parquet"
     small = [f"tasks.{key}" for key in ("entities=60", "worlds=2", "questions_per_world=120")]
-    command = [sys.executable, "-m", "mem1", "data", "verl", "atlas-quick", "--out", str(out), "--count", "3", "--json"]
+    command = ["data", "verl", "atlas-quick", "--out", str(out), "--count", "3", "--json"]
     for option, values in (("--objectives", ["1", "2"]), ("--set", small)):
         command += [part for value in values for part in (option, value)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = CliRunner().invoke(app, command, catch_exceptions=False)
     assert json.loads(done.stdout) == {"out": str(out), "tasks": 6, "objectives": [1, 2], "split": "train"}
     tasks = [read_row(row["extra_info"])[0] for _, row in read_rows(out)]
     source = SMALL.source("train", PAPER)

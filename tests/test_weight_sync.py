@@ -15,6 +15,7 @@ import pytest
 import torch
 from model_servers import COMPLETIONS, Model, content_with
 from policies import SHAPE, assert_sampled_by, policy_server, tiny
+from precision import rounding
 from servers import CommandProcess
 from sites import Site, as_json, site, status
 from worlds import CODEC, SMALL, rollout, shelf, task
@@ -379,23 +380,28 @@ CONFIG = TrainConfig(
 def test_a_run_through_servers_samples_the_tokens_and_logs_the_numbers_of_one_in_this_process(start, folder, tmp_path):
     (one, _), (other, sampler) = start(), start()
     rollouts = ServerRollouts(servers=(one, other), weights_folder=str(folder), poll_s=0.05)
-    train(CONFIG, tmp_path / "local", command=["mem1"])
-    train(CONFIG.model_copy(update={"rollout": rollouts}), tmp_path / "served", command=["mem1"])
+    assert CONFIG.rl is not None
+    # The servers' batches differ, and so do the last digits of their log-probs; by the trainer's own, the same tokens
+    # make the same step to the last bit.
+    config = CONFIG.model_copy(update={"rl": CONFIG.rl.model_copy(update={"old_policy": "trainer"})})
+    train(config, tmp_path / "local", command=["mem1"])
+    train(config.model_copy(update={"rollout": rollouts}), tmp_path / "served", command=["mem1"])
     local, served = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("local", "served"))
     assert len(local) == len(served) == 2
     for ours, theirs in zip(local, served, strict=True):
         assert ours.keys() == theirs.keys()
         for name, value in ours.items():
-            if isinstance(value, float):
-                assert theirs[name] == pytest.approx(value, abs=1e-5), name
-            else:
+            if not name.startswith("sampler_trainer"):
                 assert theirs[name] == value, name
-        assert theirs["sampler_trainer_max"] < 1e-5 and theirs["staleness_max"] == 0
+        assert (
+            theirs["sampler_trainer_max"] < rounding(tiny(), tokens=400, magnitude=10.0)
+            and theirs["staleness_max"] == 0
+        )
     assert sampler.version == 1, "what the second step sampled with"
     trained = [load_policy(tmp_path / name / "policy").model.state_dict() for name in ("local", "served")]
     moved = tiny().state_dict()
     for name, weights in trained[0].items():
-        torch.testing.assert_close(trained[1][name], weights, rtol=0, atol=1e-5)
+        assert torch.equal(trained[1][name], weights), name
     assert any((trained[0][name] - moved[name]).abs().max() > 1e-4 for name in moved)
 
 

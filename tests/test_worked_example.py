@@ -16,6 +16,8 @@ from mem1.algorithms.surrogate import SurrogateLoss, clipped_surrogate
 from mem1.algorithms.values import value_loss
 from mem1.packing import TokenTree, pack
 
+pytestmark = pytest.mark.numeric
+
 DOCS = (Path(__file__).parents[1] / "docs" / "algorithms.md").read_text(encoding="utf-8")
 WORDS = ("where", "hmm", "note", "look", "oslo", "end")
 WHERE, HMM, NOTE, LOOK, OSLO, END = range(6)

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 import torch
-from test_local_engine import MODEL, WORDS, some_contexts
+from test_local_engine import MODEL, ROUNDING, WORDS, some_contexts
 from worlds import CODEC
 
 from mem1.engines.base import Completion, Sampling
@@ -33,7 +33,7 @@ def assert_same(some: list[Completion], others: list[Completion]) -> None:
     assert [c.token_ids for c in some] == [c.token_ids for c in others]
     assert [c.stopped for c in some] == [c.stopped for c in others]
     for one, other in zip(some, others, strict=True):
-        torch.testing.assert_close(torch.tensor(one.logprobs), torch.tensor(other.logprobs), rtol=0, atol=1e-5)
+        torch.testing.assert_close(torch.tensor(one.logprobs), torch.tensor(other.logprobs), rtol=0, atol=ROUNDING)
 
 
 @pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.slow)])
