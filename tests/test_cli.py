@@ -140,8 +140,10 @@ def test_a_wrong_value_is_named_with_its_key(
 
 
 def test_a_run_trains_evaluates_and_prints_one_json_object(terminal: Terminal, recipe: Path, tmp_path: Path):
-    code, out, err = terminal("train", recipe, "--out", tmp_path / "run", "--json")
+    code, out, err = terminal("train", recipe, "--out", tmp_path / "run", "--json", "--resume")
     assert code == 0
+    assert f"warning: --resume: {tmp_path / 'run'} holds no run to go on with" in err
+    assert "warning: in none of 1 steps did the rewards of a group differ, so there was nothing to learn from" in err
     rows = json.loads(out)["rows"]
     assert [(row["policy"], row["context"], row["objectives"], row["tasks"]) for row in rows] == [
         ("trained", "constant", 1, 3),

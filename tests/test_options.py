@@ -9,6 +9,7 @@ import inspect
 import io
 import json
 import os
+import shutil
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from samples import write_lines
 from test_cli import Terminal
 
 from mem1.cli.display import TrainingBar, bars
+from mem1.cli.engines import served
 from mem1.cli.main import main
 from mem1.cli.mistakes import ended_by
 from mem1.cli.options import only_checked
@@ -30,6 +32,8 @@ from mem1.engines.scripted import search_then_answer
 from mem1.protocol import PAPER
 from mem1.records import Question
 from mem1.tasks.prompts import PROMPTS, first_question, render
+from mem1.training.policy import policy_folder
+from mem1.training.rl_metrics import nothing_to_learn
 from mem1.training.train import Progress
 
 STAND_IN = Path(str(resources.files("mem1"))) / "assets" / "stand-in"
@@ -248,3 +252,54 @@ def test_with_only_checked_nothing_is_written(terminal: Terminal, tmp_path: Path
         assert terminal("train", "atlas-quick", "--out", tmp_path / "run")[0] == 0
         assert terminal("data", "compose", "q", "--objectives", "2", "--out", tmp_path / "a" / "b.jsonl")[0] == 0
     assert list(tmp_path.iterdir()) == []
+
+
+class TestNothingToLearn:
+    def test_steps_without_a_group_that_differs_are_told_with_their_reward(self):
+        rows = [{"step": 1, "loss": 0.3}, *({"groups_with_variance": 0.0, "reward": reward} for reward in (0.0, 0.5))]
+        said = nothing_to_learn(rows)
+        assert said is not None and said.startswith("in none of 2 steps did the rewards of a group differ")
+        assert "the mean reward was 0.25" in said and "rl.phases" in said
+
+    def test_one_group_that_differs_is_enough_and_other_stages_do_not_count(self):
+        assert nothing_to_learn([{"groups_with_variance": share, "reward": 0.1} for share in (0.0, 0.1)]) is None
+        assert nothing_to_learn([{"step": 1, "loss": 0.3}]) is None
+
+    def test_steps_in_which_every_tool_failed_have_no_reward(self):
+        said = nothing_to_learn([{"groups_with_variance": 0.0, "reward": None}])
+        assert said is not None and "not known, as every attempt's tool failed" in said
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of Hugging Face that holds the stand-in tokenizer as org/tiny."""
+    folder = tmp_path / "hub" / "models--org--tiny"
+    shutil.copytree(STAND_IN, folder / "snapshots" / "abc")
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("abc")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    return folder / "snapshots" / "abc"
+
+
+class TestModelsByTheirId:
+    def test_one_that_is_in_the_cache_is_found_there(self, cache: Path):
+        assert policy_folder("org/tiny") == cache
+
+    def test_a_folder_of_that_name_comes_first(self, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        (tmp_path / "org" / "tiny").mkdir(parents=True)
+        monkeypatch.chdir(tmp_path)
+        assert policy_folder("org/tiny") == Path("org/tiny")
+
+    def test_for_another_the_command_that_fetches_it_is_named(self, cache: Path, terminal: Terminal):
+        said = terminal.error("eval", "--model", "org/other", "--objectives", "1", "--limit", "1")
+        assert "fetch it first, as mem1 fetches nothing by itself: hf download org/other" in said
+        assert "hf download" not in terminal.error("eval", "--model", "nowhere", "--objectives", "1", "--limit", "1")
+
+    @pytest.mark.parametrize("given", [None, "org/tiny", "shipped", "stand-in"])
+    def test_the_tokenizer_of_a_served_model_is_found_likewise(self, cache: Path, given: str | None):
+        asked = served(
+            ["http://127.0.0.1:9"], "org/tiny", endpoint=None, tokenizer=given,
+            api_key_env=None, max_tokens_spent=None, max_cost=None, price=None,
+        )  # fmt: skip
+        wanted = {"shipped": str(policy_folder("shipped")), "stand-in": "stand-in"}.get(given or "", str(cache))
+        assert asked is not None and asked.tokenizer == wanted

@@ -95,6 +95,7 @@ class Served:
 
     server: ModelServer
     tokenizer: str
+    """Its folder, or the name of the stand-in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,10 +207,11 @@ def _tokenizer(given: str | None, model: str) -> str:
     and is in the cache; there is no other default."""
     from mem1.training.policy import policy_folder
 
-    if given is not None:
+    if given == STAND_IN:
         return given
-    if (policy_folder(model) / "tokenizer.json").is_file():
-        return model
+    folder = policy_folder(model if given is None else given)
+    if given is not None or (folder / "tokenizer.json").is_file():
+        return str(folder)
     raise UserError(
         "--base-url needs --tokenizer FOLDER, with the served model's tokenizer.json, to count and cut tokens (a "
         "Hugging Face id is found in its cache: hf download); where it is not to be had, "
