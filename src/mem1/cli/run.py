@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mem1.cli.devices import DeviceOption, DtypeOption
 from mem1.cli.engines import (
     ApiKeyEnv,
     BaseUrl,
@@ -92,6 +93,8 @@ def command(
     temperature: Annotated[
         float, typer.Option(min=0, max=WARMEST, help="0: greedy."), Fills("mem1.training.config:Evaluation.temperature")
     ] = 0.0,
+    device: DeviceOption = None,
+    dtype: DtypeOption = None,
     base_url: BaseUrl = None,
     endpoint: Endpoint = None,
     tokenizer: TokenizerName = None,
@@ -105,6 +108,7 @@ def command(
     """Let an agent work on a task, and watch it turn by turn."""
     from rich.console import Console
 
+    from mem1.cli.devices import chosen, nothing_here
     from mem1.cli.display import stderr
     from mem1.cli.engines import open_agent, served
     from mem1.cli.sources import web_options
@@ -146,7 +150,10 @@ def command(
     if general or max_completion is not None:
         extra = _GENERAL_COMPLETION if max_completion is None else max_completion
         budget = Budget(context=max_context, completion_per_objective=0, completion_extra=extra)
-    agent = open_agent(model, tags, on_server=on_server, chat_template=chat_template)
+    on = None if on_server is not None else chosen(invocation, device)
+    if on is None:
+        nothing_here(device, dtype)
+    agent = open_agent(model, tags, on_server=on_server, chat_template=chat_template, device=on, dtype=dtype)
     console = stderr() if as_json else Console(highlight=False)
     watched = Watched(agent.engine, environment, agent.codec, tags, console)
     rollout = Rollout(
@@ -165,7 +172,8 @@ def command(
     if task:  # without gold answers there is nothing to score
         trajectory = replace(trajectory, reward=None, em=(), f1=())
     if as_json:
-        print(json.dumps(as_record(trajectory)))
+        computed = {} if agent.computed is None else agent.computed.record()
+        print(json.dumps({**as_record(trajectory), **computed}))
     else:
         _conclude(trajectory, console)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,11 +13,13 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from mem1.cli.devices import DeviceOption
 from mem1.cli.options import Fills, work_begins
 from mem1.configuration.numbers import COLDEST, LARGEST_SEED, MOST_OBJECTIVES, MOST_TASKS, WARMEST
 from mem1.contexts import KNOWN
 
 if TYPE_CHECKING:
+    from mem1.engines.device import Computed
     from mem1.records import Group, Trajectory
     from mem1.training.comparisons import Check
     from mem1.training.policy import Policy
@@ -25,6 +28,7 @@ _COLOURS = {"passed": "green", "failed": "bold red", "not tested": "yellow"}
 
 
 def command(
+    invocation: typer.Context,
     model: Annotated[str, typer.Option(help="Folder of a transformers model, or 'shipped'.")] = "shipped",
     context: Annotated[
         str, typer.Option(help=f"{KNOWN}."), Fills("mem1.training.config:TrainConfig.context")
@@ -55,28 +59,42 @@ def command(
         typer.Option(min=0, max=LARGEST_SEED, help="Seed of tasks and sampling."),
         Fills("mem1.engines.base:Sampling.seed"),
     ] = 0,
+    device: DeviceOption = None,
+    attention: Annotated[
+        str,
+        typer.Option(help="Of the token tree: auto (flex on CUDA, else blocks), blocks or flex."),
+        Fills("mem1.training.model_config:ModelConfig.attention"),
+    ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as one JSON object.")] = False,
 ) -> None:
     """Check on fresh trajectories that training is exact; exit code 1 if a check fails."""
+    from mem1.cli.devices import chosen
     from mem1.cli.display import stderr
     from mem1.cli.sources import task_config
     from mem1.contexts import context_policy
     from mem1.engines.base import Sampling
     from mem1.engines.local import LocalEngine
     from mem1.errors import UserError
+    from mem1.packing.attention import choose_attention
     from mem1.protocol import vocabulary as tags_called
     from mem1.rollout import Rollout
     from mem1.training.policy import load_policy
-    from mem1.training.verification import verify
+    from mem1.training.verification import NO_GRADIENTS, has_gradients, verify
 
     if temperature <= 0:
         raise UserError(f"--temperature must be above 0, not {temperature:g}: greedy choices are not trained on")
+    if attention not in ("auto", "blocks", "flex"):
+        raise UserError(f"--attention is auto, blocks or flex, not {attention!r}")
+    on = chosen(invocation, device, training=True)
+    backend = choose_attention(attention, on.at, gradients=False)
     tags = tags_called(vocabulary)
     keeps = context_policy(context)
     config = task_config(task, questions, corpus, retriever, worlds=1)
     work_begins()
     source = config.source("evaluation", tags)
-    policy = load_policy(model)
+    policy = load_policy(model, device=on)
+    computed = replace(policy.computed(on), attention=backend)
+    stderr().print(str(computed), markup=False, soft_wrap=True)
     rollout = Rollout(
         engine=LocalEngine(policy.model, policy.codec, tags.stop_strings),
         codec=policy.codec,
@@ -89,9 +107,15 @@ def command(
         trajectories = rollout(drawn, sampling=Sampling(temperature=temperature, seed=seed))
         groups = _groups(trajectories, attempts)
         checks = verify(
-            policy.model, groups, temperature=temperature, progress=lambda what: status.update(f"trainer: {what}")
+            policy.model,
+            groups,
+            temperature=temperature,
+            attention=backend,
+            progress=lambda what: status.update(f"trainer: {what}"),
         )
-    _show(checks, groups, policy, context, as_json)
+    if not has_gradients(backend, policy.model):
+        stderr().print(NO_GRADIENTS, soft_wrap=True)
+    _show(checks, groups, policy, context, computed, as_json)
     if any(check.failed for check in checks):
         raise typer.Exit(1)
 
@@ -103,7 +127,14 @@ def _groups(trajectories: Sequence[Trajectory], attempts: int) -> list[Group]:
     return [Group(trajectories=tuple(trajectories[i : i + attempts])) for i in starts]
 
 
-def _show(checks: Sequence[Check], groups: Sequence[Group], policy: Policy, context: str, as_json: bool) -> None:
+def _show(
+    checks: Sequence[Check],
+    groups: Sequence[Group],
+    policy: Policy,
+    context: str,
+    computed: Computed,
+    as_json: bool,
+) -> None:
     """The checks on stdout: one JSON object, or a table."""
     trajectories = [t for group in groups for t in group.trajectories]
     sizes = {
@@ -115,7 +146,7 @@ def _show(checks: Sequence[Check], groups: Sequence[Group], policy: Policy, cont
     passed = not any(check.failed for check in checks)
     if as_json:
         rows = [check.as_dict() for check in checks]
-        print(json.dumps({"context": context, **sizes, "checks": rows, "passed": passed}))
+        print(json.dumps({"context": context, **sizes, **computed.record(), "checks": rows, "passed": passed}))
         return
     console = Console(highlight=False)
     console.print(

@@ -13,6 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from mem1.engines.codec import Codec
+from mem1.engines.device import ON_CPU, Computed, Device, dtype_name, sampling_dtype
 from mem1.envs.cloze_source import ClozeTasks
 from mem1.envs.source import MultihopTasks
 from mem1.errors import UserError
@@ -49,6 +50,10 @@ class Policy:
         self.model.save_pretrained(folder)
         self.codec.tokenizer.save(str(Path(folder) / "tokenizer.json"))
 
+    def computed(self, device: Device) -> Computed:
+        """What it samples with on this device, for people and files."""
+        return Computed(device=str(device), dtype=dtype_name(self.model.dtype))
+
     def fingerprint(self) -> str:
         """BLAKE2 (hexadecimal) of weights, configuration and tokenizer; it reads every weight once."""
         digest = hashlib.blake2b(digest_size=16)
@@ -73,10 +78,14 @@ def policy_folder(path: str | Path) -> Path:
     return cached_snapshot(str(path)) or Path(path)
 
 
-def load_policy(path: str | Path) -> Policy:
-    """A policy from a folder, or a shipped one by its name."""
+def load_policy(path: str | Path, *, device: Device = ON_CPU, dtype: str = "float32") -> Policy:
+    """A policy from a folder, or a shipped one by its name.
+
+    dtype       float32, bfloat16, or auto (`mem1.engines.device.sampling_dtype`)
+    """
     folder = policy_folder(path)
-    policy = Policy(load_model(folder), Codec.load(folder))
+    model = load_model(folder, dtype=lambda stored: sampling_dtype(dtype, device, stored))
+    policy = Policy(model.to(device.at), Codec.load(folder))  # type: ignore[arg-type]  # transformers takes less
     rows = next(policy.model.get_input_embeddings().parameters()).shape[0]
     if policy.codec.vocab_size > rows:
         raise UserError(
