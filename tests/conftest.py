@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,13 @@ from sites import Site, site
 # how long an example takes says how busy the machine is, not whether the code is right
 settings.register_profile("mem1", deadline=None)
 settings.load_profile("mem1")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The tests compute on the CPU of every machine, but for those that are marked `gpu` and asked for."""
+    if "not gpu" in config.getoption("markexpr"):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

@@ -96,7 +96,7 @@ def test_log_probs_of_a_whole_model_equal_the_dense_ones_on_cpu():
 def test_a_gradient_on_cpu_is_refused_with_the_way_out():
     tree = pack(random_batch(0))
     q, k, v = vectors(tree)
-    with pytest.raises(UserError, match="no backward pass on cpu: train with backend='blocks'"):
+    with pytest.raises(UserError, match="no backward pass on cpu: train with attention = 'blocks'"):
         plan_attention(tree, backend="flex").attend(q, k, v.requires_grad_(), 0.5)
 
 

@@ -198,6 +198,16 @@ class TestMemory:
         offloaded = stage_memory(TINY, needs, Setup(distributed=BF16.model_copy(update={"cpu_offload": True})), ranks=8)
         assert offloaded.host == 16 * TINY.parameters // 8 and "optimiser" not in offloaded.parts
 
+    def test_scores_are_held_by_blocks_alone_and_a_copy_that_samples_in_bf16_is_half_as_large(self):
+        needs = Needs(load=Load(tokens=64, sampled=8, part=1000), packs=1)
+        by_flex, by_blocks = (
+            stage_memory(TINY, needs, Setup(blocks=blocks), ranks=1, cuda=True).moments["backward's start"]
+            for blocks in (False, True)
+        )
+        assert by_blocks - by_flex == 4 * TINY.heads * 1000 * 4
+        wide, half = (stage_memory(TINY, needs, Setup(distributed=Distributed(), half=h)).parts for h in (False, True))
+        assert wide["weights: sampling"] == 2 * half["weights: sampling"] == 4 * TINY.parameters
+
 
 class TestWork:
     def test_tokens_are_those_of_the_trees(self):

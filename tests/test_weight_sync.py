@@ -16,12 +16,16 @@ import torch
 from model_servers import COMPLETIONS, Model, content_with
 from policies import SHAPE, assert_sampled_by, policy_server, tiny
 from precision import rounding
+from rich.console import Console
 from servers import CommandProcess
 from sites import Site, as_json, site, status
 from worlds import CODEC, SMALL, rollout, shelf, task
 
+from mem1.cli.display import bars
+from mem1.cli.pipeline import evaluate_policy
 from mem1.configuration import load_toml, to_toml
 from mem1.engines.base import Completion, Sampling
+from mem1.engines.device import ON_CPU
 from mem1.engines.local import LocalEngine
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.policy_server.sampler import Sampler
@@ -34,7 +38,7 @@ from mem1.errors import UserError
 from mem1.protocol import PAPER
 from mem1.records import Ended, Trajectory, Turn
 from mem1.rollout import Budget
-from mem1.training.config import TrainConfig
+from mem1.training.config import Evaluation, TrainConfig
 from mem1.training.metrics_log import read_metrics
 from mem1.training.model_config import ModelConfig
 from mem1.training.policy import load_policy
@@ -403,6 +407,26 @@ def test_a_run_through_servers_samples_the_tokens_and_logs_the_numbers_of_one_in
     for name, weights in trained[0].items():
         assert torch.equal(trained[1][name], weights), name
     assert any((trained[0][name] - moved[name]).abs().max() > 1e-4 for name in moved)
+
+
+def test_what_servers_sampled_for_they_evaluate_with_the_final_weights(start, folder, tmp_path):
+    url, sampler = start()
+    measured = CONFIG.model_copy(update={"evaluation": Evaluation(objectives=(1,), tasks=3)})
+    rollouts = ServerRollouts(servers=(url,), weights_folder=str(folder), poll_s=0.05, concurrency=2)
+    config = measured.model_copy(update={"rollout": rollouts})
+    policy = train(config, tmp_path / "run", command=["mem1"]).policy
+    assert sampler.version == 1, "what the second step sampled with"
+    with bars(Console(quiet=True)) as progress:
+        found = [
+            evaluate_policy(c, policy, name=name, folder=tmp_path / "evaluation", bars=progress, device=ON_CPU)
+            for name, c in (("served", config), ("local", measured))
+        ]
+    assert sampler.version == 2, "both steps are behind the weights that were evaluated"
+    served, local = ([turn for t in attempts[1] for turn in t.turns] for _, attempts in found)
+    assert versions(served) == {2} and versions(local) == {0}
+    assert [turn.completion_ids for turn in served] == [turn.completion_ids for turn in local] != []
+    headers = [json.loads((tmp_path / "evaluation" / f"{name}-1.json").read_text()) for name in ("served", "local")]
+    assert [header.get("devices") for header in headers] == [None, ["cpu"]]
 
 
 @pytest.mark.slow

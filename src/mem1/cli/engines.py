@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mem1.engines.base import Engine
     from mem1.engines.chat_frame import ChatFrame
     from mem1.engines.codec import Codec
+    from mem1.engines.device import Computed, Device
     from mem1.engines.servers import ModelServer
     from mem1.protocol import Tags
     from mem1.rollout import Budget
@@ -111,6 +112,8 @@ class Agent:
     """What tells it from every other agent."""
     at_a_time: int | None = None
     """Tasks to give it at a time, each by itself; None: it takes many in one batch."""
+    computed: Computed | None = None
+    """With what this process computes; None: a server does, or a script."""
     notes: tuple[str, ...] = ()
     """What the user must know of how it is spoken to and counted."""
 
@@ -157,9 +160,17 @@ def served(
 
 
 def open_agent(
-    model: str, tags: Tags, *, on_server: Served | None, chat_template: bool = False, workers: int = 1
+    model: str,
+    tags: Tags,
+    *,
+    on_server: Served | None,
+    chat_template: bool = False,
+    workers: int = 1,
+    device: Device | None,
+    dtype: str | None = None,
 ) -> Agent:
-    """The model in a folder, or the one on a server. Raises UserError where it cannot be had."""
+    """The model in a folder, on `device`, or the one on a server. Raises UserError where it cannot be had."""
+    from mem1.cli.devices import few_workers
     from mem1.training.policy import load_policy
 
     name = Path(model).name
@@ -167,9 +178,19 @@ def open_agent(
         return _on_server(on_server, tags, name, chat_template=chat_template)
     from mem1.engines.workers import local_engine
 
-    policy = load_policy(model, chat_template=chat_template)
-    engine = local_engine(policy.model, policy.codec, tags.stop_strings, workers=workers)
-    return Agent(engine=engine, codec=policy.codec, frame=policy.frame, name=name, identity=policy.fingerprint())
+    assert device is not None
+    policy = load_policy(model, chat_template=chat_template, device=device, dtype=dtype or "auto")
+    engine = local_engine(policy.model, policy.codec, tags.stop_strings, workers=device.workers(workers))
+    computed = policy.computed(device)
+    return Agent(
+        engine=engine,
+        codec=policy.codec,
+        frame=policy.frame,
+        name=name,
+        identity=policy.fingerprint(),
+        computed=computed,
+        notes=(str(computed), *few_workers(device, workers)),
+    )
 
 
 def _on_server(on_server: Served, tags: Tags, name: str, *, chat_template: bool) -> Agent:

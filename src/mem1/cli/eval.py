@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mem1.cli.devices import DeviceOption, DtypeOption
 from mem1.cli.engines import (
     ApiKeyEnv,
     BaseUrl,
@@ -53,6 +54,8 @@ def command(
         ),
         Fills("mem1.training.config:TrainConfig.workers"),
     ] = 1,
+    device: DeviceOption = None,
+    dtype: DtypeOption = None,
     script: Annotated[
         str | None,
         typer.Option(
@@ -206,6 +209,7 @@ def command(
 
     With --out, the same command goes on after a Ctrl-C or a kill, and ends with the result of an unbroken run.
     """
+    from mem1.cli.devices import chosen, nothing_here
     from mem1.cli.display import EvaluationBar, JudgeBar, bars, stderr
     from mem1.cli.engines import budget_of, open_agent, prices, served
     from mem1.cli.pipeline import say_fewer, show
@@ -268,14 +272,26 @@ def command(
         price=price,
     )
     source = config.tasks.source("evaluation", tags)
+    if script is not None or on_server is not None:
+        nothing_here(device, dtype)
     work_begins()
     if script is not None:
         agent = _scripted(tokenizer or model, script, tags, concurrency, chat_template=chat_template)
     else:
-        agent = open_agent(model, tags, on_server=on_server, chat_template=chat_template, workers=workers)
+        on = None if on_server is not None else chosen(invocation, device or config.model.device)
+        agent = open_agent(
+            model,
+            tags,
+            on_server=on_server,
+            chat_template=chat_template,
+            workers=workers,
+            device=on,
+            dtype=dtype or config.model.dtype,
+        )
     asked = config.evaluation
     sample = source.tasks(objectives=min(asked.objectives), count=min(SAMPLE, asked.tasks), seed=asked.seed)
     check_words(agent.codec, sample, tags, whose=model if tokenizer is None else tokenizer)
+    computed = agent.computed
     rollout = Rollout(
         engine=agent.engine,
         codec=agent.codec,
@@ -294,7 +310,7 @@ def command(
             config.evaluation,
             policy=agent.name,
             folder=out,
-            settings=None if out is None else made_with(agent.identity, config.tasks),
+            settings=None if out is None else made_with(agent.identity, config.tasks, computed and computed.record()),
             chunking=Chunking() if agent.at_a_time is None else Chunking(tasks=1, at_a_time=agent.at_a_time),
             on_progress=EvaluationBar(progress, agent.name, prices(price)),
             shape=None if script is not None or on_server is not None else folder_shape(policy_folder(model)),
@@ -304,7 +320,7 @@ def command(
             rows = judge_rows(rows, trajectories, judge, on_progress=JudgeBar(progress))
     shown = [row.as_dict() for row in rows]
     say_fewer(shown, config.evaluation.tasks)
-    show(shown, as_json=as_json)
+    show(shown, as_json=as_json, computed=computed)
 
 
 def _refuse_what_has_no_effect(

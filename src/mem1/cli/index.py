@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mem1.cli.devices import DeviceOption
 from mem1.cli.options import Fills, refuse, work_begins
 from mem1.configuration.numbers import MOST_TASKS
 from mem1.errors import UserError, printable
@@ -57,10 +58,11 @@ def command(
         typer.Option(min=1, max=MOST_TASKS, help="Dense: passages embedded at a time."),
         Fills("mem1.retrieval.sentence_encoder:load_encoder.batch_size"),
     ] = 32,
-    device: Annotated[str | None, typer.Option(help="Dense: cpu, cuda. Without: a GPU if there is one.")] = None,
+    device: DeviceOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was indexed as one JSON object.")] = False,
 ) -> None:
     """Index passages or documents, once; `mem1 eval --corpus FOLDER` then searches them."""
+    from mem1.cli.devices import chosen
     from mem1.cli.display import stderr
 
     if kind not in ("bm25", "dense"):
@@ -82,7 +84,9 @@ def command(
             with console.status("Indexing"):
                 BM25.build(passages, k1=k1, b=b).save(out)
         else:
-            _embed(passages, encoder, out, (query_prefix, passage_prefix), search, batch_size, device)
+            on = chosen(invocation, device)
+            console.print(f"device: {on}", markup=False)
+            _embed(passages, encoder, out, (query_prefix, passage_prefix), search, batch_size, str(on.at))
     if as_json:
         shown: dict[str, Any] = {"index": str(out), "kind": kind, "passages": len(passages), "skipped": skipped}
         print(json.dumps(shown))
@@ -116,7 +120,7 @@ def _embed(
     prefixes: tuple[str | None, str | None],
     search: str,
     batch_size: int,
-    device: str | None,
+    device: str,
 ) -> None:
     from mem1.cli.display import bars, stderr
     from mem1.retrieval.indexing import index_dense

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,39 +13,50 @@ from rich.progress import Progress
 
 from mem1.cli.display import EvaluationBar, stderr
 from mem1.cli.mistakes import say
+from mem1.engines.base import Engine
+from mem1.engines.device import Computed, Device
+from mem1.engines.workers import local_engine
+from mem1.evaluation.chunks import Chunking
 from mem1.evaluation.header import made_with
 from mem1.evaluation.report.table import print_table, warnings
 from mem1.evaluation.runner import evaluate
 from mem1.evaluation.shapes import model_shape
-from mem1.protocol import vocabulary
+from mem1.protocol import Tags, vocabulary
 from mem1.records import Trajectory
 from mem1.training.config import TrainConfig
 from mem1.training.metrics_log import METRICS, read_metrics
 from mem1.training.policy import Policy
+from mem1.training.rl import weights_version
 from mem1.training.rl_metrics import nothing_to_learn
-from mem1.training.train import make_rollout
+from mem1.training.rollout_config import ServerRollouts
+from mem1.training.train import make_rollout, weight_sync
 
 Rows = list[dict[str, Any]]
 
 
 def evaluate_policy(
-    config: TrainConfig, policy: Policy, *, name: str, folder: Path | None, bars: Progress
+    config: TrainConfig, policy: Policy, *, name: str, folder: Path | None, bars: Progress, device: Device
 ) -> tuple[Rows, dict[int, list[Trajectory]]]:
-    """Rows for `--json` and the trajectories by number of objectives, on the evaluation half of the tasks."""
+    """Rows for `--json` and the trajectories by number of objectives, on the evaluation half of the tasks.
+
+    Whoever samples for the recipe's [rl] samples here too: its servers, which get this policy's weights, or this
+    process, with the policy on `device`.
+    """
     tags = vocabulary(config.vocabulary)
     source = config.tasks.source("evaluation", tags)
-    rollout = make_rollout(config, policy, source, tags)
-    rows, trajectories = evaluate(
-        rollout,
-        source,
-        config.evaluation,
-        policy=name,
-        folder=folder,
-        settings=None if folder is None else made_with(policy.fingerprint(), config.tasks),
-        overwrite=True,  # the folder belongs to a run, whose evaluation may be asked for anew with other settings
-        on_progress=EvaluationBar(bars, name),
-        shape=model_shape(policy.model),
-    )
+    with _sampler(config, policy, tags, device) as (engine, chunking, computed):
+        rows, trajectories = evaluate(
+            make_rollout(config, policy, source, tags, engine=engine),
+            source,
+            config.evaluation,
+            policy=name,
+            folder=folder,
+            settings=None if folder is None else made_with(policy.fingerprint(), config.tasks, computed),
+            overwrite=True,  # the folder belongs to a run, whose evaluation may be asked for anew with other settings
+            chunking=chunking,
+            on_progress=EvaluationBar(bars, name),
+            shape=model_shape(policy.model),
+        )
     shown = [row.as_dict() for row in rows]
     say_fewer(shown, config.evaluation.tasks)
     return shown, trajectories
@@ -71,10 +83,25 @@ def warn_of_nothing_learnt(config: TrainConfig, training: Path) -> None:
         say(reason, "warning")
 
 
-def show(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
-    """The result on stdout: one JSON object, or a table."""
+@contextmanager
+def _sampler(
+    config: TrainConfig, policy: Policy, tags: Tags, device: Device
+) -> Iterator[tuple[Engine, Chunking, Mapping[str, str] | None]]:
+    """Who samples, how many tasks at a time, and with what; the last is None where servers do."""
+    with weight_sync(config, policy) as sync:
+        if sync is None or config.rl is None or not isinstance(config.rollout, ServerRollouts):
+            workers = device.workers(config.workers)
+            engine = local_engine(policy.model, policy.codec, tags.stop_strings, workers=workers)
+            yield engine, Chunking(), policy.computed(device).record()
+            return
+        sync.publish(policy.model, weights_version(config.rl, config.rl.steps))
+        yield sync.engine, Chunking(tasks=1, at_a_time=config.rollout.concurrency), None
+
+
+def show(rows: Sequence[Mapping[str, Any]], *, as_json: bool, computed: Computed | None = None) -> None:
+    """The result on stdout: one JSON object, with what computed it, or a table."""
     if as_json:
-        print(json.dumps({"rows": list(rows)}))
+        print(json.dumps({"rows": list(rows), **({} if computed is None else computed.record())}))
         for warning in warnings(rows):
             stderr().print(warning, style="yellow", markup=False, soft_wrap=True)
     else:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mem1.cli.devices import DeviceOption, DtypeOption
 from mem1.cli.engines import (
     ApiKeyEnv,
     BaseUrl,
@@ -86,6 +87,8 @@ def command(
     temperature: Annotated[
         float, typer.Option(min=0, max=WARMEST, help="0: greedy."), Fills("mem1.training.config:Evaluation.temperature")
     ] = 0.0,
+    device: DeviceOption = None,
+    dtype: DtypeOption = None,
     base_url: BaseUrl = None,
     endpoint: Endpoint = None,
     tokenizer: TokenizerName = None,
@@ -99,6 +102,7 @@ def command(
     """Let an agent work on a task, and watch it turn by turn."""
     from rich.console import Console
 
+    from mem1.cli.devices import chosen, nothing_here
     from mem1.cli.display import stderr
     from mem1.cli.engines import budget_of, open_agent, served
     from mem1.cli.sources import web_options
@@ -138,7 +142,10 @@ def command(
     template = prompt or ((web_prompt(tags) if web else "mem1") if general else "plain")
     drawn = replace(drawn, prompt=render(template, drawn.questions, tags), turn_limit=max_turns or drawn.turn_limit)
     budget = budget_of(model, on_server=on_server is not None, max_completion=max_completion, max_context=max_context)
-    agent = open_agent(model, tags, on_server=on_server, chat_template=chat_template)
+    on = None if on_server is not None else chosen(invocation, device)
+    if on is None:
+        nothing_here(device, dtype)
+    agent = open_agent(model, tags, on_server=on_server, chat_template=chat_template, device=on, dtype=dtype)
     check_words(agent.codec, [drawn], tags, whose=model if tokenizer is None else tokenizer)
     console = stderr() if as_json else Console(highlight=False)
     watched = Watched(agent.engine, environment, agent.codec, tags, console)
@@ -158,7 +165,8 @@ def command(
     if task:  # without gold answers there is nothing to score
         trajectory = replace(trajectory, reward=None, em=(), f1=())
     if as_json:
-        print(json.dumps(as_record(trajectory)))
+        computed = {} if agent.computed is None else agent.computed.record()
+        print(json.dumps({**as_record(trajectory), **computed}))
     else:
         _conclude(trajectory, console)
 

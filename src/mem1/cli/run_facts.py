@@ -27,6 +27,7 @@ def facts(training: Path) -> dict[str, str]:
         "tasks": str(config.get("tasks", {}).get("kind", "")),
         "training": _training(config),
         "versions": ", ".join(f"{name} {version}" for name, version in resolved.get("versions", {}).items()),
+        "device": ", ".join(dict.fromkeys(one["device"] for one in resolved.get("computed", []))),
         "hardware": str(resolved.get("hardware", "")),
     }
     return {name: value for name, value in known.items() if value}

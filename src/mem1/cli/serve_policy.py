@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
+from mem1.cli.devices import DeviceOption, DtypeOption
 from mem1.cli.options import work_begins
 from mem1.configuration.numbers import MOST_WORKERS
 
 
 def command(
+    invocation: typer.Context,
     policy: Annotated[str, typer.Argument(help="Folder of a policy, or the name of a shipped one.")],
     host: Annotated[str, typer.Option(help="Address to listen on; any but this machine's own needs --token-env.")] = (
         "127.0.0.1"
@@ -33,18 +35,27 @@ def command(
     workers: Annotated[
         int, typer.Option(min=1, max=MOST_WORKERS, help="Processes that sample; for small models on a CPU.")
     ] = 1,
+    device: DeviceOption = None,
+    dtype: DtypeOption = None,
 ) -> None:
     """Sample for others over HTTP, with token ids and log-probabilities, until Ctrl-C or SIGTERM."""
+    from mem1.cli.devices import chosen, few_workers
     from mem1.cli.display import stderr
     from mem1.engines.policy_server.serving import serve
     from mem1.engines.servers import api_key
+    from mem1.errors import UserError
     from mem1.serving import printable
     from mem1.training.policy import load_policy
 
+    on = chosen(invocation, device)
+    if weights_folder is not None and dtype == "bfloat16":
+        raise UserError("--weights-folder takes the weights of a training, which are float32: leave --dtype out")
     work_begins()
     console = stderr()
     token = api_key(token_env)
-    loaded = load_policy(policy)
+    loaded = load_policy(policy, device=on, dtype=dtype or "auto" if weights_folder is None else "float32")
+    for note in (str(loaded.computed(on)), *few_workers(on, workers)):
+        console.print(note, markup=False, soft_wrap=True)
     serve(
         loaded.model,
         loaded.codec,
@@ -52,7 +63,7 @@ def command(
         host=host,
         allow_hosts=allow_host or (),
         port=port,
-        workers=workers,
+        workers=on.workers(workers),
         token=token,
         weights_folder=weights_folder,
         listening=lambda address: console.print(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mem1.cli.devices import DeviceOption
 from mem1.cli.mistakes import say
 from mem1.cli.options import refuse, work_begins
 
@@ -24,6 +25,7 @@ def command(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/<recipe> without it.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint of the folder.")] = False,
+    device: DeviceOption = None,
     evaluate: Annotated[bool, typer.Option(help="Evaluate the trained policy at the end.")] = True,
     upload: Annotated[
         str | None, typer.Option(help="Command to run on every checkpoint in place of {}: 'rclone copy {} far:runs'.")
@@ -34,6 +36,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
     """Train a policy as a recipe says; on several processes: torchrun --nproc-per-node N -m mem1 train RECIPE."""
+    from mem1.cli.devices import few_workers, machine, with_device
     from mem1.cli.display import TrainingBar, bars, stderr
     from mem1.cli.pipeline import evaluate_policy, show, warn_of_nothing_learnt
     from mem1.cli.recipes import expanded, find_recipe
@@ -41,6 +44,7 @@ def command(
     from mem1.configuration import load_toml
     from mem1.training.config import TrainConfig
     from mem1.training.distributed import joined
+    from mem1.training.place import Place
     from mem1.training.train import train
 
     if dry:
@@ -48,7 +52,7 @@ def command(
     elif not evaluate:
         refuse(invocation, "as_json", because="prints the evaluation, which --no-evaluate leaves out")
     path = find_recipe(recipe)
-    config = load_toml(path, TrainConfig, expanded(overrides or []))
+    config = with_device(load_toml(path, TrainConfig, expanded(overrides or [])), device)
     folder = out or Path("runs") / path.stem
     work_begins()
     if dry:
@@ -57,9 +61,14 @@ def command(
     _note_new_run(folder, resume)
     console = stderr()
     on_saved = None if upload is None else Upload(upload, console.print)
-    with joined(grouped=config.distributed is not None) as ranks:
+    with joined(
+        grouped=config.distributed is not None, device=config.model.device, machine=machine(invocation)
+    ) as ranks:
         console.quiet = ranks.rank > 0
         console.print(f"Training {path.stem}; everything is written to {folder}")
+        computed = Place.of(config, ranks).computed
+        for note in (str(computed), *few_workers(ranks.device, config.workers)):
+            console.print(note, markup=False, soft_wrap=True)
         with bars(console) as progress:
             finished = train(
                 config,
@@ -80,9 +89,16 @@ def command(
     if not evaluate:
         return
     with bars(console) as progress:
-        rows, _ = evaluate_policy(config, finished.policy, name="trained", folder=folder / "evaluation", bars=progress)
+        rows, _ = evaluate_policy(
+            config,
+            finished.policy,
+            name="trained",
+            folder=folder / "evaluation",
+            bars=progress,
+            device=ranks.device,
+        )
     (folder / "result.json").write_text(json.dumps({"rows": rows}, indent=2))
-    show(rows, as_json=as_json)
+    show(rows, as_json=as_json, computed=computed)
 
 
 def _note_new_run(folder: Path, resume: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from mem1.cli.devices import DeviceOption
 from mem1.cli.options import Fills, is_given, refuse, work_begins
 from mem1.cli.recipes import Settings
 from mem1.configuration.numbers import COLDEST, LARGEST_SEED, MOST_OBJECTIVES, MOST_TASKS, WARMEST
@@ -19,6 +21,7 @@ from mem1.contexts import KNOWN
 
 if TYPE_CHECKING:
     from mem1.engines.base import Sampling
+    from mem1.engines.device import Computed
     from mem1.envs.source import TaskSource
     from mem1.records import Group, Task, Trajectory
     from mem1.training.comparisons import Check
@@ -68,27 +71,40 @@ def command(
         typer.Option(min=0, max=LARGEST_SEED, help="Seed of tasks and sampling."),
         Fills("mem1.engines.base:Sampling.seed"),
     ] = 0,
+    device: DeviceOption = None,
+    attention: Annotated[
+        str,
+        typer.Option(help="Of the token tree: auto (flex on CUDA, else blocks), blocks or flex."),
+        Fills("mem1.training.model_config:ModelConfig.attention"),
+    ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as one JSON object.")] = False,
 ) -> None:
     """Check on fresh trajectories that training is exact; exit code 1 if a check fails or cannot be made."""
+    from mem1.cli.devices import chosen
     from mem1.cli.display import stderr
     from mem1.cli.recipes import evaluation_recipe
     from mem1.cli.sources import task_config
     from mem1.contexts import context_policy
     from mem1.engines.base import Sampling
     from mem1.engines.unknown import check_words
+    from mem1.errors import UserError
+    from mem1.packing.attention import choose_attention
     from mem1.protocol import vocabulary as tags_called
     from mem1.training.config import TrainConfig
     from mem1.training.model_config import ModelConfig
     from mem1.training.policy import make_policy
-    from mem1.training.verification import verify
+    from mem1.training.verification import NO_GRADIENTS, has_gradients, verify
 
+    if attention not in ("auto", "blocks", "flex"):
+        raise UserError(f"--attention is auto, blocks or flex, not {attention!r}")
     if recipe is not None:
         own = ("objectives", "tasks", "temperature", "seed")
         config = evaluation_recipe(invocation, recipe, settings or [], besides=own)
         if is_given(invocation, "model"):
-            path = ModelConfig(path=model, chat_template=config.model.chat_template)
-            config = config.model_copy(update={"model": path})
+            given = ModelConfig.model_validate({**config.model.model_dump(), "path": model, "new": None})
+            config = config.model_copy(update={"model": given})
+        if not is_given(invocation, "attention"):
+            attention = config.model.attention
         if config.rl is not None and not is_given(invocation, "temperature"):
             temperature = config.rl.temperature
         if not is_given(invocation, "objectives"):
@@ -104,7 +120,12 @@ def command(
     tags = tags_called(config.vocabulary)
     work_begins()
     source = config.tasks.source("evaluation", tags)
+    on = chosen(invocation, device or config.model.device, training=True)
+    backend = choose_attention(attention, on.at, gradients=False)
     policy = make_policy(config, tags)
+    policy.model.to(on.at)  # type: ignore[arg-type]  # transformers' own signature takes less
+    computed = replace(policy.computed(on), attention=backend)
+    stderr().print(str(computed), markup=False, soft_wrap=True)
     sampling = Sampling(temperature=temperature, seed=seed)
     drawn = [t for t in source.tasks(objectives=objectives, count=tasks, seed=seed) for _ in range(attempts)]
     check_words(policy.codec, drawn[::attempts], tags, whose=config.model.name)
@@ -112,9 +133,15 @@ def command(
         trajectories, steered = _sample(config, policy, source, drawn, sampling)
         groups = _groups(trajectories, attempts)
         checks = verify(
-            policy.model, groups, temperature=temperature, progress=lambda what: status.update(f"trainer: {what}")
+            policy.model,
+            groups,
+            temperature=temperature,
+            attention=backend,
+            progress=lambda what: status.update(f"trainer: {what}"),
         )
-    _show(checks, groups, policy, config.context, as_json, steered=steered)
+    if not has_gradients(backend, policy.model):
+        stderr().print(NO_GRADIENTS, soft_wrap=True)
+    _show(checks, groups, policy, config.context, computed, as_json, steered=steered)
     if not all(check.passed for check in checks):
         raise typer.Exit(1)
 
@@ -130,8 +157,6 @@ def _sample(
     config: TrainConfig, policy: Policy, source: TaskSource, tasks: Sequence[Task], sampling: Sampling
 ) -> tuple[list[Trajectory], bool]:
     """Attempts, and whether they had to be steered: no attempt of the model's own came to a second turn."""
-    from dataclasses import replace
-
     from mem1.engines.local import LocalEngine
     from mem1.protocol import vocabulary
     from mem1.training.steering import Turns
@@ -155,7 +180,14 @@ def _groups(trajectories: Sequence[Trajectory], attempts: int) -> list[Group]:
 
 
 def _show(
-    checks: Sequence[Check], groups: Sequence[Group], policy: Policy, context: str, as_json: bool, *, steered: bool
+    checks: Sequence[Check],
+    groups: Sequence[Group],
+    policy: Policy,
+    context: str,
+    computed: Computed,
+    as_json: bool,
+    *,
+    steered: bool,
 ) -> None:
     """The checks on stdout: one JSON object, or a table."""
     trajectories = [t for group in groups for t in group.trajectories]
@@ -168,7 +200,8 @@ def _show(
     passed = all(check.passed for check in checks)
     if as_json:
         rows = [check.as_dict() for check in checks]
-        print(json.dumps({"context": context, **sizes, "steered": steered, "checks": rows, "passed": passed}))
+        facts = {"context": context, **sizes, **computed.record(), "steered": steered}
+        print(json.dumps({**facts, "checks": rows, "passed": passed}))
         return
     console = Console(highlight=False)
     console.print(

@@ -23,6 +23,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.codec import Codec
 from mem1.engines.denormals import flushed_denormals
+from mem1.engines.device import with_float64
 from mem1.engines.stops import met
 
 _SHORT = 1024
@@ -267,11 +268,11 @@ class _Batch:
         if self.temperature == 0:
             tokens_B = logprobs_BV.argmax(dim=-1)
         else:
-            place = [len(self.sampled[r]) for r in rows]
-            noise_B = self.noise_BT[list(rows), [min(p, self.noise_BT.shape[1] - 1) for p in place]].to(self.device)
-            cumulative_BV = logprobs_BV.double().exp().cumsum(-1)
+            place, wide = [len(self.sampled[r]) for r in rows], with_float64(self.device)
+            noise_B = self.noise_BT[list(rows), [min(p, self.noise_BT.shape[1] - 1) for p in place]].to(wide)
+            cumulative_BV = logprobs_BV.to(wide).double().exp().cumsum(-1)
             threshold_B1 = (noise_B * cumulative_BV[:, -1])[:, None]
-            tokens_B = torch.searchsorted(cumulative_BV, threshold_B1, right=True)[:, 0]
+            tokens_B = torch.searchsorted(cumulative_BV, threshold_B1, right=True)[:, 0].to(self.device)
         tokens_B = self._steered(rows, tokens_B)
         chosen = logprobs_BV.gather(1, tokens_B[:, None])[:, 0].tolist()
         keep = []

@@ -3,7 +3,8 @@
 trained-2.jsonl    the trajectories
 trained-2.json     {"model": "ac37a94d...", "context": "constant", "temperature": 0.0, "tasks": {"count": 100, ...}}
 
-More tasks may be asked for later, if the first ones are the same: "added_at": [100] then says that there were 100.
+More tasks may be asked for later, if the first ones are the same: "added_at": [100] then says that there were 100. An
+evaluation may go on with another device, but not in another precision: "devices" lists those that took part.
 """
 
 from __future__ import annotations
@@ -26,9 +27,13 @@ _MAY_DIFFER = ("retriever", "budget", "seconds_between_searches")
 """Keys of a source of tasks that say how it is reached and what may be spent, not what is asked and found."""
 
 
-def made_with(model: str, tasks: Config) -> dict[str, Any]:
-    """The settings that a rollout does not know: the fingerprint of the model, the configuration of the tasks."""
-    return {"model": model, "source": plain(tasks, [key for key in _MAY_DIFFER if key in type(tasks).model_fields])}
+def made_with(model: str, tasks: Config, computed: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The settings that a rollout does not know: the fingerprint of the model, the configuration of the tasks.
+
+    computed    "device" and "dtype" of a model in this process; None: a server computes, or nobody
+    """
+    source = plain(tasks, [key for key in _MAY_DIFFER if key in type(tasks).model_fields])
+    return {"model": model, "source": source, **(computed or {})}
 
 
 def fingerprint(tasks: Sequence[Task]) -> str:
@@ -57,18 +62,19 @@ def read_attempts(path: Path, settings: Mapping[str, Any], tasks: Sequence[Task]
     """
     header = path.with_suffix(".json")
     settings = _as_json({**settings, "tasks": _described(tasks)})
+    here = [device] if (device := settings.pop("device", None)) is not None else []
     known = _read(header)
-    added_at = [] if known is None else known.pop("added_at", [])
-    if path.is_file() and known == settings:
-        return Recorded(trajectories=read_trajectories(path, drop_cut_line=True), added_at=added_at)
-    fewer = None if known is None else _fewer_tasks(known, settings, tasks)
-    if path.is_file() and fewer is not None:
-        added_at = [*added_at, fewer]
-        _write(header, {**settings, "added_at": added_at})
+    added_at, before = ([], []) if known is None else (known.pop("added_at", []), known.pop("devices", []))
+    devices = {"devices": [*before, *(d for d in here if d not in before)]} if before or here else {}
+    fewer = None if known is None or known == settings else _fewer_tasks(known, settings, tasks)
+    if path.is_file() and (known == settings or fewer is not None):
+        added_at = added_at if fewer is None else [*added_at, fewer]
+        if fewer is not None or devices.get("devices", []) != before:
+            _write(header, {**settings, **({"added_at": added_at} if added_at else {}), **devices})
         return Recorded(trajectories=read_trajectories(path, drop_cut_line=True), added_at=added_at)
     if path.is_file() and (known is None or not overwrite):
         raise UserError(_mismatch(path, known, settings))
-    _write(header, settings, instead_of=path)
+    _write(header, {**settings, **({"devices": here} if here else {})}, instead_of=path)
     return Recorded()
 
 

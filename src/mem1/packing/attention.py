@@ -6,8 +6,8 @@
         hidden = model.get_decoder()(tree.input_ids[None], position_ids=tree.position_ids[None],
                                      use_cache=False, tree_plan=plan).last_hidden_state
 
-Three back-ends behind one plan: "blocks" (the default, `packing/blocks.py`), "flex" (FlexAttention, for CUDA,
-`packing/flex.py`) and "dense", one product with a T x T mask, which is the reference in tests.
+Three back-ends behind one plan: "blocks" (`packing/blocks.py`), "flex" (FlexAttention, `packing/flex.py`) and "dense",
+one product with a T x T mask, which is the reference in tests. `choose_attention` says which one a recipe gets.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
+from mem1.errors import UserError
 from mem1.packing.block_attention import Blocks
 from mem1.packing.blocks import cut
 from mem1.packing.flex import Flex, plan_flex
@@ -50,6 +51,20 @@ class Dense:
 
 
 Plan = Blocks | Dense | Flex
+
+
+def choose_attention(wanted: str, device: torch.device, *, gradients: bool = True) -> Backend:
+    """The back-end that "auto", "blocks" or "flex" means for tensors on this device: auto is flex on CUDA, else blocks.
+
+    Raises UserError for flex off CUDA where `gradients` are needed, as FlexAttention has no backward pass there.
+    """
+    if wanted == "flex" and gradients and device.type != "cuda":
+        raise UserError(
+            f"FlexAttention has no backward pass on {device.type}: set model.attention to auto or blocks there"
+        )
+    if wanted == "auto":
+        return "flex" if device.type == "cuda" else "blocks"
+    return "flex" if wanted == "flex" else "blocks"
 
 
 def plan_attention(tree: TokenTree, *, backend: Backend = "blocks", device: torch.device | str = "cpu") -> Plan:

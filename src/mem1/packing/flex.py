@@ -11,7 +11,8 @@ from the smallest and largest `end` of 128 keys, without ever looking at all T x
 The length is padded to a multiple of 128 with tokens that see only themselves: FlexAttention has had wrong gradients
 at other lengths (pytorch #153799), and a row that sees nothing would be 0 / 0. One kernel is compiled for all lengths.
 
-FlexAttention has no backward pass on CPU (torch 2.13). There `attend` runs it forward only, uncompiled, for tests.
+FlexAttention has no backward pass on CPU (torch 2.13). There `attend` runs it forward only, uncompiled, for tests and
+`mem1 verify --attention flex`. In float64, which its kernels do not know, it runs uncompiled on CUDA too.
 
 Source: Dong et al. 2024 (FlexAttention, arXiv 2412.05496), sections 3 and 4.
 """
@@ -47,12 +48,12 @@ class Flex:
         device = q_THD.device.type
         if device != "cuda" and torch.is_grad_enabled() and any(x.requires_grad for x in (q_THD, k_TJD, v_TJD)):
             raise UserError(
-                f"FlexAttention has no backward pass on {device}: train with backend='blocks' there, or on CUDA"
+                f"FlexAttention has no backward pass on {device}: train with attention = 'blocks' there, or on CUDA"
             )
         length = len(q_THD)
         padding = (0, 0, 0, 0, 0, self.mask.seq_lengths[0] - length)
         q, k, v = (pad(x, padding).transpose(0, 1)[None] for x in (q_THD, k_TJD, v_TJD))
-        kernel = _compiled() if device == "cuda" else flex_attention
+        kernel = _compiled() if device == "cuda" and q_THD.dtype is not torch.float64 else flex_attention
         out_1HTD = kernel(q, k, v, block_mask=self.mask, scale=scaling, enable_gqa=True)
         return out_1HTD[0, :, :length].transpose(0, 1)
 

@@ -42,7 +42,7 @@ class Load:
     alone: int = 0
     """Tokens of the longest context; of effect where they are not packed: the backward pass takes one at a time."""
     part: int = 0
-    """Query-key pairs of the largest part of the attention; of effect on a GPU, where a part's scores are tensors."""
+    """Query-key pairs of the largest part of the attention; of effect on a GPU with attention by blocks."""
 
 
 def layer_bytes(network: Network, load: Load, setup: Setup) -> int:
@@ -135,8 +135,8 @@ def logits_kept(network: Network, load: Load) -> int:
 def backward_bytes(network: Network, load: Load, setup: Setup, *, cuda: bool) -> int:
     """Passing gradients, at their most: where a layer's product of gate and up is taken apart.
 
-    On a GPU also the scores of the attention's largest part, which exist four times at once.
+    By blocks on a GPU also the scores of the attention's largest part, which exist four times at once.
     """
     tokens = load.tokens if load.packed else load.alone
     layer = tokens * (2 * network.feed_forward + 2 * network.hidden) * setup.compute_bytes
-    return layer + cuda * 4 * network.heads * load.part * WIDE
+    return layer + (cuda and setup.blocks) * 4 * network.heads * load.part * WIDE

@@ -91,13 +91,13 @@ def stage_memory(network: Network, needs: Needs, setup: Setup, *, ranks: int = 1
         **stays,
         "weights: 4 bits": policy.whole,
         "weights: gathered": gathered,
-        "weights: sampling": whole * (setup.engine == "local"),
+        "weights: sampling": whole // WIDE * setup.sampling_bytes * (setup.engine == "local"),
     }
     host += whole * (setup.engine == "servers")
     moments = {
         **passes(network, needs, setup, gradients, cuda=cuda),
         "optimiser": {"gradients": gradients, "temporary": _optimiser_temporary(network, gradients, cuda=cuda)},
-        "sampling": sampling(network, needs),
+        "sampling": sampling(network, needs, setup),
     }
     totals = {name: sum(fixed.values()) + sum(added.values()) for name, added in moments.items()}
     worst = max(totals, key=lambda name: totals[name])

@@ -97,7 +97,7 @@ def _between(activations: int, output: int, passing: int, gradients: int, needs:
     }
 
 
-def sampling(network: Network, needs: Needs) -> dict[str, int]:
+def sampling(network: Network, needs: Needs, setup: Setup) -> dict[str, int]:
     """Keys and values of all layers; of each row the logits in fp32, and twice in fp64 to draw from."""
-    keys = 2 * network.layers * network.kv_width * needs.sampled_tokens * WIDE
+    keys = 2 * network.layers * network.kv_width * needs.sampled_tokens * setup.sampling_bytes
     return {"keys and values": keys, "logits": needs.sampled_rows * network.vocabulary * (2 * WIDE + 2 * 8)}

@@ -28,18 +28,32 @@ class Setup:
     """Who samples: the trained model itself, or servers on GPUs of their own."""
     server_gpus: int = 1
     """GPUs that serve, of all; of no effect with local."""
+    half: bool = False
+    """A policy that samples in the trainer's own process does so in bf16."""
+    blocks: bool = False
+    """Attention by blocks on a GPU too, where its scores are tensors; else FlexAttention, which holds none."""
 
     @classmethod
     def of(cls, config: TrainConfig, *, server_gpus: int = 1) -> Setup:
         """As the recipe says; how many GPUs serve it does not say."""
         return cls(
-            distributed=config.distributed, lora=config.lora, engine=config.rollout.engine, server_gpus=server_gpus
+            distributed=config.distributed,
+            lora=config.lora,
+            engine=config.rollout.engine,
+            server_gpus=server_gpus,
+            half=config.model.dtype == "bfloat16",
+            blocks=config.model.attention == "blocks",
         )
 
     @property
     def compute_bytes(self) -> int:
         """Of a number in the forward pass."""
         return 2 if self.distributed is not None and self.distributed.mixed_precision == "bf16" else 4
+
+    @property
+    def sampling_bytes(self) -> int:
+        """Of a number where a policy samples; servers do so in bf16."""
+        return 2 if self.half or self.engine == "servers" else 4
 
     @property
     def separate(self) -> bool:

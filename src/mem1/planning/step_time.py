@@ -71,8 +71,8 @@ def training(setup: Setup, cluster: Cluster) -> int:
 
 
 def _peak(setup: Setup, cluster: Cluster, *, sampling: bool = False) -> float:
-    """FLOPs a second; servers compute in bf16, and what samples in the trainer's own process in fp32."""
-    wide = setup.engine == "local" if sampling else setup.compute_bytes == WIDE
+    """FLOPs a second; servers compute in bf16, what samples in the trainer's own process as the recipe says."""
+    wide = (setup.sampling_bytes if sampling else setup.compute_bytes) == WIDE
     return (cluster.gpu.fp32_tflops if wide else cluster.gpu.bf16_tflops) * 1e12
 
 
@@ -80,7 +80,7 @@ def _writing(network: Network, stage: Stage, setup: Setup, cluster: Cluster, gpu
     """Each call writes its mean length, all rows of a batch together."""
     tokens = stage.tokens
     served = setup.engine == "servers"
-    e = 2 if served else WIDE
+    e = setup.sampling_bytes
     attempts = -(-tokens.attempts // gpus)
     rows = attempts if served else min(attempts, max(1, SAMPLER_TOKENS // tokens.longest))
     rounds = tokens.sampled / tokens.attempts * -(-attempts // rows)

@@ -90,7 +90,7 @@ class TrainConfig(Config):
     tasks: Tasks
     budget: Budget = Budget()
     rollout: Rollouts = LocalRollouts()
-    """Who samples for [rl]; the numbers of an evaluation are always this process's."""
+    """Who samples for [rl]; whoever it is evaluates the policy when the run has ended, too."""
     workers: int = Field(default=1, ge=1, le=MOST_WORKERS)
     """Processes that sample, and packs that are trained at a time; 2 for a small model on two cores, 1 for a GPU."""
     recall: Recall | None = None

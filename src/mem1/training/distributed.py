@@ -16,7 +16,7 @@ import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -24,13 +24,11 @@ import torch
 from torch import distributed
 from torch._C._distributed_c10d import HashStore
 
+from mem1.engines.device import ON_CPU, Device, Machine, choose
 from mem1.errors import UserError
 
 WAIT = timedelta(minutes=60)
 """How long a rank waits for the others: a rollout of one may take so much longer than that of another."""
-
-
-CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
-    device: torch.device = CPU
+    device: Device = ON_CPU
     """Where this rank computes."""
 
     def gather(self, data: bytes) -> list[bytes]:
@@ -91,6 +89,7 @@ class Ranks:
 
 
 ALONE = Ranks()
+"""This process alone, on its CPU."""
 
 
 @dataclass(frozen=True)
@@ -121,28 +120,31 @@ class TorchRanks(Ranks):
 
 
 @contextmanager
-def joined(*, grouped: bool = False) -> Iterator[Ranks]:
+def joined(*, grouped: bool = False, device: str = "auto", machine: Machine | None = None) -> Iterator[Ranks]:
     """Inside, this process is one of torchrun's; without torchrun it is alone.
 
     grouped     alone too it has a process group, which sharding needs
+    device      as `mem1.engines.device.choose` takes it; on CUDA each of torchrun's processes has the GPU of its rank
+    machine     whose devices there are; None: this machine, as torch sees it
 
-    On CUDA each rank has the device of its local rank; tensors of the CPU go over gloo there too. At the end of the
-    block all ranks wait for one another; a rank that leaves it with an error does not, and torchrun ends the others.
+    Tensors of the CPU go over gloo on CUDA too. At the end of the block all ranks wait for one another; a rank that
+    leaves it with an error does not, and torchrun ends the others. Raises UserError where there is no such device.
     """
     under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
-    if not under_torchrun and not grouped:
-        yield ALONE
-        return
-    cuda = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else CPU
+    local_rank = int(os.environ.get("LOCAL_RANK", "0")) if under_torchrun else None
+    chosen = choose(device, machine or Machine.here(), training=True, local_rank=local_rank)
+    cuda = chosen.at.type == "cuda"
     if cuda:
-        torch.cuda.set_device(device)
+        torch.cuda.set_device(chosen.at)
+    if not under_torchrun and not grouped:
+        yield ALONE if chosen.is_cpu else replace(ALONE, device=chosen)
+        return
     backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
     if under_torchrun:
         distributed.init_process_group(backend, timeout=WAIT)
     else:
         distributed.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
-    ranks = TorchRanks(rank=distributed.get_rank(), size=distributed.get_world_size(), device=device)
+    ranks = TorchRanks(rank=distributed.get_rank(), size=distributed.get_world_size(), device=chosen)
     try:
         yield ranks
         # A process that ends while another still talks to it makes gloo abort.

@@ -35,9 +35,14 @@ Entropy = Literal["none", "value", "gradient"]
 
 
 def completion_logprobs(
-    model: PreTrainedModel, trajectories: Sequence[Trajectory], *, temperature: float = 1.0, packed: bool = True
+    model: PreTrainedModel,
+    trajectories: Sequence[Trajectory],
+    *,
+    temperature: float = 1.0,
+    packed: bool = True,
+    backend: Backend = "blocks",
 ) -> list[list[Tensor]]:
-    """Per trajectory, per turn, a 1-D tensor over `completion_ids`, with gradient.
+    """Per trajectory, per turn, a 1-D tensor over `completion_ids`, with gradient; `backend` is for packed ones.
 
     Raises UserError if `packed` and the model cannot be packed exactly, ValueError if temperature is not positive.
     """
@@ -46,7 +51,7 @@ def completion_logprobs(
     if not any(t.turns for t in trajectories):
         return [[] for _ in trajectories]
     tree = pack(trajectories)
-    return tree.split(flat_logprobs(model, tree, temperature=temperature))
+    return tree.split(flat_logprobs(model, tree, temperature=temperature, backend=backend))
 
 
 @overload

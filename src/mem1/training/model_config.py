@@ -9,6 +9,13 @@ from pydantic import Field, model_validator
 from mem1.configuration import Config
 from mem1.configuration.numbers import MOST_TOKENS
 
+DeviceName = Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d{1,3})?)$")]
+"""auto: CUDA where there is one, else the CPU, or for sampling and evaluation alone Apple's GPU."""
+DtypeName = Literal["auto", "float32", "bfloat16"]
+"""auto: see `mem1.engines.device.sampling_dtype`."""
+AttentionName = Literal["auto", "blocks", "flex"]
+"""auto: see `mem1.packing.attention.choose_attention`."""
+
 
 class TinyModel(Config):
     """Shape of a small Qwen2 made from nothing."""
@@ -42,7 +49,7 @@ class TinyModel(Config):
 
 
 class ModelConfig(Config):
-    """Give `path`, or `new`, or neither for the shipped policy."""
+    """Which weights, and what computes with them. Give `path`, or `new`, or neither for the shipped policy."""
 
     path: str | None = None
     """Folder of a transformers model with safetensors weights and tokenizer.json."""
@@ -50,6 +57,14 @@ class ModelConfig(Config):
     chat_template: bool = False
     """Put every prompt into the chat template of the model's folder, and let all that follows be the model's reply: for
     models that were trained on chats. The template's tokens are in the contexts and are never trained."""
+    device: DeviceName = "auto"
+    """auto, cpu, cuda, cuda:N or mps. Under torchrun auto and cuda are the GPU of each process's own rank."""
+    dtype: DtypeName = "auto"
+    """Precision of the policy that samples and is evaluated: auto, float32 or bfloat16. What is trained is float32;
+    bfloat16 therefore needs [lora], [distributed] or several ranks, where the policy that samples is a copy of it."""
+    attention: AttentionName = "auto"
+    """Attention over the token tree, in training: blocks, flex (FlexAttention, on CUDA), or auto, which takes flex on
+    CUDA and blocks elsewhere."""
 
     @property
     def name(self) -> str:

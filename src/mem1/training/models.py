@@ -7,6 +7,7 @@ copy from the beginning (`induction.py`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -74,8 +75,12 @@ def load_config(folder: Path) -> PreTrainedConfig:
         raise UserError(f"cannot load the model in {folder}: {code_in(folder) or error}") from error
 
 
-def load_model(folder: Path, *, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+def load_model(
+    folder: Path, *, dtype: Callable[[torch.dtype | None], torch.dtype] = lambda stored: torch.float32
+) -> PreTrainedModel:
     """A transformers causal language model from a local folder, weights from safetensors only.
+
+    dtype       its precision, given the one that config.json says its weights are stored in, if it does
 
     Raises UserError where the folder, its config or its weights are missing or unreadable, where a weight is NaN or
     infinite, and where the folder would have to run code of its own.
@@ -88,7 +93,7 @@ def load_model(folder: Path, *, dtype: torch.dtype = torch.float32) -> PreTraine
         model, found = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]  # a pair, as asked for below
             folder,
             config=config,
-            dtype=dtype,
+            dtype=dtype(config.dtype if isinstance(config.dtype, torch.dtype) else None),
             local_files_only=True,
             use_safetensors=True,
             trust_remote_code=False,

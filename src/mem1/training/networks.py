@@ -90,6 +90,7 @@ class Networks:
                 temperature=self.config.temperature,
                 packed=self.config.packed,
                 entropy="gradient" if self.config.entropy and not frozen else "value",
+                attention=self.place.attention,
             )
 
     def values(self, trajectories: Sequence[Trajectory], states_MD: Tensor) -> Tensor:
@@ -100,7 +101,8 @@ class Networks:
         def values() -> Tensor:
             if critic.trunk is None:
                 return critic.values(states_MD)
-            return critic.values(trunk_states(critic.trunk, trajectories, packed=self.config.packed))
+            states = trunk_states(critic.trunk, trajectories, packed=self.config.packed, attention=self.place.attention)
+            return critic.values(states)
 
         return as_forward(critic, values)
 
@@ -169,5 +171,10 @@ class Networks:
         if self.reference.model is None:
             with adapters_off(self.policy):
                 return self.scores(trajectories).logprobs_M
-        temperature, packed = self.config.temperature, self.config.packed
-        return score(self.reference.model, trajectories, temperature=temperature, packed=packed).logprobs_M
+        return score(
+            self.reference.model,
+            trajectories,
+            temperature=self.config.temperature,
+            packed=self.config.packed,
+            attention=self.place.attention,
+        ).logprobs_M

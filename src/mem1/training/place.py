@@ -9,17 +9,22 @@ several, or [distributed]   every rank samples with a whole policy of its own; w
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from mem1.engines.device import Computed, dtype_name
+from mem1.errors import UserError
+from mem1.packing.attention import Backend, choose_attention
 from mem1.training.adapters import merged, with_adapters
+from mem1.training.config import TrainConfig
 from mem1.training.distributed import ALONE, Ranks
 from mem1.training.distributed_config import Distributed
 from mem1.training.lora_config import Lora
+from mem1.training.rollout_config import ServerRollouts
 from mem1.training.sharding import shard
 
 M = TypeVar("M", bound=nn.Module)
@@ -34,6 +39,36 @@ class Place:
     """None: as the defaults say on several ranks, and nothing is spread on one."""
     lora: Lora | None = None
     """None: all weights are trained."""
+    attention: Backend = "blocks"
+    """Over token trees, of every network."""
+    sampling: torch.dtype | None = None
+    """Precision of the policy that samples, where it is another model than the trained one; None: the trained one's."""
+
+    @classmethod
+    def of(cls, config: TrainConfig, ranks: Ranks) -> Place:
+        """The place of a recipe's run. Raises UserError where its `model.attention` or `model.dtype` cannot be had."""
+        trees = config.sft is not None or (config.rl is not None and config.rl.packed)
+        attention = choose_attention(config.model.attention, ranks.device.at, gradients=trees)
+        place = cls(ranks=ranks, config=config.distributed, lora=config.lora, attention=attention)
+        if config.model.dtype != "bfloat16":
+            return place
+        if isinstance(config.rollout, ServerRollouts):
+            raise UserError(
+                "model.dtype = 'bfloat16' is for a policy that samples in this process; with [rollout] engine = "
+                "'servers' leave it out, and start the servers in the precision that they are to sample in"
+            )
+        if not place.separate or ranks.device.workers(config.workers) > 1:
+            raise UserError(
+                "model.dtype = 'bfloat16' needs a policy that samples beside the one that is trained in float32: add "
+                "[lora] or [distributed], with workers = 1, or leave model.dtype out"
+            )
+        return replace(place, sampling=torch.bfloat16)
+
+    @property
+    def computed(self) -> Computed:
+        """Device, precision and attention, for people and files."""
+        apart = "" if self.sampling is None else f", sampling in {dtype_name(self.sampling)}"
+        return Computed(device=str(self.ranks.device), dtype=f"float32{apart}", attention=self.attention)
 
     @property
     def spread(self) -> bool:
@@ -52,23 +87,29 @@ class Place:
         trained = copy.deepcopy(model)
         if self.lora is not None:  # before it comes to a device that may have no room for unquantised weights
             trained = with_adapters(trained, self.lora)
-        return self.settled(trained.to(self.ranks.device))  # type: ignore[arg-type]  # transformers takes less
+        return self.settled(trained)
 
     def settled(self, module: M, *, offload: bool = False, full_precision: bool = False) -> M:
-        """The module, spread over the ranks in place where networks are; the options are those of `shard`."""
+        """The module on this rank's device, spread over the ranks where networks are; options as of `shard`."""
+        module.to(self.ranks.device.at)
         if self.spread:
             shard(module, self.config or Distributed(), offload=offload, full_precision=full_precision)
         return module
 
     def workers(self, wanted: int) -> int:
         """Packs at a time: layers that come and go, or whose adapters do, can serve one only."""
-        return 1 if self.separate else wanted
+        return 1 if self.separate else self.ranks.device.workers(wanted)
 
     @torch.no_grad()
-    def publish(self, trained: PreTrainedModel, policy: PreTrainedModel) -> None:
-        """Bring the weights of `trained` to `policy`, in place; every rank must call it."""
+    def publish(self, trained: PreTrainedModel, policy: PreTrainedModel, *, exactly: bool = False) -> None:
+        """Bring the weights of `trained` to `policy`, in place; every rank must call it.
+
+        exactly     in their own precision, to be kept or trained on; else in the one that the policy samples in
+        """
         if trained is policy:
             return
+        dtype = trained.dtype if exactly or self.sampling is None else self.sampling
+        policy.to(dtype)  # type: ignore[arg-type]  # transformers takes less
         ours = dict(policy.named_parameters())
         for name, weight in merged(trained):
             ours.pop(name).copy_(weight)

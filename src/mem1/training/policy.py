@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from mem1.engines.chat_frame import ChatFrame
 from mem1.engines.codec import Codec
+from mem1.engines.device import ON_CPU, Computed, Device, dtype_name, sampling_dtype
 from mem1.engines.model_folder import tokenizer_files, write_tokenizer_files
 from mem1.envs.cloze_source import ClozeTasks
 from mem1.envs.source import MultihopTasks
@@ -56,6 +57,10 @@ class Policy:
         self.codec.tokenizer.save(str(Path(folder) / "tokenizer.json"))
         write_tokenizer_files(Path(folder), self.files)
 
+    def computed(self, device: Device) -> Computed:
+        """What it samples with on this device, for people and files."""
+        return Computed(device=str(device), dtype=dtype_name(self.model.dtype))
+
     def fingerprint(self) -> str:
         """BLAKE2 (hexadecimal) of weights, configuration, tokenizer and frame; it reads every weight once."""
         digest = hashlib.blake2b(digest_size=16)
@@ -82,12 +87,20 @@ def policy_folder(path: str | Path) -> Path:
     return cached_snapshot(str(path)) or Path(path)
 
 
-def load_policy(path: str | Path, *, chat_template: bool = False) -> Policy:
-    """A policy from a folder, or a shipped one by its name; `chat_template`: its prompts go into that of the folder."""
+def load_policy(
+    path: str | Path, *, chat_template: bool = False, device: Device = ON_CPU, dtype: str = "float32"
+) -> Policy:
+    """A policy from a folder, or a shipped one by its name.
+
+    chat_template   its prompts go into the chat template of the folder
+    dtype           float32, bfloat16, or auto (`mem1.engines.device.sampling_dtype`)
+    """
     folder = policy_folder(path)
-    model, codec = load_model(folder), Codec.load(folder)
+    model = load_model(folder, dtype=lambda stored: sampling_dtype(dtype, device, stored))
+    codec = Codec.load(folder)
     frame = ChatFrame.load(folder, codec) if chat_template else ChatFrame()
-    policy = Policy(model, codec, frame, tokenizer_files(folder))
+    on_device = model.to(device.at)  # type: ignore[arg-type]  # transformers' own signature takes less
+    policy = Policy(on_device, codec, frame, tokenizer_files(folder))
     rows = next(policy.model.get_input_embeddings().parameters()).shape[0]
     if policy.codec.vocab_size > rows:
         raise UserError(

@@ -37,6 +37,16 @@ DRAW = 1_000_000_007
 """Between the seeds of two draws of a step; further apart than the seeds of all steps of a run."""
 
 
+def weights_version(config: Rl, index: int) -> int:
+    """Optimiser steps behind the policy when step `index` begins; that of the trained one is of step `config.steps`."""
+    return _policy_step(config, index) * config.updates
+
+
+def _policy_step(config: Rl, index: int) -> int:
+    algorithm = config.algorithm
+    return max(0, index - algorithm.critic_warmup) if isinstance(algorithm, Ppo) else index
+
+
 @dataclass
 class RlStage:
     """Any algorithm of `rl_config`; which one shows in `make_lessons` and `policy_loss` only."""
@@ -167,12 +177,11 @@ class RlStage:
 
     def _policy_step(self, index: int) -> int:
         """Steps behind the policy: those in which the critic warmed up do not count."""
-        algorithm = self.config.algorithm
-        return max(0, index - algorithm.critic_warmup) if isinstance(algorithm, Ppo) else index
+        return _policy_step(self.config, index)
 
     def _version(self, index: int) -> int:
         """Optimiser steps behind the policy when step `index` begins."""
-        return self._policy_step(index) * self.config.updates
+        return weights_version(self.config, index)
 
     def update(self, groups: Sequence[Group], index: int) -> Metrics:
         """The optimiser steps on one rollout."""

@@ -2,7 +2,7 @@
 
 runs/quick/
     config.toml          the resolved configuration; `mem1 train runs/quick/config.toml` repeats the run
-    resolved.json        command, configuration's fingerprint, versions
+    resolved.json        command, configuration's fingerprint, versions, devices
     metrics.jsonl        one line a step (see metrics_log.py)
     timings.jsonl        seconds, kept apart because they never repeat
     checkpoints/         see checkpoint.py
@@ -83,6 +83,16 @@ class RunFolder:
                 "give the folder's values (its config.toml), or start a new run with another --out"
             )
         return run
+
+    def note_computed(self, computed: Mapping[str, str]) -> None:
+        """Write down the device, precision and attention from here on; a run that is resumed elsewhere lists all."""
+        path = self.path / "resolved.json"
+        resolved = json.loads(path.read_bytes()) if path.is_file() else {}
+        known = resolved.get("computed", [])
+        if known[-1:] == [dict(computed)]:
+            return
+        with explain_full_disk(f"{self.path}", "the checkpoints are intact"):
+            write_atomically(path, json.dumps({**resolved, "computed": [*known, dict(computed)]}, indent=2).encode())
 
     def _make(self) -> None:
         try:

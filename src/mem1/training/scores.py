@@ -19,6 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from mem1.packing import TokenTree, pack
+from mem1.packing.attention import Backend
 from mem1.records import Trajectory, Turn
 from mem1.training.logprobs import Entropy, columns, head_columns, tree_states
 from mem1.training.sharding import as_forward
@@ -43,10 +44,16 @@ def score(
     temperature: float,
     packed: bool,
     entropy: Entropy = "value",
+    attention: Backend = "blocks",
 ) -> Scores:
-    """Scores of all sampled tokens. Raises UserError if `packed` and the model cannot be packed exactly."""
+    """Scores of all sampled tokens; `attention` is for `packed`.
+
+    Raises UserError if `packed` and the model cannot be packed exactly.
+    """
     if packed:
-        both_M, states_MD = as_forward(model, lambda: _score_tree(model, pack(trajectories), temperature, entropy))
+        both_M, states_MD = as_forward(
+            model, lambda: _score_tree(model, pack(trajectories), temperature, entropy, attention)
+        )
     else:
         turns = [_score_turn(model, turn, temperature, entropy) for t in trajectories for turn in t.turns]
         both_M, states_MD = (torch.cat(parts) for parts in zip(*turns, strict=True))
@@ -54,10 +61,12 @@ def score(
     return Scores(logprobs_M=both_M[:, 0], entropy_M=entropy_M, states_MD=states_MD)
 
 
-def trunk_states(trunk: PreTrainedModel, trajectories: Sequence[Trajectory], *, packed: bool) -> Tensor:
+def trunk_states(
+    trunk: PreTrainedModel, trajectories: Sequence[Trajectory], *, packed: bool, attention: Backend = "blocks"
+) -> Tensor:
     """`Scores.states_MD` of a model without a head. Raises UserError as `score`."""
     if packed:
-        return as_forward(trunk, lambda: _trunk_tree(trunk, pack(trajectories)))
+        return as_forward(trunk, lambda: _trunk_tree(trunk, pack(trajectories), attention))
     rows = [(turn, _ids(turn, trunk)) for t in trajectories for turn in t.turns]
     return torch.cat(
         [
@@ -67,15 +76,17 @@ def trunk_states(trunk: PreTrainedModel, trajectories: Sequence[Trajectory], *, 
     )
 
 
-def _score_tree(model: PreTrainedModel, tree: TokenTree, temperature: float, entropy: Entropy) -> tuple[Tensor, Tensor]:
+def _score_tree(
+    model: PreTrainedModel, tree: TokenTree, temperature: float, entropy: Entropy, attention: Backend
+) -> tuple[Tensor, Tensor]:
     """(M, 2) log-probs and entropies, (M, D) states."""
-    found = tree_states(model, tree)
+    found = tree_states(model, tree, backend=attention)
     both_N = head_columns(model, found.states_ND, found.targets_N, temperature, entropy)
     return both_N[found.repeat_M], found.states_ND[found.repeat_M]
 
 
-def _trunk_tree(trunk: PreTrainedModel, tree: TokenTree) -> Tensor:
-    found = tree_states(trunk, tree)
+def _trunk_tree(trunk: PreTrainedModel, tree: TokenTree, attention: Backend) -> Tensor:
+    found = tree_states(trunk, tree, backend=attention)
     return found.states_ND[found.repeat_M]
 
 

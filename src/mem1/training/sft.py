@@ -120,11 +120,12 @@ class SftStage:
     def step(self, index: int) -> Metrics:
         """One optimiser step on `config.tokens` tokens of demonstrations."""
         model, batch, ranks = self.model, self._batches[index], self.place.ranks.size
+        attention = self.place.attention
         sampled = sum(t.num_completion_tokens for t in batch)
 
         def loss_of(packed: Pack) -> tuple[Tensor, tuple[float, int]]:
             tree = pack([piece.of(batch) for piece in packed])
-            logprobs_M = as_forward(model, lambda: flat_logprobs(model, tree, temperature=1.0))
+            logprobs_M = as_forward(model, lambda: flat_logprobs(model, tree, temperature=1.0, backend=attention))
             loss = negative_log_likelihood(logprobs_M, denominator=sampled)
             return loss, (loss.item(), len(tree))
 

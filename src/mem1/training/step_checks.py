@@ -22,11 +22,15 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from mem1.engines.device import Device
 from mem1.packing import pack, split_into_packs
+from mem1.packing.attention import Backend
 from mem1.records import Group, Trajectory, Turn
 from mem1.training.comparisons import EXACT_LIMIT, Check, relative_difference
+from mem1.training.distributed import Ranks
 from mem1.training.lessons import make_lessons
 from mem1.training.networks import Networks
+from mem1.training.place import Place
 from mem1.training.rl_config import Algorithm, Grpo, Phase, Ppo, Rl
 from mem1.training.rl_metrics import Totals
 from mem1.training.updates import accumulate
@@ -47,7 +51,9 @@ class Change:
     """How many things it changed."""
 
 
-def step_checks(model: PreTrainedModel, groups: Sequence[Group], *, temperature: float = 1.0) -> list[Check]:
+def step_checks(
+    model: PreTrainedModel, groups: Sequence[Group], *, temperature: float = 1.0, attention: Backend = "blocks"
+) -> list[Check]:
     """For GRPO, where a task has two different attempts, and for PPO with GAE across the contexts.
 
     `model` should be in float64; its gradients are cleared. Some attempt needs a sampled token. Raises UserError if
@@ -60,7 +66,7 @@ def step_checks(model: PreTrainedModel, groups: Sequence[Group], *, temperature:
         chosen = groups if isinstance(algorithm, Ppo) else [g for g in groups if len(g.trajectories) > 1]
 
         def gradient(groups: Sequence[Group], pack_tokens: int, algorithm: Algorithm = algorithm) -> list[Tensor]:
-            return _gradient(model, groups, _config(algorithm, temperature, pack_tokens))
+            return _gradient(model, groups, _config(algorithm, temperature, pack_tokens), attention)
 
         if chosen:
             checks += _compare(algorithm.name, gradient, chosen, max(64, largest))
@@ -115,10 +121,11 @@ def _config(algorithm: Algorithm, temperature: float, pack_tokens: int) -> Rl:
     return Rl(phases=(Phase(steps=1),), algorithm=algorithm, temperature=temperature, pack_tokens=pack_tokens)
 
 
-def _gradient(model: PreTrainedModel, groups: Sequence[Group], config: Rl) -> list[Tensor]:
+def _gradient(model: PreTrainedModel, groups: Sequence[Group], config: Rl, attention: Backend) -> list[Tensor]:
     """Of one optimiser step, all networks."""
     model.zero_grad(set_to_none=True)
-    networks = Networks.make(config, model)
+    place = Place(ranks=Ranks(device=Device(name=str(model.device), at=model.device)), attention=attention)
+    networks = Networks.make(config, model, place=place)
     if networks.critic is not None:
         networks.critic.to(model.dtype)
         weight = networks.critic.head.weight

@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 from mem1.engines.base import Engine
 from mem1.engines.codec import Codec
 from mem1.engines.denormals import flushed_denormals
+from mem1.engines.device import Machine, choose
 from mem1.engines.unknown import check_words
 from mem1.engines.workers import local_engine
 from mem1.envs.source import TaskSource
@@ -49,6 +50,8 @@ from mem1.training.weight_sync import WeightSync
 NOT_FINGERPRINTED = (
     "evaluation",
     "checkpoint_every",
+    "model.device",
+    "model.attention",
     "tensorboard",
     "tasks.retriever",
     "rollout",
@@ -104,7 +107,7 @@ class Finished:
 def make_rollout(
     config: TrainConfig, policy: Policy, source: TaskSource, tags: Tags, *, engine: Engine | None = None
 ) -> Rollout:
-    """The rollout of a recipe with this policy, sampled by `engine`; None: in this process."""
+    """The rollout of a recipe with this policy, sampled by `engine`; None: in this process, by `config.workers`."""
     sampler = engine or local_engine(policy.model, policy.codec, tags.stop_strings, workers=config.workers)
     return recipe_rollout(config, engine=sampler, codec=policy.codec, frame=policy.frame, source=source, tags=tags)
 
@@ -133,15 +136,17 @@ def make_stages(
     tags = vocabulary(config.vocabulary)
     source = config.tasks.source("train", tags)
     _check_tasks(config, source, policy.codec, tags)
-    rollout = make_rollout(config, policy, source, tags, engine=None if sync is None else sync.engine)
+    workers = place.ranks.device.workers(config.workers)
+    few = config.model_copy(update={"workers": workers})
+    rollout = make_rollout(few, policy, source, tags, engine=None if sync is None else sync.engine)
     if sft is not None:
         stages.append(
             lambda: SftStage(
-                policy, sft, lambda: demonstrate(config, rollout, source, tags), config.seed, config.workers, place
+                policy, sft, lambda: demonstrate(config, rollout, source, tags), config.seed, workers, place
             )
         )
     if rl is not None:
-        stages.append(lambda: RlStage(policy, rl, rollout, source, config.seed, config.workers, place, sync))
+        stages.append(lambda: RlStage(policy, rl, rollout, source, config.seed, workers, place, sync))
     return stages
 
 
@@ -164,13 +169,14 @@ def train(
     resume: bool = False,
     on_step: Callable[[Progress], None] | None = None,
     on_saved: Callable[[Path], None] | None = None,
-    ranks: Ranks = ALONE,
+    ranks: Ranks | None = None,
 ) -> Finished:
     """Run the recipe into the folder `out`; the trained policy is saved in `out/policy`.
 
     on_step     told after every step, on rank 0
     on_saved    told of every checkpoint that is in place, on rank 0, by the thread that writes them
-    ranks       the processes that train together; each calls `train`, and rank 0 alone writes metrics and policy
+    ranks       the processes that train together; each calls `train`, and rank 0 alone writes metrics and policy;
+                None: this process alone, on the device that `model.device` names
 
     Raises UserError for a recipe without stages, a folder that holds something else or that another command is writing
     into, a checkpoint of another configuration, a model that cannot be packed exactly, or a full disk.
@@ -179,20 +185,25 @@ def train(
         raise UserError(
             "the recipe has no stage to train: [recall], [sft] or [rl]; one without is for mem1 eval --recipe"
         )
+    if ranks is None:
+        ranks = Ranks(device=choose(config.model.device, Machine.here(), training=True))
+    place = Place.of(config, ranks)
     with ExitStack() as held:
         ranks.first(lambda: held.enter_context(alone_in(out)))
         policy = make_policy(config, vocabulary(config.vocabulary))
         if config.sft is not None or (config.rl is not None and config.rl.packed):
             check_packable(policy.model)
-        place = Place(ranks=ranks, config=config.distributed, lora=config.lora)
         if not (place.separate and isinstance(config.rollout, ServerRollouts)):  # else nobody here computes with it
-            policy.model.to(ranks.device)  # type: ignore[arg-type]  # transformers' own signature takes less
+            policy.model.to(ranks.device.at)  # type: ignore[arg-type]  # transformers' own signature takes less
         makers = make_stages(config, policy, place, sync=held.enter_context(weight_sync(config, policy, ranks)))
 
         def open_folder() -> str:
             if resume and (out / "config.toml").is_file():
-                return RunFolder.open(out, config, exclude=NOT_FINGERPRINTED).fingerprint
-            return RunFolder.create(out, config, command=command, exclude=NOT_FINGERPRINTED).fingerprint
+                folder = RunFolder.open(out, config, exclude=NOT_FINGERPRINTED)
+            else:
+                folder = RunFolder.create(out, config, command=command, exclude=NOT_FINGERPRINTED)
+            folder.note_computed(place.computed.record())
+            return folder.fingerprint
 
         folder = RunFolder(path=out, fingerprint=ranks.first(open_folder))
         notice = "Finishing this step; press Ctrl-C again to stop at once." if ranks.rank == 0 else ""
@@ -200,6 +211,8 @@ def train(
             complete = _Run(config, folder, policy, place, saves, on_step).stages(makers, lambda: stop.requested)
         if complete and ranks.rank == 0:
             policy.save(out / "policy")
+        if place.sampling is not None:  # it is evaluated as it sampled
+            policy.model.to(place.sampling)  # type: ignore[arg-type]
         return Finished(policy=policy, complete=complete)
 
 
@@ -242,9 +255,9 @@ class _Run:
                     if stopping or done == stage.steps or done % self.config.checkpoint_every == 0:
                         self._save(stage, number, done, total + done)
                     if stopping and not (done == stage.steps and number == len(makers) - 1):
-                        self.place.publish(stage.model, self.policy.model)
+                        self.place.publish(stage.model, self.policy.model, exactly=True)
                         return False
-                self.place.publish(stage.model, self.policy.model)
+                self.place.publish(stage.model, self.policy.model, exactly=True)
                 total += stage.steps
         return True
 

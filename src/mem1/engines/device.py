@@ -1,0 +1,151 @@
+"""Which device computes with a policy, and in which precision: one rule for every command and recipe.
+
+    choose("auto", Machine(gpus=("NVIDIA H100",)))              ->  cuda:0 (NVIDIA H100)
+    choose("auto", Machine(mps=True))                           ->  mps
+    choose("auto", Machine(mps=True), training=True)            ->  cpu
+    choose("cuda:1", Machine(gpus=("NVIDIA H100",)))            ->  UserError: it has cuda:0 (NVIDIA H100), cpu
+
+Apple's GPU (mps) has no float64, which training and `mem1 verify` need: it samples and evaluates only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from mem1.errors import UserError
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """The devices that a machine has besides its CPU."""
+
+    gpus: tuple[str, ...] = ()
+    """Names of its CUDA devices, in their order."""
+    mps: bool = False
+    """Whether torch can use Apple's GPU."""
+    pretended: bool = False
+    """Tensors stay on the CPU, whichever device is chosen: for tests on a machine without a GPU."""
+
+    @classmethod
+    def here(cls) -> Machine:
+        """What torch finds on this machine."""
+        number = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        gpus = tuple(torch.cuda.get_device_name(i) for i in range(number))
+        return cls(gpus=gpus, mps=torch.backends.mps.is_available())
+
+    @property
+    def listed(self) -> str:
+        """All devices, for people."""
+        named = [f"cuda:{i} ({name})" for i, name in enumerate(self.gpus)]
+        return ", ".join([*named, *(["mps"] if self.mps else []), "cpu"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """Where a process computes."""
+
+    name: str = "cpu"
+    """cpu, mps, or cuda:N."""
+    model: str = ""
+    """Of a GPU, as its driver calls it."""
+    at: torch.device = CPU
+    """Where tensors go."""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.model})" if self.model else self.name
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.name == "cpu"
+
+    def workers(self, wanted: int) -> int:
+        """Processes that sample, and packs that are trained at a time: several only where a CPU computes."""
+        return wanted if self.is_cpu else 1
+
+
+ON_CPU = Device()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computed:
+    """What a result was computed with, for people and files."""
+
+    device: str
+    """Such as "cuda:0 (NVIDIA H100)"."""
+    dtype: str
+    """Such as "float32"."""
+    attention: str | None = None
+    """Of log-probs and training; None: nothing but sampling was done."""
+
+    def __str__(self) -> str:
+        attention = "" if self.attention is None else f", attention by {self.attention}"
+        return f"device: {self.device}, {self.dtype}{attention}"
+
+    def record(self) -> dict[str, str]:
+        """As JSON."""
+        attention = {} if self.attention is None else {"attention": self.attention}
+        return {"device": self.device, "dtype": self.dtype, **attention}
+
+
+def choose(wanted: str, machine: Machine, *, training: bool = False, local_rank: int | None = None) -> Device:
+    """The device that `wanted` (auto, cpu, cuda, cuda:N or mps) means on this machine.
+
+    training        the device also trains, or checks training in float64
+    local_rank      number of this process among those of torchrun on this machine, each with a GPU of its own;
+                    None: it is not one of torchrun's
+
+    Raises UserError where the machine has no such device, listing those that it has.
+    """
+    kind, _, number = wanted.partition(":")
+    if kind == "cuda" or (kind == "auto" and machine.gpus):
+        return _gpu(wanted, int(number) if number else None, machine, local_rank)
+    if kind == "mps" and training:
+        raise UserError(
+            "device mps samples and evaluates only, as it has no float64; for training and mem1 verify give cpu"
+        )
+    if kind == "mps" and not machine.mps:
+        raise UserError(f"there is no device mps: this machine has {machine.listed}")
+    if machine.mps and not training and kind in ("auto", "mps"):
+        return Device(name="mps", at=CPU if machine.pretended else torch.device("mps"))
+    return ON_CPU
+
+
+def _gpu(wanted: str, number: int | None, machine: Machine, local_rank: int | None) -> Device:
+    if local_rank is not None and number is not None:
+        raise UserError(f"device {wanted}: under torchrun each process has the GPU of its own rank; give cuda or auto")
+    if local_rank is not None and local_rank >= len(machine.gpus):
+        raise UserError(
+            f"the process of local rank {local_rank} has no GPU of its own: this machine has {machine.listed}; start "
+            "torchrun with a smaller --nproc-per-node, or give device cpu"
+        )
+    index = number if number is not None else local_rank or 0
+    if index >= len(machine.gpus):
+        raise UserError(f"there is no device {wanted}: this machine has {machine.listed}")
+    at = CPU if machine.pretended else torch.device("cuda", index)
+    return Device(name=f"cuda:{index}", model=machine.gpus[index], at=at)
+
+
+def sampling_dtype(wanted: str, device: Device, stored: torch.dtype | None) -> torch.dtype:
+    """Precision of a policy that samples or is evaluated, and is not trained.
+
+    stored      of its weights in the file; None: not known
+
+    auto never rounds a weight: bfloat16 on CUDA where the weights are stored in it, float32 everywhere else.
+    """
+    if wanted == "auto":
+        return torch.bfloat16 if device.name.startswith("cuda") and stored is torch.bfloat16 else torch.float32
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[wanted]
+
+
+def with_float64(device: torch.device) -> torch.device:
+    """The device itself, or the CPU where it has no float64."""
+    return CPU if device.type == "mps" else device
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """torch.float32  ->  "float32"."""
+    return str(dtype).removeprefix("torch.")
