@@ -467,7 +467,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("            manifest.seal(partial)\n", ""),
         ('    if state["fingerprint"] != fingerprint:', "    if False:"),
         ("        _load_weights(path, path / MODULES / name, module)", "        pass"),
-        ("    read(stem, tensors)\n    for optimizer", "    for optimizer"),
+        ("        read(stem, tensors)\n        states", "        states"),
     ),
     ("training/rl_metrics.py", RL): (
         (
@@ -516,11 +516,11 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ),
     ("evaluation/differences.py", ("test_differences.py",)): (
         (
-            "return [[measure(run[name][1]) for name in by_task[0]] for run in by_task]",
-            "return [[measure(t) for _, t in run.values()] for run in by_task]",
+            "values = [[measure(run[name][1]) for name in by_task[0]] for run in by_task]",
+            "values = [[measure(t) for _, t in run.values()] for run in by_task]",
         ),
         ("            if run[name][0] != task:", "            if False:"),
-        ("mean=_mean(mine) - _mean(others)", "mean=_mean(others) - _mean(mine)"),
+        ("mean = float(np.mean(mine) - np.mean(others))", "mean = float(np.mean(others) - np.mean(mine))"),
         ("        if trajectory.task.id in found:", "        if False:"),
     ),
     ("evaluation/tokens.py", SPENT): (

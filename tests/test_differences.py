@@ -48,8 +48,9 @@ def test_a_difference_is_task_by_task_in_whatever_order_they_come():
 def test_values_are_matched_by_task_and_not_by_place():
     first, second = run([0.0, 0.25, 0.5, 1.0]), run([0.1, 0.35, 0.6, 1.1], order=[2, 0, 3, 1])
     assert values_by_task([first, second], solved) == [[0.0, 0.25, 0.5, 1.0], [0.1, 0.35, 0.6, 1.1]]
-    found = paired_difference(second, first)
-    assert (found.low, found.mean, found.high) == pytest.approx((0.1, 0.1, 0.1)), "the same on every task"
+    in_place = run([0.1, 0.35, 0.6, 1.1])
+    assert paired_difference(second, first, within=None) == paired_difference(in_place, first, within=None)
+    assert paired_difference(second, first, within=None).mean == pytest.approx(0.1)
 
 
 def test_the_seeds_of_two_ways_of_training_have_nothing_in_common():
