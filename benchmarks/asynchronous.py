@@ -26,7 +26,7 @@ import torch
 from machine import commit, hardware
 
 from mem1.configuration import load_toml
-from mem1.evaluation.intervals import bootstrap_interval
+from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.runner import evaluate
 from mem1.protocol import vocabulary
 from mem1.training.config import TrainConfig
@@ -103,7 +103,7 @@ def run(config: TrainConfig, folder: Path, given: argparse.Namespace) -> Measure
 
 def cell(runs: Sequence[Measured], objectives: int) -> str:
     by_task = [statistics.mean(scores) for scores in zip(*(run.em[objectives] for run in runs), strict=True)]
-    low, high = bootstrap_interval(by_task)
+    low, high = mean_interval(by_task)
     seeds = " ".join(f"{statistics.mean(run.em[objectives]):.2f}" for run in runs)
     return f"{statistics.mean(by_task):.2f} [{low:.2f}, {high:.2f}] ({seeds})"
 

@@ -7,7 +7,7 @@
 Found: the share of the held-out questions (development and test part), before the filter by search, whose passage is
 among the first k results of BM25 for the whole question. In view: the share of the same questions whose answer stands,
 as it is written, in what two results show; "its own" counts the question's passage alone. Each number is the mean over
-passages, with the 95 % bootstrap interval over passages, since questions of one passage hang together.
+passages, with the 95 % interval over passages, since questions of one passage hang together.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from mem1.evaluation.intervals import bootstrap_interval
+from mem1.evaluation.intervals import mean_interval
 from mem1.protocol import neutralize
 from mem1.records import Passage
 from mem1.retrieval import BM25
@@ -122,7 +122,7 @@ def by_passage(told: Iterable[tuple[Cloze, bool]]) -> str:
     for cloze, true in told:
         values[cloze.passage_id].append(true)
     means = [sum(each) / len(each) for each in values.values()]
-    low, high = bootstrap_interval(means)
+    low, high = mean_interval(means)
     return f"{sum(means) / len(means):.3f} [{low:.3f}, {high:.3f}]"
 
 

@@ -53,7 +53,7 @@ from machine import commit, hardware
 from mem1.configuration import load_toml
 from mem1.engines.denormals import flushed_denormals
 from mem1.evaluation.flops import ModelShape, forward_flops
-from mem1.evaluation.intervals import bootstrap_interval
+from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.metrics import em_by_depth, peak_tokens, total_tokens
 from mem1.evaluation.runner import evaluate
 from mem1.evaluation.shapes import model_shape
@@ -361,7 +361,7 @@ def _em_cell(runs: Sequence[Measured]) -> str:
 def _em(runs: Sequence[Measured]) -> tuple[list[float], tuple[float, float]]:
     """Mean of each seed, and the interval over tasks of the mean over seeds; the tasks are the same for all seeds."""
     by_task = [statistics.mean(scores) for scores in zip(*(run["em"] for run in runs), strict=True)]
-    return [statistics.mean(run["em"]) for run in runs], bootstrap_interval(by_task)
+    return [statistics.mean(run["em"]) for run in runs], mean_interval(by_task)
 
 
 def _by_depth(runs: Sequence[Measured]) -> str:

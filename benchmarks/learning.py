@@ -38,7 +38,7 @@ from stitched import stitched_scores
 
 from mem1.configuration import load_toml
 from mem1.engines.denormals import flushed_denormals
-from mem1.evaluation.intervals import bootstrap_interval
+from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.runner import evaluate
 from mem1.packing import Pack, split_into_packs
 from mem1.protocol import vocabulary
@@ -256,7 +256,7 @@ def _em(one: Mapping[str, Any], objectives: int) -> list[float]:
 
 
 def _cell(values: Sequence[float]) -> str:
-    low, high = bootstrap_interval(values)
+    low, high = mean_interval(values)
     return f"{statistics.mean(values):.3f} [{low:.3f}, {high:.3f}]"
 
 

@@ -4,7 +4,7 @@
     python benchmarks/webshop_shoppers.py --goals 100                the first 100 test goals of each
     python benchmarks/webshop_shoppers.py --catalogue FOLDER         your copy of the real products
 
-Prints a Markdown table of the mean reward and its 95 % bootstrap interval over goals. Goals are synthetic ones, in the
+Prints a Markdown table of the mean reward and its 95 % interval over goals. Goals are synthetic ones, in the
 original's order; the best reachable reward of the invented ones is 1. On the invented catalogue also the experts,
 which read pages and turn back: the clean one, and a lazy one as it may give a warm start.
 """
@@ -28,7 +28,7 @@ from mem1.envs.webshop.laziness import Laziness
 from mem1.envs.webshop.session import Session
 from mem1.envs.webshop.shop import Shop
 from mem1.envs.webshop.shoppers import TURN_LIMIT, RandomShopper, ScriptedShopper, mean_reward, shop_with
-from mem1.evaluation.intervals import bootstrap_interval
+from mem1.evaluation.intervals import mean_interval
 
 REAL = Path(__file__).parents[2] / "shared" / "data" / "webshop"
 LAZY = Laziness(diligent=0.15, vague=0.5, grab=0.6, settle=0.7, forget=0.6)
@@ -64,7 +64,7 @@ def table(name: str, catalogue: Catalogue, shoppers: dict[str, Shopping], count:
     shop = Shop.build(catalogue.products, cost)
     for shopper, shopping in shoppers.items():
         rewards = [mean_reward(shop, shopping(shop, [goal])) for goal in goals]
-        low, high = bootstrap_interval(rewards)
+        low, high = mean_interval(rewards)
         print(
             f"| {name} | {len(catalogue.products):,} | {len(goals)} | {shopper} "
             f"| {mean(rewards):.3f} | {low:.3f} to {high:.3f} |",

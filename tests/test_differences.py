@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from mem1.errors import UserError
 from mem1.evaluation.differences import paired_difference, paired_difference_over_seeds, values_by_task
-from mem1.evaluation.intervals import bootstrap_interval, crossed_interval
+from mem1.evaluation.intervals import difference_interval, mean_interval, seeds_interval
 from mem1.evaluation.metrics import solved
 from mem1.evaluation.seeds import over_seeds
 from mem1.records import Ended, Question, Task, Trajectory
-
-QUESTION = Question(id="q", text="Who?", answers=("A",))
 
 
 def run(scores: Sequence[float], order: Sequence[int] | None = None) -> list[Trajectory]:
@@ -24,7 +20,9 @@ def run(scores: Sequence[float], order: Sequence[int] | None = None) -> list[Tra
     attempts = [
         Trajectory(
             turns=(),
-            task=Task(id=f"t{i}", questions=(QUESTION,), prompt="Who?", turn_limit=1),
+            task=Task(
+                id=f"t{i}", questions=(Question(id=f"q{i}", text=f"Who{i}?", answers=("A",)),), prompt="?", turn_limit=1
+            ),
             em=(score,),
             f1=(score,),
             reward=score,
@@ -43,7 +41,7 @@ def test_a_difference_is_task_by_task_in_whatever_order_they_come():
     ours, theirs = run([1, 0, 1, 1]), run([0, 0, 1, 0], order=[3, 1, 0, 2])
     found = paired_difference(ours, theirs)
     assert (found.mean, found.tasks) == (0.5, 4)
-    assert (found.low, found.high) == bootstrap_interval([1, 0, 0, 1])
+    assert (found.low, found.high) == difference_interval([[1, 0, 1, 1]], [[0, 0, 1, 0]])
     assert paired_difference(theirs, ours).mean == -0.5
 
 
@@ -66,8 +64,8 @@ def test_the_seeds_of_two_ways_of_training_have_nothing_in_common():
 def test_a_constant_gain_on_hard_and_easy_tasks_is_beyond_doubt():
     easy_or_hard = [0.0, 0.9] * 10
     found = paired_difference(run([x + 0.1 for x in easy_or_hard]), run(easy_or_hard))
-    assert (found.low, found.mean, found.high) == pytest.approx((0.1, 0.1, 0.1))
-    assert width(bootstrap_interval(easy_or_hard)) > 0.3, "either mean alone is far from sure"
+    assert (found.low, found.mean, found.high) == pytest.approx((0.054, 0.1, 0.144), abs=5e-4)
+    assert width(mean_interval(easy_or_hard)) > 0.3, "either mean alone is far from sure"
 
 
 def test_a_failure_that_was_never_scored_counts_as_wrong():
@@ -76,7 +74,9 @@ def test_a_failure_that_was_never_scored_counts_as_wrong():
 
 
 def test_any_number_of_a_trajectory_can_be_compared():
-    assert paired_difference(run([0, 0]), run([1, 1]), measure=lambda t: t.seconds).mean == 0
+    assert paired_difference(run([0, 0]), run([1, 1]), measure=lambda t: t.seconds, within=None).mean == 0
+    with pytest.raises(ValueError, match="out of bounds"):
+        paired_difference(run([0] * 3), run([1] * 3), measure=lambda t: t.seconds)
     assert values_by_task([run([0, 0, 0], order=[2, 0, 1])], lambda t: t.seconds) == [[2, 0, 1]]
 
 
@@ -102,9 +102,11 @@ def test_seeds_and_tasks_are_told_apart():
     assert seeds_only.mean == pytest.approx(0.5)
     assert seeds_only.by_seed == pytest.approx((0.4, 0.6, 0.5))
     assert seeds_only.spread == pytest.approx(0.1)
-    assert seeds_only.over_tasks == pytest.approx((0.5, 0.5))
-    assert seeds_only.over_both == pytest.approx((0.4, 0.6)), "of 27 draws of 3 seeds, one has the lowest each time"
-    # tasks differ, seeds do not: resampling seeds changes nothing at all
+    low, high = seeds_only.over_tasks
+    assert 0.4 < low < 0.5 < high < 0.6, "50 equal tasks are no proof that all tasks are"
+    # of three seeds: Student's quantile with 2 degrees of freedom, 4.30 * 0.1 / sqrt(3) to either side
+    assert seeds_only.over_both == pytest.approx((0.25, 0.75), abs=0.03)
+    # tasks differ, seeds do not
     tasks_only = over_seeds([run([0.0, 1.0] * 25)] * 3)
     assert tasks_only.spread == 0
     assert tasks_only.over_both == pytest.approx(tasks_only.over_tasks)
@@ -114,33 +116,13 @@ def test_seeds_and_tasks_are_told_apart():
 def test_one_seed_says_nothing_about_others():
     one = over_seeds([run([1.0, 0.0, 1.0])])
     assert (one.spread, one.over_both) == (None, None)
-    assert one.over_tasks == bootstrap_interval([1.0, 0.0, 1.0])
-
-
-def test_with_one_run_the_crossed_interval_is_the_one_over_tasks_to_the_last_digit():
-    values = [random.Random(1).random() for _ in range(40)]
-    assert crossed_interval([values]) == bootstrap_interval(values)
-    generator = np.random.default_rng(0)
-    means = np.asarray(values)[generator.integers(0, 40, size=(2000, 40))].mean(axis=1)
-    assert bootstrap_interval(values) == tuple(np.percentile(means, [2.5, 97.5]))
+    assert one.over_tasks == mean_interval([1.0, 0.0, 1.0])
 
 
 def test_a_task_that_is_hard_for_all_seeds_does_not_count_as_many():
-    # the tasks of all seeds agree: drawing tasks anew for each of 4 seeds would halve the interval
+    # the tasks of all seeds agree: taking each seed's tasks for others would halve the interval
     hard_or_easy = [0.0, 1.0] * 50
-    assert width(crossed_interval([hard_or_easy] * 4)) == pytest.approx(0.196, abs=0.02)
-
-
-def test_the_crossed_interval_holds_the_truth_about_as_often_as_it_says():
-    # score = seed + task + noise, each normal, with 12 seeds and 40 tasks; the true mean is 0
-    rng = np.random.default_rng(5)
-    held = 0
-    for _ in range(200):
-        seeds, tasks = rng.normal(0, 0.3, size=(12, 1)), rng.normal(0, 0.5, size=(1, 40))
-        values = seeds + tasks + rng.normal(0, 0.5, size=(12, 40))
-        low, high = crossed_interval(values.tolist(), resamples=200)
-        held += low <= 0 <= high
-    assert 180 <= held <= 198
+    assert width(seeds_interval([hard_or_easy] * 4)) == pytest.approx(0.196, abs=0.02)
 
 
 def test_two_ways_of_training_are_compared_over_seeds_and_tasks():
@@ -148,8 +130,8 @@ def test_two_ways_of_training_are_compared_over_seeds_and_tasks():
     ours = [run([x + gain for x in tasks]) for gain in (0.05, 0.15)]
     theirs = [run(tasks)] * 2
     found = paired_difference_over_seeds(ours, theirs)
-    # of two seeds a draw has twice the lower one, each once, or twice the higher one; the tasks cancel
-    assert (found.low, found.mean, found.high) == pytest.approx((0.05, 0.10, 0.15))
+    # the tasks cancel; two seeds say little: 12.7 * 0.0707 / sqrt(2) = 0.64 to either side
+    assert (found.low, found.mean, found.high) == pytest.approx((-0.55, 0.10, 0.73), abs=0.02)
     assert found.tasks == 40
 
 
@@ -159,7 +141,7 @@ def test_sides_and_runs_must_be_there():
     with pytest.raises(UserError, match="at least one run"):
         over_seeds([])
     with pytest.raises(ValueError, match="2 tasks cannot be compared with runs on 3"):
-        crossed_interval([[1.0, 2.0]], minus=[[1.0, 2.0, 3.0]])
+        difference_interval([[1.0, 0.0]], [[1.0, 0.0, 1.0]])
 
 
 def test_the_default_measure_is_exact_match_per_objective():

@@ -13,7 +13,7 @@ import json
 import pytest
 
 from mem1.evaluation.flops import ModelShape
-from mem1.evaluation.intervals import bootstrap_interval
+from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.metrics import (
     Row,
     appended_peak_tokens,
@@ -231,8 +231,8 @@ def test_state_tokens_are_none_where_no_turn_wrote_a_state():
 
 def test_a_row_as_json_has_the_names_that_others_rely_on():
     printed = json.loads(json.dumps({"rows": [row(CONSTANT).as_dict()]}))["rows"][0]
-    head = ["policy", "context", "objectives", "tasks", "em", "em_low", "em_high", "f1"]
-    assert list(printed)[:8] == head
+    head = ["policy", "context", "objectives", "tasks", "questions", "em", "em_low", "em_high", "f1"]
+    assert list(printed)[:9] == head
     assert {"peak_tokens", "peak_tokens_without_prompt", "total_tokens", "endings"} <= set(printed)
 
 
@@ -256,42 +256,8 @@ def test_no_trajectories_is_an_error():
         row()
 
 
-def test_the_interval_contains_the_mean_and_lies_within_the_values():
-    low, high = bootstrap_interval([0.0, 0.5, 0.5, 1.0, 1.0])
-    assert 0.0 <= low < 0.6 < high <= 1.0
-
-
-def test_the_interval_is_the_same_each_time_and_moves_with_the_seed():
-    values = [float(i % 3) for i in range(50)]
-    assert bootstrap_interval(values) == bootstrap_interval(values)
-    assert bootstrap_interval(values) != bootstrap_interval(values, seed=1)
-
-
-def test_the_interval_shrinks_as_the_square_root_of_the_tasks():
-    def width(n: int) -> float:
-        low, high = bootstrap_interval([0.0, 1.0] * (n // 2))
-        return high - low
-
-    # a fair coin over n tasks: 2 * 1.96 * 0.5 / sqrt(n)
-    assert width(100) == pytest.approx(0.196, abs=0.02)
-    assert width(1600) == pytest.approx(0.049, abs=0.005)
-
-
-def test_an_interval_over_many_tasks_is_resampled_in_pieces_of_bounded_memory():
-    low, high = bootstrap_interval([0.0, 1.0] * 10_000, resamples=300)
-    assert high - low == pytest.approx(0.01386, abs=0.003)
-
-
-def test_tasks_that_all_score_the_same_have_an_interval_of_no_width():
-    assert bootstrap_interval([0.25] * 7) == (0.25, 0.25)
-
-
-def test_an_interval_needs_a_value():
-    with pytest.raises(ValueError, match="at least one"):
-        bootstrap_interval([])
-
-
-def test_the_row_holds_the_interval_over_tasks_not_over_questions():
+def test_the_row_holds_the_interval_over_tasks_with_the_scores_of_their_questions():
     attempts = [scored((1.0, 1.0)), scored((0.0, 0.0)), scored((1.0, 0.0))]
     result = row(*attempts)
-    assert (result.em_low, result.em_high) == bootstrap_interval([1.0, 0.0, 0.5])
+    assert (result.em_low, result.em_high) == mean_interval([[1, 1], [0, 0], [1, 0]], asked=[("x", "y")] * 3)
+    assert (result.tasks, result.questions) == (3, 2)

@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from mem1.errors import UserError
-from mem1.evaluation.intervals import crossed_interval
-from mem1.evaluation.metrics import solved
+from mem1.evaluation.intervals import difference_interval
+from mem1.evaluation.metrics import asked, em_by_question
 from mem1.records import Task, Trajectory
 
-Measure = Callable[[Trajectory], float]
-"""A number of one trajectory, such as `solved` (exact match per objective) or `peak_tokens`."""
+Measure = Callable[[Trajectory], "float | Sequence[float]"]
+"""A number of one trajectory, such as `peak_tokens`, or one of each question, such as `em_by_question`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,34 +37,45 @@ class Difference:
 
 
 def paired_difference(
-    ours: Sequence[Trajectory], theirs: Sequence[Trajectory], *, measure: Measure = solved
+    ours: Sequence[Trajectory],
+    theirs: Sequence[Trajectory],
+    *,
+    measure: Measure = em_by_question,
+    within: tuple[float, float] | None = (0.0, 1.0),
 ) -> Difference:
     """Mean over tasks of ours minus theirs; the interval is over tasks, for these two policies as they are.
 
-    Raises UserError where they did not attempt the same tasks, each once.
+    `within`: the bounds that the measure keeps; None: it has none, as peak tokens. Raises UserError where they did not
+    attempt the same tasks, each once, and ValueError where a value is out of bounds.
     """
-    return paired_difference_over_seeds([ours], [theirs], measure=measure)
+    return paired_difference_over_seeds([ours], [theirs], measure=measure, within=within)
 
 
 def paired_difference_over_seeds(
-    ours: Sequence[Sequence[Trajectory]], theirs: Sequence[Sequence[Trajectory]], *, measure: Measure = solved
+    ours: Sequence[Sequence[Trajectory]],
+    theirs: Sequence[Sequence[Trajectory]],
+    *,
+    measure: Measure = em_by_question,
+    within: tuple[float, float] | None = (0.0, 1.0),
 ) -> Difference:
     """The same for two ways of training, each with one run a seed; the interval is over tasks and seeds.
 
-    Raises UserError where not every run attempted the same tasks, each once.
+    Raises as `paired_difference`.
     """
+    if not ours or not theirs:
+        raise UserError("a difference needs two sides; give at least one run of each")
     values = values_by_task([*ours, *theirs], measure)
     mine, others = values[: len(ours)], values[len(ours) :]
-    if not mine or not others:
-        raise UserError("a difference needs two sides; give at least one run of each")
-    low, high = crossed_interval(mine, minus=others)
-    return Difference(mean=_mean(mine) - _mean(others), low=low, high=high, tasks=len(mine[0]))
+    low, high = difference_interval(mine, others, asked=[asked(t) for t in ours[0]], within=within)
+    mean = float(np.mean(mine) - np.mean(others))
+    return Difference(mean=mean, low=low, high=high, tasks=len(mine[0]))
 
 
-def values_by_task(runs: Sequence[Sequence[Trajectory]], measure: Measure) -> list[list[float]]:
+def values_by_task(runs: Sequence[Sequence[Trajectory]], measure: Measure) -> list[list[float | Sequence[float]]]:
     """Entry [r][t] is the measure of run r on task t, in the order of the first run's tasks.
 
-    Raises UserError where a run has other tasks than the first, the same one twice, or none.
+    Of a measure by question its mean, where the tasks have several numbers of questions. Raises UserError where a run
+    has other tasks than the first, the same one twice, or none.
     """
     by_task = [_by_task(run, number) for number, run in enumerate(runs, start=1)]
     for number, run in enumerate(by_task[1:], start=2):
@@ -73,7 +86,10 @@ def values_by_task(runs: Sequence[Sequence[Trajectory]], measure: Measure) -> li
                 raise UserError(f"run {number} has no task {name!r}, which run 1 has; {_SAME}")
             if run[name][0] != task:
                 raise UserError(f"task {name!r} of run {number} is another than that of run 1; {_SAME}")
-    return [[measure(run[name][1]) for name in by_task[0]] for run in by_task]
+    values = [[measure(run[name][1]) for name in by_task[0]] for run in by_task]
+    if len({np.shape(value) for of_run in values for value in of_run}) > 1:
+        return [[float(np.mean(value)) for value in of_run] for of_run in values]
+    return values
 
 
 _SAME = "evaluate both on the same tasks (source, number and seed)"
@@ -90,7 +106,3 @@ def _by_task(run: Sequence[Trajectory], number: int) -> dict[str, tuple[Task, Tr
     if not found:
         raise UserError(f"run {number} has no trajectories, so there is nothing to compare")
     return found
-
-
-def _mean(values: Sequence[Sequence[float]]) -> float:
-    return sum(map(sum, values)) / (len(values) * len(values[0]))

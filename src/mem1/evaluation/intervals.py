@@ -1,70 +1,302 @@
-"""How sure a mean is: the percentile bootstrap over tasks, or over tasks and training seeds at once.
+"""How sure a mean is: 95 % intervals over tasks, or over tasks and training seeds at once.
 
-    bootstrap_interval([0.0, 1.0, 1.0, 0.5])             ->  (low, high) around 0.625
-    bootstrap_interval([1.0, 1.0])                       ->  (1.0, 1.0)
-    crossed_interval([[0.0, 1.0, 1.0], [0.5, 1.0, 1.0]]) ->  (low, high) around 0.75; two seeds, three tasks
+    mean_interval([0.0, 1.0, 1.0, 0.5])                    ->  (0.08, 0.97) around 0.625
+    mean_interval([1.0] * 48)                              ->  (0.91, 1.00); no failure in 48 is no proof of none
+    seeds_interval([[0.0, 1.0, 1.0], [0.5, 1.0, 1.0]])     ->  (low, high) around 0.75; two seeds, three tasks
+    difference_interval([[1.0] * 48], [[0.0] * 48])        ->  (0.87, 1.00); one seed a side, 48 tasks
 
-Every seed is measured on the same tasks, so the two are crossed: a resample draws seeds and tasks each by themselves,
-with replacement, and one draw of tasks serves all drawn seeds. Drawing tasks anew for each seed would treat one hard
-task as many independent ones and give too narrow an interval.
+A score lies in [0, 1], so the interval of its mean is Wilson's, with an effective number of tasks: that at which
+all-or-nothing tasks would be as uncertain as these. Four choices matter near 0 and 1, where the sample says little:
 
-Sources: Efron, "Bootstrap methods: another look at the jackknife", 1979; Owen, "The pigeonhole bootstrap", Annals of
-Applied Statistics 1 (2007), who shows that no bootstrap of crossed data is exact and that this one errs on the wide
-side. With few seeds it errs the other way: the variance over S seeds comes out as (S - 1) / S of what it is.
+- The observed design effect is averaged with 1 (all or nothing), which weighs as much as two tasks that differ from
+  the rest. So 48 equal scores are 48 all-or-nothing tasks, not an infinite number of questions.
+- A continuity correction of a quarter of an effective task lifts the dips of Wilson's coverage for yes-or-no scores.
+- The normal quantile is Student's, with as many degrees of freedom as there are tasks (questions) less one.
+- Seeds and tasks are crossed: every seed meets the same tasks. The variance over seeds carries Student's quantile for
+  S - 1 degrees of freedom (4.3 for three seeds, 12.7 for two), and what tasks and seeds share is counted once.
+
+A difference of two scores gets the same effective number of tasks, and one task more for each side (Bonett and Price);
+the variance over seeds is added to that over tasks.
+Where a question stands in several tasks, the variance clusters by task and by question (Cameron, Gelbach and Miller).
+`benchmarks/coverage.py` measures how often each interval holds the truth; docs/metrics.md has its result.
+
+Sources: Wilson, "Probable inference", JASA 22 (1927); Dean and Pagano, "Evaluating confidence interval methods for
+binomial proportions in clustered surveys", J. Survey Statistics and Methodology 3 (2015), for Wilson's interval with a
+design effect; Bonett and Price, "Adjusted Wald confidence interval for a difference of binomial proportions based on
+paired data", J. Educational and Behavioral Statistics 37 (2012); Cameron, Gelbach and Miller, "Robust inference with
+multiway clustering", J. Business & Economic Statistics 29 (2011).
+
+Letters: S seeds, T tasks, N questions of a task. Leading axes (...) hold independent samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-_VALUES_AT_ONCE = 2_000_000
-"""Largest number of resampled values held at a time: 16 MB."""
+Asked = Sequence[Sequence[Hashable]]
+"""For each task, what tells its questions from others, in the order of the scores."""
+
+_PRIOR_TASKS = 2.0
+"""Weight of "all or nothing" in the design effect, in tasks that differ from the rest."""
+_CONTINUITY = 0.25
+"""Of an effective task."""
+_T_975 = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
+"""97.5 % quantile of Student's t with 1 to 10 degrees of freedom."""
 
 
-def bootstrap_interval(values: Sequence[float], *, resamples: int = 2000, seed: int = 0) -> tuple[float, float]:
-    """95 % interval of the mean of `values`, by resampling them with replacement.
-
-    Deterministic from `seed`. Raises ValueError without values.
-    """
-    return crossed_interval([values], resamples=resamples, seed=seed)
-
-
-def crossed_interval(
-    runs: Sequence[Sequence[float]],
-    *,
-    minus: Sequence[Sequence[float]] = (),
-    resamples: int = 2000,
-    seed: int = 0,
+def mean_interval(
+    values: ArrayLike, *, asked: Asked | None = None, within: tuple[float, float] | None = (0.0, 1.0)
 ) -> tuple[float, float]:
-    """95 % interval of the mean over seeds and tasks; entry [s][t] of `runs` is seed s on task t.
+    """95 % interval of the mean over tasks; entry [t] of `values` is a score, or the scores of its N questions.
 
-    With `minus`, of the difference of the two means, on the same resampled tasks; its seeds are drawn by themselves,
-    as seed 0 of one training has nothing in common with seed 0 of another. Deterministic from `seed`. Raises ValueError
-    without values, and where the runs do not all have the same tasks.
+    `asked` says which questions the tasks ask; None: no question stands in two tasks. `within`: the bounds that the
+    measure keeps; None: it has none, and the interval is Student's. Raises ValueError without values, where they are
+    out of bounds, and where `asked` has other sizes.
     """
-    groups = [np.asarray(group, dtype=np.float64) for group in (runs, minus) if len(group)]
-    if not groups or any(group.ndim != 2 or group.shape[1] == 0 for group in groups):
-        raise ValueError("an interval needs at least one value, and as many in each run")
-    tasks = groups[0].shape[1]
-    if groups[-1].shape[1] != tasks:
-        raise ValueError(f"runs on {tasks} tasks cannot be compared with runs on {groups[-1].shape[1]}")
-    # tasks and seeds have a generator each: with one run, this is the bootstrap over tasks to the last digit
-    of_tasks, of_seeds = np.random.default_rng(seed), np.random.default_rng((seed, 1))
-    means: list[np.ndarray] = []
-    at_once = max(1, _VALUES_AT_ONCE // (tasks * max(map(len, groups))))
-    for start in range(0, resamples, at_once):
-        rows = min(at_once, resamples - start)
-        drawn_tasks = of_tasks.integers(0, tasks, size=(rows, tasks))
-        drawn = [_mean_of_drawn(group, drawn_tasks, of_seeds) for group in groups]
-        means.append(drawn[0] if len(drawn) == 1 else drawn[0] - drawn[1])
-    low, high = np.percentile(np.concatenate(means), [2.5, 97.5])
-    return float(low), float(high)
+    return seeds_interval(np.asarray(values, dtype=np.float64)[None], asked=asked, within=within)
 
 
-def _mean_of_drawn(group: np.ndarray, tasks: np.ndarray, of_seeds: np.random.Generator) -> np.ndarray:
-    """Per row of drawn `tasks`, the mean over them and over as many drawn seeds as the group has."""
-    by_seed = group[:, tasks].mean(axis=2)
-    seeds = of_seeds.integers(0, len(group), size=by_seed.shape)
-    return np.take_along_axis(by_seed, seeds, axis=0).mean(axis=0)
+def seeds_interval(
+    runs: ArrayLike, *, asked: Asked | None = None, within: tuple[float, float] | None = (0.0, 1.0)
+) -> tuple[float, float]:
+    """The same of the mean over seeds and tasks; entry [s][t] of `runs` is seed s on task t."""
+    low, high = within or (0.0, 1.0)
+    scores = _Scores.of((np.asarray(runs, dtype=np.float64) - low) / (high - low), asked, bounded=within is not None)
+    ends = score_ends(scores.values, scores.repeats) if within is not None else _student_ends(scores)
+    return _pair(low + (high - low) * ends)
+
+
+def difference_interval(
+    ours: ArrayLike,
+    theirs: ArrayLike,
+    *,
+    asked: Asked | None = None,
+    within: tuple[float, float] | None = (0.0, 1.0),
+) -> tuple[float, float]:
+    """The same of the difference of two means on the same tasks; each side has seeds of its own.
+
+    A seed of one side has nothing in common with a seed of the other. A side with one seed stands for that policy
+    alone. Raises ValueError also where the sides do not have the same tasks.
+    """
+    low, high = within or (0.0, 1.0)
+    first, second = (
+        _Scores.of((np.asarray(side, dtype=np.float64) - low) / (high - low), asked, bounded=within is not None)
+        for side in (ours, theirs)
+    )
+    tasks = first.values.shape[-1], second.values.shape[-1]
+    if tasks[0] != tasks[1]:
+        raise ValueError(f"runs on {tasks[0]} tasks cannot be compared with runs on {tasks[1]}")
+    repeats = None
+    if first.repeats is not None and second.repeats is not None:
+        repeats = first.repeats.less(second.repeats)
+    if within is None:
+        return _pair(_student_ends(first, second))
+    return _pair((high - low) * difference_ends(first.values, second.values, repeats))
+
+
+def score_ends(runs: np.ndarray, repeats: Repeats | None = None) -> np.ndarray:
+    """Both ends (the last axis) for scores in [0, 1] of shape (..., S, T)."""
+    by_task = runs.mean(axis=-2)
+    mean = by_task.mean(axis=-1)
+    all_or_nothing = mean * (1 - mean)
+    differing = np.minimum((by_task < 1).sum(axis=-1), (by_task > 0).sum(axis=-1))
+    over_tasks, quantile = _over_tasks(by_task, all_or_nothing, differing, repeats)
+    size = _effective_size(all_or_nothing, over_tasks, quantile, _over_seeds(runs), runs.shape[-1])
+    return np.stack([_wilson(mean, size, quantile, side) for side in (-1, 1)], axis=-1)
+
+
+def difference_ends(ours: np.ndarray, theirs: np.ndarray, repeats: Repeats | None = None) -> np.ndarray:
+    """Both ends (the last axis) of the difference of scores in [0, 1] of shapes (..., S, T) and (..., S', T)."""
+    by_task = ours.mean(axis=-2) - theirs.mean(axis=-2)
+    mean, size_of_change = by_task.mean(axis=-1), np.abs(by_task).mean(axis=-1)
+    all_or_nothing = size_of_change - mean**2
+    over_tasks, quantile = _over_tasks(by_task, all_or_nothing, (by_task != 0).sum(axis=-1), repeats)
+    size = _effective_size(all_or_nothing, over_tasks, quantile, _Seeds(), ours.shape[-1])
+    centre = size * mean / (size + 2)
+    variance = ((size * size_of_change + 2) / (size + 2) - centre**2) / (size + 2)
+    half = np.sqrt(_squared_half(variance, quantile, _over_seeds(ours).add(_over_seeds(theirs))))
+    return np.clip(np.stack([centre - half, centre + half], axis=-1), -1.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeats:
+    """Scores of questions that stand in several tasks: one observation for each question of each task."""
+
+    deviations: np.ndarray
+    """Score less mean, each divided by T times the number of questions of its task: they sum to 0."""
+    scores: np.ndarray
+    tasks: np.ndarray
+    """Number of the task of each observation, from 0."""
+    questions: np.ndarray
+    """Number of the question, from 0; the same number for the same question."""
+
+    def less(self, other: Repeats) -> Repeats:
+        """Observation by observation."""
+        return Repeats(
+            deviations=self.deviations - other.deviations,
+            scores=self.scores - other.scores,
+            tasks=self.tasks,
+            questions=self.questions,
+        )
+
+    @property
+    def clusters(self) -> int:
+        """Tasks or questions, whichever are fewer."""
+        return int(min(self.tasks.max(), self.questions.max())) + 1
+
+    def variance(self) -> float:
+        """Of the mean, clustered by task and by question; at least that of either alone."""
+        by_task, by_question = (_of_sums(self.deviations, groups) for groups in (self.tasks, self.questions))
+        each = _of_sums(self.deviations, np.arange(len(self.deviations)))
+        return max(by_task, by_question, by_task + by_question - each)
+
+    def differing(self, default: np.ndarray) -> np.ndarray:
+        """Tasks or questions whose scores differ from the rest, whichever are fewer."""
+        sums, counts = np.bincount(self.questions, self.scores), np.bincount(self.questions)
+        by_question = min((sums < counts).sum(), (sums > 0).sum()) if (self.scores >= 0).all() else (sums != 0).sum()
+        return np.minimum(default, by_question)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scores:
+    values: np.ndarray
+    """Shape (S, T)."""
+    repeats: Repeats | None
+
+    @classmethod
+    def of(cls, runs: np.ndarray, asked: Asked | None, *, bounded: bool) -> _Scores:
+        if runs.ndim not in (2, 3) or runs.size == 0:
+            raise ValueError("an interval needs at least one value, and as many in each run")
+        if bounded and not (runs.min() >= -1e-9 and runs.max() <= 1 + 1e-9):
+            raise ValueError("values out of bounds: give the measure's bounds as `within`, or None where it has none")
+        values = runs if runs.ndim == 2 else runs.mean(axis=2)
+        return cls(values=np.clip(values, 0, 1) if bounded else values, repeats=_repeats(runs, asked))
+
+
+def _repeats(runs: np.ndarray, asked: Asked | None) -> Repeats | None:
+    """None where no question stands in two tasks."""
+    if asked is None:
+        return None
+    if len(asked) != runs.shape[1] or (runs.ndim == 3 and any(len(one) != runs.shape[2] for one in asked)):
+        raise ValueError("`asked` needs one entry a task, with one key a score")
+    numbers: dict[Hashable, int] = {}
+    pairs = {(t, numbers.setdefault(key, len(numbers))) for t, keys in enumerate(asked) for key in keys}
+    if len(pairs) == len(numbers):
+        return None
+    by_task = runs.mean(axis=0)
+    mean, tasks = float(by_task.mean()), len(asked)
+    rows: list[tuple[int, int, float, float]] = []
+    for t, keys in enumerate(asked):
+        each = by_task[t] if by_task.ndim == 2 else np.full(len(keys), by_task[t])
+        for key, score in zip(keys, each, strict=True):
+            rows.append((t, numbers[key], float(score), (float(score) - mean) / (tasks * len(keys))))
+    columns: tuple[Any, ...] = tuple(map(np.asarray, zip(*rows, strict=True)))
+    return Repeats(tasks=columns[0], questions=columns[1], scores=columns[2], deviations=columns[3])
+
+
+def _of_sums(deviations: np.ndarray, groups: np.ndarray) -> float:
+    sums = np.bincount(groups, deviations)
+    return float((sums**2).sum() * len(sums) / (len(sums) - 1)) if len(sums) > 1 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seeds:
+    """What the choice of the seeds adds to the variance of the mean."""
+
+    scaled: np.ndarray | float = 0.0
+    """Variance over seeds times the square of Student's quantile."""
+    shared: np.ndarray | float = 0.0
+    """Variance that shows over tasks and over seeds alike: a seed's luck with a task."""
+
+    def add(self, other: _Seeds) -> _Seeds:
+        return _Seeds(scaled=self.scaled + other.scaled, shared=self.shared + other.shared)
+
+
+def _over_seeds(runs: np.ndarray) -> _Seeds:
+    seeds, tasks = runs.shape[-2:]
+    if seeds == 1:
+        return _Seeds()
+    by_seed = runs.mean(axis=-1)
+    scaled = _t975(seeds - 1) ** 2 * by_seed.var(axis=-1, ddof=1) / seeds
+    if tasks == 1:
+        return _Seeds(scaled=scaled)
+    rest = runs - by_seed[..., None] - runs.mean(axis=-2, keepdims=True) + by_seed.mean(axis=-1)[..., None, None]
+    shared = (rest**2).sum(axis=(-2, -1)) / ((seeds - 1) * (tasks - 1) * seeds * tasks)
+    return _Seeds(scaled=scaled, shared=shared)
+
+
+def _over_tasks(
+    by_task: np.ndarray, all_or_nothing: np.ndarray, differing: np.ndarray, repeats: Repeats | None
+) -> tuple[np.ndarray, float]:
+    """Variance of the mean over tasks with the steadied design effect, and Student's quantile for it."""
+    tasks = by_task.shape[-1]
+    clusters = tasks if repeats is None else repeats.clusters
+    if clusters == 1:  # one task says nothing about others
+        return np.full_like(all_or_nothing, np.inf), _t975(1)
+    variance = by_task.var(axis=-1, ddof=1) / tasks if repeats is None else np.asarray(repeats.variance())
+    if repeats is not None:
+        differing = repeats.differing(differing)
+    most = all_or_nothing / (clusters - 1)
+    effect = np.divide(variance, most, out=np.ones_like(most), where=most > 1e-15)
+    return (differing * effect + _PRIOR_TASKS) / (differing + _PRIOR_TASKS) * most, _t975(clusters - 1)
+
+
+def _effective_size(
+    all_or_nothing: np.ndarray, over_tasks: np.ndarray, quantile: float, seeds: _Seeds, tasks: int
+) -> np.ndarray:
+    """Number of all-or-nothing tasks that are as uncertain as these, seeds included."""
+    squared = _squared_half(over_tasks, quantile, seeds)
+    size = np.divide(
+        quantile**2 * all_or_nothing, squared, out=np.full_like(squared, float(tasks)), where=squared > 1e-15
+    )
+    return np.maximum(size, 1e-6)
+
+
+def _squared_half(over_tasks: np.ndarray | float, quantile: float, seeds: _Seeds) -> np.ndarray:
+    """Square of half the width that a symmetric interval would have."""
+    with_seeds = quantile**2 * np.maximum(over_tasks - seeds.shared, 0) + seeds.scaled
+    return np.asarray(np.maximum(quantile**2 * over_tasks, with_seeds))
+
+
+def _wilson(mean: np.ndarray, size: np.ndarray, z: float, side: int) -> np.ndarray:
+    p = np.clip(mean + side * _CONTINUITY / size, 0, 1)
+    end = (p + z * z / (2 * size) + side * z * np.sqrt(p * (1 - p) / size + (z / (2 * size)) ** 2)) / (1 + z * z / size)
+    return np.clip(end, 0, 1)
+
+
+def _student_ends(first: _Scores, second: _Scores | None = None) -> np.ndarray:
+    """Both ends for a measure without bounds: symmetric, infinite with one task."""
+    by_task, seeds, repeats = first.values.mean(axis=0), _over_seeds(first.values), first.repeats
+    if second is not None:
+        by_task, seeds = by_task - second.values.mean(axis=0), seeds.add(_over_seeds(second.values))
+        repeats = None if repeats is None or second.repeats is None else repeats.less(second.repeats)
+    clusters = len(by_task) if repeats is None else repeats.clusters
+    mean = by_task.mean()
+    if clusters == 1:
+        return np.array([-np.inf, np.inf])
+    over_tasks = by_task.var(ddof=1) / len(by_task) if repeats is None else repeats.variance()
+    half = np.sqrt(_squared_half(over_tasks, _t975(clusters - 1), seeds))
+    return np.array([mean - half, mean + half])
+
+
+def _t975(degrees: int) -> float:
+    """97.5 % quantile of Student's t; above 10 degrees by the expansion of Fisher and Cornish, to 4 digits."""
+    if degrees <= len(_T_975):
+        return _T_975[degrees - 1]
+    z = 1.959964
+    terms = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return sum(term / degrees**power for power, term in enumerate(terms))
+
+
+def _pair(ends: np.ndarray) -> tuple[float, float]:
+    return round(float(ends[0]), 12), round(float(ends[1]), 12)

@@ -15,7 +15,7 @@ import numpy as np
 
 from mem1.evaluation.fidelity import fidelity
 from mem1.evaluation.flops import ModelShape, forward_flops
-from mem1.evaluation.intervals import bootstrap_interval
+from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.row import Row
 from mem1.evaluation.tokens import (
     appended_peak_tokens,
@@ -29,15 +29,18 @@ from mem1.evaluation.tokens import (
 from mem1.protocol import ACT, MALFORMED, SEARCH
 from mem1.records import Ended, Trajectory
 from mem1.scoring import contains, exact_match, f1, normalize, score_answers, split_answers
+from mem1.tasks.compose import question_keys
 
 __all__ = [
     "Row",
     "appended_peak_tokens",
     "appended_tokens",
+    "asked",
     "contained",
     "dependency",
     "duplicate_searches",
     "em_by_depth",
+    "em_by_question",
     "exact_match",
     "f1",
     "peak_tokens",
@@ -51,6 +54,18 @@ __all__ = [
 def solved(trajectory: Trajectory) -> float:
     """Exact match per objective, in [0, 1]; 0 for an attempt that was never scored."""
     return _mean(trajectory.em)
+
+
+def em_by_question(trajectory: Trajectory) -> tuple[float, ...]:
+    """Exact match of each objective; zeros for an attempt that was never scored."""
+    return trajectory.em or (0.0,) * (1 if trajectory.task is None else trajectory.task.objectives)
+
+
+def asked(trajectory: Trajectory) -> tuple[str, ...]:
+    """What tells each question of the task from others (`question_keys`). Raises ValueError without a task."""
+    if trajectory.task is None:
+        raise ValueError("a trajectory has no task, so its questions are not known; keep the task when rolling out")
+    return question_keys(trajectory.task)
 
 
 def contained(trajectory: Trajectory) -> float | None:
@@ -99,7 +114,7 @@ def summarize(
     for trajectory in trajectories:
         _check(trajectory, objectives)
     em = [solved(t) for t in trajectories]
-    low, high = bootstrap_interval(em)
+    low, high = mean_interval([em_by_question(t) for t in trajectories], asked=[asked(t) for t in trajectories])
     turns = [turn for t in trajectories for turn in t.turns]
     facts = fidelity(trajectories)
 
@@ -118,6 +133,7 @@ def summarize(
         context=context,
         objectives=objectives,
         tasks=len(trajectories),
+        questions=len({key for t in trajectories for key in asked(t)}),
         em=_mean(em),
         em_low=low,
         em_high=high,

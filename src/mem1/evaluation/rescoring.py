@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
-from mem1.evaluation.intervals import bootstrap_interval
+from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.metrics import peak_tokens
 from mem1.evaluation.released import ReleasedAttempt
 from mem1.evaluation.released_scores import released_peak, released_scores
@@ -48,7 +48,7 @@ class Rescored:
     em: float
     """Exact match per objective, in [0, 1]."""
     em_low: float
-    """Lower end of the 95 % bootstrap interval of `em` over tasks."""
+    """Lower end of the 95 % interval of `em` over tasks."""
     em_high: float
     em_summed: float
     """Exact matches a task, in [0, N]: as the paper gives them."""
@@ -90,7 +90,7 @@ def _rescored(
 ) -> Rescored:
     scores = [_scores(attempt, size) for attempt in attempts]
     em, f1 = [_mean(s.em) for s in scores], [_mean(s.f1) for s in scores]
-    low, high = bootstrap_interval(em)
+    low, high = mean_interval(em)
     peaks = without_prompt = None
     if codec is not None and inference is not None:
         tried = [trajectory(attempt, codec, inference) for attempt in attempts]

@@ -44,10 +44,12 @@ class Row:
     """N, the questions in one task."""
     tasks: int
     """Number of trajectories behind this row."""
+    questions: int
+    """Different questions that they ask; fewer than tasks times N where questions stand in several tasks."""
     em: float
     """Exact match per objective, in [0, 1]: mean over tasks of the mean over the N objectives."""
     em_low: float
-    """Lower end of the 95 % percentile bootstrap interval of `em` over tasks."""
+    """Lower end of the 95 % interval of `em` over tasks, and over questions where some stand in several tasks."""
     em_high: float
     """Upper end of the same interval."""
     f1: float

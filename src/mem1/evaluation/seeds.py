@@ -15,10 +15,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from mem1.errors import UserError
 from mem1.evaluation.differences import Measure, values_by_task
-from mem1.evaluation.intervals import bootstrap_interval, crossed_interval
-from mem1.evaluation.metrics import solved
+from mem1.evaluation.intervals import mean_interval, seeds_interval
+from mem1.evaluation.metrics import asked, em_by_question
 from mem1.records import Trajectory
 
 
@@ -35,23 +37,31 @@ class OverSeeds:
     over_tasks: tuple[float, float]
     """95 % interval over tasks, for these seeds: of the mean over seeds, task by task."""
     over_both: tuple[float, float] | None
-    """95 % interval over seeds and tasks, resampled together (intervals.py); None with one seed."""
+    """95 % interval over seeds and tasks (intervals.py); None with one seed."""
 
 
-def over_seeds(runs: Sequence[Sequence[Trajectory]], *, measure: Measure = solved) -> OverSeeds:
+def over_seeds(
+    runs: Sequence[Sequence[Trajectory]],
+    *,
+    measure: Measure = em_by_question,
+    within: tuple[float, float] | None = (0.0, 1.0),
+) -> OverSeeds:
     """Summary of runs that differ in their training seed alone.
 
-    Raises UserError where there is no run, or the runs did not all attempt the same tasks, each once.
+    `within`: the bounds that the measure keeps; None: it has none, as peak tokens. Raises UserError where there is no
+    run, or the runs did not all attempt the same tasks, each once, and ValueError where a value is out of bounds.
     """
     if not runs:
         raise UserError("a mean over seeds needs at least one run")
     values = values_by_task(runs, measure)
-    by_seed = tuple(statistics.fmean(run) for run in values)
+    by_seed = tuple(float(np.mean(run)) for run in values)
     several = len(values) > 1
+    questions = [asked(t) for t in runs[0]]
+    of_these_seeds = np.mean(np.asarray(values, dtype=np.float64), axis=0)
     return OverSeeds(
         mean=statistics.fmean(by_seed),
         by_seed=by_seed,
         spread=statistics.stdev(by_seed) if several else None,
-        over_tasks=bootstrap_interval([statistics.fmean(task) for task in zip(*values, strict=True)]),
-        over_both=crossed_interval(values) if several else None,
+        over_tasks=mean_interval(of_these_seeds, asked=questions, within=within),
+        over_both=seeds_interval(values, asked=questions, within=within) if several else None,
     )

@@ -108,6 +108,15 @@ def check_disjoint(train: Sequence[Question], evaluation: Sequence[Question]) ->
         )
 
 
+def question_keys(task: Task) -> tuple[str, ...]:
+    """What tells each question of a task from others, of this task and of others that search the same collection.
+
+    Two texts that are the same after normalisation are one question. The text of a question that depends on others
+    says too little; its id counts.
+    """
+    return tuple(f"{task.corpus}/{f'id {q.id}' if q.depends_on else _same(q)}" for q in task.questions)
+
+
 def _same(question: Question) -> str:
     """Key under which two questions count as the same; a text of nothing but punctuation stands for itself."""
     return normalize(question.text) or question.text

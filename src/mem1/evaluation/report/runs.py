@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mem1.evaluation.intervals import bootstrap_interval
+from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.metrics import peak_tokens, summarize
 from mem1.evaluation.report.columns import PEAK, Record
 from mem1.evaluation.report.pieces import Decode
@@ -27,11 +27,13 @@ class Attempts:
     """In the order of the tasks, which is the same for every policy of an evaluation; not empty."""
 
     def row(self) -> dict[str, Any]:
-        """`Row.as_dict()`, with the 95 % bootstrap interval of the peak over tasks."""
+        """`Row.as_dict()`, with the 95 % interval of the peak over tasks, where there are several."""
         row = summarize(
             self.trajectories, policy=self.policy, context=self.context, objectives=self.objectives
         ).as_dict()
-        low, high = bootstrap_interval([float(peak_tokens(t)) for t in self.trajectories])
+        if row["tasks"] == 1:
+            return row
+        low, high = mean_interval([float(peak_tokens(t)) for t in self.trajectories], within=None)
         return {f"{PEAK.key}_low": low, f"{PEAK.key}_high": high, **row}
 
 

@@ -1,0 +1,216 @@
+"""How often the 95 % intervals of mem1 hold the truth, in simulation.
+
+    python benchmarks/coverage.py                       all cells, a few minutes
+    python benchmarks/coverage.py --samples 500         quicker, rougher
+
+Prints a Markdown table: for each interval the number of cells, the lowest and the mean coverage over them, where the
+lowest is, and the mean width in widths of 2 x 1.96 true standard errors. The last column is the lowest coverage of the
+percentile bootstrap (Efron 1979) in the same cells, as far as they are drawn for it. A coverage from n samples has a
+standard error of sqrt(0.95 x 0.05 / n): 0.005 of 2,000. The lowest of hundreds of cells lies two or three of those low.
+
+Scores are logistic-normal. A task, a seed, and a seed's luck with a task each move the log-odds by a normal amount; the
+answers of a task are drawn with that chance, by themselves or ("equal") as one answer for all N questions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from machine import commit, hardware
+
+from mem1.evaluation.intervals import difference_ends, mean_interval, score_ends
+
+EXACT_MATCH = (0.02, 0.05, 0.1, 0.3, 0.5, 0.7, 0.9, 0.95, 0.96, 0.98)
+TASKS, SIZES, SEEDS = (48, 200, 500), (1, 2, 16), (1, 3, 5)
+RESAMPLES = 300
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(80)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One kind of evaluation, of which many samples are drawn."""
+
+    em: float
+    """True mean over all seeds and tasks."""
+    objectives: int
+    tasks: int
+    seeds: int = 1
+    equal: bool = False
+    """All questions of a task are answered alike."""
+    task_sd: float = 1.5
+    """Standard deviation over tasks, of log-odds; 0: questions are independent."""
+    seed_sd: float = 0.3
+    luck_sd: float = 0.5
+    """Of a seed with a task."""
+
+    def __str__(self) -> str:
+        kind = "equal" if self.equal else "independent" if self.task_sd == 0 else "related"
+        seeds = "" if self.seeds == 1 else f", {self.seeds} seeds of {self.seed_sd:g}"
+        return f"EM {self.em:g}, N = {self.objectives}, {self.tasks} tasks, {kind}{seeds}"
+
+    def draw(self, samples: int, rng: np.random.Generator, tasks: np.ndarray | None = None) -> np.ndarray:
+        """Shape (samples, S, T); `tasks` are standard normal, of shape (samples, 1, T), shared with another side."""
+        seed_sd = self.seed_sd if self.seeds > 1 else 0.0
+        luck_sd = self.luck_sd if self.task_sd else 0.0
+        if tasks is None:
+            tasks = rng.normal(size=(samples, 1, self.tasks))
+        odds = (
+            _middle(self.em, math.hypot(self.task_sd, seed_sd, luck_sd))
+            + self.task_sd * tasks
+            + seed_sd * rng.normal(size=(samples, self.seeds, 1))
+            + luck_sd * rng.normal(size=(samples, self.seeds, self.tasks))
+        )
+        chance = 1 / (1 + np.exp(-odds))
+        if self.equal:
+            return (rng.random(chance.shape) < chance).astype(float)
+        return rng.binomial(self.objectives, chance) / self.objectives
+
+
+def _middle(em: float, sd: float) -> float:
+    """Log-odds around which the mean chance is `em`."""
+    low, high = -40.0, 40.0
+    for _ in range(80):
+        middle = (low + high) / 2
+        mean = float((_WEIGHTS / (1 + np.exp(-(middle + sd * _NODES)))).sum() / _WEIGHTS.sum())
+        low, high = (middle, high) if mean < em else (low, middle)
+    return low
+
+
+def percentile_ends(runs: np.ndarray, rng: np.random.Generator, minus: np.ndarray | None = None) -> np.ndarray:
+    """Both ends of the percentile bootstrap over tasks and seeds, for comparison."""
+    ends = np.empty((len(runs), 2))
+    for i in range(len(runs)):
+        tasks = rng.integers(0, runs.shape[-1], size=(RESAMPLES, runs.shape[-1]))
+        means = np.zeros(RESAMPLES)
+        for sign, side in ((1, runs), (-1, minus)):
+            if side is not None:
+                by_seed = side[i][:, tasks].mean(axis=2)
+                seeds = rng.integers(0, len(by_seed), size=by_seed.shape)
+                means += sign * np.take_along_axis(by_seed, seeds, axis=0).mean(axis=0)
+        ends[i] = np.percentile(means, [2.5, 97.5])
+    return ends
+
+
+def held(ends: np.ndarray, truth: float) -> float:
+    return float(((ends[..., 0] <= truth) & (truth <= ends[..., 1])).mean())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    cell: str
+    coverage: float
+    width: float
+    """In widths of 2 x 1.96 true standard errors."""
+    bootstrap: float | None
+
+
+def of_means(samples: int, of_bootstrap: int, seeds: int, rng: np.random.Generator) -> Iterator[Result]:
+    """Intervals of one mean: over tasks, and with several seeds over both."""
+    spreads = (0.3,) if seeds == 1 else (0.0, 0.2, 0.6)
+    for em, n, tasks, spread, (sd, equal) in itertools.product(EXACT_MATCH, SIZES, TASKS, spreads, _KINDS):
+        if equal and n == 1:
+            continue
+        cell = Cell(em=em, objectives=n, tasks=tasks, seeds=seeds, seed_sd=spread, task_sd=sd, equal=equal)
+        runs = cell.draw(samples, rng)
+        bootstrap = held(percentile_ends(runs[:of_bootstrap], rng), em) if of_bootstrap and tasks < 500 else None
+        yield _result(str(cell), score_ends(runs), em, runs.mean(axis=(1, 2)), bootstrap)
+
+
+_KINDS = ((0.0, False), (1.5, False), (1.5, True))
+
+
+def of_differences(samples: int, of_bootstrap: int, seeds: int, rng: np.random.Generator) -> Iterator[Result]:
+    """Intervals of a difference on the same tasks: none, small and large ones."""
+    pairs = ((0.02, 0.02), (0.05, 0.02), (0.3, 0.3), (0.5, 0.4), (0.9, 0.5), (0.96, 0.9), (0.98, 0.96), (0.98, 0.98))
+    for (a, b), n, tasks, (sd, equal) in itertools.product(pairs, SIZES, TASKS, _KINDS):
+        if equal and n == 1:
+            continue
+        shared = rng.normal(size=(samples, 1, tasks))
+        sides = [Cell(em=em, objectives=n, tasks=tasks, seeds=seeds, task_sd=sd, equal=equal) for em in (a, b)]
+        ours, theirs = (side.draw(samples, rng, shared) for side in sides)
+        bootstrap = None
+        if of_bootstrap and tasks < 500:
+            bootstrap = held(percentile_ends(ours[:of_bootstrap], rng, theirs[:of_bootstrap]), a - b)
+        means = ours.mean(axis=(1, 2)) - theirs.mean(axis=(1, 2))
+        yield _result(f"{sides[0]}, minus EM {b:g}", difference_ends(ours, theirs), a - b, means, bootstrap)
+
+
+def of_repeated_questions(samples: int, of_bootstrap: int, rng: np.random.Generator) -> Iterator[Result]:
+    """Tasks whose questions stand in other tasks too; what is hard about a question is hard in each."""
+    few = max(samples // 4, 100)
+    for em, n, pool, tasks in itertools.product((0.02, 0.1, 0.5, 0.9, 0.98), (2, 16), (48, 200), (100, 400)):
+        held_at: list[tuple[float, float]] = []
+        values = np.empty((few, 1, tasks))
+        for i in range(few):
+            chance = 1 / (1 + np.exp(-(_middle(em, 2.5) + 2.5 * rng.normal(size=pool))))
+            asked = [rng.permutation(pool)[:n] for _ in range(tasks)]
+            scores = (rng.random((tasks, n)) < chance[np.array(asked)]).astype(float)
+            held_at.append(mean_interval(scores, asked=[tuple(one) for one in asked]))
+            values[i, 0] = scores.mean(axis=1)
+        name = f"EM {em:g}, N = {n}, {tasks} tasks of {pool} questions"
+        bootstrap = held(percentile_ends(values[:of_bootstrap], rng), em) if of_bootstrap else None
+        yield _result(name, np.array(held_at), em, values.mean(axis=(1, 2)), bootstrap)
+
+
+def of_tokens(samples: int, of_bootstrap: int, rng: np.random.Generator) -> Iterator[Result]:
+    """Measures without bounds, such as peak tokens: log-normal over tasks."""
+    for sd, tasks in itertools.product((0.1, 0.3, 0.6), TASKS):
+        runs = np.exp(sd * rng.normal(size=(samples, 1, tasks)))
+        ends = np.array([mean_interval(run[0], within=None) for run in runs])
+        bootstrap = held(percentile_ends(runs[:of_bootstrap], rng), math.exp(sd**2 / 2)) if of_bootstrap else None
+        yield _result(f"log-normal {sd:g}, {tasks} tasks", ends, math.exp(sd**2 / 2), runs.mean(axis=(1, 2)), bootstrap)
+
+
+def _result(cell: str, ends: np.ndarray, truth: float, means: np.ndarray, bootstrap: float | None) -> Result:
+    width = float((ends[..., 1] - ends[..., 0]).mean() / (2 * 1.96 * means.std()))
+    return Result(cell=cell, coverage=held(ends, truth), width=width, bootstrap=bootstrap)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, default=2000, help="of each cell")
+    parser.add_argument("--of-bootstrap", type=int, default=200, help="samples for the percentile bootstrap; 0: none")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    rng = np.random.default_rng(given.seed)
+    kinds: dict[str, Callable[[], Iterator[Result]]] = {
+        **{
+            f"mean over {'tasks' if s == 1 else f'{s} seeds and tasks'}": (
+                lambda s=s: of_means(given.samples, given.of_bootstrap, s, rng)
+            )
+            for s in SEEDS
+        },
+        **{
+            f"difference, {s} {'seed' if s == 1 else 'seeds'} a side": (
+                lambda s=s: of_differences(given.samples, given.of_bootstrap, s, rng)
+            )
+            for s in SEEDS
+        },
+        "mean over tasks with questions in common": lambda: of_repeated_questions(
+            given.samples, given.of_bootstrap, rng
+        ),
+        "mean of a measure without bounds": lambda: of_tokens(given.samples, given.of_bootstrap, rng),
+    }
+    print(f"command: python {' '.join(sys.argv)}; commit {commit()}; {hardware()}\n")
+    print("| 95 % interval | cells | lowest coverage | mean | where lowest | width | percentile bootstrap, lowest |")
+    print("|---|--:|--:|--:|---|--:|--:|")
+    for name, results in kinds.items():
+        cells = list(results())
+        lowest = min(cells, key=lambda one: one.coverage)
+        mean, width = (float(np.mean([getattr(one, key) for one in cells])) for key in ("coverage", "width"))
+        bootstrap = min((one.bootstrap for one in cells if one.bootstrap is not None), default=None)
+        print(
+            f"| {name} | {len(cells)} | {lowest.coverage:.3f} | {mean:.3f} | {lowest.cell} | {width:.2f} "
+            f"| {'' if bootstrap is None else f'{bootstrap:.2f}'} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
