@@ -169,3 +169,14 @@ def test_sixteen_objectives_from_five_real_datasets_within_the_border_of_the_spl
     tasks = draw(test, 16, 110)
     assert len({name for task in drawn(tasks) for name in task}) == 110 * 16
     assert len({q.source for task in tasks[:4] for q in task.questions}) == 5
+
+
+def test_tasks_that_ask_what_an_earlier_one_asks_are_left_out():
+    two = [Question(id=str(i), text=text, answers=("x",)) for i, text in enumerate(("Who?", "Where?"))]
+    form = TaskForm(prompt="plain", tags=PAPER)
+    drawn = compose(two, form, objectives=1, count=100, seed=0)
+    assert [t.questions for t in different(drawn)] == [drawn[0].questions, drawn[1].questions]
+    pairs = different(compose(two, form, objectives=2, count=100, seed=0))
+    assert {tuple(q.id for q in t.questions) for t in pairs} == {("0", "1"), ("1", "0")}
+    assert len(pairs) == 2
+    assert {key for t in pairs for key in question_keys(t)} == {"/who", "/where"}

@@ -16,7 +16,7 @@ from mem1.evaluation.report.columns import EM, MAIN, Column, shown
 from mem1.evaluation.report.formats import csv, latex, markdown
 from mem1.evaluation.report.headlines import headlines
 from mem1.evaluation.report.lines import lines
-from mem1.evaluation.report.table import by_depth, note, print_table, results
+from mem1.evaluation.report.table import by_depth, note, print_table, results, warnings
 from mem1.evaluation.row import Judged
 
 
@@ -49,7 +49,7 @@ def printed(results: list[dict]) -> str:
 def test_the_cells_of_a_row_by_hand():
     # `hostile_attempt` has its peak at turn 2: 1 + 3 + 3 + 2 + 1 + 1 = 11 tokens with the prompt, 10 without
     cells = results(rows())
-    assert cells.body[2] == ["trained", "1", "3", "1.00 [1.00, 1.00]", "1.00", "2.0", "11", "10", "11"]
+    assert cells.body[2] == ["trained", "1", "3", "1.00 [0.00, 1.00]", "1.00", "2.0", "11", "10", "11"]
     assert cells.headings[:4] == ["policy", "N", "tasks", "EM per objective"] and cells.names == 1
 
 
@@ -64,7 +64,7 @@ def test_a_new_number_needs_a_column_and_nothing_else():
 def test_the_table_prints_every_row_within_80_columns():
     text = printed(rows())
     assert len(re.findall(r"^ ?(?:base|trained) ", text, flags=re.MULTILINE)) == 4
-    assert "1.00 [1.00, 1.00]" in text and "Context policy: constant." in text
+    assert "1.00 [0.00, 1.00]" in text and "Context policy: constant." in text
     assert max(map(len, text.splitlines())) <= 80
 
 
@@ -107,7 +107,7 @@ def test_markdown_is_a_table_whose_cells_cannot_leave_it():
     table = text.splitlines()[:4]
     assert table[0].startswith("| policy | N | tasks | EM per objective |")
     assert table[1] == "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
-    assert table[2].startswith(r"| a\|b \<x\> \`c\` | 1 | 3 | 1.00 [1.00, 1.00] |")
+    assert table[2].startswith(r"| a\|b \<x\> \`c\` | 1 | 3 | 1.00 [0.00, 1.00] |")
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in table} == {10}
 
 
@@ -115,7 +115,7 @@ def test_latex_escapes_what_means_something_to_it():
     text = latex([row(r"[a_b] 50% & \x{y}~^$#<")])
     (line,) = [line for line in text.splitlines() if line.endswith(r"\\") and "policy" not in line]
     names = r"{[}a\_b] 50\% \& \textbackslash{}x\{y\}\textasciitilde{}\textasciicircum{}\$\#\textless{}"
-    assert line == names + r" & 1 & 3 & 1.00 {\scriptsize [1.00, 1.00]} & 1.00 & 2.0 & 11 & 10 & 11 \\"
+    assert line == names + r" & 1 & 3 & 1.00 {\scriptsize [0.00, 1.00]} & 1.00 & 2.0 & 11 & 10 & 11 \\"
     assert text.startswith("% Context policy: constant.") and r"\begin{tabular}{lrrrrrrrr}" in text
 
 
@@ -170,3 +170,21 @@ def test_numbers_by_turn_are_averaged_over_the_turns_that_every_run_has():
         row(run="s1", family="a", state_tokens_by_turn=[6.0, 2.0]),
     ]
     assert lines(two)[0].mean[0]["state_tokens_by_turn"] == [5.0, 2.0]
+
+
+def test_the_table_says_how_tasks_ended_and_warns_where_most_failed_alike():
+    ended = {"answered": 1, "out_of_tokens": 2, "out_of_turns": 0, "bad_tags": 0, "tool_failed": 0, "engine_failed": 0}
+    cut = row(endings=ended)
+    assert " Endings without an answer: trained, N = 1: 2 out_of_tokens of 3." in note([cut])
+    assert " All tasks answered." in note([row()]) and warnings([row()]) == []
+    assert [line.partition(": raise")[0] for line in warnings([cut])] == [
+        "Warning: trained, N = 1: 2 of 3 tasks ended with out_of_tokens"
+    ]
+    for text in (" ".join(printed([cut]).split()), markdown([cut]).replace("\\", ""), latex([cut])):
+        assert "2 of 3 tasks ended with out_of_tokens" in text and "--max-completion" in text
+    assert warnings([row(endings={**ended, "answered": 2, "out_of_tokens": 1})]) == []
+
+
+def test_questions_that_are_asked_again_are_counted_below_the_table():
+    assert " trained, N = 1: 3 tasks ask 1 different questions; the interval counts questions" in note([row()])
+    assert "different questions" not in note([row(questions=3)])

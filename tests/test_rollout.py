@@ -12,15 +12,17 @@ import pytest
 from worlds import CODEC, SAMPLING, contexts, replay, rollout, shelf, task
 
 from mem1.engines.base import Completion, Sampling
+from mem1.engines.chat_frame import ChatFrame
 from mem1.engines.codec import Codec
 from mem1.engines.scripted import Script, ScriptedEngine
 from mem1.envs.base import Observation, Outcome, Request
 from mem1.envs.qa import QAEnvironment
 from mem1.errors import UserError
 from mem1.protocol import PAPER, RELEASED, SEARCH
-from mem1.records import Ended, Passage, Task, Trajectory
+from mem1.records import Ended, Passage, Question, Task, Trajectory
 from mem1.retrieval import RetrievalFailed
 from mem1.rollout import Budget, attempt_numbers
+from mem1.tasks.prompts import render
 from mem1.training.checks import reencoded_share
 from mem1.training.tokenizers import atlas_tokenizer, bpe_tokenizer
 
@@ -200,6 +202,28 @@ def test_a_completion_that_uses_its_whole_budget_is_out_of_tokens():
 
 def test_the_completion_budget_grows_with_the_number_of_objectives():
     assert [Budget().completion(n) for n in (1, 2, 16)] == [40, 48, 160]
+    assert [Budget(completion_extra=5).completion(n, general=True) for n in (1, 2)] == [13, 21]
+
+
+def test_a_model_with_instructions_or_a_chat_template_has_1000_tokens_a_completion_unless_the_budget_says_otherwise():
+    asked: list[int] = []
+
+    class Noting(ScriptedEngine):
+        def complete(self, contexts, *, max_tokens, sampling):
+            asked.extend(max_tokens)
+            return super().complete(contexts, max_tokens=max_tokens, sampling=sampling)
+
+    def tokens(prompt: str, **settings) -> int:
+        loop = rollout(Noting(CODEC, lambda context: ANSWER), shelf("a book ."))
+        replace(loop, **settings)([task("x", prompt=prompt)], sampling=SAMPLING)
+        return asked.pop()
+
+    instructions = render("mem1", task("x").questions, PAPER)
+    assert (tokens("Q1 a mayor ?"), tokens(instructions)) == (40, 1000)
+    assert tokens("Q1 a mayor ?", frame=ChatFrame(before=(1,))) == 1000
+    assert tokens(instructions, budget=Budget(completion_extra=20)) == 28
+    assert tokens(render("mem1", (Question(id="q", text="a <IS> tag?", answers=("x",)),), PAPER)) == 1000
+    assert tokens(render("plain", (Question(id="q", text="a <IS> tag?", answers=("x",)),), PAPER)) == 40
 
 
 def test_a_context_that_leaves_no_room_for_a_completion_is_out_of_tokens_and_keeps_the_turns_before():

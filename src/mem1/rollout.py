@@ -27,21 +27,37 @@ from mem1.errors import UserError
 from mem1.protocol import ANSWER, MALFORMED, PAPER, SUMMARY, Tags, observation, parse
 from mem1.records import Ended, Span, Task, Trajectory, Turn
 
+GENERAL_COMPLETION = 1000
+"""Tokens of a completion of a general model, as in the paper."""
+
 
 class Budget(Config):
-    """Tokens that an attempt may use; they grow with the number of objectives N, as the answer list does."""
+    """Tokens that an attempt may use.
 
-    completion_per_objective: int = Field(default=8, ge=0, le=MOST_TOKENS)
-    completion_extra: int = Field(default=32, ge=1, le=MOST_TOKENS)
-    """A completion has at most `completion_per_objective * N + completion_extra` tokens."""
+    Budget().completion(2)                    ->    48, for a small policy trained on short completions
+    Budget().completion(2, general=True)      ->  1000, for a model with a chat template or with instructions
+    """
+
+    completion_per_objective: int | None = Field(default=None, ge=0, le=MOST_TOKENS)
+    completion_extra: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
+    """A completion has at most `completion_per_objective * N + completion_extra` tokens. Without either, a model that
+    has a chat template, or a prompt that explains the tags, gets 1,000, as in the paper. None otherwise: 8 and 32."""
     context: int = Field(default=4096, ge=1, le=MOST_TOKENS)
     """Largest context plus completion budget; an attempt that would pass it ends with `out_of_tokens`."""
     force_answer: bool = True
     """Open the answer tag at the end of the last turn's context, so that the attempt must answer."""
 
-    def completion(self, objectives: int) -> int:
-        """Token budget of one completion."""
-        return self.completion_per_objective * objectives + self.completion_extra
+    def completion(self, objectives: int, *, general: bool = False) -> int:
+        """Token budget of one completion; `general`: the model has a chat template or is given instructions."""
+        if general and self.completion_per_objective is None and self.completion_extra is None:
+            return GENERAL_COMPLETION
+        each = 8 if self.completion_per_objective is None else self.completion_per_objective
+        return each * objectives + (self.completion_extra or 32)
+
+    @classmethod
+    def of_completions(cls, tokens: int, *, context: int) -> Budget:
+        """The same for every number of objectives."""
+        return cls(completion_per_objective=0, completion_extra=tokens, context=context)
 
 
 @dataclass
@@ -137,7 +153,7 @@ class Rollout:
             context = next_context(self.context, attempt.prompt_ids, attempt.turns)
             asked = context.asks or self._last_action(attempt)
             ids = context.ids if asked is None else context.ids + self.codec.encode(self.tags.opening(asked))
-            if len(ids) + self.budget.completion(attempt.task.objectives) > self.budget.context:
+            if len(ids) + self._room(attempt.task) > self.budget.context:
                 attempt.ended = Ended.OUT_OF_TOKENS
                 attempt.detail = f"a context of {len(ids)} tokens leaves no room within {self.budget.context}"
                 continue
@@ -145,7 +161,7 @@ class Rollout:
             contexts.append((ids, context.spans, asked))
         if not ready:
             return
-        budgets = [self.budget.completion(a.task.objectives) for a in ready]
+        budgets = [self._room(a.task) for a in ready]
         seeds = tuple(derived_seed(sampling.seed, a.task.id, a.number, len(a.turns)) for a in ready)
         completions = self.engine.complete(
             [ids for ids, _, _ in contexts], max_tokens=budgets, sampling=replace(sampling, seeds=seeds)
@@ -160,6 +176,11 @@ class Rollout:
         for attempt in ready:
             if attempt.ended is None and attempt.turns_left == 0:
                 attempt.ended = Ended.OUT_OF_TURNS
+
+    def _room(self, task: Task) -> int:
+        """Token budget of a completion. No question can hold a tag, so one in the prompt is part of instructions."""
+        general = self.frame != ChatFrame() or f"<{self.tags.state}>" in task.prompt
+        return self.budget.completion(task.objectives, general=general)
 
     def _last_action(self, attempt: _Attempt) -> str | None:
         """The answer, where the last turn is to be one."""

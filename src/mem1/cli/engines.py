@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import pydantic
 import typer
 
+from mem1.configuration.numbers import MOST_TOKENS
 from mem1.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from mem1.engines.codec import Codec
     from mem1.engines.servers import ModelServer
     from mem1.protocol import Tags
+    from mem1.rollout import Budget
 
 STAND_IN = "stand-in"
 """The name of the tokenizer that counts where that of the served model is not to be had."""
@@ -61,6 +63,16 @@ Concurrency = Annotated[
     int | None,
     typer.Option(
         min=1, help="Tasks in work at a time, each by itself; 16. Also of a --script.", rich_help_panel=_SERVER
+    ),
+]
+MaxCompletion = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=MOST_TOKENS,
+        help="Tokens of a completion. Without: 1000 for a model on a server, with a chat template or with a prompt of "
+        "instructions; for others 8 an objective and 32.",
+        rich_help_panel="Agent",
     ),
 ]
 MaxTokensSpent = Annotated[
@@ -210,6 +222,24 @@ def tokenizer_folder(name: str) -> Path:
     from mem1.training.policy import policy_folder
 
     return Path(str(resources.files("mem1"))) / "assets" / STAND_IN if name == STAND_IN else policy_folder(name)
+
+
+def budget_of(model: str, *, on_server: bool, max_completion: int | None, max_context: int) -> Budget:
+    """Tokens that an attempt may use: as given, else those of the shipped policies, else by the rule of `Budget`.
+
+    A model on a server is a general one.
+    """
+    from mem1.rollout import GENERAL_COMPLETION, Budget
+    from mem1.training.policy import SHIPPED, SHIPPED_SHOP
+
+    if max_completion is not None:
+        return Budget.of_completions(max_completion, context=max_context)
+    if on_server:
+        return Budget.of_completions(GENERAL_COMPLETION, context=max_context)
+    if model in (SHIPPED, SHIPPED_SHOP):
+        extra = 32 if model == SHIPPED else 48  # as they were trained
+        return Budget(completion_per_objective=8, completion_extra=extra, context=max_context)
+    return Budget(context=max_context)
 
 
 def prices(price: str | None) -> Prices | None:

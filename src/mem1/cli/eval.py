@@ -13,6 +13,7 @@ from mem1.cli.engines import (
     ChatTemplate,
     Concurrency,
     Endpoint,
+    MaxCompletion,
     MaxCost,
     MaxTokensSpent,
     Price,
@@ -95,13 +96,7 @@ def command(
         ),
         Fills("mem1.rollout:Budget.context"),
     ] = 4096,
-    max_completion: Annotated[
-        int,
-        typer.Option(
-            min=1, max=MOST_TOKENS, help="Tokens of a completion, besides 8 an objective.", rich_help_panel=_AGENT
-        ),
-        Fills("mem1.rollout:Budget.completion_extra"),
-    ] = 32,
+    max_completion: MaxCompletion = None,
     task: Annotated[
         str,
         typer.Option(
@@ -212,8 +207,8 @@ def command(
     With --out, the same command goes on after a Ctrl-C or a kill, and ends with the result of an unbroken run.
     """
     from mem1.cli.display import EvaluationBar, JudgeBar, bars, stderr
-    from mem1.cli.engines import open_agent, prices, served
-    from mem1.cli.pipeline import show
+    from mem1.cli.engines import budget_of, open_agent, prices, served
+    from mem1.cli.pipeline import say_fewer, show
     from mem1.cli.recipes import evaluation_recipe
     from mem1.cli.sources import shop_options, sizes_to_evaluate, task_config, web_options
     from mem1.contexts import context_policy
@@ -224,7 +219,7 @@ def command(
     from mem1.evaluation.runner import evaluate
     from mem1.evaluation.shapes import folder_shape
     from mem1.protocol import vocabulary as tags_called
-    from mem1.rollout import Budget, Rollout
+    from mem1.rollout import Rollout
     from mem1.training.config import Evaluation, TrainConfig
     from mem1.training.policy import policy_folder
 
@@ -252,7 +247,7 @@ def command(
                 web=web_options(api, api_url, mode, cache, max_searches),
                 shop=shop_options(catalogue, goals, pages),
             ),
-            budget=Budget(context=max_context, completion_extra=max_completion),
+            budget=budget_of(model, on_server=bool(base_url), max_completion=max_completion, max_context=max_context),
             evaluation=Evaluation(
                 objectives=sizes_to_evaluate(objectives, composition, depth),
                 tasks=tasks,
@@ -307,7 +302,9 @@ def command(
     if judge is not None:
         with bars(stderr()) as progress:
             rows = judge_rows(rows, trajectories, judge, on_progress=JudgeBar(progress))
-    show([row.as_dict() for row in rows], as_json=as_json)
+    shown = [row.as_dict() for row in rows]
+    say_fewer(shown, config.evaluation.tasks)
+    show(shown, as_json=as_json)
 
 
 def _refuse_what_has_no_effect(

@@ -10,10 +10,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from mem1.cli.display import EvaluationBar
+from mem1.cli.display import EvaluationBar, stderr
 from mem1.cli.mistakes import say
 from mem1.evaluation.header import made_with
-from mem1.evaluation.report.table import print_table
+from mem1.evaluation.report.table import print_table, warnings
 from mem1.evaluation.runner import evaluate
 from mem1.evaluation.shapes import model_shape
 from mem1.protocol import vocabulary
@@ -45,7 +45,21 @@ def evaluate_policy(
         on_progress=EvaluationBar(bars, name),
         shape=model_shape(policy.model),
     )
-    return [row.as_dict() for row in rows], trajectories
+    shown = [row.as_dict() for row in rows]
+    say_fewer(shown, config.evaluation.tasks)
+    return shown, trajectories
+
+
+def say_fewer(rows: Sequence[Mapping[str, Any]], asked: int) -> None:
+    """Name the sizes of which there are fewer different tasks than were asked for."""
+    for row in rows:
+        if row["tasks"] < asked:
+            stderr().print(
+                f"{row['policy']}, N = {row['objectives']}: {row['tasks']} tasks, not {asked}: no more different ones "
+                "were drawn from these questions (a task is asked once)",
+                markup=False,
+                soft_wrap=True,
+            )
 
 
 def warn_of_nothing_learnt(config: TrainConfig, training: Path) -> None:
@@ -61,5 +75,7 @@ def show(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     """The result on stdout: one JSON object, or a table."""
     if as_json:
         print(json.dumps({"rows": list(rows)}))
+        for warning in warnings(rows):
+            stderr().print(warning, style="yellow", markup=False, soft_wrap=True)
     else:
         print_table(rows, Console())

@@ -14,6 +14,7 @@ from mem1.cli.engines import (
     BaseUrl,
     ChatTemplate,
     Endpoint,
+    MaxCompletion,
     MaxCost,
     MaxTokensSpent,
     Price,
@@ -36,8 +37,6 @@ _NOT_KNOWN = "(not known)"
 """Stands for the gold answers of one's own questions; nothing is scored against it."""
 _PASSAGE_WORDS = 100
 _TOP_K = 3
-_GENERAL_COMPLETION = 1000
-"""Tokens of a turn of a general model, as in the paper."""
 
 
 def command(
@@ -75,12 +74,7 @@ def command(
         str | None, typer.Option(help="plain (without: for Atlas and 'shipped') or mem1, which has instructions.")
     ] = None,
     max_turns: Annotated[int | None, typer.Option(min=1, help="Without: 3 a question and 3 more.")] = None,
-    max_completion: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=MOST_TOKENS, help="Tokens of a turn. Without: 8 a question and 32 more; of a general model 1000."
-        ),
-    ] = None,
+    max_completion: MaxCompletion = None,
     max_context: Annotated[
         int,
         typer.Option(min=1, max=MOST_TOKENS, help="Largest context plus completion, in tokens."),
@@ -106,7 +100,7 @@ def command(
     from rich.console import Console
 
     from mem1.cli.display import stderr
-    from mem1.cli.engines import open_agent, served
+    from mem1.cli.engines import budget_of, open_agent, served
     from mem1.cli.sources import web_options
     from mem1.cli.watching import Watched
     from mem1.contexts import context_policy
@@ -114,7 +108,7 @@ def command(
     from mem1.engines.unknown import check_words
     from mem1.envs.web_source import web_prompt
     from mem1.protocol import vocabulary as tags_called
-    from mem1.rollout import Budget, Rollout
+    from mem1.rollout import Rollout
     from mem1.tasks.prompts import render
     from mem1.training.policy import SHIPPED
 
@@ -143,10 +137,7 @@ def command(
     general = on_server is not None or (bool(task) and model != SHIPPED)
     template = prompt or ((web_prompt(tags) if web else "mem1") if general else "plain")
     drawn = replace(drawn, prompt=render(template, drawn.questions, tags), turn_limit=max_turns or drawn.turn_limit)
-    budget = Budget(context=max_context)
-    if general or max_completion is not None:
-        extra = _GENERAL_COMPLETION if max_completion is None else max_completion
-        budget = Budget(context=max_context, completion_per_objective=0, completion_extra=extra)
+    budget = budget_of(model, on_server=on_server is not None, max_completion=max_completion, max_context=max_context)
     agent = open_agent(model, tags, on_server=on_server, chat_template=chat_template)
     check_words(agent.codec, [drawn], tags, whose=model if tokenizer is None else tokenizer)
     console = stderr() if as_json else Console(highlight=False)

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from mem1.configuration import Config
 from mem1.envs.cloze_folder import ClozeFolder, open_cloze_folder
 from mem1.envs.file_questions import TaskSource
-from mem1.envs.qa import QAEnvironment
+from mem1.envs.qa import QAEnvironment, RewardOf
 from mem1.errors import UserError
 from mem1.protocol import Tags
 from mem1.records import Question, Task
@@ -66,6 +66,9 @@ class ClozeTasks(Config):
     titles: bool = False
     """Show each passage's title before its words."""
     turn_limit: TurnLimit = TurnLimit()
+    reward: RewardOf = "sum"
+    """Of a task of N questions, sum: the number of exact matches, in [0, N], so that larger tasks weigh more outside
+    the group-normalised algorithms; mean: their share, in [0, 1]."""
 
     @model_validator(mode="after")
     def _options_go_together(self) -> ClozeTasks:
@@ -102,7 +105,7 @@ class _Clozes(TaskSource):
         config = self.config
         retriever = Snippets(self.folder.index(), config.snippet_words)
         style = "titled" if config.titles else "bare"
-        return QAEnvironment({self._corpus: retriever}, top_k=config.top_k, style=style)
+        return QAEnvironment({self._corpus: retriever}, top_k=config.top_k, style=style, reward=config.reward)
 
     @property
     def _corpus(self) -> str:

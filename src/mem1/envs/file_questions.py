@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 
 from mem1.configuration import Config
 from mem1.envs.base import Environment
+from mem1.envs.qa import RewardOf
 from mem1.errors import UserError
 from mem1.protocol import Tags
 from mem1.records import Question, Task
@@ -54,6 +55,9 @@ class QuestionFiles(Config):
     depth: int | None = Field(default=None, ge=1)
     """Longest chain of references in a task; None: 1, or 0 with independent questions."""
     turn_limit: TurnLimit = TurnLimit()
+    reward: RewardOf = "sum"
+    """Of a task of N questions, sum: the number of exact matches, in [0, N], so that larger tasks weigh more outside
+    the group-normalised algorithms; mean: their share, in [0, 1]."""
 
     @model_validator(mode="after")
     def _options_go_together(self) -> QuestionFiles:

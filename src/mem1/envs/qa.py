@@ -23,6 +23,8 @@ from mem1.scoring import score_answers
 Style = Literal["titled", "bare", "addressed"]
 """How a passage is shown: "Doc 1 (Title: Oslo) text", the text alone, or "Doc 1 (Title: Oslo) address text"."""
 
+RewardOf = Literal["sum", "mean"]
+"""How the scores of a task's questions make its reward."""
 NOTHING_FOUND = "No passage was found."
 """Shown where a search returns no passage."""
 
@@ -41,14 +43,17 @@ class QAEnvironment:
     passage_words: int | None = None
     """Words of each passage that are shown, its title not counted; None: all."""
     style: Style = "titled"
-    reward: Callable[[Task, str], float] | None = None
-    """Your own reward of (task, answer); None: the number of answers that match exactly."""
+    reward: RewardOf | Callable[[Task, str], float] = "sum"
+    """sum: the number of answers that match exactly, in [0, N]; mean: their share, in [0, 1]; or your own reward of
+    (task, answer)."""
 
     def __post_init__(self) -> None:
         if self.top_k < 1:
             raise UserError(f"top_k must be at least 1, not {self.top_k}")
         if self.passage_words is not None and self.passage_words < 1:
             raise UserError(f"passage_words must be at least 1, or None for all words, not {self.passage_words}")
+        if not callable(self.reward) and self.reward not in get_args(RewardOf):
+            raise UserError(f"unknown reward {self.reward!r}; known: {', '.join(get_args(RewardOf))}, or a function")
         if self.style not in get_args(Style):
             raise UserError(f"unknown style of passages {self.style!r}; known: {', '.join(get_args(Style))}")
 
@@ -70,7 +75,10 @@ class QAEnvironment:
     def score(self, task: Task, answer: str) -> Outcome:
         """Exact match and F1 per question, and the reward. Raises ValueError where the reward is not a number."""
         scores = score_answers(answer, [q.answers for q in task.questions])
-        reward = float(sum(scores.em)) if self.reward is None else float(self.reward(task, answer))
+        if callable(self.reward):
+            reward = float(self.reward(task, answer))
+        else:
+            reward = sum(scores.em) / (len(scores.em) if self.reward == "mean" else 1)
         if not math.isfinite(reward):
             raise ValueError(f"the reward of task {task.id!r} for the answer {answer!r} is {reward}, not a number")
         return Outcome(reward=reward, em=tuple(scores.em), f1=tuple(scores.f1))

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from mem1.configuration import Config
 from mem1.configuration.numbers import Seed
 from mem1.envs.file_questions import FileQuestions, QuestionFiles, TaskSource
-from mem1.envs.qa import QAEnvironment
+from mem1.envs.qa import QAEnvironment, RewardOf
 from mem1.protocol import Tags
 from mem1.records import Question, Task
 from mem1.retrieval import BM25, Retriever
@@ -51,6 +51,9 @@ class AtlasTasks(Config):
     top_k: int = Field(default=2, ge=1)
     """Passages shown a search."""
     turn_limit: TurnLimit = TurnLimit()
+    reward: RewardOf = "sum"
+    """Of a task of N questions, sum: the number of exact matches, in [0, N], so that larger tasks weigh more outside
+    the group-normalised algorithms; mean: their share, in [0, 1]."""
     first_world: Seed = 0
     """Seed of the first world; the others follow."""
     evaluated: Literal["test", "development"] = "test"
@@ -113,7 +116,7 @@ class _Atlas(TaskSource):
     @cached_property
     def environment(self) -> QAEnvironment:
         indexes = {world.name: BM25.build(world.passages()) for world in self.worlds}
-        return QAEnvironment(indexes, top_k=self.config.top_k, style="bare")
+        return QAEnvironment(indexes, top_k=self.config.top_k, style="bare", reward=self.config.reward)
 
     @cached_property
     def _questions(self) -> list[list[Question]]:
@@ -148,7 +151,10 @@ class _Multihop(FileQuestions):
     @cached_property
     def environment(self) -> QAEnvironment:
         return QAEnvironment(
-            {self.corpus: self._searched()}, top_k=self.config.top_k, passage_words=self.config.passage_words
+            {self.corpus: self._searched()},
+            top_k=self.config.top_k,
+            passage_words=self.config.passage_words,
+            reward=self.config.reward,
         )
 
     def _searched(self) -> Retriever:

@@ -24,6 +24,7 @@ from mem1.retrieval.web.limits import HostLimit, Spending, WebBudget
 from mem1.tasks.atlas.names import Split
 
 if TYPE_CHECKING:
+    from mem1.envs.qa import RewardOf
     from mem1.envs.web_qa import WebQAEnvironment
 
 WEB = "web"
@@ -74,7 +75,7 @@ class Web(Config):
     budget: WebBudget = WebBudget()
     """Of one environment, so of one half of the tasks in one process."""
 
-    def environment(self) -> WebQAEnvironment:
+    def environment(self, reward: RewardOf = "sum") -> WebQAEnvironment:
         """Answers the searches of tasks whose collection is `WEB`."""
         from mem1.envs.web_qa import WebQAEnvironment
         from mem1.retrieval.web.fetch import Fetcher, FetchLimits
@@ -101,6 +102,7 @@ class Web(Config):
             style="addressed",
             top_k=self.top_k,
             passage_words=self.passage_words,
+            reward=reward,
         )
 
 
@@ -122,7 +124,7 @@ class _Web(FileQuestions):
 
     @cached_property
     def environment(self) -> WebQAEnvironment:
-        return self.config.environment()
+        return self.config.environment(self.config.reward)
 
     @property
     def corpus(self) -> str:

@@ -32,6 +32,7 @@ from mem1.evaluation.store import append_trajectories, write_trajectories
 from mem1.lock import alone_in
 from mem1.records import Task, Trajectory
 from mem1.rollout import Rollout, attempt_numbers
+from mem1.tasks.compose import different
 from mem1.training.config import Evaluation
 from mem1.training.interrupt import Stop, interruptible
 
@@ -71,6 +72,9 @@ def evaluate(
 ) -> tuple[list[Row], dict[int, list[Trajectory]]]:
     """Rows, with FLOPs where the model's `shape` is given, and the trajectories by number of objectives.
 
+    A task that asks the same questions as an earlier one is left out, so where the source has fewer different tasks
+    than `config.tasks`, a row has fewer.
+
     With a `folder`, the trajectories of each size stand in `<policy>-<N>.jsonl`, chunk by chunk while the evaluation
     runs and in the order of the tasks at the end. An evaluation that was killed goes on with the chunks that are
     missing, and one of the first of the tasks with the others; attempts in which the tool failed are made again.
@@ -86,7 +90,7 @@ def evaluate(
         sampling = Sampling(temperature=config.temperature, seed=config.seed)
         sizes: list[_Size] = []
         for objectives in dict.fromkeys(config.objectives):
-            tasks = source.tasks(objectives=objectives, count=config.tasks, seed=config.seed)
+            tasks = different(source.tasks(objectives=objectives, count=config.tasks, seed=config.seed))
             size = _Size(objectives, tasks, None if folder is None else folder / f"{policy}-{objectives}.jsonl")
             size.read({**(settings or {}), **_settings(rollout, config)}, chunk=chunking.tasks, overwrite=overwrite)
             sizes.append(size)

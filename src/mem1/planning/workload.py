@@ -22,6 +22,7 @@ from mem1.packing import pack, split_into_packs
 from mem1.packing.blocks import cut
 from mem1.planning.activations import Load
 from mem1.records import Trajectory, Turn
+from mem1.tasks.prompts import instructs
 from mem1.training.config import TrainConfig
 
 TASKS_MADE = 4
@@ -59,7 +60,7 @@ class StepTokens:
 
 def limits(config: TrainConfig, objectives: int) -> Sizes:
     """An attempt that uses everything the recipe allows: all turns, all of each completion, full results."""
-    budget = config.budget.completion(objectives)
+    budget = config.budget.completion(objectives, general=_instructed(config))
     if isinstance(config.tasks, AtlasTasks):
         turns = config.tasks.turn_limit.turns(objectives)
         prompt, result = 20 + 20 * objectives, 16 * config.tasks.top_k
@@ -78,6 +79,11 @@ def limits(config: TrainConfig, objectives: int) -> Sizes:
     return even_sizes(
         prompt=prompt, state=budget // 2, action=budget - budget // 2, result=max(1, min(result, room)), turns=turns
     )
+
+
+def _instructed(config: TrainConfig) -> bool:
+    """Whether the prompt of the tasks explains the tags; that of the web always does."""
+    return not isinstance(config.tasks, AtlasTasks) and (config.tasks.prompt is None or instructs(config.tasks.prompt))
 
 
 def made_groups(policy: ContextPolicy, sizes: Sizes, *, groups: int, attempts: int) -> list[list[Trajectory]]:

@@ -117,6 +117,15 @@ def question_keys(task: Task) -> tuple[str, ...]:
     return tuple(f"{task.corpus}/{f'id {q.id}' if q.depends_on else _same(q)}" for q in task.questions)
 
 
+def different(tasks: Sequence[Task]) -> list[Task]:
+    """The tasks without those that ask what an earlier one asks, in the same order of the same collection."""
+    found: dict[tuple[tuple[str, str], ...], Task] = {}
+    for task in tasks:
+        texts = (q.text if q.depends_on else "" for q in task.questions)
+        found.setdefault(tuple(zip(question_keys(task), texts, strict=True)), task)
+    return list(found.values())
+
+
 def _same(question: Question) -> str:
     """Key under which two questions count as the same; a text of nothing but punctuation stands for itself."""
     return normalize(question.text) or question.text

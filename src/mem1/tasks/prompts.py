@@ -152,6 +152,11 @@ def first_question(text: str) -> str:
     return text.rsplit("Q1 ", 1)[-1].split("Q2 ", 1)[0].strip()
 
 
+def instructs(prompt_name: str) -> bool:
+    """Whether this prompt explains the tags, to a model that was not trained on them."""
+    return prompt_name in PROMPTS and "{state}" in PROMPTS[prompt_name].template
+
+
 def render(prompt_name: str, questions: Sequence[Question], tags: Tags) -> str:
     """The prompt of a task. White space in a question's text is folded, so that each stands on one line, and no tag
     can be read in it, as questions may be made of documents.

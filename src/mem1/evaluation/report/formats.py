@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mem1.evaluation.report.columns import Record
-from mem1.evaluation.report.table import Cells, by_depth, note, results
+from mem1.evaluation.report.table import Cells, by_depth, note, results, warnings
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -32,12 +32,14 @@ _LATEX = {
 
 def markdown(rows: Sequence[Record]) -> str:
     """Tables of GitHub's Markdown, with what the columns mean below."""
-    return "\n".join([*(_markdown(cells) for cells in _tables(rows)), _markdown_text(note(rows)), ""])
+    below = "\n\n".join(map(_markdown_text, (note(rows), *warnings(rows))))
+    return "\n".join([*(_markdown(cells) for cells in _tables(rows)), below, ""])
 
 
 def latex(rows: Sequence[Record]) -> str:
     """`tabular`s for the package booktabs; what the columns mean is a comment above them."""
-    return "\n".join([f"% {' '.join(note(rows).split())}", *(_latex(cells) for cells in _tables(rows)), ""])
+    above = [f"% {' '.join(line.split())}" for line in (note(rows), *warnings(rows))]
+    return "\n".join([*above, *(_latex(cells) for cells in _tables(rows)), ""])
 
 
 def csv(rows: Sequence[Record]) -> str:

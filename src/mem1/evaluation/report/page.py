@@ -31,7 +31,7 @@ from mem1.evaluation.report.fitting import fit
 from mem1.evaluation.report.headlines import headlines
 from mem1.evaluation.report.lines import lines
 from mem1.evaluation.report.runs import Run, rows_of
-from mem1.evaluation.report.table import by_depth, note, results
+from mem1.evaluation.report.table import by_depth, note, results, warnings
 
 LARGEST = 5_000_000
 """Bytes of a page at most; trajectories that would make it larger are left out, and the page names them."""
@@ -71,7 +71,7 @@ def render(runs: Sequence[Run], *, title: str, largest: int = LARGEST) -> str:
         "tables": [table for table in (results(rows), by_depth(rows)) if table] if rows else [],
         "further": results(rows, FURTHER) if rows else None,
         "meanings": {column.heading: column.meaning for column in shown(FURTHER, rows)},
-        "note": note(rows) if rows else "",
+        "note": " ".join((note(rows), *warnings(rows))) if rows else "",
         "groups": groups,
         "plotly": base64.b64encode(plotly).decode("ascii") if groups else "",
         "specs": compressed([figure for _, _, figures in groups for figure in figures]),

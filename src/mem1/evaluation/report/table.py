@@ -78,12 +78,57 @@ def _in_order(found: Sequence[Line]) -> Iterator[tuple[Line, Record]]:
 
 
 def note(rows: Sequence[Record]) -> str:
-    """What the columns mean, the context policy where all rows share one, and how often a tool failed."""
+    """What the columns mean, the context policy where all share one, how tasks ended, and what recurs or failed."""
     contexts = {row["context"] for row in rows}
     shared = f"Context policy: {contexts.pop()}. " if len(contexts) == 1 else ""
     means = " Of a mean of runs: [lowest run, highest run]." if any(line.mean for line in lines(rows)) else ""
-    special = "".join((*_failures(rows), *_opinions(rows)))
+    special = "".join((_endings(rows), *_repeats(rows), *_failures(rows), *_opinions(rows)))
     return f"{shared}EM: {EM.meaning}.{means} If appended: peak of the same turns if nothing were dropped.{special}"
+
+
+_ADVICE = {
+    Ended.OUT_OF_TOKENS: "raise the budget of a completion (--max-completion, in a recipe budget.completion_extra) or "
+    "of the context (--max-context, budget.context)",
+    Ended.OUT_OF_TURNS: "raise the turn limit (in a recipe tasks.turn_limit.extra, in a shop tasks.turns_per_goal)",
+    Ended.BAD_TAGS: "the model does not write the tags; give it a prompt with instructions (--prompt mem1, in a recipe "
+    "tasks.prompt), its chat template (--chat-template) or the vocabulary that it knows (--vocabulary)",
+    Ended.TOOL_FAILED: "the trajectories (--out) say why under `detail`",
+    Ended.ENGINE_FAILED: "the trajectories (--out) say why under `detail`",
+}
+
+
+def warnings(rows: Sequence[Record]) -> list[str]:
+    """A sentence for each row in which most tasks ended for the same failing reason, with what to change."""
+    found: list[str] = []
+    for name, row in _named(rows):
+        for ended, advice in _ADVICE.items():
+            count = row["endings"].get(ended.value, 0)
+            if 2 * count > row["tasks"]:
+                of = f"{count} of {row['tasks']} tasks ended with {ended}"
+                found.append(f"Warning: {name}, N = {row['objectives']}: {of}: {advice}.")
+    return found
+
+
+def _endings(rows: Sequence[Record]) -> str:
+    """How tasks ended that gave no answer; what failed outside the policy has sentences of its own."""
+    policy_failed = (Ended.OUT_OF_TURNS, Ended.OUT_OF_TOKENS, Ended.BAD_TAGS)
+    parts: list[str] = []
+    for name, row in _named(rows):
+        counts = [f"{row['endings'][e.value]} {e}" for e in policy_failed if row["endings"].get(e.value)]
+        if counts:
+            parts.append(f"{name}, N = {row['objectives']}: {', '.join(counts)} of {row['tasks']}")
+    answered = all(row["endings"].get(Ended.ANSWERED.value) == row["tasks"] for _, row in _named(rows))
+    return f" Endings without an answer: {'; '.join(parts)}." if parts else " All tasks answered." if answered else ""
+
+
+def _repeats(rows: Sequence[Record]) -> Iterator[str]:
+    """A sentence for each row whose tasks share questions."""
+    for name, row in _named(rows):
+        if row["questions"] < row["tasks"] * row["objectives"]:
+            yield (
+                f" {name}, N = {row['objectives']}: {row['tasks']} tasks ask {row['questions']} different questions; "
+                "the interval counts questions, not how often they are asked."
+            )
 
 
 def _failures(rows: Sequence[Record]) -> Iterator[str]:
@@ -119,6 +164,8 @@ def print_table(rows: Sequence[Record], console: Console) -> None:
     cells = results(rows)
     headings = [h if h == EM.heading else h.replace(" ", "\n", 1) for h in cells.headings]
     console.print(_table(headings, cells, note(rows)))
+    for warning in warnings(rows):
+        console.print(warning, style="yellow", markup=False, highlight=False)
     if depths := by_depth(rows):
         caption = "EM by depth: the longest chain of references behind a question; 0: it stands alone."
         console.print(_table(depths.headings, depths, caption))
