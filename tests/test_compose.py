@@ -11,7 +11,7 @@ from corpora import SHARED_QA, needs_shared_qa
 from mem1.errors import UserError
 from mem1.protocol import PAPER, PAPER_SHOP, PAPER_WEB, RELEASED, Tags
 from mem1.records import Question, Task
-from mem1.tasks.compose import check_disjoint, compose
+from mem1.tasks.compose import check_disjoint, compose, different, question_keys
 from mem1.tasks.datasets import read_questions
 from mem1.tasks.form import TaskForm, TurnLimit
 from mem1.tasks.prompts import PROMPTS, render
