@@ -82,7 +82,9 @@ def limits(config: TrainConfig, objectives: int) -> Sizes:
 
 
 def _instructed(config: TrainConfig) -> bool:
-    """Whether the prompt of the tasks explains the tags; that of the web always does."""
+    """Whether the model has its chat template, or the prompt explains the tags; that of the web always does."""
+    if config.model.chat_template:
+        return True
     return not isinstance(config.tasks, AtlasTasks) and (config.tasks.prompt is None or instructs(config.tasks.prompt))
 
 
