@@ -21,11 +21,20 @@ import numpy as np
 from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval.base import check_search, searched_text
-from mem1.retrieval.folder import read_folder, save_folder
-from mem1.retrieval.passages import StoredPassages, store_passages
+from mem1.retrieval.folder import read_folder, save_folder, understood
+from mem1.retrieval.passages import OFFSETS, PASSAGES, StoredPassages, store_passages
 from mem1.retrieval.words import STOP_WORDS, Numbers, stemmer, words_of
 
 KIND = "bm25"
+_ARRAYS = ("data", "indices", "indptr")
+FILES = (
+    PASSAGES,
+    OFFSETS,
+    *(f"{name}.csc.index.npy" for name in _ARRAYS),
+    "vocab.index.json",
+    "params.index.json",
+)
+"""Of a saved index, besides its manifest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -77,11 +86,29 @@ class BM25:
         """
         facts = read_folder(path, kind=KIND)
         folder = Path(path)
-        index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
-        for name in ("data", "indices", "indptr"):
-            # plain arrays over the same mapped memory, whose slices cost a tenth of a memmap's
-            index.scores[name] = np.asarray(index.scores[name])
-        return cls(passages=StoredPassages(folder), index=index, stem=facts["stem"])
+        with understood(folder, kind=KIND):
+            index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
+            for name in _ARRAYS:
+                # plain arrays over the same mapped memory, whose slices cost a tenth of a memmap's
+                index.scores[name] = np.asarray(index.scores[name])
+            loaded = cls(passages=StoredPassages(folder), index=index, stem=bool(facts["stem"]))
+            loaded._check()
+        return loaded
+
+    def _check(self) -> None:
+        """Raises ValueError where the arrays point outside of each other, as those of a hand-made index may."""
+        data, positions, starts = (self.index.scores[name] for name in _ARRAYS)
+        terms = self.index.vocab_dict.values()
+        if (
+            len(data) != len(positions)
+            or starts[0] != 0
+            or starts[-1] != len(data)
+            or (np.diff(starts) < 0).any()
+            or not all(isinstance(number, int) and 0 <= number < len(starts) - 1 for number in terms)
+            or self.index.scores["num_docs"] != len(self.passages)
+            or (len(positions) and not 0 <= positions.min() <= positions.max() < len(self.passages))
+        ):
+            raise ValueError("its arrays do not fit together")
 
     def search(self, queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:
         """Per query at most `k` (passage, score), best first; equal scores in the order of the passages.

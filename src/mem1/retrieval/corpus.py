@@ -10,7 +10,6 @@ open_bm25("corpus.jsonl.gz")      first time: builds, and keeps the index under 
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -101,6 +100,8 @@ def open_bm25(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[
     from rich.console import Console
 
     from mem1.retrieval.bm25 import BM25
+    from mem1.retrieval.bm25 import FILES as BM25_FILES
+    from mem1.retrieval.folder import discard
 
     console = Console(stderr=True, highlight=False, markup=False)
     folder = bm25_folder(corpus_path, cache_dir)
@@ -109,7 +110,7 @@ def open_bm25(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[
             return BM25.load(folder)
         except UserError as error:
             console.print(f"{error}; building it anew")
-            shutil.rmtree(folder, ignore_errors=True)
+            discard(folder, BM25_FILES)
     _build(corpus_path, folder, console)
     return BM25.load(folder)
 

@@ -21,7 +21,7 @@ from mem1.retrieval.base import check_search
 from mem1.retrieval.embedding import Embedded, OnProgress, embed
 from mem1.retrieval.encoder import Encoder
 from mem1.retrieval.faiss_index import FaissIndex
-from mem1.retrieval.folder import read_folder, save_folder
+from mem1.retrieval.folder import read_folder, save_folder, understood
 from mem1.retrieval.nearest import Flat, Nearest, NearestKind, check_nearest
 from mem1.retrieval.passages import StoredPassages, store_passages
 from mem1.retrieval.prefixes import Prefixes
@@ -105,25 +105,30 @@ class Dense:
         """
         facts = read_folder(path, kind=KIND)
         folder = Path(path)
-        embedded = Embedded(**facts["embedded"])
+        with understood(folder, kind=KIND):
+            embedded = Embedded(**facts["embedded"])
+            prefixes = Prefixes(query=str(facts["query_prefix"]), passage=str(embedded.prefix))
+            name, nearest = str(facts["encoder"]), check_nearest(facts["search"])
+            passages, vectors = StoredPassages(folder), saved_vectors(folder)
+            if vectors.dtype != np.float16 or vectors.shape != (len(passages), embedded.dimension):
+                raise ValueError(f"{_VECTORS} does not fit the passages")
         if encoder is None:
             from mem1.retrieval.sentence_encoder import load_encoder
 
-            encoder = load_encoder(facts["encoder"])
+            encoder = load_encoder(name)
         if encoder.fingerprint != embedded.encoder:
             raise UserError(
-                f"{folder} was embedded by {facts['encoder']}, and {encoder.name} is another encoder or has changed "
+                f"{folder} was embedded by {name}, and {encoder.name} is another encoder or has changed "
                 "since: its vectors cannot be compared. Build the index again, or give the encoder of then"
             )
-        vectors = saved_vectors(folder)
         return cls(
-            passages=StoredPassages(folder),
+            passages=passages,
             vectors=vectors,
             embedded=embedded,
             encoder=encoder,
-            prefixes=Prefixes(query=facts["query_prefix"], passage=embedded.prefix),
-            kind=facts["search"],
-            nearest=Flat(vectors) if facts["search"] == "flat" else FaissIndex.load(folder / _FAISS, facts["search"]),
+            prefixes=prefixes,
+            kind=nearest,
+            nearest=Flat(vectors) if nearest == "flat" else FaissIndex.load(folder / _FAISS, nearest),
         )
 
     def search(self, queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:

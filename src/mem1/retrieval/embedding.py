@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -138,6 +139,14 @@ def _say(work: Path, made_of: Embedded, done: int) -> None:
         file.write(encode_object({**asdict(made_of), "done": done}))
         _reach_disk(file)
     os.replace(partial, work / _PROGRESS)
+
+
+def remove_work(work: Path) -> None:
+    """Remove what `embed` wrote there, and the folder if nothing else is in it."""
+    for name in (_VECTORS, _PROGRESS, f"{_PROGRESS}.partial"):
+        (work / name).unlink(missing_ok=True)
+    with suppress(OSError):
+        work.rmdir()
 
 
 def _reach_disk(file: BinaryIO) -> None:

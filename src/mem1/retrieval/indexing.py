@@ -8,7 +8,6 @@ wiki.dense/              the finished index; another kind of search is added wit
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +15,9 @@ from pathlib import Path
 from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval.dense import KIND, Dense, build_nearest
-from mem1.retrieval.embedding import Embedded, OnProgress
+from mem1.retrieval.embedding import Embedded, OnProgress, remove_work
 from mem1.retrieval.encoder import Encoder
-from mem1.retrieval.folder import index_kind, read_folder
+from mem1.retrieval.folder import index_kind, read_folder, understood
 from mem1.retrieval.nearest import NearestKind, check_nearest
 from mem1.retrieval.prefixes import Prefixes
 
@@ -43,7 +42,7 @@ def index_dense(
     else:
         dense = Dense.build(passages, encoder, prefixes=prefixes, kind=kind, work=work, on_progress=on_progress)
     dense.save(out)
-    shutil.rmtree(work, ignore_errors=True)
+    remove_work(work)
 
 
 def _searched_anew(
@@ -51,7 +50,9 @@ def _searched_anew(
 ) -> Dense:
     """The finished index at `out` with this kind of search and this query prefix."""
     check_nearest(kind)
-    earlier = Embedded(**read_folder(out, kind=KIND)["embedded"])
+    facts = read_folder(out, kind=KIND)
+    with understood(out, kind=KIND):
+        earlier = Embedded(**facts["embedded"])
     if different := Embedded.of(passages, encoder, prefixes.passage).difference(earlier):
         raise UserError(f"{out} holds a dense index with {different}; delete it or choose another folder")
     dense = Dense.load(out, encoder)

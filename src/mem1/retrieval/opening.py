@@ -15,7 +15,7 @@ from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval.base import Retriever
 from mem1.retrieval.corpus import open_bm25, read_passages
-from mem1.retrieval.folder import file_checksum, index_kind
+from mem1.retrieval.folder import file_checksum, index_kind, restore, restore_within, understood
 
 
 def open_retriever(path: str | os.PathLike[str]) -> Retriever:
@@ -23,6 +23,7 @@ def open_retriever(path: str | os.PathLike[str]) -> Retriever:
 
     Raises UserError where nothing there can be opened, or the indexes of a folder hold different passages.
     """
+    restore(path)
     if not os.path.isdir(path):
         return open_bm25(path)
     folders = _indexes(path)
@@ -40,17 +41,20 @@ def open_retriever(path: str | os.PathLike[str]) -> Retriever:
 
 def open_passages(path: str | os.PathLike[str]) -> Sequence[Passage]:
     """The passages at `path` alone. Raises UserError where nothing there can be opened."""
+    restore(path)
     if not os.path.isdir(path):
         return read_passages(path)
     from mem1.retrieval.passages import StoredPassages
 
     folder = _indexes(path)[0]
     _loader(folder)
-    return StoredPassages(folder)
+    with understood(folder, kind=str(index_kind(folder))):
+        return StoredPassages(folder)
 
 
 def read_corpus(path: str | os.PathLike[str]) -> Sequence[Passage]:
     """The passages of a file, of an index, or of a folder of documents. Raises UserError where there are none."""
+    restore(path)
     if os.path.isdir(path) and not holds_index(path):
         from mem1.retrieval.documents import read_documents
 
@@ -61,6 +65,7 @@ def read_corpus(path: str | os.PathLike[str]) -> Sequence[Passage]:
 def holds_index(path: str | os.PathLike[str]) -> bool:
     """Whether this folder is an index, or a folder in it is one."""
     folder = Path(path)
+    restore_within(folder)
     return any(index_kind(inner) is not None for inner in (folder, *folder.iterdir()))
 
 
@@ -69,6 +74,7 @@ def _indexes(path: str | os.PathLike[str]) -> list[Path]:
     folder = Path(path)
     if index_kind(folder) is not None:
         return [folder]
+    restore_within(folder)
     held = sorted(inner for inner in folder.iterdir() if inner.is_dir() and not inner.name.startswith("."))
     found = [inner for inner in held if index_kind(inner) is not None]
     if not found:

@@ -16,12 +16,13 @@ from typing import overload
 
 import numpy as np
 
+from mem1.errors import UserError
 from mem1.jsonl import encode_object
 from mem1.records import Passage
 
 PASSAGES = "passages.jsonl"
 """The same bytes for the same passages."""
-_OFFSETS = "offsets.npy"
+OFFSETS = "offsets.npy"
 
 
 def store_passages(folder: Path, passages: Sequence[Passage]) -> None:
@@ -31,16 +32,21 @@ def store_passages(folder: Path, passages: Sequence[Passage]) -> None:
         for passage in passages:
             record = {"id": passage.id, "title": passage.title, "text": passage.text}
             offsets.append(offsets[-1] + file.write(encode_object(record)))
-    np.save(folder / _OFFSETS, np.asarray(offsets, dtype=np.int64))
+    np.save(folder / OFFSETS, np.asarray(offsets, dtype=np.int64))
 
 
 class StoredPassages(Sequence[Passage]):
     """The passages of a folder; only those asked for are parsed. Safe to read from many threads."""
 
     def __init__(self, folder: Path) -> None:
-        self._offsets = np.load(folder / _OFFSETS)
+        """Raises OSError or ValueError where the files cannot be read, or offsets point outside of the passages."""
+        offsets = np.load(folder / OFFSETS)
         with open(folder / PASSAGES, "rb") as file:
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        whole = offsets.dtype == np.int64 and offsets.ndim == 1 and len(offsets) > 1
+        if not whole or offsets[0] != 0 or offsets[-1] != len(self._bytes) or (np.diff(offsets) <= 0).any():
+            raise ValueError(f"{OFFSETS} does not fit {PASSAGES}")
+        self._offsets = offsets
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -54,4 +60,8 @@ class StoredPassages(Sequence[Passage]):
             return [self[i] for i in range(*index.indices(len(self)))]
         position = range(len(self))[index]
         start, stop = self._offsets[position : position + 2]
-        return Passage(**json.loads(self._bytes[start:stop]))
+        try:
+            record = json.loads(self._bytes[start:stop])
+            return Passage(record["id"], record["title"], record["text"])
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            raise UserError(f"passage {position} of an index is damaged ({error}); build the index again") from error
