@@ -169,8 +169,36 @@ def test_something_else_is_never_overwritten_and_a_folder_of_clozes_is(tmp_path:
     (tmp_path / "out" / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match=r"holds notes\.txt, which is no part"):
         make_cloze_folder(corpus(20), tmp_path / "out", ClozeOptions(), corpus="c")
-    with pytest.raises(UserError, match="is a file; choose another folder"):
+    with pytest.raises(UserError, match="is not a folder of clozes; move it away or choose"):
         make_cloze_folder(corpus(20), tmp_path / "out" / "notes.txt", ClozeOptions(), corpus="c")
+
+
+@pytest.mark.parametrize("mine", ["README.md", "index/notes.txt", "train.jsonl.gz", "statistics.json", ".git/HEAD"])
+def test_files_of_ones_own_with_the_names_of_a_folder_of_clozes_are_never_overwritten(tmp_path: Path, mine: str):
+    file = tmp_path / "out" / mine
+    file.parent.mkdir(parents=True)
+    file.write_text("mine")
+    with pytest.raises(UserError, match="exists and is not a folder of clozes: it holds"):
+        make_cloze_folder(corpus(20), tmp_path / "out", ClozeOptions(), corpus="c")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [file] and file.read_text() == "mine"
+
+
+def test_a_readme_that_was_written_into_is_not_replaced(tmp_path: Path):
+    make_cloze_folder(corpus(20), tmp_path / "out", ClozeOptions(), corpus="c")
+    (tmp_path / "out" / "README.md").write_text("my notes on these questions")
+    with pytest.raises(UserError, match=r"README\.md is not as mem1 wrote it and is not replaced"):
+        make_cloze_folder(corpus(20), tmp_path / "out", ClozeOptions(), corpus="c")
+    assert (tmp_path / "out" / "README.md").read_text() == "my notes on these questions"
+
+
+@pytest.mark.parametrize("manifest", ["{}", "[" * 100_000, '{"version": 1, "counts": {}}', '{"kind": "cloze"}', ""])
+def test_a_folder_of_clozes_with_a_hand_made_manifest_is_refused_by_a_sentence(tmp_path: Path, manifest: str):
+    made = make_cloze_folder(corpus(20), tmp_path / "out", ClozeOptions(), corpus="c")
+    (made.path / "statistics.json").write_text(manifest)
+    with pytest.raises(UserError, match="make it again with mem1 data cloze"):
+        open_cloze_folder(made.path, ClozeOptions())
+    with pytest.raises(UserError, match="make it with mem1 data cloze"):
+        made.statistics()
 
 
 def test_tasks_of_the_halves_share_no_passage_and_are_found_by_their_windows(folder: Path):

@@ -59,7 +59,7 @@ def test_an_index_with_a_file_of_somebody_else_is_not_replaced(tmp_path: Path, a
     BM25.build(TOWNS[:1]).save(tmp_path / "index")
     write_tree(tmp_path / "index", {added: "mine"})
     before = contents(tmp_path)
-    with pytest.raises(UserError, match=f"holds {added.partition('/')[0]}, which is no part of an index"):
+    with pytest.raises(UserError, match=f"holds {added.partition('/')[0]}, which is no part of a bm25 index"):
         BM25.build(TOWNS).save(tmp_path / "index")
     assert contents(tmp_path) == before
 
@@ -186,7 +186,7 @@ def test_a_hand_made_manifest_is_refused_by_a_sentence(tmp_path: Path, manifest:
 def test_a_manifest_nested_without_end_is_refused_by_a_sentence(tmp_path: Path):
     BM25.build(TOWNS).save(tmp_path / "index")
     (tmp_path / "index" / MANIFEST).write_text("[" * 100_000)
-    with pytest.raises(UserError, match="or its manifest.json is damaged"):
+    with pytest.raises(UserError, match=r"or its manifest\.json is damaged"):
         BM25.load(tmp_path / "index")
 
 

@@ -5,7 +5,7 @@
     development.jsonl.gz
     test.jsonl.gz
     README.md                numbers and samples
-    statistics.json          the same numbers; written last, so a folder without is not finished
+    statistics.json          the same numbers, and the files above with their sizes and checksums
 
 A corpus that is no such folder gets one under ~/.cache/mem1, found there again by its passages and the options.
 """
@@ -26,6 +26,7 @@ from mem1.errors import UserError
 from mem1.lock import alone_in
 from mem1.records import Passage
 from mem1.retrieval.corpus import cache_folder
+from mem1.retrieval.folder import CLOZES, holds, read_folder, save_folder
 from mem1.retrieval.opening import read_corpus
 from mem1.tasks.cloze import PARTS, ClozeOptions, Part
 from mem1.tasks.cloze.making import OnProgress, make_clozes
@@ -37,8 +38,7 @@ if TYPE_CHECKING:
 
 INDEX = "index"
 README = "README.md"
-STATISTICS = "statistics.json"
-_VERSION = 1
+_VERSION = 2
 """Of what the same passages and options give."""
 
 
@@ -59,13 +59,8 @@ class ClozeFolder:
         return BM25.load(self.path / INDEX)
 
     def statistics(self) -> dict[str, Any]:
-        """What `mem1.tasks.cloze.readme.statistics` gave, and the options."""
-        return json.loads((self.path / STATISTICS).read_text(encoding="utf-8"))
-
-
-def is_cloze_folder(path: str | os.PathLike[str]) -> bool:
-    """Whether a finished folder of clozes is there."""
-    return (Path(path) / STATISTICS).is_file()
+        """What `mem1.tasks.cloze.readme.statistics` gave, and the options. Raises UserError for a damaged folder."""
+        return read_folder(self.path, kind=CLOZES)
 
 
 def make_cloze_folder(
@@ -78,25 +73,24 @@ def make_cloze_folder(
 ) -> ClozeFolder:
     """Index the passages, make the questions, and write both; an earlier folder of clozes is replaced.
 
-    `corpus` is the name that the README gives it. Raises UserError where something else stands at `out`, no question
+    `corpus` is the name that the README gives it. Raises UserError where anything else stands at `out`, no question
     can be made, or a file cannot be written.
     """
     from mem1.retrieval.bm25 import BM25
 
-    _check_free(out)
-    try:
-        (out / STATISTICS).unlink(missing_ok=True)
+    known: dict[str, Any] = {"version": _VERSION, "options": plain(options)}
+
+    def write(folder: Path) -> None:
         index = BM25.build(passages)
         made = make_clozes(passages, index.search, options, on_progress=on_progress)
-        index.save(out / INDEX)
+        index.save(folder / INDEX)
         for part in PARTS:
-            write_clozes(out / _file(part), (cloze for cloze in made.clozes if cloze.part == part))
-        known = {"version": _VERSION, "options": plain(options), **statistics(made.clozes, made.counts)}
+            write_clozes(folder / _file(part), (cloze for cloze in made.clozes if cloze.part == part))
+        known.update(statistics(made.clozes, made.counts))
         text = readme(made.clozes, known, corpus=corpus, options=known["options"])
-        (out / README).write_text(text, encoding="utf-8", errors="replace")
-        (out / STATISTICS).write_text(json.dumps(known, indent=1), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror or error}; choose another folder") from error
+        (folder / README).write_text(text, encoding="utf-8", errors="replace")
+
+    save_folder(out, kind=CLOZES, facts=known, write=write)  # `write` adds to the facts
     return ClozeFolder(out)
 
 
@@ -110,11 +104,15 @@ def open_cloze_folder(
 
     `on_making` is told where it is made. Raises UserError where neither is there.
     """
-    if is_cloze_folder(corpus):
+    if holds(corpus, kind=CLOZES):
         return ClozeFolder(Path(corpus))
+    if all((Path(corpus) / _file(part)).is_file() for part in PARTS):
+        raise UserError(
+            f"{corpus} is a damaged folder of clozes, or an older mem1 made it; make it again with mem1 data cloze"
+        )
     passages = read_corpus(corpus)
     kept = cache_folder() / f"cloze-{_key(passages, options)}"
-    if is_cloze_folder(kept):
+    if holds(kept, kind=CLOZES):
         return ClozeFolder(kept)
     with alone_in(kept, wait=True):
         if is_cloze_folder(kept):  # another command has made it meanwhile
@@ -133,14 +131,3 @@ def _key(passages: Sequence[Passage], options: ClozeOptions) -> str:
 
 def _file(part: Part) -> str:
     return f"{part}.jsonl.gz"
-
-
-def _check_free(out: Path) -> None:
-    ours = {INDEX, README, STATISTICS, *map(_file, PARTS)}
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file; choose another folder")
-    foreign = (
-        sorted({path.name for path in out.iterdir() if not path.name.startswith(".")} - ours) if out.is_dir() else []
-    )
-    if foreign:
-        raise UserError(f"{out} holds {foreign[0]}, which is no part of a folder of clozes; choose another folder")

@@ -101,7 +101,7 @@ def open_bm25(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[
 
     from mem1.retrieval.bm25 import BM25
     from mem1.retrieval.bm25 import FILES as BM25_FILES
-    from mem1.retrieval.folder import discard
+    from mem1.retrieval.folder import MANIFEST, discard
 
     console = Console(stderr=True, highlight=False, markup=False)
     folder = bm25_folder(corpus_path, cache_dir)
@@ -110,7 +110,7 @@ def open_bm25(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[
             return BM25.load(folder)
         except UserError as error:
             console.print(f"{error}; building it anew")
-            discard(folder, BM25_FILES)
+            discard(folder, (*BM25_FILES, MANIFEST))
     _build(corpus_path, folder, console)
     return BM25.load(folder)
 

@@ -1,11 +1,11 @@
-"""An index on disk: a folder put in place by a rename, with a manifest that tells whether it is whole.
+"""An index, or another folder of ours, put in place by a rename, with a manifest that tells whether it is whole.
 
 save_folder("world.bm25", kind="bm25", facts={"passages": 900}, write=write_files)
 read_folder("world.bm25", kind="bm25")  ->  {"passages": 900}     after every file's size and checksum agreed
 
-Only an index of mem1 is ever replaced, and only the files that its manifest lists and that are as they were written:
-a folder that holds anything else is refused. While a new index takes its place, the old one waits beside it under a
-name that begins with a dot; `restore` puts it back where a process was killed at that moment.
+Only a folder of the same kind is ever replaced, and only the files that its manifest lists and that are as they were
+written: a folder that holds anything else is refused. While a new one takes its place, the old one waits beside it
+under a name that begins with a dot; `restore` puts it back where a process was killed at that moment.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import shutil
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mem1.errors import UserError
@@ -29,7 +29,13 @@ from mem1.errors import UserError
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 2
 """Version of the folder's layout; `read_folder` refuses any other."""
-_KINDS = ("bm25", "dense")
+_INDEXES = ("bm25", "dense")
+CLOZES = "cloze"
+"""Kind of a folder of clozes, which holds an index as a folder in it."""
+_MANIFEST_OF = {CLOZES: "statistics.json"}
+"""Kind -> name of the manifest, where it is another."""
+_BREAKS = (ArithmeticError, AttributeError, EOFError, LookupError, OSError, RecursionError, TypeError, ValueError)
+"""What a loader may raise that is given other types, shapes or numbers than those that were written."""
 _LEFTOVER_AGE_S = 24 * 3600.0
 """A half-written folder this old has no living writer and is swept."""
 _CHUNK_BYTES = 1 << 20
@@ -45,7 +51,7 @@ class _Manifest:
     format: int
     facts: Mapping[str, Any]
     files: Mapping[str, tuple[int, int]]
-    """Name -> (bytes, CRC-32)."""
+    """Path in the folder, with slashes -> (bytes, CRC-32)."""
 
 
 def save_folder(
@@ -53,8 +59,9 @@ def save_folder(
 ) -> None:
     """Let `write` fill a new folder beside `path`, add the manifest, then rename it to `path`.
 
-    An index that stood at `path` is replaced. Raises UserError, leaving nothing half-written, where `path` holds
-    anything that is no part of such an index, or where writing fails (full disk, no permission).
+    A folder of this kind that stood at `path` is replaced; an index also by one of another kind. Raises UserError,
+    leaving nothing half-written, where `path` holds anything that is no part of such a folder, or where writing fails
+    (full disk, no permission).
     """
     target = Path(path)
     partial = target.with_name(f".{target.name}.partial-{secrets.token_hex(4)}")
@@ -65,15 +72,16 @@ def save_folder(
         _sweep(target)
         partial.mkdir()
         write(partial)
-        files = {p.name: [p.stat().st_size, _checksum(p)] for p in sorted(partial.iterdir())}
+        written = (p for p in sorted(partial.rglob("*")) if p.is_file())
+        files = {p.relative_to(partial).as_posix(): [p.stat().st_size, _checksum(p)] for p in written}
         manifest = {"kind": kind, "format": FORMAT_VERSION, "facts": dict(facts), "files": files}
-        (partial / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        (partial / _name(kind)).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         _check_replaceable(target, kind)  # again: building takes hours
         _put(partial, target)
     except OSError as error:
         reason = error.strerror or str(error)
         raise UserError(
-            f"cannot write the {kind} index {target}: {reason}; free some space or choose a folder on another disk"
+            f"cannot write the {_called(kind)} {target}: {reason}; free some space or choose a folder on another disk"
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -83,20 +91,20 @@ def read_folder(path: str | os.PathLike[str], *, kind: str) -> dict[str, Any]:
     """The facts that `save_folder` wrote. Raises UserError where the folder is missing, foreign or damaged."""
     folder = Path(path)
     restore(folder)
-    manifest = _manifest(folder)
+    manifest = _manifest(folder, _name(kind))
     if manifest is None or manifest.kind != kind:
-        what = "is not a folder" if not folder.is_dir() else f"is not a {kind} index, or its {MANIFEST} is damaged"
-        raise UserError(f"{folder} {what}; build the index and save it there")
+        what = f"is not a {_called(kind)}, or its {_name(kind)} is damaged" if folder.is_dir() else "is not a folder"
+        raise UserError(f"{folder} {what}; {_again(kind)}")
     if manifest.format != FORMAT_VERSION:
         raise UserError(
-            f"{folder} has format {manifest.format!r}; this mem1 reads format {FORMAT_VERSION}: build it again"
+            f"{folder} has format {manifest.format!r}; this mem1 reads format {FORMAT_VERSION}: {_again(kind)}"
         )
     try:
         for name in manifest.files:
             if not _as_written(folder, name, manifest):
-                raise UserError(f"{folder / name} is damaged; delete {folder} and build the index again")
+                raise UserError(f"{folder / name} is damaged; delete {folder} and {_again(kind)}")
     except OSError as error:
-        raise UserError(f"cannot read the {kind} index {folder}: {error.strerror}: {error.filename}") from error
+        raise UserError(f"cannot read the {_called(kind)} {folder}: {error.strerror}: {error.filename}") from error
     return dict(manifest.facts)
 
 
@@ -107,18 +115,9 @@ def understood(path: str | os.PathLike[str], *, kind: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (
-        ArithmeticError,
-        AttributeError,
-        EOFError,
-        LookupError,
-        OSError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except _BREAKS as error:
         what = f"{type(error).__name__}: {error}"
-        raise UserError(f"{path} is no {kind} index as mem1 writes them ({what}); build it again") from error
+        raise UserError(f"{path} is no {_called(kind)} as mem1 writes them ({what}); {_again(kind)}") from error
 
 
 def index_kind(path: str | os.PathLike[str]) -> str | None:
@@ -128,6 +127,13 @@ def index_kind(path: str | os.PathLike[str]) -> str | None:
     return None if manifest is None else manifest.kind
 
 
+def holds(path: str | os.PathLike[str], *, kind: str) -> bool:
+    """Whether a folder of this kind is at `path`; its files are not looked at."""
+    restore(path)
+    manifest = _manifest(Path(path), _name(kind))
+    return manifest is not None and manifest.kind == kind
+
+
 def file_checksum(path: str | os.PathLike[str], name: str) -> tuple[int, int] | None:
     """Size and checksum that the index at `path` was saved with of one of its files; None: it has no such file."""
     manifest = _manifest(Path(path))
@@ -135,12 +141,12 @@ def file_checksum(path: str | os.PathLike[str], name: str) -> tuple[int, int] | 
 
 
 def restore(path: str | os.PathLike[str]) -> None:
-    """Put the old index back at `path` where a writer was killed between the two renames that replace it."""
+    """Put the old folder back at `path` where a writer was killed between the two renames that replace it."""
     target = Path(path)
     if os.path.lexists(target):
         return
     for old in _beside(target, "old"):
-        if _manifest(old) is not None:
+        if _manifest_of_any_kind(old) is not None:
             try:
                 old.rename(target)
             except OSError:  # another process was quicker, or it cannot be written here: as if it were not there
@@ -155,29 +161,46 @@ def restore_within(folder: Path) -> None:
 
 
 def discard(path: str | os.PathLike[str], names: Collection[str]) -> None:
-    """Remove the files of these names, and the manifest, from a damaged index; then the folder, if it is empty."""
+    """Remove the files of these names, and the folders that are empty then; what is left `save_folder` will name."""
     folder = Path(path)
-    try:
-        for name in (*names, MANIFEST):
-            if (folder / name).is_file() and not (folder / name).is_symlink():
-                (folder / name).unlink()
-        folder.rmdir()
-    except OSError:  # what is left is named by `save_folder`
-        return
+    files = [folder / name for name in names]
+    parents = {parent for file in files for parent in file.parents if folder in (parent, *parent.parents)}
+    with suppress(OSError):
+        for file in files:
+            if file.is_file() and not file.is_symlink():
+                file.unlink()
+        for parent in sorted(parents, key=lambda path: -len(path.parts)):
+            parent.rmdir()
 
 
-def _manifest(folder: Path) -> _Manifest | None:
+def _name(kind: str) -> str:
+    return _MANIFEST_OF.get(kind, MANIFEST)
+
+
+def _called(kind: str) -> str:
+    return "folder of clozes" if kind == CLOZES else f"{kind} index"
+
+
+def _again(kind: str) -> str:
+    return "make it with mem1 data cloze" if kind == CLOZES else "build the index again"
+
+
+def _manifest_of_any_kind(folder: Path) -> _Manifest | None:
+    return _manifest(folder) or _manifest(folder, _name(CLOZES))
+
+
+def _manifest(folder: Path, name: str = MANIFEST) -> _Manifest | None:
     """None where there is none, or none that `save_folder` could have written."""
     try:
-        said = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        said = json.loads((folder / name).read_text(encoding="utf-8"))
         files = {name: (size, crc) for name, (size, crc) in said["files"].items()}
         manifest = _Manifest(said["kind"], said["format"], said["facts"], files)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
     numbers = [manifest.format, *(number for pair in files.values() for number in pair)]
-    names = [name for name in files if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name]
+    inside = all(part not in ("", ".", "..") and not set("\\:\0") & set(part) for n in files for part in n.split("/"))
     typed = isinstance(manifest.kind, str) and isinstance(manifest.facts, dict) and all(type(n) is int for n in numbers)
-    return manifest if typed and not names else None
+    return manifest if typed and inside else None
 
 
 def _as_written(folder: Path, name: str, manifest: _Manifest) -> bool:
@@ -187,22 +210,25 @@ def _as_written(folder: Path, name: str, manifest: _Manifest) -> bool:
 
 
 def _check_replaceable(target: Path, kind: str) -> None:
-    """Raises UserError unless there is nothing, an empty folder, or an index and no file besides."""
+    """Raises UserError unless there is nothing, an empty folder, or a folder of ours and no file besides."""
     if not os.path.lexists(target):
         return
     elsewhere = "move it away or choose another folder"
     if target.is_symlink() or not target.is_dir():
-        raise UserError(f"{target} exists and is not a {kind} index; {elsewhere}")
+        raise UserError(f"{target} exists and is not a {_called(kind)}; {elsewhere}")
     held = sorted(target.iterdir())
     if not held:
         return
-    manifest = _manifest(target)
-    if manifest is None or manifest.kind not in _KINDS:
-        raise UserError(f"{target} exists and is not a {kind} index: it holds {held[0].name}; {elsewhere}")
-    for inner in held:
-        if inner.name != MANIFEST and inner.name not in manifest.files:
-            raise UserError(f"{target} holds {inner.name}, which is no part of an index; {elsewhere}")
-        if inner.name != MANIFEST and not _as_written(target, inner.name, manifest):
+    manifest = _manifest(target, _name(kind))
+    if manifest is None or manifest.kind not in (_INDEXES if kind in _INDEXES else (kind,)):
+        raise UserError(f"{target} exists and is not a {_called(kind)}: it holds {held[0].name}; {elsewhere}")
+    listed = {_name(kind), *manifest.files}
+    folders = {parent.as_posix() for name in manifest.files for parent in PurePosixPath(name).parents}
+    for inner in sorted(target.rglob("*")):
+        name = inner.relative_to(target).as_posix()
+        if not (name in folders and inner.is_dir() and not inner.is_symlink()) and name not in listed:
+            raise UserError(f"{target} holds {name}, which is no part of a {_called(kind)}; {elsewhere}")
+        if name in manifest.files and not _as_written(target, name, manifest):
             raise UserError(f"{inner} is not as mem1 wrote it and is not replaced; {elsewhere}")
 
 
@@ -223,10 +249,10 @@ def _put(partial: Path, target: Path) -> None:
 
 
 def _remove(old: Path) -> None:
-    """The files that the manifest of a replaced index lists, and its folder."""
-    manifest = _manifest(old)
+    """The files that the manifest of a replaced folder lists, and the folder."""
+    manifest = _manifest_of_any_kind(old)
     if manifest is not None:
-        discard(old, manifest.files)
+        discard(old, [*manifest.files, _name(manifest.kind)])
 
 
 _OLD = re.compile(r"\.(.+)\.old-[0-9a-f]{8}")
