@@ -19,6 +19,7 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from mem1.errors import UserError
+from mem1.training import manifest as sums
 from mem1.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from mem1.training.optimizer_state import decode, encode
 
@@ -229,7 +230,74 @@ def test_damage_is_found_before_anything_is_loaded(tmp_path: Path, name: str, da
         load(path)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '{"format": 1, "crc32": 3}'])
+def test_a_checkpoint_with_a_file_of_somebody_else_is_not_removed(tmp_path: Path) -> None:
+    (save(tmp_path, 10) / "model" / "notes.md").write_text("the best one")
+    (tmp_path / ".old-notes").mkdir()  # no checkpoint, although it begins like one that stepped aside
+    (tmp_path / ".old-notes" / "a.txt").write_text("mine")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / ".tmp-checkpoint-list").write_text("mine")
+    for step in (20, 30):
+        save(tmp_path, step, keep=1)
+    assert (tmp_path / "checkpoint-000010" / "model" / "notes.md").read_text() == "the best one"
+    assert (tmp_path / ".old-notes" / "a.txt").read_text() == "mine"
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith("checkpoint")) == [
+        "checkpoint-000010",
+        "checkpoint-000030",
+    ]
+    assert (tmp_path / ".tmp-checkpoint-list").read_text() == "mine"
+
+
+def resealed(path: Path, name: str, content: bytes) -> None:
+    """Put another file into a checkpoint, and a manifest that fits."""
+    (path / name).write_bytes(content)
+    (path / sums.NAME).unlink()
+    sums.seal(path)
+
+
+@pytest.mark.parametrize(
+    "state", [b"", b"[]", b"[" * 100_000, b"{}", b'{"step": "7"}', b'{"step": 1e999}', b"\xff", b'{"step": {}}']
+)
+def test_a_hand_made_state_is_a_user_error(tmp_path: Path, state: bytes) -> None:
+    path = save(tmp_path, 10)
+    resealed(path, "state.json", state)
+    with pytest.raises(UserError, match="is no checkpoint as mem1 writes them"):
+        load(path)
+
+
+@pytest.mark.parametrize("name", ["model/model.safetensors", "optimizers.safetensors"])
+@pytest.mark.parametrize("content", [b"", b"\xff" * 100, (2).to_bytes(8, "little") + b"[]"])
+def test_hand_made_tensors_are_a_user_error(tmp_path: Path, name: str, content: bytes) -> None:
+    path = save(tmp_path, 10)
+    resealed(path, name, content)
+    with pytest.raises(UserError):
+        load(path)
+
+
+def test_optimizer_states_that_fit_nothing_are_a_user_error(tmp_path: Path) -> None:
+    path = save(tmp_path, 10)
+    state = json.loads((path / "state.json").read_text())
+    for encoded in (7, {"dict": [["state", 3]]}, {"tensor": "nowhere"}, {"a": 1, "b": 2}, {"dict": 9}):
+        resealed(path, "state.json", json.dumps({**state, "optimizers": [encoded] * len(state["optimizers"])}).encode())
+        with pytest.raises(UserError):
+            load(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"format": 1}',
+        '{"format": 1, "crc32": 3}',
+        '{"format": 1, "crc32": {"../secret": 5}}',
+        '{"format": 1, "crc32": {"/etc/passwd": 5}}',
+        '{"format": 1, "crc32": {"state.json": "5"}}',
+        '{"format": 1, "crc32": {"state.json": 1e999}}',
+        '{"format": 1, "crc32": {"a\\u0000b": 1}}',
+        "[" * 100_000,
+    ],
+)
 def test_a_damaged_manifest_is_a_user_error(tmp_path: Path, text: str) -> None:
     path = save(tmp_path, 10)
     (path / "manifest.json").write_text(text)

@@ -80,13 +80,33 @@ def test_the_halves_written_by_two_commands_share_no_question(terminal: Terminal
 def test_the_same_command_writes_the_same_file_and_another_seed_another(terminal: Terminal, tmp_path: Path):
     make_world(0, entities=60).save(tmp_path / "world", questions=40)
     written: list[bytes] = []
-    for seed in ("0", "0", "1"):
+    for number, seed in enumerate(("0", "0", "1")):
         terminal(
             "data", "compose", tmp_path / "world" / "questions.jsonl", "--objectives", "4", "--seed", seed,
-            "--out", tmp_path / "t.jsonl",
+            "--out", tmp_path / f"{number}.jsonl",
         )  # fmt: skip
-        written.append((tmp_path / "t.jsonl").read_bytes())
+        written.append((tmp_path / f"{number}.jsonl").read_bytes())
     assert written[0] == written[1] != written[2]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("data", "compose", "hf:nobody/nothing:train", "--objectives", "2", "--out"),
+        ("data", "compose", "hf:nobody/nothing:train", "--objectives", "2", "--out", "new.jsonl", "--passages"),
+        ("data", "verl", "quickstart", "--objectives", "1", "--count", "1", "--out"),
+        ("webshop", "load", "nowhere", "--out"),
+        ("report", "nowhere", "--format", "csv", "--out"),
+    ],
+    ids=lambda command: f"{command[0]} {command[1]} {command[-1]}",
+)
+def test_a_file_that_stands_at_the_name_of_an_output_is_never_replaced(
+    terminal: Terminal, tmp_path: Path, command: tuple[str, ...]
+):
+    (tmp_path / "mine.jsonl").write_text("years of work")
+    code, _, said = terminal(*command, tmp_path / "mine.jsonl")
+    assert code == 2 and "mine.jsonl exists and is not replaced; delete it or choose another name" in said
+    assert (tmp_path / "mine.jsonl").read_text() == "years of work"
 
 
 def test_chains_are_composed_of_single_hops(terminal: Terminal, tmp_path: Path):

@@ -186,10 +186,19 @@ def test_a_page_with_1000_trajectories_stays_under_five_megabytes_and_leaves_non
 
 def test_the_page_replaces_an_older_one_and_leaves_nothing_beside_it(tmp_path):
     path = tmp_path / "report.html"
-    path.write_text("old")
-    write_page(path, [run_of(("x", [hostile_attempt()]), decode=decode_words)], title="new")
+    for title in ("old", "new"):
+        write_page(path, [run_of(("x", [hostile_attempt()]), decode=decode_words)], title=title)
     assert "<h1>new</h1>" in path.read_text()
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+
+
+@pytest.mark.parametrize("mine", ["", "<!doctype html>\n<html><title>Thesis</title></html>", "\x80"])
+def test_a_file_that_is_no_report_is_never_replaced(tmp_path, mine: str):
+    path = tmp_path / "thesis.html"
+    path.write_text(mine, encoding="latin-1")
+    with pytest.raises(UserError, match=r"thesis\.html exists and is no report of mem1; choose another file"):
+        write_page(path, [run_of(decode=decode_words)], title="t")
+    assert path.read_text(encoding="latin-1") == mine
 
 
 def test_a_report_that_cannot_be_written_is_an_error_that_names_it(tmp_path):

@@ -212,14 +212,15 @@ def test_two_evaluations_are_not_at_work_in_one_folder(tmp_path: Path):
 
 
 @pytest.mark.parametrize("header", [None, "", "[]", '{"model": '])
-def test_trajectories_of_unknown_origin_are_not_taken_over(tmp_path: Path, header: str | None):
+def test_trajectories_of_unknown_origin_are_neither_taken_over_nor_removed(tmp_path: Path, header: str | None):
     run(tmp_path)
     path = tmp_path / "p-2.json"
     path.unlink() if header is None else path.write_text(header)
-    with pytest.raises(UserError, match=r"p-2\.json beside it, .*is missing or damaged"):
-        run(tmp_path)
-    run(tmp_path, overwrite=True)
-    assert json.loads(path.read_text())["model"] == "expert"
+    before = (tmp_path / "p-2.jsonl").read_bytes()
+    for overwrite in (False, True):
+        with pytest.raises(UserError, match=r"p-2\.json beside it, .*is missing or damaged"):
+            run(tmp_path, overwrite=overwrite)
+    assert (tmp_path / "p-2.jsonl").read_bytes() == before
 
 
 def test_a_line_of_another_task_is_not_taken_for_one_of_its_own(tmp_path: Path):

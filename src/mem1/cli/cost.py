@@ -253,12 +253,14 @@ def _turn(line: Line) -> str:
 
 
 def _write_plot(path: Path, compared: Sequence[tuple[PriceClass, Sequence[Line]]], turns: int | None) -> None:
+    from mem1.cli.outputs import new_file
     from mem1.errors import UserError
     from mem1.evaluation.cost_comparison import best
     from mem1.evaluation.cost_figure import Panel, cost_figure
 
     if path.suffix not in (".svg", ".html"):
         raise UserError(f"--plot {path}: the name ends in .svg or .html")
+    new_file(path)
     make_folder_of(path)
     panels = []
     for known, lines in compared:

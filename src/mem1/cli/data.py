@@ -68,10 +68,13 @@ def compose(
 ) -> None:
     """Compose N questions into each task, and write the tasks to a file."""
     from mem1.cli.display import stderr
+    from mem1.cli.outputs import new_file
     from mem1.errors import UserError
     from mem1.tasks.datasets import write_passages, write_tasks
     from mem1.tasks.datasets.pool import read_pool
 
+    for written in filter(None, (out, passages)):
+        new_file(written)
     half = _half(split)
     if half is None:
         refuse(invocation, "evaluation_share", because="is the size of a half; say which half by --split")

@@ -28,6 +28,7 @@ def command(
 ) -> None:
     """Write the tasks of a recipe for verl's trainer."""
     from mem1.cli.display import stderr
+    from mem1.cli.outputs import new_file
     from mem1.cli.recipes import expanded, find_recipe
     from mem1.configuration import load_toml
     from mem1.errors import UserError
@@ -37,6 +38,7 @@ def command(
 
     if split != "train" and split != "evaluation":
         raise UserError(f"--split takes train or evaluation, not {split!r}")
+    new_file(out)
     config = load_toml(find_recipe(recipe), TrainConfig, expanded(overrides or []))
     work_begins()
     make_folder_of(out)

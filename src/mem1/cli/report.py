@@ -40,6 +40,7 @@ def command(
 ) -> None:
     """Write a page with table, figures, learning curves and every trajectory; or print the table for a paper."""
     from mem1.cli.from_mem1 import rescore_file
+    from mem1.cli.outputs import new_file
     from mem1.cli.reporting import PAGE, read_runs, write_run_report
     from mem1.errors import UserError
     from mem1.evaluation.report.formats import FORMATS
@@ -58,6 +59,8 @@ def command(
     if len(runs) == 1 and format == "html" and out is None:
         print(write_run_report(runs[0], tokenizer=tokenizer))
         return
+    if out is not None and format != "html":
+        new_file(out)
     read = read_runs(runs, tokenizer=tokenizer)
     if format == "html":
         path = out or Path(PAGE)

@@ -73,12 +73,14 @@ def load(
 ) -> None:
     """Clean the original's files into one that a shop opens, and count its products and goals."""
     from mem1.cli.display import stderr
+    from mem1.cli.outputs import new_file
     from mem1.envs.webshop.files import ShopFiles, write_entries
     from mem1.errors import UserError
 
     if not out.name.endswith((".jsonl", ".jsonl.gz")):
         raise UserError(f"--out {out}: the name of a cleaned shop ends in .jsonl or .jsonl.gz")
     work_begins()
+    new_file(out)
     make_folder_of(out)
     shop = ShopFiles.find(*files)
     counts: Counter[str] = Counter()

@@ -51,8 +51,9 @@ class Recorded:
 def read_attempts(path: Path, settings: Mapping[str, Any], tasks: Sequence[Task], *, overwrite: bool) -> Recorded:
     """What `path` holds of an evaluation of these tasks, or of the first of them, with these settings.
 
-    An empty file's header is written, and so is one that now has more tasks. Whatever was made with other settings is
-    removed if `overwrite`; else raises UserError, naming each setting that differs. A cut last line is left out.
+    An empty file's header is written, and so is one that now has more tasks. What an evaluation with other settings
+    made is removed if `overwrite`. Else raises UserError, naming each setting that differs, and always for a file
+    without the header that says what it is. A cut last line is left out.
     """
     header = path.with_suffix(".json")
     settings = _as_json({**settings, "tasks": _described(tasks)})
@@ -65,7 +66,7 @@ def read_attempts(path: Path, settings: Mapping[str, Any], tasks: Sequence[Task]
         added_at = [*added_at, fewer]
         _write(header, {**settings, "added_at": added_at})
         return Recorded(trajectories=read_trajectories(path, drop_cut_line=True), added_at=added_at)
-    if path.is_file() and not overwrite:
+    if path.is_file() and (known is None or not overwrite):
         raise UserError(_mismatch(path, known, settings))
     _write(header, settings, instead_of=path)
     return Recorded()

@@ -20,12 +20,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
 from mem1.engines.weights import check_shapes
@@ -38,6 +40,10 @@ from mem1.training.optimizer_state import decode
 from mem1.training.snapshot import MODEL, MODULES, OPTIMIZERS, Snapshot, named_tensors, optimizer_targets
 
 _NAME = re.compile(r"(?:\.old-)?checkpoint-(\d{6,})")
+_STATE = {"step": int, "fingerprint": str, "extra": dict, "optimizer_names": list, "optimizers": list}
+"""Fields of state.json that are read, with their types."""
+_BREAKS = (ArithmeticError, AttributeError, EOFError, LookupError, OSError, RecursionError, TypeError, ValueError)
+_PARTIAL = re.compile(r"\.tmp-checkpoint-\d{6,}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +77,8 @@ def save_checkpoint(
     extra               anything JSON can hold: counters, seeds, best scores
     tokenizer_files     copied into the model's folder
 
-    A checkpoint of the same step is replaced. Every rank must call it. Raises UserError where the disk is full; the
-    checkpoints that were there before are then untouched.
+    A checkpoint of the same step is replaced, and one that holds a file of somebody else is never removed. Every rank
+    must call it. Raises UserError where the disk is full; the checkpoints that were there before are then untouched.
     """
     snapshot = Snapshot.take(
         step, model, optimizers, fingerprint=fingerprint, modules=modules, extra=extra, ranks=ranks
@@ -174,12 +180,15 @@ def load_checkpoint(
     for name, module in wanted.items():
         _load_weights(path, path / MODULES / name, module)
     stem = path / OPTIMIZERS
-    tensors = optimizer_targets(shapes(stem), optimizers)
-    read(stem, tensors)
-    for optimizer, encoded in zip(optimizers, state["optimizers"], strict=True):
+    with _understood(path):
+        tensors = optimizer_targets(shapes(stem), optimizers)
+        read(stem, tensors)
+        states = [decode(encoded, tensors) for encoded in state["optimizers"]]
+        pairs = list(zip(optimizers, states, strict=True))
+    for optimizer, decoded in pairs:
         try:
-            optimizer.load_state_dict(decode(encoded, tensors))
-        except ValueError as error:
+            optimizer.load_state_dict(decoded)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise UserError(f"{path} does not fit this run's {type(optimizer).__name__}: {error}") from error
     return Checkpoint(step=state["step"], extra=state["extra"])
 
@@ -192,7 +201,24 @@ def load_weights(path: str | Path, model: PreTrainedModel) -> None:
 
 def _read_state(path: Path) -> dict[str, Any]:
     manifest.verify(path)
-    return json.loads((path / "state.json").read_text(encoding="utf-8"))
+    with _understood(path):
+        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        for name, kind in _STATE.items():
+            if type(state[name]) is not kind:
+                raise TypeError(f"{name} is a {type(state[name]).__name__}")
+        return state
+
+
+@contextmanager
+def _understood(path: Path) -> Iterator[None]:
+    """Raises UserError in place of whatever files that are whole, but hand-made, make a reader raise."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (*_BREAKS, SafetensorError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise UserError(f"{path} is no checkpoint as mem1 writes them ({what}); use another one") from error
 
 
 def _put_in_place(partial: Path, target: Path) -> None:
@@ -208,12 +234,19 @@ def _sweep(folder: Path) -> None:
     """Remove what a killed run has left: half-written checkpoints, and replaced ones whose successor is there."""
     for path in folder.iterdir():
         replaced = path.name.startswith(".old-") and path.with_name(path.name.removeprefix(".old-")).exists()
-        if replaced or path.name.startswith(".tmp-checkpoint-"):
-            shutil.rmtree(path)
+        if replaced and _NAME.fullmatch(path.name):
+            _remove(path)
+        elif _PARTIAL.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _remove(checkpoint: Path) -> None:
-    """Renamed first, so that a kill in the middle leaves no half of a checkpoint under its name."""
+    """Renamed first, so that a kill in the middle leaves no half of a checkpoint under its name.
+
+    One with a file in it that was not written with it stays: that file is somebody's.
+    """
+    if checkpoint.is_symlink() or manifest.foreign(checkpoint):
+        return
     doomed = checkpoint.with_name(f".tmp-{checkpoint.name.removeprefix('.old-')}")
     checkpoint.rename(doomed)
     shutil.rmtree(doomed)
@@ -229,6 +262,8 @@ def _load_weights(path: Path, stem: Path, module: torch.nn.Module) -> None:
     """Raises UserError, before anything is changed, where names, types or shapes differ."""
     tensors = named_tensors(module)
     needed = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
-    check_shapes(needed, shapes(stem), f"{path} does not fit this run's {stem.name}")
-    with torch.no_grad():
+    with _understood(path):
+        found = shapes(stem)
+    check_shapes(needed, found, f"{path} does not fit this run's {stem.name}")
+    with torch.no_grad(), _understood(path):
         read(stem, tensors)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import zlib
 from pathlib import Path
+from typing import Any
 
 from mem1.errors import UserError
 from mem1.training.files import sync
@@ -33,14 +34,13 @@ def verify(folder: Path) -> None:
     """Raises UserError unless every file is there as it was written."""
     instead = f"remove that folder to go on from the checkpoint before it in {folder.parent}, or start a new run"
     try:
-        manifest = json.loads((folder / NAME).read_bytes())
-        form, sums = manifest["format"], dict(manifest["crc32"])
+        form, sums = _read(folder)
     except OSError as error:
         raise UserError(
             f"{folder} is not a checkpoint of mem1: it has no readable {NAME}; "
             "give a folder such as runs/quickstart/checkpoints/checkpoint-000040"
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise UserError(f"{folder} is damaged: {NAME} cannot be understood; {instead}") from error
     if form != FORMAT:
         raise UserError(f"{folder} has format {form!r}; this mem1 reads format {FORMAT}; use the mem1 that wrote it")
@@ -48,6 +48,27 @@ def verify(folder: Path) -> None:
         file = folder / name
         if not file.is_file() or _crc32(file) != crc:
             raise UserError(f"{folder} is damaged: {name} is missing or not as it was written; {instead}")
+
+
+def _read(folder: Path) -> tuple[Any, dict[str, int]]:
+    """(Format, CRC-32 of each file). Raises OSError, or ValueError and its like where it cannot be understood."""
+    manifest = json.loads((folder / NAME).read_bytes())
+    sums = dict(manifest["crc32"])
+    for name, crc in sums.items():
+        inside = all(part not in ("", ".", "..") and not set("\\:\0") & set(part) for part in name.split("/"))
+        if not inside or type(crc) is not int:
+            raise ValueError(f"{name!r}: {crc!r} is no file of the folder with its sum")
+    return manifest["format"], sums
+
+
+def foreign(folder: Path) -> list[str]:
+    """Files and links below the folder that its manifest does not list; all of them, where it cannot be understood."""
+    try:
+        _, sums = _read(folder)
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        sums = {}
+    held = (path for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir())
+    return [name for path in held if (name := path.relative_to(folder).as_posix()) not in sums and name != NAME]
 
 
 def _crc32(path: Path) -> int:

@@ -38,13 +38,20 @@ LARGEST = 5_000_000
 SCRIPTS = ("elements.js", "inflate.js", "theme.js", "figures.js", "search.js", "turn.js", "trajectory.js", "list.js")
 """The page's own scripts, joined in this order and followed by start.js."""
 
+_TITLE_WITHIN = 1 << 16
+"""Characters of a page in which its title stands."""
 _STATIC = files("mem1.evaluation.report") / "static"
 
 
 def write_page(path: str | Path, runs: Sequence[Run], *, title: str) -> None:
-    """Write the page, replacing an older one atomically. Raises UserError if the file cannot be written."""
-    page = render(runs, title=title)
+    """Write the page, replacing an older one atomically.
+
+    Raises UserError if the file cannot be written, or holds something that is no such page.
+    """
     path = Path(path)
+    if path.exists() and not _is_page(path):
+        raise UserError(f"{path} exists and is no report of mem1; choose another file")
+    page = render(runs, title=title)
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         beside.write_text(page, encoding="utf-8", errors="replace")
@@ -53,6 +60,17 @@ def write_page(path: str | Path, runs: Sequence[Run], *, title: str) -> None:
         with suppress(OSError):  # a read-only disk refuses even this
             beside.unlink()
         raise UserError(f"{path}: cannot write the report ({error.strerror}); choose another folder") from error
+
+
+def _is_page(path: Path) -> bool:
+    """Whether this file begins as every page does."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            start = file.read(_TITLE_WITHIN)
+    except (OSError, UnicodeDecodeError):
+        return False
+    head = ("<!doctype html>", 'http-equiv="Content-Security-Policy"', " · mem1</title>")
+    return start.lstrip().startswith(head[0]) and all(part in start for part in head)
 
 
 def render(runs: Sequence[Run], *, title: str, largest: int = LARGEST) -> str:
