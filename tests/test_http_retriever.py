@@ -155,6 +155,19 @@ BAD = {
     "a score of the answer is nan": lambda _: httpx.Response(
         200, text=json.dumps({"result": [[{"document": OSLO_DOCUMENT, "score": float("nan")}]]})
     ),
+    "a score of the answer is 9999": lambda _: httpx.Response(
+        200, text='{"result": [[{"document": {"id": "p0", "contents": "x"}, "score": ' + "9" * 400 + "}]]}"
+    ),
+    "a score of the answer is inf": lambda _: httpx.Response(
+        200, text='{"result": [[{"document": {"id": "p0", "contents": "x"}, "score": 1e400}]]}'
+    ),
+    "a score of the answer is True": saying({"result": [[{"document": OSLO_DOCUMENT, "score": True}]]}),
+    "the id of a document of the answer is 9999": lambda _: httpx.Response(
+        200, text='{"result": [[{"id": ' + "9" * 400 + ', "contents": "x"}]]}'
+    ),
+    "the id of a document of the answer is": saying({"result": [[{"id": [[]], "contents": "x"}]]}),
+    "is not JSON  ": lambda _: httpx.Response(200, text='{"result": ' + "9" * 5000 + "}"),
+    "is not JSON   ": lambda _: httpx.Response(200, text='{"result": [[{"contents": "x", "y": ' + "[" * 9000),
     "connection refused": raising(httpx.ConnectError("connection refused")),
     "timed out": raising(httpx.ReadTimeout("timed out")),
     "RemoteProtocolError": raising(httpx.RemoteProtocolError("")),

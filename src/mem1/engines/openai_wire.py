@@ -13,16 +13,20 @@ repetition penalty of the model's generation_config.json.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from mem1.engines.spending import Usage
+from mem1.retrieval.answers import number, read_json, shown, whole_number
 from mem1.retrieval.base import sound_text
 
-_LONGEST_LOGPROB = 1e-4
+_LARGEST_LOGPROB = 1e-4
 """A log-probability is at most 0; rounding may add a little."""
+_SMALLEST_LOGPROB = -1e6
+"""Of a token that was sampled; servers say -9999 for "never"."""
+_MOST_TOKENS = 1 << 40
+"""That a request can have used."""
 _EXTRAS: Mapping[str, Any] = {
     "top_k": -1,
     "min_p": 0.0,
@@ -133,17 +137,14 @@ class Answer:
 
 def read(body: bytes, wire: Wire, stops: Sequence[str]) -> Answer:
     """The answer's first choice. Raises ValueError saying what is wrong with it; whatever the bytes, nothing else."""
-    try:
-        answer = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"the answer is not JSON ({type(error).__name__})") from error
+    answer = read_json(body)
     choices = answer.get("choices") if isinstance(answer, dict) else None
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         raise ValueError('the answer has no "choices"')
     choice = choices[0]
     reason = choice.get("finish_reason")
     if reason not in ("stop", "length", "abort"):
-        raise ValueError(f"the answer ended with finish_reason {str(reason)[:40]!r}, not with stop, length or abort")
+        raise ValueError(f"the answer ended with finish_reason {shown(reason)}, not with stop, length or abort")
     prompt_ids = choice.get("prompt_token_ids", answer.get("prompt_token_ids"))
     return Answer(
         text=_text(choice, wire),
@@ -184,21 +185,28 @@ def _ids(value: Any) -> tuple[int, ...] | None:
 
 
 def _logprobs(value: Any) -> tuple[float, ...]:
-    """The sampled tokens' own; empty where one is missing or no log-probability."""
+    """The sampled tokens' own; empty where one is missing. Raises ValueError for a number that is none."""
     values = value.get("token_logprobs") if isinstance(value, dict) else None
-    if not isinstance(values, list) or not all(type(v) in (int, float) and math.isfinite(v) for v in values):
+    if not isinstance(values, list) or not all(type(v) in (int, float) for v in values):
         return ()
-    return tuple(map(float, values)) if all(v <= _LONGEST_LOGPROB for v in values) else ()
+    read = [number(v, least=_SMALLEST_LOGPROB, most=_LARGEST_LOGPROB) for v in values]
+    if None in read:
+        raise ValueError(f"the answer has {shown(values[read.index(None)])} as a log-probability")
+    return tuple(v for v in read if v is not None)
 
 
 def _version(value: Any) -> int | None:
-    return value if type(value) is int and value >= 0 else None
+    return whole_number(value, most=(1 << 63) - 1)
 
 
 def _usage(value: Any) -> Usage | None:
+    """Raises ValueError for numbers that no request can have used: what is left to spend hangs on them."""
     if not isinstance(value, dict):
         return None
-    read, written = value.get("prompt_tokens"), value.get("completion_tokens")
-    if type(read) is not int or type(written) is not int or read < 0 or written < 0:
+    said = value.get("prompt_tokens"), value.get("completion_tokens")
+    if any(type(tokens) not in (int, float) for tokens in said):
         return None
+    read, written = (whole_number(tokens, most=_MOST_TOKENS) for tokens in said)
+    if read is None or written is None:
+        raise ValueError(f"the answer says that it used {shown(said[0])} and {shown(said[1])} tokens")
     return Usage(read, written)

@@ -175,7 +175,7 @@ class Servers:
             raise TryFailed(
                 f"{url}: {failure}{self._quoted(failure.said)}", wait_s=failure.wait_s, for_good=failure.for_good
             ) from failure
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise TryFailed(f"{url}: {error}") from error
         finally:
             self.spending.settle(at_most, used)

@@ -20,7 +20,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mem1.engines.published import PublishedWeights, ServerFailed
+from mem1.retrieval.answers import whole_number
 
+_MOST_WORKERS = 1 << 16
 _TRAINER = 1
 """Ranks before the first worker's."""
 
@@ -83,8 +85,8 @@ class WeightBroadcasts:
 
     def _formed(self, url: str) -> WeightGroup:
         said = self._ask("GET", url, "/get_world_size")
-        workers = said.get("world_size") if isinstance(said, dict) else None
-        if not isinstance(workers, int) or workers < 1:
+        workers = whole_number(said.get("world_size") if isinstance(said, dict) else None, most=_MOST_WORKERS)
+        if not workers:
             raise ServerFailed(f"{url}/get_world_size: the answer has no number of workers")
         size = _TRAINER + workers
         group = self._new_group(size)

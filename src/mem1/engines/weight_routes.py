@@ -22,6 +22,7 @@ from mem1.engines.openai import probe, with_token_ids
 from mem1.engines.openai_wire import Wire, read
 from mem1.engines.published import NotSaid, PublishedWeights, ServerFailed
 from mem1.errors import UserError
+from mem1.retrieval.answers import read_json
 
 if TYPE_CHECKING:
     import httpx
@@ -135,8 +136,8 @@ class WeightRoutes:
         timeout = self._patient if patient else None
         body = self._send(method, url.removesuffix("/v1") + path, json.dumps(value).encode(), timeout)
         try:
-            return json.loads(body) if body else None
-        except (ValueError, RecursionError) as error:
+            return read_json(bytes(body)) if body else None
+        except ValueError as error:
             raise ServerFailed(f"{url}{path}: the answer is not JSON") from error
 
     def _send(self, method: str, url: str, body: bytes, timeout: httpx.Timeout | None) -> bytes:

@@ -21,6 +21,7 @@ from mem1.errors import UserError
 from mem1.evaluation.judge_prompt import Asked, messages, read_verdict
 from mem1.evaluation.verdicts import Verdicts
 from mem1.retrieval.addresses import is_http
+from mem1.retrieval.answers import read_json
 from mem1.retrieval.base import RetrievalFailed
 from mem1.retrieval.keys import read_key
 from mem1.retrieval.posting import TryFailed, post
@@ -141,7 +142,7 @@ class Judge:
                 raise RetrievalFailed(str(error)) from error
             raise TryAgain(str(error), wait_s=error.wait_s or None) from error
         try:
-            text = json.loads(answer)["choices"][0]["message"]["content"]
-        except (ValueError, LookupError, TypeError, RecursionError):
+            text = read_json(answer)["choices"][0]["message"]["content"]
+        except (ValueError, LookupError, TypeError):
             raise TryAgain("the reply is not a chat completion") from None
         return text if isinstance(text, str) else ""

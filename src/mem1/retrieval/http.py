@@ -160,7 +160,7 @@ class HttpRetriever:
             try:
                 answer = post(self._client, url, body, timeout_s=self._timeout_s, now=self._clock.now)
                 results = read_answer(answer, queries=len(queries), k=k)
-            except (TryFailed, ValueError) as error:
+            except (TryFailed, ValueError, RecursionError) as error:
                 failure = error if isinstance(error, TryFailed) else TryFailed(str(error))
                 self._addresses.failed(url, rest_s=failure.wait_s)
                 failures.append(TryFailed(f"{url}: {failure}", wait_s=failure.wait_s, for_good=failure.for_good))

@@ -2,6 +2,7 @@
 
 retry_after("7")                                ->  7.0
 retry_after("Wed, 21 Oct 2015 07:28:00 GMT")    ->  0.0, as that is past
+retry_after("Wed, 21 Oct 99999999999 07:28 GMT") -> None
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ def retry_after(value: str | None) -> float | None:
         return float(value[:9])
     try:
         moment = parsedate_to_datetime(value)
-    except (TypeError, ValueError):
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+        return max((moment - datetime.now(timezone.utc)).total_seconds(), 0.0)
+    except (TypeError, ValueError, OverflowError):  # a year, or an offset from UTC, that no date has
         return None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
-    return max((moment - datetime.now(timezone.utc)).total_seconds(), 0.0)

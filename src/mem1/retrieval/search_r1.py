@@ -11,19 +11,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pydantic import BaseModel, Field
 
 from mem1.jsonl import encode_object
 from mem1.records import Passage
+from mem1.retrieval.answers import number, read_json, shown, whole_number
 from mem1.retrieval.base import sound_text
 from mem1.retrieval.corpus import joined_contents, title_and_text
 
 PATH = "/retrieve"
 _ID_DIGITS = 16
+_LONGEST_SCORE = 40
+"""Characters of a score that is text."""
+_LARGEST_ID = (1 << 63) - 1
+_LARGEST_SCORE = sys.float_info.max
 
 
 class Request(BaseModel):
@@ -64,10 +70,7 @@ def read_answer(body: bytes, *, queries: int, k: int) -> list[list[tuple[Passage
     A document without an id is known by its contents' SHA-256, and without a score by 1 / rank. A document that has
     no text is left out: there is nothing to show of it. Raises ValueError saying what is wrong with the answer.
     """
-    try:
-        answer = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"the answer is not JSON ({error})") from error
+    answer = read_json(body)
     results = answer.get("result") if isinstance(answer, dict) else None
     if not isinstance(results, list) or not all(isinstance(result, list) for result in results):
         raise ValueError('the answer has no "result" with a list a query')
@@ -92,18 +95,22 @@ def _read_entry(entry: Any, rank: int) -> tuple[Passage | None, float]:
 
 
 def _id(document: Mapping[str, Any]) -> str:
-    if (given := document.get("id")) is not None:
+    given = document.get("id")
+    if isinstance(given, str) or whole_number(given, most=_LARGEST_ID) is not None:
         return str(given)
+    if given is not None:
+        raise ValueError(f"the id of a document of the answer is {shown(given)}")
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:_ID_DIGITS]
 
 
 def _score(entry: Mapping[str, Any], rank: int) -> float:
     if "document" not in entry or entry.get("score") is None:
         return 1 / rank
-    try:
-        score = float(entry["score"])
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"a score of the answer is {entry['score']!r}") from error
-    if not math.isfinite(score):
-        raise ValueError(f"a score of the answer is {score}")
+    said = entry["score"]
+    if isinstance(said, str) and len(said) <= _LONGEST_SCORE:
+        with suppress(ValueError):
+            said = float(said)
+    score = number(said, least=-_LARGEST_SCORE, most=_LARGEST_SCORE)
+    if score is None:
+        raise ValueError(f"a score of the answer is {shown(entry['score'])}")
     return score

@@ -24,7 +24,7 @@ _LONGEST_STOP = 40
 _PROMPTS = 1024
 """Of one request."""
 
-TokenId = Annotated[int, Field(ge=0)]
+TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 Stop = Annotated[str, Field(min_length=1, max_length=_LONGEST_STOP)]
 Zero = Annotated[float, Field(ge=0, le=0)]
 One = Annotated[float, Field(ge=1, le=1)]
@@ -38,7 +38,7 @@ class CompletionRequest(BaseModel):
     prompt: str | list[TokenId] | list[str] | list[list[TokenId]]
     """One context, as text or token ids, or several of a kind."""
     model: str | None = None
-    max_tokens: int = Field(default=16, ge=1)
+    max_tokens: int = Field(default=16, ge=1, lt=1 << 31)
     temperature: float = Field(default=1.0, ge=0, le=100, allow_inf_nan=False)
     """0: greedy; log-probabilities are then those at temperature 1."""
     seed: int | None = Field(default=None, ge=0, lt=1 << 63)

@@ -58,5 +58,9 @@ class Robots:
             if not missing or error.status == 429:
                 lines = ["User-agent: *", "Disallow: /"]
         rules = RobotFileParser()
-        rules.parse(lines)
+        try:
+            rules.parse(lines)
+        except ValueError:  # of a number in it, which the parser takes for one and cannot read
+            rules = RobotFileParser()
+            rules.parse(["User-agent: *", "Disallow: /"])
         return rules

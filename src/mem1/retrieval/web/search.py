@@ -9,13 +9,13 @@ compared. The key is read from the environment for each request and is kept nowh
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from mem1.errors import UserError
 from mem1.records import Passage
+from mem1.retrieval.answers import read_json
 from mem1.retrieval.base import RetrievalFailed, check_search
 from mem1.retrieval.keys import read_key
 from mem1.retrieval.retry_after import retry_after
@@ -104,8 +104,8 @@ class WebSearch:
         try:
             body = decompress(reply.body, reply.headers.get("content-encoding", ""), max_bytes=_MAX_BYTES)
             # a server that echoes the key must not bring it into traces and cache
-            return self.api.results(json.loads(body.replace(key.encode(), b"***") if key else body))
-        except (ValueError, RecursionError, WrongAnswer, FetchFailed):
+            return self.api.results(read_json(body.replace(key.encode(), b"***") if key else body))
+        except (ValueError, WrongAnswer, FetchFailed):
             raise TryAgain(f"{self.api.name} answered with something that is not its format") from None
 
     def _send(self, call: Request) -> Reply:
