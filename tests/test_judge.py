@@ -20,12 +20,20 @@ from mem1.evaluation.judge_prompt import JUDGE_VERSION, Asked, messages, read_ve
 from mem1.evaluation.judging import answers, judge_rows, judged, kappa, open_judge
 from mem1.evaluation.metrics import Row, summarize
 from mem1.evaluation.verdicts import Verdicts
+from mem1.hostile import CONTROL_TOKENS, break_tokens
 from mem1.records import Ended, Question, Task, Trajectory, Turn
 from mem1.retrieval.web.retry import Retry
 
 GOLDS = {"Who founded Alvex?": ("Mira Toll", "M. Toll"), "Where?": ("Bergen",), "When?": ("1901",)}
 RIGHT = Asked("Who founded Alvex?", GOLDS["Who founded Alvex?"], "it was Mira Toll")
 WRONG = Asked("Where?", GOLDS["Where?"], "Oslo")
+
+
+def test_control_tokens_of_chat_templates_do_not_reach_the_judge():
+    _, user = messages(Asked("who? [INST]", ("a <|im_end|>",), "[/INST] {}"))
+    assert json.loads(user["content"]) == {
+        "question": "who? (INST)", "gold_answers": ["a (|im_end|)"], "answer": "(/INST) {}"
+    }  # fmt: skip
 
 
 def data_of(body: dict[str, Any]) -> dict[str, Any]:
@@ -127,7 +135,8 @@ def test_blanks_order_and_code_fences_do_not_matter(form: str):
 def test_no_text_leaves_its_string_or_reaches_the_rules(question: str, gold: str, prediction: str):
     asked = Asked(question, (gold,), prediction)
     system, user = messages(asked)
-    assert json.loads(user["content"]) == {"question": question, "gold_answers": [gold], "answer": prediction}
+    sent = [break_tokens(text, CONTROL_TOKENS) for text in (question, gold, prediction)]
+    assert json.loads(user["content"]) == {"question": sent[0], "gold_answers": [sent[1]], "answer": sent[2]}
     assert system["content"].replace(asked.code, "") == messages(RIGHT)[0]["content"].replace(RIGHT.code, "")
     assert read_verdict(prediction, asked) is None, "a prediction copied by the judge is no verdict"
 

@@ -134,6 +134,8 @@ def robots_say(local: Site, answer: Answer, path: str = "/page") -> str | None:
         (content("User-agent: googlebot\nDisallow: /"), True),
         (content("\ufeffUser-agent: *\r\nDisallow: /page\r\n"), False),
         (content(b"\xff\xfe\x00" * 1000), True),
+        (content("User-agent: *\nCrawl-delay: \u00b2\nAllow: /"), False),
+        (content(f"User-agent: *\nRequest-rate: {'9' * 5000}/1\nAllow: /"), False),
         (content("<html>no such page</html>", "text/html"), True),
         (status(404), True),
         (status(401), True),

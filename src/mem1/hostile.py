@@ -3,17 +3,23 @@
     disarm("a </info><answer>x", names={"hint"})     ->  "a (/info)(answer)x"
     disarm("&amp;lt;answer&#0062;", names={"hint"})  ->  "(answer)"
     disarm("[ / Hint ] go on", names={"hint"})       ->  "( / Hint ) go on"
+    disarm("[&#72;INT]", names={"hint"})             ->  "(&#72;INT)"
+    break_tokens("a [INST] b", CONTROL_TOKENS)       ->  "a (INST) b"
 
 Tags need angle brackets, so none is left: neither the plain ones nor what looks like them or stands for them. Square
-brackets stay, except around one of `names`. Every step takes time linear in the text, however it is made.
+brackets stay, except around one of `names`. What a text says is read off a copy of it in which every character has its
+plain form and every entity is decoded, as often as it takes; what is hostile there is changed where it came from. Every
+step takes time linear in the text, however it is made, and what was disarmed once stays as it is.
 """
 
 from __future__ import annotations
 
-import html
 import re
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
+from html import unescape
+from html.entities import html5
 
 # soft hyphen, joiners, fillers, variation selectors, bidi controls, tags: unseen, and able to split a word
 _INVISIBLE = re.compile(
@@ -24,11 +30,11 @@ _INVISIBLE = re.compile(
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 # what reads as an angle or a square bracket: full-width and small forms, quotation marks, CJK and mathematical brackets
 _LEFT_ANGLES = (
-    "<\uff1c\ufe64\u2039\u00ab\u2329\u3008\u300a\u27e8\u27ea\u276c\u276e\u2770\u2991\u2993\u2996\u29fc\u2aa1"
+    "<\u226e\uff1c\ufe64\u2039\u00ab\u2329\u3008\u300a\u27e8\u27ea\u276c\u276e\u2770\u2991\u2993\u2996\u29fc\u2aa1"
     "\u2aa6\u2af7\u226a\u227a\u22d6\u22d8\u02c2\u1438\u16b2\ufe3d\ufe3f\U0001d236"
 )
 _RIGHT_ANGLES = (
-    ">\uff1e\ufe65\u203a\u00bb\u232a\u3009\u300b\u27e9\u27eb\u276d\u276f\u2771\u2992\u2994\u2995\u29fd\u2aa2"
+    ">\u226f\uff1e\ufe65\u203a\u00bb\u232a\u3009\u300b\u27e9\u27eb\u276d\u276f\u2771\u2992\u2994\u2995\u29fd\u2aa2"
     "\u2aa7\u2af8\u226b\u227b\u22d7\u22d9\u02c3\u1433\ufe3e\ufe40\U00016f3f\U0001d237"
 )
 _LEFT_SQUARES = (
@@ -39,17 +45,23 @@ _RIGHT_SQUARES = (
     "\uff3d\u3011\u3015\u3017\u3019\u301b\u27e7\u27ed\u2773\u298c\u298e\u2990\u2998\u2046\u2e56\u2e58"
     "\ufe48\ufe5e\ufe18\ufe3a\ufe3c"
 )
-_ROUND = str.maketrans(dict.fromkeys(_LEFT_ANGLES, "(") | dict.fromkeys(_RIGHT_ANGLES, ")"))
-_SQUARE = str.maketrans(dict.fromkeys(_LEFT_SQUARES, "[") | dict.fromkeys(_RIGHT_SQUARES, "]"))
-_PLAIN = _ROUND | _SQUARE
-_BRACKETS = frozenset("[]") | frozenset(map(chr, _PLAIN))
-# an entity of an entity counts as well: &amp;lt; becomes &lt; for whoever decodes it once
+_PLAIN = str.maketrans(
+    dict.fromkeys(_LEFT_ANGLES, "<")
+    | dict.fromkeys(_RIGHT_ANGLES, ">")
+    | dict.fromkeys(_LEFT_SQUARES, "[")
+    | dict.fromkeys(_RIGHT_SQUARES, "]")
+)
+_MARKS = frozenset("<>[]")
+_ROUND = str.maketrans("<>[]", "()()")
 _ENTITY = re.compile(
-    r"&(?:amp;?|#0*38;|#x0*26;)*(?:#0*(?P<decimal>[0-9]{1,7});?|#x0*(?P<hex>[0-9a-f]{1,6});?|(?P<name>[a-z]{2,31};?))",
+    r"&(#[0-9]+;?|#x[0-9a-f]+;?|[a-z][a-z0-9]{1,31};?)",
     re.IGNORECASE | re.ASCII,  # ASCII: else the long s (U+017F) passes for an s
 )
-_IN_SQUARES = re.compile(r"\[([^\[\]]*)\]")
-_NO_LETTERS = re.compile(r"[\W\d_]+")
+_LONGEST_NUMBER = 10
+"""Characters of a character's number, with its marks and without zeros."""
+_DECODINGS = 8
+"""Entities within entities that are decoded; no honest text has more."""
+_ROUNDS = 4
 _LONGEST_NAME = 32
 # letters that look like Latin ones, in capitals or small capitals
 _LATIN = str.maketrans(
@@ -61,38 +73,201 @@ _LATIN = str.maketrans(
     ),
     "ABESIJKMHOPCTXYABEZHIKMNOPTXYaeiosvhintaseworpkquyfm",
 )
+# A to Z in circles and squares, white on black, and as the letters that flags are made of
+_LETTERS_IN_SHAPES = (0x1F150, 0x1F170, 0x1F1E6)
 
 
 def disarm(text: str, names: Collection[str]) -> str:
     """The text without angle brackets, and without square ones around any of `names` (in lower case).
 
-    Control characters become blanks, invisible ones go. Ordinary text is returned unchanged. Never raises.
+    Control characters become blanks, invisible ones go. Ordinary text is returned unchanged. Never raises, and
+    disarm(disarm(text)) == disarm(text).
     """
     text = _CONTROL.sub(" ", text)
-    if not text.isascii():
-        text = _INVISIBLE.sub("", text)
-    if "&" in text:
-        text = _ENTITY.sub(_bracket_of_entity, text)
-    text = text.translate(_PLAIN)
-    return _IN_SQUARES.sub(lambda match: f"({match[1]})" if _letters(match[1]) in names else match[0], text)
-
-
-def _bracket_of_entity(match: re.Match[str]) -> str:
-    """What an entity stands for if that is a bracket, else the entity as it is written."""
-    if name := match["name"]:
-        # some need no semicolon, so that &ltanswer is <answer; a reader may take &LANG; for &lang;
-        decoded = html.unescape(f"&{name}")
-        decoded = decoded if decoded[0] in _BRACKETS else html.unescape(f"&{name.lower()}")
+    if text.isascii():
+        if not _SUSPECT.search(text):
+            return text
     else:
-        number = int(match["decimal"]) if match["decimal"] else int(match["hex"], 16)
-        decoded = chr(number) if number <= 0x10FFFF else "?"
-    return decoded if decoded[0] in _BRACKETS else match[0]
+        text = _INVISIBLE.sub("", text)
+    for _ in range(_ROUNDS):
+        view = _View.of(text)
+        disarmed = None if view is None else view.disarmed(names)
+        if disarmed == text:
+            return text
+        if disarmed is None:
+            break
+        text = disarmed
+    # nested deeper than anybody writes, except to deceive
+    return "".join(map(_blunt, text))
 
 
-def _letters(inside: str) -> str:
-    """The plain small letters of what stands in brackets: " / H.Í.N.T " -> "hint"; empty where it is long."""
-    squeezed = _NO_LETTERS.sub("", inside)
-    if len(squeezed) > _LONGEST_NAME:
-        return ""
-    plain = unicodedata.normalize("NFKD", squeezed.translate(_LATIN)).translate(_LATIN)
-    return "".join(c for c in plain.lower() if "a" <= c <= "z")
+_SUSPECT = re.compile(r"[<>\[\]&]")
+
+
+class _View:
+    """A text as a lenient reader sees it, and where in the text each of its characters comes from."""
+
+    def __init__(self, text: str, seen: list[str], places: list[tuple[int, int]]) -> None:
+        self.text, self.seen, self.places = text, seen, places
+
+    @classmethod
+    def of(cls, text: str) -> _View | None:
+        """None: entities are nested too deeply to be decoded."""
+        seen: list[str] = []
+        places: list[tuple[int, int]] = []
+        for place, c in enumerate(text):
+            for plain in c if c.isascii() else _plain(c):
+                seen.append(plain)
+                places.append((place, place + 1))
+        view = cls(text, seen, places)
+        for _ in range(_DECODINGS):
+            if not view._decode():
+                return view
+        return None
+
+    def _decode(self) -> bool:
+        """Put what they stand for in the place of all entities; False: there was none."""
+        if "&" not in self.seen:
+            return False
+        joined, seen, places = "".join(self.seen), [], []
+        done = 0
+        for match in _ENTITY.finditer(joined):
+            decoded, end = _decoded(match)
+            if end == match.start():
+                continue
+            seen += self.seen[done : match.start()]
+            places += self.places[done : match.start()]
+            source = self.places[match.start()][0], self.places[end - 1][1]
+            plain = "".join(map(_plain, decoded))
+            seen += plain
+            places += [source] * len(plain)
+            done = end
+        if not done:
+            return False
+        self.seen, self.places = [*seen, *self.seen[done:]], [*places, *self.places[done:]]
+        return True
+
+    def disarmed(self, names: Collection[str]) -> str:
+        """The text with round brackets in the place of hostile ones."""
+        round_ones = self._around(names)
+        parts: list[str] = []
+        done = 0
+        for i, c in enumerate(self.seen):
+            start, stop = self.places[i]
+            if c not in _MARKS or start < done:
+                continue
+            parts += (self.text[done:start], c.translate(_ROUND) if c in "<>" or i in round_ones else c)
+            done = stop
+        return "".join((*parts, self.text[done:]))
+
+    def _around(self, names: Collection[str]) -> set[int]:
+        """Places, in the view, of square brackets with a name between them, whatever else is there."""
+        letters: list[str] = []
+        opened: list[tuple[int, int]] = []
+        found: set[int] = set()
+        for i, c in enumerate(self.seen):
+            if c == "[":
+                opened.append((i, len(letters)))
+            elif c == "]" and opened:
+                start, first = opened.pop()
+                if len(letters) - first <= _LONGEST_NAME and "".join(letters[first:]) in names:
+                    found |= {start, i}
+            else:
+                letters += _letters(c)
+        return found
+
+
+def _decoded(match: re.Match[str]) -> tuple[str, int]:
+    """What an entity stands for, and where it ends; it ends at its start where there is none."""
+    what = match[1]
+    if what.startswith("#"):
+        digits = what.removesuffix(";").lstrip("#xX").lstrip("0")
+        mark = "&#x" if what[1] in "xX" else "&#"
+        return unescape(f"{mark}{digits or 0};") if len(digits) < _LONGEST_NUMBER else "?", match.end()
+    # some need no semicolon, so that &ltanswer is <answer; a reader may take &LANG; for &lang;
+    for name in (what, what.lower()):
+        for end in range(len(name), 1, -1):
+            if name[:end] in html5:
+                return html5[name[:end]], match.end() - len(name) + end
+    return "", match.start()
+
+
+@lru_cache(maxsize=1 << 16)
+def _plain(c: str) -> str:
+    """What a character is to a reader that folds forms and passes over marks and what is not seen."""
+    bracket = c.translate(_PLAIN)
+    if bracket != c or c in _MARKS:
+        return bracket
+    parts = unicodedata.normalize("NFKD", c).translate(_PLAIN)
+    return "".join(part for part in parts if unicodedata.category(part) not in _UNSEEN)
+
+
+_UNSEEN = frozenset(("Mn", "Me", "Cf", "Cc", "Cs"))
+
+
+@lru_cache(maxsize=1 << 16)
+def _letters(c: str) -> str:
+    """The plain small letters in a character: "\u24bd" -> "h"; empty for what is no letter."""
+    number = ord(c)
+    for first in _LETTERS_IN_SHAPES:
+        if first <= number < first + 26:
+            return chr(ord("a") + number - first)
+    plain = unicodedata.normalize("NFKD", c.translate(_LATIN)).translate(_LATIN)
+    return "".join(letter for letter in plain.lower() if "a" <= letter <= "z")
+
+
+def _blunt(c: str) -> str:
+    """The character, or a blank or round bracket where it could be a bracket, or begin an entity."""
+    plain = _plain(c)
+    mark = next((m for m in plain if m in "<>[]&"), None)
+    return c if mark is None else " " if mark == "&" else mark.translate(_ROUND)
+
+
+# --- control tokens of models
+
+
+CONTROL_TOKENS = (
+    "[INST]", "[/INST]", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]",
+    "[/TOOL_RESULTS]", "[TOOL_CONTENT]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[ARGS]", "[CALL_ID]", "[IMG]",
+    "[IMG_BREAK]", "[IMG_END]", "[AUDIO]", "[BEGIN_AUDIO]", "[TRANSCRIBE]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]",
+    "[THINK]", "[/THINK]", "[MODEL_SETTINGS]", "[/MODEL_SETTINGS]", "[REFERENCE_DOC_0]", "[gMASK]", "[sMASK]",
+    "[MASK]", "[CLS]", "[SEP]", "[PAD]", "[UNK]", "[BOS]", "[EOS]", "[EOT]", "[END_OF_TEXT]", "[control_0]",
+    "<s>", "</s>", "<bos>", "<eos>", "<pad>", "<unk>", "<mask>", "<<SYS>>", "<</SYS>>", "<start_of_turn>",
+    "<end_of_turn>", "<start_of_image>", "<end_of_image>", "<tool_call>", "</tool_call>", "<tool_response>",
+    "</tool_response>", "<tools>", "</tools>", "<function_call>", "<end_of_utterance>", "<sop>", "<eop>", "[@BOS@]",
+    "<fim_prefix>", "<fim_middle>", "<fim_suffix>", "<fim-prefix>", "<fim-middle>", "<fim-suffix>",
+)  # fmt: skip
+"""What well-known models' chat templates and tokenizers give a meaning to; `break_tokens` adds <|...|> of any kind."""
+_PIPED = r"<[|\uff5c][^<>|\uff5c\n]{1,64}[|\uff5c]>"
+_WORD = re.compile(r"\w+|\s+")
+
+
+def break_tokens(text: str, tokens: Iterable[str]) -> str:
+    """The text with each of `tokens`, and each <|...|>, changed so that no tokenizer takes it for one, in any case.
+
+    Brackets become round; a token without any is broken by a blank after its first character.
+    """
+    pattern = _tokens_pattern(tuple(tokens))
+    for _ in range(_ROUNDS):  # what stood around a token may be one now
+        broken = pattern.sub(_broken, text)
+        if broken == text:
+            break
+        text = broken
+    return text
+
+
+@lru_cache(maxsize=16)
+def _tokens_pattern(tokens: Sequence[str]) -> re.Pattern[str]:
+    longest_first = sorted({token for token in tokens if token.strip()}, key=lambda token: (-len(token), token))
+    return re.compile("|".join((_PIPED, *map(re.escape, longest_first))), re.IGNORECASE)
+
+
+def _broken(match: re.Match[str]) -> str:
+    round_one = match[0].translate(_ROUND)
+    return round_one if round_one != match[0] else f"{match[0][0]} {match[0][1:]}"
+
+
+def breakable(tokens: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
+    """Of (text, special) of added tokens, those that a text must not hold: blanks, and words that only save room, may
+    stand in it, and so may single characters."""
+    return tuple(text for text, special in tokens if len(text) > 1 and (special or not _WORD.fullmatch(text)))

@@ -22,6 +22,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from mem1.errors import UserError
+from mem1.hostile import CONTROL_TOKENS, break_tokens, breakable
 from mem1.protocol import Tags
 from mem1.records import Span
 from mem1.retrieval.snapshots import how_to_fetch
@@ -121,6 +122,33 @@ class Codec:
     def decode(self, ids: Sequence[int]) -> str:
         """Text of tokens, tags included."""
         return self.tokenizer.decode(list(ids), skip_special_tokens=False)
+
+    def text_for_server(self, ids: Sequence[int]) -> str:
+        """The text of a context for a server that reads special tokens in it.
+
+        Those that are tokens here stay. What merely reads like one, of this tokenizer or of well-known models, came
+        out of a document or a prompt, and is broken (`break_tokens`).
+        """
+        text = self.decode(ids)
+        if break_tokens(text, self._breakable) == text:
+            return text
+        own = set(self._added.values())
+        parts: list[str] = []
+        begun = done = 0  # characters of the text, tokens
+        for place in (*(i for i, token in enumerate(ids) if token in own), len(ids)):
+            if place > done:
+                end = len(self.decode(ids[:place]))
+                parts.append(break_tokens(text[begun:end], self._breakable))
+                begun = end
+            end = len(self.decode(ids[: place + 1]))
+            parts.append(text[begun:end])
+            begun, done = end, place + 1
+        return "".join(parts)
+
+    @cached_property
+    def _breakable(self) -> tuple[str, ...]:
+        added = self.tokenizer.get_added_tokens_decoder().values()
+        return (*CONTROL_TOKENS, *breakable((token.content, token.special) for token in added))
 
     def single_tokens(self, texts: Sequence[str]) -> tuple[int, ...] | None:
         """Token id of each text if every one is a single token, else None."""

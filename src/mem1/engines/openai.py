@@ -4,9 +4,9 @@
     engine.wire      /completions, token ids, with vLLM's fields
 
 With token ids both ways, contexts and completions are exactly the server's, and a completion that new weights have
-interrupted is gone on with from its last token. Without, a context goes as its text, and the completion's text is
-encoded once. Safe to use from many threads; a context whose completion failed for good is
-a `Completion` that says so, and the others of its call go on.
+interrupted is gone on with from its last token. Without, a context goes as its text, in which no document can write a
+special token, and the completion's text is encoded once. Safe to use from many threads; a context whose completion
+failed for good is a `Completion` that says so, and the others of its call go on.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class OpenAIEngine:
         published = None if self._published is None else self._published()
         ask = Ask(
             model=self._config.model,
-            context=text,
+            context=text if self.wire.token_ids else self._codec.text_for_server(context),
             context_ids=context,
             opening=opened(text, self._stops),
             max_tokens=max_tokens,

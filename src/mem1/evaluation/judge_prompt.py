@@ -20,7 +20,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-JUDGE_VERSION = "1"
+from mem1.hostile import CONTROL_TOKENS, break_tokens
+
+JUDGE_VERSION = "2"
 """Raised with every change of the prompt; verdicts of another version are asked for again."""
 
 _RULES = """\
@@ -57,11 +59,17 @@ class Asked:
 
 def messages(asked: Asked) -> list[dict[str, str]]:
     """Of a chat request: the rules with the code, then the data."""
-    data = {"question": asked.question, "gold_answers": asked.golds, "answer": asked.prediction}
+    golds = [_harmless(gold) for gold in asked.golds]
+    data = {"question": _harmless(asked.question), "gold_answers": golds, "answer": _harmless(asked.prediction)}
     return [
         {"role": "system", "content": _RULES.format(code=asked.code)},
         {"role": "user", "content": json.dumps(data)},
     ]
+
+
+def _harmless(text: str) -> str:
+    """Without the control tokens of chat templates, which a server would read in any string."""
+    return break_tokens(text, CONTROL_TOKENS)
 
 
 def read_verdict(text: str, asked: Asked) -> bool | None:
