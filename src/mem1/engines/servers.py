@@ -17,7 +17,7 @@ from mem1.engines.spending import Spending, SpendingLimit, Usage
 from mem1.errors import UserError
 from mem1.retrieval.addresses import Addresses, is_http
 from mem1.retrieval.http import Clock
-from mem1.retrieval.keys import read_key
+from mem1.retrieval.keys import read_key, repeats
 from mem1.retrieval.posting import TryFailed, post
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ _CONNECT_S = 10.0
 """At most; a machine that is switched off does not refuse, it is silent."""
 _LARGEST_ANSWER = 16 << 20
 """Bytes; a thousand tokens with log-probabilities are some 100,000."""
-_SHOWN = 300
-"""Characters of a refusal's text that are shown."""
 
 _CLOCK = Clock()
 T = TypeVar("T")
@@ -168,12 +166,16 @@ class Servers:
             data = post(
                 self._client, url, body, timeout_s=self._config.timeout_s, now=self._clock.now, largest=_LARGEST_ANSWER
             )
+            if repeats(data.decode("utf-8", "replace"), self._key):
+                raise TryFailed("the answer repeats the API key")
             answer, used = read(data)
             return answer
         except TryFailed as failure:
             used = at_most if failure.worked else Usage()
             raise TryFailed(
-                f"{url}: {failure}{self._quoted(failure.said)}", wait_s=failure.wait_s, for_good=failure.for_good
+                f"{url}: {failure}{f' ({failure.said})' if failure.said else ''}",
+                wait_s=failure.wait_s,
+                for_good=failure.for_good,
             ) from failure
         except (ValueError, RecursionError) as error:
             raise TryFailed(f"{url}: {error}") from error
@@ -190,11 +192,3 @@ class Servers:
 
     def _told(self, failures: Sequence[TryFailed]) -> str:
         return "; ".join(map(str, failures)) or "there is no server to ask"
-
-    def _quoted(self, said: bytes) -> str:
-        """What a server says of its refusal, on one line, without the key, which some repeat."""
-        text = said.decode("utf-8", "replace")
-        if self._key is not None:
-            text = text.replace(self._key, "***")
-        text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-        return f" ({text[:_SHOWN]})" if text else ""

@@ -23,6 +23,7 @@ from mem1.engines.openai_wire import Wire, read
 from mem1.engines.published import NotSaid, PublishedWeights, ServerFailed
 from mem1.errors import UserError
 from mem1.retrieval.answers import read_json
+from mem1.retrieval.keys import redact
 
 if TYPE_CHECKING:
     import httpx
@@ -50,7 +51,7 @@ class WeightRoutes:
         """`timeout_s` is given to a step of an update: the batch in work to end, the weights to be read."""
         import httpx
 
-        self._kind, self._model = kind, model
+        self._kind, self._model, self._token = kind, model, token
         headers = {"accept-encoding": "identity", "content-type": "application/json"}
         if token is not None:
             headers["authorization"] = f"Bearer {token}"
@@ -152,11 +153,11 @@ class WeightRoutes:
                     if len(answer) > _LARGEST_ANSWER:
                         raise ServerFailed(f"{url}: the answer is larger than {_LARGEST_ANSWER:,} bytes")
         except httpx.HTTPError as error:
-            raise ServerFailed(f"{url}: {error or type(error).__name__}") from error
+            raise ServerFailed(f"{url}: {redact(str(error), self._token) or type(error).__name__}") from error
         if response.status_code in (404, 405):
-            raise _NoSuchRoute(f"{url}: status {response.status_code}{_shown(answer)}")
+            raise _NoSuchRoute(f"{url}: status {response.status_code}{_shown(answer, self._token)}")
         if response.status_code != 200:
-            raise ServerFailed(f"{url}: status {response.status_code}{_shown(answer)}")
+            raise ServerFailed(f"{url}: status {response.status_code}{_shown(answer, self._token)}")
         return bytes(answer)
 
 
@@ -164,7 +165,8 @@ class _NoSuchRoute(ServerFailed):
     """404 or 405."""
 
 
-def _shown(answer: bytes | bytearray) -> str:
-    """The beginning of what a server says, on one line."""
-    text = " ".join("".join(c if c.isprintable() else " " for c in answer.decode("utf-8", "replace")).split())
+def _shown(answer: bytes | bytearray, token: str | None) -> str:
+    """The beginning of what a server says, on one line, without the token."""
+    said = redact(answer.decode("utf-8", "replace"), token)
+    text = " ".join("".join(c if c.isprintable() else " " for c in said).split())
     return f" ({text[:_SHOWN]})" if text else ""

@@ -1,11 +1,17 @@
 """Keys of servers, each in the one environment variable that is named for it, and never shown.
 
 BRAVE_API_KEY=" abc123\n"    read_key("BRAVE_API_KEY")  ->  "abc123"      as `export KEY="$(cat file)"` may leave it
+redact("bad key abc123", "abc123")          ->  "bad key ***"
+redact("see /?key=%61bc123", "abc123")      ->  "***"          in any other form, nothing of the text is left
 """
 
 from __future__ import annotations
 
+import base64
+import html
 import os
+import re
+from urllib.parse import unquote_plus
 
 from mem1.errors import UserError
 
@@ -22,3 +28,60 @@ def read_key(variable: str) -> str:
             "set it again"
         )
     return key
+
+
+_ESCAPE = re.compile(r"\\u\{?([0-9a-f]{4})\}?|\\x([0-9a-f]{2})|=([0-9a-f]{2})", re.IGNORECASE)
+_PUNCTUATION = re.compile(r"[^0-9a-z]+")
+_DECODINGS = 6
+"""Escapes within escapes that are looked through."""
+_SECRET = 12
+"""Letters and digits of a key, at least; a shorter one, such as EMPTY, is a word and no secret."""
+
+
+def redact(text: str, key: str | None) -> str:
+    """What a server wrote, without the key that it was sent.
+
+    Where the key stands in it as it is, three stars take its place. Where it stands there in another form (escaped for
+    an address, for JSON or HTML, in base 64 or 16, with other capitals, with blanks in between), they take the place
+    of the whole text.
+    """
+    if not key:
+        return text
+    text = text.replace(key, "***")
+    return text if _holds(text, key) is False else "***"
+
+
+def repeats(text: str, key: str | None) -> bool:
+    """Whether the key stands in the text, in any of these forms."""
+    return bool(key) and len(_bare(key)) >= _SECRET and (key in text or _holds(text, key) is True)
+
+
+def _holds(text: str, key: str) -> bool | None:
+    """None: it is escaped too often to be told."""
+    if len(_bare(key)) < _SECRET:
+        return False
+    forms = _forms(key)
+    for _ in range(_DECODINGS):
+        if any(form in text for form in forms) or _bare(key) in _bare(text):
+            return True
+        decoded = _ESCAPE.sub(lambda m: chr(int(m[1] or m[2] or m[3], 16)), html.unescape(unquote_plus(text)))
+        if decoded == text:
+            return False
+        text = decoded
+    return None
+
+
+def _forms(key: str) -> list[str]:
+    """The middle of the key in base 64, after none, one or two other bytes, and the key in base 16."""
+    found = [key.encode().hex(), key.encode().hex().upper()]
+    for before in range(3):
+        whole = b"\0" * before + key.encode()
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            encoded = encode(whole).decode().rstrip("=")
+            # at both ends, a character depends on the bytes beside the key
+            found.append(encoded[(before * 8 + 5) // 6 : len(whole) * 8 // 6])
+    return [form for form in found if len(form) > 3]
+
+
+def _bare(text: str) -> str:
+    return _PUNCTUATION.sub("", text.casefold())

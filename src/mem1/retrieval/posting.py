@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from mem1.retrieval.keys import redact
 from mem1.retrieval.retry_after import retry_after
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ _LARGEST_ANSWER = 64 << 20
 """Bytes."""
 _LONGEST_REFUSAL = 2000
 """Bytes of a refusal that are kept."""
+_SHOWN = 300
+"""Characters of a refusal, and of its text, that are shown."""
 _PASSING = (408, 429)
 """Refusals that pass; any other 3xx or 4xx is for good."""
 
@@ -27,7 +30,7 @@ class TryFailed(Exception):
     """A try that was not answered."""
 
     def __init__(
-        self, why: str, *, wait_s: float = 0.0, for_good: bool = False, worked: bool = True, said: bytes = b""
+        self, why: str, *, wait_s: float = 0.0, for_good: bool = False, worked: bool = True, said: str = ""
     ) -> None:
         super().__init__(why)
         self.wait_s = wait_s
@@ -37,7 +40,7 @@ class TryFailed(Exception):
         self.worked = worked
         """The server may have done the work (and charge for it): it was reached, and did not refuse."""
         self.said = said
-        """The beginning of what came with a refusal; not to be trusted."""
+        """The beginning of what came with a refusal, on one line; not to be trusted."""
 
 
 def post(
@@ -49,15 +52,19 @@ def post(
     now: Callable[[], float],
     largest: int | None = None,
 ) -> bytes:
-    """The answer's body. Raises TryFailed for everything else than a whole 200 within the time and `largest` bytes."""
+    """The answer's body. Raises TryFailed for everything else than a whole 200 within the time and `largest` bytes.
+
+    What it says of a failure does not hold the bearer token that `client` sends, in whatever form a server repeats it.
+    """
     import httpx
 
+    key = client.headers.get("authorization", "").removeprefix("Bearer ")
     ends, largest = now() + timeout_s, _LARGEST_ANSWER if largest is None else largest
     answer = bytearray()
     try:
         with client.stream("POST", url, content=body) as response:
             if response.status_code != 200:
-                raise _refusal(response, _beginning(response))
+                raise _refusal(response, _beginning(response), key)
             for piece in response.iter_bytes():
                 answer += piece
                 # the timeouts of httpx are of each piece: a server that sends byte by byte would never end
@@ -67,7 +74,7 @@ def post(
                     raise TryFailed(f"the answer is larger than {largest:,} bytes")
     except httpx.HTTPError as error:
         unreached = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))
-        raise TryFailed(str(error) or type(error).__name__, worked=not unreached) from error
+        raise TryFailed(redact(str(error), key) or type(error).__name__, worked=not unreached) from error
     return bytes(answer)
 
 
@@ -76,10 +83,16 @@ def _beginning(response: httpx.Response) -> bytes:
     return next(response.iter_bytes(), b"")[:_LONGEST_REFUSAL]
 
 
-def _refusal(response: httpx.Response, said: bytes) -> TryFailed:
+def _refusal(response: httpx.Response, said: bytes, key: str) -> TryFailed:
     status = response.status_code
     passing = status >= 500 or status in _PASSING
-    where = f" to {response.headers['location']}" if "location" in response.headers else ""
+    where = f" to {redact(response.headers['location'], key)}" if "location" in response.headers else ""
     asked = retry_after(response.headers.get("retry-after")) if passing else None
-    why = f"status {status} {response.reason_phrase}{where}"
-    return TryFailed(why, wait_s=asked or 0.0, for_good=not passing, worked=False, said=said)
+    why = _line(f"status {status} {redact(response.reason_phrase, key)}{where}")
+    said_of_it = _line(redact(said.decode("utf-8", "replace"), key))
+    return TryFailed(why, wait_s=asked or 0.0, for_good=not passing, worked=False, said=said_of_it)
+
+
+def _line(text: str) -> str:
+    """On one line of at most _SHOWN characters, without control characters."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:_SHOWN]

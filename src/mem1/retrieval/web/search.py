@@ -17,7 +17,7 @@ from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval.answers import read_json
 from mem1.retrieval.base import RetrievalFailed, check_search
-from mem1.retrieval.keys import read_key
+from mem1.retrieval.keys import read_key, redact
 from mem1.retrieval.retry_after import retry_after
 from mem1.retrieval.web.addresses import parse_address
 from mem1.retrieval.web.api import Result, SearchApi, WrongAnswer
@@ -103,10 +103,12 @@ class WebSearch:
         self._check(reply)
         try:
             body = decompress(reply.body, reply.headers.get("content-encoding", ""), max_bytes=_MAX_BYTES)
-            # a server that echoes the key must not bring it into traces and cache
-            return self.api.results(read_json(body.replace(key.encode(), b"***") if key else body))
+            found = self.api.results(read_json(body))
         except (ValueError, WrongAnswer, FetchFailed):
             raise TryAgain(f"{self.api.name} answered with something that is not its format") from None
+        # a server that echoes the key must not bring it into traces and cache
+        fields = ([redact(text, key) for text in (one.title, one.address, one.snippet)] for one in found)
+        return [Result(title=title, address=address, snippet=snippet) for title, address, snippet in fields]
 
     def _send(self, call: Request) -> Reply:
         call = Request(
