@@ -8,20 +8,23 @@ The title is that of the page (HTML), the first heading (Markdown, HTML), else t
 from __future__ import annotations
 
 import codecs
-import logging
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 from mem1.errors import UserError
+from mem1.retrieval.isolated import Kind, LibraryMissing, Unreadable, extract
 
 _HEADING = re.compile(r"^#{1,6}[ \t]+(.+)$", re.MULTILINE)
 _FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-class Unreadable(Exception):
-    """Why a file gives no text; other files are read all the same."""
+LARGEST_BYTES = 100_000_000
+"""Of a file; a larger one is passed over."""
+SECONDS = 60.0
+"""For the text of one page or PDF."""
 
 
 def read_document(path: Path) -> tuple[str, str]:
@@ -30,15 +33,24 @@ def read_document(path: Path) -> tuple[str, str]:
     if reader is None:
         raise Unreadable(f"not a kind of file that is read ({', '.join(_READERS)})")
     try:
-        content = path.read_bytes()
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size > LARGEST_BYTES:
+                raise _too_large()
+            content = file.read(LARGEST_BYTES + 1)
     except OSError as error:
         raise Unreadable(error.strerror or str(error)) from error
+    if len(content) > LARGEST_BYTES:
+        raise _too_large()
     if not content.strip():
         raise Unreadable("empty")
     title, text = reader(content, path)
     if not text.strip():
         raise Unreadable("no text in it")
     return " ".join((title or "").split()) or path.stem, text
+
+
+def _too_large() -> Unreadable:
+    return Unreadable(f"larger than {LARGEST_BYTES / 1e6:g} MB; split it")
 
 
 def _plain(content: bytes, path: Path) -> tuple[str | None, str]:
@@ -60,60 +72,18 @@ def _markdown(content: bytes, path: Path) -> tuple[str | None, str]:
 
 
 def _html(content: bytes, path: Path) -> tuple[str | None, str]:
-    try:
-        import trafilatura
-    except ImportError as error:
-        raise _missing(path, "trafilatura", error) from error
-    logging.getLogger("trafilatura").setLevel(logging.CRITICAL)
-
-    def read() -> tuple[str | None, str]:
-        tree = trafilatura.load_html(content)
-        if tree is None:
-            raise Unreadable("not HTML")
-        title = tree.findtext(".//title") or next((h.text_content() for h in tree.iter("h1", "h2")), None)
-        text = trafilatura.extract(tree, include_comments=False)
-        return title, text or trafilatura.html2txt(content)
-
-    return _guarded(read)
+    return _isolated("html", "trafilatura", content, path)
 
 
 def _pdf(content: bytes, path: Path) -> tuple[str | None, str]:
+    return _isolated("pdf", "pypdf", content, path)
+
+
+def _isolated(kind: Kind, library: str, content: bytes, path: Path) -> tuple[str | None, str]:
     try:
-        import pypdf
-        from pypdf.errors import DependencyError, FileNotDecryptedError
-    except ImportError as error:
-        raise _missing(path, "pypdf", error) from error
-    import io
-
-    logging.getLogger("pypdf").setLevel(logging.CRITICAL)
-
-    def read() -> tuple[str | None, str]:
-        try:
-            reader = pypdf.PdfReader(io.BytesIO(content))
-            if reader.is_encrypted and not reader.decrypt(""):
-                raise Unreadable("encrypted")
-            text = "\n".join(page.extract_text() for page in reader.pages)
-        except (DependencyError, FileNotDecryptedError) as error:
-            raise Unreadable("encrypted") from error
-        if not text.strip():
-            raise Unreadable("no text in it; scanned pages need text recognition first")
-        return None, text
-
-    return _guarded(read)
-
-
-def _guarded(read: Callable[[], tuple[str | None, str]]) -> tuple[str | None, str]:
-    """What the parser of somebody else's library gives; whatever it raises concerns this file alone."""
-    try:
-        return read()
-    except Unreadable:
-        raise
-    except Exception as error:
-        raise Unreadable(f"damaged ({type(error).__name__}: {error})") from error
-
-
-def _missing(path: Path, library: str, error: ImportError) -> UserError:
-    return UserError(f"{path} needs {library} to be read ({error}): pip install 'mem1[documents]'")
+        return extract(kind, content, seconds=SECONDS)
+    except LibraryMissing as error:
+        raise UserError(f"{path} needs {library} to be read ({error}): pip install 'mem1[documents]'") from error
 
 
 _READERS: dict[str, Callable[[bytes, Path], tuple[str | None, str]]] = {

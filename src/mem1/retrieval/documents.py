@@ -17,7 +17,8 @@ from pathlib import Path
 from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval.cutting import cut_text
-from mem1.retrieval.document_text import Unreadable, read_document
+from mem1.retrieval.document_text import read_document
+from mem1.retrieval.isolated import Unreadable
 
 PASSAGE_WORDS = 100
 _NAMED = 5

@@ -10,9 +10,13 @@ import re
 from dataclasses import dataclass
 
 from mem1.errors import UserError
+from mem1.retrieval.base import sound_text
+from mem1.retrieval.isolated import LibraryMissing, Unreadable, extract
 from mem1.retrieval.web.failures import FetchFailed, Why
 from mem1.retrieval.web.fetch import Fetched
 
+SECONDS = 10.0
+"""For the text of one page."""
 _SENTENCE_END = re.compile(r"[.!?…][\"')\]]? |[\u3002\uff01\uff1f]")
 
 
@@ -40,18 +44,15 @@ def read_page(fetched: Fetched) -> Page:
 
 def _extract(html: str) -> Page:
     try:
-        import trafilatura
-    except ImportError as error:
+        title, text = extract("page", sound_text(html).encode(), seconds=SECONDS)
+    except LibraryMissing as error:
         raise UserError(
             f"reading web pages needs the package trafilatura ({error}); install it: pip install 'mem1[web]'"
         ) from error
-
-    try:
-        found = trafilatura.bare_extraction(html.replace("\x00", ""), include_comments=False, with_metadata=True)
-    except (ValueError, TypeError, AttributeError, RecursionError, LookupError) as error:
+    except Unreadable as error:
         # the library parses what anybody may have written; a page it stumbles over is one without text
-        raise FetchFailed(Why.UNREADABLE, "its text could not be extracted") from error
-    return Page(title=getattr(found, "title", None) or "", text=getattr(found, "text", None) or "")
+        raise FetchFailed(Why.UNREADABLE, f"its text could not be extracted: {error}") from error
+    return Page(title=title, text=text)
 
 
 def pieces(text: str, characters: int) -> list[str]:
