@@ -211,7 +211,9 @@ def test_two_evaluations_are_not_at_work_in_one_folder(tmp_path: Path):
     run(tmp_path / "a")  # a lock of a process that was killed is none
 
 
-@pytest.mark.parametrize("header", [None, "", "[]", '{"model": '])
+@pytest.mark.parametrize(
+    "header", [None, "", "[]", '{"model": ', "[" * 100_000, '{"added_at": 7}', '{"added_at": ["7"]}']
+)
 def test_trajectories_of_unknown_origin_are_neither_taken_over_nor_removed(tmp_path: Path, header: str | None):
     run(tmp_path)
     path = tmp_path / "p-2.json"

@@ -65,6 +65,7 @@ def command(
     from mem1.cli.display import bars, stderr
     from mem1.cli.index import read
     from mem1.envs.cloze_folder import make_cloze_folder
+    from mem1.errors import printable
     from mem1.lock import alone_in
     from mem1.tasks.cloze import ClozeOptions
 
@@ -94,5 +95,6 @@ def command(
         print(json.dumps({"out": str(out), **known}))
     else:
         parts = ", ".join(f"{number:,} {part}" for part, number in known["parts"].items())
-        print(f"{known['counts']['questions']:,} questions ({parts}) of {len(passages):,} passages in {out}")
-        print(f"Look at {out / 'README.md'}; evaluate with --task cloze --corpus {out}")
+        name = printable(str(out))
+        print(f"{known['counts']['questions']:,} questions ({parts}) of {len(passages):,} passages in {name}")
+        print(f"Look at {name}/README.md; evaluate with --task cloze --corpus {name}")

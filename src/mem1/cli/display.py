@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.errors import MarkupError
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column
+from rich.text import Text
+
+from mem1.errors import printable
 
 if TYPE_CHECKING:
     from mem1.evaluation.runner import Progress as Evaluated
@@ -32,9 +36,19 @@ _SKIPPED = {
 """Metric that is 1 at a step without an update -> why there was none."""
 
 
+class _SafeConsole(Console):
+    """A terminal that obeys no control character in what is printed: names of files, words of servers."""
+
+    def render_str(self, text: str, **how: Any) -> Text:
+        try:
+            return super().render_str(printable(text), **how)
+        except MarkupError:  # of a name that looks like our marks for bold and dim
+            return Text(printable(text))
+
+
 def stderr() -> Console:
     """Where progress and notes go."""
-    return Console(stderr=True, highlight=False)
+    return _SafeConsole(stderr=True, highlight=False)
 
 
 @contextmanager

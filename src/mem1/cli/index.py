@@ -11,7 +11,7 @@ import typer
 
 from mem1.cli.options import Fills, refuse, work_begins
 from mem1.configuration.numbers import MOST_TASKS
-from mem1.errors import UserError
+from mem1.errors import UserError, printable
 from mem1.lock import alone_in
 
 if TYPE_CHECKING:
@@ -87,7 +87,8 @@ def command(
         shown: dict[str, Any] = {"index": str(out), "kind": kind, "passages": len(passages), "skipped": skipped}
         print(json.dumps(shown))
     else:
-        print(f"Indexed {len(passages):,} passages in {out} ({kind}); search them with --corpus {out}")
+        name = printable(str(out))
+        print(f"Indexed {len(passages):,} passages in {name} ({kind}); search them with --corpus {name}")
 
 
 def read(corpus: Path, console: Console) -> tuple[Sequence[Passage], dict[str, str]]:

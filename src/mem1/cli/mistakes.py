@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ import pydantic
 import typer
 
 from mem1.configuration.mistakes import explain_unknown
-from mem1.errors import UserError
+from mem1.errors import UserError, printable
 
 EXIT_MISTAKE = 2
 EXIT_INTERRUPTED = 130
@@ -46,7 +45,6 @@ _NEXT_STEP = {
     errno.EADDRINUSE: "give another --port",
     errno.EADDRNOTAVAIL: "give another --host",
 }
-_CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
 
 def say(message: str, kind: str | None = None) -> None:
@@ -54,7 +52,7 @@ def say(message: str, kind: str | None = None) -> None:
     from rich.console import Console
     from rich.markup import escape
 
-    shown = escape(_CONTROL.sub(lambda found: repr(found[0])[1:-1], message))
+    shown = escape(printable(message))
     colour = "bold red" if kind == "error" else "yellow"
     head = "" if kind is None else f"[{colour}]{kind}:[/] "
     Console(stderr=True, highlight=False).print(head + shown, soft_wrap=True)

@@ -42,7 +42,7 @@ def command(
     from mem1.cli.from_mem1 import rescore_file
     from mem1.cli.outputs import new_file
     from mem1.cli.reporting import PAGE, read_runs, write_run_report
-    from mem1.errors import UserError
+    from mem1.errors import UserError, printable
     from mem1.evaluation.report.formats import FORMATS
     from mem1.evaluation.report.page import write_page
     from mem1.evaluation.report.runs import rows_of
@@ -57,7 +57,7 @@ def command(
     if out is not None:
         make_folder_of(out)
     if len(runs) == 1 and format == "html" and out is None:
-        print(write_run_report(runs[0], tokenizer=tokenizer))
+        print(printable(str(write_run_report(runs[0], tokenizer=tokenizer))))
         return
     if out is not None and format != "html":
         new_file(out)
@@ -65,7 +65,7 @@ def command(
     if format == "html":
         path = out or Path(PAGE)
         write_page(path, read, title=", ".join(run.name for run in read))
-        print(path)
+        print(printable(str(path)))
         return
     table = FORMATS[format](rows_of(read))
     if out is None:
@@ -75,4 +75,4 @@ def command(
         out.write_text(table, encoding="utf-8")
     except OSError as error:
         raise UserError(f"{out}: cannot write the table ({error.strerror}); choose another file") from error
-    print(out)
+    print(printable(str(out)))

@@ -17,7 +17,7 @@ from mem1.configuration import Config
 from mem1.envs.cloze_folder import ClozeFolder, open_cloze_folder
 from mem1.envs.file_questions import TaskSource
 from mem1.envs.qa import QAEnvironment
-from mem1.errors import UserError
+from mem1.errors import UserError, printable
 from mem1.protocol import Tags
 from mem1.records import Question, Task
 from mem1.retrieval.snippets import Snippets
@@ -163,5 +163,5 @@ def _say_where(folder: Path) -> OnProgress:
     """Says on stderr, once, that questions are being made; they take a minute or so for ten thousand passages."""
     from rich.console import Console
 
-    Console(stderr=True, highlight=False, markup=False).print(f"Making clozes (once); kept in {folder}")
+    Console(stderr=True, highlight=False, markup=False).print(printable(f"Making clozes (once); kept in {folder}"))
     return lambda what, done, of: None

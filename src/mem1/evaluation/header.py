@@ -105,9 +105,12 @@ def _read(header: Path) -> dict[str, Any] | None:
     """None: there is none that can be understood."""
     try:
         settings = json.loads(header.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    return settings if isinstance(settings, dict) else None
+    if not isinstance(settings, dict):
+        return None
+    added_at = settings.get("added_at", [])
+    return settings if isinstance(added_at, list) and all(type(number) is int for number in added_at) else None
 
 
 def _mismatch(path: Path, known: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> str:

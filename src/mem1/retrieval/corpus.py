@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mem1.errors import UserError
+from mem1.errors import UserError, printable
 from mem1.jsonl import read_objects
 from mem1.parquet import is_parquet, read_rows
 from mem1.records import Passage
@@ -109,7 +109,7 @@ def open_bm25(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[
         try:
             return BM25.load(folder)
         except UserError as error:
-            console.print(f"{error}; building it anew")
+            console.print(printable(f"{error}; building it anew"))
             discard(folder, (*BM25_FILES, MANIFEST))
     _build(corpus_path, folder, console)
     return BM25.load(folder)
@@ -124,11 +124,12 @@ def _build(corpus_path: str | os.PathLike[str], folder: Path, console: Console) 
     from mem1.retrieval.bm25 import BM25
 
     start = time.perf_counter()
-    with console.status(f"Indexing {corpus_path} (once)"):
+    with console.status(printable(f"Indexing {corpus_path} (once)")):
         passages = read_passages(corpus_path)
         BM25.build(passages).save(folder)
     seconds = time.perf_counter() - start
-    console.print(f"Indexed {len(passages):,} passages of {corpus_path} in {seconds:.1f} s; kept in {folder}")
+    said = f"Indexed {len(passages):,} passages of {corpus_path} in {seconds:.1f} s; kept in {folder}"
+    console.print(printable(said))
 
 
 def cache_folder(cache_dir: str | os.PathLike[str] | None = None) -> Path:
