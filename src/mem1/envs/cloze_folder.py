@@ -115,7 +115,7 @@ def open_cloze_folder(
     if holds(kept, kind=CLOZES):
         return ClozeFolder(kept)
     with alone_in(kept, wait=True):
-        if is_cloze_folder(kept):  # another command has made it meanwhile
+        if holds(kept, kind=CLOZES):  # another command has made it meanwhile
             return ClozeFolder(kept)
         on_progress = None if on_making is None else on_making(kept)
         return make_cloze_folder(passages, kept, options, corpus=Path(corpus).name, on_progress=on_progress)
