@@ -142,6 +142,16 @@ def test_an_index_that_a_kill_left_aside_in_a_folder_of_indexes_is_put_back(tmp_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["stemmed", "words"]
 
 
+def test_an_empty_folder_that_a_lock_made_is_replaced_and_an_old_index_put_back_in_its_place(tmp_path: Path):
+    (tmp_path / "index").mkdir()
+    BM25.build(TOWNS).save(tmp_path / "index")
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+    (tmp_path / "index").rename(tmp_path / ".index.old-0123abcd")
+    (tmp_path / "index").mkdir()
+    assert len(open_passages(tmp_path / "index")) == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+
+
 def test_the_only_index_is_not_swept_however_old_it_is(tmp_path: Path):
     BM25.build(TOWNS).save(tmp_path / "index")
     (tmp_path / "index").rename(tmp_path / ".index.old-0123abcd")

@@ -143,7 +143,7 @@ def file_checksum(path: str | os.PathLike[str], name: str) -> tuple[int, int] | 
 def restore(path: str | os.PathLike[str]) -> None:
     """Put the old folder back at `path` where a writer was killed between the two renames that replace it."""
     target = Path(path)
-    if os.path.lexists(target):
+    if os.path.lexists(target) and not _is_empty(target):  # a lock makes an empty one
         return
     for old in _beside(target, "old"):
         if _manifest_of_any_kind(old) is not None:
@@ -175,6 +175,13 @@ def discard(path: str | os.PathLike[str], names: Collection[str]) -> None:
 
 def _name(kind: str) -> str:
     return _MANIFEST_OF.get(kind, MANIFEST)
+
+
+def _is_empty(folder: Path) -> bool:
+    try:
+        return not folder.is_symlink() and not any(folder.iterdir())
+    except OSError:
+        return False
 
 
 def _called(kind: str) -> str:
@@ -251,8 +258,9 @@ def _put(partial: Path, target: Path) -> None:
 def _remove(old: Path) -> None:
     """The files that the manifest of a replaced folder lists, and the folder."""
     manifest = _manifest_of_any_kind(old)
-    if manifest is not None:
-        discard(old, [*manifest.files, _name(manifest.kind)])
+    discard(old, [] if manifest is None else [*manifest.files, _name(manifest.kind)])
+    with suppress(OSError):  # an empty one
+        old.rmdir()
 
 
 _OLD = re.compile(r"\.(.+)\.old-[0-9a-f]{8}")

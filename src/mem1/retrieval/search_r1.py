@@ -54,8 +54,8 @@ def encode_found(found: Sequence[tuple[Passage, float]], *, scores: bool) -> byt
 def joined_answer(parts: Sequence[bytes]) -> list[bytes]:
     """The answer to a request from `encode_found` of each of its queries, in pieces that follow one another."""
     pieces = [b'{"result":[']
-    for place, part in enumerate(parts):
-        pieces += (b",", part) if place else (part,)
+    for i, part in enumerate(parts):
+        pieces += (b",", part) if i else (part,)
     return [*pieces, b"]}\n"]
 
 
