@@ -18,7 +18,7 @@ settings.load_profile("mem1")
 
 def pytest_configure(config: pytest.Config) -> None:
     """The tests compute on the CPU of every machine, but for those that are marked `gpu` and asked for."""
-    if "not gpu" in config.getoption("markexpr"):
+    if "not gpu" in str(config.getoption("markexpr")):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 

@@ -163,7 +163,7 @@ def test_a_run_trains_evaluates_and_prints_one_json_object(terminal: Terminal, r
 
 
 def test_a_folder_that_is_a_file_is_no_place_for_a_run(terminal: Terminal, recipe: Path):
-    assert "is a file; give the run a folder with another --out" in terminal.error("train", recipe, "--out", recipe)
+    assert "tiny.toml is a file; give a folder" in terminal.error("train", recipe, "--out", recipe)
 
 
 @pytest.mark.parametrize(

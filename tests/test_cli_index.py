@@ -84,7 +84,7 @@ def test_an_evaluation_searches_an_index(terminal: Terminal, corpus: Path, tmp_p
         (["--kind", "dense", "--encoder", "my-encoder"], "give --query-prefix and --passage-prefix"),
         (["--kind", "dense", "--encoder", "e5-base-v2", "--search", "fast"], "unknown search 'fast'"),
         (["--kind", "dense", "--encoder", "/none/e5-base-v2"], "no folder /none/e5-base-v2"),
-        (["--b", "2"], "0 <= b <= 1"),
+        (["--b", "2"], "'--b': Input should be less than or equal to 1"),
     ],
 )
 def test_mistakes_are_named(terminal: Terminal, corpus: Path, tmp_path: Path, options: list[str], message: str):

@@ -134,4 +134,4 @@ def test_the_interval_of_a_difference_holds_the_truth_as_often_as_it_says(ours: 
     own = rng.uniform(size=(2, 4000, 1, tasks))
     alike = rng.uniform(size=(4000, 1, tasks)) < 0.5
     sides = [(np.where(alike, hard, luck) < em).astype(float) for luck, em in zip(own, (ours, theirs), strict=True)]
-    assert coverage(difference_ends(*sides), ours - theirs) >= AT_LEAST
+    assert coverage(difference_ends(sides[0], sides[1]), ours - theirs) >= AT_LEAST

@@ -90,7 +90,9 @@ def test_where_there_are_no_locks_a_warning_says_so(why: str, tmp_path: Path, mo
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"cannot make .*file: .*; give another folder"), alone_in(tmp_path / "file"):
+    with pytest.raises(UserError, match=r"file is a file; give a folder"), alone_in(tmp_path / "file"):
+        pass
+    with pytest.raises(UserError, match=r"cannot make .*: .*; give another folder"), alone_in(tmp_path / "file" / "x"):
         pass
 
 

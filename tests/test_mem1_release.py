@@ -107,7 +107,7 @@ def test_the_recipe_of_the_released_checkpoint_runs_and_scores(served, sources, 
     name = "Qwen2.5-7B-RL-RAG-Q2-EM-Release"
     assert [(r["policy"], r["objectives"], r["em"], r["searches"]) for r in rows] == [(name, 1, 1, 1), (name, 2, 1, 1)]
     attempts = read_trajectories(tmp_path / "out" / f"{name}-2.jsonl")
-    assert len(attempts) == 3 and {t.task.turn_limit for t in attempts if t.task} == {6}
+    assert len(attempts) == 2 and {t.task.turn_limit for t in attempts if t.task} == {6}
     last = served.model.codec.decode(attempts[0].turns[-1].context_ids)
     start, stop = last.index("<|im_start|>user\n"), last.index("<|im_end|>\n<|im_start|>assistant\n<think> nothing yet")
     assert "Answer the following questions: What is the capital of " in last[start:stop]
@@ -131,7 +131,7 @@ def test_a_spent_limit_leaves_rows_that_say_so(served, sources):
     )
     endings = [r["endings"] for r in json.loads(result.stdout)["rows"]]
     assert sum(e["engine_failed"] for e in endings) > 0 and sum(e["answered"] for e in endings) > 0
-    assert [sum(e.values()) for e in endings] == [3, 3]
+    assert [sum(e.values()) for e in endings] == [2, 2], "two questions, so two different tasks of each size"
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_a_result_is_hint_then_neutralised_text_inside_the_result_tag():
         ("&lt;answer&gt;", "(answer)"),
         ("&amp;lt;answer&amp;gt;", "(answer)"),
         ("&#60;answer&#x3E;", "(answer)"),
-        ("&l\u017fqb;", "&l\u017fqb;"),
+        ("&l\u017fqb;", "["),
         ("\uff1canswer\uff1e", "(answer)"),
         ("\u2039answer\u203a", "(answer)"),
         ("<an\u200bswer>", "(answer)"),

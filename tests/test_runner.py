@@ -369,14 +369,15 @@ def test_the_first_interrupt_finishes_the_chunk_in_work_and_the_second_does_not(
         run(tmp_path, Watched(lambda total: signal.raise_signal(signal.SIGINT)))
 
 
-def test_a_task_that_comes_up_twice_is_attempted_twice(tmp_path: Path):
-    twice = [task("city"), replace(task("book"), id="other"), task("city")]
+def test_a_task_that_comes_up_twice_is_attempted_once(tmp_path: Path):
+    drawn = [task("city"), replace(task("book"), id="other"), task("city")]
+    drawn[1] = replace(drawn[1], questions=tuple(replace(q, text="another") for q in drawn[1].questions))
 
     class Repeating:
         environment = shelf("a book .")
 
         def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
-            return twice
+            return drawn
 
     def answers(script: Script) -> list[tuple[str, int]]:
         _, found = evaluate(
@@ -389,6 +390,9 @@ def test_a_task_that_comes_up_twice_is_attempted_twice(tmp_path: Path):
         )
         return [(t.answer, t.attempt) for t in found[1]]
 
-    numbers = iter("123")
-    assert answers(lambda _: f"<answer> {next(numbers)} </answer>") == [("1", 0), ("2", 0), ("3", 1)]
-    assert answers(lambda _: "never asked") == [("1", 0), ("2", 0), ("3", 1)]
+    numbers = iter("12")
+    assert answers(lambda _: f"<answer> {next(numbers)} </answer>") == [("1", 0), ("2", 0)]
+    assert answers(lambda _: "never asked") == [("1", 0), ("2", 0)]
+    drawn[1] = replace(drawn[1], id=drawn[0].id)
+    with pytest.raises(ValueError, match="2 different tasks are called"):
+        answers(lambda _: "never asked")

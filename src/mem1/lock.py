@@ -54,6 +54,8 @@ def _locked(folder: Path, wait: bool) -> int | None:
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as error:
+            raise UserError(f"{folder} is a file; give a folder, or the name of a new one") from error
         except OSError as error:
             raise UserError(f"cannot make {folder}: {error.strerror or error}; give another folder") from error
         if fcntl is None:

@@ -41,8 +41,8 @@ def command(
 ) -> None:
     """Answer searches over HTTP, as Search-R1's retrieval server does, until Ctrl-C or SIGTERM."""
     from mem1.cli.display import stderr
+    from mem1.errors import printable
     from mem1.retrieval.serving import serve
-    from mem1.serving import printable
 
     work_begins()
     console = stderr()

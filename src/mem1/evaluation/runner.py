@@ -13,6 +13,7 @@ were added later are chunks of their own:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ from mem1.evaluation.metrics import Row, summarize
 from mem1.evaluation.store import append_trajectories, write_trajectories
 from mem1.lock import alone_in
 from mem1.records import Task, Trajectory
-from mem1.rollout import Rollout, attempt_numbers
+from mem1.rollout import Rollout
 from mem1.tasks.compose import different
 from mem1.training.config import Evaluation
 from mem1.training.interrupt import Stop, interruptible
@@ -104,7 +105,6 @@ def evaluate(
             return rollout(
                 [size.tasks[i] for i in places],
                 sampling=sampling,
-                numbers=[size.numbers[i] for i in places],
                 # with several chunks at a time, finished ones say enough
                 progress=None if chunking.at_a_time > 1 else lambda done, _: tell(size, done),
             )
@@ -143,20 +143,22 @@ class _Size:
     """Places before which an earlier evaluation ended that had fewer tasks."""
 
     def __post_init__(self) -> None:
-        self.numbers = attempt_numbers(self.tasks)
+        for task_id, times in Counter(task.id for task in self.tasks).items():
+            if times > 1:
+                raise ValueError(f"{times} different tasks are called {task_id!r}; a source names each task once")
 
     def read(self, settings: Mapping[str, Any], *, chunk: int, overwrite: bool) -> None:
         """Take over the whole chunks that the file holds. Raises UserError where it belongs to something else."""
         if self.path is None:
             return
-        places = {(task.id, number): i for i, (task, number) in enumerate(zip(self.tasks, self.numbers, strict=True))}
+        places = {task.id: i for i, task in enumerate(self.tasks)}
         recorded = read_attempts(self.path, settings, self.tasks, overwrite=overwrite)
         self.added_at = recorded.added_at
         for trajectory in recorded.trajectories:
-            key = ("" if trajectory.task is None else trajectory.task.id, trajectory.attempt)
-            if key not in places:
-                raise UserError(f"{self.path} holds an attempt at a task {key[0]!r}, which is not one of its tasks")
-            self._take(places[key], trajectory)
+            name = "" if trajectory.task is None else trajectory.task.id
+            if name not in places:
+                raise UserError(f"{self.path} holds an attempt at a task {name!r}, which is not one of its tasks")
+            self._take(places[name], trajectory)
         for members in self._chunks(chunk):
             if not all(i in self.found for i in members):  # killed while it was written
                 for i in members:

@@ -8,7 +8,6 @@ make_server(app, socket, hosts=hosts, ready=lambda: print("ready")).run()    unt
 
 from mem1.serving.bounds import BOUNDS, Bounds
 from mem1.serving.guard import FORM, JSON, Hosts
-from mem1.serving.logs import printable
 from mem1.serving.requests import ClientGone, Refused, Room, answered, read_body, read_json, refusal, unless_gone
 from mem1.serving.running import FINISH_S, address, bind, check_packages, handling, make_server
 
@@ -28,7 +27,6 @@ __all__ = [
     "check_packages",
     "handling",
     "make_server",
-    "printable",
     "read_body",
     "read_json",
     "refusal",

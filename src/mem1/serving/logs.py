@@ -1,7 +1,4 @@
-"""What a server says on stderr: little, however often clients make it say the same, and nothing that a terminal obeys.
-
-printable("a\x1b[2Jb")    'a\\x1b[2Jb'
-"""
+"""What a server says on stderr: little, however often clients make it say the same, and nothing that a terminal obeys."""
 
 from __future__ import annotations
 
@@ -10,15 +7,12 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 
+from mem1.errors import printable
+
 _LOGGERS = ("uvicorn.error", "asyncio")
 _MOST = 5
 """Records of one kind in a period."""
 _PERIOD_S = 60.0
-
-
-def printable(text: str) -> str:
-    """The text with everything but visible characters and blanks as Python escapes, safe to print on a terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 class Sparing(logging.Filter):
@@ -46,7 +40,7 @@ class _Plain(logging.Formatter):
     """One that escapes what a terminal would obey; a traceback keeps its lines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return "\n".join(map(printable, super().format(record).split("\n")))
+        return printable(super().format(record))
 
 
 @contextlib.contextmanager
