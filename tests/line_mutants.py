@@ -310,12 +310,13 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("training/networks.py", RL): (
         ("                temperature=self.config.temperature,\n", "                temperature=1.0,\n"),
         (
-            "temperature, packed = self.config.temperature, self.config.packed",
-            "temperature, packed = 1.0, self.config.packed",
+            "trajectories,\n            temperature=self.config.temperature,\n",
+            "trajectories,\n            temperature=1.0,\n",
         ),
+        ("                packed=self.config.packed,\n", "                packed=True,\n"),
         (
-            "temperature, packed = self.config.temperature, self.config.packed",
-            "temperature, packed = self.config.temperature, True",
+            "            packed=self.config.packed,\n            attention",
+            "            packed=True,\n            attention",
         ),
         ('entropy="gradient" if self.config.entropy and not frozen else "value"', 'entropy="value"'),
         (
@@ -329,7 +330,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("whole=isinstance(self.config.algorithm, Gspo)", "whole=False"),
         ('found["old_K"] = scores.logprobs_M if self.recomputes else sampler_M', 'found["old_K"] = scores.logprobs_M'),
         ("return self.reference.coefficient.item() if", "return self.config.kl.coefficient if"),
-        ("return score(self.reference.model, trajectories", "return score(self.policy, trajectories"),
+        ("            self.reference.model,\n", "            self.policy,\n"),
         ("return self.config.algorithm.value_clip if isinstance", "return None if isinstance"),
     ),
     ("training/scores.py", LOGPROBS): (
@@ -423,7 +424,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("algorithm.max_draws if isinstance(algorithm, Dapo) else 1", "1"),
         ("begun + (0 if warming else number)", "begun"),
         ("first=number == 0,", "first=True,"),
-        ("return self._policy_step(index) * self.config.updates", "return self._policy_step(index)"),
+        ("return _policy_step(config, index) * config.updates", "return _policy_step(config, index)"),
         ("epochs=self.config.updates_per_rollout,", "epochs=1,"),
         ("float(bool(judged) and not totals.updates)", "0.0"),
         ('"skipped_too_few": float(not judged)', '"skipped_too_few": 0.0'),
