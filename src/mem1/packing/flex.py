@@ -19,6 +19,7 @@ Source: Dong et al. 2024 (FlexAttention, arXiv 2412.05496), sections 3 and 4.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -54,7 +55,10 @@ class Flex:
         padding = (0, 0, 0, 0, 0, self.mask.seq_lengths[0] - length)
         q, k, v = (pad(x, padding).transpose(0, 1)[None] for x in (q_THD, k_TJD, v_TJD))
         kernel = _compiled() if device == "cuda" and q_THD.dtype is not torch.float64 else flex_attention
-        out_1HTD = kernel(q, k, v, block_mask=self.mask, scale=scaling, enable_gqa=True)
+        with warnings.catch_warnings():
+            # torch would tell the user to compile what is uncompiled on purpose
+            warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
+            out_1HTD = kernel(q, k, v, block_mask=self.mask, scale=scaling, enable_gqa=True)
         return out_1HTD[0, :, :length].transpose(0, 1)
 
 
