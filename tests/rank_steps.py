@@ -1,7 +1,5 @@
 """What each rank of a training does in test_distributed.py; also run by the test itself, as the only rank.
 
-    torchrun --nproc-per-node 2 tests/rank_steps.py FOLDER
-
 Everything is in float64, so that nothing but a mistake makes a difference of 1e-9: a gradient agrees to 1e-14, and
 AdamW moves a weight by at most 1e5 times as much (its learning rate over its eps). Layers in 4 bits are in float32, and
 learn with plain SGD.
@@ -11,8 +9,7 @@ from __future__ import annotations
 
 import json
 import random
-import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -181,11 +178,11 @@ def run(ranks: Ranks, folder: Path | None) -> dict[str, Any]:
     return found
 
 
-if __name__ == "__main__":
+def one_rank(folder: Path, resume: Mapping[str, Path]) -> None:
+    """Everything on this rank; then the checkpoints, by the names of their algorithms, go on. Writes what it found."""
     torch.set_num_threads(1)
-    out = Path(sys.argv[1])
     with joined() as ranks:
-        found = run(ranks, out)
-        for name, checkpoint in json.loads((out / "resume.json").read_text()).items():
-            found[f"{name}, resumed"] = resumed(ALGORITHMS[name], adapted(name, Place(ranks=ranks)), Path(checkpoint))
-        (out / f"found-{ranks.rank}-of-{ranks.size}.json").write_text(json.dumps(found))
+        found = run(ranks, folder)
+        for name, checkpoint in resume.items():
+            found[f"{name}, resumed"] = resumed(ALGORITHMS[name], adapted(name, Place(ranks=ranks)), checkpoint)
+        (folder / f"found-{ranks.rank}-of-{ranks.size}.json").write_text(json.dumps(found))

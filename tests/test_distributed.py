@@ -1,6 +1,7 @@
 """Training on several ranks is the same training: loss, gradient norm, metrics and weights, and it goes on exactly.
 
-The ranks are processes that torchrun starts on this machine, with gloo; `rank_steps.py` is what they do.
+The ranks are processes on this machine, with gloo; `rank_steps.py` is what they do. The slow tests start them with
+torchrun.
 """
 
 from __future__ import annotations
@@ -19,7 +20,19 @@ from typing import Any
 import pytest
 import torch
 from precision import gradient_rounding
-from rank_steps import ALGORITHMS, FOUR_BITS, FOUR_BITS_RATE, SAVED_AFTER, STEPS, adapted, four_bits_model, resumed, run
+from rank_steps import (
+    ALGORITHMS,
+    FOUR_BITS,
+    FOUR_BITS_RATE,
+    SAVED_AFTER,
+    STEPS,
+    adapted,
+    four_bits_model,
+    one_rank,
+    resumed,
+    run,
+)
+from ranks import on_ranks
 from test_training import config as config
 
 from mem1.configuration import to_toml
@@ -32,7 +45,7 @@ from mem1.training.rl_config import Phase
 
 pytest.importorskip("bitsandbytes")
 
-pytestmark = pytest.mark.xdist_group("ranks")  # starting the ranks takes longer than all that is asked of them
+pytestmark = pytest.mark.xdist_group("processes")
 TOLERANCE = 1e-9
 TOKENS_DIFFER = ("tokens",)
 """Metrics of how a step is cut into packs, which depends on the ranks."""
@@ -49,15 +62,9 @@ def alone(folder: Path) -> dict[str, Any]:
         return run(ALONE, folder)
 
 
-def on_ranks(folder: Path, ranks: int, resume: Mapping[str, Path]) -> list[dict[str, Any]]:
+def found_on(folder: Path, ranks: int, resume: Mapping[str, Path]) -> list[dict[str, Any]]:
     """What each rank found."""
-    (folder / "resume.json").write_text(json.dumps({name: str(path) for name, path in resume.items()}))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    command += [str(Path(__file__).with_name("rank_steps.py")), str(folder)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "terminate called" not in done.stderr
+    on_ranks(ranks, one_rank, folder, resume)
     return [json.loads((folder / f"found-{rank}-of-{ranks}.json").read_text()) for rank in range(ranks)]
 
 
@@ -77,7 +84,7 @@ def assert_same(found: Mapping[str, Any], wanted: Mapping[str, Any], what: str) 
 
 @pytest.fixture(scope="module")
 def two(folder: Path, alone: dict[str, Any]) -> list[dict[str, Any]]:
-    return on_ranks(folder, 2, checkpoints(folder, 1))
+    return found_on(folder, 2, checkpoints(folder, 1))
 
 
 def test_two_ranks_are_one_in_metrics_and_weights_after_every_step(alone: dict[str, Any], two: list[dict[str, Any]]):
@@ -129,7 +136,7 @@ def test_a_checkpoint_of_two_ranks_goes_on_on_one(folder: Path, alone: dict[str,
 @pytest.mark.slow
 @pytest.mark.usefixtures("two")
 def test_four_ranks_are_one_and_go_on_from_a_checkpoint_of_two(folder: Path, alone: dict[str, Any]):
-    for rank, found in enumerate(on_ranks(folder, 4, checkpoints(folder, 2))):
+    for rank, found in enumerate(found_on(folder, 4, checkpoints(folder, 2))):
         for name in alone.keys() - {FOUR_BITS}:
             assert_same(found[name], alone[name], f"{name}, rank {rank}")
         for name in ALGORITHMS:

@@ -9,7 +9,6 @@ agree to about 1e-7 only, which says nothing; so the tiny models here have norms
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from builders import random_group, random_tokens, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from precision import gradient_rounding
+from ranks import on_ranks
 from torch import Tensor, distributed, nn
 from transformers import PreTrainedModel
 
@@ -265,11 +265,10 @@ def after_a_step(model: PreTrainedModel) -> Tensor:
 
 
 @one_thread()
-def one_rank(rank: int, ranks: int, folder: str, seed: int) -> None:
+def one_rank(folder: str, seed: int) -> None:
     """What each process of a training does: its share of the packs, then the sum of all gradients."""
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks, timeout=timedelta(minutes=5)
-    )
+    distributed.init_process_group("gloo", timeout=timedelta(minutes=5))
+    rank, ranks = distributed.get_rank(), distributed.get_world_size()
     model = tiny_model("qwen2")
     step = random_step(model, seed)
     packs = split_into_packs(step.trajectories, max_tokens=len(pack(step.trajectories)) // 4, balanced=True)
@@ -283,12 +282,9 @@ def one_rank(rank: int, ranks: int, folder: str, seed: int) -> None:
     distributed.destroy_process_group()
 
 
+@pytest.mark.xdist_group("processes")
 def test_two_ranks_are_one_in_loss_gradient_and_weights(tmp_path: Path):
-    other = multiprocessing.get_context("spawn").Process(target=one_rank, args=(1, 2, str(tmp_path), 5))
-    other.start()
-    one_rank(0, 2, str(tmp_path), 5)
-    other.join()
-    assert other.exitcode == 0
+    on_ranks(2, one_rank, str(tmp_path), 5)
     model = tiny_model("qwen2")
     step = random_step(model, 5)
     wanted = train(model, step, [step.whole()])

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import signal
+import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,16 @@ from mem1.engines.local import LocalEngine
 from mem1.errors import UserError
 
 _NUMBERS = itertools.count()
+
+PROCESSES = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+"""How processes beside this one are started.
+
+On Linux all are forked from one that has imported torch and transformers, which takes seconds, once. It has no other
+thread, and so a fork is safe there; on macOS it is not, and each process imports them itself.
+"""
+PRELOADED = (__name__, "transformers.models.qwen2")
+if sys.platform == "linux":
+    PROCESSES.set_forkserver_preload(list(PRELOADED))
 
 
 def local_engine(
@@ -118,9 +129,8 @@ class _Helper:
     """A process that samples, seen from here."""
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs,), daemon=True, name="mem1-sampler")
+        self.connection, theirs = PROCESSES.Pipe()
+        self.process = PROCESSES.Process(target=_serve, args=(theirs,), daemon=True, name="mem1-sampler")
         self.process.start()
         theirs.close()
 
