@@ -82,7 +82,7 @@ def note(rows: Sequence[Record]) -> str:
     contexts = {row["context"] for row in rows}
     shared = f"Context policy: {contexts.pop()}. " if len(contexts) == 1 else ""
     means = " Of a mean of runs: [lowest run, highest run]." if any(line.mean for line in lines(rows)) else ""
-    special = "".join((_endings(rows), *_repeats(rows), *_failures(rows), *_opinions(rows)))
+    special = "".join((_endings(rows), _repeats(rows), *_failures(rows), *_opinions(rows)))
     return f"{shared}EM: {EM.meaning}.{means} If appended: peak of the same turns if nothing were dropped.{special}"
 
 
@@ -121,14 +121,14 @@ def _endings(rows: Sequence[Record]) -> str:
     return f" Endings without an answer: {'; '.join(parts)}." if parts else " All tasks answered." if answered else ""
 
 
-def _repeats(rows: Sequence[Record]) -> Iterator[str]:
-    """A sentence for each row whose tasks share questions."""
-    for name, row in _named(rows):
-        if row["questions"] < row["tasks"] * row["objectives"]:
-            yield (
-                f" {name}, N = {row['objectives']}: {row['tasks']} tasks ask {row['questions']} different questions; "
-                "the interval counts questions, not how often they are asked."
-            )
+def _repeats(rows: Sequence[Record]) -> str:
+    """One sentence on tasks that share questions: how many different ones the tasks of each size ask."""
+    asked = {
+        f"N = {row['objectives']}: {row['questions']} different of {row['tasks'] * row['objectives']}": None
+        for _, row in _named(rows)
+        if row["questions"] < row["tasks"] * row["objectives"]
+    }
+    return f" Questions that recur count once in the intervals ({'; '.join(asked)})." if asked else ""
 
 
 def _failures(rows: Sequence[Record]) -> Iterator[str]:
