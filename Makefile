@@ -20,8 +20,8 @@ PIP_ARGS ?=
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install $(PIP_ARGS)
-# loadgroup: tests that share processes stay together
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup
+# tests/conftest.py says which files share a worker, and which come first
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
 SOURCES := pyproject.toml $(shell find src recipes -type f -not -name '*.pyc')
 
 # OpenMP threads that spin while they wait slow a shared machine down several times over

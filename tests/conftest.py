@@ -22,6 +22,51 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
+TOGETHER = {
+    "test_distributed.py": "processes",
+    "test_training.py": "processes",
+    "test_asynchronous.py": "processes",
+    "test_invariance.py": "processes",
+    "test_workers.py": "processes",
+    "test_cli_index.py": "sentence encoder",
+    "test_sentence_encoder.py": "sentence encoder",
+}
+"""Files that share what takes long to start or to load."""
+SLOWEST = (
+    *TOGETHER,
+    "test_bm25.py",
+    "test_rl_algorithms.py",
+    "test_device.py",
+    "test_mutants.py",
+    "test_dry_run.py",
+    "test_other_device.py",
+    "test_cli_report_run_verify.py",
+    "test_verification.py",
+    "test_weight_sync.py",
+    "test_isolated.py",
+)
+"""They come first, so that all workers are done at about the same time."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {name: place for place, name in enumerate(SLOWEST)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """The tests of a file stay on one worker, and so what its fixtures hold is made once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0].rpartition("/")[2]
+            return TOGETHER.get(file, file)
+
+    config.option.loadscopereorder = False  # by the number of tests; ours are in order
+    return ByFile(config, log)
+
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 

@@ -3,7 +3,7 @@
     on_ranks(2, work, folder)       ->  work(folder) in two processes, joined by gloo
 
 They are forked from one process that has imported what they need (`mem1.engines.workers.PROCESSES`), which takes
-longer than most of what is asked of them. The tests that start some are of one group of pytest-xdist, `processes`.
+longer than most of what is asked of them. The files whose tests start some run on one worker (`conftest.TOGETHER`).
 """
 
 from __future__ import annotations

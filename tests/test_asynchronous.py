@@ -110,7 +110,6 @@ class TestPieces:
         (done,) = engine.complete([CONTEXT], max_tokens=[9], sampling=Sampling())
         assert (done.token_ids, done.interrupted, done.stopped) == ((), True, False)
 
-    @pytest.mark.xdist_group("processes")  # with test_workers.py, whose helper it takes
     def test_the_flag_reaches_the_other_processes_that_sample(self):
         flag = torch.zeros((), dtype=torch.bool).share_memory_()
         engine = local_engine(tiny(), CODEC, [], workers=2, interrupt=flag)

@@ -222,7 +222,6 @@ def wikipedia() -> BM25:
 
 
 @needs_shared_qa
-@pytest.mark.xdist_group("wikipedia")  # one process builds the index for both
 @pytest.mark.parametrize(("dataset", "recall"), [("hotpotqa", (29, 44, 63)), ("2wiki", (23, 30, 37))])
 def test_recall_of_gold_titles_on_64047_real_passages(wikipedia: BM25, dataset: str, recall: tuple[int, ...]):
     """Share of questions, in percent, all of whose gold titles are among the first 3, 5 and 10."""

@@ -98,7 +98,6 @@ def test_a_missing_corpus_is_named(terminal: Terminal, tmp_path: Path):
     assert "no file" in terminal.error("index", tmp_path / "nowhere.jsonl", "--out", tmp_path / "index")
 
 
-@pytest.mark.xdist_group("sentence-encoder")
 def test_a_dense_index_of_something_else_is_refused(terminal: Terminal, corpus: Path, tmp_path: Path):
     pytest.importorskip("sentence_transformers")
     if MINILM is None:

@@ -45,7 +45,6 @@ from mem1.training.rl_config import Phase
 
 pytest.importorskip("bitsandbytes")
 
-pytestmark = pytest.mark.xdist_group("processes")
 TOLERANCE = 1e-9
 TOKENS_DIFFER = ("tokens",)
 """Metrics of how a step is cut into packs, which depends on the ranks."""

@@ -282,7 +282,6 @@ def one_rank(folder: str, seed: int) -> None:
     distributed.destroy_process_group()
 
 
-@pytest.mark.xdist_group("processes")
 def test_two_ranks_are_one_in_loss_gradient_and_weights(tmp_path: Path):
     on_ranks(2, one_rank, str(tmp_path), 5)
     model = tiny_model("qwen2")

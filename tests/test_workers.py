@@ -16,7 +16,6 @@ from mem1.engines.local import LocalEngine
 from mem1.engines.workers import ParallelEngine, local_engine
 from mem1.errors import UserError
 
-pytestmark = pytest.mark.xdist_group("processes")  # a helper takes seconds to start, and one serves all of them
 SAMPLING = Sampling(seed=5)
 
 
