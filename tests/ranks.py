@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Mapping
 from multiprocessing import connection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from torch import distributed
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from mem1.engines import workers
 
@@ -28,7 +28,7 @@ if sys.platform == "linux":
 
 def on_ranks(ranks: int, work: Callable[..., None], *arguments: Any, timeout_s: float = 900) -> None:
     """Calls `work(*arguments)` in every rank, where `mem1.training.distributed.joined` finds the others."""
-    store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(ranks)}
     common |= {"TORCHELASTIC_RUN_ID": "test", "TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
@@ -51,7 +51,7 @@ def on_ranks(ranks: int, work: Callable[..., None], *arguments: Any, timeout_s: 
                 assert ended, f"the ranks did not end within {timeout_s} seconds"
                 said = "".join(path.read_text() for path in heard if path.exists())
                 for sentinel in ended:
-                    process = running.pop(sentinel)
+                    process = running.pop(cast(int, sentinel))
                     process.join()
                     assert process.exitcode == 0, said[-3000:]
             assert "terminate called" not in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from importlib.util import find_spec
 from typing import Any, cast
 
 import pytest
@@ -25,9 +26,7 @@ from mem1.training.policy import Policy
 from mem1.training.rl import RlStage
 from mem1.training.rl_config import Kl, Phase, Rl
 
-pytestmark = pytest.mark.numeric
-
-pytest.importorskip("peft")
+pytestmark = [pytest.mark.numeric, pytest.mark.skipif(find_spec("peft") is None, reason="needs peft")]
 
 
 def logprobs(model: Any) -> torch.Tensor:

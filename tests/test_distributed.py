@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,8 @@ from mem1.training.distributed import ALONE
 from mem1.training.place import HERE
 from mem1.training.rl_config import Phase
 
-pytest.importorskip("bitsandbytes")
+# importing it costs every worker seconds, also the one that runs none of these
+pytestmark = pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="needs bitsandbytes")
 
 TOLERANCE = 1e-9
 TOKENS_DIFFER = ("tokens",)
