@@ -3,39 +3,15 @@
     python tests/line_mutants.py                 every mutant; lists those that no test caught, and exits with 1
     python tests/line_mutants.py lessons blocks  those of files whose path contains one of these words
 
-Run by hand, half an hour on one core: each mutant is a copy of the package with one line changed, in a process of its
-own, forked after the heavy imports. `tests/test_mutants.py` checks that every line still stands where it is said to.
+Run by hand, a quarter of an hour on one core. `tests/test_mutants.py` checks that every line still stands where it is
+said to.
 """
 
 from __future__ import annotations
 
-import importlib
-import os
-import shutil
 import sys
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "src" / "mem1"
-LIMIT_S = 240
-"""For the tests of one mutant; one that runs on for ever is caught."""
-
-
-@dataclass(frozen=True, slots=True)
-class LineMutant:
-    """`before`, which stands once in the file, becomes `after`."""
-
-    file: str
-    """Under src/mem1."""
-    before: str
-    after: str
-    tests: tuple[str, ...]
-    """Files of tests/, of which one must fail; run in this order."""
-
+from mutant_runs import LineMutant, Runner
 
 BRUTE = "test_brute_force.py"
 RL = (BRUTE, "test_rl_algorithms.py")
@@ -307,7 +283,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("totals.updates += bool(telling)", "totals.updates += 1"),
         ("return bool(telling)", "return True"),
     ),
-    ("training/networks.py", RL): (
+    ("training/networks.py", ("test_scores.py", *RL)): (
         ("                temperature=self.config.temperature,\n", "                temperature=1.0,\n"),
         (
             "trajectories,\n            temperature=self.config.temperature,\n",
@@ -484,7 +460,6 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("contexts/base.py", ("test_contexts.py", "test_rollout.py")): (
         ("    for a, b in reversed(_dropped(kept)):", "    for a, b in _dropped(kept):"),
         ("        if kept.result:\n            ids", "        if True:\n            ids"),
-        ("min(b, position) - a for a, b in dropped if a < position", "b - a for a, b in dropped if a < position"),
         ('dropped = [spans["thought"]] if "thought" in spans else []', "dropped = []"),
         ("        if stop - start > kept.state_tokens:", "        if stop - start >= kept.state_tokens - 1:"),
         ("return turn.opening_ids + turn.completion_ids", "return turn.completion_ids"),
@@ -582,70 +557,13 @@ LINE_MUTANTS = tuple(
 )
 
 
-def occurrences(mutant: LineMutant) -> int:
-    """Of the line in the file; it must be 1."""
-    return (PACKAGE / mutant.file).read_text(encoding="utf-8").count(mutant.before)
-
-
-def survivors(mutants: Sequence[LineMutant]) -> Iterator[LineMutant]:
-    """Those on which all their tests passed."""
-    for module in ("torch", "transformers", "hypothesis", "pytest", "httpx", "bm25s", "safetensors.torch"):
-        importlib.import_module(module)
-    from transformers import LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM  # noqa: F401
-
-    for number, mutant in enumerate(mutants, start=1):
-        started = time.perf_counter()
-        caught = _caught(mutant)
-        seconds = time.perf_counter() - started
-        line = f"{'caught  ' if caught else 'SURVIVED'} {mutant.file}: {mutant.after.strip()!r}"
-        print(f"{number:3}/{len(mutants)} {seconds:5.1f} s {line}", flush=True)
-        if not caught:
-            yield mutant
-
-
-def _caught(mutant: LineMutant) -> bool:
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "mem1"
-        shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        file = copy / mutant.file
-        file.write_text(file.read_text(encoding="utf-8").replace(mutant.before, mutant.after), encoding="utf-8")
-        child = os.fork()
-        if child == 0:
-            _test(mutant, Path(folder))
-        deadline = time.monotonic() + LIMIT_S
-        while time.monotonic() < deadline:
-            done, status = os.waitpid(child, os.WNOHANG)
-            if done:
-                return os.waitstatus_to_exitcode(status) != 0
-            time.sleep(0.05)
-        os.kill(child, 9)
-        os.waitpid(child, 0)
-        return True
-
-
-def _test(mutant: LineMutant, folder: Path) -> None:
-    """In the child: never returns."""
-    import pytest
-
-    code = 2
-    try:
-        os.environ["PYTHONPATH"] = str(folder)
-        sys.path.insert(0, str(folder))
-        silence = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(silence, 1)
-        os.dup2(silence, 2)
-        files = [str(ROOT / "tests" / name) for name in mutant.tests if (ROOT / "tests" / name).exists()]
-        code = pytest.main(["-x", "-q", "-n", "0", "-p", "no:cacheprovider", *files])
-        import mem1
-
-        assert Path(mem1.__file__).is_relative_to(folder), "the copy must be what was tested"
-    finally:
-        os._exit(int(code))
-
-
 if __name__ == "__main__":
     words = sys.argv[1:]
     chosen = [m for m in LINE_MUTANTS if not words or any(word in m.file for word in words)]
-    left = list(survivors(chosen))
-    print(f"{len(chosen) - len(left)} of {len(chosen)} caught")
+    left = 0
+    for number, (mutant, found, seconds) in enumerate(Runner().run(chosen), start=1):
+        left += not found
+        line = f"{mutant.file}: {mutant.after.strip()!r} {found and '<- ' + found}"
+        print(f"{number:3}/{len(chosen)} {seconds:5.1f} s {'caught  ' if found else 'SURVIVED'} {line}", flush=True)
+    print(f"{len(chosen) - left} of {len(chosen)} caught")
     sys.exit(bool(left))

@@ -61,7 +61,10 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "gspo, trajectory": (Gspo(clip_low=0.01, clip_high=0.02), {"kl": ADAPTED, "updates_per_rollout": 2}),
     "gspo, turn": (Gspo(unit="turn", clip_low=0.05, clip_high=0.1), {"importance": Importance(cap=1.1)}),
     "cispo": (Cispo(clip_high=0.1), {"entropy": 0.05, "updates_per_rollout": 2}),
-    "cispo, two bounds": (Cispo(clip_low=0.1, clip_high=0.15), {"importance": Importance(level="sequence", cap=1.1)}),
+    "cispo, two bounds": (
+        Cispo(clip_low=0.01, clip_high=0.02),
+        {"importance": Importance(level="sequence", cap=1.1), "updates_per_rollout": 2},
+    ),
     "ppo, head": (
         Ppo(gamma=0.98, lam=0.9, value_clip=0.02, trunk_gradient=0.3, critic_learning_rate=0.02),
         {"kl": REWARD, "entropy": 0.02, "updates_per_rollout": 2},

@@ -216,6 +216,22 @@ def test_a_checkpoint_set_aside_is_swept_only_once_its_successor_is_there(tmp_pa
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-000005", "checkpoint-000010"]
 
 
+def test_where_a_replaced_checkpoint_and_its_successor_are_both_there_the_successor_is_the_latest(
+    tmp_path: Path,
+) -> None:
+    replaced = save(tmp_path, 10, extra={"try": 1}).rename(tmp_path / ".old-checkpoint-000010")
+    successor = save(tmp_path / "elsewhere", 10, extra={"try": 2}).rename(tmp_path / "checkpoint-000010")
+    assert replaced.is_dir() and latest_checkpoint(tmp_path) == successor
+
+
+def test_the_weights_of_other_modules_come_back(tmp_path: Path) -> None:
+    saved, loaded = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    path = save(tmp_path, 10, modules={"critic": saved})
+    model = tiny(99)
+    load_checkpoint(path, model, optimizers_of(model), fingerprint=FINGERPRINT, modules={"critic": loaded})
+    assert torch.equal(loaded.weight, saved.weight) and torch.equal(loaded.bias, saved.bias)
+
+
 @pytest.mark.parametrize("name", ["model/model.safetensors", "optimizers.safetensors", "state.json"])
 @pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
 def test_damage_is_found_before_anything_is_loaded(tmp_path: Path, name: str, damage: str) -> None:

@@ -256,7 +256,11 @@ def test_a_vocabulary_too_large_to_hold_all_logits_gives_the_same_gradient():
     model = tiny_model("qwen2", vocab_size=150_000, hidden_size=8, num_hidden_layers=1)
     one = [trajectory(([1, 2], range(130)))]
     assert LOGITS_AT_ONCE < 130 * 150_000
-    packed, alone = completion_logprobs(model, one), completion_logprobs(model, one, packed=False)
+    at_once: list[int] = []
+    model.get_submodule("lm_head").register_forward_hook(lambda head, given, logits: at_once.append(len(given[0])))
+    packed = completion_logprobs(model, one)
+    assert at_once == [111, 19]
+    alone = completion_logprobs(model, one, packed=False)
     torch.testing.assert_close(values(packed), values(alone), rtol=0, atol=1e-10)
     assert_same(gradients(model, loss(packed)), gradients(model, loss(alone)), 1e-10)
 

@@ -115,6 +115,7 @@ def test_peak_and_dependency_need_no_spans():
 
 def test_a_search_whose_normalised_query_was_sent_before_is_a_duplicate():
     assert duplicate_searches(CONSTANT) == 1  # "Oslo" and "the oslo!"
+    assert duplicate_searches(Trajectory(turns=(FIRST, SECOND, FIRST))) == 2
     assert duplicate_searches(MALFORMED) == 0
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 from builders import random_group, random_tokens, tiny_model
-from line_mutants import LINE_MUTANTS, PACKAGE
+from line_mutants import LINE_MUTANTS
+from mutant_runs import PACKAGE
 from mutants import BPE, MUTANTS, Mutant, applied
 from torch import Tensor
 from transformers import PreTrainedModel

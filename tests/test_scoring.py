@@ -58,6 +58,7 @@ def test_exact_match_with_any_alias(prediction: str, golds: list[str], score: in
         ("in Paris, France", ["Paris"], 0.5),  # 1 of 3 predicted, 1 of 1 gold
         ("the cat sat", ["cat sat down"], 0.8),  # 2 of 2, 2 of 3
         ("no no no yes", ["no yes"], 2 / 3),  # counts: one "no" and one "yes" of 4, 2 of 2
+        ("no no", ["no no no"], 0.8),  # a word counts as often as both have it
         ("blue", ["red", "dark blue"], 2 / 3),  # the better alias
         ("", ["Paris"], 0.0),
         ("the", ["a"], 0.0),
