@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -69,6 +70,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.fixture
+def default_handlers() -> Iterator[None]:
+    """A test run in the background may have inherited an ignored SIGINT."""
+    former = {s: signal.signal(s, signal.default_int_handler) for s in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for signum, handler in former.items():
+        signal.signal(signum, handler)
 
 
 @pytest.fixture(scope="module")

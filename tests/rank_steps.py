@@ -33,7 +33,7 @@ from mem1.training.rl_config import Algorithm, Grpo, Kl, Phase, Ppo, Rl
 from mem1.training.sft import SftStage
 from mem1.training.sharding import whole
 
-STEPS = 3
+STEPS = 5
 SAVED_AFTER = 2
 ALGORITHMS: dict[str, Algorithm] = {
     "grpo": Grpo(),

@@ -158,7 +158,7 @@ def test_without_a_network_the_message_says_what_to_do(terminal: Terminal, mirro
     said = terminal.error("webshop", "fetch", "--out", tmp_path / "data", "--mirror", "nonsense")
     assert "the connection to nonsense/items_shuffle_1000.json failed" in said
     (tmp_path / "file").write_text("")
-    assert "cannot make" in terminal.error("webshop", "fetch", "--out", tmp_path / "file")
+    assert "is a file; give a folder" in terminal.error("webshop", "fetch", "--out", tmp_path / "file")
 
 
 def test_without_a_mirror_the_address_is_that_of_the_original():

@@ -8,20 +8,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from mem1.training.interrupt import interruptible
 
-
-@pytest.fixture(autouse=True)
-def default_handlers() -> Iterator[None]:
-    """A test run in the background may have inherited an ignored SIGINT."""
-    former = {s: signal.signal(s, signal.default_int_handler) for s in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for signum, handler in former.items():
-        signal.signal(signum, handler)
+pytestmark = pytest.mark.usefixtures("default_handlers")
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])

@@ -33,6 +33,8 @@ from mem1.records import Task
 from mem1.tasks.atlas import Expert
 from mem1.training.config import Evaluation
 
+pytestmark = pytest.mark.usefixtures("default_handlers")
+
 SOURCE = SMALL.source("evaluation", PAPER)
 ENVIRONMENT = SOURCE.environment
 TWO_SIZES = Evaluation(objectives=(1, 3), tasks=6)

@@ -1,4 +1,4 @@
-"""What a server says on stderr: little, however often clients make it say the same, and nothing that a terminal obeys."""
+"""What a server says on stderr: little, however often clients repeat a mistake, and nothing that a terminal obeys."""
 
 from __future__ import annotations
 
