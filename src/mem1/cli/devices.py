@@ -23,6 +23,12 @@ DtypeOption = Annotated[
     ),
 ]
 
+_CHOICES = {
+    "device": "auto, cpu, cuda, cuda:N or mps",
+    "dtype": "auto, float32 or bfloat16",
+    "attention": "auto, blocks or flex",
+}
+
 
 def machine(invocation: typer.Context) -> Machine:
     """This machine, or the one that the command line was called with: `app(args, obj=Machine(...))`."""
@@ -35,7 +41,7 @@ def chosen(invocation: typer.Context, device: str | None, *, training: bool = Fa
     """The device that an option or a recipe's key asks for. Raises UserError where there is none such."""
     from mem1.engines.device import choose
 
-    return choose(_known("device", device), machine(invocation), training=training)
+    return choose(known("device", device), machine(invocation), training=training)
 
 
 def nothing_here(device: str | None, dtype: str | None) -> None:
@@ -49,7 +55,7 @@ def nothing_here(device: str | None, dtype: str | None) -> None:
 def with_device(config: TrainConfig, device: str | None = None, dtype: str | None = None) -> TrainConfig:
     """The recipe with what the options say in place of its own keys."""
     given = {"device": device, "dtype": dtype}
-    changed = {key: _known(key, value) for key, value in given.items() if value is not None}
+    changed = {key: known(key, value) for key, value in given.items() if value is not None}
     if not changed:
         return config
     return config.model_copy(update={"model": config.model.model_copy(update=changed)})
@@ -62,8 +68,8 @@ def few_workers(device: Device, wanted: int) -> tuple[str, ...]:
     return (f"{wanted} workers are for a CPU; on {device.name} one process computes",)
 
 
-def _known(key: str, value: str | None) -> str:
-    """Raises UserError for a device or precision that there cannot be anywhere."""
+def known(key: str, value: str | None) -> str:
+    """The value of an option that fills a key of [model]. Raises UserError for what it cannot be on any machine."""
     import pydantic
 
     from mem1.errors import UserError
@@ -72,5 +78,4 @@ def _known(key: str, value: str | None) -> str:
     try:
         return getattr(ModelConfig.model_validate({} if value is None else {key: value}), key)
     except pydantic.ValidationError as error:
-        known = "auto, cpu, cuda, cuda:N or mps" if key == "device" else "auto, float32 or bfloat16"
-        raise UserError(f"--{key} is {known}, not {value!r}") from error
+        raise UserError(f"--{key} is {_CHOICES[key]}, not {value!r}") from error

@@ -43,7 +43,7 @@ def command(
     from mem1.cli.display import stderr
     from mem1.engines.policy_server.serving import serve
     from mem1.engines.servers import api_key
-    from mem1.errors import UserError, printable
+    from mem1.errors import UserError
     from mem1.training.policy import load_policy
 
     on = chosen(invocation, device)
@@ -66,7 +66,7 @@ def command(
         token=token,
         weights_folder=weights_folder,
         listening=lambda address: console.print(
-            printable(f"Serving {policy} on {address}; Ctrl-C stops"), soft_wrap=True, markup=False
+            f"Serving {policy} on {address}; Ctrl-C stops", soft_wrap=True, markup=False
         ),
     )
     console.print("Stopped.")

@@ -41,7 +41,6 @@ def command(
 ) -> None:
     """Answer searches over HTTP, as Search-R1's retrieval server does, until Ctrl-C or SIGTERM."""
     from mem1.cli.display import stderr
-    from mem1.errors import printable
     from mem1.retrieval.serving import serve
 
     work_begins()
@@ -55,7 +54,7 @@ def command(
         workers=number,
         top_k=top_k,
         listening=lambda address: console.print(
-            printable(f"Serving {corpus} on {address} ({number} worker{'s'[: number > 1]}); Ctrl-C stops"),
+            f"Serving {corpus} on {address} ({number} worker{'s'[: number > 1]}); Ctrl-C stops",
             soft_wrap=True,
             markup=False,
         ),

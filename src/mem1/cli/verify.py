@@ -80,14 +80,13 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as one JSON object.")] = False,
 ) -> None:
     """Check on fresh trajectories that training is exact; exit code 1 if a check fails or cannot be made."""
-    from mem1.cli.devices import chosen
+    from mem1.cli.devices import chosen, known
     from mem1.cli.display import stderr
     from mem1.cli.recipes import evaluation_recipe
     from mem1.cli.sources import task_config
     from mem1.contexts import context_policy
     from mem1.engines.base import Sampling
     from mem1.engines.unknown import check_words
-    from mem1.errors import UserError
     from mem1.packing.attention import choose_attention
     from mem1.protocol import vocabulary as tags_called
     from mem1.training.config import TrainConfig
@@ -95,8 +94,7 @@ def command(
     from mem1.training.policy import make_policy
     from mem1.training.verification import NO_GRADIENTS, has_gradients, verify
 
-    if attention not in ("auto", "blocks", "flex"):
-        raise UserError(f"--attention is auto, blocks or flex, not {attention!r}")
+    attention = known("attention", attention)
     if recipe is not None:
         own = ("objectives", "tasks", "temperature", "seed")
         config = evaluation_recipe(invocation, recipe, settings or [], besides=own)

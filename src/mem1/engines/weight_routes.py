@@ -24,6 +24,7 @@ from mem1.engines.published import NotSaid, PublishedWeights, ServerFailed
 from mem1.errors import UserError
 from mem1.retrieval.answers import read_json
 from mem1.retrieval.keys import redact
+from mem1.retrieval.posting import one_line
 
 if TYPE_CHECKING:
     import httpx
@@ -35,8 +36,6 @@ Transfer = Literal["folder", "nccl"]
 SPOKEN = Wire("completions", token_ids=True, extras=True)
 """What a server must speak to sample for training."""
 _LARGEST_ANSWER = 1 << 20
-_SHOWN = 300
-"""Characters of a refusal that are shown."""
 _CONNECT_S = 5.0
 _CHECK_S = 15.0
 """For an answer that takes no work."""
@@ -167,6 +166,5 @@ class _NoSuchRoute(ServerFailed):
 
 def _shown(answer: bytes | bytearray, token: str | None) -> str:
     """The beginning of what a server says, on one line, without the token."""
-    said = redact(answer.decode("utf-8", "replace"), token)
-    text = " ".join("".join(c if c.isprintable() else " " for c in said).split())
-    return f" ({text[:_SHOWN]})" if text else ""
+    text = one_line(redact(answer.decode("utf-8", "replace"), token))
+    return f" ({text})" if text else ""

@@ -18,13 +18,13 @@ import secrets
 import shutil
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mem1.errors import UserError
+from mem1.errors import UserError, read_as_written
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 2
@@ -34,8 +34,6 @@ CLOZES = "cloze"
 """Kind of a folder of clozes, which holds an index as a folder in it."""
 _MANIFEST_OF = {CLOZES: "statistics.json"}
 """Kind -> name of the manifest, where it is another."""
-_BREAKS = (ArithmeticError, AttributeError, EOFError, LookupError, OSError, RecursionError, TypeError, ValueError)
-"""What a loader may raise that is given other types, shapes or numbers than those that were written."""
 _LEFTOVER_AGE_S = 24 * 3600.0
 """A half-written folder this old has no living writer and is swept."""
 _CHUNK_BYTES = 1 << 20
@@ -108,16 +106,9 @@ def read_folder(path: str | os.PathLike[str], *, kind: str) -> dict[str, Any]:
     return dict(manifest.facts)
 
 
-@contextmanager
-def understood(path: str | os.PathLike[str], *, kind: str) -> Iterator[None]:
+def understood(path: str | os.PathLike[str], *, kind: str) -> AbstractContextManager[None]:
     """Raises UserError in place of whatever files that are whole, but hand-made, make a loader raise."""
-    try:
-        yield
-    except UserError:
-        raise
-    except _BREAKS as error:
-        what = f"{type(error).__name__}: {error}"
-        raise UserError(f"{path} is no {_called(kind)} as mem1 writes them ({what}); {_again(kind)}") from error
+    return read_as_written(f"{path} is no {_called(kind)}", _again(kind))
 
 
 def index_kind(path: str | os.PathLike[str]) -> str | None:
@@ -173,6 +164,11 @@ def discard(path: str | os.PathLike[str], names: Collection[str]) -> None:
             parent.rmdir()
 
 
+def stays_inside(name: str) -> bool:
+    """Whether a manifest's name of a file, with slashes, can lie nowhere but below its folder."""
+    return all(part not in ("", ".", "..") and not set("\\:\0") & set(part) for part in name.split("/"))
+
+
 def _name(kind: str) -> str:
     return _MANIFEST_OF.get(kind, MANIFEST)
 
@@ -205,7 +201,7 @@ def _manifest(folder: Path, name: str = MANIFEST) -> _Manifest | None:
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
     numbers = [manifest.format, *(number for pair in files.values() for number in pair)]
-    inside = all(part not in ("", ".", "..") and not set("\\:\0") & set(part) for n in files for part in n.split("/"))
+    inside = all(map(stays_inside, files))
     typed = isinstance(manifest.kind, str) and isinstance(manifest.facts, dict) and all(type(n) is int for n in numbers)
     return manifest if typed and inside else None
 

@@ -88,11 +88,11 @@ def _refusal(response: httpx.Response, said: bytes, key: str) -> TryFailed:
     passing = status >= 500 or status in _PASSING
     where = f" to {redact(response.headers['location'], key)}" if "location" in response.headers else ""
     asked = retry_after(response.headers.get("retry-after")) if passing else None
-    why = _line(f"status {status} {redact(response.reason_phrase, key)}{where}")
-    said_of_it = _line(redact(said.decode("utf-8", "replace"), key))
+    why = one_line(f"status {status} {redact(response.reason_phrase, key)}{where}")
+    said_of_it = one_line(redact(said.decode("utf-8", "replace"), key))
     return TryFailed(why, wait_s=asked or 0.0, for_good=not passing, worked=False, said=said_of_it)
 
 
-def _line(text: str) -> str:
+def one_line(text: str) -> str:
     """On one line of at most _SHOWN characters, without control characters."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:_SHOWN]

@@ -20,8 +20,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
 from mem1.engines.weights import check_shapes
-from mem1.errors import UserError
+from mem1.errors import UserError, read_as_written
 from mem1.training import manifest
 from mem1.training.checkpoint_tensors import read, shapes, write_shards, write_whole, written
 from mem1.training.distributed import ALONE, Ranks, TorchRanks
@@ -42,7 +42,6 @@ from mem1.training.snapshot import MODEL, MODULES, OPTIMIZERS, Snapshot, named_t
 _NAME = re.compile(r"(?:\.old-)?checkpoint-(\d{6,})")
 _STATE = {"step": int, "fingerprint": str, "extra": dict, "optimizer_names": list, "optimizers": list}
 """Fields of state.json that are read, with their types."""
-_BREAKS = (ArithmeticError, AttributeError, EOFError, LookupError, OSError, RecursionError, TypeError, ValueError)
 _PARTIAL = re.compile(r"\.tmp-checkpoint-\d{6,}")
 
 
@@ -209,16 +208,9 @@ def _read_state(path: Path) -> dict[str, Any]:
         return state
 
 
-@contextmanager
-def _understood(path: Path) -> Iterator[None]:
+def _understood(path: Path) -> AbstractContextManager[None]:
     """Raises UserError in place of whatever files that are whole, but hand-made, make a reader raise."""
-    try:
-        yield
-    except UserError:
-        raise
-    except (*_BREAKS, SafetensorError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise UserError(f"{path} is no checkpoint as mem1 writes them ({what}); use another one") from error
+    return read_as_written(f"{path} is no checkpoint", "use another one", besides=(SafetensorError,))
 
 
 def _put_in_place(partial: Path, target: Path) -> None:

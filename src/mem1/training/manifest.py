@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mem1.errors import UserError
+from mem1.retrieval.folder import stays_inside
 from mem1.training.files import sync
 
 NAME = "manifest.json"
@@ -55,8 +56,7 @@ def _read(folder: Path) -> tuple[Any, dict[str, int]]:
     manifest = json.loads((folder / NAME).read_bytes())
     sums = dict(manifest["crc32"])
     for name, crc in sums.items():
-        inside = all(part not in ("", ".", "..") and not set("\\:\0") & set(part) for part in name.split("/"))
-        if not inside or type(crc) is not int:
+        if not stays_inside(name) or type(crc) is not int:
             raise ValueError(f"{name!r}: {crc!r} is no file of the folder with its sum")
     return manifest["format"], sums
 
