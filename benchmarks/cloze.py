@@ -26,8 +26,8 @@ from mem1.evaluation.intervals import mean_interval
 from mem1.protocol import neutralize
 from mem1.records import Passage
 from mem1.retrieval import BM25
+from mem1.retrieval.combine import snippet
 from mem1.retrieval.corpus import read_passages
-from mem1.retrieval.snippets import snippet
 from mem1.tasks.cloze import Cloze, ClozeOptions
 from mem1.tasks.cloze.dependent import names_around
 from mem1.tasks.cloze.making import draw_clozes, ranked

@@ -161,12 +161,10 @@ def build(plan: Plan, passages: list[Passage]) -> tuple[Retriever, float | None]
     if plan.engine == "bm25":
         _, taken = seconds(lambda: BM25.build(passages).save(bm25_folder))
         return BM25.load(bm25_folder), taken
-    from mem1.retrieval.dense import Dense
-    from mem1.retrieval.hybrid import Hybrid
-    from mem1.retrieval.indexing import index_dense
-    from mem1.retrieval.nearest import check_nearest
-    from mem1.retrieval.prefixes import known_prefixes
-    from mem1.retrieval.sentence_encoder import load_encoder
+    from mem1.retrieval.combine import Hybrid
+    from mem1.retrieval.dense import Dense, index_dense
+    from mem1.retrieval.encoders import known_prefixes, load_encoder
+    from mem1.retrieval.vector_search import check_nearest
 
     assert plan.encoder is not None
     encoder = load_encoder(plan.encoder)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mem1.retrieval import Retriever
-from mem1.retrieval.http import Clock
+from mem1.retrieval.client import Clock
 from mem1.retrieval.server import make_app
 from mem1.serving import BOUNDS, JSON, Bounds, Hosts, address, bind, make_server
 

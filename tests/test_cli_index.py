@@ -15,9 +15,8 @@ from mem1.jsonl import write_objects
 from mem1.protocol import PAPER
 from mem1.retrieval import BM25
 from mem1.retrieval.dense import Dense
-from mem1.retrieval.encoder import HashedWords
-from mem1.retrieval.opening import open_passages, open_retriever
-from mem1.retrieval.prefixes import Prefixes
+from mem1.retrieval.encoders import HashedWords, Prefixes
+from mem1.retrieval.open_index import open_passages, open_retriever
 from mem1.tasks.datasets import write_passages
 from mem1.training.config import Sft, TrainConfig
 from mem1.training.model_config import ModelConfig, TinyModel

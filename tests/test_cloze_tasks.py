@@ -21,7 +21,7 @@ from mem1.envs.cloze_source import ClozeTasks
 from mem1.errors import UserError
 from mem1.protocol import PAPER
 from mem1.records import Passage, Question, Task
-from mem1.retrieval.opening import open_retriever, read_corpus
+from mem1.retrieval.open_index import open_retriever, read_corpus
 from mem1.tasks.atlas.names import Split
 from mem1.tasks.cloze import BLANK, PARTS, ClozeOptions
 from mem1.tasks.cloze.composing import compose_clozes

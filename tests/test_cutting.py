@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mem1.retrieval.cutting import cut_text
+from mem1.retrieval.documents import cut_text
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,9 @@ from corpora import TOWNS
 
 from mem1.errors import UserError
 from mem1.records import Passage
-from mem1.retrieval.dense import Dense
-from mem1.retrieval.encoder import HashedWords
-from mem1.retrieval.faiss_index import FaissIndex
-from mem1.retrieval.indexing import index_dense
-from mem1.retrieval.nearest import NEAREST_KINDS, Flat, NearestKind
-from mem1.retrieval.prefixes import Prefixes, known_prefixes
+from mem1.retrieval.dense import Dense, index_dense
+from mem1.retrieval.encoders import HashedWords, Prefixes, known_prefixes
+from mem1.retrieval.vector_search import NEAREST_KINDS, FaissIndex, Flat, NearestKind
 
 NO_PREFIXES = Prefixes()
 
@@ -182,8 +179,8 @@ def test_an_unknown_encoder_needs_its_prefixes_said(name: str):
 
 def test_nothing_heavy_is_loaded_before_it_is_needed():
     code = (
-        "import sys; import mem1.retrieval.dense, mem1.retrieval.indexing, mem1.retrieval.sentence_encoder, "
-        "mem1.retrieval.hybrid, mem1.retrieval.cross_encoder; "
+        "import sys; import mem1.retrieval.dense, mem1.retrieval.dense, mem1.retrieval.encoders, "
+        "mem1.retrieval.combine, mem1.retrieval.encoders; "
         "print([m for m in ('torch', 'faiss', 'sentence_transformers', 'transformers') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -17,7 +17,7 @@ from corpora import TOWNS
 from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval.embedding import CHUNK, Embedded, embed
-from mem1.retrieval.encoder import HashedWords
+from mem1.retrieval.encoders import HashedWords
 
 PASSAGES = [Passage(f"p{i}", f"Title {i}", f"word{i % 97} number {i}") for i in range(3 * CHUNK + 10)]
 PREFIX = "passage: "

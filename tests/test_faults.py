@@ -23,7 +23,7 @@ from mem1.evaluation.store import read_trajectories, write_trajectories
 from mem1.protocol import PAPER
 from mem1.records import Ended, Passage, Task, Trajectory
 from mem1.retrieval import BM25, RetrievalFailed, Retriever
-from mem1.retrieval.http import HttpRetriever, HttpServer
+from mem1.retrieval.client import HttpRetriever, HttpServer
 from mem1.tasks.atlas import Expert
 from mem1.tasks.datasets import write_passages
 from mem1.training.config import Evaluation

@@ -11,11 +11,9 @@ from corpora import TOWNS
 from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval import BM25, RetrievalFailed
+from mem1.retrieval.combine import Hybrid, Reranked
 from mem1.retrieval.dense import Dense
-from mem1.retrieval.encoder import HashedWords
-from mem1.retrieval.hybrid import Hybrid
-from mem1.retrieval.prefixes import Prefixes
-from mem1.retrieval.rerank import Reranked
+from mem1.retrieval.encoders import HashedWords, Prefixes
 
 OSLO, BERGEN, STOCKHOLM, MIRA = TOWNS
 

@@ -12,10 +12,10 @@ import pytest
 from test_documents import pdf
 
 from mem1.retrieval.documents import read_documents
-from mem1.retrieval.isolated import Unreadable, extract
-from mem1.retrieval.web.failures import FetchFailed, Why
+from mem1.retrieval.extraction import Unreadable, extract
 from mem1.retrieval.web.fetch import Fetched
-from mem1.retrieval.web.page import read_page
+from mem1.retrieval.web.reader import read_page
+from mem1.retrieval.web.urls import FetchFailed, Why
 
 pytest.importorskip("pypdf")
 pytest.importorskip("trafilatura", exc_type=ImportError)
@@ -58,15 +58,15 @@ def test_a_small_pdf_with_a_huge_stream_is_refused_and_the_rest_of_the_folder_is
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not bound the memory of a process")
 def test_a_process_that_needs_too_much_memory_is_replaced(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("mem1.retrieval.isolated.MEMORY_BYTES", 600 << 20)
-    monkeypatch.setattr("mem1.retrieval.isolated._idle", [])
+    monkeypatch.setattr("mem1.retrieval.extraction.MEMORY_BYTES", 600 << 20)
+    monkeypatch.setattr("mem1.retrieval.extraction._idle", [])
     try:
         _, text = extract("page", b"<html><body><p>" + b"a" * 200_000_000, seconds=60)
     except Unreadable as error:
         assert "memory" in str(error)
     else:
         assert text == "", "lxml itself gives up where there is no memory"
-    monkeypatch.setattr("mem1.retrieval.isolated.MEMORY_BYTES", 2 << 30)
+    monkeypatch.setattr("mem1.retrieval.extraction.MEMORY_BYTES", 2 << 30)
     assert extract("pdf", GOOD, seconds=60)[1] == "The mill was built in 1823.\n"
 
 
@@ -83,7 +83,7 @@ def test_a_file_of_six_gigabytes_is_named_and_passed_over_at_once(tmp_path: Path
 
 
 def test_a_page_of_the_web_that_kills_its_reader_is_a_page_without_text(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("mem1.retrieval.web.page.SECONDS", 0.3)
+    monkeypatch.setattr("mem1.retrieval.web.reader.SECONDS", 0.3)
     with pytest.raises(FetchFailed, match=r"not read within 0\.3 seconds") as failed:
         read_page(Fetched(address="", content_type="text/html", text=SLOW_PAGE))
     assert failed.value.why is Why.UNREADABLE
@@ -93,6 +93,6 @@ def test_modules_in_the_folder_of_the_documents_are_never_run(tmp_path: Path, mo
     for name in ("pypdf", "json", "trafilatura", "sitecustomize"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'run')!r}, 'w')")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("mem1.retrieval.isolated._idle", [])
+    monkeypatch.setattr("mem1.retrieval.extraction._idle", [])
     assert extract("pdf", GOOD, seconds=60)[1] == "The mill was built in 1823.\n"
     assert not os.path.exists(tmp_path / "run")

@@ -54,7 +54,7 @@ LIGHT = [
     "mem1.retrieval",
     "mem1.retrieval.corpus",
     "mem1.retrieval.documents",
-    "mem1.retrieval.opening",
+    "mem1.retrieval.open_index",
     "mem1.envs.qa",
     "mem1.envs.webshop",
     "mem1.engines.base",

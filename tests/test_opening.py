@@ -13,9 +13,8 @@ from mem1.records import Passage
 from mem1.retrieval import BM25
 from mem1.retrieval.corpus import read_passages
 from mem1.retrieval.dense import Dense
-from mem1.retrieval.encoder import HashedWords
-from mem1.retrieval.opening import open_passages, open_retriever
-from mem1.retrieval.prefixes import Prefixes
+from mem1.retrieval.encoders import HashedWords, Prefixes
+from mem1.retrieval.open_index import open_passages, open_retriever
 from mem1.tasks.datasets import write_passages
 
 

@@ -17,14 +17,11 @@ from sites import as_json, site
 
 from mem1.records import Passage
 from mem1.retrieval import BM25, Retriever
+from mem1.retrieval.client import HttpRetriever, HttpServer
+from mem1.retrieval.combine import Hybrid, Reranked, Snippets
 from mem1.retrieval.dense import Dense
-from mem1.retrieval.encoder import HashedWords
-from mem1.retrieval.http import HttpRetriever, HttpServer
-from mem1.retrieval.hybrid import Hybrid
-from mem1.retrieval.nearest import NearestKind
-from mem1.retrieval.prefixes import Prefixes
-from mem1.retrieval.rerank import Reranked
-from mem1.retrieval.snippets import Snippets
+from mem1.retrieval.encoders import HashedWords, Prefixes
+from mem1.retrieval.vector_search import NearestKind
 from mem1.retrieval.web.cache import WebCache
 from mem1.retrieval.web.search import WebSearch, search_api
 

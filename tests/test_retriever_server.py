@@ -25,8 +25,8 @@ from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval import BM25, RetrievalFailed
 from mem1.retrieval.counters import Counters
+from mem1.retrieval.serve import serve
 from mem1.retrieval.server import make_app
-from mem1.retrieval.serving import serve
 from mem1.tasks.datasets import write_passages
 
 Results = list[list[tuple[Passage, float]]]

@@ -23,7 +23,7 @@ from mem1.errors import UserError
 from mem1.jsonl import write_objects
 from mem1.protocol import PAPER
 from mem1.retrieval import BM25
-from mem1.retrieval.http import HttpServer
+from mem1.retrieval.client import HttpServer
 from mem1.training.config import TrainConfig
 from mem1.training.model_config import ModelConfig, TinyModel
 from mem1.training.policy import make_policy

@@ -16,11 +16,9 @@ from corpora import MINILM, TOWNS
 from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval import BM25
-from mem1.retrieval.cross_encoder import load_cross_encoder
+from mem1.retrieval.combine import Reranked
 from mem1.retrieval.dense import Dense
-from mem1.retrieval.prefixes import known_prefixes
-from mem1.retrieval.rerank import Reranked
-from mem1.retrieval.sentence_encoder import SentenceEncoder, load_encoder
+from mem1.retrieval.encoders import SentenceEncoder, known_prefixes, load_cross_encoder, load_encoder
 
 SHA_256 = "53aa5117"
 """Beginning of the checksum of the published weights."""

@@ -37,7 +37,7 @@ from mem1.errors import UserError, printable
 from mem1.records import Passage
 from mem1.retrieval import BM25
 from mem1.retrieval import server as retriever_server
-from mem1.retrieval.http import HttpRetriever, HttpServer
+from mem1.retrieval.client import HttpRetriever, HttpServer
 from mem1.retrieval.server import Limits
 from mem1.serving import FORM, JSON, Bounds, Hosts, Refused, Room, bind
 from mem1.serving.connections import Door, Listener

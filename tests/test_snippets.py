@@ -12,8 +12,8 @@ from mem1.envs.source import MultihopTasks
 from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval import BM25
-from mem1.retrieval.snippets import Snippets, snippet
-from mem1.retrieval.words import stemmer, words_of
+from mem1.retrieval.bm25 import stemmer, words_of
+from mem1.retrieval.combine import Snippets, snippet
 
 LONG = "a b one two three four five the mill was built by Toll in 1901 six seven eight nine ten"
 WORDS = st.lists(st.sampled_from(["mill", "mills", "built", "by", "Toll", "the", "x", "-", "yy zz"]), max_size=40).map(

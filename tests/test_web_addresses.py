@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mem1.retrieval.web.addresses import check_ip, check_public, parse_address
-from mem1.retrieval.web.failures import FetchFailed, Why
 from mem1.retrieval.web.fetch import Fetcher
+from mem1.retrieval.web.urls import FetchFailed, Why, check_ip, check_public, parse_address
 
 
 def refused(text: str) -> Why:

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import pytest
 from sites import Site, content, cut, dripping, redirect, silent_after, site, status
 
-from mem1.retrieval.web.body import decode, decompress
-from mem1.retrieval.web.failures import FetchFailed, Why
 from mem1.retrieval.web.fetch import Fetched, Fetcher, FetchLimits
+from mem1.retrieval.web.transport import decode, decompress
+from mem1.retrieval.web.urls import FetchFailed, Why
 
 LIMITS = FetchLimits(megabytes=1.0, seconds=5.0, redirects=3)
 

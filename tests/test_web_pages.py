@@ -11,14 +11,11 @@ from hypothesis import strategies as st
 from sites import Answer, Site, content, cut, redirect, site, status
 
 from mem1.errors import UserError
-from mem1.retrieval.web.addresses import parse_address
 from mem1.retrieval.web.cache import CacheMiss, WebCache
-from mem1.retrieval.web.failures import FetchFailed, Why
-from mem1.retrieval.web.fetch import Fetched, Fetcher, FetchLimits
+from mem1.retrieval.web.fetch import Fetched, Fetcher, FetchLimits, Robots
 from mem1.retrieval.web.limits import BudgetSpent, HostLimit, Spending, WebBudget
-from mem1.retrieval.web.page import Page, pieces, read_page
-from mem1.retrieval.web.reader import OpenedPage, PageReader
-from mem1.retrieval.web.robots import Robots
+from mem1.retrieval.web.reader import OpenedPage, Page, PageReader, pieces, read_page
+from mem1.retrieval.web.urls import FetchFailed, Why, parse_address
 
 try:
     import trafilatura  # noqa: F401

@@ -51,12 +51,12 @@ def command(
     search: Annotated[
         str,
         typer.Option(help="Dense: flat (exact), or ivf or hnsw by FAISS."),
-        Fills("mem1.retrieval.indexing:index_dense.kind"),
+        Fills("mem1.retrieval.dense:index_dense.kind"),
     ] = "flat",
     batch_size: Annotated[
         int,
         typer.Option(min=1, max=MOST_TASKS, help="Dense: passages embedded at a time."),
-        Fills("mem1.retrieval.sentence_encoder:load_encoder.batch_size"),
+        Fills("mem1.retrieval.encoders:load_encoder.batch_size"),
     ] = 32,
     device: DeviceOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was indexed as one JSON object.")] = False,
@@ -98,7 +98,7 @@ def command(
 def read(corpus: Path, console: Console) -> tuple[Sequence[Passage], dict[str, str]]:
     """The passages of a file, an index or a folder, and file -> reason of what was passed over."""
     from mem1.retrieval.documents import read_documents
-    from mem1.retrieval.opening import holds_index, open_passages
+    from mem1.retrieval.open_index import holds_index, open_passages
 
     with console.status(f"Reading {corpus}") as status:
         if not corpus.is_dir() or holds_index(corpus):
@@ -123,10 +123,9 @@ def _embed(
     device: str,
 ) -> None:
     from mem1.cli.display import bars, stderr
-    from mem1.retrieval.indexing import index_dense
-    from mem1.retrieval.nearest import check_nearest
-    from mem1.retrieval.prefixes import Prefixes, known_prefixes
-    from mem1.retrieval.sentence_encoder import load_encoder
+    from mem1.retrieval.dense import index_dense
+    from mem1.retrieval.encoders import Prefixes, known_prefixes, load_encoder
+    from mem1.retrieval.vector_search import check_nearest
 
     query, passage = prefixes
     unsaid = query is None and passage is None

@@ -211,8 +211,8 @@ def _over_passages(corpus: Path | None, retriever: list[str] | None, top_k: int)
 def _passages(corpus: Path | None, retriever: list[str] | None) -> tuple[str, Retriever]:
     """The collection's name and its search engine."""
     from mem1.cli.sources import server
-    from mem1.retrieval.http import HttpRetriever
-    from mem1.retrieval.opening import open_retriever
+    from mem1.retrieval.client import HttpRetriever
+    from mem1.retrieval.open_index import open_retriever
 
     if retriever and corpus is None:
         return retriever[0], HttpRetriever.open(server(retriever))

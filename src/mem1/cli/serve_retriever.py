@@ -41,7 +41,7 @@ def command(
 ) -> None:
     """Answer searches over HTTP, as Search-R1's retrieval server does, until Ctrl-C or SIGTERM."""
     from mem1.cli.display import stderr
-    from mem1.retrieval.serving import serve
+    from mem1.retrieval.serve import serve
 
     work_begins()
     console = stderr()
@@ -70,7 +70,7 @@ def _opener(corpus: Path, workers: int) -> Callable[[], Retriever]:
     """Opens the index; it is built here where need be, so that several workers only map it."""
     from mem1.retrieval.bm25 import BM25
     from mem1.retrieval.corpus import bm25_folder, open_bm25
-    from mem1.retrieval.opening import open_retriever
+    from mem1.retrieval.open_index import open_retriever
 
     if corpus.is_dir():
         return partial(open_retriever, corpus)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mem1.envs.source import AtlasTasks, MultihopTasks
     from mem1.envs.web_source import Web, WebTasks
     from mem1.envs.webshop.source import WebShopTasks
-    from mem1.retrieval.http import HttpServer
+    from mem1.retrieval.client import HttpServer
     from mem1.tasks.dependencies import Dependence
 
 AnyWeb = TypeVar("AnyWeb", bound="Web")
@@ -132,7 +132,7 @@ def _shop_tasks(given: Mapping[str, Any]) -> WebShopTasks:
 
 def server(urls: Sequence[str]) -> HttpServer:
     """The retriever at these addresses. Raises UserError where one of them is no address."""
-    from mem1.retrieval.http import HttpServer
+    from mem1.retrieval.client import HttpServer
 
     try:
         return HttpServer(urls=tuple(urls))

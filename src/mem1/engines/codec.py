@@ -25,7 +25,7 @@ from mem1.errors import UserError
 from mem1.hostile import CONTROL_TOKENS, break_tokens, breakable
 from mem1.protocol import Tags
 from mem1.records import Span
-from mem1.retrieval.snapshots import how_to_fetch
+from mem1.retrieval.model_folder import how_to_fetch
 
 _NOWHERE = "(?!)"
 """A pattern that is found in no text."""

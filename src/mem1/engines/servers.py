@@ -16,7 +16,7 @@ from mem1.configuration import Config
 from mem1.engines.spending import Spending, SpendingLimit, Usage
 from mem1.errors import UserError
 from mem1.retrieval.addresses import Addresses, is_http
-from mem1.retrieval.http import Clock
+from mem1.retrieval.client import Clock
 from mem1.retrieval.keys import read_key, repeats
 from mem1.retrieval.posting import TryFailed, post
 

@@ -26,8 +26,8 @@ from mem1.errors import UserError
 from mem1.lock import alone_in
 from mem1.records import Passage
 from mem1.retrieval.corpus import cache_folder
-from mem1.retrieval.folder import CLOZES, holds, read_folder, save_folder
-from mem1.retrieval.opening import read_corpus
+from mem1.retrieval.index_folder import CLOZES, holds, read_folder, save_folder
+from mem1.retrieval.open_index import read_corpus
 from mem1.tasks.cloze import PARTS, ClozeOptions, Part
 from mem1.tasks.cloze.making import OnProgress, make_clozes
 from mem1.tasks.cloze.readme import readme, statistics

@@ -20,7 +20,7 @@ from mem1.envs.qa import QAEnvironment, RewardOf
 from mem1.errors import UserError, printable
 from mem1.protocol import Tags
 from mem1.records import Question, Task
-from mem1.retrieval.snippets import Snippets
+from mem1.retrieval.combine import Snippets
 from mem1.tasks.atlas.names import Split
 from mem1.tasks.cloze import ClozeOptions
 from mem1.tasks.cloze.composing import compose_clozes

@@ -21,9 +21,9 @@ from mem1.envs.qa import QAEnvironment, RewardOf
 from mem1.protocol import Tags
 from mem1.records import Question, Task
 from mem1.retrieval import BM25, Retriever
-from mem1.retrieval.http import HttpRetriever, HttpServer
-from mem1.retrieval.opening import open_retriever
-from mem1.retrieval.snippets import Snippets
+from mem1.retrieval.client import HttpRetriever, HttpServer
+from mem1.retrieval.combine import Snippets
+from mem1.retrieval.open_index import open_retriever
 from mem1.tasks.atlas import AtlasMaterial, World, make_world
 from mem1.tasks.atlas.names import Split
 from mem1.tasks.dependencies import Composition, check_depth, compose_as

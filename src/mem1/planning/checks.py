@@ -135,7 +135,7 @@ def _search(tasks: Tasks) -> str:
     if tasks.corpus is not None:
         _must_exist(tasks.corpus, "tasks.corpus", "give a file of passages, or the folder of an index")
         return f"{tasks.corpus}; its index is built or opened when the run begins"
-    from mem1.retrieval.http import HttpRetriever
+    from mem1.retrieval.client import HttpRetriever
 
     assert tasks.retriever is not None
     patience = {"deadline_s": SERVER_S, "timeout_s": SERVER_S}

@@ -1,4 +1,9 @@
-"""BM25 over titles and texts: the search engine of the training loop and of local corpora.
+"""The words of a text as BM25 counts them: lower case, no English stop words, stemmed (Snowball).
+
+words_of("The cats, asleep")  ->  ["the", "cats", "asleep"]
+Numbers(stem=True).of_text("The cats, a cat")  ->  [0, 0]      "the" is a stop word, "a" has one letter
+
+BM25 over titles and texts: the search engine of the training loop and of local corpora.
 
     bm25 = BM25.build([Passage("p0", "Oslo", "Oslo is the capital of Norway."), ...])
     bm25.search(["capital of Norway"], k=3)  ->  [[(Passage("p0", ...), 1.93), ...]]
@@ -11,19 +16,54 @@ stemmed (Snowball).
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import bm25s
 import numpy as np
+import Stemmer
+from bm25s.stopwords import STOPWORDS_EN
 
 from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval.base import check_search, searched_text
-from mem1.retrieval.folder import read_folder, save_folder, understood
-from mem1.retrieval.passages import OFFSETS, PASSAGES, StoredPassages, store_passages
-from mem1.retrieval.words import STOP_WORDS, Numbers, stemmer, words_of
+from mem1.retrieval.corpus import OFFSETS, PASSAGES, StoredPassages, store_passages
+from mem1.retrieval.index_folder import read_folder, save_folder, understood
+
+STOP_WORDS = frozenset(STOPWORDS_EN)
+"""Lucene's English stop words."""
+_LANGUAGE = "english"
+_WORD = re.compile(r"\w\w+")
+
+
+def words_of(text: str) -> list[str]:
+    """The words of two letters or more, in lower case, stop words included."""
+    return _WORD.findall(text.lower())
+
+
+def stemmer() -> Callable[[str], str]:
+    """A stemmer of one's own, since it must not be shared between threads; making one costs a microsecond."""
+    return Stemmer.Stemmer(_LANGUAGE).stemWord
+
+
+class Numbers(dict[str, int]):
+    """Word -> number of its stem, in order of first appearance; -1 for a stop word. Filled as words are met."""
+
+    def __init__(self, *, stem: bool) -> None:
+        self.terms: dict[str, int] = {}
+        self._stem: Callable[[str], str] = stemmer() if stem else str
+
+    def __missing__(self, word: str) -> int:
+        number = -1 if word in STOP_WORDS else self.terms.setdefault(self._stem(word), len(self.terms))
+        self[word] = number
+        return number
+
+    def of_text(self, text: str) -> list[int]:
+        """The numbers of its words in their order, stop words left out."""
+        return [number for number in map(self.__getitem__, words_of(text)) if number >= 0]
+
 
 KIND = "bm25"
 _ARRAYS = ("data", "indices", "indptr")

@@ -5,18 +5,27 @@
 
 open_bm25("corpus.jsonl.gz")      first time: builds, and keeps the index under ~/.cache/mem1
                                   afterwards: opens it memory-mapped
+
+Passages as JSONL on disk, read one at a time through a memory map.
+
+passages.jsonl   {"id": "p0", "title": "Oslo", "text": "Oslo is the capital of Norway."}
+offsets.npy      0, 75                 byte at which each passage starts, and the end of the file
+
+StoredPassages(folder)[0]  ->  Passage("p0", "Oslo", "Oslo is the capital of Norway.")
 """
 
 from __future__ import annotations
 
+import json
+import mmap
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from mem1.errors import UserError, printable
-from mem1.jsonl import read_objects
+from mem1.jsonl import encode_object, read_objects
 from mem1.parquet import is_parquet, read_rows
 from mem1.records import Passage
 from mem1.retrieval.digests import sha256_of
@@ -25,6 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from mem1.retrieval.bm25 import BM25
+
 
 CACHE_VARIABLE = "MEM1_CACHE"
 """Environment variable that names the cache folder; without it ~/.cache/mem1."""
@@ -101,7 +111,7 @@ def open_bm25(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[
 
     from mem1.retrieval.bm25 import BM25
     from mem1.retrieval.bm25 import FILES as BM25_FILES
-    from mem1.retrieval.folder import MANIFEST, discard
+    from mem1.retrieval.index_folder import MANIFEST, discard
 
     console = Console(stderr=True, highlight=False, markup=False)
     folder = bm25_folder(corpus_path, cache_dir)
@@ -147,3 +157,54 @@ def _sha256(path: str | os.PathLike[str]) -> str:
         raise UserError(f"no corpus file {path}; check the path") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+PASSAGES = "passages.jsonl"
+"""The same bytes for the same passages."""
+OFFSETS = "offsets.npy"
+
+
+def store_passages(folder: Path, passages: Sequence[Passage]) -> None:
+    """Write the two files above into `folder`. Raises OSError where that fails."""
+    import numpy as np
+
+    offsets = [0]
+    with open(folder / PASSAGES, "wb") as file:
+        for passage in passages:
+            record = {"id": passage.id, "title": passage.title, "text": passage.text}
+            offsets.append(offsets[-1] + file.write(encode_object(record)))
+    np.save(folder / OFFSETS, np.asarray(offsets, dtype=np.int64))
+
+
+class StoredPassages(Sequence[Passage]):
+    """The passages of a folder; only those asked for are parsed. Safe to read from many threads."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises OSError or ValueError where the files cannot be read, or offsets point outside of the passages."""
+        import numpy as np
+
+        offsets = np.load(folder / OFFSETS)
+        with open(folder / PASSAGES, "rb") as file:
+            self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        whole = offsets.dtype == np.int64 and offsets.ndim == 1 and len(offsets) > 1
+        if not whole or offsets[0] != 0 or offsets[-1] != len(self._bytes) or (np.diff(offsets) <= 0).any():
+            raise ValueError(f"{OFFSETS} does not fit {PASSAGES}")
+        self._offsets = offsets
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> Passage: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Passage]: ...
+    def __getitem__(self, index: int | slice) -> Passage | list[Passage]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        position = range(len(self))[index]
+        start, stop = self._offsets[position : position + 2]
+        try:
+            record = json.loads(self._bytes[start:stop])
+            return Passage(record["id"], record["title"], record["text"])
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            raise UserError(f"passage {position} of an index is damaged ({error}); build the index again") from error

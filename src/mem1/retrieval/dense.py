@@ -4,13 +4,20 @@
     dense.search(["which town governs Norway"], k=3)  ->  [[(Passage("p0", "Oslo", ...), 0.83), ...]]
 
 A score is the inner product of vectors of length 1, a cosine. Vectors are float16, memory-mapped once saved.
+
+Builds a dense index in its folder, over as many runs as it takes.
+
+index_dense(passages, encoder, Path("wiki.dense"), prefixes=known_prefixes("e5-base-v2"))
+
+.wiki.dense.embedding/   while it embeds; a killed run goes on from it
+wiki.dense/              the finished index; another kind of search is added without embedding again
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +25,11 @@ import numpy as np
 from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval.base import check_search
-from mem1.retrieval.embedding import Embedded, OnProgress, embed
-from mem1.retrieval.encoder import Encoder
-from mem1.retrieval.faiss_index import FaissIndex
-from mem1.retrieval.folder import read_folder, save_folder, understood
-from mem1.retrieval.nearest import Flat, Nearest, NearestKind, check_nearest
-from mem1.retrieval.passages import StoredPassages, store_passages
-from mem1.retrieval.prefixes import Prefixes
+from mem1.retrieval.corpus import StoredPassages, store_passages
+from mem1.retrieval.embedding import Embedded, OnProgress, embed, remove_work
+from mem1.retrieval.encoders import Encoder, Prefixes
+from mem1.retrieval.index_folder import index_kind, read_folder, save_folder, understood
+from mem1.retrieval.vector_search import FaissIndex, Flat, Nearest, NearestKind, check_nearest
 
 KIND = "dense"
 _VECTORS = "vectors.npy"
@@ -113,7 +118,7 @@ class Dense:
             if vectors.dtype != np.float16 or vectors.shape != (len(passages), embedded.dimension):
                 raise ValueError(f"{_VECTORS} does not fit the passages")
         if encoder is None:
-            from mem1.retrieval.sentence_encoder import load_encoder
+            from mem1.retrieval.encoders import load_encoder
 
             encoder = load_encoder(name)
         if encoder.fingerprint != embedded.encoder:
@@ -162,3 +167,40 @@ def saved_vectors(folder: Path) -> np.ndarray:
 
 def build_nearest(vectors: np.ndarray, kind: NearestKind) -> Nearest:
     return Flat(vectors) if kind == "flat" else FaissIndex.build(vectors, kind)
+
+
+def index_dense(
+    passages: Sequence[Passage],
+    encoder: Encoder,
+    out: Path,
+    *,
+    prefixes: Prefixes,
+    kind: NearestKind = "flat",
+    on_progress: OnProgress | None = None,
+) -> None:
+    """Build the index and save it at `out`.
+
+    Raises UserError where a dense index at `out`, or a half-finished embedding beside it, was made by another
+    encoder, with another prefix or of other passages: hours of embedding are not overwritten by a slip.
+    """
+    work = out.with_name(f".{out.name}.embedding")
+    if index_kind(out) == KIND:
+        dense = _searched_anew(passages, encoder, out, prefixes=prefixes, kind=kind)
+    else:
+        dense = Dense.build(passages, encoder, prefixes=prefixes, kind=kind, work=work, on_progress=on_progress)
+    dense.save(out)
+    remove_work(work)
+
+
+def _searched_anew(
+    passages: Sequence[Passage], encoder: Encoder, out: Path, *, prefixes: Prefixes, kind: NearestKind
+) -> Dense:
+    """The finished index at `out` with this kind of search and this query prefix."""
+    check_nearest(kind)
+    facts = read_folder(out, kind=KIND)
+    with understood(out, kind=KIND):
+        earlier = Embedded(**facts["embedded"])
+    if different := Embedded.of(passages, encoder, prefixes.passage).difference(earlier):
+        raise UserError(f"{out} holds a dense index with {different}; delete it or choose another folder")
+    dense = Dense.load(out, encoder)
+    return replace(dense, prefixes=prefixes, kind=kind, nearest=build_nearest(dense.vectors, kind))

@@ -5,20 +5,35 @@
     found.skipped                     (("scan.pdf", "no text in it; scanned pages need text recognition first"),)
 
 Hidden files and folders are passed over; a symbolic link is never followed, so nothing outside the folder is read.
+
+Title and readable text of one file: plain text, Markdown, HTML or PDF.
+
+    read_document(Path("notes/oslo.md"))  ->  ("Oslo", "# Oslo\\n\\nThe capital of Norway.")
+
+The title is that of the page (HTML), the first heading (Markdown, HTML), else the file's name without its ending.
+
+Cuts a text into passages of at most so many words, on the borders of sentences.
+
+    cut_text("One two. Three four five. Six.", words=4)  ->  ["One two.", "Three four five. Six."]
+
+A sentence ends at . ! ? … before a space and something that may begin one, at their full-width forms, and at an empty
+line; "e.g. this" goes on, "Dr. Toll" does not, and no harm is done. A sentence longer than a passage is cut between
+words. Chinese and Japanese characters, which stand without spaces, count as a word each, and so does every stretch of
+200 characters of something that is no text.
 """
 
 from __future__ import annotations
 
+import codecs
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from mem1.errors import UserError
 from mem1.records import Passage
-from mem1.retrieval.cutting import cut_text
-from mem1.retrieval.document_text import read_document
-from mem1.retrieval.isolated import Unreadable
+from mem1.retrieval.extraction import Kind, LibraryMissing, Unreadable, extract
 
 PASSAGE_WORDS = 100
 _NAMED = 5
@@ -86,3 +101,129 @@ def _nothing(folder: str | os.PathLike[str], skipped: list[tuple[str, str]]) -> 
     named = "; ".join(f"{name}: {reason}" for name, reason in skipped[:_NAMED])
     more = f"; and {len(skipped) - _NAMED} more" if len(skipped) > _NAMED else ""
     return f"none of the {len(skipped)} files in {folder} gives a passage. {named}{more}"
+
+
+_HEADING = re.compile(r"^#{1,6}[ \t]+(.+)$", re.MULTILINE)
+_FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+LARGEST_BYTES = 100_000_000
+"""Of a file; a larger one is passed over."""
+SECONDS = 60.0
+"""For the text of one page or PDF."""
+
+
+def read_document(path: Path) -> tuple[str, str]:
+    """(title, text). Raises Unreadable for this file alone, and UserError where a library is missing."""
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise Unreadable(f"not a kind of file that is read ({', '.join(_READERS)})")
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size > LARGEST_BYTES:
+                raise _too_large()
+            content = file.read(LARGEST_BYTES + 1)
+    except OSError as error:
+        raise Unreadable(error.strerror or str(error)) from error
+    if len(content) > LARGEST_BYTES:
+        raise _too_large()
+    if not content.strip():
+        raise Unreadable("empty")
+    title, text = reader(content, path)
+    if not text.strip():
+        raise Unreadable("no text in it")
+    return " ".join((title or "").split()) or path.stem, text
+
+
+def _too_large() -> Unreadable:
+    return Unreadable(f"larger than {LARGEST_BYTES / 1e6:g} MB; split it")
+
+
+def _plain(content: bytes, path: Path) -> tuple[str | None, str]:
+    encoding = "utf-16" if content.startswith(_UTF16) else "utf-8-sig"
+    try:
+        text = content.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise Unreadable("binary" if b"\0" in content else "not UTF-8 text; save it as UTF-8") from error
+    if "\0" in text:
+        raise Unreadable("binary")
+    return None, text
+
+
+def _markdown(content: bytes, path: Path) -> tuple[str | None, str]:
+    _, text = _plain(content, path)
+    # a comment in a block of code looks like a heading
+    heading = _HEADING.search(_FENCE.sub("", text))
+    return heading[1].rstrip(" \t#") if heading else None, text
+
+
+def _html(content: bytes, path: Path) -> tuple[str | None, str]:
+    return _isolated("html", "trafilatura", content, path)
+
+
+def _pdf(content: bytes, path: Path) -> tuple[str | None, str]:
+    return _isolated("pdf", "pypdf", content, path)
+
+
+def _isolated(kind: Kind, library: str, content: bytes, path: Path) -> tuple[str | None, str]:
+    try:
+        return extract(kind, content, seconds=SECONDS)
+    except LibraryMissing as error:
+        raise UserError(f"{path} needs {library} to be read ({error}): pip install 'mem1[documents]'") from error
+
+
+_READERS: dict[str, Callable[[bytes, Path], tuple[str | None, str]]] = {
+    ".txt": _plain,
+    ".text": _plain,
+    ".md": _markdown,
+    ".markdown": _markdown,
+    ".html": _html,
+    ".htm": _html,
+    ".pdf": _pdf,
+}
+
+
+_WIDE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_WORD = re.compile(rf"[{_WIDE}][^\w\s]*|[^\s{_WIDE}]{{1,200}}")
+_END = re.compile("[.!?\u2026]['\"\u201d\u2019\u00bb)\\]]*$")
+_WIDE_END = re.compile("[\u3002\uff01\uff1f][^\\w\\s]*$")
+_EMPTY_LINE = re.compile(r"\n\s*\n")
+
+
+def cut_text(text: str, *, words: int) -> list[str]:
+    """Passages of `text` in order, spaces and line ends folded to one space each."""
+    passages: list[str] = []
+    start = stop = count = 0
+    for sentence in _sentences(text, words):
+        if count and count + len(sentence) > words:
+            passages.append(text[start:stop])
+            count = 0
+        if not count:
+            start = sentence[0].start()
+        stop = sentence[-1].end()
+        count += len(sentence)
+    if count:
+        passages.append(text[start:stop])
+    return [" ".join(passage.split()) for passage in passages]
+
+
+def _sentences(text: str, longest: int) -> Iterator[list[re.Match[str]]]:
+    """The words of each sentence; a longer one comes in pieces."""
+    sentence: list[re.Match[str]] = []
+    for word in _WORD.finditer(text):
+        if sentence and (len(sentence) == longest or _ends(text, sentence[-1], word)):
+            yield sentence
+            sentence = []
+        sentence.append(word)
+    if sentence:
+        yield sentence
+
+
+def _ends(text: str, word: re.Match[str], following: re.Match[str]) -> bool:
+    """Whether a sentence ends between these two."""
+    between = text[word.end() : following.start()]
+    if _WIDE_END.search(word[0]) or _EMPTY_LINE.search(between):
+        return True
+    first_letter = next((letter for letter in following[0] if letter.isalnum()), "")
+    return bool(between and _END.search(word[0])) and not first_letter.islower()

@@ -27,7 +27,7 @@ from mem1.errors import UserError
 from mem1.jsonl import encode_object
 from mem1.records import Passage
 from mem1.retrieval.base import searched_text
-from mem1.retrieval.encoder import Encoder
+from mem1.retrieval.encoders import Encoder
 
 CHUNK = 512
 """Passages of a chunk."""

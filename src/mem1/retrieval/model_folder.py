@@ -1,4 +1,9 @@
-"""An encoder or cross-encoder on disk: found by folder or Hugging Face id, without pickled weights, known by content.
+"""Models of Hugging Face's hub that are on this machine already; nothing is fetched.
+
+cached_snapshot("Qwen/Qwen2.5-7B-Instruct")
+->  ~/.cache/huggingface/hub/models--Qwen--Qwen2.5-7B-Instruct/snapshots/a09a...
+
+An encoder or cross-encoder on disk: found by folder or Hugging Face id, without pickled weights, known by content.
 
 model_folder("models/e5-base-v2")       Path("models/e5-base-v2")
 model_folder("intfloat/e5-base-v2")     Path("~/.cache/huggingface/hub/models--intfloat--e5-base-v2/snapshots/...")
@@ -10,12 +15,35 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import re
 from pathlib import Path
 from typing import Any, Literal
 
 from mem1.errors import UserError
 from mem1.retrieval.digests import sha256_of
-from mem1.retrieval.snapshots import cached_snapshot, how_to_fetch
+
+_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+
+
+def cached_snapshot(name: str) -> Path | None:
+    """The folder of a model's files in the cache of Hugging Face; None: `name` is no id, or it is not there."""
+    if _ID.fullmatch(name) is None:
+        return None
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, local_files_only=True))
+    except (HFValidationError, LocalEntryNotFoundError, OSError):
+        return None
+
+
+def how_to_fetch(name: str) -> str:
+    """What to add to the message that there is no folder of that name, where it could be an id."""
+    if _ID.fullmatch(name) is None:
+        return ""
+    return f"; if it is an id of Hugging Face, fetch it first, as mem1 fetches nothing by itself: hf download {name}"
+
 
 _CALLED = {"SentenceTransformer": "encoder", "CrossEncoder": "cross-encoder"}
 _WEIGHTS = "*.safetensors"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mem1.errors import UserError
-from mem1.retrieval.folder import stays_inside
+from mem1.retrieval.index_folder import stays_inside
 from mem1.training.files import sync
 
 NAME = "manifest.json"

@@ -24,7 +24,7 @@ from transformers import (
 from mem1.engines.model_folder import code_in
 from mem1.engines.weights import check_finite
 from mem1.errors import UserError
-from mem1.retrieval.snapshots import how_to_fetch
+from mem1.retrieval.model_folder import how_to_fetch
 from mem1.training.induction import write_induction
 from mem1.training.look_back import look_back
 from mem1.training.model_config import TinyModel

@@ -21,8 +21,8 @@ from mem1.envs.source import MultihopTasks
 from mem1.errors import UserError
 from mem1.protocol import Tags
 from mem1.records import Passage
-from mem1.retrieval.opening import open_passages
-from mem1.retrieval.snapshots import cached_snapshot
+from mem1.retrieval.model_folder import cached_snapshot
+from mem1.retrieval.open_index import open_passages
 from mem1.tasks.cloze.expert import MARKS
 from mem1.training.config import Tasks, TrainConfig
 from mem1.training.model_config import TinyModel

@@ -15,9 +15,8 @@ from typing import Any, Protocol
 from urllib.parse import urlencode
 
 from mem1.errors import UserError
-from mem1.retrieval.web.addresses import parse_address
-from mem1.retrieval.web.connections import Request
-from mem1.retrieval.web.failures import FetchFailed
+from mem1.retrieval.web.transport import Request
+from mem1.retrieval.web.urls import FetchFailed, parse_address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,19 +19,17 @@ from mem1.retrieval.answers import read_json
 from mem1.retrieval.base import RetrievalFailed, check_search
 from mem1.retrieval.keys import read_key, redact
 from mem1.retrieval.retry_after import retry_after
-from mem1.retrieval.web.addresses import parse_address
 from mem1.retrieval.web.api import Result, SearchApi, WrongAnswer
-from mem1.retrieval.web.body import ACCEPTED, decompress
 from mem1.retrieval.web.brave import Brave
 from mem1.retrieval.web.cache import WebCache
-from mem1.retrieval.web.connections import Reply, Request, resolve_any, send
-from mem1.retrieval.web.failures import FetchFailed, Why
 from mem1.retrieval.web.limits import HostLimit, Spending
 from mem1.retrieval.web.parallel import in_parallel
 from mem1.retrieval.web.retry import Retry, TryAgain
 from mem1.retrieval.web.searxng import SearXNG
 from mem1.retrieval.web.serper import Serper
 from mem1.retrieval.web.tavily import Tavily
+from mem1.retrieval.web.transport import ACCEPTED, Reply, Request, decompress, resolve_any, send
+from mem1.retrieval.web.urls import FetchFailed, Why, parse_address
 
 APIS: Mapping[str, type] = {api.name: api for api in (Serper, Brave, Tavily, SearXNG)}
 _QUERY_WORDS, _QUERY_CHARACTERS = 50, 400

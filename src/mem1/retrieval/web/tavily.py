@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mem1.retrieval.web.api import Result, listed, post, read_results
-from mem1.retrieval.web.connections import Request
+from mem1.retrieval.web.transport import Request
 
 _MOST = 20
 

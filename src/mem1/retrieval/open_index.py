@@ -15,7 +15,7 @@ from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval.base import Retriever
 from mem1.retrieval.corpus import open_bm25, read_passages
-from mem1.retrieval.folder import file_checksum, index_kind, restore, restore_within, understood
+from mem1.retrieval.index_folder import file_checksum, index_kind, restore, restore_within, understood
 
 
 def open_retriever(path: str | os.PathLike[str]) -> Retriever:
@@ -29,8 +29,8 @@ def open_retriever(path: str | os.PathLike[str]) -> Retriever:
     folders = _indexes(path)
     if len(folders) == 1:
         return _loader(folders[0])(folders[0])
-    from mem1.retrieval.hybrid import Hybrid
-    from mem1.retrieval.passages import PASSAGES
+    from mem1.retrieval.combine import Hybrid
+    from mem1.retrieval.corpus import PASSAGES
 
     if any(file_checksum(folder, PASSAGES) != file_checksum(folders[0], PASSAGES) for folder in folders):
         raise UserError(
@@ -44,7 +44,7 @@ def open_passages(path: str | os.PathLike[str]) -> Sequence[Passage]:
     restore(path)
     if not os.path.isdir(path):
         return read_passages(path)
-    from mem1.retrieval.passages import StoredPassages
+    from mem1.retrieval.corpus import StoredPassages
 
     folder = _indexes(path)[0]
     _loader(folder)

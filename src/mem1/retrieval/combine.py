@@ -1,0 +1,162 @@
+"""Several search engines as one, by reciprocal rank fusion: only the ranks count, so scores need not be comparable.
+
+    hybrid = Hybrid([bm25, dense])
+    hybrid.search(["capital of Norway"], k=3)     a passage that is 1st and 4th scores 1/61 + 1/64
+
+Cormack, Clarke & Büttcher (SIGIR 2009), with their constant of 60.
+
+A second look at the first results: any function of a query and passages orders them anew.
+
+    def score(query, passages):                       one number a passage, higher is better
+        return [passage.text.count(query) for passage in passages]
+
+    Reranked(bm25, score).search(["Oslo"], k=3)       the best 3 of BM25's first 50, by `score`
+
+A cross-encoder is such a function: see cross_encoder.py.
+
+Shows of each result only the words around the best match of the query.
+
+    Snippets(bm25, words=5).search(["capital of Norway"], k=1)
+    Passage("p0", "Oslo", "a long way north, Oslo is the capital of Norway. It has ...")
+    ->  Passage("p0", "Oslo", "is the capital of Norway.")
+
+The best match is the stretch of so many words that shares most words with the query, each counted as often as the
+query has it; of equally good ones the middle one, so that there is as much to see on both sides. Words are compared in
+lower case and stemmed, little words too: they tell where a copied sentence stands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from mem1.errors import UserError
+from mem1.records import Passage
+from mem1.retrieval.base import Retriever, check_search
+from mem1.retrieval.bm25 import stemmer, words_of
+
+
+@dataclass(frozen=True, slots=True)
+class Hybrid:
+    """Asks each of `retrievers`, over the same passages, and adds up 1 / (constant + rank) by the passages' ids."""
+
+    retrievers: Sequence[Retriever]
+    depth: int = 100
+    """Results asked of each, where fewer are wanted."""
+    constant: float = 60
+    """The larger, the less the first ranks outweigh the later ones."""
+
+    def __post_init__(self) -> None:
+        if not self.retrievers or self.depth < 1 or self.constant < 0:
+            raise UserError("a hybrid needs at least one retriever, depth >= 1 and constant >= 0")
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:
+        """Per query at most `k` (passage, fused score), best first; equal scores as the first retriever has them."""
+        check_search(queries, k)
+        each = [retriever.search(queries, max(k, self.depth)) for retriever in self.retrievers]
+        return [self._fused([results[i] for results in each], k) for i in range(len(queries))]
+
+    def _fused(self, rankings: Sequence[Sequence[tuple[Passage, float]]], k: int) -> list[tuple[Passage, float]]:
+        passages: dict[str, Passage] = {}
+        scores: dict[str, float] = defaultdict(float)
+        for ranking in rankings:
+            for rank, (passage, _) in enumerate(ranking, start=1):
+                passages.setdefault(passage.id, passage)
+                scores[passage.id] += 1 / (self.constant + rank)
+        best = sorted(scores.items(), key=lambda item: -item[1])[:k]
+        return [(passages[identifier], score) for identifier, score in best]
+
+
+Scorer = Callable[[str, Sequence[Passage]], Sequence[float]]
+"""(query, passages) -> a score for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reranked:
+    """The first results of `retriever`, ordered by `scorer`."""
+
+    retriever: Retriever
+    scorer: Scorer
+    depth: int = 50
+    """Results that are looked at again, where fewer are wanted."""
+
+    def __post_init__(self) -> None:
+        if self.depth < 1:
+            raise UserError(f"reranking needs depth >= 1, not {self.depth}")
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:
+        """Per query at most `k` (passage, the scorer's score), best first; equal scores as the retriever has them.
+
+        Raises ValueError where the scorer does not give one number for each passage.
+        """
+        check_search(queries, k)
+        found = self.retriever.search(queries, max(k, self.depth))
+        return [
+            self._reordered(query, [passage for passage, _ in results])[:k]
+            for query, results in zip(queries, found, strict=True)
+        ]
+
+    def _reordered(self, query: str, passages: Sequence[Passage]) -> list[tuple[Passage, float]]:
+        if not passages:
+            return []
+        scores = [float(score) for score in self.scorer(query, passages)]
+        if len(scores) != len(passages) or any(math.isnan(score) for score in scores):
+            raise ValueError(f"the scorer must give {len(passages)} numbers, one a passage; it gave {scores}")
+        return sorted(zip(passages, scores, strict=True), key=lambda result: -result[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Snippets:
+    """The results of `retriever`, each with `words` words of its text, or all where it has fewer."""
+
+    retriever: Retriever
+    words: int = 24
+
+    def __post_init__(self) -> None:
+        if self.words < 1:
+            raise UserError(f"snippets need at least 1 word, not {self.words}")
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:
+        """Per query at most `k` (passage with a shortened text, score), as the retriever has them."""
+        check_search(queries, k)
+        return [
+            [(replace(passage, text=snippet(passage.text, query, words=self.words)), score) for passage, score in found]
+            for query, found in zip(queries, self.retriever.search(queries, k), strict=True)
+        ]
+
+
+def snippet(text: str, query: str, *, words: int) -> str:
+    """The stretch of `text` that matches `query` best, white space folded. Time is linear in the text."""
+    shown = text.split()
+    if len(shown) <= words:
+        return " ".join(shown)
+    stem = stemmer()
+    wanted = Counter(map(stem, words_of(query)))
+    stems = [[s for s in map(stem, words_of(word)) if s in wanted] for word in shown]
+    start = min(max(0, _best_start(stems, wanted, words)), len(shown) - words)
+    return " ".join(shown[start : start + words])
+
+
+def _best_start(stems: Sequence[Sequence[str]], wanted: Counter[str], words: int) -> int:
+    """The middle of the first row of starts whose stretches share most with `wanted`.
+
+    Stretches may reach past both ends: else a match at an end would be pushed to the border of what is shown.
+    """
+    inside: Counter[str] = Counter()
+    shared, best, first, last = 0, -1, 0, 0
+    for start in range(1 - words, len(stems)):
+        if start + words <= len(stems):
+            for stem in stems[start + words - 1]:
+                inside[stem] += 1
+                shared += inside[stem] <= wanted[stem]
+        if start > 0:
+            for stem in stems[start - 1]:
+                shared -= inside[stem] <= wanted[stem]
+                inside[stem] -= 1
+        if shared > best:
+            best, first, last = shared, start, start
+        elif shared == best and last == start - 1:
+            last = start
+    return (first + last) // 2
