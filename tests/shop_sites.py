@@ -14,8 +14,8 @@ from shops import CROWD, LAMP, RUG
 from mem1.envs.webshop.goal import Goal
 from mem1.envs.webshop.product import Product
 from mem1.envs.webshop.shop import Shop
-from mem1.envs.webshop.site.app import Site
-from mem1.envs.webshop.site.recordings import Recording, recording
+from mem1.extras.shop_site.app import Site
+from mem1.extras.shop_site.recordings import Recording, recording
 from mem1.records import Ended, Question, Task, Trajectory, Turn
 
 SCRIPT = "<script>alert(1)</script>"

@@ -35,7 +35,7 @@ ROOMS = (
     "training",
     "evaluation",
     "planning",
-    "integrations",
+    "extras",
     "cli",
     "__main__",
 )
@@ -120,12 +120,17 @@ NEED_VERL = {"agent_loop.py", "manager.py", "register.py"}
 def test_verl_is_imported_by_the_files_that_it_loads_alone():
     for path in FILES:
         modules = set(imported_modules(path))
-        allowed = path.parent == SOURCE / "integrations" / "verl" and path.name in NEED_VERL
+        allowed = path.parent == SOURCE / "extras" / "verl" and path.name in NEED_VERL
         found = {module.partition(".")[0] for module in modules} & VERLS
         assert bool(found) == allowed, f"{path.relative_to(SOURCE)} imports {sorted(found)}"
-        inside = path.is_relative_to(SOURCE / "integrations") or path == SOURCE / "cli" / "data_verl.py"
-        outside = sorted(module for module in modules if room_of(module) == "integrations")
-        assert inside or not outside, f"{path.relative_to(SOURCE)} imports {outside}"
+
+
+def test_the_core_imports_no_extras_and_only_the_command_line_uses_them():
+    for path in FILES:
+        if path.is_relative_to(SOURCE / "extras") or path.is_relative_to(SOURCE / "cli"):
+            continue
+        found = sorted(module for module in imported_modules(path) if room_of(module) == "extras")
+        assert not found, f"{path.relative_to(SOURCE)} imports {found}"
 
 
 def test_light_rooms_load_no_heavy_library():

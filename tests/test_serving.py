@@ -32,8 +32,8 @@ from mem1.engines.policy_server.sampler import Sampler
 from mem1.envs.webshop.goal import Goal
 from mem1.envs.webshop.session import Session
 from mem1.envs.webshop.shop import Shop
-from mem1.envs.webshop.site import app as webshop
 from mem1.errors import UserError, printable
+from mem1.extras.shop_site import app as webshop
 from mem1.records import Passage
 from mem1.retrieval import BM25
 from mem1.retrieval import server as retriever_server

@@ -51,12 +51,12 @@ from worlds import CODEC, SMALL, rollout
 from mem1.engines.base import Sampling
 from mem1.engines.scripted import Script, search_then_answer
 from mem1.errors import UserError
-from mem1.integrations.verl.advantages import ALGORITHMS
-from mem1.integrations.verl.agent_loop import ContextLoop
-from mem1.integrations.verl.manager import ContextLoopManager
-from mem1.integrations.verl.rows import trajectory_name
-from mem1.integrations.verl.scripted import ScriptedClient
-from mem1.integrations.verl.tasks import write_rows
+from mem1.extras.verl.advantages import ALGORITHMS
+from mem1.extras.verl.agent_loop import ContextLoop
+from mem1.extras.verl.manager import ContextLoopManager
+from mem1.extras.verl.rows import trajectory_name
+from mem1.extras.verl.scripted import ScriptedClient
+from mem1.extras.verl.tasks import write_rows
 from mem1.protocol import PAPER
 from mem1.records import Task
 from mem1.training.advantages import trajectory_advantages
@@ -150,7 +150,7 @@ def test_the_estimators_are_registered_by_verls_environment_variable(loaded: boo
         "import verl; from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY as known; "
         "print(sorted(n for n in known if n.startswith('mem1_')))"
     )
-    variables = {"VERL_USE_EXTERNAL_MODULES": "mem1.integrations.verl.register"} if loaded else {}
+    variables = {"VERL_USE_EXTERNAL_MODULES": "mem1.extras.verl.register"} if loaded else {}
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **variables}, capture_output=True, text=True, check=True
     )

@@ -27,14 +27,14 @@ from mem1.contexts import context_policy
 from mem1.engines.base import Sampling
 from mem1.engines.scripted import Script
 from mem1.errors import UserError
-from mem1.integrations.verl.advantages import ALGORITHMS, estimators, row_advantages
-from mem1.integrations.verl.checks import check_one_step, check_trainer
-from mem1.integrations.verl.engine import ServerEngine, asked_temperature
-from mem1.integrations.verl.outputs import turn_outputs
-from mem1.integrations.verl.rows import RowGroup, row_groups, trajectory_name
-from mem1.integrations.verl.scripted import ScriptedClient, ScriptedOutput
-from mem1.integrations.verl.settings import read_settings
-from mem1.integrations.verl.tasks import read_row, write_rows
+from mem1.extras.verl.advantages import ALGORITHMS, estimators, row_advantages
+from mem1.extras.verl.checks import check_one_step, check_trainer
+from mem1.extras.verl.engine import ServerEngine, asked_temperature
+from mem1.extras.verl.outputs import turn_outputs
+from mem1.extras.verl.rows import RowGroup, row_groups, trajectory_name
+from mem1.extras.verl.scripted import ScriptedClient, ScriptedOutput
+from mem1.extras.verl.settings import read_settings
+from mem1.extras.verl.tasks import read_row, write_rows
 from mem1.parquet import read_rows
 from mem1.protocol import PAPER
 from mem1.records import Ended

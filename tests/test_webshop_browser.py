@@ -10,7 +10,7 @@ from servers import app_in_a_thread
 from shop_sites import HOSTILE, SCRIPT, recorded, recording_of, site
 from shops import RUG
 
-from mem1.envs.webshop.site.app import make_app
+from mem1.extras.shop_site.app import make_app
 from mem1.serving import FORM
 
 pytestmark = pytest.mark.browser

@@ -32,7 +32,7 @@ def command(
     from mem1.cli.recipes import expanded, find_recipe
     from mem1.configuration import load_toml
     from mem1.errors import UserError
-    from mem1.integrations.verl.tasks import write_rows
+    from mem1.extras.verl.tasks import write_rows
     from mem1.protocol import vocabulary
     from mem1.training.config import TrainConfig
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mem1.integrations.verl.rows import row_groups
+from mem1.extras.verl.rows import row_groups
 from mem1.training.advantages import trajectory_advantages
 from mem1.training.rl_config import Algorithm, DrGrpo, Grpo, ReinforcePlusPlus, Rloo, fewest_attempts
 

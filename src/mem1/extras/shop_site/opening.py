@@ -15,9 +15,9 @@ from mem1.envs.webshop.goal import Goal
 from mem1.envs.webshop.goals import KINDS, goals_by_id, prices
 from mem1.envs.webshop.invented import invent
 from mem1.envs.webshop.shop import Shop
-from mem1.envs.webshop.site.app import Site
-from mem1.envs.webshop.site.recordings import read_recordings
 from mem1.errors import UserError
+from mem1.extras.shop_site.app import Site
+from mem1.extras.shop_site.recordings import read_recordings
 
 
 def open_site(

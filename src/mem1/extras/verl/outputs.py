@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mem1.integrations.verl.engine import ServerEngine
+from mem1.extras.verl.engine import ServerEngine
 from mem1.records import Ended, Trajectory
 
 

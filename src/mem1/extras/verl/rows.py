@@ -52,7 +52,7 @@ def row_groups(names: Sequence[str], rewards: Sequence[float], trained: Sequence
         elif is_trained:
             raise UserError(
                 f"row {row} of the batch ({name!r}) does not say which attempt it is of; set actor_rollout_ref.rollout."
-                "agent.agent_loop_manager_class to mem1.integrations.verl.manager.ContextLoopManager"
+                "agent.agent_loop_manager_class to mem1.extras.verl.manager.ContextLoopManager"
             )
     return [_group(name, dict(sorted(rows[name].items())), rewards) for name in sorted(rows)]
 

@@ -12,8 +12,8 @@ from mem1.envs.webshop.product import Product
 from mem1.envs.webshop.reward import score
 from mem1.envs.webshop.session import Session
 from mem1.envs.webshop.shop import Shop
-from mem1.envs.webshop.site.explaining import Explanation, explain
-from mem1.envs.webshop.site.recordings import Recording, Step
+from mem1.extras.shop_site.explaining import Explanation, explain
+from mem1.extras.shop_site.recordings import Recording, Step
 
 
 @dataclass(frozen=True, slots=True)

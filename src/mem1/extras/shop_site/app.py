@@ -29,13 +29,13 @@ from mem1.envs.webshop.goal import Goal
 from mem1.envs.webshop.session import Session
 from mem1.envs.webshop.shop import RESULTS, Shop
 from mem1.envs.webshop.shoppers import search_for
-from mem1.envs.webshop.site import views
-from mem1.envs.webshop.site.explaining import dollars, option_text
-from mem1.envs.webshop.site.recordings import Recording
-from mem1.envs.webshop.site.trails import TrailLost, Trails, TrailTooLong
+from mem1.extras.shop_site import views
+from mem1.extras.shop_site.explaining import dollars, option_text
+from mem1.extras.shop_site.recordings import Recording
+from mem1.extras.shop_site.trails import TrailLost, Trails, TrailTooLong
 from mem1.serving import ClientGone, Refused, Room, read_body, unless_gone
 
-_HERE = "mem1.envs.webshop.site"
+_HERE = "mem1.extras.shop_site"
 _FORM_BYTES = 1 << 16
 _ALL_FORM_BYTES = 1 << 23
 """Of the forms that are being read."""

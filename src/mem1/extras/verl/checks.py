@@ -13,7 +13,7 @@ from typing import Any
 
 from mem1.contexts import ContextPolicy
 from mem1.errors import UserError
-from mem1.integrations.verl.advantages import ALGORITHMS
+from mem1.extras.verl.advantages import ALGORITHMS
 from mem1.records import Task
 from mem1.rollout import Budget
 

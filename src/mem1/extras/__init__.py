@@ -1,0 +1,1 @@
+"""Tools beside the core, which imports none of them."""
