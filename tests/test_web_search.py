@@ -17,10 +17,11 @@ from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval import RetrievalFailed
 from mem1.retrieval.retry_after import retry_after
+from mem1.retrieval.web.apis import APIS, search_api
 from mem1.retrieval.web.cache import CacheMiss, WebCache
 from mem1.retrieval.web.limits import BudgetSpent, HostLimit, Spending, WebBudget
 from mem1.retrieval.web.retry import Retry
-from mem1.retrieval.web.search import APIS, WebSearch, search_api
+from mem1.retrieval.web.search import WebSearch
 
 KEY = "sk-very-SECRET-0123456789"
 OSLO = ("Oslo", "https://en.wikipedia.org/wiki/Oslo", "Oslo is the capital of Norway.")

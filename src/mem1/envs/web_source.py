@@ -78,9 +78,10 @@ class Web(Config):
     def environment(self, reward: RewardOf = "sum") -> WebQAEnvironment:
         """Answers the searches of tasks whose collection is `WEB`."""
         from mem1.envs.web_qa import WebQAEnvironment
+        from mem1.retrieval.web.apis import search_api
         from mem1.retrieval.web.fetch import Fetcher, FetchLimits
         from mem1.retrieval.web.reader import PageReader
-        from mem1.retrieval.web.search import WebSearch, search_api
+        from mem1.retrieval.web.search import WebSearch
 
         pages = self.pages
         path = cache_folder() / "web.sqlite" if self.cache is None else Path(self.cache)

@@ -1,7 +1,7 @@
-"""The open web: search engines behind the port `Retriever`, and pages that are opened.
+"""The open web: search APIs behind the port `Retriever`, and pages opened by address.
 
-addresses.py    which addresses may be asked at all         connections.py  one request, bounded in time and size
-fetch.py        a page's bytes, redirects followed by hand  page.py         its readable text, in pieces
-search.py       one class for every search API              serper.py, brave.py, tavily.py, searxng.py
-reader.py       fetch, robots, limits and cache together    robots.py, limits.py, cache.py
+urls.py    which addresses may be fetched            transport.py  one request, bounded in time and size
+fetch.py   a page, redirects and robots.txt checked  reader.py     its readable text, in pieces
+apis.py    the search APIs                           search.py     asks one of them
+cache.py   every answer on disk
 """

@@ -1,13 +1,13 @@
-"""What searches and pages answered, on disk (SQLite), so that a run can be repeated without a network.
+"""Answers of searches and pages on disk (SQLite), so that a run can be repeated without a network.
 
 cache = WebCache("web.sqlite", mode="live")
-cache.load("search", {"query": "Oslo"})                 ->  None: not there, or too old
+cache.load("search", {"query": "Oslo"})                 ->  None: missing, or too old
 cache.store("search", {"query": "Oslo"}, [...])
 WebCache("web.sqlite", mode="replay").load("search", {"query": "Bergen"})     ->  CacheMiss
 
-Three modes. `live`: what is fresh comes from here, the rest from the network, and is stored. `offline`: what is fresh
-comes from here, the rest fails; nothing is ever connected to. `replay`: the same, but whatever its age, so that a run
-stays repeatable.
+live      uses fresh answers from the cache, requests the others and stores them
+offline   uses fresh answers from the cache, fails for the others, never connects
+replay    as offline, but uses answers of any age, so a run stays repeatable
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ Mode = Literal["live", "replay", "offline"]
 _APPLICATION = 0x6D656D31
 """Marks the file as ours (SQLite's application_id)."""
 _WAIT_S = 60.0
-"""How long to wait while another process writes."""
+"""Longest wait for another process to finish writing."""
 
 
 class CacheMiss(RetrievalFailed):
-    """Something that was never stored was asked for in a mode that does not connect."""
+    """A mode without a network needs an answer that is not in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebCache:
-    """Safe for threads and processes: every call opens the file for itself."""
+    """Safe for threads and processes: every call opens the file anew."""
 
     path: str | os.PathLike[str]
     _: KW_ONLY
     mode: Mode = "live"
     max_age_s: float = 30 * 24 * 3600.0
-    """Older answers are asked for again, or missing in `offline`; without meaning in `replay`."""
+    """Age beyond which an answer is requested again (live) or missing (offline); ignored in replay mode."""
     clock: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
         if self.mode != "live" and not Path(self.path).is_file():
             raise UserError(f"no web cache {self.path}: {self.mode} mode needs one that a live run has filled")
         with self._file() as file:
-            # in this order: another process that makes the file names the application first, then makes the table
+            # in this order: another process that creates the file sets application_id before it creates the table
             (tables,) = file.execute("SELECT count(*) FROM sqlite_master").fetchone()
             (application,) = file.execute("PRAGMA application_id").fetchone()
             if tables and application != _APPLICATION:
@@ -64,7 +64,7 @@ class WebCache:
                 )
 
     def load(self, kind: str, key: Mapping[str, Any]) -> Any:
-        """What was stored under `key`; None where it must be asked for. Raises CacheMiss where it may not be."""
+        """The value stored under `key`; None: request it. Raises CacheMiss in a mode without a network."""
         with self._file() as file:
             query = "SELECT value, stored FROM answers WHERE kind = ? AND key = ?"
             found = file.execute(query, (kind, _text(key))).fetchone()
@@ -75,7 +75,7 @@ class WebCache:
         raise CacheMiss(f"{self.mode} mode: the cache {self.path} has no {kind} {_shown(key)}")
 
     def store(self, kind: str, key: Mapping[str, Any], value: Any) -> None:
-        """Keep a value that JSON can hold; a former one is replaced."""
+        """Store a value that JSON can represent, replacing an earlier one."""
         with self._file() as file:
             file.execute(
                 "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)",
@@ -84,7 +84,7 @@ class WebCache:
 
     @contextmanager
     def _file(self) -> Iterator[sqlite3.Connection]:
-        """Raises UserError for whatever SQLite cannot do: no such folder, full disk, damaged file."""
+        """Raises UserError for every failure of SQLite: missing folder, full disk, damaged file."""
         try:
             if self.mode == "live":
                 Path(self.path).parent.mkdir(parents=True, exist_ok=True)

@@ -1,21 +1,14 @@
-"""Fetching a page from the open web, safely.
+"""Fetching a page from the open web, safely, where robots.txt (RFC 9309) allows it.
 
 Fetcher().fetch("http://example.org")
 ->  Fetched(address="https://example.org/", content_type="text/html", text="<!doctype html>...")
 Fetcher().fetch("http://169.254.169.254/latest/meta-data")
 ->  FetchFailed: 169.254.169.254 is not an address of the public internet
-
-Redirects are followed by hand, and every address on the way is checked like the first: its spelling here, the IP
-addresses of its host at the moment of connecting. Nothing of ours is sent along: no cookies, no referrer, no keys.
-
-robots.txt: whether a site lets programs read a page, as RFC 9309 has it.
-
 Robots(fetcher).check(parse_address("https://example.org/private/x"))
 ->  FetchFailed: robots.txt of example.org asks programs to stay away
 
-A site without the file (status 4xx) allows everything; one whose file cannot be read at the moment (5xx, 429, no
-connection) allows nothing. The rules are read by Python's own parser: the first that fits counts, and `*` within a
-path has no special meaning.
+Redirects are followed by hand, and every address on the way is checked like the first: its spelling here, the IP
+addresses of its host when connecting. Requests carry no cookies, no referrer and no keys.
 """
 
 from __future__ import annotations
@@ -45,45 +38,46 @@ from mem1.retrieval.web.transport import (
 from mem1.retrieval.web.urls import Address, FetchFailed, Why, check_public, parse_address
 
 AGENT = "mem1"
-"""The name by which robots.txt can address us."""
+"""Our user agent, by which robots.txt can address us."""
 PAGES = frozenset({"text/html", "application/xhtml+xml", "text/plain"})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 class FetchLimits(Config):
-    """What a page may cost at most."""
+    """Limits on fetching one page."""
 
     megabytes: float = Field(default=3.0, gt=0)
-    """As sent, and once decompressed."""
+    """Largest size, compressed and decompressed."""
     seconds: float = Field(default=20.0, gt=0)
-    """For the whole page, its redirects included."""
+    """Longest time, including redirects."""
     redirects: int = Field(default=5, ge=0)
+    """Most redirects that are followed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """A page as it came."""
+    """A page as the server sent it."""
 
     address: str
-    """Where it was in the end, after redirects."""
+    """Final address, after redirects."""
     content_type: str
-    """Without parameters, in lower case."""
+    """In lower case, without parameters."""
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetcher:
-    """Fetches pages; holds nothing that changes, so any number of threads may use it."""
+    """Fetches pages; immutable, so any number of threads may use it."""
 
     limits: FetchLimits = field(default_factory=FetchLimits)
     ports: Collection[int] = (80, 443)
     resolve: Resolve = resolve_any
-    """Name of a host -> its IP addresses; each is checked."""
+    """Host name -> its IP addresses; each one is checked."""
     allow_loopback: bool = False
-    """For tests: servers on this machine may be asked, on any port."""
+    """For tests: permits servers on this machine, on any port."""
 
     def parse(self, text: str) -> Address:
-        """The address that `text` writes. Raises FetchFailed where it may not be fetched."""
+        """Parse an address. Raises FetchFailed where it must not be fetched."""
         address = parse_address(text)
         check_public(address, ports=self.ports, allow_loopback=self.allow_loopback)
         return address
@@ -95,13 +89,12 @@ class Fetcher:
         content_types: Collection[str] = PAGES,
         before: Callable[[Address], None] = lambda address: None,
     ) -> Fetched:
-        """The page at an address.
+        """The page at an address. Raises FetchFailed with the reason where there is none.
 
-        `before` is called with each address, those of redirects included, before it is asked; it may wait, and may
-        raise FetchFailed to forbid it. Raises FetchFailed, saying why.
+        `before` is called with each address, including those of redirects, before it is requested; it may wait, and
+        may raise FetchFailed to forbid the request.
         """
-        address = self.parse(text)
-        seconds = self.limits.seconds
+        address, seconds = self.parse(text), self.limits.seconds
         seen: set[str] = set()
         while True:
             if len(seen) > self.limits.redirects:
@@ -144,13 +137,18 @@ class Fetcher:
 
 
 _LONGEST = 500 * 1024
-"""Characters that are read, RFC 9309's least."""
+"""Characters of robots.txt that are read, the minimum of RFC 9309."""
 _AGE_S = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Robots:
-    """The rules of every site asked so far, kept for a day. Safe for threads."""
+    """The rules of every site visited so far, kept for a day. Thread-safe.
+
+    A site without robots.txt (status 4xx) allows everything; one whose file cannot be read at the moment (5xx, 429, no
+    connection) allows nothing. Python's own parser reads the rules: the first that matches counts, and `*` within a
+    path has no special meaning.
+    """
 
     fetcher: Fetcher
     clock: Callable[[], float] = time.monotonic
@@ -160,7 +158,7 @@ class Robots:
     def check(self, address: Address, *, before: Callable[[Address], None] = lambda address: None) -> None:
         """Raises FetchFailed (ROBOTS) where the site asks programs not to read `address`.
 
-        `before` is called before robots.txt itself is asked for, as by `Fetcher.fetch`.
+        `before` is called before robots.txt itself is requested, as in `Fetcher.fetch`.
         """
         with self._lock:
             read_at, rules = self._rules.get(address.origin, (0.0, None))
@@ -183,7 +181,7 @@ class Robots:
         rules = RobotFileParser()
         try:
             rules.parse(lines)
-        except ValueError:  # of a number in it, which the parser takes for one and cannot read
+        except ValueError:  # a "number" in the file that the parser fails to convert
             rules = RobotFileParser()
             rules.parse(["User-agent: *", "Disallow: /"])
         return rules

@@ -1,17 +1,13 @@
-"""The readable text of a page, and its pieces.
-
-read_page(fetched)                          ->  Page(title="Oslo", text="Oslo is the capital of Norway. ...")
-pieces("One two. Three four. Five.", 16)    ->  ["One two.", "Three four.", "Five."]
-
-Opening pages: fetch, robots.txt, limits, readable text and cache together.
+"""Opening pages: fetch, robots.txt, limits, cache and readable text together.
 
 reader = PageReader(cache=WebCache("web.sqlite"))
 reader.open("https://en.wikipedia.org/wiki/Oslo")
 ->  OpenedPage(address="https://en.wikipedia.org/wiki/Oslo", title="Oslo", pieces=("Oslo is the capital of ...", ...))
 reader.open("http://10.0.0.1/")
 ->  OpenedPage(address="http://10.0.0.1/", failed="10.0.0.1 is not an address of the public internet")
+pieces("One two. Three four. Five.", 16)    ->  ["One two.", "Three four.", "Five."]
 
-A page that cannot be opened is an ordinary answer: the model chose the address, and can choose another one.
+A page that cannot be opened is an ordinary result: the model chose the address and can choose another one.
 """
 
 from __future__ import annotations
@@ -29,24 +25,25 @@ from mem1.retrieval.web.limits import HostLimit, Spending
 from mem1.retrieval.web.urls import Address, FetchFailed, Why
 
 SECONDS = 10.0
-"""For the text of one page."""
+"""Time limit for extracting the text of one page."""
+_KIND = "page"
+_TITLE_CHARACTERS = 300
 _SENTENCE_END = re.compile(r"[.!?…][\"')\]]? |[\u3002\uff01\uff1f]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What a reader would read."""
+    """A page's readable part, white space folded."""
 
     title: str
     """Empty where the page has none."""
     text: str
-    """White space is folded."""
 
 
 def read_page(fetched: Fetched) -> Page:
     """Title and text, without menus, advertisements and comments.
 
-    Raises FetchFailed (UNREADABLE) where there is no text, UserError where the package that finds it is missing.
+    Raises FetchFailed (UNREADABLE) where there is no text, UserError where the extraction library is not installed.
     """
     page = Page(title="", text=fetched.text) if fetched.content_type == "text/plain" else _extract(fetched.text)
     page = Page(title=" ".join(page.title.split()), text=" ".join(page.text.split()))
@@ -63,20 +60,20 @@ def _extract(html: str) -> Page:
             f"reading web pages needs the package trafilatura ({error}); install it: pip install 'mem1[web]'"
         ) from error
     except Unreadable as error:
-        # the library parses what anybody may have written; a page it stumbles over is one without text
+        # the library parses hostile input; a page that makes it fail counts as a page without text
         raise FetchFailed(Why.UNREADABLE, f"its text could not be extracted: {error}") from error
     return Page(title=title, text=text)
 
 
 def pieces(text: str, characters: int) -> list[str]:
-    """Cut a text into pieces of at most so many characters: after a sentence, else at a blank, else anywhere.
+    """Cut a text into pieces of at most `characters`: after a sentence, else at a blank, else anywhere.
 
-    A cut is made in the second half of a piece, so that there are at most twice as many pieces as needed.
+    Every cut lies in the second half of its piece, so there are at most twice as many pieces as needed.
     """
     found = []
     start = 0
     while len(text) - start > characters:
-        # a blank right behind the longest piece is seen, as a cut there is the best one
+        # include a blank that directly follows the longest piece, since a cut there is best
         room = characters + (text[start + characters] == " ")
         window = text[start : start + room]
         ends = [match.end() for match in _SENTENCE_END.finditer(window, characters // 2)]
@@ -86,16 +83,12 @@ def pieces(text: str, characters: int) -> list[str]:
     return [piece for piece in (*found, text[start:].strip()) if piece]
 
 
-_KIND = "page"
-_TITLE_CHARACTERS = 300
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedPage:
-    """A page, or why there is none."""
+    """A page, or the reason why it could not be opened."""
 
     address: str
-    """As asked for, in its only spelling."""
+    """The requested address, in its canonical spelling."""
     title: str = ""
     pieces: tuple[str, ...] = ()
     failed: str | None = None
@@ -104,7 +97,7 @@ class OpenedPage:
 
 @dataclass(frozen=True, slots=True)
 class PageReader:
-    """Opens pages, each once while it is fresh in the cache; any number of threads may do so."""
+    """Opens pages, each once while the cache holds it; thread-safe."""
 
     cache: WebCache
     _: KW_ONLY
@@ -113,6 +106,7 @@ class PageReader:
     limit: HostLimit = field(default_factory=lambda: HostLimit(1.0))
     respect_robots: bool = True
     piece_characters: int = 2000
+    """Longest piece of a page, in characters."""
     _robots: Robots = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -121,7 +115,7 @@ class PageReader:
     def open(self, text: str) -> OpenedPage:
         """The page at an address.
 
-        Raises RetrievalFailed where the budget is spent, or the page is not in the cache of a run without a network.
+        Raises RetrievalFailed where the budget is spent, or a run without a network needs a page that is not cached.
         """
         try:
             address = self.fetcher.parse(text)
@@ -130,7 +124,7 @@ class PageReader:
         key = {"address": str(address)}
         stored: dict[str, Any] | None = self.cache.load(_KIND, key)
         if stored is None or (stored["failed"] is not None and self.cache.mode == "live"):
-            stored = self._read(address)  # a page that failed may be there now
+            stored = self._read(address)  # a page that failed earlier may work now
             self.cache.store(_KIND, key, stored)
         cut = tuple(pieces(stored["text"], self.piece_characters))
         return OpenedPage(

@@ -1,15 +1,15 @@
 """Searching the web through an API, behind the port `Retriever`.
 
-WebSearch(Serper(), WebCache("web.sqlite")).search(["capital of Norway"], k=10)
+WebSearch(search_api("serper"), WebCache("web.sqlite")).search(["capital of Norway"], k=10)
 ->  [[(Passage("https://en.wikipedia.org/wiki/Oslo", "Oslo", "Oslo is the capital of ..."), 1.0), ...]]
 
-A passage's id is the address, its text the snippet; the score is one over the rank, as the APIs give none that can be
-compared. The key is read from the environment for each request and is kept nowhere.
+A passage's id is the address, its text the snippet. Its score is 1 / rank, since the APIs return no comparable scores.
+The key is read from the environment for each request and stored nowhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -19,38 +19,24 @@ from mem1.retrieval.answers import read_json
 from mem1.retrieval.base import RetrievalFailed, check_search
 from mem1.retrieval.keys import read_key, redact
 from mem1.retrieval.retry_after import retry_after
-from mem1.retrieval.web.api import Result, SearchApi, WrongAnswer
-from mem1.retrieval.web.brave import Brave
+from mem1.retrieval.web.apis import Result, SearchApi, WrongAnswer
 from mem1.retrieval.web.cache import WebCache
 from mem1.retrieval.web.limits import HostLimit, Spending
 from mem1.retrieval.web.parallel import in_parallel
 from mem1.retrieval.web.retry import Retry, TryAgain
-from mem1.retrieval.web.searxng import SearXNG
-from mem1.retrieval.web.serper import Serper
-from mem1.retrieval.web.tavily import Tavily
 from mem1.retrieval.web.transport import ACCEPTED, Reply, Request, decompress, resolve_any, send
 from mem1.retrieval.web.urls import FetchFailed, Why, parse_address
 
-APIS: Mapping[str, type] = {api.name: api for api in (Serper, Brave, Tavily, SearXNG)}
 _QUERY_WORDS, _QUERY_CHARACTERS = 50, 400
-"""The longest query that all of the APIs take (Brave's limits); the rest is not asked."""
+"""Longest query that every API accepts (Brave's limits); the rest is cut off."""
 _TITLE_CHARACTERS, _SNIPPET_CHARACTERS = 300, 2000
 _MAX_BYTES = 4_000_000
 _KIND = "search"
 
 
-def search_api(name: str, base_url: str | None = None) -> SearchApi:
-    """The API called `name`, at its own address or at `base_url`. Raises UserError for an unknown name."""
-    if name not in APIS:
-        raise UserError(f"unknown search API {name!r}; known: {', '.join(APIS)}")
-    api = APIS[name]() if base_url is None else APIS[name](base_url)
-    api.call("", 1, "")  # a wrong base address is found here, not in the middle of a run
-    return api
-
-
 @dataclass(frozen=True, slots=True)
 class WebSearch:
-    """One search API with its cache and limits; any number of threads may search it."""
+    """One search API with its cache and limits; thread-safe."""
 
     api: SearchApi
     cache: WebCache
@@ -59,19 +45,19 @@ class WebSearch:
     limit: HostLimit = field(default_factory=lambda: HostLimit(0.0))
     retry: Retry = field(default_factory=Retry)
     seconds: float = 15.0
-    """For one request."""
+    """Time limit of one request."""
     threads: int = 8
-    """Queries asked at a time."""
+    """Most requests under way at the same time."""
 
     def __post_init__(self) -> None:
         if self.cache.mode == "live":
             self._key()
 
     def search(self, queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:
-        """Per query at most `k` (passage, score), best first; a query that stands twice is asked once.
+        """Per query at most `k` (passage, score), best first; a repeated query is sent once.
 
-        Raises RetrievalFailed where a query cannot be answered (for many at once: the first such), ValueError for
-        k < 1 and TypeError for a lone string.
+        Raises RetrievalFailed for the first query that cannot be answered, ValueError for k < 1 and TypeError for a
+        single string.
         """
         check_search(queries, k)
         asked = [" ".join(query.split()[:_QUERY_WORDS])[:_QUERY_CHARACTERS] for query in queries]
@@ -92,7 +78,7 @@ class WebSearch:
         return [Passage(*fields) for fields in stored]
 
     def _ask(self, query: str, k: int) -> list[Result]:
-        """One request. Raises TryAgain, or RetrievalFailed where trying again would not help."""
+        """One request. Raises TryAgain, or RetrievalFailed where another try would not help."""
         key = self._key()
         call = self.api.call(query, k, key)
         self.spending.search()
@@ -104,7 +90,7 @@ class WebSearch:
             found = self.api.results(read_json(body))
         except (ValueError, WrongAnswer, FetchFailed):
             raise TryAgain(f"{self.api.name} answered with something that is not its format") from None
-        # a server that echoes the key must not bring it into traces and cache
+        # a server that echoes the key must not get it into traces and cache
         fields = ([redact(text, key) for text in (one.title, one.address, one.snippet)] for one in found)
         return [Result(title=title, address=address, snippet=snippet) for title, address, snippet in fields]
 
@@ -128,18 +114,18 @@ class WebSearch:
         if status == 429 or status >= 500:
             raise TryAgain(answered, wait_s=retry_after(reply.headers.get("retry-after")))
         if status in (401, 403):
-            raise RetrievalFailed(f"{answered}: {self._refused}")
+            raise RetrievalFailed(f"{answered}: {self._access_advice}")
         if status != 200:
             raise RetrievalFailed(f"{answered}; check its address {self.api.base_url}")
 
     @property
-    def _refused(self) -> str:
+    def _access_advice(self) -> str:
         if self.api.key_variable is None:
-            return "it does not let us search; a SearXNG needs `json` among search.formats of its settings.yml"
+            return "it refuses the search; SearXNG needs `json` among search.formats in its settings.yml"
         return f"check the key in {self.api.key_variable}"
 
     def _key(self) -> str:
-        """The API's key. Raises UserError, without showing it, where it is missing or cannot be one."""
+        """The API's key. Raises UserError, without showing it, where it is missing or malformed."""
         variable = self.api.key_variable
         if variable is None:
             return ""
@@ -150,7 +136,7 @@ class WebSearch:
 
 
 def _passages(results: Sequence[Result], k: int) -> list[Passage]:
-    """The first `k` results that have an address and a text; of one address, the first."""
+    """The first `k` results that have an address and a text, each address once."""
     passages: dict[str, Any] = {}
     for result in results:
         try:

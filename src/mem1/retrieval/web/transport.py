@@ -1,17 +1,14 @@
-"""From the bytes of a reply to text: decompression within a bound, and the right character encoding.
-
-decompress(b"\\x1f\\x8b...", "gzip", max_bytes=10_000_000)        ->  b"<html>..."
-decode(b"caf\\xe9", "text/html; charset=iso-8859-1")              ->  "café"
-
-One request, one connection: to an address that was checked, within a time and a size.
+"""One HTTP request over one connection, to a checked IP address, within a time and a size; and its body as text.
 
 send(Request(method="GET", address=address), resolve=public_only(resolve_any), seconds=20, max_bytes=5_000_000)
 ->  Reply(status=200, headers={"content-type": "text/html", ...}, body=b"...")
+decompress(b"\\x1f\\x8b...", "gzip", max_bytes=10_000_000)        ->  b"<html>..."
+decode(b"caf\\xe9", "text/html; charset=iso-8859-1")              ->  "café"
 
-A host is resolved once, at the moment of connecting, by `resolve`; the connection goes to what it answered and to
-nothing else. So an answer that changes between a check and a connection (DNS rebinding) has nothing to change: check
-and connection see the same one. Host header and TLS name remain the host's. httpcore is used below httpx, because it
-follows no redirects, reads no proxy variables, decompresses nothing and lets us make the connection.
+A host is resolved once, by `resolve`, at the moment of connecting, and the connection goes to the addresses returned.
+Check and connection therefore see the same address, and DNS rebinding has nothing to change between them. The Host
+header and the TLS name remain the host's. We use httpcore, the layer below httpx, because it follows no redirects,
+reads no proxy variables, decompresses nothing and lets us make the connection.
 """
 
 from __future__ import annotations
@@ -31,12 +28,12 @@ import httpcore
 from mem1.retrieval.web.urls import Address, FetchFailed, Why, check_ip
 
 ACCEPTED = "gzip, deflate"
-"""What requests say they can decompress."""
+"""Accept-Encoding of our requests."""
 _GZIP = b"\x1f\x8b"
 _META = re.compile(rb"<meta[^>]{0,200}?charset\s{0,8}=\s{0,8}[\"']?\s{0,8}([\w.:-]{1,40})", re.IGNORECASE)
 _HEADER = re.compile(r"charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
 _META_WITHIN = 4096
-"""Bytes at the head of a page in which its own declaration counts."""
+"""Bytes at the head of a page that are searched for its own declaration."""
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 _KNOWN = re.compile(
     r"utf-8|utf-16(-[lb]e)?|cp125[0-8]|cp866|cp874|cp932|cp949|cp950|iso8859-\d+|koi8-[ru]|mac-(roman|cyrillic)|gbk|"
@@ -46,10 +43,10 @@ _KNOWN = re.compile(
 
 
 def decompress(body: bytes, encoding: str, *, max_bytes: int) -> bytes:
-    """Undo a Content-Encoding. Never holds more than `max_bytes` of the result.
+    """Undo a Content-Encoding, never holding more than `max_bytes` of the result.
 
-    Raises FetchFailed: SIZE past the bound, ENCODING for other or several encodings and for damaged data, NETWORK
-    where the data end too early.
+    Raises FetchFailed: SIZE beyond the bound, ENCODING for unsupported or repeated encodings and for damaged data,
+    NETWORK where the data end too early.
     """
     name = encoding.strip().lower()
     if name in ("", "identity") or not body:
@@ -79,9 +76,9 @@ def _has_header(body: bytes, name: str) -> bool:
 
 
 def decode(body: bytes, content_type: str) -> str:
-    """The text of a body; bytes that its encoding does not have become U+FFFD. Never raises.
+    """The text of a body; bytes that are invalid in its encoding become U+FFFD. Never raises.
 
-    The encoding is that of a byte order mark, else of the header, else of the page's own <meta>, else UTF-8 where all
+    The encoding comes from a byte order mark, else the header, else the page's own <meta>, else it is UTF-8 where all
     bytes are valid, else Windows-1252.
     """
     for mark, encoding in _MARKS:
@@ -99,7 +96,7 @@ def decode(body: bytes, content_type: str) -> str:
 
 
 def _encoding(label: str) -> str | None:
-    """Python's name of an encoding that text is written in; None where the label names none."""
+    """Python's name of the encoding; None where the label names none that a page may choose."""
     try:
         name = codecs.lookup(label).name
     except (LookupError, ValueError):
@@ -110,12 +107,12 @@ def _encoding(label: str) -> str | None:
 
 
 Resolve = Callable[[str], Sequence[str]]
-"""Name of a host, or an IP address, -> the IP addresses that may be connected to, best first."""
+"""Host name or IP address -> the IP addresses to connect to, best first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is sent. Headers may hold a key, so they are not shown."""
+    """A request; its repr omits the headers, which may hold a key."""
 
     method: str
     address: Address
@@ -125,17 +122,17 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What came back."""
+    """A response."""
 
     status: int
     headers: Mapping[str, str]
-    """Names in lower case; a header that came twice is joined by commas."""
+    """By name in lower case; the values of a repeated header are joined by commas."""
     body: bytes
-    """As sent, hence perhaps compressed."""
+    """As received, possibly compressed."""
 
 
 def resolve_any(host: str) -> list[str]:
-    """Every IP address of a host, by the system's resolver. Raises FetchFailed where it has none."""
+    """All IP addresses of a host, from the system's resolver. Raises FetchFailed where it has none."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -144,7 +141,7 @@ def resolve_any(host: str) -> list[str]:
 
 
 def public_only(resolve: Resolve, *, allow_loopback: bool = False) -> Resolve:
-    """A resolver that refuses a host as soon as one of its addresses is not on the public internet."""
+    """A resolver that refuses a host if any of its addresses is outside the public internet."""
 
     def checked(host: str) -> Sequence[str]:
         addresses = resolve(host)
@@ -156,9 +153,9 @@ def public_only(resolve: Resolve, *, allow_loopback: bool = False) -> Resolve:
 
 
 def send(request: Request, *, resolve: Resolve, seconds: float, max_bytes: int) -> Reply:
-    """Send and read the whole reply. `seconds` holds for all of it, from the connection to the last byte.
+    """Send a request and read the whole reply within `seconds`, from the connection to the last byte.
 
-    Raises FetchFailed (TIME, SIZE, NETWORK, or what `resolve` raises). The system's resolver keeps its own time.
+    Raises FetchFailed (TIME, SIZE, NETWORK, or what `resolve` raises). The system's resolver has its own time limit.
     """
     address = request.address
     network = _Network(resolve, deadline=time.monotonic() + seconds)
@@ -178,7 +175,7 @@ def send(request: Request, *, resolve: Resolve, seconds: float, max_bytes: int) 
     except (httpcore.TimeoutException, TimeoutError):
         raise FetchFailed(Why.TIME, f"{address.host} did not answer within {seconds:g} seconds") from None
     except (httpcore.NetworkError, httpcore.ProtocolError, OSError) as error:
-        # the library's words may quote a header, and with it a key: only the kind of error is passed on
+        # the library's message may quote a header, and with it a key: only the type of the error is passed on
         kind = type(error).__name__
         raise FetchFailed(Why.NETWORK, f"the connection to {address.host} failed ({kind})") from None
 
@@ -210,7 +207,7 @@ def _tls() -> Any:
 
 
 class _Network(httpcore.NetworkBackend):
-    """Connects to what `resolve` answers, and ends every wait at the deadline."""
+    """Connects to the addresses that `resolve` returns, and ends every wait at the deadline."""
 
     def __init__(self, resolve: Resolve, deadline: float) -> None:
         self._resolve = resolve
@@ -236,7 +233,7 @@ class _Network(httpcore.NetworkBackend):
 
 
 class _Stream(httpcore.NetworkStream):
-    """A connection whose every operation ends at the deadline, so that a byte a second does not keep it open."""
+    """A connection whose every operation ends at the deadline, so one byte per second cannot keep it open."""
 
     def __init__(self, stream: httpcore.NetworkStream, deadline: float) -> None:
         self._stream = stream

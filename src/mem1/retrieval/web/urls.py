@@ -1,16 +1,12 @@
-"""Why an address was not fetched: one exception, and a closed list of reasons.
-
-raise FetchFailed(Why.PRIVATE, "127.0.0.1 is not an address of the public internet")
-
-Which addresses may be fetched: http and https, on hosts of the public internet.
+"""Which addresses may be fetched: http and https, on hosts of the public internet; and why one was not.
 
 parse_address("HTTP://Exämple.org:80/a?q=ö#top")      ->  http://xn--exmple-cua.org/a?q=%C3%B6
 parse_address("http://2130706433/")                   ->  FetchFailed: ... is not a plainly written IP address
 check_public(parse_address("http://router.local/"))   ->  FetchFailed: ... is a name of a local network
 check_ip("169.254.169.254")                           ->  FetchFailed: ... is not an address of the public internet
 
-An address is parsed once, here; what is connected to later is built from the parts and never parsed again, so that
-two parsers cannot disagree about the host. Names are not resolved here: see connections.py.
+An address is parsed once, here. Connections are made from its parts and never parse it again, so two parsers cannot
+disagree about the host. transport.py resolves host names.
 """
 
 from __future__ import annotations
@@ -24,102 +20,77 @@ from urllib.parse import quote, urlsplit
 
 
 class Why(str, Enum):
-    """The reasons; the first group is our refusal, the second the network's or the server's failure."""
+    """Reasons: first those for which we refuse, then failures of the network or the server."""
 
     ADDRESS = "address"
-    """Not an http or https address of a host that has a public name."""
+    """Not an http or https address with a valid host name."""
     CREDENTIALS = "credentials"
-    """A user name or password stands in the address."""
+    """The address contains a user name or password."""
     PORT = "port"
     PRIVATE = "private"
-    """The host is, or resolves to, an address that is not on the public internet."""
+    """The host is, or resolves to, an address outside the public internet."""
     REDIRECTS = "redirects"
     """Too many redirects, or a loop of them."""
     SIZE = "size"
-    """Too many bytes, as sent or once decompressed."""
+    """Too many bytes, compressed or decompressed."""
     CONTENT_TYPE = "content_type"
     ENCODING = "encoding"
-    """Compressed in a way that we do not read, or not what it says it is."""
+    """An unsupported compression, or damaged data."""
     ROBOTS = "robots"
     """robots.txt asks programs to stay away."""
 
     TIME = "time"
-    """Not finished in time."""
+    """Not finished within the time limit."""
     NETWORK = "network"
-    """No such host, no connection, or one that broke off."""
+    """Unknown host, no connection, or a connection that broke off."""
     STATUS = "status"
-    """The server answered with an error."""
+    """The server answered with an error status."""
     UNREADABLE = "unreadable"
     """The page holds no readable text."""
 
 
 class FetchFailed(Exception):
-    """An address was not fetched; the message is meant for a reader and holds no secret."""
+    """An address was not fetched; the message may be shown to anyone and holds no secret."""
 
     def __init__(self, why: Why, message: str, *, status: int | None = None) -> None:
         super().__init__(message)
         self.why = why
         self.status = status
-        """Status of the server's answer, where the reason is STATUS."""
+        """HTTP status of the answer, where the reason is STATUS."""
 
 
 _PORTS = {"http": 80, "https": 443}
 LONGEST = 2048
-"""Characters of an address."""
+"""Largest number of characters in an address."""
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f\\\ud800-\udfff]")
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
-# names that stand for the machine itself or its own network (RFC 6761, 6762, 7686, 8375, and what clouds use)
+# names of the machine itself or its own network (RFC 6761, 6762, 7686, 8375, and those that clouds use)
+# fmt: off
 _LOCAL_NAMES = (
-    "localhost",
-    "localdomain",
-    "local",
-    "internal",
-    "intranet",
-    "lan",
-    "home",
-    "corp",
-    "home.arpa",
-    "onion",
+    "localhost", "localdomain", "local", "internal", "intranet", "lan", "home", "corp", "home.arpa", "onion"
 )
 
 # IANA's special-purpose registry, written out because `ipaddress.is_global` differs between versions of Python
-_NOT_PUBLIC_4 = tuple(
-    map(
-        ipaddress.IPv4Network,
-        (
-            "0.0.0.0/8",
-            "10.0.0.0/8",
-            "100.64.0.0/10",  # carrier-grade NAT
-            "127.0.0.0/8",
-            "168.63.129.16/32",  # Azure's host agent
-            "169.254.0.0/16",  # link-local, metadata services
-            "172.16.0.0/12",
-            "192.0.0.0/24",
-            "192.0.2.0/24",  # documentation
-            "192.88.99.0/24",  # 6to4 relays
-            "192.168.0.0/16",
-            "198.18.0.0/15",  # benchmarks
-            "198.51.100.0/24",
-            "203.0.113.0/24",
-            "224.0.0.0/4",  # multicast
-            "240.0.0.0/4",  # reserved, broadcast
-        ),
-    )
-)
+_NOT_PUBLIC_4 = tuple(ipaddress.IPv4Network(network) for network in (
+    "0.0.0.0/8", "10.0.0.0/8", "127.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "192.0.0.0/24",
+    "100.64.0.0/10",  # carrier-grade NAT
+    "168.63.129.16/32", "169.254.0.0/16",  # Azure's host agent; link-local and metadata services
+    "192.88.99.0/24", "198.18.0.0/15",  # 6to4 relays; benchmarks
+    "192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24",  # documentation
+    "224.0.0.0/4", "240.0.0.0/4",  # multicast; reserved and broadcast
+))
+# fmt: on
 _PUBLIC_6 = ipaddress.IPv6Network("2000::/3")
 """Everything else is not unicast on the internet: ::1, mapped and compatible IPv4, NAT64, unique local, link-local."""
-_NOT_PUBLIC_6 = tuple(
-    map(
-        ipaddress.IPv6Network,
-        ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"),  # Teredo and other protocols, documentation, 6to4
-    )
+_NOT_PUBLIC_6 = tuple(  # Teredo and other protocols, documentation, 6to4
+    ipaddress.IPv6Network(network) for network in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """One address in its only spelling; `str` writes it."""
+    """One address in its canonical spelling; `str` writes it."""
 
     scheme: str
     host: str
@@ -139,7 +110,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """The address that `text` writes. Raises FetchFailed where it writes none, or hides its host in odd spellings."""
+    """Parse an address. Raises FetchFailed where `text` is not one, or disguises its host by an odd spelling."""
     text = text.strip()
     if len(text) > LONGEST:
         raise FetchFailed(Why.ADDRESS, f"an address has at most {LONGEST} characters, not {len(text)}")
@@ -167,10 +138,10 @@ def parse_address(text: str) -> Address:
 
 
 def check_public(address: Address, *, ports: Collection[int] = (80, 443), allow_loopback: bool = False) -> None:
-    """Raises FetchFailed where the port is none of `ports` or the host is plainly not on the public internet.
+    """Raises FetchFailed where the port is not among `ports` or the host is plainly not on the public internet.
 
-    What its name resolves to is checked when it is connected to. `allow_loopback`, for tests, lets servers of this
-    machine be asked, on any port.
+    The addresses that its name resolves to are checked when connecting. `allow_loopback`, for tests, permits servers
+    on this machine, on any port.
     """
     if _is_ip(address.host):
         check_ip(address.host, allow_loopback=allow_loopback)
