@@ -24,7 +24,7 @@ from typing import Any
 
 from machine import commit, hardware
 
-from mem1.evaluation.row import OF_TIME as ROW_TIMES
+from mem1.evaluation.metrics import OF_TIME as ROW_TIMES
 
 CGROUP = Path("/sys/fs/cgroup/memory/mem1-killed")
 OF_TIME = ROW_TIMES | {"wall_seconds"}

@@ -490,7 +490,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("            forced=asked is not None,", "            forced=False,"),
         ("attempt.turns_left == 1 and", "attempt.turns_left <= 2 and"),
     ),
-    ("evaluation/differences.py", ("test_differences.py",)): (
+    ("evaluation/compare.py", ("test_differences.py",)): (
         (
             "values = [[measure(run[name][1]) for name in by_task[0]] for run in by_task]",
             "values = [[measure(t) for _, t in run.values()] for run in by_task]",
@@ -498,6 +498,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("            if run[name][0] != task:", "            if False:"),
         ("mean = float(np.mean(mine) - np.mean(others))", "mean = float(np.mean(others) - np.mean(mine))"),
         ("        if trajectory.task.id in found:", "        if False:"),
+        ("statistics.stdev(by_seed)", "statistics.pstdev(by_seed)"),
     ),
     ("evaluation/tokens.py", SPENT): (
         ("(len(t.context_ids) + len(t.completion_ids) / 2)", "(len(t.context_ids) + len(t.completion_ids))"),
@@ -520,8 +521,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("shape.output_parameters * sampled", "shape.output_parameters * tokens"),
         ("4 * shape.layers", "2 * shape.layers"),
     ),
-    ("evaluation/seeds.py", ("test_differences.py",)): (("statistics.stdev(by_seed)", "statistics.pstdev(by_seed)"),),
-    ("evaluation/fidelity.py", ("test_fidelity.py",)): (
+    ("evaluation/fact_retention.py", ("test_fidelity.py",)): (
         ("if fact in seen and fact.until not in seen)", "if fact in seen)"),
         ("sum(fact in noted and fact not in step.kept for", "sum(fact not in step.kept for"),
         ("if not fact.beside or _holds(result, fact.beside)}", "}"),

@@ -11,7 +11,7 @@ from mem1.engines.base import Sampling
 from mem1.engines.codec import Codec
 from mem1.engines.scripted import ScriptedEngine
 from mem1.envs.source import AtlasTasks, TaskSource
-from mem1.evaluation.report.runs import Attempts, Run
+from mem1.evaluation.report.rows import Attempts, Run
 from mem1.protocol import PAPER
 from mem1.records import Question, Task, Trajectory, Turn
 from mem1.rollout import Rollout

@@ -11,7 +11,7 @@ from samples import BAMBOOGLE, HOTPOTQA, MUSIQUE, NQ, TRIVIAQA, write_json, writ
 from test_cli import Terminal, terminal  # noqa: F401
 
 from mem1.cli.sources import sizes_to_evaluate
-from mem1.evaluation.row import OF_TIME
+from mem1.evaluation.metrics import OF_TIME
 from mem1.retrieval.corpus import read_passages
 from mem1.tasks.atlas import make_world
 from mem1.tasks.datasets import read_questions, read_tasks, split_of

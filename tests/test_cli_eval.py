@@ -18,7 +18,7 @@ from test_cli import Terminal
 from test_runner import without_timings
 
 from mem1.cli.display import EvaluationBar, JudgeBar, Prices, bars
-from mem1.evaluation.row import OF_TIME
+from mem1.evaluation.metrics import OF_TIME
 from mem1.evaluation.runner import Progress
 
 ANSWERS = ("eval", "--script", "Ana Brul", "--objectives", "1,2", "--limit", "5", "--json")

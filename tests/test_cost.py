@@ -15,11 +15,9 @@ from hypothesis import strategies as st
 
 from mem1.contexts import ContextPolicy, Fold, Full, context_policy, next_context
 from mem1.errors import UserError
-from mem1.evaluation.cost import Call, PrefixCache, Prices, Sizes, TurnSizes, calls, costs, even_sizes
-from mem1.evaluation.cost_comparison import best, break_even, compare
-from mem1.evaluation.cost_figure import Panel, cost_figure
-from mem1.evaluation.price_classes import PRICE_CLASSES, price_class
-from mem1.evaluation.recorded_sizes import recorded_sizes
+from mem1.extras.cost.calls import Call, Sizes, TurnSizes, calls, costs, even_sizes, recorded_sizes
+from mem1.extras.cost.compare import Panel, best, break_even, compare, cost_figure
+from mem1.extras.cost.prices import PRICE_CLASSES, PrefixCache, Prices, price_class
 from mem1.records import Trajectory, Turn
 
 THREE = even_sizes(prompt=100, state=20, action=10, result=50, turns=3)

@@ -8,10 +8,9 @@ from dataclasses import replace
 import pytest
 
 from mem1.errors import UserError
-from mem1.evaluation.differences import paired_difference, paired_difference_over_seeds, values_by_task
+from mem1.evaluation.compare import over_seeds, paired_difference, paired_difference_over_seeds, values_by_task
 from mem1.evaluation.intervals import difference_interval, mean_interval, seeds_interval
 from mem1.evaluation.metrics import solved
-from mem1.evaluation.seeds import over_seeds
 from mem1.records import Ended, Question, Task, Trajectory
 
 

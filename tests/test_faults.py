@@ -17,7 +17,7 @@ from mem1.engines.scripted import Script
 from mem1.envs.qa import QAEnvironment
 from mem1.envs.source import AtlasTasks
 from mem1.evaluation.metrics import summarize
-from mem1.evaluation.report.table import note
+from mem1.evaluation.report.tables import note
 from mem1.evaluation.runner import evaluate
 from mem1.evaluation.store import read_trajectories, write_trajectories
 from mem1.protocol import PAPER

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mem1.evaluation.fidelity import facts_of, fidelity, memory
+from mem1.evaluation.fact_retention import facts_of, fidelity, memory
 from mem1.records import Ended, Question, Task, Trajectory, Turn
 
 QUESTIONS = (

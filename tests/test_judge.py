@@ -15,11 +15,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mem1.errors import UserError
-from mem1.evaluation.judge import GIVEN_UP, KEY_VARIABLE, NOT_IN_ITS_FORM, Judge, JudgeServer, Verdict
+from mem1.evaluation.judge import (
+    GIVEN_UP,
+    KEY_VARIABLE,
+    NOT_IN_ITS_FORM,
+    Judge,
+    JudgeServer,
+    Verdict,
+    Verdicts,
+    answers,
+    judge_rows,
+    judged,
+    kappa,
+    open_judge,
+)
 from mem1.evaluation.judge_prompt import JUDGE_VERSION, Asked, messages, read_verdict
-from mem1.evaluation.judging import answers, judge_rows, judged, kappa, open_judge
 from mem1.evaluation.metrics import Row, summarize
-from mem1.evaluation.verdicts import Verdicts
 from mem1.hostile import CONTROL_TOKENS, break_tokens
 from mem1.records import Ended, Question, Task, Trajectory, Turn
 from mem1.retrieval.web.retry import Retry

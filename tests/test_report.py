@@ -15,8 +15,8 @@ from reports import HOSTILE, atlas, attempts, decode_words, hostile_attempt, ran
 from test_report_figures import STATIC
 
 from mem1.errors import UserError
-from mem1.evaluation.report.fitting import fit
 from mem1.evaluation.report.page import LARGEST, SCRIPTS, render, write_page
+from mem1.evaluation.report.viewer_data import fit
 from mem1.records import Ended
 
 

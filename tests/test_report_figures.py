@@ -11,9 +11,8 @@ from reports import CURVE, atlas, attempts, run_of
 from test_report_table import row, seeds
 
 import mem1.evaluation.report
-from mem1.evaluation.report.columns import EM, PEAK
 from mem1.evaluation.report.figures import curves, endings, over_n
-from mem1.evaluation.report.runs import rows_of
+from mem1.evaluation.report.rows import EM, PEAK, rows_of
 
 STATIC = Path(mem1.evaluation.report.__file__).parent / "static"
 

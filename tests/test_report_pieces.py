@@ -15,10 +15,9 @@ from worlds import SAMPLING, replay, rollout, shelf, task
 
 from mem1.contexts import Capped, Nothing, Summary
 from mem1.engines.codec import Codec
-from mem1.evaluation.fidelity import facts_of
-from mem1.evaluation.report.data import PageData, compressed
-from mem1.evaluation.report.memory import changes, facts_by_turn
-from mem1.evaluation.report.pieces import Piece, cut, dropped, texts_between
+from mem1.evaluation.fact_retention import facts_of
+from mem1.evaluation.report.token_attribution import Piece, cut, dropped, texts_between
+from mem1.evaluation.report.viewer_data import PageData, changes, compressed, facts_by_turn
 from mem1.protocol import PAPER_SUMMARY
 from mem1.records import Question, Task, Trajectory, Turn
 from mem1.training.policy import SHIPPED, SHIPPED_SHOP, policy_folder

@@ -11,13 +11,10 @@ import pytest
 from reports import hostile_attempt
 from rich.console import Console
 
-from mem1.evaluation.metrics import summarize
-from mem1.evaluation.report.columns import EM, MAIN, Column, shown
-from mem1.evaluation.report.formats import csv, latex, markdown
-from mem1.evaluation.report.headlines import headlines
-from mem1.evaluation.report.lines import lines
-from mem1.evaluation.report.table import by_depth, note, print_table, results, warnings
-from mem1.evaluation.row import Judged
+from mem1.evaluation.metrics import Judged, summarize
+from mem1.evaluation.report.page import headlines
+from mem1.evaluation.report.rows import EM, MAIN, Column, series, shown
+from mem1.evaluation.report.tables import by_depth, csv, latex, markdown, note, print_table, results, warnings
 
 
 def row(policy: str = "trained", n: int = 1, em: float = 1.0, **more) -> dict:
@@ -85,13 +82,13 @@ def test_a_second_table_has_exact_match_by_depth_where_questions_depend_on_one_a
 
 def test_lines_are_told_apart_by_context_policy_and_family_where_there_are_several():
     both = rows()[:2] + [dict(one, context="full") for one in rows()[:2]]
-    assert [line.name for line in lines(both)] == ["base, constant", "base, full"]
-    assert [line.name for line in lines(rows())] == ["base", "trained"]
-    assert [line.name for line in lines(seeds())] == ["trained, a", "trained, b"]
+    assert [line.name for line in series(both)] == ["base, constant", "base, full"]
+    assert [line.name for line in series(rows())] == ["base", "trained"]
+    assert [line.name for line in series(seeds())] == ["trained, a", "trained, b"]
 
 
 def test_seeds_of_one_family_are_shown_each_and_as_their_mean_with_the_lowest_and_the_highest():
-    one, other = lines(seeds())
+    one, other = series(seeds())
     assert list(one.runs) == ["s0", "s1"] and list(other.runs) == ["other"] and other.mean == []
     (mean,) = one.mean
     assert (mean["em"], mean["em_low"], mean["em_high"]) == (0.75, 0.5, 1.0)
@@ -169,7 +166,7 @@ def test_numbers_by_turn_are_averaged_over_the_turns_that_every_run_has():
         row(run="s0", family="a", state_tokens_by_turn=[4.0, None, 8.0]),
         row(run="s1", family="a", state_tokens_by_turn=[6.0, 2.0]),
     ]
-    assert lines(two)[0].mean[0]["state_tokens_by_turn"] == [5.0, 2.0]
+    assert series(two)[0].mean[0]["state_tokens_by_turn"] == [5.0, 2.0]
 
 
 def test_the_table_says_how_tasks_ended_and_warns_where_most_failed_alike():

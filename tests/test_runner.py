@@ -24,8 +24,7 @@ from mem1.engines.scripted import Script
 from mem1.envs.source import TaskSource
 from mem1.errors import UserError
 from mem1.evaluation.chunks import Chunking
-from mem1.evaluation.metrics import Row
-from mem1.evaluation.row import OF_TIME
+from mem1.evaluation.metrics import OF_TIME, Row
 from mem1.evaluation.runner import Interrupted, Progress, evaluate
 from mem1.evaluation.store import read_trajectories
 from mem1.protocol import PAPER

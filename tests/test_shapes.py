@@ -16,8 +16,7 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from mem1.evaluation.flops import ModelShape, forward_flops
-from mem1.evaluation.shapes import config_shape, folder_shape, model_shape
+from mem1.evaluation.flops import ModelShape, config_shape, folder_shape, forward_flops, model_shape
 from mem1.training.policy import load_policy, policy_folder
 
 SMALL = {

@@ -21,7 +21,7 @@ from mem1.envs.source import TaskSource
 from mem1.envs.web_qa import WebQAEnvironment
 from mem1.envs.web_source import WebTasks
 from mem1.errors import UserError
-from mem1.evaluation.row import OF_TIME
+from mem1.evaluation.metrics import OF_TIME
 from mem1.jsonl import write_objects
 from mem1.protocol import OPEN, PAPER, PAPER_WEB, RELEASED_WEB, SEARCH, parse
 from mem1.records import Ended, Task

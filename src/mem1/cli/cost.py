@@ -12,9 +12,9 @@ import typer
 from mem1.cli.options import Fills, make_folder_of, refuse
 
 if TYPE_CHECKING:
-    from mem1.evaluation.cost import Sizes
-    from mem1.evaluation.cost_comparison import Line
-    from mem1.evaluation.price_classes import PriceClass
+    from mem1.extras.cost.calls import Sizes
+    from mem1.extras.cost.compare import PolicyCost
+    from mem1.extras.cost.prices import PriceClass
 
 HORIZON = 500
 """Turns in which a break-even turn is looked for, where the sizes are given; of a recorded run there are no more."""
@@ -51,20 +51,20 @@ def command(
     pause: Annotated[
         float,
         typer.Option(min=0, help="Seconds from one call to the next."),
-        Fills("mem1.evaluation.cost:PrefixCache.pause_s"),
+        Fills("mem1.extras.cost.prices:PrefixCache.pause_s"),
     ] = 0.0,
     thoughts: Annotated[
         float,
         typer.Option(
             min=0, max=1, help="Written in a turn that needs no state, as a share of one; 0: the action alone."
         ),
-        Fills("mem1.evaluation.cost_comparison:compare.thoughts"),
+        Fills("mem1.extras.cost.compare:compare.thoughts"),
     ] = 0.0,
     plot: Annotated[Path | None, typer.Option(help="Write the costs over turns to this .svg or .html.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
 ) -> None:
     """Price an attempt under full context and under fold(k) for every k: cheapest k, break-even turn, peak."""
-    from mem1.evaluation.cost_comparison import compare
+    from mem1.extras.cost.compare import compare
 
     if cache_lifetime is None:
         refuse(invocation, "pause", because="matters where a cache forgets; say when, by --cache-lifetime")
@@ -83,8 +83,7 @@ def command(
 
 def _classes(names: Sequence[str] | None, own: Mapping[str, float | None]) -> list[PriceClass]:
     from mem1.errors import UserError
-    from mem1.evaluation.cost import PrefixCache, Prices
-    from mem1.evaluation.price_classes import PRICE_CLASSES, PriceClass, price_class
+    from mem1.extras.cost.prices import PRICE_CLASSES, PrefixCache, PriceClass, Prices, price_class
 
     given = {name: price for name, price in own.items() if price is not None}
     if not given:
@@ -106,7 +105,7 @@ def _with_cache(
 ) -> PriceClass:
     from dataclasses import replace
 
-    from mem1.evaluation.cost import PrefixCache
+    from mem1.extras.cost.prices import PrefixCache
 
     return replace(
         known,
@@ -122,9 +121,8 @@ def _with_cache(
 def _attempts(run: Path | None, sizes: Mapping[str, int | None], turns: int | None) -> tuple[list[Sizes], int | None]:
     """What is priced, and the turn with which it ends; None: each attempt with its own last."""
     from mem1.errors import UserError
-    from mem1.evaluation.cost import even_sizes
-    from mem1.evaluation.recorded_sizes import recorded_sizes
     from mem1.evaluation.store import read_trajectories
+    from mem1.extras.cost.calls import even_sizes, recorded_sizes
 
     options = {**sizes, "turns": turns}
     if run is not None:
@@ -153,17 +151,17 @@ def _file(run: Path) -> Path:
     return found[0]
 
 
-def _record(known: PriceClass, lines: Sequence[Line], turns: int | None) -> dict[str, Any]:
+def _record(known: PriceClass, lines: Sequence[PolicyCost], turns: int | None) -> dict[str, Any]:
     """Without the turns after the last, which the break-even turn was looked for in."""
     from dataclasses import asdict, replace
 
-    from mem1.evaluation.cost_comparison import best
+    from mem1.extras.cost.compare import best
 
     rows = [asdict(replace(line, by_turn=line.by_turn[:turns])) for line in lines]
     return {**asdict(known), "best": best(lines).context, "rows": rows}
 
 
-def _print(compared: Sequence[tuple[PriceClass, Sequence[Line]]], thoughts: float) -> None:
+def _print(compared: Sequence[tuple[PriceClass, Sequence[PolicyCost]]], thoughts: float) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -178,8 +176,8 @@ def _print(compared: Sequence[tuple[PriceClass, Sequence[Line]]], thoughts: floa
         console.print(f"{known.name}: {known.about}; {told}.", markup=False)
 
 
-def _summary(compared: Sequence[tuple[PriceClass, Sequence[Line]]]) -> Any:
-    from mem1.evaluation.cost_comparison import best
+def _summary(compared: Sequence[tuple[PriceClass, Sequence[PolicyCost]]]) -> Any:
+    from mem1.extras.cost.compare import best
 
     rows = []
     for known, lines in compared:
@@ -198,8 +196,8 @@ def _summary(compared: Sequence[tuple[PriceClass, Sequence[Line]]]) -> Any:
     return _table(("prices", "full", "constant", "break-\neven", "cheapest", "cost", "break-\neven"), rows)
 
 
-def _by_k(known: PriceClass, lines: Sequence[Line]) -> Any:
-    from mem1.evaluation.cost_comparison import best
+def _by_k(known: PriceClass, lines: Sequence[PolicyCost]) -> Any:
+    from mem1.extras.cost.compare import best
 
     cheapest = best(lines)
     shown = [line for line in lines if line.k is None or line.k in _SHOWN or line in (cheapest, lines[-1])]
@@ -246,17 +244,16 @@ def _tokens(count: float) -> str:
     return f"{count:,.0f}" if count < 1e6 else f"{count / 1e6:.2f} M"
 
 
-def _turn(line: Line) -> str:
+def _turn(line: PolicyCost) -> str:
     if line.break_even is not None:
         return str(line.break_even)
     return "" if line.k is None else "never"
 
 
-def _write_plot(path: Path, compared: Sequence[tuple[PriceClass, Sequence[Line]]], turns: int | None) -> None:
+def _write_plot(path: Path, compared: Sequence[tuple[PriceClass, Sequence[PolicyCost]]], turns: int | None) -> None:
     from mem1.cli.outputs import new_file
     from mem1.errors import UserError
-    from mem1.evaluation.cost_comparison import best
-    from mem1.evaluation.cost_figure import Panel, cost_figure
+    from mem1.extras.cost.compare import Panel, best, cost_figure
 
     if path.suffix not in (".svg", ".html"):
         raise UserError(f"--plot {path}: the name ends in .svg or .html")

@@ -218,10 +218,10 @@ def command(
     from mem1.contexts import context_policy
     from mem1.engines.unknown import SAMPLE, check_words
     from mem1.evaluation.chunks import Chunking
-    from mem1.evaluation.header import made_with
-    from mem1.evaluation.judging import judge_rows, open_judge
+    from mem1.evaluation.flops import folder_shape
+    from mem1.evaluation.judge import judge_rows, open_judge
     from mem1.evaluation.runner import evaluate
-    from mem1.evaluation.shapes import folder_shape
+    from mem1.evaluation.store import made_with
     from mem1.protocol import vocabulary as tags_called
     from mem1.rollout import Rollout
     from mem1.training.config import Evaluation, TrainConfig

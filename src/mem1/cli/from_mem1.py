@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mem1.evaluation.rescoring import Rescored
+    from mem1.extras.mem1_release.rescore import Rescored
 
 
 def rescore_file(file: Path, *, tokenizer: Path | None, inference: str | None, as_json: bool) -> None:
@@ -20,9 +20,9 @@ def rescore_file(file: Path, *, tokenizer: Path | None, inference: str | None, a
     """
     from mem1.engines.codec import Codec
     from mem1.errors import UserError
-    from mem1.evaluation.released import read_released
-    from mem1.evaluation.released_trajectories import checked_inference, inference_of
-    from mem1.evaluation.rescoring import rescore
+    from mem1.extras.mem1_release.reader import read_released
+    from mem1.extras.mem1_release.rescore import rescore
+    from mem1.extras.mem1_release.tokens import checked_inference, inference_of
     from mem1.training.policy import policy_folder
 
     if tokenizer is None and inference is not None:

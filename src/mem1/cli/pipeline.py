@@ -17,10 +17,10 @@ from mem1.engines.base import Engine
 from mem1.engines.device import Computed, Device
 from mem1.engines.workers import local_engine
 from mem1.evaluation.chunks import Chunking
-from mem1.evaluation.header import made_with
-from mem1.evaluation.report.table import print_table, warnings
+from mem1.evaluation.flops import model_shape
+from mem1.evaluation.report.tables import print_table, warnings
 from mem1.evaluation.runner import evaluate
-from mem1.evaluation.shapes import model_shape
+from mem1.evaluation.store import made_with
 from mem1.protocol import Tags, vocabulary
 from mem1.records import Trajectory
 from mem1.training.config import TrainConfig

@@ -43,9 +43,9 @@ def command(
     from mem1.cli.outputs import new_file
     from mem1.cli.reporting import PAGE, read_runs, write_run_report
     from mem1.errors import UserError, printable
-    from mem1.evaluation.report.formats import FORMATS
     from mem1.evaluation.report.page import write_page
-    from mem1.evaluation.report.runs import rows_of
+    from mem1.evaluation.report.rows import rows_of
+    from mem1.evaluation.report.tables import FORMATS
 
     if from_mem1 is not None and not runs:
         refuse(invocation, "format", "out", because="--from-mem1 prints its tables; redirect them, or take --json")

@@ -24,7 +24,7 @@ from mem1.errors import UserError
 from mem1.records import Trajectory
 
 if TYPE_CHECKING:
-    from mem1.evaluation.report.runs import Run
+    from mem1.evaluation.report.rows import Run
 
 PAGE = "report.html"
 
@@ -73,7 +73,7 @@ def run_names(folders: Sequence[Path]) -> list[str]:
 def _read(run: Path, name: str, tokenizer: Path | None) -> Run:
     from mem1.cli.run_codec import run_codec
     from mem1.cli.run_facts import facts
-    from mem1.evaluation.report.runs import Attempts, Run
+    from mem1.evaluation.report.rows import Attempts, Run
     from mem1.training.metrics_log import METRICS, read_metrics
 
     training = training_folder(run)

@@ -1,25 +1,32 @@
-"""A language model that says whether answers are right, behind any OpenAI-compatible chat server.
+"""Answers judged by a language model behind any OpenAI-compatible chat server, beside exact match.
 
-    judge = Judge(JudgeServer(base_url="http://127.0.0.1:8000/v1", model="qwen3-32b"))
+    judge = open_judge("http://127.0.0.1:8000/v1", "qwen3-32b", folder=Path("runs/a"))
     judge([Asked("Who founded Alvex?", ("Mira Toll",), "Dr Mira Toll")])   ->  [Verdict(correct=True)]
+    judge_rows(rows, trajectories, judge)[0].judge   ->  Judged(correct=0.71, judged=0.99, agreement=0.93, kappa=0.85)
 
-A judge that does not answer, or not in its form, gives a verdict of None with the reason; nothing is ever taken for
-right or wrong in its place. The key, where the server wants one, is read from MEM1_JUDGE_API_KEY and from no other
-variable, as it is sent to whatever address was given.
+If the judge does not reply, or replies in another form, the verdict is None with the reason; such an answer counts
+neither as right nor as wrong. Verdicts are kept in a JSONL file, so a repeated evaluation asks for none of them again.
+An API key is read from MEM1_JUDGE_API_KEY and from no other variable, because it is sent to the address given.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from mem1.errors import UserError
-from mem1.evaluation.judge_prompt import Asked, messages, read_verdict
-from mem1.evaluation.verdicts import Verdicts
+from mem1.evaluation.judge_prompt import JUDGE_VERSION, Asked, messages, read_verdict
+from mem1.evaluation.metrics import Judged, Row
+from mem1.jsonl import append_objects, drop_cut_line, read_objects
+from mem1.records import Trajectory
 from mem1.retrieval.addresses import is_http
 from mem1.retrieval.answers import read_json
 from mem1.retrieval.base import RetrievalFailed
@@ -27,6 +34,62 @@ from mem1.retrieval.keys import read_key
 from mem1.retrieval.posting import TryFailed, post
 from mem1.retrieval.web.parallel import in_parallel
 from mem1.retrieval.web.retry import Retry, TryAgain
+from mem1.scoring import split_answers
+
+
+class Verdicts:
+    """Of one model; safe for threads. Without a path they live as long as the process."""
+
+    def __init__(self, path: str | os.PathLike[str] | None, *, model: str) -> None:
+        """Raises UserError, naming file and line, where the file cannot be read or holds something else."""
+        self.model = model
+        self._path = None if path is None else Path(path)
+        self._lock = threading.Lock()
+        self._known: dict[Asked, bool] = {}
+        if self._path is not None and self._path.is_file():
+            drop_cut_line(self._path)  # it is asked for again
+            for number, record in read_objects(self._path):
+                self._read(record, f"{self._path}:{number}")
+
+    def get(self, asked: Asked) -> bool | None:
+        return self._known.get(asked)
+
+    def put(self, asked: Asked, correct: bool) -> None:
+        """Raises UserError where the file cannot be written."""
+        with self._lock:
+            self._known[asked] = correct
+            if self._path is not None:
+                _make_folder(self._path.parent)
+                append_objects(self._path, [{**self._fields(asked), "correct": correct}], drop_cut_line=True)
+
+    def _fields(self, asked: Asked) -> dict[str, Any]:
+        return {
+            "version": JUDGE_VERSION,
+            "model": self.model,
+            "question": asked.question,
+            "golds": list(asked.golds),
+            "prediction": asked.prediction,
+        }
+
+    def _read(self, record: dict[str, Any], where: str) -> None:
+        try:
+            asked = Asked(record["question"], tuple(record["golds"]), record["prediction"])
+            of_this_judge = (record["version"], record["model"]) == (JUDGE_VERSION, self.model)
+            correct = record["correct"]
+        except (KeyError, TypeError) as error:
+            raise UserError(f"{where}: not the verdict of a judge ({error!r}); repair or delete the file") from error
+        if not isinstance(correct, bool):
+            raise UserError(f"{where}: the verdict is {correct!r}, not true or false; repair or delete the file")
+        if of_this_judge:
+            self._known[asked] = correct
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make {path}: {error.strerror or error}; choose another folder") from error
+
 
 KEY_VARIABLE = "MEM1_JUDGE_API_KEY"
 NOT_IN_ITS_FORM = "the reply is not a verdict in its form"
@@ -146,3 +209,91 @@ class Judge:
         except (ValueError, LookupError, TypeError):
             raise TryAgain("the reply is not a chat completion") from None
         return text if isinstance(text, str) else ""
+
+
+FILE = "verdicts.jsonl"
+
+
+def open_judge(url: str | None, model: str | None, *, folder: Path | None) -> Judge | None:
+    """The judge that the options ask for, which remembers in `folder`; None: none is asked for.
+
+    Raises UserError where one of the options is missing, or the folder's verdicts cannot be read.
+    """
+    if url is None and model is None:
+        return None
+    if url is None or model is None:
+        raise UserError("a judge needs both --judge-url and --judge-model")
+    server = JudgeServer(base_url=url, model=model)
+    return Judge(server, verdicts=Verdicts(None if folder is None else folder / FILE, model=model))
+
+
+def judge_rows(
+    rows: Sequence[Row],
+    trajectories: Mapping[int, Sequence[Trajectory]],
+    judge: Judge,
+    *,
+    on_progress: Callable[[int, int, int], None] | None = None,
+) -> list[Row]:
+    """The rows with `judge` filled in; `trajectories` are those of each row, by its number of objectives.
+
+    Rows whose answers are no texts (a shop) stay as they are. `on_progress` is told (objectives of a row, answers
+    done, answers to ask for). Raises ValueError for a trajectory without its task.
+    """
+
+    def with_judge(row: Row) -> Row:
+        tell = None if on_progress is None else partial(on_progress, row.objectives)
+        return replace(row, judge=judged(trajectories[row.objectives], judge, on_reply=tell))
+
+    return [row if row.contains is None else with_judge(row) for row in rows]
+
+
+def judged(
+    trajectories: Sequence[Trajectory], judge: Judge, *, on_reply: Callable[[int, int], None] | None = None
+) -> Judged:
+    """Every answer of every attempt; where there is no answer it is wrong, as for exact match."""
+    verdicts = judge([asked for trajectory in trajectories for asked in answers(trajectory)], on_reply=on_reply)
+    em = [bool(score) for t in trajectories for score in (t.em or (0.0,) * _objectives(t))]
+    pairs = [(v.correct, e) for v, e in zip(verdicts, em, strict=True) if v.correct is not None]
+    return Judged(
+        model=judge.server.model,
+        version=JUDGE_VERSION,
+        correct=_share([correct for correct, _ in pairs]),
+        judged=len(pairs) / len(verdicts),
+        agreement=_share([correct == e for correct, e in pairs]),
+        kappa=kappa(pairs),
+        failures=_failures(verdicts),
+    )
+
+
+def answers(trajectory: Trajectory) -> list[Asked]:
+    """One for each question of the task, with an empty prediction where there is no answer."""
+    if trajectory.task is None:
+        raise ValueError("a trajectory has no task, so its questions are not known; keep the task when rolling out")
+    questions = trajectory.task.questions
+    given = split_answers(trajectory.answer, len(questions))
+    return [Asked(q.text, q.answers, answer) for q, answer in zip(questions, given, strict=True)]
+
+
+def kappa(pairs: Sequence[tuple[bool, bool]]) -> float | None:
+    """Cohen's: (agreement - agreement by chance) / (1 - agreement by chance); None where chance explains all.
+
+    Source: Cohen, "A coefficient of agreement for nominal scales", 1960.
+    """
+    if not pairs:
+        return None
+    one, other = (sum(column) / len(pairs) for column in zip(*pairs, strict=True))
+    observed = sum(a == b for a, b in pairs) / len(pairs)
+    chance = one * other + (1 - one) * (1 - other)
+    return None if chance == 1 else (observed - chance) / (1 - chance)
+
+
+def _failures(verdicts: Sequence[Verdict]) -> dict[str, int]:
+    return dict(Counter(verdict.why for verdict in verdicts if verdict.correct is None).most_common())
+
+
+def _objectives(trajectory: Trajectory) -> int:
+    return 0 if trajectory.task is None else trajectory.task.objectives
+
+
+def _share(values: Sequence[bool]) -> float | None:
+    return sum(values) / len(values) if values else None

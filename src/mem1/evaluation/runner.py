@@ -27,9 +27,8 @@ from mem1.envs.source import TaskSource
 from mem1.errors import UserError
 from mem1.evaluation.chunks import Chunking, run_jobs
 from mem1.evaluation.flops import ModelShape
-from mem1.evaluation.header import read_attempts
 from mem1.evaluation.metrics import Row, summarize
-from mem1.evaluation.store import append_trajectories, write_trajectories
+from mem1.evaluation.store import append_trajectories, read_attempts, write_trajectories
 from mem1.lock import alone_in
 from mem1.records import Task, Trajectory
 from mem1.rollout import Rollout

@@ -12,9 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mem1.evaluation.report.columns import Column, Record
-from mem1.evaluation.report.lines import Line, lines
-from mem1.evaluation.report.runs import Run
+from mem1.evaluation.report.rows import Column, Record, Run, Series, series
 from mem1.records import Ended
 
 Figure = dict[str, Any]
@@ -39,7 +37,7 @@ def over_n(rows: Sequence[Record], column: Column, title: str, *, appended: str 
     `appended`: key of what the same turns would have had if nothing had been dropped, drawn dashed for the last line
     that drops something and left to the legend for the others.
     """
-    found = lines(rows)
+    found = series(rows)
     traces = [trace for number, line in enumerate(found) for trace in _line(line, number, column)]
     rewriting = [number for number, line in enumerate(found) if line.context != "full"] if appended else []
     for number in rewriting:
@@ -65,7 +63,7 @@ def curves(runs: Sequence[Run]) -> list[Figure]:
 
 def endings(rows: Sequence[Record]) -> Figure:
     """Bars, one a policy and N, of the shares of their tasks by ending."""
-    bars = [(f"{line.name}, N = {row['objectives']}", row) for line in lines(rows) for row in line.best]
+    bars = [(f"{line.name}, N = {row['objectives']}", row) for line in series(rows) for row in line.best]
     return {
         "title": "how tasks ended",
         "data": [
@@ -92,7 +90,7 @@ def endings(rows: Sequence[Record]) -> Figure:
     }
 
 
-def _line(line: Line, number: int, column: Column) -> Iterator[Figure]:
+def _line(line: Series, number: int, column: Column) -> Iterator[Figure]:
     """The mean in full strength over its runs; a single run alone."""
     for run, rows in line.runs.items():
         name = f"{line.name}, {run}" if len(line.runs) > 1 else line.name
@@ -121,7 +119,7 @@ def _over_n(rows: Sequence[Record], number: int, column: Column, name: str) -> F
     return trace
 
 
-def _if_appended(line: Line, number: int, key: str, *, visible: bool | str) -> Figure:
+def _if_appended(line: Series, number: int, key: str, *, visible: bool | str) -> Figure:
     style = _style(number)
     return {
         **style,

@@ -1,10 +1,11 @@
 """One self-contained HTML page about one or more runs: numbers, tables, figures, and every trajectory turn by turn.
 
     write_page("runs/a/report.html", [run], title="a")
+    headlines(rows)  ->  Headline("0.40 → 1.00", "exact match per objective at N = 2, base → trained"), ...
 
-What a reader sees first (headlines, tables) is HTML; the figures and the trajectories are compressed data that
-scripts of the page lay out once it is shown. Nothing is fetched from anywhere, which a policy of the page forbids,
-and whatever a policy or a document wrote is shown as text: jinja2 escapes it, or the scripts write it as text nodes.
+What a reader sees first (headlines, tables) is HTML; figures and trajectories are compressed data that the page's
+scripts lay out once it is shown. Nothing is fetched from anywhere, which the page's content policy forbids, and text
+written by a policy or a document is shown as text: jinja2 escapes it, or the scripts write it as text nodes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -24,14 +26,65 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from mem1.errors import UserError
-from mem1.evaluation.report.columns import EM, FURTHER, PEAK, shown
-from mem1.evaluation.report.data import compressed
 from mem1.evaluation.report.figures import Figure, curves, endings, over_n
-from mem1.evaluation.report.fitting import fit
-from mem1.evaluation.report.headlines import headlines
-from mem1.evaluation.report.lines import lines
-from mem1.evaluation.report.runs import Run, rows_of
-from mem1.evaluation.report.table import by_depth, note, results, warnings
+from mem1.evaluation.report.rows import EM, FURTHER, PEAK, Record, Run, rows_of, series, shown
+from mem1.evaluation.report.tables import by_depth, note, results, warnings
+from mem1.evaluation.report.viewer_data import compressed, fit
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """One large number with a line of explanation."""
+
+    value: str
+    label: str
+
+
+def headlines(rows: Sequence[Record]) -> list[Headline]:
+    """Exact match at the smallest and largest N above 1, before and after where both are there, and the peaks.
+
+    The numbers are those of the last policy of `rows`; "before" is the first policy, in the same context.
+    """
+    if not rows:
+        return []
+    policy, context = rows[-1]["policy"], rows[-1]["context"]
+    after = {row["objectives"]: row for row in rows if (row["policy"], row["context"]) == (policy, context)}
+    first = rows[0]["policy"]
+    before = {r["objectives"]: r for r in rows if r["policy"] == first != policy and r["context"] == context}
+    several = sorted(n for n in after if n > 1) or sorted(after)
+    low, high = several[0], several[-1]
+    shown = [_em_headline(n, after[n], before.get(n)) for n in dict.fromkeys((low, high))]
+    peak = after[high]
+    shown.append(
+        Headline(
+            f"{peak['peak_tokens']:,.0f}",
+            f"peak tokens at {_n(high)}; the same turns appended: {peak['appended_peak_tokens']:,.0f}",
+        )
+    )
+    if low != high and after[low]["peak_tokens_without_prompt"] > 0:
+        growth = {
+            key: after[high][key] / after[low][key]
+            for key in ("peak_tokens_without_prompt", "appended_peak_tokens_without_prompt")
+        }
+        appended = growth["appended_peak_tokens_without_prompt"]
+        shown.append(
+            Headline(
+                f"\u00d7 {growth['peak_tokens_without_prompt']:.1f}",
+                f"growth of the peak without the prompt from {_n(low)} to {high}; appended: \u00d7 {appended:.1f}",
+            )
+        )
+    return shown
+
+
+def _em_headline(n: int, after: Record, before: Record | None) -> Headline:
+    value = f"{after['em']:.2f}" if before is None else f"{before['em']:.2f} → {after['em']:.2f}"
+    change = "" if before is None else f", {before['policy']} → {after['policy']}"
+    return Headline(value, f"exact match per objective at {_n(n)}{change}")
+
+
+def _n(objectives: int) -> str:
+    return f"N\u00a0=\u00a0{objectives}"  # not broken over two lines
+
 
 LARGEST = 5_000_000
 """Bytes of a page at most; trajectories that would make it larger are left out, and the page names them."""
@@ -112,7 +165,7 @@ def figure_groups(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]]) -> lis
     """(heading, note, figures) of each group that there is something to draw for."""
     em = over_n(rows, EM, "exact match per objective")
     peak = over_n(rows, PEAK, "peak tokens", appended="appended_peak_tokens")
-    of_means = "; of a mean, the lowest and the highest run" if any(line.mean for line in lines(rows)) else ""
+    of_means = "; of a mean, the lowest and the highest run" if any(line.mean for line in series(rows)) else ""
     bars = f"Bars: 95 % intervals over tasks{of_means}."
     sampled = "Means over the attempts sampled for each step, at the temperature of training."
     groups = [

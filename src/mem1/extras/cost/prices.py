@@ -6,11 +6,54 @@ tokens. For one's own server give one's own four prices.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from mem1.errors import UserError
-from mem1.evaluation.cost import PrefixCache, Prices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """Money, in any one unit, per million tokens."""
+
+    fresh: float
+    """Of a context token that is neither read from the cache nor written to it."""
+    cached: float
+    """Of a context token that is read from the cache."""
+    write: float
+    """Of a context token that is written to the cache; the price of a fresh one where writing is free."""
+    output: float
+    """Of a generated token."""
+
+    def __post_init__(self) -> None:
+        for name in (f.name for f in fields(self)):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"the price {name!r} must be a number of at least 0, not {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixCache:
+    """Which prefixes a server keeps between two calls."""
+
+    minimum: int = 0
+    """Shortest prefix that is kept, in tokens."""
+    step: int = 1
+    """A prefix is kept up to a multiple of this many tokens."""
+    lifetime_s: float | None = None
+    """A prefix that was not read for longer is gone; None: it stays."""
+    pause_s: float = 0.0
+    """Seconds from one call to the next."""
+
+    def __post_init__(self) -> None:
+        if self.minimum < 0 or self.step < 1:
+            raise ValueError(f"a cache has a minimum >= 0 and a step >= 1, not {self.minimum} and {self.step}")
+
+    def kept(self, tokens: int) -> int:
+        """Of a prefix of that many tokens, how many the next call finds."""
+        expired = self.lifetime_s is not None and self.pause_s > self.lifetime_s
+        whole_steps = tokens // self.step * self.step
+        return 0 if expired or whole_steps < self.minimum else whole_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

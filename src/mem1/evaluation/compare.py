@@ -1,20 +1,28 @@
-"""Which of two policies is better, measured on the same tasks.
+"""Which of two policies is better on the same tasks, and how much of a mean is due to the training seed.
 
     paired_difference(ours, theirs)   ->  Difference(mean=0.08, low=0.05, high=0.11, tasks=500)
+    over_seeds([run_0, run_1, run_2])
+    ->  OverSeeds(mean=0.61, by_seed=(0.58, 0.66, 0.59), spread=0.04,
+                  over_tasks=(0.58, 0.64), over_both=(0.54, 0.67))
 
-A hard task is hard for both, so the difference task by task varies less than either mean: two intervals that overlap
-may belong to a difference that is beyond doubt. Trajectories are matched by their task, in whatever order they come.
+A hard task is hard for both policies, so the difference per task varies less than either mean: overlapping intervals
+may still hide a clear difference. Trajectories are matched by task id, in whatever order they come.
+
+`over_tasks` shows how far the mean of these very policies would move with other tasks; `spread` how much one training
+run differs from the next on these tasks; `over_both` how far the mean would move with other seeds and other tasks,
+which is what a claim about the method needs.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mem1.errors import UserError
-from mem1.evaluation.intervals import difference_interval
+from mem1.evaluation.intervals import difference_interval, mean_interval, seeds_interval
 from mem1.evaluation.metrics import asked, em_by_question
 from mem1.records import Task, Trajectory
 
@@ -106,3 +114,46 @@ def _by_task(run: Sequence[Trajectory], number: int) -> dict[str, tuple[Task, Tr
     if not found:
         raise UserError(f"run {number} has no trajectories, so there is nothing to compare")
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverSeeds:
+    """In the unit of the measure."""
+
+    mean: float
+    """Over seeds and tasks."""
+    by_seed: tuple[float, ...]
+    """Mean over tasks of each seed, in the order of the runs."""
+    spread: float | None
+    """Standard deviation of `by_seed` (divisor S - 1); None: one seed says nothing about others."""
+    over_tasks: tuple[float, float]
+    """95 % interval over tasks, for these seeds: of the mean over seeds, task by task."""
+    over_both: tuple[float, float] | None
+    """95 % interval over seeds and tasks (intervals.py); None with one seed."""
+
+
+def over_seeds(
+    runs: Sequence[Sequence[Trajectory]],
+    *,
+    measure: Measure = em_by_question,
+    within: tuple[float, float] | None = (0.0, 1.0),
+) -> OverSeeds:
+    """Summary of runs that differ in their training seed alone.
+
+    `within`: the bounds that the measure keeps; None: it has none, as peak tokens. Raises UserError where there is no
+    run, or the runs did not all attempt the same tasks, each once, and ValueError where a value is out of bounds.
+    """
+    if not runs:
+        raise UserError("a mean over seeds needs at least one run")
+    values = values_by_task(runs, measure)
+    by_seed = tuple(float(np.mean(run)) for run in values)
+    several = len(values) > 1
+    questions = [asked(t) for t in runs[0]]
+    of_these_seeds = np.mean(np.asarray(values, dtype=np.float64), axis=0)
+    return OverSeeds(
+        mean=statistics.fmean(by_seed),
+        by_seed=by_seed,
+        spread=statistics.stdev(by_seed) if several else None,
+        over_tasks=mean_interval(of_these_seeds, asked=questions, within=within),
+        over_both=seeds_interval(values, asked=questions, within=within) if several else None,
+    )

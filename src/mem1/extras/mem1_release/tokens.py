@@ -18,7 +18,7 @@ from mem1.contexts import Fold, Full, next_context
 from mem1.contexts.base import Context
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
-from mem1.evaluation.released import ReleasedAttempt, ReleasedTurn
+from mem1.extras.mem1_release.reader import ReleasedAttempt, ReleasedTurn
 from mem1.protocol import ANSWER, MALFORMED, RELEASED, SEARCH, parse
 from mem1.records import Ended, Question, Task, Trajectory, Turn
 from mem1.scoring import score_answers

@@ -19,7 +19,7 @@ import string
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
-from mem1.evaluation.released import ReleasedAttempt, ReleasedTurn
+from mem1.extras.mem1_release.reader import ReleasedAttempt, ReleasedTurn
 
 TURNS = 10
 """That it reads, at most."""

@@ -13,9 +13,9 @@ from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.metrics import peak_tokens
-from mem1.evaluation.released import ReleasedAttempt
-from mem1.evaluation.released_scores import released_peak, released_scores
-from mem1.evaluation.released_trajectories import Inference, trajectory
+from mem1.extras.mem1_release.reader import ReleasedAttempt
+from mem1.extras.mem1_release.scores import released_peak, released_scores
+from mem1.extras.mem1_release.tokens import Inference, trajectory
 from mem1.protocol import RELEASED
 from mem1.records import Ended
 from mem1.scoring import Scores, score_answers

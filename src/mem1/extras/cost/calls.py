@@ -1,64 +1,30 @@
-"""What appending costs against rewriting: `full` against `fold(k)`, under a cache of prefixes.
+"""The calls of an attempt under `full` and under `fold(k)`, with what they cost under a prefix cache.
 
     prompt 100; every turn writes a state of 20 (when it has to) and an action of 10, and gets a result of 50
     full        contexts 100, 160, 220     outputs 10, 10, 10
-    fold(1)     contexts 100, 160, 180     outputs 10, 30, 10      turn 2 writes a state, for turn 3 drops turn 1
+    fold(1)     contexts 100, 160, 180     outputs 10, 30, 10      turn 2 writes a state, because turn 3 drops turn 1
 
-A call pays for its context in three parts: `cached` tokens, the prefix that the call before it wrote; `written` ones,
-which the next call will read; and `fresh` ones. What it generates is `output`. A state is written in exactly those
-turns after which something is dropped, so that fold(k) with k >= T is `full`. Derivation, assumptions and a table by
-hand: docs/cost.md.
+The context tokens of a call are priced in three parts: `cached` tokens, the prefix that the previous call wrote to the
+cache; `written` ones, which the next call will read; and `fresh` ones. Generated tokens are `output`. A state is
+written in exactly those turns after which something is dropped, so that fold(k) with k >= T is `full`. docs/cost.md
+has the derivation, the assumptions and a table worked out by hand.
+
+The sizes come from four numbers (`even_sizes`) or from a recorded attempt:
+
+    context P P, completion S S A, result R R R; context P P S S A R R R, completion A A
+    recorded_sizes(...)  ->  prompt 2; state 2, action 1, result 3; state 0, action 2, result 0
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import accumulate
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
-    """Money, in any one unit, per million tokens."""
-
-    fresh: float
-    """Of a context token that is neither read from the cache nor written to it."""
-    cached: float
-    """Of a context token that is read from the cache."""
-    write: float
-    """Of a context token that is written to the cache; the price of a fresh one where writing is free."""
-    output: float
-    """Of a generated token."""
-
-    def __post_init__(self) -> None:
-        for name in (f.name for f in fields(self)):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"the price {name!r} must be a number of at least 0, not {getattr(self, name)}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrefixCache:
-    """Which prefixes a server keeps between two calls."""
-
-    minimum: int = 0
-    """Shortest prefix that is kept, in tokens."""
-    step: int = 1
-    """A prefix is kept up to a multiple of this many tokens."""
-    lifetime_s: float | None = None
-    """A prefix that was not read for longer is gone; None: it stays."""
-    pause_s: float = 0.0
-    """Seconds from one call to the next."""
-
-    def __post_init__(self) -> None:
-        if self.minimum < 0 or self.step < 1:
-            raise ValueError(f"a cache has a minimum >= 0 and a step >= 1, not {self.minimum} and {self.step}")
-
-    def kept(self, tokens: int) -> int:
-        """Of a prefix of that many tokens, how many the next call finds."""
-        expired = self.lifetime_s is not None and self.pause_s > self.lifetime_s
-        whole_steps = tokens // self.step * self.step
-        return 0 if expired or whole_steps < self.minimum else whole_steps
+from mem1.contexts import Fold, Full, Window, context_policy
+from mem1.errors import UserError
+from mem1.extras.cost.prices import PrefixCache, Prices
+from mem1.records import Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,3 +111,43 @@ def costs(made: Sequence[Call], prices: Prices) -> list[float]:
     before = accumulate((g + c.output * prices.output for g, c in zip(given, made, strict=True)), initial=0.0)
     # zip ends with the calls: the last partial sum has no call after it
     return [(b + g + c.output_if_last * prices.output) / 1e6 for b, g, c in zip(before, given, made, strict=False)]
+
+
+def recorded_sizes(trajectory: Trajectory) -> Sizes:
+    """The sizes of an attempt that was rolled out under `constant`, `fold(k)`, `full` or `window(k)`.
+
+    Raises UserError for one under another policy, whose calls are not one a turn, and for one that made no call.
+    """
+    name = trajectory.task.id if trajectory.task is not None else "?"
+    if not isinstance(context_policy(trajectory.context), Fold | Full | Window):
+        raise UserError(
+            f"task {name!r} was rolled out under {trajectory.context}, whose calls are not one a turn; give a run "
+            "under constant, fold(k), full or window(k)"
+        )
+    if not trajectory.turns:
+        raise UserError(f"task {name!r} made no call ({trajectory.ended}); leave it out")
+    first, last = trajectory.turns[0], trajectory.turns[-1]
+    forced = _forced_tokens(last)
+    turns = [_turn_sizes(turn, 0) for turn in trajectory.turns]
+    if len(turns) > 1:  # the answer tag opened in the last context stands where the last result ends
+        turns[-2] = _turn_sizes(trajectory.turns[-2], forced)
+    return Sizes(prompt=len(first.context_ids), turns=tuple(turns))
+
+
+def _turn_sizes(turn: Turn, following: int) -> TurnSizes:
+    state, thought = (stop - start for start, stop in (turn.completion_spans.get(r, (0, 0)) for r in _WRITTEN))
+    return TurnSizes(
+        state=state,
+        thought=thought,
+        action=len(turn.completion_ids) - state - thought,
+        result=len(turn.observation_ids) + following,
+    )
+
+
+_WRITTEN = ("state", "thought")
+
+
+def _forced_tokens(turn: Turn) -> int:
+    if not turn.forced:
+        return 0
+    return len(turn.context_ids) - max(stop for _, stop in turn.context_spans.values())

@@ -1,26 +1,35 @@
-"""The results as tables of texts, and on the terminal within 80 columns.
+r"""The results as tables: on the terminal within 80 columns, in Markdown, LaTeX (booktabs) and CSV.
 
-policy   N  tasks   EM per objective    F1  turns  peak tokens  without prompt  if appended
-base     2    200  0.36 [0.31, 0.41]  0.40    4.1           94              62          154
+    policy   N  tasks   EM per objective    F1  turns  peak tokens  without prompt  if appended
+    base     2    200  0.36 [0.31, 0.41]  0.40    4.1           94              62          154
 
-Where questions depend on one another, a second table has the exact match by depth, and no column for other rows:
+    markdown(rows)  ->  | policy | N | EM per objective | ...
+    latex(rows)     ->  trained\_a & 2 & 0.71 {\scriptsize [0.65, 0.77]} & ... \\
+    csv(rows)       ->  policy,context,objectives,tasks,em,em_low,em_high,...,endings.answered,...
 
-policy   N  EM at depth 0     1     2
-base     3           0.60  0.30  0.10
+Where questions depend on one another, a second table shows exact match by depth:
+
+    policy   N  EM at depth 0     1     2
+    base     3           0.60  0.30  0.10
+
+Markdown and LaTeX end with the mean over several runs; CSV has every number of every run, unrounded, and no means.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import csv as csv_module
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mem1.evaluation.report.columns import EM, MAIN, Column, Record, shown
-from mem1.evaluation.report.lines import Line, lines
+from mem1.evaluation.report.rows import EM, MAIN, Column, Record, Series, series, shown
 from mem1.records import Ended
 
 
@@ -41,7 +50,7 @@ def results(rows: Sequence[Record], columns: Sequence[Column] = MAIN) -> Cells:
         headings=["policy", *(["run"] if several else []), *(column.heading for column in wanted)],
         body=[
             [line.name, *([row["run"]] if several else []), *(column.cell(row) for column in wanted)]
-            for line, row in _in_order(lines(rows))
+            for line, row in _in_order(series(rows))
         ],
         names=2 if several else 1,
     )
@@ -63,14 +72,14 @@ def by_depth(rows: Sequence[Record]) -> Cells | None:
                 str(row["objectives"]),
                 *(f"{row['em_by_depth'][depth]:.2f}" if depth in row["em_by_depth"] else "" for depth in depths),
             ]
-            for line, row in _in_order(lines(rows))
+            for line, row in _in_order(series(rows))
             if row["em_by_depth"] is not None
         ],
         names=2 if several else 1,
     )
 
 
-def _in_order(found: Sequence[Line]) -> Iterator[tuple[Line, Record]]:
+def _in_order(found: Sequence[Series]) -> Iterator[tuple[Series, Record]]:
     for line in found:
         for rows in (*line.runs.values(), line.mean):
             for row in rows:
@@ -81,7 +90,7 @@ def note(rows: Sequence[Record]) -> str:
     """What the columns mean, the context policy where all share one, how tasks ended, and what recurs or failed."""
     contexts = {row["context"] for row in rows}
     shared = f"Context policy: {contexts.pop()}. " if len(contexts) == 1 else ""
-    means = " Of a mean of runs: [lowest run, highest run]." if any(line.mean for line in lines(rows)) else ""
+    means = " Of a mean of runs: [lowest run, highest run]." if any(line.mean for line in series(rows)) else ""
     special = "".join((_endings(rows), _repeats(rows), *_failures(rows), *_opinions(rows)))
     return f"{shared}EM: {EM.meaning}.{means} If appended: peak of the same turns if nothing were dropped.{special}"
 
@@ -153,7 +162,7 @@ def _opinions(rows: Sequence[Record]) -> Iterator[str]:
 
 def _named(rows: Sequence[Record]) -> Iterator[tuple[str, Record]]:
     """Every row with its policy, and its run where there are several."""
-    for line in lines(rows):
+    for line in series(rows):
         for run, of_run in line.runs.items():
             for row in of_run:
                 yield ", ".join(filter(None, (line.name, run if len(line.runs) > 1 else ""))), row
@@ -180,3 +189,100 @@ def _table(headings: Sequence[str], cells: Cells, caption: str) -> Table:
     for line, following in zip(body, [*body[1:], None], strict=True):
         table.add_row(*map(escape, line), end_section=following is not None and following[0] != line[0])
     return table
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "[": "{[}",  # after the end of a row it would begin an argument
+    **{character: "\\" + character for character in "&%$#_{}"},
+}
+
+
+def markdown(rows: Sequence[Record]) -> str:
+    """Tables of GitHub's Markdown, with what the columns mean below."""
+    below = "\n\n".join(map(_markdown_text, (note(rows), *warnings(rows))))
+    return "\n".join([*(_markdown(cells) for cells in _tables(rows)), below, ""])
+
+
+def latex(rows: Sequence[Record]) -> str:
+    """`tabular`s for the package booktabs; what the columns mean is a comment above them."""
+    above = [f"% {' '.join(line.split())}" for line in (note(rows), *warnings(rows))]
+    return "\n".join([*above, *(_latex(cells) for cells in _tables(rows)), ""])
+
+
+def csv(rows: Sequence[Record]) -> str:
+    """One line a run, policy and N; a field that holds several numbers is one column for each ("endings.answered")."""
+    flat = [dict(_flat(row)) for row in rows]
+    text = io.StringIO()
+    writer = csv_module.DictWriter(text, _columns(flat), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return text.getvalue()
+
+
+FORMATS: Mapping[str, Callable[[Sequence[Record]], str]] = {"md": markdown, "csv": csv, "latex": latex}
+"""Name of `mem1 report --format` -> what writes it."""
+
+
+def _tables(rows: Sequence[Record]) -> list[Cells]:
+    depths = by_depth(rows)
+    return [results(rows), *([depths] if depths else [])]
+
+
+def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(column, cell); entries of a list are counted from 1, as turns are."""
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, (list, tuple)):
+            yield from _flat({str(place): entry for place, entry in enumerate(value, start=1)}, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """All columns, those of one field side by side, although some rows have more turns than the first."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    fields = list(dict.fromkeys(column.partition(".")[0] for column in columns))
+    return sorted(columns, key=lambda column: fields.index(column.partition(".")[0]))
+
+
+def _markdown(cells: Cells) -> str:
+    rule = ["---" if position < cells.names else "---:" for position in range(len(cells.headings))]
+    lines = [cells.headings, *cells.body]
+    texts = [[_markdown_text(text) for text in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (texts[0], rule, *texts[1:])) + "\n"
+
+
+def _markdown_text(text: str) -> str:
+    """Characters that mean something in Markdown are shown as they are; an interval's brackets make no link."""
+    return re.sub(r"([\\`*_<>|#])", r"\\\1", " ".join(text.split()))
+
+
+def _latex(cells: Cells) -> str:
+    align = "".join("l" if position < cells.names else "r" for position in range(len(cells.headings)))
+    head = " & ".join(map(_latex_text, cells.headings)) + r" \\"
+    body: list[str] = []
+    for number, line in enumerate(cells.body):
+        if number and line[0] != cells.body[number - 1][0]:
+            body.append(r"\addlinespace")
+        names = [_latex_text(text) for text in line[: cells.names]]
+        body.append(" & ".join([*names, *map(_latex_cell, line[cells.names :])]) + r" \\")
+    return "\n".join(
+        [rf"\begin{{tabular}}{{{align}}}", r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
+    )
+
+
+def _latex_cell(text: str) -> str:
+    """A number; its interval in a smaller size."""
+    number, _, interval = text.partition(" ")
+    return _latex_text(number) + (rf" {{\scriptsize {interval}}}" if interval else "")
+
+
+def _latex_text(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in " ".join(text.split()))

@@ -57,7 +57,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class AttemptFacts:
     """What became of the facts in one attempt."""
 
     by_turn: tuple[tuple[int, int] | None, ...]
@@ -94,7 +94,7 @@ def fidelity(trajectories: Sequence[Trajectory]) -> Fidelity:
     )
 
 
-def memory(trajectory: Trajectory) -> Memory:
+def memory(trajectory: Trajectory) -> AttemptFacts:
     """Follow the facts of one attempt through its turns. Raises ValueError if it has no task."""
     if trajectory.task is None:
         raise ValueError("a trajectory has no task, so its facts are not known; keep the task when rolling out")
@@ -108,7 +108,7 @@ def memory(trajectory: Trajectory) -> Memory:
             lost = sum(fact in noted and fact not in step.kept for fact in step.needed)
             noted |= step.kept
             by_turn.append((len(step.kept), len(step.needed)))
-    return Memory(by_turn=tuple(by_turn), lost=lost)
+    return AttemptFacts(by_turn=tuple(by_turn), lost=lost)
 
 
 def follow(facts: Sequence[Fact], turns: Sequence[Turn]) -> Iterator[Step]:

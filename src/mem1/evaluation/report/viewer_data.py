@@ -1,0 +1,282 @@
+"""The data behind a page's viewer, as JSON: every trajectory turn by turn, each text stored once.
+
+{"strings": ["Q1 ...", " <IS> ...", ...],
+ "groups": [{"run": "a", "policy": "trained", "context": "constant", "objectives": 2, "name": "trained, constant"}],
+ "tasks": [{"id": "atlas-0", "limit": 9, "questions": [["Q1 text", "gold / alias"], ...],
+            "facts": [[1, "gold / alias", false], [1, "Bergen", true], ...]}],
+ "trajectories": [{"group": 0, "task": 0, "ended": "answered", "reward": 1.0, "em": [1.0, 0.0], "turns": [...], ...}]}
+
+Texts of turns are indices into `strings`. Pieces follow one another, four numbers each: role (an index into "roles"),
+text, tokens, turn of origin (0: none). The viewer computes nothing from them.
+
+A fact is (its question, its text, whether it only leads to the answer), and each turn has one letter per fact:
+
+    result of turn 1 has "Oslo" (gold of Q1)    state of turn 2 has it    state of turn 3 does not
+    ->  status  "."  "h"  "l"       gained at turn 2: fact 0        lost at turn 3: fact 0
+
+If a page would grow too large, only the first k tasks of every policy and size are kept, with one k for all, so that
+what can be compared stays together; the page names what was left out.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any
+
+from mem1.contexts import ContextPolicy, context_policy
+from mem1.errors import UserError
+from mem1.evaluation.fact_retention import Fact, Step, facts_of, follow
+from mem1.evaluation.metrics import appended_tokens
+from mem1.evaluation.report.rows import Attempts, Run
+from mem1.evaluation.report.token_attribution import Decode, Piece, cut, dropped
+from mem1.records import Task, Trajectory, Turn
+from mem1.scoring import split_answers
+
+
+class Table:
+    """Values by number, each once, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Any, int] = {}
+
+    def number(self, value: Any) -> int:
+        return self.numbers.setdefault(value, len(self.numbers))
+
+    @property
+    def values(self) -> list[Any]:
+        return list(self.numbers)
+
+
+class PageData:
+    """Collects trajectories and writes them as one object for JSON."""
+
+    def __init__(self) -> None:
+        self.strings, self.roles, self.tasks = Table(), Table(), Table()
+        self.groups: list[dict[str, Any]] = []
+        self.trajectories: list[dict[str, Any]] = []
+
+    def add_group(self, **names: Any) -> None:
+        """Begin a group: a policy of a run at one size; trajectories added from now on belong to it."""
+        self.groups.append(names)
+
+    def add(self, trajectory: Trajectory, decode: Decode) -> None:
+        """Raises ValueError if a turn did not record which of its context tokens are the prompt."""
+        task = trajectory.task
+        facts = [] if task is None else facts_of(task)
+        self.trajectories.append(
+            {
+                "group": len(self.groups) - 1,
+                "task": self.tasks.number(_task(task, facts)),
+                "ended": trajectory.ended.value,
+                "detail": trajectory.detail,
+                "reward": trajectory.reward,
+                "answers": split_answers(trajectory.answer, 0 if task is None else task.objectives),
+                "em": trajectory.em,
+                "f1": trajectory.f1,
+                "turns": self._turns(trajectory, facts, decode),
+            }
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "strings": self.strings.values,
+            "roles": self.roles.values,
+            "groups": self.groups,
+            "tasks": [dict(zip(("id", "limit", "questions", "facts"), of, strict=True)) for of in self.tasks.values],
+            "trajectories": self.trajectories,
+        }
+
+    def _turns(self, trajectory: Trajectory, facts: Sequence[Fact], decode: Decode) -> list[dict[str, Any]]:
+        turns, pieces = trajectory.turns, cut(trajectory.turns, decode, _policy(trajectory))
+        state = ""
+        written: list[dict[str, Any]] = []
+        for i, (turn, appended, known) in enumerate(
+            zip(turns, appended_tokens(trajectory), facts_by_turn(facts, turns), strict=True)
+        ):
+            written.append(
+                {
+                    "action": turn.action,
+                    "sizes": [len(turn.context_ids), len(turn.completion_ids), appended],
+                    "context": self._pieces(pieces[i].context),
+                    "completion": self._pieces(pieces[i].completion),
+                    "result": self._pieces(pieces[i].result),
+                    "dropped": self._pieces(dropped(pieces[i - 1], pieces[i].context) if i else []),
+                    "changes": self._changes(state, turn.state) if turn.state else [],
+                    "facts": known.status,
+                    "gained": known.gained,
+                    "lost": known.lost,
+                }
+            )
+            state = turn.state or state
+        return written
+
+    def _pieces(self, pieces: Iterable[Piece]) -> list[int]:
+        return [
+            value
+            for piece in pieces
+            for value in (
+                self.roles.number(piece.role),
+                self.strings.number(piece.text),
+                piece.tokens,
+                piece.turn or 0,
+            )
+        ]
+
+    def _changes(self, last: str, state: str) -> list[Any]:
+        return [value for kind, text in changes(last, state) for value in (kind, self.strings.number(text))]
+
+
+def _policy(trajectory: Trajectory) -> ContextPolicy | None:
+    try:
+        return context_policy(trajectory.context)
+    except UserError:  # of another program, or made by hand
+        return None
+
+
+def _task(task: Task | None, facts: Sequence[Fact]) -> tuple[Any, ...]:
+    """Two attempts are at the same task if it has the same name, limit of turns, questions and facts."""
+    if task is None:
+        return "", None, (), ()
+    questions = tuple((q.text, " / ".join(q.answers)) for q in task.questions)
+    named = tuple((fact.question, fact.text, fact.until is not None) for fact in facts)
+    return task.id, task.turn_limit, questions, named
+
+
+def compressed(data: Any) -> str:
+    """JSON, gzip, base64: letters that mean nothing in HTML, whatever the data hold. The same data, the same text."""
+    text = json.dumps(data, separators=(",", ":"))
+    return base64.b64encode(gzip.compress(text.encode("ascii"), compresslevel=9, mtime=0)).decode("ascii")
+
+
+UNSEEN, HELD, LOST, UNWRITTEN, PAST = ".", "h", "l", "-", "p"
+"""Of one fact at one turn: not needed yet; needed and in what was written; needed and not in it; needed, but nothing
+was written; not needed any more, as the answer that it leads to has been shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """The facts at one turn, by their places in the list of facts."""
+
+    status: str
+    """One of UNSEEN, HELD, LOST, UNWRITTEN, PAST for each fact."""
+    gained: tuple[int, ...]
+    """Those that this turn's text keeps and the last one's did not."""
+    lost: tuple[int, ...]
+    """Those that the last text kept, that are still needed and that are not in this one."""
+
+
+def facts_by_turn(facts: Sequence[Fact], turns: Sequence[Turn]) -> list[Facts]:
+    """One entry a turn. A turn that wrote neither state nor answer neither gains nor loses."""
+    past: set[Fact] = set()
+    held: frozenset[Fact] = frozenset()
+    found: list[Facts] = []
+    for step in follow(facts, turns):
+        past |= set(step.needed)
+        now = held if step.kept is None else step.kept
+        found.append(
+            Facts(
+                status="".join(_status(fact, step, past) for fact in facts),
+                gained=tuple(i for i, fact in enumerate(facts) if fact in now - held),
+                lost=tuple(i for i, fact in enumerate(facts) if fact in held - now and fact in step.needed),
+            )
+        )
+        held = now
+    return found
+
+
+def _status(fact: Fact, step: Step, past: set[Fact]) -> str:
+    if fact not in step.needed:
+        return PAST if fact in past else UNSEEN
+    if step.kept is None:
+        return UNWRITTEN
+    return HELD if fact in step.kept else LOST
+
+
+Change = tuple[str, str]
+"""("=", words of both states), ("-", words of the last one alone) or ("+", words of the new one alone)."""
+
+
+def changes(last: str, state: str) -> list[Change]:
+    """How `state` came out of `last`, word by word; its "=" and "+" joined are `state`."""
+    old, new = (re.findall(r"\s*\S+|\s+$", text) for text in (last, state))
+    matcher = SequenceMatcher(None, [w.strip() for w in old], [w.strip() for w in new], autojunk=False)
+    found: list[Change] = []
+    for kind, a, b, c, d in matcher.get_opcodes():
+        if kind == "equal":
+            found.append(("=", "".join(new[c:d])))
+            continue
+        found += [("-", "".join(old[a:b]))] if b > a else []
+        found += [("+", "".join(new[c:d]))] if d > c else []
+    return found
+
+
+FIRST = 64
+"""Tasks tried at first; doubled while they fit, so that of a huge run little more is laid out than is shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """The viewer's data."""
+
+    text: str
+    """As `compressed` writes it."""
+    shown: int
+    """Trajectories in it."""
+    of: int
+    """Trajectories of the runs."""
+    omissions: Sequence[str]
+    """What is left out, one text a policy and size; empty: nothing."""
+
+
+def fit(runs: Sequence[Run], largest: int) -> Fitted:
+    """Trajectories whose compressed text has at most `largest` characters; it may be somewhat less."""
+    parts = [(run, attempts) for run in runs for attempts in run.attempts]
+    most = max((len(attempts.trajectories) for _, attempts in parts), default=0)
+    tasks = min(most, FIRST)
+    text = _text(runs, tasks)
+    while len(text) <= largest and tasks < most:
+        tasks = min(most, 2 * tasks)
+        text = _text(runs, tasks)
+    while len(text) > largest and tasks > 0:
+        tasks = int(0.99 * tasks * largest / len(text))
+        text = _text(runs, tasks)
+    return Fitted(
+        text=text,
+        shown=sum(min(tasks, len(attempts.trajectories)) for _, attempts in parts),
+        of=sum(len(attempts.trajectories) for _, attempts in parts),
+        omissions=[
+            f"{group_name(run, attempts, runs)}, N = {attempts.objectives}: "
+            f"tasks {tasks + 1:,} to {len(attempts.trajectories):,}"
+            for run, attempts in parts
+            if len(attempts.trajectories) > tasks
+        ],
+    )
+
+
+def group_name(run: Run, attempts: Attempts, runs: Sequence[Run]) -> str:
+    """What the page calls a policy: with its context policy and its run, where there are several."""
+    contexts = {attempts.context for run in runs for attempts in run.attempts}
+    parts = (attempts.policy, attempts.context if len(contexts) > 1 else "", run.name if len(runs) > 1 else "")
+    return ", ".join(filter(None, parts))
+
+
+def _text(runs: Sequence[Run], tasks: int) -> str:
+    data = PageData()
+    for run in runs:
+        for attempts in run.attempts:
+            data.add_group(
+                run=run.name,
+                policy=attempts.policy,
+                context=attempts.context,
+                objectives=attempts.objectives,
+                name=group_name(run, attempts, runs),
+            )
+            for trajectory in attempts.trajectories[:tasks]:
+                data.add(trajectory, run.decode)
+    return compressed(data.as_json())

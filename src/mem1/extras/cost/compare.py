@@ -1,0 +1,200 @@
+"""`full` and every `fold(k)` side by side, the turn from which rewriting is cheaper, and a figure of both.
+
+cost if the attempt ends with turn   1    2    3    4    5
+full                                10   22   36   52   70
+fold(1)                             10   24   39   51   63      break-even turn 4: cheaper from there on
+
+cost_figure([Panel(title="hosted-50", unit="USD", lines={"full": [...], "constant": [...]})])  ->  "<svg ..."
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import takewhile
+
+from mem1.contexts import Fold, Full
+from mem1.extras.cost.calls import Sizes, calls, costs
+from mem1.extras.cost.prices import PrefixCache, Prices
+
+_ROUNDING = 1e-12
+"""Relative difference below which two costs are the same: sums in another order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyCost:
+    """One policy's cost. Means are over attempts."""
+
+    context: str
+    """Name of the context policy."""
+    k: int | None
+    """None: `full`."""
+    cost: float
+    """Mean of an attempt, in the unit of the prices."""
+    by_turn: tuple[float, ...]
+    """Entry t - 1: the same if every attempt had ended with turn t at the latest."""
+    fresh: float
+    """Mean context tokens of an attempt that are neither read from the cache nor written to it."""
+    cached: float
+    written: float
+    output: float
+    """Mean generated tokens of an attempt."""
+    peak_tokens: float
+    """Mean of the largest context + output of an attempt."""
+    break_even: int | None
+    """The turn from which on it is cheaper than `full`; None: never in the turns looked at, or it is `full`."""
+
+
+def compare(
+    attempts: Sequence[Sizes],
+    prices: Prices,
+    cache: PrefixCache,
+    *,
+    thoughts: float = 0.0,
+    turns: int | None = None,
+) -> list[PolicyCost]:
+    """`full`, then fold(1), fold(2), … up to fold(T) for attempts of at most T turns.
+
+    With `turns` the attempts are priced as if they ended there, and what they do afterwards serves `by_turn` and the
+    break-even turn alone. Raises ValueError without attempts.
+    """
+    if not attempts:
+        raise ValueError("there is no attempt to price")
+    longest = turns or max(len(sizes.turns) for sizes in attempts)
+    full = _line(attempts, None, prices, cache, thoughts, turns, ())
+    folds = [_line(attempts, k, prices, cache, thoughts, turns, full.by_turn) for k in range(1, longest + 1)]
+    return [full, *folds]
+
+
+def best(lines: Sequence[PolicyCost]) -> PolicyCost:
+    """The cheapest; of equal ones `full`, then the one that rewrites least."""
+    cheapest = min(line.cost for line in lines)
+    equal = [line for line in lines if line.cost <= cheapest * (1 + _ROUNDING)]
+    return max(equal, key=lambda line: math.inf if line.k is None else line.k)
+
+
+def break_even(by_turn: Sequence[float], full_by_turn: Sequence[float]) -> int | None:
+    """The turn from which on the first costs less than the second, up to the last turn there is; None: never."""
+    cheaper = [a < b * (1 - _ROUNDING) for a, b in zip(by_turn, full_by_turn, strict=True)]
+    lasting = len(list(takewhile(bool, reversed(cheaper))))
+    return len(cheaper) - lasting + 1 if lasting else None
+
+
+def _line(
+    attempts: Sequence[Sizes],
+    k: int | None,
+    prices: Prices,
+    cache: PrefixCache,
+    thoughts: float,
+    turns: int | None,
+    full_by_turn: Sequence[float],
+) -> PolicyCost:
+    every = [calls(sizes, k, cache, thoughts=thoughts) for sizes in attempts]
+    ended = [made[:turns] for made in every]
+    curves = [costs(made, prices) for made in every]
+    longest = max(map(len, curves))
+    by_turn = tuple(_mean([curve[min(t, len(curve)) - 1] for curve in curves]) for t in range(1, longest + 1))
+    outputs = [[*(c.output for c in made[:-1]), made[-1].output_if_last] for made in ended]
+    peaks = [
+        max(c.context + o for c, o in zip(made, written, strict=True))
+        for made, written in zip(ended, outputs, strict=True)
+    ]
+    return PolicyCost(
+        context=(Full() if k is None else Fold(k)).name,
+        k=k,
+        cost=_mean([curve[len(made) - 1] for curve, made in zip(curves, ended, strict=True)]),
+        by_turn=by_turn,
+        fresh=_mean([sum(c.fresh for c in made) for made in ended]),
+        cached=_mean([sum(c.cached for c in made) for made in ended]),
+        written=_mean([sum(c.written for c in made) for made in ended]),
+        output=_mean([sum(written) for written in outputs]),
+        peak_tokens=_mean(peaks),
+        break_even=break_even(by_turn, full_by_turn) if full_by_turn else None,
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+_WIDTH, _PLOT_HEIGHT, _PANEL_HEIGHT = 640, 200, 290
+_LEFT, _RIGHT, _TOP = 84, 130, 44
+_INK, _COLORS = "#767d86", ("#d9742b", "#1a936f", "#4d7fd1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One pair of axes."""
+
+    title: str
+    unit: str
+    lines: Mapping[str, Sequence[float]]
+    """Name -> cost by turn, all equally long; at most three."""
+
+
+def cost_figure(panels: Sequence[Panel]) -> str:
+    """One <svg> element. Raises ValueError without a panel, or for a panel without a turn."""
+    if not panels or not all(line for panel in panels for line in (panel.lines.values() or [()])):
+        raise ValueError("a figure needs a panel, and each of its lines a turn")
+    height = len(panels) * _PANEL_HEIGHT
+    body = "".join(
+        f'<g transform="translate(0 {number * _PANEL_HEIGHT})">{_panel(panel)}</g>'
+        for number, panel in enumerate(panels)
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" '
+        f'font-family="system-ui, sans-serif" font-size="12" fill="{_INK}">{body}</svg>\n'
+    )
+
+
+def _panel(panel: Panel) -> str:
+    turns = len(next(iter(panel.lines.values())))
+    steps = _steps(max(max(line) for line in panel.lines.values()))
+    top = steps[-1]
+
+    def x(turn: float) -> float:
+        return _LEFT + (turn - 1) / max(1, turns - 1) * (_WIDTH - _LEFT - _RIGHT)
+
+    def y(cost: float) -> float:
+        return _TOP + _PLOT_HEIGHT * (1 - cost / top)
+
+    parts = [f'<text x="{_LEFT}" y="20" font-weight="bold">{escape(panel.title)}</text>']
+    for cost in steps:
+        parts.append(
+            f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(cost):.1f}" y2="{y(cost):.1f}" stroke="{_INK}" '
+            f'stroke-opacity="0.25"/><text x="{_LEFT - 8}" y="{y(cost) + 4:.1f}" text-anchor="end">{cost:g}</text>'
+        )
+    for turn in sorted({1, turns, *(math.ceil(turns * i / 4) for i in (1, 2, 3))}):
+        parts.append(f'<text x="{x(turn):.1f}" y="{y(0) + 18:.1f}" text-anchor="middle">{turn}</text>')
+    parts.append(
+        f'<text x="{x((1 + turns) / 2):.1f}" y="{y(0) + 36:.1f}" text-anchor="middle">'
+        f"cost in {escape(panel.unit)} of an attempt that ends with this turn</text>"
+    )
+    colored = list(zip(_COLORS, panel.lines.items(), strict=False))
+    for color, (_, line) in colored:
+        points = " ".join(f"{x(turn):.1f},{y(cost):.1f}" for turn, cost in enumerate(line, start=1))
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2"/>')
+    ends = _apart([y(line[-1]) for _, (_, line) in colored])
+    for end, (color, (name, _)) in zip(ends, colored, strict=True):
+        parts.append(f'<text x="{x(turns) + 8:.1f}" y="{end + 4:.1f}" fill="{color}">{escape(name)}</text>')
+    return "".join(parts)
+
+
+def _steps(largest: float) -> list[float]:
+    """Round numbers from 0 to at least `largest`, three to six of them."""
+    if largest <= 0:
+        return [0.0, 1.0]
+    power = 10 ** math.floor(math.log10(largest))
+    step = next(s * power for s in (0.2, 0.25, 0.5, 1, 2.5) if s * power * 5 >= largest)
+    return [step * i for i in range(math.ceil(largest / step) + 1)]
+
+
+def _apart(ends: Sequence[float]) -> list[float]:
+    """The heights at which names stand: those of their lines, moved down where two would overlap."""
+    placed: dict[int, float] = {}
+    lowest = -math.inf
+    for index in sorted(range(len(ends)), key=lambda i: ends[i]):
+        placed[index] = lowest = max(ends[index], lowest + 14)
+    return [placed[i] for i in range(len(ends))]
