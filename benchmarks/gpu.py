@@ -37,7 +37,7 @@ from mem1.contexts import context_policy
 from mem1.engines.base import Sampling
 from mem1.engines.codec import Codec
 from mem1.engines.local import LocalEngine
-from mem1.extras.cost.calls import Sizes, even_sizes
+from mem1.evaluation.tokens import Sizes, even_sizes
 from mem1.packing import TokenTree, pack
 from mem1.planning.families import transformers_config
 from mem1.planning.known_networks import KNOWN

@@ -19,7 +19,7 @@ from mem1.configuration import load_toml
 from mem1.contexts import context_policy
 from mem1.errors import UserError
 from mem1.evaluation.flops import model_shape
-from mem1.extras.cost.calls import even_sizes
+from mem1.evaluation.tokens import even_sizes
 from mem1.packing import pack
 from mem1.planning.activations import Load, kept, layer_bytes, logits_kept
 from mem1.planning.advice import advise

@@ -12,7 +12,7 @@ import typer
 from mem1.cli.options import Fills, make_folder_of, refuse
 
 if TYPE_CHECKING:
-    from mem1.extras.cost.calls import Sizes
+    from mem1.evaluation.tokens import Sizes
     from mem1.extras.cost.compare import PolicyCost
     from mem1.extras.cost.prices import PriceClass
 
@@ -122,7 +122,8 @@ def _attempts(run: Path | None, sizes: Mapping[str, int | None], turns: int | No
     """What is priced, and the turn with which it ends; None: each attempt with its own last."""
     from mem1.errors import UserError
     from mem1.evaluation.store import read_trajectories
-    from mem1.extras.cost.calls import even_sizes, recorded_sizes
+    from mem1.evaluation.tokens import even_sizes
+    from mem1.extras.cost.calls import recorded_sizes
 
     options = {**sizes, "turns": turns}
     if run is not None:

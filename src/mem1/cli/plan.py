@@ -69,7 +69,7 @@ def command(
 def _attempts(run: Path | None, sizes: dict[str, int | None]) -> Attempts:
     from mem1.errors import UserError
     from mem1.evaluation.store import read_trajectories
-    from mem1.extras.cost.calls import even_sizes
+    from mem1.evaluation.tokens import even_sizes
     from mem1.planning.stages import Attempts
 
     known = {name: size for name, size in sizes.items() if size is not None}

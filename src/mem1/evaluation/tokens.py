@@ -12,6 +12,7 @@ so both are given here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import compress, count
 from operator import ne
 
@@ -20,6 +21,38 @@ from mem1.records import Trajectory, Turn
 
 _BLOCK = 64
 """Tokens compared at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnSizes:
+    """Tokens of one turn."""
+
+    state: int
+    """Of the memory that it writes when it has to."""
+    action: int
+    result: int
+    """Of what the environment returns; of the last turn nobody reads it."""
+    thought: int = 0
+    """Written in every turn and kept in no later context, where the protocol has such a tag."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Tokens of one attempt, whatever policy it is then priced under. Raises ValueError without turns."""
+
+    prompt: int
+    turns: tuple[TurnSizes, ...]
+
+    def __post_init__(self) -> None:
+        if not self.turns or self.prompt < 1:
+            raise ValueError("an attempt has a prompt of at least one token, and at least one turn")
+        if any(min(turn.state, turn.action, turn.result, turn.thought) < 0 for turn in self.turns):
+            raise ValueError("sizes are numbers of tokens, so none is below 0")
+
+
+def even_sizes(*, prompt: int, state: int, action: int, result: int, turns: int) -> Sizes:
+    """An attempt whose turns are all alike."""
+    return Sizes(prompt=prompt, turns=(TurnSizes(state=state, action=action, result=result),) * turns)
 
 
 def peak_tokens(trajectory: Trajectory, *, prompt: bool = True) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mem1.contexts import context_policy
-from mem1.extras.cost.calls import Sizes
+from mem1.evaluation.tokens import Sizes
 from mem1.planning.activations import Load
 from mem1.planning.moments import Needs
 from mem1.planning.setup import Setup

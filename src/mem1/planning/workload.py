@@ -17,7 +17,7 @@ from mem1.contexts import ContextPolicy, context_policy, next_context
 from mem1.envs.cloze_source import ClozeTasks
 from mem1.envs.source import AtlasTasks, MultihopTasks
 from mem1.envs.web_source import WebTasks
-from mem1.extras.cost.calls import Sizes, TurnSizes, even_sizes
+from mem1.evaluation.tokens import Sizes, TurnSizes, even_sizes
 from mem1.packing import pack, split_into_packs
 from mem1.packing.blocks import cut
 from mem1.planning.activations import Load

@@ -16,7 +16,8 @@ from html import escape
 from itertools import takewhile
 
 from mem1.contexts import Fold, Full
-from mem1.extras.cost.calls import Sizes, calls, costs
+from mem1.evaluation.tokens import Sizes
+from mem1.extras.cost.calls import calls, costs
 from mem1.extras.cost.prices import PrefixCache, Prices
 
 _ROUNDING = 1e-12
