@@ -47,7 +47,7 @@ from mem1.planning.workload import counted, made_groups
 from mem1.protocol import PAPER
 from mem1.records import Trajectory
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
-from mem1.training.tokenizers import atlas_tokenizer
+from mem1.training.tiny_model.tokenizers import atlas_tokenizer
 
 TINY = Network(
     kind="qwen2",

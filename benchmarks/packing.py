@@ -51,7 +51,7 @@ from mem1.protocol import PAPER
 from mem1.records import Trajectory, Turn
 from mem1.rollout import Rollout
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
-from mem1.training.policy import load_policy
+from mem1.training.weights.policy import load_policy
 
 VOCABULARY, HEAD = 512, 32
 

@@ -29,10 +29,10 @@ from machine import commit, hardware
 from mem1.configuration import load_toml
 from mem1.engines.denormals import flushed_denormals
 from mem1.protocol import vocabulary
-from mem1.training.config import TrainConfig
-from mem1.training.policy import make_policy
+from mem1.training.recipe import TrainConfig
 from mem1.training.rl import RlStage
 from mem1.training.train import make_rollout
+from mem1.training.weights.policy import make_policy
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "atlas-quick.toml"
 MODEL, DRAWING, OTHER = "model", "drawing tokens", "other"
@@ -51,7 +51,7 @@ PARTS = (
     ("trainer's forward passes", MODEL, "mem1.training.scores:tree_states"),
     ("log-softmax", MODEL, "mem1.training.scores:head_columns"),
     ("backward passes", MODEL, "torch:Tensor.backward"),
-    ("optimiser", MODEL, "mem1.training.optimizers:Optimizers.step"),
+    ("optimiser", MODEL, "mem1.training.ranks.optimizers:Optimizers.step"),
     ("losses", OTHER, "mem1.training.rl:accumulate"),
     ("metrics, mini-batches", OTHER, "mem1.training.rl:RlStage.update"),
 )

@@ -36,8 +36,8 @@ from mem1.protocol import PAPER
 from mem1.records import Trajectory
 from mem1.rollout import Rollout
 from mem1.training.logprobs import flat_logprobs, head_columns
-from mem1.training.policy import Policy, load_policy
 from mem1.training.scores import Scores
+from mem1.training.weights.policy import Policy, load_policy
 
 CLIP = 0.2
 Score = Callable[[PreTrainedModel, Trajectory], Tensor]

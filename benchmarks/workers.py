@@ -29,9 +29,9 @@ from mem1.envs.source import AtlasTasks
 from mem1.protocol import PAPER
 from mem1.records import Group
 from mem1.rollout import Rollout
-from mem1.training.config import TrainConfig
-from mem1.training.policy import Policy, load_policy
+from mem1.training.recipe import TrainConfig
 from mem1.training.rl import RlStage
+from mem1.training.weights.policy import Policy, load_policy
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "atlas-quick.toml"
 T = TypeVar("T")

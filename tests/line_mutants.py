@@ -353,7 +353,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("horizon=self.config.horizon", "horizon=1.0"),
         ("copy.deepcopy(policy).requires_grad_(False)", "policy"),
     ),
-    ("training/optimizers.py", ("test_optimizers.py", BRUTE, "test_rl_algorithms.py")): (
+    ("training/ranks/optimizers.py", ("test_optimizers.py", BRUTE, "test_rl_algorithms.py")): (
         (
             "AdamW(parameters, lr=rate, betas=(0.9, 0.95), weight_decay=0.0)",
             "AdamW(parameters, lr=rate, betas=(0.9, 0.999), weight_decay=0.0)",
@@ -435,7 +435,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("training/parallel_packs.py", ("test_parallel_packs.py", BRUTE)): (
         ("else parameter.grad.add_(gradient)", "else gradient"),
     ),
-    ("training/checkpoint.py", ("test_checkpoint.py",)): (
+    ("training/checkpoints/checkpoint.py", ("test_checkpoint.py",)): (
         (' and path.with_name(path.name.removeprefix(".old-")).exists()', ""),
         ("        for old in _complete(folder)[:-keep]:", "        for old in _complete(folder)[: -keep - 1]:"),
         ('not p.name.startswith(".old-")))', 'p.name.startswith(".old-")))'),

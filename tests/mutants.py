@@ -33,7 +33,7 @@ from mem1.protocol import PAPER
 from mem1.records import Ended, Group, Trajectory, Turn
 from mem1.scoring import Scores, exact_match
 from mem1.training.lessons import Lesson
-from mem1.training.tokenizers import bpe_tokenizer
+from mem1.training.tiny_model.tokenizers import bpe_tokenizer
 from mem1.training.updates import Denominators
 
 BPE = Codec(bpe_tokenizer(["Q1 mayor of Oslo done"] * 3, vocab_size=300, tags=PAPER))

@@ -20,18 +20,16 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from mem1.records import Group, Trajectory
-from mem1.training.checkpoint import load_checkpoint, save_checkpoint
-from mem1.training.config import Sft
-from mem1.training.distributed import Ranks, joined
-from mem1.training.distributed_config import Distributed
-from mem1.training.lora_config import Lora
-from mem1.training.optimizers import Optimizers
-from mem1.training.place import Place
-from mem1.training.policy import Policy
+from mem1.training.checkpoints.checkpoint import load_checkpoint, save_checkpoint
+from mem1.training.ranks.optimizers import Optimizers
+from mem1.training.ranks.placement import Placement
+from mem1.training.ranks.processes import Ranks, joined
+from mem1.training.ranks.sharding import whole
+from mem1.training.recipe import Distributed, Lora, Sft
 from mem1.training.rl import RlStage
 from mem1.training.rl_config import Algorithm, Grpo, Kl, Phase, Ppo, Rl
 from mem1.training.sft import SftStage
-from mem1.training.sharding import whole
+from mem1.training.weights.policy import Policy
 
 STEPS = 5
 SAVED_AFTER = 2
@@ -62,7 +60,7 @@ LORA = "grpo, lora"
 ALGORITHMS[LORA] = Grpo()
 
 
-def adapted(name: str, place: Place) -> Place:
+def adapted(name: str, place: Placement) -> Placement:
     """With adapters, where the name says so."""
     return replace(place, lora=Lora(rank=3)) if name == LORA else place
 
@@ -71,7 +69,7 @@ def four_bits_model() -> PreTrainedModel:
     return tiny_model("qwen2", dtype=torch.float32, hidden_size=64)
 
 
-def four_bits(place: Place) -> dict[str, Any]:
+def four_bits(place: Placement) -> dict[str, Any]:
     """Adapters beside layers in 4 bits, which are in fp32 at most; not every number of a network has to be sharded."""
     policy = Policy(four_bits_model(), cast(Any, None))
     adapters = replace(place, lora=Lora(rank=3, quantize="nf4"))
@@ -80,12 +78,12 @@ def four_bits(place: Place) -> dict[str, Any]:
     learnt = stage.optimizers.parameters
     stage._actor = Optimizers((torch.optim.SGD(learnt),), (FOUR_BITS_RATE,), learnt)
     rows = [stage.update(attempts(), index) for index in range(STEPS)]
-    adapters.publish(stage.model, policy.model)
+    adapters.sync_to_sampler(stage.model, policy.model)
     rounded = [p for p in stage.model.parameters() if p.dtype == torch.uint8]
     return {"rows": rows, "weights": weights(policy.model.parameters()), "rounded": len(rounded)}
 
 
-def rl_stage(algorithm: Algorithm, place: Place, *, seed: int = 0) -> RlStage:
+def rl_stage(algorithm: Algorithm, place: Placement, *, seed: int = 0) -> RlStage:
     policy = Policy(tiny_model("qwen2", seed=seed), cast(Any, None))
     torch.set_default_dtype(torch.float64)  # of the critic's head
     try:
@@ -117,7 +115,7 @@ def everything(stage: RlStage) -> list[float]:
     return weights(stage.optimizers.parameters)
 
 
-def rl(algorithm: Algorithm, place: Place, folder: Path | None) -> dict[str, Any]:
+def rl(algorithm: Algorithm, place: Placement, folder: Path | None) -> dict[str, Any]:
     stage = rl_stage(algorithm, place)
     rows = []
     for index in range(STEPS):
@@ -139,7 +137,7 @@ def save(stage: RlStage, folder: Path, ranks: Ranks) -> None:
     )
 
 
-def resumed(algorithm: Algorithm, place: Place, checkpoint: Path) -> dict[str, Any]:
+def resumed(algorithm: Algorithm, place: Placement, checkpoint: Path) -> dict[str, Any]:
     """The steps after the checkpoint; the networks are made with other weights."""
     stage = rl_stage(algorithm, place, seed=7)
     members = stage.optimizers.members
@@ -148,21 +146,21 @@ def resumed(algorithm: Algorithm, place: Place, checkpoint: Path) -> dict[str, A
     return {"rows": rows, "weights": everything(stage)}
 
 
-def sft(place: Place) -> dict[str, Any]:
+def sft(place: Placement) -> dict[str, Any]:
     """Muon and AdamW."""
     shown = [t for group in attempts() for t in group.trajectories]
     policy = Policy(tiny_model("qwen3"), cast(Any, None))
     stage = SftStage(policy, Sft(steps=3, tokens=300, pack_tokens=70), lambda: shown, seed=0, place=place)
     rows = [stage.step(index) for index in range(3)]
     found = weights(stage.optimizers.parameters)
-    place.publish(stage.model, policy.model)
+    place.sync_to_sampler(stage.model, policy.model)
     # The policy that samples has them too.
     by_size = sorted(found), sorted(torch.cat([p.flatten() for p in policy.model.parameters()]).tolist())
     return {"rows": rows, "weights": found, "published": by_size[0] == by_size[1]}
 
 
 def run(ranks: Ranks, folder: Path | None) -> dict[str, Any]:
-    place = Place(ranks=ranks)
+    place = Placement(ranks=ranks)
     found = {
         name: rl(algorithm, adapted(name, place), folder and folder / f"{name} on {ranks.size}")
         for name, algorithm in ALGORITHMS.items()
@@ -170,7 +168,7 @@ def run(ranks: Ranks, folder: Path | None) -> dict[str, Any]:
     found["sft"] = sft(place)
     found[FOUR_BITS] = four_bits(place)
     if ranks.size > 1:
-        kept = Place(
+        kept = Placement(
             ranks=ranks,
             config=Distributed(activation_checkpointing=True, reshard_after_forward=False, cpu_offload=True),
         )
@@ -184,5 +182,5 @@ def one_rank(folder: Path, resume: Mapping[str, Path]) -> None:
     with joined() as ranks:
         found = run(ranks, folder)
         for name, checkpoint in resume.items():
-            found[f"{name}, resumed"] = resumed(ALGORITHMS[name], adapted(name, Place(ranks=ranks)), checkpoint)
+            found[f"{name}, resumed"] = resumed(ALGORITHMS[name], adapted(name, Placement(ranks=ranks)), checkpoint)
         (folder / f"found-{ranks.rank}-of-{ranks.size}.json").write_text(json.dumps(found))

@@ -22,12 +22,12 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 from mem1.engines import workers
 
 if sys.platform == "linux":
-    used = ["mem1.training.train", "mem1.training.sharding", "bitsandbytes", "peft", "hypothesis", "pytest"]
+    used = ["mem1.training.train", "mem1.training.ranks.sharding", "bitsandbytes", "peft", "hypothesis", "pytest"]
     workers.PROCESSES.set_forkserver_preload([*workers.PRELOADED, *used])
 
 
 def on_ranks(ranks: int, work: Callable[..., None], *arguments: Any, timeout_s: float = 900) -> None:
-    """Calls `work(*arguments)` in every rank, where `mem1.training.distributed.joined` finds the others."""
+    """Calls `work(*arguments)` in every rank, where `mem1.training.ranks.processes.joined` finds the others."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(ranks)}
     common |= {"TORCHELASTIC_RUN_ID": "test", "TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1"}

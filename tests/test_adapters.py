@@ -16,15 +16,14 @@ from safetensors.torch import load_file
 
 from mem1.errors import UserError
 from mem1.packing import pack
-from mem1.training.adapters import adapters_off, merged, with_adapters
-from mem1.training.checkpoint import load_weights, save_checkpoint
-from mem1.training.config import TrainConfig
+from mem1.training.checkpoints.checkpoint import load_weights, save_checkpoint
 from mem1.training.logprobs import flat_logprobs
-from mem1.training.lora_config import Lora
-from mem1.training.place import Place
-from mem1.training.policy import Policy
+from mem1.training.ranks.placement import Placement
+from mem1.training.recipe import Lora, TrainConfig
 from mem1.training.rl import RlStage
 from mem1.training.rl_config import Kl, Phase, Rl
+from mem1.training.weights.adapters import adapters_off, merged, with_adapters
+from mem1.training.weights.policy import Policy
 
 pytestmark = [pytest.mark.numeric, pytest.mark.skipif(find_spec("peft") is None, reason="needs peft")]
 
@@ -40,7 +39,7 @@ def learnt() -> tuple[RlStage, list[dict[str, Any]]]:
     """Three steps; the rows of their metrics."""
     config = Rl(phases=(Phase(steps=3),), groups=3, attempts=3, warmup=0, learning_rate=1e-2, kl=Kl(where="reward"))
     policy = Policy(tiny_model("qwen2"), cast(Any, None))
-    stage = RlStage(policy, config, cast(Any, None), cast(Any, None), seed=0, place=Place(lora=Lora(rank=3)))
+    stage = RlStage(policy, config, cast(Any, None), cast(Any, None), seed=0, place=Placement(lora=Lora(rank=3)))
     return stage, [dict(stage.update(attempts(), index)) for index in range(3)]
 
 
@@ -66,7 +65,7 @@ def test_only_adapters_are_moved(learnt: tuple[RlStage, list[dict[str, Any]]]):
 def test_merged_weights_are_the_adapted_model(learnt: tuple[RlStage, list[dict[str, Any]]]):
     stage, _ = learnt
     assert (logprobs(stage.model) - logprobs(stage.policy.model)).abs().max() > 1e-3, "nothing published yet"
-    stage.place.publish(stage.model, stage.policy.model)
+    stage.place.sync_to_sampler(stage.model, stage.policy.model)
     torch.testing.assert_close(logprobs(stage.policy.model), logprobs(stage.model), rtol=0, atol=1e-12)
     assert stage.policy.model.state_dict().keys() == tiny_model("qwen2").state_dict().keys()
 
@@ -109,7 +108,7 @@ def rounded() -> tuple[RlStage, list[dict[str, Any]]]:
     """Three steps on frozen layers in 4 bits."""
     pytest.importorskip("bitsandbytes")
     config = Rl(phases=(Phase(steps=3),), groups=3, attempts=3, warmup=0, learning_rate=1e-2, kl=Kl(where="reward"))
-    place = Place(lora=Lora(rank=3, quantize="nf4"))
+    place = Placement(lora=Lora(rank=3, quantize="nf4"))
     policy = Policy(unrounded(), cast(Any, None))
     stage = RlStage(policy, config, cast(Any, None), cast(Any, None), seed=0, place=place)
     return stage, [dict(stage.update(attempts(), index)) for index in range(3)]
@@ -136,7 +135,7 @@ class TestInFourBits:
             name for name, _ in stage.model.named_parameters() if "lora_" in name
         }
         assert len({row["loss"] for row in rows}) == 3
-        fresh = dict(merged(Place(lora=Lora(rank=3, quantize="nf4")).trained(unrounded())))
+        fresh = dict(merged(Placement(lora=Lora(rank=3, quantize="nf4")).trained(unrounded())))
         for name, weight in unrounded().named_parameters():
             error = (fresh[name] - weight).abs()
             if "_proj.weight" not in name:
@@ -148,7 +147,7 @@ class TestInFourBits:
 
     def test_the_policy_that_samples_has_the_rounded_weights_and_the_adapters(self, rounded):
         stage, _ = rounded
-        stage.place.publish(stage.model, stage.policy.model)
+        stage.place.sync_to_sampler(stage.model, stage.policy.model)
         ours, theirs = logprobs(stage.model), logprobs(stage.policy.model)
         tokens = sum(len(pack(list(group.trajectories))) for group in attempts())
         atol = rounding(stage.policy.model, tokens=tokens, magnitude=float(ours.abs().max()))

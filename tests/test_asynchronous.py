@@ -34,14 +34,13 @@ from mem1.records import Group, Trajectory, Turn
 from mem1.rollout import Budget, Rollout
 from mem1.training import rl
 from mem1.training.ahead import Abandoned, Ahead
-from mem1.training.config import TrainConfig
-from mem1.training.metrics_log import read_metrics
-from mem1.training.model_config import ModelConfig
+from mem1.training.recipe import ModelConfig, TrainConfig
 from mem1.training.rl_config import Importance, Phase, Rl
 from mem1.training.rollout_config import ServerRollouts
+from mem1.training.run_folder import read_metrics
 from mem1.training.staleness import mixed, sampled_by, staleness
 from mem1.training.train import Progress, train
-from mem1.training.weight_sync import WeightSync
+from mem1.training.weights.weight_sync import WeightSync
 
 CONTEXT = [5, 9, 20, 7, 5]
 BUDGET = 24
@@ -177,7 +176,7 @@ class TestOnAServer:
             servers = [stack.enter_context(policy_server(tmp_path / "weights"))[0] for _ in range(2)]
             config = ServerRollouts(servers=tuple(servers), weights_folder=str(tmp_path / "weights"), poll_s=0.02)
             sync = stack.enter_context(WeightSync(config, CODEC, []))
-            sync.publish(tiny(0), 0)
+            sync.push_weights(tiny(0), 0)
             done: list[Completion] = []
 
             def sample() -> None:
@@ -191,7 +190,7 @@ class TestOnAServer:
             work.start()
             for version in range(1, 6):
                 time.sleep(0.15)
-                sync.publish(tiny(version), version)
+                sync.push_weights(tiny(version), version)
             over.set()
             work.join(120)
         assert {completion.failed for completion in done} == {None}

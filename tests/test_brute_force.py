@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from mem1.envs.source import TaskSource
 from mem1.records import Ended, Group, Trajectory, Turn
 from mem1.rollout import Rollout
-from mem1.training.policy import Policy
 from mem1.training.rl import RlStage
 from mem1.training.rl_config import (
     Cispo,
@@ -42,6 +41,7 @@ from mem1.training.rl_config import (
     Rl,
     Rloo,
 )
+from mem1.training.weights.policy import Policy
 
 TEMPERATURE = 0.7
 CLOSE = 1e-9

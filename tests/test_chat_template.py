@@ -20,15 +20,14 @@ from mem1.errors import UserError
 from mem1.evaluation.store import read_trajectories
 from mem1.protocol import PAPER
 from mem1.records import Trajectory
-from mem1.training.config import Evaluation, Sft, TrainConfig
-from mem1.training.export import export_checkpoint
-from mem1.training.model_config import ModelConfig, TinyModel
-from mem1.training.models import new_model
-from mem1.training.policy import Policy, load_policy, make_policy
+from mem1.training.recipe import Evaluation, ModelConfig, Sft, TinyModel, TrainConfig
 from mem1.training.rl_config import Phase, Rl
 from mem1.training.sft import demonstrate
-from mem1.training.tokenizers import bpe_tokenizer
+from mem1.training.tiny_model.model import new_model
+from mem1.training.tiny_model.tokenizers import bpe_tokenizer
 from mem1.training.train import make_rollout, train
+from mem1.training.weights.export import export_checkpoint
+from mem1.training.weights.policy import Policy, load_policy, make_policy
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

@@ -20,8 +20,8 @@ from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from mem1.errors import UserError
 from mem1.training import manifest as sums
-from mem1.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
-from mem1.training.optimizer_state import decode, encode
+from mem1.training.checkpoints.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
+from mem1.training.checkpoints.snapshot import decode, encode
 
 FINGERPRINT = "0" * 64
 

@@ -36,13 +36,11 @@ from mem1.retrieval import BM25
 from mem1.rollout import Rollout
 from mem1.tasks.atlas import Expert, Laziness
 from mem1.tasks.datasets import write_passages
-from mem1.training.config import TrainConfig
-from mem1.training.metrics_log import MetricsLog
-from mem1.training.model_config import TinyModel
-from mem1.training.models import new_model
-from mem1.training.policy import SHIPPED_SHOP, Policy, policy_folder
-from mem1.training.runs import RunFolder
-from mem1.training.tokenizers import atlas_tokenizer, bpe_tokenizer
+from mem1.training.recipe import TinyModel, TrainConfig
+from mem1.training.run_folder import MetricsLog, RunFolder
+from mem1.training.tiny_model.model import new_model
+from mem1.training.tiny_model.tokenizers import atlas_tokenizer, bpe_tokenizer
+from mem1.training.weights.policy import SHIPPED_SHOP, Policy, policy_folder
 
 CODEC = Codec(atlas_tokenizer(PAPER))
 QUICK = ["--tasks", "1", "--attempts", "2"]
@@ -111,7 +109,7 @@ class TestVerify:
         assert max(map(len, result.stdout.splitlines())) <= 80
 
     def test_exit_code_1_where_a_check_fails(self, policy, monkeypatch):
-        monkeypatch.setattr("mem1.training.comparisons.SAMPLER_LIMIT", -1.0)  # which nothing can meet
+        monkeypatch.setattr("mem1.training.verify.checks.SAMPLER_LIMIT", -1.0)  # which nothing can meet
         result = call("verify", "--model", policy, *QUICK)
         assert result.exit_code == 1
         assert "failed" in result.stdout

@@ -21,7 +21,7 @@ from mem1.rollout import Budget, Rollout
 from mem1.tasks.atlas import Laziness
 from mem1.tasks.cloze import ClozeOptions
 from mem1.tasks.cloze.expert import ClozeExpert, read_answer
-from mem1.training.tokenizers import bpe_tokenizer
+from mem1.training.tiny_model.tokenizers import bpe_tokenizer
 
 LAZY = Laziness(diligent=0.25, stop=0.9, forget=0.5)
 
@@ -127,7 +127,7 @@ def test_where_turns_run_out_it_gives_what_it_knows(source, codec):
 
 
 def test_a_recipe_for_clozes_is_demonstrated_by_it(source, tmp_path: Path):
-    from mem1.training.config import TrainConfig
+    from mem1.training.recipe import TrainConfig
     from mem1.training.sft import _expert
 
     tasks = {"kind": "cloze", "corpus": str(source.config.corpus)}  # type: ignore[attr-defined]

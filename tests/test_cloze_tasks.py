@@ -30,8 +30,8 @@ from mem1.tasks.cloze.record import Ranked
 from mem1.tasks.datasets import write_passages, write_questions
 from mem1.tasks.dependencies import Dependence, compose_dependent
 from mem1.tasks.form import TaskForm
-from mem1.training.config import TrainConfig
-from mem1.training.policy import make_policy
+from mem1.training.recipe import TrainConfig
+from mem1.training.weights.policy import make_policy
 
 OPTIONS = ClozeOptions(development=0.2, test=0.2)
 

@@ -12,7 +12,7 @@ from worlds import CODEC
 from mem1.engines.base import Sampling
 from mem1.engines.denormals import flushed_denormals
 from mem1.engines.local import LocalEngine
-from mem1.training.policy import load_policy
+from mem1.training.weights.policy import load_policy
 
 if not torch.set_flush_denormal(False):  # asks for what holds anyway: changes nothing
     pytest.skip("this processor cannot take denormal numbers for zero", allow_module_level=True)

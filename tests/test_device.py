@@ -20,17 +20,15 @@ from mem1.engines.device import CPU, Machine, choose, sampling_dtype, with_float
 from mem1.errors import UserError
 from mem1.packing.attention import choose_attention
 from mem1.protocol import PAPER
-from mem1.training.config import TrainConfig
-from mem1.training.distributed import Ranks, joined
-from mem1.training.lora_config import Lora
-from mem1.training.model_config import ModelConfig
-from mem1.training.models import new_model
-from mem1.training.place import Place
-from mem1.training.policy import Policy, load_policy
+from mem1.training.ranks.placement import Placement
+from mem1.training.ranks.processes import Ranks, joined
+from mem1.training.recipe import Lora, ModelConfig, TrainConfig
 from mem1.training.rollout_config import ServerRollouts
-from mem1.training.runs import RunFolder
-from mem1.training.tokenizers import atlas_tokenizer
+from mem1.training.run_folder import RunFolder
+from mem1.training.tiny_model.model import new_model
+from mem1.training.tiny_model.tokenizers import atlas_tokenizer
 from mem1.training.train import NOT_FINGERPRINTED
+from mem1.training.weights.policy import Policy, load_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").rglob("*.toml"))
@@ -115,11 +113,11 @@ class TestTheChoice:
 def test_every_recipe_asks_for_the_gpu_and_trains_there_in_float32(path: Path):
     config = load_toml(path, TrainConfig)
     with joined(device=config.model.device, machine=TWO) as ranks:
-        computed = Place.of(config, ranks).computed
+        computed = Placement.of(config, ranks).computed
     assert computed.record() == {"device": "cuda:0 (Alpha)", "dtype": "float32", "attention": "blocks"}
     assert ranks.device.workers(config.workers) == 1
     on_gpu = Ranks(device=choose(config.model.device, replace(TWO, pretended=False), training=True))
-    assert Place.of(config, on_gpu).attention == "flex"
+    assert Placement.of(config, on_gpu).attention == "flex"
 
 
 class TestPrecisionInTraining:
@@ -128,17 +126,17 @@ class TestPrecisionInTraining:
 
     def test_the_trained_policy_itself_samples_in_float32_alone(self):
         with pytest.raises(UserError, match=r"beside the one that is trained in float32: add \[lora\]"):
-            Place.of(self.HALF, Ranks())
+            Placement.of(self.HALF, Ranks())
 
     def test_a_copy_that_samples_may_be_in_bfloat16_and_gets_its_precision_back_to_be_kept(self):
-        place = Place.of(self.HALF.model_copy(update={"lora": Lora(rank=2)}), Ranks())
+        place = Placement.of(self.HALF.model_copy(update={"lora": Lora(rank=2)}), Ranks())
         assert place.computed.dtype == "float32, sampling in bfloat16"
         policy = new_model(SHAPE, vocab_size=300, seed=0)
         trained = copy.deepcopy(policy)
-        place.publish(trained, policy)
+        place.sync_to_sampler(trained, policy)
         assert {p.dtype for p in policy.parameters()} == {torch.bfloat16}
         assert {p.dtype for p in trained.parameters()} == {torch.float32}
-        place.publish(trained, policy, exactly=True)
+        place.sync_to_sampler(trained, policy, exactly=True)
         same = new_model(SHAPE, vocab_size=300, seed=0).state_dict()
         assert all(tensor.equal(same[name]) for name, tensor in policy.state_dict().items())
 
@@ -146,7 +144,7 @@ class TestPrecisionInTraining:
         servers = ServerRollouts(servers=("http://a:1",), weights_folder="w")
         config = self.HALF.model_copy(update={"rollout": servers})
         with pytest.raises(UserError, match="start the servers in the precision"):
-            Place.of(config, Ranks())
+            Placement.of(config, Ranks())
 
 
 @pytest.fixture(scope="module")

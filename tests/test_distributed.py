@@ -38,10 +38,10 @@ from test_training import config as config
 
 from mem1.configuration import to_toml
 from mem1.engines.workers import one_thread
-from mem1.training.checkpoint import latest_checkpoint
-from mem1.training.config import TrainConfig
-from mem1.training.distributed import ALONE
-from mem1.training.place import HERE
+from mem1.training.checkpoints.checkpoint import latest_checkpoint
+from mem1.training.ranks.placement import SINGLE_PROCESS
+from mem1.training.ranks.processes import ONE_PROCESS
+from mem1.training.recipe import TrainConfig
 from mem1.training.rl_config import Phase
 
 # importing it costs every worker seconds, also the one that runs none of these
@@ -60,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def alone(folder: Path) -> dict[str, Any]:
     with one_thread():
-        return run(ALONE, folder)
+        return run(ONE_PROCESS, folder)
 
 
 def found_on(folder: Path, ranks: int, resume: Mapping[str, Path]) -> list[dict[str, Any]]:
@@ -130,7 +130,7 @@ def test_a_checkpoint_of_two_ranks_goes_on_on_one(folder: Path, alone: dict[str,
         assert len(list(checkpoint.rglob("shard-*.safetensors"))) >= 4, "model and optimizers, of two ranks each"
         assert not list(checkpoint.rglob("*.distcp")) and not list(checkpoint.rglob(".metadata")), "nothing is pickled"
         with one_thread():
-            after = resumed(ALGORITHMS[name], adapted(name, HERE), checkpoint)
+            after = resumed(ALGORITHMS[name], adapted(name, SINGLE_PROCESS), checkpoint)
         assert_same(after, {**alone[name], "rows": alone[name]["rows"][SAVED_AFTER:]}, name)
 
 

@@ -8,11 +8,10 @@ import torch
 from mem1.engines.codec import Codec
 from mem1.protocol import PAPER
 from mem1.tasks.cloze.expert import MARKS
-from mem1.training.model_config import TinyModel
-from mem1.training.models import new_model
-from mem1.training.recall import Recall, recall_batch, recall_loss
-from mem1.training.token_kinds import TokenKinds, token_kinds
-from mem1.training.tokenizers import bpe_tokenizer
+from mem1.training.recipe import Recall, TinyModel
+from mem1.training.tiny_model.model import new_model
+from mem1.training.tiny_model.recall import recall_batch, recall_loss
+from mem1.training.tiny_model.tokenizers import TokenKinds, bpe_tokenizer, token_kinds
 
 SHAPE = TinyModel(
     hidden_size=256,

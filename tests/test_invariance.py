@@ -31,7 +31,7 @@ from mem1.engines.workers import one_thread
 from mem1.packing import Pack, Piece, pack, split_into_packs
 from mem1.records import Trajectory, Turn
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
-from mem1.training.optimizers import adamw
+from mem1.training.ranks.optimizers import adamw
 
 POLICIES = ("constant", "fold(3)", "full", "window(2)", "masked", "external(2)")
 SEEDS = st.integers(0, 10**6)

@@ -15,10 +15,10 @@ from worlds import CODEC
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.protocol import PAPER
-from mem1.training.model_config import TinyModel
-from mem1.training.models import load_model, new_model
-from mem1.training.policy import Policy, load_policy
-from mem1.training.tokenizers import bpe_tokenizer
+from mem1.training.recipe import TinyModel
+from mem1.training.tiny_model.model import new_model
+from mem1.training.tiny_model.tokenizers import bpe_tokenizer
+from mem1.training.weights.policy import Policy, load_model, load_policy
 
 SMALL = TinyModel(hidden_size=32, layers=2, feed_forward=64)
 

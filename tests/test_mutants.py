@@ -31,17 +31,17 @@ from mem1.engines.local import LocalEngine
 from mem1.protocol import PAPER
 from mem1.records import Ended, Group, Trajectory, Turn
 from mem1.rollout import Budget
-from mem1.training.comparisons import once_check, reencoding_check, relative_difference
 from mem1.training.lessons import make_lessons
 from mem1.training.logprobs import completion_logprobs
 from mem1.training.networks import Networks
-from mem1.training.policy import Policy
 from mem1.training.rl import RlStage
 from mem1.training.rl_config import Phase, Rl
 from mem1.training.rl_metrics import Totals
-from mem1.training.step_checks import step_checks
 from mem1.training.updates import accumulate
-from mem1.training.verification import verify
+from mem1.training.verify.checks import once_check, reencoding_check, relative_difference
+from mem1.training.verify.steps import step_checks
+from mem1.training.verify.verify import verify
+from mem1.training.weights.policy import Policy
 
 LIMIT = 1e-10
 """Relative; gradients in float64."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 from builders import tiny_model
 
-from mem1.training.optimizers import adamw, muon, warmup, warmup_decay
+from mem1.training.ranks.optimizers import adamw, muon, warmup, warmup_decay
 
 
 def test_muon_takes_the_matrices_of_the_layers_and_adamw_the_rest():

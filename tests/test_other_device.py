@@ -12,12 +12,10 @@ from valued import META, other_device
 from mem1.engines.device import Device
 from mem1.envs.source import AtlasTasks
 from mem1.rollout import Budget
-from mem1.training.config import Sft, TrainConfig
-from mem1.training.distributed import Ranks
-from mem1.training.metrics_log import read_metrics
-from mem1.training.model_config import ModelConfig
-from mem1.training.recall import Recall
+from mem1.training.ranks.processes import Ranks
+from mem1.training.recipe import ModelConfig, Recall, Sft, TrainConfig
 from mem1.training.rl_config import Gspo, Kl, Phase, Ppo, Rl
+from mem1.training.run_folder import read_metrics
 from mem1.training.train import train
 
 RL = Rl(phases=(Phase(steps=1, objectives=(1,)),), groups=2, attempts=2, learning_rate=0.01, entropy=0.1, kl=Kl())

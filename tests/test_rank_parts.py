@@ -22,17 +22,15 @@ from mem1.cli.upload import Upload
 from mem1.errors import UserError
 from mem1.packing import Pack, Piece, split_into_packs
 from mem1.records import Group, Question, Task, Trajectory, Turn
-from mem1.training.background_saves import BackgroundSaves
 from mem1.training.balance import Pass, costs, deal
-from mem1.training.checkpoint import latest_checkpoint
-from mem1.training.distributed import ALONE, Ranks, joined
-from mem1.training.distributed_config import Distributed
+from mem1.training.checkpoints.checkpoint import BackgroundSaves, Snapshot, latest_checkpoint
 from mem1.training.networks import Networks
-from mem1.training.place import Place
 from mem1.training.rank_packs import RankPacks
 from mem1.training.rank_rollouts import in_groups, of_the_first, on_all_ranks
+from mem1.training.ranks.placement import Placement
+from mem1.training.ranks.processes import ONE_PROCESS, Ranks, joined
+from mem1.training.recipe import Distributed
 from mem1.training.rl_config import Phase, Rl
-from mem1.training.snapshot import Snapshot
 
 
 def test_packs_of_like_cost_make_a_round_and_a_rank_without_one_repeats_the_cheapest():
@@ -106,7 +104,7 @@ def attempt(own: Sequence[Task], numbers: Sequence[int]) -> list[Trajectory]:
 
 @pytest.mark.parametrize("count", [2, 5, 6])
 def test_each_rank_attempts_its_share_of_the_tasks_and_has_all_groups_in_order(count: int):
-    wanted = on_all_ranks(ALONE, tasks(count), 3, attempt)
+    wanted = on_all_ranks(ONE_PROCESS, tasks(count), 3, attempt)
     assert [t.attempt for t in wanted[-1].trajectories] == [3, 4, 5]
     others: dict[int, bytes] = {}
     made: list[int] = []
@@ -125,7 +123,7 @@ def test_each_rank_attempts_its_share_of_the_tasks_and_has_all_groups_in_order(c
 
 
 def test_where_servers_sample_the_first_rank_alone_asks_them_and_all_have_the_groups():
-    wanted = on_all_ranks(ALONE, tasks(4), 3, attempt)
+    wanted = on_all_ranks(ONE_PROCESS, tasks(4), 3, attempt)
     others: dict[int, bytes] = {}
     made: list[int] = []
 
@@ -140,7 +138,7 @@ def test_where_servers_sample_the_first_rank_alone_asks_them_and_all_have_the_gr
 
 def rank_packs(passes: list[Pass], others: dict[int, bytes], rank: int = 0) -> RankPacks:
     packs = [[Piece(trajectory=n, turns=(0, 1), tokens=(0, 1))] for n in range(3)]
-    place = Place(ranks=Recorded(rank=rank, size=2, others=others))
+    place = Placement(ranks=Recorded(rank=rank, size=2, others=others))
     return RankPacks(place=place, packs=packs, passes=passes, workers=1)
 
 
@@ -174,16 +172,16 @@ def test_what_the_ranks_say_of_packs_comes_in_the_order_of_the_packs():
 def test_a_mistake_on_another_rank_is_raised_here():
     others = {1: json.dumps({"mistake": "the disk is full"}).encode()}
     with pytest.raises(UserError, match="the disk is full"):
-        Recorded(rank=0, size=2, others=others).each(lambda: 3)
+        Recorded(rank=0, size=2, others=others).on_each_rank(lambda: 3)
     others = {1: json.dumps({"error": "KeyError: 3"}).encode()}
     with pytest.raises(RuntimeError, match="rank 1 failed: KeyError: 3"):
-        Recorded(rank=0, size=2, others=others).each(lambda: 3)
+        Recorded(rank=0, size=2, others=others).on_each_rank(lambda: 3)
 
 
 def test_contexts_one_by_one_are_refused_where_weights_are_shared():
     config = Rl(phases=(Phase(steps=1),), packed=False)
     with pytest.raises(UserError, match=r"rl\.packed = false takes as many passes as there are turns"):
-        Networks.make(config, tiny_model("qwen2"), place=Place(config=Distributed()))
+        Networks.make(config, tiny_model("qwen2"), place=Placement(config=Distributed()))
 
 
 def test_a_checkpoint_written_in_the_background_holds_the_moment_it_was_asked_for(tmp_path: Path):
@@ -191,7 +189,7 @@ def test_a_checkpoint_written_in_the_background_holds_the_moment_it_was_asked_fo
     weight = model.get_parameter("model.embed_tokens.weight")
     before = weight.detach().clone()
     saved: list[Path] = []
-    with BackgroundSaves(tmp_path, ALONE, on_saved=saved.append) as saves:
+    with BackgroundSaves(tmp_path, ONE_PROCESS, on_saved=saved.append) as saves:
         saves.save(lambda: Snapshot.take(1, model, [], fingerprint="f"))
         with torch.no_grad():
             weight.zero_()
@@ -214,7 +212,7 @@ def test_a_full_disk_in_the_background_is_told_of_at_the_end(tmp_path: Path):
 
     with (
         pytest.raises(UserError, match="no space left on the disk while writing"),
-        BackgroundSaves(tmp_path, ALONE) as saves,
+        BackgroundSaves(tmp_path, ONE_PROCESS) as saves,
     ):
         saves.save(fails)
     assert latest_checkpoint(tmp_path) is None
@@ -235,4 +233,4 @@ def test_an_upload_runs_the_command_with_the_checkpoint_and_a_failure_is_only_to
 
 def test_a_recipe_alone_joins_nobody():
     with joined() as ranks:
-        assert ranks is ALONE and not distributed.is_initialized()
+        assert ranks is ONE_PROCESS and not distributed.is_initialized()

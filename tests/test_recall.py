@@ -6,9 +6,9 @@ import pytest
 import torch
 from precision import rounding
 
-from mem1.training.model_config import TinyModel
-from mem1.training.models import new_model
-from mem1.training.recall import FIRST_TOKEN, Recall, recall_batch, recall_loss
+from mem1.training.recipe import Recall, TinyModel
+from mem1.training.tiny_model.model import new_model
+from mem1.training.tiny_model.recall import FIRST_TOKEN, recall_batch, recall_loss
 
 pytestmark = pytest.mark.numeric
 

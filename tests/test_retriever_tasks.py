@@ -24,11 +24,10 @@ from mem1.jsonl import write_objects
 from mem1.protocol import PAPER
 from mem1.retrieval import BM25
 from mem1.retrieval.client import HttpServer
-from mem1.training.config import TrainConfig
-from mem1.training.model_config import ModelConfig, TinyModel
-from mem1.training.policy import make_policy
+from mem1.training.recipe import ModelConfig, TinyModel, TrainConfig
 from mem1.training.rl_config import Phase, Rl
 from mem1.training.train import NOT_FINGERPRINTED
+from mem1.training.weights.policy import make_policy
 
 RECIPE = """
 [tasks]

@@ -35,14 +35,13 @@ from mem1.records import Ended, Group, Question, Task, Trajectory, Turn
 from mem1.rollout import Rollout
 from mem1.training.advantages import token_advantages
 from mem1.training.batches import minibatches
-from mem1.training.checkpoint import load_checkpoint, save_checkpoint
-from mem1.training.config import TrainConfig
+from mem1.training.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 from mem1.training.critic import Critic
 from mem1.training.lessons import Before, has_variance, make_lessons
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
 from mem1.training.losses import step_denominator
-from mem1.training.optimizers import adamw
-from mem1.training.policy import Policy
+from mem1.training.ranks.optimizers import adamw
+from mem1.training.recipe import TrainConfig
 from mem1.training.rl import RlStage
 from mem1.training.rl_config import (
     Algorithm,
@@ -65,6 +64,7 @@ from mem1.training.rl_config import (
 from mem1.training.rl_metrics import Totals
 from mem1.training.scores import score, trunk_states
 from mem1.training.updates import accumulate
+from mem1.training.weights.policy import Policy
 
 ALGORITHMS: dict[str, Algorithm] = {
     "grpo": Grpo(),

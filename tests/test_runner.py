@@ -30,7 +30,7 @@ from mem1.evaluation.store import read_trajectories
 from mem1.protocol import PAPER
 from mem1.records import Task
 from mem1.tasks.atlas import Expert
-from mem1.training.config import Evaluation
+from mem1.training.recipe import Evaluation
 
 pytestmark = pytest.mark.usefixtures("default_handlers")
 

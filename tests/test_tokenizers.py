@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mem1.engines.codec import Codec
 from mem1.protocol import PAPER, RELEASED, Tags, hint
-from mem1.training.tokenizers import MAX_LABEL, MAX_NUMBER, PAD, UNKNOWN, atlas_tokenizer, bpe_tokenizer
+from mem1.training.tiny_model.tokenizers import MAX_LABEL, MAX_NUMBER, PAD, UNKNOWN, atlas_tokenizer, bpe_tokenizer
 
 TEXTS = ["Oslo is the capital of Norway.", "Bergen is a rainy city in Norway."] * 3
 
@@ -22,7 +22,7 @@ def test_every_tag_and_both_hint_brackets_are_single_tokens(tags: Tags):
 
 
 def test_padding_and_the_unknown_token_come_first():
-    # random exercises (training/recall.py) leave the first two tokens out
+    # random exercises (training/tiny_model/recall.py) leave the first two tokens out
     tokenizer = atlas_tokenizer(PAPER)
     assert (tokenizer.token_to_id(PAD), tokenizer.token_to_id(UNKNOWN)) == (0, 1)
     assert bpe_tokenizer(TEXTS, vocab_size=320, tags=PAPER).token_to_id(PAD) == 0

@@ -31,19 +31,16 @@ from mem1.records import Ended, Group, Passage, Question
 from mem1.rollout import Budget
 from mem1.tasks.datasets import write_passages, write_questions
 from mem1.tasks.form import TurnLimit
-from mem1.training.checkpoint import latest_checkpoint
-from mem1.training.config import Evaluation, Sft, TrainConfig
-from mem1.training.export import export_checkpoint
+from mem1.training.checkpoints.checkpoint import latest_checkpoint
 from mem1.training.logprobs import completion_logprobs
-from mem1.training.lora_config import Lora
-from mem1.training.metrics_log import read_metrics
-from mem1.training.model_config import ModelConfig, TinyModel
-from mem1.training.policy import Policy, load_policy, make_policy
-from mem1.training.recall import Recall
+from mem1.training.recipe import Evaluation, Lora, ModelConfig, Recall, Sft, TinyModel, TrainConfig
 from mem1.training.rl import RlStage
 from mem1.training.rl_config import Phase, Rl
+from mem1.training.run_folder import read_metrics
 from mem1.training.sft import SftStage, demonstrate
 from mem1.training.train import Finished, Progress, make_rollout, train
+from mem1.training.weights.export import export_checkpoint
+from mem1.training.weights.policy import Policy, load_policy, make_policy
 
 RECALL_STEPS, SFT_STEPS, RL_STEPS = 2, 10, 3
 STEPS = RECALL_STEPS + SFT_STEPS + RL_STEPS

@@ -25,7 +25,12 @@ from mem1.protocol import PAPER, RELEASED, Tags
 from mem1.records import Ended, Group, Trajectory
 from mem1.rollout import Budget, Rollout
 from mem1.tasks.atlas import Expert, Laziness
-from mem1.training.comparisons import (
+from mem1.training.logprobs import completion_logprobs, flat_logprobs
+from mem1.training.recipe import TinyModel
+from mem1.training.steering import Turns
+from mem1.training.tiny_model.model import new_model
+from mem1.training.tiny_model.tokenizers import atlas_tokenizer, bpe_tokenizer
+from mem1.training.verify.checks import (
     Check,
     causality_checks,
     gradient_check,
@@ -37,12 +42,7 @@ from mem1.training.comparisons import (
     sampler_checks,
     wrong_targets,
 )
-from mem1.training.logprobs import completion_logprobs, flat_logprobs
-from mem1.training.model_config import TinyModel
-from mem1.training.models import new_model
-from mem1.training.steering import Turns
-from mem1.training.tokenizers import atlas_tokenizer, bpe_tokenizer
-from mem1.training.verification import compute, halves, verify
+from mem1.training.verify.verify import compute, halves, verify
 
 CODEC = Codec(atlas_tokenizer(PAPER))
 SHAPE = TinyModel(hidden_size=32, layers=2, heads=2, feed_forward=48)

@@ -34,10 +34,9 @@ from mem1.retrieval.web.retry import Retry
 from mem1.retrieval.web.search import WebSearch
 from mem1.rollout import Budget
 from mem1.tasks.prompts import render
-from mem1.training.config import TrainConfig
-from mem1.training.model_config import ModelConfig
+from mem1.training.recipe import ModelConfig, TrainConfig
 from mem1.training.rl_config import Phase, Rl
-from mem1.training.tokenizers import bpe_tokenizer
+from mem1.training.tiny_model.tokenizers import bpe_tokenizer
 
 BPE = Codec(bpe_tokenizer(["the mayor of the city"] * 3, vocab_size=300, tags=PAPER_WEB))
 TEXT = "Oslo is the capital of Norway. " * 4 + "Its mayor is Sela Prand. " * 4

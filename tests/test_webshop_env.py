@@ -25,9 +25,9 @@ from mem1.errors import UserError
 from mem1.protocol import ACT, PAPER, PAPER_SHOP
 from mem1.records import Ended, Question, Task, Trajectory
 from mem1.rollout import Budget
-from mem1.training.config import TrainConfig
+from mem1.training.recipe import TrainConfig
 from mem1.training.rl_config import Phase, Rl
-from mem1.training.tokenizers import UNKNOWN, bpe_tokenizer, shop_tokenizer
+from mem1.training.tiny_model.tokenizers import UNKNOWN, bpe_tokenizer, shop_tokenizer
 
 ENVIRONMENT = WebShopEnvironment(small_shop(), {"rug": GOAL, "lamp": OTHER_GOAL})
 CODEC = Codec(shop_tokenizer(PAPER_SHOP))

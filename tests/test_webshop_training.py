@@ -19,15 +19,14 @@ from mem1.envs.webshop.source import WebShopTasks
 from mem1.protocol import PAPER_SHOP, vocabulary
 from mem1.records import Ended
 from mem1.rollout import Budget
-from mem1.training.config import Sft, TrainConfig
 from mem1.training.logprobs import completion_logprobs
-from mem1.training.model_config import ModelConfig, TinyModel
-from mem1.training.models import new_model
-from mem1.training.policy import SHIPPED_SHOP, Policy, load_policy, make_policy
+from mem1.training.recipe import ModelConfig, Sft, TinyModel, TrainConfig
 from mem1.training.rl_config import Phase, Rl
 from mem1.training.sft import demonstrate
-from mem1.training.tokenizers import bpe_tokenizer, shop_tokenizer
+from mem1.training.tiny_model.model import new_model
+from mem1.training.tiny_model.tokenizers import bpe_tokenizer, shop_tokenizer
 from mem1.training.train import make_rollout, train
+from mem1.training.weights.policy import SHIPPED_SHOP, Policy, load_policy, make_policy
 
 TINY = TinyModel(hidden_size=32, layers=2, feed_forward=64, tokenizer="shop")
 CONFIG = TrainConfig(

@@ -25,7 +25,7 @@ from mem1.engines.weight_routes import WeightRoutes
 from mem1.engines.weights import untied
 from mem1.errors import UserError
 from mem1.training.rollout_config import ServerRollouts
-from mem1.training.weight_files import write_weights
+from mem1.training.weights.weight_sync import write_weights
 
 c10d: Any = dist
 """Its stubs hide the stores."""

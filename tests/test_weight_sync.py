@@ -38,15 +38,13 @@ from mem1.errors import UserError
 from mem1.protocol import PAPER
 from mem1.records import Ended, Trajectory, Turn
 from mem1.rollout import Budget
-from mem1.training.config import Evaluation, TrainConfig
-from mem1.training.metrics_log import read_metrics
-from mem1.training.model_config import ModelConfig
-from mem1.training.policy import load_policy
+from mem1.training.recipe import Evaluation, ModelConfig, TrainConfig
 from mem1.training.rl_config import Phase, Rl
 from mem1.training.rollout_config import ServerRollouts
+from mem1.training.run_folder import read_metrics
 from mem1.training.train import make_rollout, train
-from mem1.training.weight_files import remove_others, write_weights
-from mem1.training.weight_sync import WeightSync
+from mem1.training.weights.policy import load_policy
+from mem1.training.weights.weight_sync import WeightSync, remove_others, write_weights
 
 CONTEXTS = [CODEC.encode(text) for text in ("Q1 a city", "Q1 a book", "Q1 a mayor of a city")] * 2
 
@@ -111,7 +109,7 @@ class TestPublishing:
         sync = synced(one, other)
         for version in (0, 1):
             model = tiny(version)
-            sync.publish(model, version)
+            sync.push_weights(model, version)
             done_here = LocalEngine(model, CODEC, PAPER.stop_strings).complete(
                 CONTEXTS, max_tokens=[8] * len(CONTEXTS), sampling=Sampling(temperature=temperature)
             )
@@ -132,9 +130,9 @@ class TestPublishing:
 
     def test_the_same_version_is_written_and_told_once(self, start, synced, folder):
         sync = synced(start()[0])
-        sync.publish(tiny(), 3)
+        sync.push_weights(tiny(), 3)
         written = (folder / "weights-000003" / "model.safetensors").stat().st_mtime_ns
-        sync.publish(tiny(1), 3)
+        sync.push_weights(tiny(1), 3)
         assert (folder / "weights-000003" / "model.safetensors").stat().st_mtime_ns == written
 
     def test_old_versions_are_removed_and_other_files_stay(self, start, synced, folder):
@@ -142,14 +140,14 @@ class TestPublishing:
         (folder / ".tmp-weights-000001").mkdir()
         sync = synced(start()[0])
         for version in (1, 2):
-            sync.publish(tiny(version), version)
+            sync.push_weights(tiny(version), version)
         assert sorted(path.name for path in folder.iterdir()) == ["notes.txt", "weights-000002"]
 
     def test_a_number_that_a_server_has_from_another_run_is_not_believed(self, start, synced):
         address, sampler = start()
         sampler.version = 5  # of a run that was killed after the checkpoint from which this one goes on
         sync = synced(address)
-        sync.publish(tiny(1), 5)
+        sync.push_weights(tiny(1), 5)
         done = sample(sync)[0]
         assert_sampled_by(tiny(1), CONTEXTS[0], done.token_ids, done.logprobs)
 
@@ -157,18 +155,18 @@ class TestPublishing:
         address, sampler = start()
         sampler.pause()
         sync = synced(address)
-        sync.publish(tiny(1), 1)
+        sync.push_weights(tiny(1), 1)
         assert versions(sample(sync)) == {1}
 
     def test_weights_of_another_model_are_refused_by_the_server_and_the_message_says_so(self, start, synced):
         sync = synced(start()[0], update_timeout_s=0.5)
         with pytest.raises(UserError, match=r"no server took the weights of version 1.*does not fit.*--resume"):
-            sync.publish(torch.nn.Linear(2, 2), 1)
+            sync.push_weights(torch.nn.Linear(2, 2), 1)
 
     def test_without_any_server_the_message_says_what_to_start(self, synced):
         sync = synced("http://127.0.0.1:9", update_timeout_s=0.2)
         with pytest.raises(UserError, match=r"version 0 within 0.2 s.*127.0.0.1:9.*mem1 serve-policy"):
-            sync.publish(tiny(), 0)
+            sync.push_weights(tiny(), 0)
 
 
 class TestComingAndGoing:
@@ -177,7 +175,7 @@ class TestComingAndGoing:
     ):
         (address, sampler), (other, _) = start(), start()
         sync = synced(address, other, "http://127.0.0.1:9")
-        sync.publish(tiny(1), 1)
+        sync.push_weights(tiny(1), 1)
         put(tiny(99).state_dict(), sampler.model)  # as after a restart: the first weights, and it says so
         sampler.version = None
         assert versions(sample(sync)) == {1}, "no stale token"
@@ -190,7 +188,7 @@ class TestComingAndGoing:
         listing = tmp_path / "servers.txt"
         listing.write_text(f"{one}   # the first\n\n")
         sync = synced(servers_file=str(listing))
-        sync.publish(tiny(1), 1)
+        sync.push_weights(tiny(1), 1)
         assert (first.version, second.version) == (1, None)
         write(listing, f"{two}\n")
         until(lambda: second.version == 1)
@@ -208,7 +206,7 @@ class TestComingAndGoing:
             address, _ = stack.enter_context(policy_server(tmp_path / "weights"))
             listing.write_text(address)
             sync = synced(servers_file=str(listing))
-            sync.publish(tiny(1), 1)
+            sync.push_weights(tiny(1), 1)
         until(lambda: not sync._held)
         done: list[list[Completion]] = []
         waiting = threading.Thread(target=lambda: done.append(sample(sync)))
@@ -295,7 +293,7 @@ class TestVllm:
     def test_its_completions_are_marked_with_the_version_that_it_was_given(self, synced, without):
         with site(Vllm(without=without).pages) as running:
             sync = synced(running.url, kind="vllm", model="m")
-            sync.publish(tiny(), 4)
+            sync.push_weights(tiny(), 4)
             run = rollout(sync.engine, shelf("a book ."), budget=Budget(completion_extra=120))
             (attempt,) = run([task("city", turns=2)], sampling=Sampling(), weights_version=4)
             assert attempt.ended is not Ended.ENGINE_FAILED, attempt.detail
@@ -313,7 +311,7 @@ class TestVllm:
         answer = lambda handler: as_json(bare.completion(json.loads(handler.body))[1])(handler)  # noqa: E731
         with site({**Vllm().pages, COMPLETIONS: answer}) as running:
             sync = synced(running.url, kind="vllm", model="m", tries=1)
-            sync.publish(tiny(), 4)
+            sync.push_weights(tiny(), 4)
             (done,) = sync.engine.complete([CONTEXTS[0]], max_tokens=[40], sampling=Sampling())
             assert done.failed is not None and "0 log-probabilities for 6 tokens" in done.failed
 
@@ -329,7 +327,7 @@ class TestVllm:
         with site({**Vllm().pages, COMPLETIONS: answer}) as running:
             sync = synced(running.url, kind="vllm", model="m", update_timeout_s=0.5)
             with pytest.raises(UserError, match=r"the server's tokenizer is another than the one given"):
-                sync.publish(tiny(), 4)
+                sync.push_weights(tiny(), 4)
 
 
 class TestFolder:
@@ -454,7 +452,7 @@ def test_servers_are_killed_and_others_join_under_load_and_no_attempt_is_lost(fo
                 nonlocal attempts
                 attempts += run(tasks, sampling=Sampling(seed=seed), weights_version=7, progress=progress)
 
-            sync.publish(policy.model, 7)
+            sync.push_weights(policy.model, 7)
             third = threading.Thread(target=lambda: processes.extend(started("shipped", folder, count=1)))
             # a moment after the first round, so that requests of the second are under way
             kills = [threading.Timer(0.05, process.kill) for process in processes]
@@ -472,7 +470,7 @@ def test_servers_are_killed_and_others_join_under_load_and_no_attempt_is_lost(fo
             with torch.no_grad():
                 for parameter in policy.model.parameters():
                     parameter.mul_(1.01)
-            sync.publish(policy.model, 8)
+            sync.push_weights(policy.model, 8)
             changed = run(tasks[:4], sampling=Sampling(seed=3), weights_version=8)
     finally:
         for process in processes:

@@ -132,7 +132,7 @@ def served(
 ) -> Served | None:
     """The options of the same names; None without a server. Raises UserError where they do not go together."""
     from mem1.engines.servers import ModelServer
-    from mem1.training.policy import SHIPPED, SHIPPED_SHOP
+    from mem1.training.weights.policy import SHIPPED, SHIPPED_SHOP
 
     priced = prices(price)
     limit: dict[str, float | None] = {"tokens": max_tokens_spent, "dollars": max_cost}
@@ -171,7 +171,7 @@ def open_agent(
 ) -> Agent:
     """The model in a folder, on `device`, or the one on a server. Raises UserError where it cannot be had."""
     from mem1.cli.devices import few_workers
-    from mem1.training.policy import load_policy
+    from mem1.training.weights.policy import load_policy
 
     name = Path(model).name
     if on_server is not None:
@@ -226,7 +226,7 @@ def _on_server(on_server: Served, tags: Tags, name: str, *, chat_template: bool)
 def _tokenizer(given: str | None, model: str) -> str:
     """The folder that is given, or that of a model which is served by its folder's name, or by its Hugging Face id
     and is in the cache; there is no other default."""
-    from mem1.training.policy import policy_folder
+    from mem1.training.weights.policy import policy_folder
 
     if given == STAND_IN:
         return given
@@ -242,7 +242,7 @@ def _tokenizer(given: str | None, model: str) -> str:
 
 def tokenizer_folder(name: str) -> Path:
     """What `policy_folder` finds under the name, or the folder of the tokenizer that stands in for others."""
-    from mem1.training.policy import policy_folder
+    from mem1.training.weights.policy import policy_folder
 
     return Path(str(resources.files("mem1"))) / "assets" / STAND_IN if name == STAND_IN else policy_folder(name)
 
@@ -253,7 +253,7 @@ def budget_of(model: str, *, on_server: bool, max_completion: int | None, max_co
     A model on a server is a general one.
     """
     from mem1.rollout import GENERAL_COMPLETION, Budget
-    from mem1.training.policy import SHIPPED, SHIPPED_SHOP
+    from mem1.training.weights.policy import SHIPPED, SHIPPED_SHOP
 
     if max_completion is not None:
         return Budget.of_completions(max_completion, context=max_context)

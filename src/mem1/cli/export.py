@@ -16,7 +16,7 @@ def command(
 ) -> None:
     """Write a checkpoint's policy as a transformers folder, with adapters merged and shards joined."""
     from mem1.cli.display import stderr
-    from mem1.training.export import export_checkpoint
+    from mem1.training.weights.export import export_checkpoint
 
     export_checkpoint(checkpoint, out)
     stderr().print(f"The policy is in {out}")

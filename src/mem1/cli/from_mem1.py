@@ -23,7 +23,7 @@ def rescore_file(file: Path, *, tokenizer: Path | None, inference: str | None, a
     from mem1.extras.mem1_release.reader import read_released
     from mem1.extras.mem1_release.rescore import rescore
     from mem1.extras.mem1_release.tokens import checked_inference, inference_of
-    from mem1.training.policy import policy_folder
+    from mem1.training.weights.policy import policy_folder
 
     if tokenizer is None and inference is not None:
         raise UserError("--inference says in which contexts tokens are counted, so it goes with --tokenizer FOLDER")

@@ -23,13 +23,13 @@ from mem1.evaluation.runner import evaluate
 from mem1.evaluation.store import made_with
 from mem1.protocol import Tags, vocabulary
 from mem1.records import Trajectory
-from mem1.training.config import TrainConfig
-from mem1.training.metrics_log import METRICS, read_metrics
-from mem1.training.policy import Policy
+from mem1.training.recipe import TrainConfig
 from mem1.training.rl import weights_version
 from mem1.training.rl_metrics import nothing_to_learn
 from mem1.training.rollout_config import ServerRollouts
+from mem1.training.run_folder import METRICS, read_metrics
 from mem1.training.train import make_rollout, weight_sync
+from mem1.training.weights.policy import Policy
 
 Rows = list[dict[str, Any]]
 
@@ -94,7 +94,7 @@ def _sampler(
             engine = local_engine(policy.model, policy.codec, tags.stop_strings, workers=workers)
             yield engine, Chunking(), policy.computed(device).record()
             return
-        sync.publish(policy.model, weights_version(config.rl, config.rl.steps))
+        sync.push_weights(policy.model, weights_version(config.rl, config.rl.steps))
         yield sync.engine, Chunking(tasks=1, at_a_time=config.rollout.concurrency), None
 
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from mem1.engines.device import Computed
-    from mem1.training.config import TrainConfig
-    from mem1.training.distributed import Ranks
-    from mem1.training.policy import Policy
+    from mem1.training.ranks.processes import Ranks
+    from mem1.training.recipe import TrainConfig
+    from mem1.training.weights.policy import Policy
 
 RECIPE = "atlas-quick"
 
@@ -29,7 +29,7 @@ def command(
     seed: Annotated[
         int,
         typer.Option(min=0, max=LARGEST_SEED, help="Seed of tasks, sampling and evaluation."),
-        Fills("mem1.training.config:TrainConfig.seed"),
+        Fills("mem1.training.recipe:TrainConfig.seed"),
     ] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/quickstart-seed<SEED> without it.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
@@ -46,9 +46,9 @@ def command(
     from mem1.configuration import load_toml
     from mem1.errors import UserError
     from mem1.lock import alone_in
-    from mem1.training.config import TrainConfig
-    from mem1.training.distributed import Ranks
-    from mem1.training.place import Place
+    from mem1.training.ranks.placement import Placement
+    from mem1.training.ranks.processes import Ranks
+    from mem1.training.recipe import TrainConfig
 
     context = "full" if full_context else "constant"
     folder = out or Path("runs") / ("quickstart" + ("-full" if full_context else "") + f"-seed{seed}")
@@ -62,7 +62,7 @@ def command(
     console = stderr()
     console.print(f"mem1 quickstart, seed {seed}, {context} context; everything is written to {folder}")
     ranks = Ranks(device=chosen(invocation, config.model.device, training=True))
-    computed = Place.of(config, ranks).computed
+    computed = Placement.of(config, ranks).computed
     for note in (str(computed), *few_workers(ranks.device, config.workers)):
         console.print(note, markup=False, soft_wrap=True)
     with alone_in(folder):
@@ -74,8 +74,8 @@ def command(
 def _run(config: TrainConfig, ranks: Ranks, folder: Path, resume: bool, console: Console) -> list[dict[str, Any]]:
     from mem1.cli.display import TrainingBar, bars
     from mem1.cli.pipeline import evaluate_policy, warn_of_nothing_learnt
-    from mem1.training.policy import SHIPPED, load_policy
     from mem1.training.train import train
+    from mem1.training.weights.policy import SHIPPED, load_policy
 
     with bars(console) as progress:
 

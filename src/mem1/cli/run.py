@@ -64,12 +64,12 @@ def command(
         Fills("mem1.engines.base:Sampling.seed"),
     ] = 0,
     context: Annotated[
-        str, typer.Option(help=f"{KNOWN}."), Fills("mem1.training.config:TrainConfig.context")
+        str, typer.Option(help=f"{KNOWN}."), Fills("mem1.training.recipe:TrainConfig.context")
     ] = "constant",
     vocabulary: Annotated[
         str,
         typer.Option(help="Tags: paper, released; with opening pages paper-web, released-web."),
-        Fills("mem1.training.config:TrainConfig.vocabulary"),
+        Fills("mem1.training.recipe:TrainConfig.vocabulary"),
     ] = "paper",
     prompt: Annotated[
         str | None, typer.Option(help="plain (without: for Atlas and 'shipped') or mem1, which has instructions.")
@@ -85,7 +85,7 @@ def command(
         int | None, typer.Option(min=1, help="Passages shown a search, with --task; 3, of the web 10.")
     ] = None,
     temperature: Annotated[
-        float, typer.Option(min=0, max=WARMEST, help="0: greedy."), Fills("mem1.training.config:Evaluation.temperature")
+        float, typer.Option(min=0, max=WARMEST, help="0: greedy."), Fills("mem1.training.recipe:Evaluation.temperature")
     ] = 0.0,
     device: DeviceOption = None,
     dtype: DtypeOption = None,
@@ -114,7 +114,7 @@ def command(
     from mem1.protocol import vocabulary as tags_called
     from mem1.rollout import Rollout
     from mem1.tasks.prompts import render
-    from mem1.training.policy import SHIPPED
+    from mem1.training.weights.policy import SHIPPED
 
     if task:
         refuse(invocation, "objectives", because="each --task is a question, so their number is known; leave it out")

@@ -25,7 +25,7 @@ def run_codec(
     Raises UserError where none turns every recorded completion into its recorded text.
     """
     from mem1.engines.codec import Codec
-    from mem1.training.policy import policy_folder
+    from mem1.training.weights.policy import policy_folder
 
     tried: list[str] = []
     for folder in [policy_folder(tokenizer)] if tokenizer is not None else _folders(training):
@@ -41,7 +41,7 @@ def run_codec(
 
 def _folders(training: Path | None) -> Iterator[Path]:
     from mem1.configuration import read_toml
-    from mem1.training.policy import SHIPPED, SHIPPED_SHOP, policy_folder
+    from mem1.training.weights.policy import SHIPPED, SHIPPED_SHOP, policy_folder
 
     if training is None:
         yield policy_folder(SHIPPED)

@@ -44,7 +44,7 @@ def command(
     from mem1.engines.policy_server.serving import serve
     from mem1.engines.servers import api_key
     from mem1.errors import UserError
-    from mem1.training.policy import load_policy
+    from mem1.training.weights.policy import load_policy
 
     on = chosen(invocation, device)
     if weights_folder is not None and dtype == "bfloat16":

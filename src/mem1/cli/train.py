@@ -14,7 +14,7 @@ from mem1.cli.mistakes import say
 from mem1.cli.options import refuse, work_begins
 
 if TYPE_CHECKING:
-    from mem1.training.config import TrainConfig
+    from mem1.training.recipe import TrainConfig
 
 
 def command(
@@ -42,9 +42,9 @@ def command(
     from mem1.cli.recipes import expanded, find_recipe
     from mem1.cli.upload import Upload
     from mem1.configuration import load_toml
-    from mem1.training.config import TrainConfig
-    from mem1.training.distributed import joined
-    from mem1.training.place import Place
+    from mem1.training.ranks.placement import Placement
+    from mem1.training.ranks.processes import joined
+    from mem1.training.recipe import TrainConfig
     from mem1.training.train import train
 
     if dry:
@@ -66,7 +66,7 @@ def command(
     ) as ranks:
         console.quiet = ranks.rank > 0
         console.print(f"Training {path.stem}; everything is written to {folder}")
-        computed = Place.of(config, ranks).computed
+        computed = Placement.of(config, ranks).computed
         for note in (str(computed), *few_workers(ranks.device, config.workers)):
             console.print(note, markup=False, soft_wrap=True)
         with bars(console) as progress:

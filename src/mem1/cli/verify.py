@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from mem1.engines.device import Computed
     from mem1.envs.source import TaskSource
     from mem1.records import Group, Task, Trajectory
-    from mem1.training.comparisons import Check
-    from mem1.training.config import TrainConfig
-    from mem1.training.policy import Policy
+    from mem1.training.recipe import TrainConfig
+    from mem1.training.verify.checks import Check
+    from mem1.training.weights.policy import Policy
 
 _COLOURS = {"passed": "green", "failed": "bold red", "not tested": "yellow"}
 _STEERED = 4
@@ -41,10 +41,10 @@ def command(
     ] = None,
     settings: Settings = None,
     context: Annotated[
-        str, typer.Option(help=f"{KNOWN}."), Fills("mem1.training.config:TrainConfig.context")
+        str, typer.Option(help=f"{KNOWN}."), Fills("mem1.training.recipe:TrainConfig.context")
     ] = "constant",
     vocabulary: Annotated[
-        str, typer.Option(help="Tags: paper or released."), Fills("mem1.training.config:TrainConfig.vocabulary")
+        str, typer.Option(help="Tags: paper or released."), Fills("mem1.training.recipe:TrainConfig.vocabulary")
     ] = "paper",
     task: Annotated[
         str, typer.Option(help="atlas; multihop: --questions over --corpus or --retriever; cloze: --corpus.")
@@ -75,7 +75,7 @@ def command(
     attention: Annotated[
         str,
         typer.Option(help="Of the token tree: auto (flex on CUDA, else blocks), blocks or flex."),
-        Fills("mem1.training.model_config:ModelConfig.attention"),
+        Fills("mem1.training.recipe:ModelConfig.attention"),
     ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as one JSON object.")] = False,
 ) -> None:
@@ -89,10 +89,9 @@ def command(
     from mem1.engines.unknown import check_words
     from mem1.packing.attention import choose_attention
     from mem1.protocol import vocabulary as tags_called
-    from mem1.training.config import TrainConfig
-    from mem1.training.model_config import ModelConfig
-    from mem1.training.policy import make_policy
-    from mem1.training.verification import NO_GRADIENTS, has_gradients, verify
+    from mem1.training.recipe import ModelConfig, TrainConfig
+    from mem1.training.verify.verify import NO_GRADIENTS, has_gradients, verify
+    from mem1.training.weights.policy import make_policy
 
     attention = known("attention", attention)
     if recipe is not None:

@@ -100,6 +100,6 @@ def config_shape(config: PretrainedConfig) -> ModelShape | None:
 
 def folder_shape(folder: Path) -> ModelShape | None:
     """As `model_shape`, from the config.json of a model's folder."""
-    from mem1.training.models import load_config
+    from mem1.training.weights.policy import load_config
 
     return config_shape(load_config(folder))

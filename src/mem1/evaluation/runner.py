@@ -33,8 +33,8 @@ from mem1.lock import alone_in
 from mem1.records import Task, Trajectory
 from mem1.rollout import Rollout
 from mem1.tasks.compose import different
-from mem1.training.config import Evaluation
 from mem1.training.interrupt import Stop, interruptible
+from mem1.training.recipe import Evaluation
 
 
 class Interrupted(KeyboardInterrupt):

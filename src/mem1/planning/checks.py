@@ -20,9 +20,9 @@ from mem1.envs.webshop.source import WebShopTasks
 from mem1.errors import UserError
 from mem1.packing.exactness import check_packable
 from mem1.protocol import vocabulary
-from mem1.training.config import Tasks, TrainConfig
-from mem1.training.policy import SHIPPED, policy_folder
+from mem1.training.recipe import Tasks, TrainConfig
 from mem1.training.rollout_config import ServerRollouts
+from mem1.training.weights.policy import SHIPPED, policy_folder
 
 SERVER_S = 3.0
 """Seconds that a server has to answer."""
@@ -75,7 +75,7 @@ def _model(config: TrainConfig) -> str:
         import torch
         from transformers import AutoModelForCausalLM
 
-        from mem1.training.models import load_config
+        from mem1.training.weights.policy import load_config
 
         found = load_config(folder)
         with torch.device("meta"):

@@ -7,10 +7,9 @@ from dataclasses import replace
 from mem1.planning.known_networks import known
 from mem1.planning.networks import Network, read_network
 from mem1.protocol import vocabulary
-from mem1.training.config import TrainConfig
-from mem1.training.model_config import TinyModel
-from mem1.training.policy import SHIPPED, policy_folder
-from mem1.training.tokenizers import atlas_tokenizer, shop_tokenizer
+from mem1.training.recipe import TinyModel, TrainConfig
+from mem1.training.tiny_model.tokenizers import atlas_tokenizer, shop_tokenizer
+from mem1.training.weights.policy import SHIPPED, policy_folder
 
 
 def recipe_network(config: TrainConfig) -> Network:

@@ -24,15 +24,15 @@ from mem1.planning.recipe_network import recipe_network
 from mem1.protocol import vocabulary
 from mem1.records import Group
 from mem1.rollout import Budget
-from mem1.training.checkpoint import load_checkpoint, save_checkpoint
-from mem1.training.config import Sft, Tasks, TrainConfig
-from mem1.training.place import Place
-from mem1.training.policy import SHIPPED, Policy, policy_folder
+from mem1.training.checkpoints.checkpoint import load_checkpoint, save_checkpoint
+from mem1.training.ranks.placement import Placement
+from mem1.training.recipe import Sft, Tasks, TrainConfig
 from mem1.training.rl import RlStage
 from mem1.training.rl_config import Dapo, Phase, Ppo, Rejection, Rl
 from mem1.training.sft import demonstrate
-from mem1.training.tokenizers import atlas_tokenizer, shop_tokenizer
+from mem1.training.tiny_model.tokenizers import atlas_tokenizer, shop_tokenizer
 from mem1.training.train import Stage, make_rollout, make_stages
+from mem1.training.weights.policy import SHIPPED, Policy, policy_folder
 
 TOKENS = 1024
 """Of a step and of a pack, at most."""
@@ -65,7 +65,7 @@ def rehearse(config: TrainConfig) -> Rehearsed:
     attempts = demonstrate(shown, make_rollout(shown, policy, source, tags), source, tags)
     tiny = _tiny(config)
     losses: dict[str, float] = {}
-    for make in make_stages(tiny, policy, Place(lora=config.lora)):
+    for make in make_stages(tiny, policy, Placement(lora=config.lora)):
         stage = make()
         before = [parameter.clone() for parameter in stage.model.parameters()]
         losses[stage.name] = _step(stage)

@@ -8,9 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from mem1.training.config import TrainConfig
-from mem1.training.distributed_config import Distributed
-from mem1.training.lora_config import Lora
+from mem1.training.recipe import Distributed, Lora, TrainConfig
 
 LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The linear layers of a network but its head, which have adapters where `Lora.layers` names none."""
@@ -57,7 +55,7 @@ class Setup:
 
     @property
     def separate(self) -> bool:
-        """Whether what is trained is another model than the one that samples, as in `mem1.training.place`."""
+        """Whether what is trained is another model than the one that samples, as in `mem1.training.ranks.placement`."""
         return self.distributed is not None or self.lora is not None
 
     @property

@@ -23,7 +23,7 @@ from mem1.packing.blocks import cut
 from mem1.planning.activations import Load
 from mem1.records import Trajectory, Turn
 from mem1.tasks.prompts import instructs
-from mem1.training.config import TrainConfig
+from mem1.training.recipe import TrainConfig
 
 TASKS_MADE = 4
 """Tasks that stand for all of a step."""

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from mem1.packing import Pack, pack
 from mem1.records import Trajectory
-from mem1.training.sharding import layers
+from mem1.training.ranks.sharding import layers
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from mem1.training.place import Place
+from mem1.training.ranks.placement import Placement
 from mem1.training.rl_config import Ppo
 
 
@@ -33,11 +33,11 @@ class Critic(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-    def settle(self, place: Place) -> None:
+    def settle(self, place: Placement) -> None:
         """Spread over the ranks, where networks are; the head keeps its precision."""
         if self.trunk is not None:
-            place.settled(self.trunk)
-        place.settled(self, full_precision=True)
+            place.shard_(self.trunk)
+        place.shard_(self, full_precision=True)
 
     def values(self, states_MD: Tensor) -> Tensor:
         """Values (M,) of states of the trunk that this critic stands on: its own, else the policy's."""

@@ -18,15 +18,15 @@ from transformers import PreTrainedModel
 from mem1.errors import UserError
 from mem1.packing import Pack, split_into_packs
 from mem1.records import Trajectory
-from mem1.training.adapters import adapters_off
 from mem1.training.critic import Critic
 from mem1.training.lessons import Before
-from mem1.training.place import HERE, Place
 from mem1.training.rank_packs import RankPacks
+from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
+from mem1.training.ranks.sharding import as_forward
 from mem1.training.reference import Reference
 from mem1.training.rl_config import Gspo, Ppo, Rl
 from mem1.training.scores import Scores, score, trunk_states
-from mem1.training.sharding import as_forward
+from mem1.training.weights.adapters import adapters_off
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +37,14 @@ class Networks:
     policy: PreTrainedModel
     critic: Critic | None
     reference: Reference | None
-    place: Place = HERE
+    place: Placement = SINGLE_PROCESS
     workers: int = 1
     """Packs that are computed at a time."""
 
     @classmethod
-    def make(cls, config: Rl, policy: PreTrainedModel, *, place: Place = HERE, workers: int = 1) -> Networks:
+    def make(
+        cls, config: Rl, policy: PreTrainedModel, *, place: Placement = SINGLE_PROCESS, workers: int = 1
+    ) -> Networks:
         """A new critic and a copy of the policy as it stands, where the recipe has them; all where `place` says.
 
         Raises UserError for contexts one by one on several ranks.

@@ -17,14 +17,14 @@ from mem1.packing import Pack
 from mem1.records import Trajectory
 from mem1.training.balance import Pass, costs, deal
 from mem1.training.parallel_packs import backward_in_order, in_order
-from mem1.training.place import Place
+from mem1.training.ranks.placement import Placement
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankPacks:
     """The packs of some trajectories, dealt."""
 
-    place: Place
+    place: Placement
     packs: Sequence[Pack]
     passes: list[Pass]
     """Of this rank."""
@@ -37,7 +37,7 @@ class RankPacks:
         packs: Sequence[Pack],
         trajectories: Sequence[Trajectory],
         model: PreTrainedModel,
-        place: Place,
+        place: Placement,
         *,
         workers: int = 1,
     ) -> RankPacks:

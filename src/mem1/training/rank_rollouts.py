@@ -14,7 +14,7 @@ from typing import Any
 
 from mem1.records import Group, Task, Trajectory, trajectory_from_json, trajectory_to_json
 from mem1.rollout import attempt_numbers
-from mem1.training.distributed import Ranks
+from mem1.training.ranks.processes import Ranks
 
 Attempts = Callable[[Sequence[Task], Sequence[int]], list[Trajectory]]
 """Attempts at tasks, of which each comes as often as it is attempted, with the numbers of the attempts."""
@@ -34,7 +34,7 @@ def on_all_ranks(ranks: Ranks, tasks: Sequence[Task], attempts: int, rollout: At
     if ranks.size == 1:
         return in_groups(tasks, attempts, rollout)
     share = slice(ranks.rank, None, ranks.size)
-    shares = ranks.each(lambda: _to_json(in_groups(tasks, attempts, rollout, share=share)))
+    shares = ranks.on_each_rank(lambda: _to_json(in_groups(tasks, attempts, rollout, share=share)))
     # Each has every ranks.size-th task, so taking one of each in turn gives their order again.
     return _from_json([row for row in chain.from_iterable(zip_longest(*shares)) if row is not None])
 
@@ -43,7 +43,7 @@ def of_the_first(ranks: Ranks, make: Callable[[], Sequence[Group]]) -> list[Grou
     """What rank 0 makes, on all of them; its error is raised on all."""
     if ranks.size == 1:
         return list(make())
-    return _from_json(ranks.first(lambda: _to_json(make())))
+    return _from_json(ranks.on_rank_zero(lambda: _to_json(make())))
 
 
 def _to_json(groups: Sequence[Group]) -> list[list[dict[str, Any]]]:

@@ -9,7 +9,7 @@ from mem1.engines.codec import Codec
 from mem1.envs.source import TaskSource
 from mem1.protocol import Tags
 from mem1.rollout import Rollout
-from mem1.training.config import TrainConfig
+from mem1.training.recipe import TrainConfig
 
 
 def recipe_rollout(

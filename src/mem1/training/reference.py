@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from mem1.algorithms.kl import adapted
-from mem1.training.place import Place
+from mem1.training.ranks.placement import Placement
 from mem1.training.rl_config import Kl
 
 
@@ -29,11 +29,11 @@ class Reference(nn.Module):
         self.model = None if policy is None else copy.deepcopy(policy).requires_grad_(False)
         self.register_buffer("coefficient", torch.tensor(config.coefficient, dtype=torch.float64))
 
-    def settle(self, place: Place) -> None:
+    def settle(self, place: Placement) -> None:
         """Spread over the ranks, where networks are."""
         if self.model is None:
             return
-        place.settled(self.model, offload=place.config is not None and place.config.reference_offload)
+        place.shard_(self.model, offload=place.config is not None and place.config.reference_offload)
 
     def adapt(self, measured: float) -> None:
         """After a step whose mean KL was `measured`, in nats a token."""

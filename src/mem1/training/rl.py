@@ -23,15 +23,15 @@ from mem1.training.ahead import Abandoned, Ahead
 from mem1.training.batches import minibatches
 from mem1.training.lessons import Lesson, centred, groups_to_train, has_variance, judged_groups, make_lessons
 from mem1.training.networks import Networks
-from mem1.training.optimizers import Optimizers, adamw, together, warmup_decay
-from mem1.training.place import HERE, Place
-from mem1.training.policy import Policy
 from mem1.training.rank_rollouts import Attempts, in_groups, of_the_first, on_all_ranks
+from mem1.training.ranks.optimizers import Optimizers, adamw, together, warmup_decay
+from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.rl_config import Dapo, Ppo, Rejection, Rl
 from mem1.training.rl_metrics import Totals, about_attempts, about_lessons
 from mem1.training.sft import Metrics
 from mem1.training.updates import Update, accumulate
-from mem1.training.weight_sync import WeightSync
+from mem1.training.weights.policy import Policy
+from mem1.training.weights.weight_sync import WeightSync
 
 DRAW = 1_000_000_007
 """Between the seeds of two draws of a step; further apart than the seeds of all steps of a run."""
@@ -58,7 +58,7 @@ class RlStage:
     seed: int
     workers: int = 1
     """Packs that are trained at a time."""
-    place: Place = HERE
+    place: Placement = SINGLE_PROCESS
     sync: WeightSync | None = None
     """On rank 0, the servers that sample; None: the ranks sample with the policy itself."""
     name: str = "rl"
@@ -108,10 +108,10 @@ class RlStage:
         Every rank makes its share of the groups, or rank 0 has servers make all, and every rank has all in the end.
         """
         ranks = self.place.ranks
-        self.place.publish(self.model, self.policy.model)
+        self.place.sync_to_sampler(self.model, self.policy.model)
         if not self._served:
             return self._drawn(index, lambda tasks, rollout: on_all_ranks(ranks, tasks, self.config.attempts, rollout))
-        ranks.first(lambda: self._tell_servers(index))
+        ranks.on_rank_zero(lambda: self._tell_servers(index))
         return of_the_first(ranks, lambda: self._of_servers(index) if self._ahead is None else self._ahead.take(index))
 
     def _of_servers(self, index: int) -> list[Group]:
@@ -134,7 +134,7 @@ class RlStage:
 
     def _tell_servers(self, index: int) -> None:
         if self.sync is not None:
-            self.sync.publish(self.policy.model, self._version(index))
+            self.sync.push_weights(self.policy.model, self._version(index))
         if self._ahead is not None:
             self._ahead.published(index)
 

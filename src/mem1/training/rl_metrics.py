@@ -13,9 +13,9 @@ from torch import Tensor
 from mem1.algorithms.kl import kl_estimate
 from mem1.algorithms.values import explained_variance
 from mem1.records import Trajectory
-from mem1.training.checks import reencoded_share
 from mem1.training.lessons import Lesson
 from mem1.training.staleness import mixed
+from mem1.training.verify.checks import reencoded_share
 
 
 def about_attempts(trajectories: Sequence[Trajectory]) -> dict[str, float | dict[str, float] | None]:

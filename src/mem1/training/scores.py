@@ -22,7 +22,7 @@ from mem1.packing import TokenTree, pack
 from mem1.packing.attention import Backend
 from mem1.records import Trajectory, Turn
 from mem1.training.logprobs import Entropy, columns, head_columns, tree_states
-from mem1.training.sharding import as_forward
+from mem1.training.ranks.sharding import as_forward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

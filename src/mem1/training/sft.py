@@ -28,14 +28,14 @@ from mem1.rollout import Rollout
 from mem1.tasks.atlas import Expert
 from mem1.tasks.cloze.expert import ClozeExpert
 from mem1.tasks.gold import GoldExpert
-from mem1.training.config import Sft, TrainConfig
 from mem1.training.logprobs import flat_logprobs
-from mem1.training.optimizers import Optimizers, muon, warmup, warmup_decay
-from mem1.training.place import HERE, Place
-from mem1.training.policy import Policy
 from mem1.training.rank_packs import RankPacks
-from mem1.training.recall import Recall, recall_batch, recall_loss
-from mem1.training.sharding import as_forward
+from mem1.training.ranks.optimizers import Optimizers, muon, warmup, warmup_decay
+from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
+from mem1.training.ranks.sharding import as_forward
+from mem1.training.recipe import Recall, Sft, TrainConfig
+from mem1.training.tiny_model.recall import recall_batch, recall_loss
+from mem1.training.weights.policy import Policy
 
 Metrics = Mapping[str, float | Mapping[str, float] | None]
 
@@ -47,7 +47,7 @@ class RecallStage:
     policy: Policy
     config: Recall
     seed: int
-    place: Place = HERE
+    place: Placement = SINGLE_PROCESS
     name: str = "recall"
     modules: Mapping[str, nn.Module] = field(default_factory=dict)
 
@@ -91,7 +91,7 @@ class SftStage:
     seed: int
     workers: int = 1
     """Packs that are trained at a time."""
-    place: Place = HERE
+    place: Placement = SINGLE_PROCESS
     name: str = "sft"
     modules: Mapping[str, nn.Module] = field(default_factory=dict)
 

@@ -29,23 +29,25 @@ from mem1.lock import alone_in
 from mem1.packing.exactness import check_packable
 from mem1.protocol import Tags, vocabulary
 from mem1.rollout import Rollout
-from mem1.training.background_saves import BackgroundSaves
-from mem1.training.checkpoint import latest_checkpoint, load_checkpoint, read_checkpoint
-from mem1.training.config import TrainConfig
-from mem1.training.distributed import ALONE, Ranks
-from mem1.training.distributed_config import Distributed
+from mem1.training.checkpoints.checkpoint import (
+    BackgroundSaves,
+    Snapshot,
+    latest_checkpoint,
+    load_checkpoint,
+    read_checkpoint,
+)
 from mem1.training.interrupt import interruptible
-from mem1.training.metrics_log import MetricsLog
-from mem1.training.optimizers import Optimizers
-from mem1.training.place import HERE, Place
-from mem1.training.policy import Policy, make_policy
+from mem1.training.ranks.optimizers import Optimizers
+from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
+from mem1.training.ranks.processes import ONE_PROCESS, Ranks
+from mem1.training.recipe import Distributed, TrainConfig
 from mem1.training.recipe_rollout import recipe_rollout
 from mem1.training.rl import RlStage
 from mem1.training.rollout_config import ServerRollouts
-from mem1.training.runs import RunFolder
+from mem1.training.run_folder import MetricsLog, RunFolder
 from mem1.training.sft import Metrics, RecallStage, SftStage, demonstrate
-from mem1.training.snapshot import Snapshot
-from mem1.training.weight_sync import WeightSync
+from mem1.training.weights.policy import Policy, make_policy
+from mem1.training.weights.weight_sync import WeightSync
 
 NOT_FINGERPRINTED = (
     "evaluation",
@@ -113,7 +115,7 @@ def make_rollout(
 
 
 @contextmanager
-def weight_sync(config: TrainConfig, policy: Policy, ranks: Ranks = ALONE) -> Iterator[WeightSync | None]:
+def weight_sync(config: TrainConfig, policy: Policy, ranks: Ranks = ONE_PROCESS) -> Iterator[WeightSync | None]:
     """The servers that sample for the recipe, looked after by rank 0 until the end; None: they are not ours to ask."""
     if config.rl is None or not isinstance(config.rollout, ServerRollouts) or ranks.rank != 0:
         yield None
@@ -124,7 +126,7 @@ def weight_sync(config: TrainConfig, policy: Policy, ranks: Ranks = ALONE) -> It
 
 
 def make_stages(
-    config: TrainConfig, policy: Policy, place: Place = HERE, *, sync: WeightSync | None = None
+    config: TrainConfig, policy: Policy, place: Placement = SINGLE_PROCESS, *, sync: WeightSync | None = None
 ) -> list[Callable[[], Stage]]:
     """Makers of the recipe's stages in order; a stage is made when it begins. `sync`: who samples, if not we."""
     recall, sft, rl = config.recall, config.sft, config.rl
@@ -187,9 +189,9 @@ def train(
         )
     if ranks is None:
         ranks = Ranks(device=choose(config.model.device, Machine.here(), training=True))
-    place = Place.of(config, ranks)
+    place = Placement.of(config, ranks)
     with ExitStack() as held:
-        ranks.first(lambda: held.enter_context(alone_in(out)))
+        ranks.on_rank_zero(lambda: held.enter_context(alone_in(out)))
         policy = make_policy(config, vocabulary(config.vocabulary))
         if config.sft is not None or (config.rl is not None and config.rl.packed):
             check_packable(policy.model)
@@ -205,7 +207,7 @@ def train(
             folder.note_computed(place.computed.record())
             return folder.fingerprint
 
-        folder = RunFolder(path=out, fingerprint=ranks.first(open_folder))
+        folder = RunFolder(path=out, fingerprint=ranks.on_rank_zero(open_folder))
         notice = "Finishing this step; press Ctrl-C again to stop at once." if ranks.rank == 0 else ""
         with interruptible(notice) as stop, BackgroundSaves(folder.checkpoints, ranks, on_saved=on_saved) as saves:
             complete = _Run(config, folder, policy, place, saves, on_step).stages(makers, lambda: stop.requested)
@@ -221,14 +223,14 @@ class _Run:
     config: TrainConfig
     folder: RunFolder
     policy: Policy
-    place: Place
+    place: Placement
     saves: BackgroundSaves
     on_step: Callable[[Progress], None] | None
 
     def stages(self, makers: Sequence[Callable[[], Stage]], stop: Callable[[], bool]) -> bool:
         """Run what is left of the stages; False where it was stopped on request."""
         ranks = self.place.ranks
-        path, reached = ranks.first(self._reached)
+        path, reached = ranks.on_rank_zero(self._reached)
         total = 0
         with MetricsLog(self.folder.path, tensorboard=self.config.tensorboard) as log:
             for number, make in enumerate(makers):
@@ -247,7 +249,7 @@ class _Run:
                         ranks=ranks,
                     )
                     first = reached["done"]
-                ranks.first(lambda total=total, first=first: log.truncate_after(total + first))
+                ranks.on_rank_zero(lambda total=total, first=first: log.truncate_after(total + first))
                 for index in range(first, stage.steps):
                     self._step(stage, index, total, log)
                     done = index + 1
@@ -255,9 +257,9 @@ class _Run:
                     if stopping or done == stage.steps or done % self.config.checkpoint_every == 0:
                         self._save(stage, number, done, total + done)
                     if stopping and not (done == stage.steps and number == len(makers) - 1):
-                        self.place.publish(stage.model, self.policy.model, exactly=True)
+                        self.place.sync_to_sampler(stage.model, self.policy.model, exactly=True)
                         return False
-                self.place.publish(stage.model, self.policy.model, exactly=True)
+                self.place.sync_to_sampler(stage.model, self.policy.model, exactly=True)
                 total += stage.steps
         return True
 
@@ -273,7 +275,7 @@ class _Run:
         metrics = stage.step(index)
         seconds = time.perf_counter() - started
         timings: Mapping[str, float] = {"total": seconds, **getattr(stage, "timings", {})}
-        self.place.ranks.first(lambda: log.append(before + index + 1, metrics, timings=timings))
+        self.place.ranks.on_rank_zero(lambda: log.append(before + index + 1, metrics, timings=timings))
         if self.on_step is not None and self.place.ranks.rank == 0:
             self.on_step(
                 Progress(stage=stage.name, step=index + 1, steps=stage.steps, metrics=metrics, seconds=seconds)

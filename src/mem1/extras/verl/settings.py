@@ -27,7 +27,7 @@ from mem1.errors import UserError
 from mem1.protocol import Tags, vocabulary
 from mem1.rollout import Rollout
 from mem1.tasks.atlas.names import Split
-from mem1.training.config import TrainConfig
+from mem1.training.recipe import TrainConfig
 from mem1.training.recipe_rollout import recipe_rollout
 
 

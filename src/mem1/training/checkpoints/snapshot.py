@@ -1,6 +1,18 @@
-"""All that a checkpoint holds, copied at one moment, so that it can be written while the training goes on.
+"""Everything a checkpoint holds, copied at one moment, so that it can be written while training continues.
 
-Letters: none; a stem is the path of a safetensors file without its suffix, in the checkpoint's folder.
+    snapshot = Snapshot.take(40, model, [muon, adamw], fingerprint=..., ranks=ranks)
+    write_snapshot(run / "checkpoints", snapshot)
+
+A stem is the path of a safetensors file in the checkpoint's folder, without its suffix.
+
+An optimizer's `state_dict` becomes JSON and named tensors, exactly and without pickle:
+
+    tensors = {}
+    encode({"state": {0: {"step": tensor(3.)}}, "betas": (0.9, 0.999)}, tensors, "0")
+        ->  {"dict": [["state", {"dict": [[0, {"dict": [["step", {"tensor": "0.state.0.step"}]]}]]}],
+                      ["betas", {"tuple": [0.9, 0.999]}]]}        tensors: {"0.state.0.step": tensor(3.)}
+
+JSON alone would turn tuples into lists and the integer keys of `state` into strings.
 """
 
 from __future__ import annotations
@@ -17,11 +29,43 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
-from mem1.training.checkpoint_tensors import Shape, copied
-from mem1.training.distributed import ALONE, Ranks
-from mem1.training.optimizer_state import encode
-from mem1.training.quantized import quantized_weights
-from mem1.training.sharding import class_name
+from mem1.training.checkpoints.tensors import Shape, copied
+from mem1.training.ranks.processes import ONE_PROCESS, Ranks
+from mem1.training.ranks.sharding import class_name
+from mem1.training.weights.adapters import quantized_weights
+
+
+def encode(value: Any, tensors: dict[str, torch.Tensor], name: str) -> Any:
+    """`value` as JSON; its tensors are put into `tensors` under names that begin with `name`.
+
+    Raises TypeError, with the name, on anything but dicts, lists, tuples, tensors, strings, numbers, None.
+    """
+    if isinstance(value, torch.Tensor):
+        tensors[name] = value.detach().contiguous()
+        return {"tensor": name}
+    if isinstance(value, dict):
+        return {"dict": [[key, encode(v, tensors, f"{name}.{key}")] for key, v in value.items()]}
+    if isinstance(value, (list, tuple)):
+        items = [encode(v, tensors, f"{name}.{i}") for i, v in enumerate(value)]
+        return items if isinstance(value, list) else {"tuple": items}
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    raise TypeError(f"{name}: a checkpoint cannot hold a {type(value).__name__} of an optimizer's state")
+
+
+def decode(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """Inverse of `encode`."""
+    if isinstance(value, list):
+        return [decode(v, tensors) for v in value]
+    if isinstance(value, dict):
+        ((kind, content),) = value.items()
+        if kind == "tensor":
+            return tensors[content]
+        if kind == "tuple":
+            return tuple(decode(v, tensors) for v in content)
+        return {key: decode(v, tensors) for key, v in content}
+    return value
+
 
 MODEL = "model"
 MODULES = "modules"
@@ -52,7 +96,7 @@ class Snapshot:
         fingerprint: str,
         modules: Mapping[str, torch.nn.Module] | None = None,
         extra: Mapping[str, Any] | None = None,
-        ranks: Ranks = ALONE,
+        ranks: Ranks = ONE_PROCESS,
     ) -> Snapshot:
         """As `save_checkpoint` says. Raises TypeError for an optimizer's state that a checkpoint cannot hold."""
         of_optimizers: dict[str, Tensor] = {}

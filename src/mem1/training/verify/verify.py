@@ -27,7 +27,8 @@ from mem1.packing import pack
 from mem1.packing.attention import Backend
 from mem1.packing.exactness import check_packable
 from mem1.records import Group, Trajectory
-from mem1.training.comparisons import (
+from mem1.training.logprobs import completion_logprobs, flat_logprobs
+from mem1.training.verify.checks import (
     EXACT_LIMIT,
     ROUNDING_LIMIT,
     Check,
@@ -39,8 +40,7 @@ from mem1.training.comparisons import (
     reencoding_check,
     sampler_checks,
 )
-from mem1.training.logprobs import completion_logprobs, flat_logprobs
-from mem1.training.step_checks import step_checks
+from mem1.training.verify.steps import step_checks
 
 NO_GRADIENTS = "FlexAttention has no backward pass on a CPU: its log-probs were checked, gradients and steps were not."
 

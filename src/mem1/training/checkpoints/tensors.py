@@ -25,8 +25,8 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from mem1.training.distributed import TorchRanks
-from mem1.training.sharding import whole
+from mem1.training.ranks.processes import TorchRanks
+from mem1.training.ranks.sharding import whole
 
 Shape = tuple[torch.dtype, tuple[int, ...]]
 

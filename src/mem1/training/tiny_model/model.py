@@ -1,26 +1,30 @@
-"""A small transformer that copies before it has learnt anything: induction heads, written down and not trained.
+"""A small Qwen2 made from nothing, with heads that help it to copy.
+
+A small transformer does not learn to copy by itself in minutes. Heads that look a few tokens back make it: in layers 0
+and 1, one for each of a few distances, such as 1 and 2, set by biases and not trained. With `induction` it copies from
+the beginning, by induction heads that are written down and not trained:
 
     ... and asteroid 6469 Armstrong ... and asteroid        ->   6469
     ... and asteroid ____ Armstrong ... and asteroid "->"   ->   6469, and not ____
 
-layer 0         four heads look one, two, five and six tokens back and write what they see, by a random projection,
-                into directions that no embedding has, each into its own
-layer 1         heads that compare the current token, the one before it and the one five before it with the tokens one,
-                two and six before each other place: they find where all stood earlier, and add the token that followed
-                them there to the output. Three tokens that reach so far tell phrases that come back apart as five in a
-                row would
-layer 1         the last two of its heads: one compares the tokens before instead, so it finds what followed the
-                previous tokens, whatever the current one is. Everywhere that is the current token itself, which the
-                other head takes away again; but a mark such as "->" finds neither itself nor a blank, but the answer
-layer 2         but for two heads, the copying heads again, faintly: as layer 1 has added what comes next, it is that
-                which they look for. What use to make of it is left to training
+layer 0     Four heads look one, two, five and six tokens back and write what they see, by a random projection, into
+            directions that no embedding has, each into its own.
+layer 1     Copying heads compare the current token, the one before it and the one five before it with the tokens one,
+            two and six before each other place. They find where all three occurred earlier, and add the token that
+            followed there to the output. Three tokens that reach this far distinguish repeated phrases as well as five
+            in a row would.
+            The last head but one compares only the tokens before, so it finds what followed the previous tokens,
+            whatever the current one is. Usually that is the current token itself, which the copying heads subtract; a
+            mark such as "->" finds neither itself nor a blank, but the answer.
+layer 2     The copying heads again, faintly: layer 1 has added what comes next, so they look for that. Training
+            decides what use to make of it.
 
 Embeddings of tokens that begin alike, such as capitalised words, have a part in common, so that what is learnt of one
-holds for all. All other outputs of layers begin at zero, so that nothing disturbs it. Matching uses the slowly turning
-half of the rotary pairs, so it does not depend on the distance. Source: Olsson et al. 2022 (In-context learning and
-induction heads, arXiv 2209.11895); the head behind a mark is our own.
+holds for all. All other outputs of layers begin at zero and disturb nothing. Matching uses the slowly turning half of
+the rotary pairs, so it does not depend on the distance. Source: Olsson et al. 2022 (In-context learning and induction
+heads, arXiv 2209.11895); the head behind a mark is our own.
 
-Letters: D width, h of a head, W of a projection, R of the directions of embeddings, V vocabulary.
+Letters: D width, h numbers of a head, W of a projection, R directions of embeddings, V vocabulary.
 """
 
 from __future__ import annotations
@@ -32,11 +36,60 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-from mem1.training.look_back import look_back
-from mem1.training.model_config import TinyModel
-from mem1.training.token_kinds import TokenKinds
+from mem1.training.recipe import TinyModel
+from mem1.training.tiny_model.tokenizers import ALIKE, TokenKinds
+
+
+def new_model(config: TinyModel, *, vocab_size: int, seed: int, kinds: TokenKinds = ALIKE) -> PreTrainedModel:
+    """A Qwen2 with random weights, tied embeddings and look-back heads; the same for the same seed.
+
+    `kinds` is of use with `config.induction` alone.
+    """
+    qwen = Qwen2Config(
+        vocab_size=vocab_size,
+        hidden_size=config.hidden_size,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        num_key_value_heads=config.heads,
+        intermediate_size=config.feed_forward,
+        max_position_embeddings=config.max_positions,
+        rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen2ForCausalLM(qwen)
+    for layer in model.model.layers[: 1 if config.induction else 2]:
+        for head, distance in enumerate(config.look_back):
+            look_back(layer.self_attn, head, distance, config)
+    if config.induction:
+        write_induction(model, config, kinds, seed=seed)
+    return model
+
+
+@torch.no_grad()
+def look_back(attention: Any, head: int, distance: int, config: TinyModel) -> None:
+    """Set the biases of one head so that their score is largest `distance` tokens back; 0: at the token itself.
+
+    A score of biases alone depends on the distance d only, sum_i a_i cos(theta_i (d - d0)), which has its maximum at
+    d = d0.
+    """
+    size = attention.head_dim
+    half = size // 2
+    theta = config.rope_theta ** (-torch.arange(half, dtype=torch.float64) * 2 / size)
+    rows = slice(head * size, (head + 1) * size)
+    strength = config.look_back_strength
+    key = torch.cat([torch.full((half,), strength), torch.zeros(half)])
+    # rotating the query by -theta * distance makes rotary scores peak at that distance
+    query = torch.cat([strength * torch.cos(-theta * distance), strength * torch.sin(-theta * distance)])
+    attention.k_proj.bias[rows] = key.to(attention.k_proj.bias.dtype)
+    attention.q_proj.bias[rows] = query.to(attention.q_proj.bias.dtype)
+
 
 _STEADY = 0.42
 """From this share of a head's rotary pairs on, they turn so slowly that they compare contents."""

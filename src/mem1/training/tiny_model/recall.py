@@ -9,34 +9,16 @@ the second half are predicted. Nothing about any task is in it.
 from __future__ import annotations
 
 import random
-from typing import Annotated
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mem1.configuration import Config
-from mem1.configuration.numbers import MOST_TOKENS, LearningRate
-from mem1.training.sharding import as_forward
+from mem1.training.ranks.sharding import as_forward
+from mem1.training.recipe import Recall
 
 FIRST_TOKEN = 2
 """Padding and the unknown token do not take part."""
-
-
-class Recall(Config):
-    """How much to exercise."""
-
-    steps: int = Field(default=150, ge=1)
-    tokens: int = Field(default=8192, ge=64, le=MOST_TOKENS)
-    """Tokens of a step."""
-    pairs: tuple[Annotated[int, Field(ge=1, le=10_000)], ...] = Field(default=(4, 8, 16, 32), min_length=1)
-    """Pairs of a sequence; drawn anew for each step."""
-    learning_rate: LearningRate = 0.02
-    """Of Muon, on matrices."""
-    adam_learning_rate: LearningRate = 3e-3
-    """Of AdamW, on everything else."""
-    warmup: int = Field(default=10, ge=0)
 
 
 def recall_batch(config: Recall, vocab_size: int, *, seed: int) -> tuple[Tensor, Tensor]:

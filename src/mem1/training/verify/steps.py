@@ -26,14 +26,14 @@ from mem1.engines.device import Device
 from mem1.packing import pack, split_into_packs
 from mem1.packing.attention import Backend
 from mem1.records import Group, Trajectory, Turn
-from mem1.training.comparisons import EXACT_LIMIT, Check, relative_difference
-from mem1.training.distributed import Ranks
 from mem1.training.lessons import make_lessons
 from mem1.training.networks import Networks
-from mem1.training.place import Place
+from mem1.training.ranks.placement import Placement
+from mem1.training.ranks.processes import Ranks
 from mem1.training.rl_config import Algorithm, Grpo, Phase, Ppo, Rl
 from mem1.training.rl_metrics import Totals
 from mem1.training.updates import accumulate
+from mem1.training.verify.checks import EXACT_LIMIT, Check, relative_difference
 
 ALGORITHMS: tuple[Algorithm, ...] = (Grpo(), Ppo(lam=0.95, critic="head"))
 """Statistics over groups, and values that GAE carries across every rewritten context."""
@@ -124,7 +124,7 @@ def _config(algorithm: Algorithm, temperature: float, pack_tokens: int) -> Rl:
 def _gradient(model: PreTrainedModel, groups: Sequence[Group], config: Rl, attention: Backend) -> list[Tensor]:
     """Of one optimiser step, all networks."""
     model.zero_grad(set_to_none=True)
-    place = Place(ranks=Ranks(device=Device(name=str(model.device), at=model.device)), attention=attention)
+    place = Placement(ranks=Ranks(device=Device(name=str(model.device), at=model.device)), attention=attention)
     networks = Networks.make(config, model, place=place)
     if networks.critic is not None:
         networks.critic.to(model.dtype)

@@ -2,7 +2,7 @@
 
 one process                 the policy that samples is the one that is trained
 several, or [distributed]   every rank samples with a whole policy of its own; what is trained is a copy, spread
-                            over the ranks, and `publish` brings what it has learnt to the whole one
+                            over the ranks, and `sync_to_sampler` brings what it has learnt to the whole one
 [lora]                      likewise; what is trained has adapters, and the one that samples has them merged
 """
 
@@ -19,22 +19,20 @@ from transformers import PreTrainedModel
 from mem1.engines.device import Computed, dtype_name
 from mem1.errors import UserError
 from mem1.packing.attention import Backend, choose_attention
-from mem1.training.adapters import merged, with_adapters
-from mem1.training.config import TrainConfig
-from mem1.training.distributed import ALONE, Ranks
-from mem1.training.distributed_config import Distributed
-from mem1.training.lora_config import Lora
+from mem1.training.ranks.processes import ONE_PROCESS, Ranks
+from mem1.training.ranks.sharding import shard
+from mem1.training.recipe import Distributed, Lora, TrainConfig
 from mem1.training.rollout_config import ServerRollouts
-from mem1.training.sharding import shard
+from mem1.training.weights.adapters import merged, with_adapters
 
 M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Placement:
     """One for all stages of a run."""
 
-    ranks: Ranks = ALONE
+    ranks: Ranks = ONE_PROCESS
     config: Distributed | None = None
     """None: as the defaults say on several ranks, and nothing is spread on one."""
     lora: Lora | None = None
@@ -45,7 +43,7 @@ class Place:
     """Precision of the policy that samples, where it is another model than the trained one; None: the trained one's."""
 
     @classmethod
-    def of(cls, config: TrainConfig, ranks: Ranks) -> Place:
+    def of(cls, config: TrainConfig, ranks: Ranks) -> Placement:
         """The place of a recipe's run. Raises UserError where its `model.attention` or `model.dtype` cannot be had."""
         trees = config.sft is not None or (config.rl is not None and config.rl.packed)
         attention = choose_attention(config.model.attention, ranks.device.at, gradients=trees)
@@ -87,9 +85,9 @@ class Place:
         trained = copy.deepcopy(model)
         if self.lora is not None:  # before it comes to a device that may have no room for unquantised weights
             trained = with_adapters(trained, self.lora)
-        return self.settled(trained)
+        return self.shard_(trained)
 
-    def settled(self, module: M, *, offload: bool = False, full_precision: bool = False) -> M:
+    def shard_(self, module: M, *, offload: bool = False, full_precision: bool = False) -> M:
         """The module on this rank's device, spread over the ranks where networks are; options as of `shard`."""
         module.to(self.ranks.device.at)
         if self.spread:
@@ -101,7 +99,7 @@ class Place:
         return 1 if self.separate else self.ranks.device.workers(wanted)
 
     @torch.no_grad()
-    def publish(self, trained: PreTrainedModel, policy: PreTrainedModel, *, exactly: bool = False) -> None:
+    def sync_to_sampler(self, trained: PreTrainedModel, policy: PreTrainedModel, *, exactly: bool = False) -> None:
         """Bring the weights of `trained` to `policy`, in place; every rank must call it.
 
         exactly     in their own precision, to be kept or trained on; else in the one that the policy samples in
@@ -116,5 +114,5 @@ class Place:
         assert not ours
 
 
-HERE = Place()
+SINGLE_PROCESS = Placement()
 """This process, as it is."""

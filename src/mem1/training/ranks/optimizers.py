@@ -1,15 +1,25 @@
-"""Optimisers and learning-rate schedules of the stages."""
+"""Optimisers and learning-rate schedules of the stages.
+
+Muon works on matrices whose rows may lie on several ranks. Its update is a function of the whole matrix: Newton-Schulz
+iterations, in bf16. On rows alone the update would be a different one, and with products of shards it would be rounded
+differently on each number of ranks. So the update's input is gathered, one matrix at a time, and every rank keeps its
+rows of the result; momentum stays sharded.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import optim
+from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import AdamW, Optimizer
+from torch.optim._muon import _adjust_lr, _zeropower_via_newtonschulz
 from transformers import PreTrainedModel
 
-from mem1.training.sharded_muon import Muon
-from mem1.training.sharding import whole
+from mem1.training.ranks.sharding import whole
 
 
 @dataclass(frozen=True)
@@ -78,3 +88,28 @@ def warmup_decay(step: int, *, steps: int, warmup_steps: int, decay: float) -> f
     """Warm-up, then constant, then over the last `decay` share of the steps linearly down to a twentieth."""
     left = (steps - step) / (decay * steps) if decay else 1.0
     return warmup(step, warmup_steps) * min(1.0, max(0.05, left))
+
+
+class Muon(optim.Muon):
+    """`torch.optim.Muon` where nothing is spread."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        if not any(isinstance(p, DTensor) for group in self.param_groups for p in group["params"]):
+            return super().step(closure)
+        for group in self.param_groups:
+            parameters, gradients, momenta = [], [], []
+            self._init_group(group, parameters, gradients, momenta)
+            for p, gradient, momentum in zip(parameters, gradients, momenta, strict=True):
+                self._move(group, p, gradient, momentum)
+        return None
+
+    def _move(self, group: dict[str, Any], p: DTensor, gradient: DTensor, momentum: DTensor) -> None:
+        """As torch's, but for where the update is computed."""
+        momentum.lerp_(gradient, 1 - group["momentum"])
+        update = gradient.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum
+        found = _zeropower_via_newtonschulz(whole(update), group["ns_coefficients"], group["ns_steps"], group["eps"])
+        replicated = DTensor.from_local(found.to(p.dtype), p.device_mesh, [Replicate()], run_check=False)
+        p.mul_(1 - group["lr"] * group["weight_decay"])
+        rate = _adjust_lr(group["lr"], group["adjust_lr_fn"], p.shape)
+        p.add_(replicated.redistribute(p.device_mesh, p.placements), alpha=-rate)

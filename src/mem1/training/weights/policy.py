@@ -1,34 +1,51 @@
-"""A policy is a model with its tokenizer; here it is loaded, made or saved."""
+"""A policy is a model with its tokenizer; this module loads, makes and saves policies.
+
+    policy = load_policy("shipped")                 or a transformers folder (safetensors only), or a cached model id
+    policy.save(Path("my-policy"))
+
+A recipe may also make a small policy from scratch (`tiny_model/`).
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedModel
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
 from mem1.engines.chat_frame import ChatFrame
 from mem1.engines.codec import Codec
 from mem1.engines.device import ON_CPU, Computed, Device, dtype_name, sampling_dtype
-from mem1.engines.model_folder import tokenizer_files, write_tokenizer_files
+from mem1.engines.model_folder import code_in, tokenizer_files, write_tokenizer_files
+from mem1.engines.weights import check_finite
 from mem1.envs.cloze_source import ClozeTasks
 from mem1.envs.source import MultihopTasks
 from mem1.errors import UserError
 from mem1.protocol import Tags
 from mem1.records import Passage
-from mem1.retrieval.model_folder import cached_snapshot
+from mem1.retrieval.model_folder import cached_snapshot, how_to_fetch
 from mem1.retrieval.open_index import open_passages
 from mem1.tasks.cloze.expert import MARKS
-from mem1.training.config import Tasks, TrainConfig
-from mem1.training.model_config import TinyModel
-from mem1.training.models import load_model, new_model
-from mem1.training.token_kinds import ALIKE, token_kinds
-from mem1.training.tokenizers import atlas_tokenizer, bpe_tokenizer, shop_tokenizer
+from mem1.training.recipe import Tasks, TinyModel, TrainConfig
+from mem1.training.tiny_model.model import new_model
+from mem1.training.tiny_model.tokenizers import (
+    ALIKE,
+    atlas_tokenizer,
+    bpe_tokenizer,
+    shop_tokenizer,
+    token_kinds,
+)
 
 SHIPPED = "shipped"
 SHIPPED_SHOP = "shipped-shop"
@@ -142,3 +159,49 @@ def _passages(tasks: Tasks) -> Sequence[Passage]:
 def _texts(passages: Sequence[Passage]) -> Iterable[str]:
     for passage in passages[:_BPE_PASSAGES]:
         yield f"{passage.title} {passage.text}"
+
+
+def load_config(folder: Path) -> PreTrainedConfig:
+    """The configuration of a transformers model, without its weights. Raises UserError where it cannot be read."""
+    if not (Path(folder) / "config.json").is_file():
+        raise UserError(
+            f"{folder} is no model folder: config.json is missing; give the folder of a transformers model"
+            + how_to_fetch(str(folder))
+        )
+    try:
+        # trust_remote_code=False: without it transformers would ask on the terminal whether to run the folder's code
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (ValueError, OSError, KeyError, RuntimeError) as error:
+        raise UserError(f"cannot load the model in {folder}: {code_in(folder) or error}") from error
+
+
+def load_model(
+    folder: Path, *, dtype: Callable[[torch.dtype | None], torch.dtype] = lambda stored: torch.float32
+) -> PreTrainedModel:
+    """A transformers causal language model from a local folder, weights from safetensors only.
+
+    dtype       its precision, given the one that config.json says its weights are stored in, if it does
+
+    Raises UserError where the folder, its config or its weights are missing or unreadable, where a weight is NaN or
+    infinite, and where the folder would have to run code of its own.
+    """
+    folder = Path(folder)
+    config = load_config(folder)
+    if not list(folder.glob("*.safetensors")):
+        raise UserError(f"{folder} has no *.safetensors file; mem1 loads weights from safetensors only")
+    try:
+        model, found = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]  # a pair, as asked for below
+            folder,
+            config=config,
+            dtype=dtype(config.dtype if isinstance(config.dtype, torch.dtype) else None),
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    except (ValueError, OSError, KeyError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"cannot load the model in {folder}: {code_in(folder) or error}") from error
+    if missing := sorted(found["missing_keys"]):  # transformers fills them with random numbers
+        raise UserError(f"{folder}: {len(missing)} weights are missing, such as {missing[0]}; copy the model again")
+    check_finite(model.state_dict(), str(folder))
+    return model.eval()

@@ -1,18 +1,23 @@
-"""Tokenizers of our own: whole words for Atlas and for the invented shop, byte-level BPE for any other text.
+"""Tokenizers for new policies: whole words for Atlas and for the invented shop, byte-level BPE for any other text.
 
-In all, every tag of the protocol and both hint brackets are single added tokens.
+In all of them, every tag of the protocol and both hint brackets are single added tokens. `token_kinds` groups the
+tokens of a vocabulary by how they look, for the copying heads of `model.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from mem1.engines.codec import Codec
 from mem1.envs.webshop.invented_words import shop_words
 from mem1.protocol import Tags
 from mem1.tasks.atlas.names import FIRST_WORDS, LAST_WORDS
 from mem1.tasks.atlas.world import POSSESSIVE, question_words
+from mem1.tasks.cloze.expert import FOUND
+from mem1.tasks.cloze.record import BLANK
 from mem1.tasks.prompts import MAX_LABEL
 
 MAX_NUMBER = 129
@@ -89,3 +94,41 @@ def bpe_tokenizer(texts: Iterable[str], *, vocab_size: int, tags: Tags, marks: S
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_tokens([AddedToken(mark, normalized=False) for mark in marks])
     return tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenKinds:
+    """Of one vocabulary."""
+
+    kind: tuple[int, ...] = ()
+    """Of each token, from 0: how it begins. Empty: all are alike."""
+    found: int | None = None
+    """After this token stands what a passage has after the words before it; None: there is no such token."""
+    blank: tuple[int, ...] = ()
+    """Tokens that never stand there."""
+
+
+ALIKE = TokenKinds()
+"""Nothing is known of the tokens."""
+
+
+def token_kinds(codec: Codec) -> TokenKinds:
+    """Of the marks, those that the vocabulary has as one token."""
+    found, *blank = (codec.single_tokens([mark]) for mark in (f" {FOUND}", BLANK, f" {BLANK}"))
+    return TokenKinds(
+        kind=tuple(_kind(codec.decode([token])) for token in range(codec.vocab_size)),
+        found=found[0] if found else None,
+        blank=tuple(token for tokens in blank for token in tokens or ()),
+    )
+
+
+def _kind(text: str) -> int:
+    """By the first letter and by whether a space stands before it: "Oslo", " Oslo", "oslo", "1901" and "," differ."""
+    first = text.strip()[:1]
+    if not first:
+        looks = 0
+    elif first.isalpha():
+        looks = 1 if first.isupper() else 2
+    else:
+        looks = 3 if first.isdigit() else 4
+    return 2 * looks + text.startswith(" ")

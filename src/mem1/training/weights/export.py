@@ -11,10 +11,10 @@ from mem1.configuration import load_toml
 from mem1.errors import UserError
 from mem1.lock import alone_in
 from mem1.protocol import vocabulary
-from mem1.training.checkpoint import load_weights
-from mem1.training.config import TrainConfig
-from mem1.training.place import Place
-from mem1.training.policy import make_policy
+from mem1.training.checkpoints.checkpoint import load_weights
+from mem1.training.ranks.placement import Placement
+from mem1.training.recipe import TrainConfig
+from mem1.training.weights.policy import make_policy
 
 
 def export_checkpoint(checkpoint: Path, out: Path) -> None:
@@ -32,9 +32,9 @@ def export_checkpoint(checkpoint: Path, out: Path) -> None:
         raise UserError(f"{out} exists and is not empty; give another folder")
     config = load_toml(recipe, TrainConfig)
     policy = make_policy(config, vocabulary(config.vocabulary))
-    place = Place(lora=config.lora)
+    place = Placement(lora=config.lora)
     trained = place.trained(policy.model)
     load_weights(checkpoint, trained)
-    place.publish(trained, policy.model)
+    place.sync_to_sampler(trained, policy.model)
     with alone_in(out):
         policy.save(out)

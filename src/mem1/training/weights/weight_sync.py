@@ -1,23 +1,29 @@
-"""Weights of the moment on every server that samples, and no server in use that has others.
+"""Pushes the policy's weights to every server that samples; a server with other weights is not used.
+
+    weights/weights-000003/model.safetensors        the shared folder; a version is complete once it has this name
 
     with WeightSync(config, codec, stop_strings) as sync:
-        sync.publish(model, 3)          written, told to every server, taken by each or that server left out
-        sync.engine.complete(...)       asks those that have version 3
+        sync.push_weights(model, 3)     write the file and have every server load it; servers that fail are left out
+        sync.engine.complete(...)       uses the servers that have version 3
 
-One thread of its own looks after the servers: it gives the weights to those that have others (after `publish`, after a
-restart, when they have just joined) and takes those that do not answer out of use until they do. So servers may be
-killed, started again, added and taken away while attempts are under way; what a dead one was asked is asked of another.
+One thread looks after the servers: it sends weights to those that have others (after a push, after a restart, when they
+have just joined) and takes those that do not answer out of use until they do. Servers may therefore be killed,
+restarted, added and removed while attempts are under way; requests to a dead server are retried on another one.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import re
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from safetensors.torch import save_file
 from torch import nn
 
 from mem1.engines.codec import Codec
@@ -26,10 +32,11 @@ from mem1.engines.pool import Pool
 from mem1.engines.published import NotSaid, PublishedWeights, ServerFailed
 from mem1.engines.servers import Servers, api_key
 from mem1.engines.weight_routes import SPOKEN, WeightRoutes
+from mem1.engines.weights import checksum, untied
 from mem1.errors import UserError
 from mem1.retrieval.addresses import Addresses
+from mem1.training.files import explain_full_disk, sync
 from mem1.training.rollout_config import ServerRollouts
-from mem1.training.weight_files import remove_others, write_weights
 
 log = logging.getLogger(__name__)
 _AT_ONCE = 32
@@ -96,7 +103,7 @@ class WeightSync:
         self._wake.set()
         self.engine.close()
 
-    def publish(self, model: nn.Module, version: int) -> None:
+    def push_weights(self, model: nn.Module, version: int) -> None:
         """Have all servers sample with these weights; those that cannot are left out until they can.
 
         Returns at once where this version is published. Raises UserError where no server has taken it in time.
@@ -200,3 +207,41 @@ class WeightSync:
                     log.warning("a server of the policy is left out: %s", why)
             self._addresses.use([listed for listed in self._listed if listed in self._held])
             self._changed.notify_all()
+
+
+_NAME = re.compile(r"(?:\.tmp-)?weights-\d{6,}")
+_FILE = "model.safetensors"
+
+
+def write_weights(folder: Path, model: nn.Module, version: int) -> PublishedWeights:
+    """Put the model's weights into the folder under the name of their version. Raises UserError for a full disk."""
+    target = folder / f"weights-{version:06d}"
+    partial = folder / f".tmp-{target.name}"
+    for old in (partial, target):  # of a run that was broken off; what had this number may have been other weights
+        _remove_weights(old)
+        if os.path.lexists(old):
+            raise UserError(f"{old} holds something that is no weights of mem1; move it away or choose another folder")
+    with explain_full_disk(f"{target}", "the last checkpoint is intact"):
+        partial.mkdir(parents=True)
+        file = partial / _FILE
+        save_file(untied(model.state_dict()), file, metadata={"format": "pt"})
+        sync(file)
+        summed = checksum(file)
+        partial.rename(target)
+        sync(folder)
+    return PublishedWeights(version=version, path=target / file.name, checksum=summed)
+
+
+def remove_others(folder: Path, kept: PublishedWeights) -> None:
+    """Remove all weights from the folder but these; files that are not ours stay."""
+    for path in folder.iterdir():
+        if _NAME.fullmatch(path.name) and path != kept.path.parent:
+            _remove_weights(path)
+
+
+def _remove_weights(weights: Path) -> None:
+    """The file that `write_weights` puts into such a folder, and the folder if nothing else is in it."""
+    with suppress(OSError):
+        if not weights.is_symlink():
+            (weights / _FILE).unlink(missing_ok=True)
+            weights.rmdir()

@@ -56,16 +56,16 @@ class Ranks:
         """Go on when all have come here."""
         self.gather(b"")
 
-    def first(self, function: Callable[[], Any]) -> Any:
+    def on_rank_zero(self, function: Callable[[], Any]) -> Any:
         """What `function` returns on rank 0, where alone it is called; JSON. Its error is raised on every rank.
 
         A UserError stays one; another error is a RuntimeError elsewhere than on rank 0.
         """
         if self.size == 1:
             return function()
-        return self.each(function if self.rank == 0 else lambda: None)[0]
+        return self.on_each_rank(function if self.rank == 0 else lambda: None)[0]
 
-    def each(self, function: Callable[[], Any]) -> list[Any]:
+    def on_each_rank(self, function: Callable[[], Any]) -> list[Any]:
         """What `function` returns on every rank, in their order; JSON. An error of any is raised on every rank."""
         error: Exception | None = None
         said: dict[str, Any] = {}
@@ -88,7 +88,7 @@ class Ranks:
         return [other["value"] for other in everything]
 
 
-ALONE = Ranks()
+ONE_PROCESS = Ranks()
 """This process alone, on its CPU."""
 
 
@@ -112,7 +112,7 @@ class TorchRanks(Ranks):
         pairs: Sequence[tuple[torch.Tensor, torch.Tensor]] = list(zip(parts, lengths, strict=True))
         return [part[: int(length)].numpy().tobytes() for part, length in pairs]
 
-    def apart(self) -> TorchRanks:
+    def new_group(self) -> TorchRanks:
         """The same ranks on a line of their own, for a thread beside the main one."""
         group = distributed.new_group(backend="gloo", timeout=WAIT)
         assert isinstance(group, distributed.ProcessGroup)  # all ranks are in it
@@ -137,7 +137,7 @@ def joined(*, grouped: bool = False, device: str = "auto", machine: Machine | No
     if cuda:
         torch.cuda.set_device(chosen.at)
     if not under_torchrun and not grouped:
-        yield ALONE if chosen.is_cpu else replace(ALONE, device=chosen)
+        yield ONE_PROCESS if chosen.is_cpu else replace(ONE_PROCESS, device=chosen)
         return
     backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
     if under_torchrun:

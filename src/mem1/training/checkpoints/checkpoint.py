@@ -20,10 +20,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -33,11 +35,18 @@ from transformers import PreTrainedModel
 from mem1.engines.weights import check_shapes
 from mem1.errors import UserError, read_as_written
 from mem1.training import manifest
-from mem1.training.checkpoint_tensors import read, shapes, write_shards, write_whole, written
-from mem1.training.distributed import ALONE, Ranks, TorchRanks
+from mem1.training.checkpoints.snapshot import (
+    MODEL,
+    MODULES,
+    OPTIMIZERS,
+    Snapshot,
+    decode,
+    named_tensors,
+    optimizer_targets,
+)
+from mem1.training.checkpoints.tensors import read, shapes, write_shards, write_whole, written
 from mem1.training.files import explain_full_disk, sync
-from mem1.training.optimizer_state import decode
-from mem1.training.snapshot import MODEL, MODULES, OPTIMIZERS, Snapshot, named_tensors, optimizer_targets
+from mem1.training.ranks.processes import ONE_PROCESS, Ranks, TorchRanks
 
 _NAME = re.compile(r"(?:\.old-)?checkpoint-(\d{6,})")
 _STATE = {"step": int, "fingerprint": str, "extra": dict, "optimizer_names": list, "optimizers": list}
@@ -66,7 +75,7 @@ def save_checkpoint(
     extra: Mapping[str, Any] | None = None,
     keep: int = 2,
     tokenizer_files: Sequence[Path] = (),
-    ranks: Ranks = ALONE,
+    ranks: Ranks = ONE_PROCESS,
 ) -> Path:
     """Write `checkpoint-<step>` into `folder`, remove all but the last `keep`, and return its path.
 
@@ -91,7 +100,7 @@ def write_snapshot(
     *,
     keep: int = 2,
     tokenizer_files: Sequence[Path] = (),
-    ranks: Ranks = ALONE,
+    ranks: Ranks = ONE_PROCESS,
 ) -> Path:
     """The second half of `save_checkpoint`, which needs nothing of the training any more."""
     if keep < 1:
@@ -124,9 +133,9 @@ def write_snapshot(
             _remove(old)
 
     try:
-        ranks.first(begin)
-        ranks.each(tensors)
-        ranks.first(end)
+        ranks.on_rank_zero(begin)
+        ranks.on_each_rank(tensors)
+        ranks.on_rank_zero(end)
     except UserError:
         if ranks.rank == 0:
             shutil.rmtree(partial, ignore_errors=True)
@@ -152,7 +161,7 @@ def load_checkpoint(
     *,
     fingerprint: str,
     modules: Mapping[str, torch.nn.Module] | None = None,
-    ranks: Ranks = ALONE,
+    ranks: Ranks = ONE_PROCESS,
 ) -> Checkpoint:
     """Put the weights and the optimizers' states back, in place.
 
@@ -162,7 +171,7 @@ def load_checkpoint(
     configuration, or does not fit model and optimizers.
     """
     path = Path(path)
-    state: dict[str, Any] = ranks.first(lambda: _read_state(path))
+    state: dict[str, Any] = ranks.on_rank_zero(lambda: _read_state(path))
     if state["fingerprint"] != fingerprint:
         raise UserError(
             f"{path} was written under another configuration (fingerprint {state['fingerprint'][:12]}, "
@@ -259,3 +268,42 @@ def _load_weights(path: Path, stem: Path, module: torch.nn.Module) -> None:
     check_shapes(needed, found, f"{path} does not fit this run's {stem.name}")
     with torch.no_grad(), _understood(path):
         read(stem, tensors)
+
+
+class BackgroundSaves:
+    """A thread that writes to one folder; every rank has one."""
+
+    def __init__(self, folder: Path, ranks: Ranks, *, on_saved: Callable[[Path], None] | None = None) -> None:
+        """`on_saved` is called on rank 0, in the thread, with the path of each checkpoint that is in place."""
+        self.folder = folder
+        self.ranks = ranks.new_group() if isinstance(ranks, TorchRanks) else ranks
+        self.on_saved = on_saved
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+
+    def save(self, take: Callable[[], Snapshot]) -> None:
+        """Write what `take` copies; called when the one before is written, so that there is one copy at a time."""
+        self.wait()
+        self._writing = self._pool.submit(self._write, take())
+
+    def wait(self) -> None:
+        """Until all is written. Raises what writing raised."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _write(self, snapshot: Snapshot) -> None:
+        path = write_snapshot(self.folder, snapshot, ranks=self.ranks)
+        if self.on_saved is not None and self.ranks.rank == 0:
+            self.on_saved(path)
+
+    def __enter__(self) -> BackgroundSaves:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        try:
+            # The training's own error is the one to be told; on several ranks the others may be gone by now.
+            if kind is None or self.ranks.size == 1:
+                self.wait()
+        finally:
+            self._pool.shutdown(wait=kind is None or self.ranks.size == 1)

@@ -1,0 +1,278 @@
+"""The folder of a run: what was asked for, and the numbers of each step.
+
+    runs/quick/
+        config.toml          the resolved configuration; `mem1 train runs/quick/config.toml` repeats the run
+        resolved.json        command, fingerprint of the configuration, versions, devices
+        metrics.jsonl        {"step": 1, "reward": 0.25, "endings": {"answered": 3, "bad_tags": 1}}
+        timings.jsonl        {"step": 1, "rollout": 1.4}
+        tensorboard/         tags reward, endings/answered, endings/bad_tags, seconds/rollout
+        checkpoints/         see `checkpoints/checkpoint.py`
+
+    with MetricsLog(run.path) as log:
+        log.append(1, {"reward": 0.25, "endings": {"answered": 3, "bad_tags": 1}}, timings={"rollout": 1.4})
+
+metrics.jsonl holds only numbers that a second run with the same seed repeats, so that two files can be compared;
+seconds go to timings.jsonl.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import mem1
+from mem1.configuration import Config, fingerprint, flatten, plain, read_toml, to_toml
+from mem1.configuration.toml_text import value_text
+from mem1.errors import UserError
+from mem1.training.files import explain_full_disk, write_atomically
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFolder:
+    """A folder that holds exactly one run."""
+
+    path: Path
+    fingerprint: str
+    """Of the configuration, without the excluded keys; checkpoints carry it."""
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.toml"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @classmethod
+    def create(
+        cls, path: str | Path, config: Config, *, command: Sequence[str], exclude: Sequence[str] = ()
+    ) -> RunFolder:
+        """Make the folder and write down what is about to run.
+
+        command     program and arguments, for the reader; of absolute paths only the last part is kept
+        exclude     dotted keys that may differ on resume, such as "display"
+
+        Raises UserError where the folder exists and is not empty, or cannot be made.
+        """
+        run = cls(path=Path(path), fingerprint=fingerprint(config, exclude))
+        run._make()
+        resolved = {
+            "command": [_portable(argument) for argument in command],
+            "fingerprint": run.fingerprint,
+            "versions": _versions(),
+            "hardware": f"{platform.machine()}, {os.cpu_count()} cores",
+        }
+        with explain_full_disk(f"{run.path}", "nothing has run yet"):
+            write_atomically(run.path / "resolved.json", json.dumps(resolved, indent=2).encode())
+            write_atomically(run.config, to_toml(config).encode())
+        return run
+
+    @classmethod
+    def open(cls, path: str | Path, config: Config, *, exclude: Sequence[str] = ()) -> RunFolder:
+        """An existing run, to go on with it under the same configuration.
+
+        Raises UserError where there is no run, or where its configuration differs: lists the keys, both values.
+        """
+        run = cls(path=Path(path), fingerprint=fingerprint(config, exclude))
+        if not run.config.is_file():
+            raise UserError(f"{run.path} holds no run to go on with: config.toml is missing; start it without --resume")
+        changed = differences(read_toml(run.config), plain(config), exclude)
+        if changed:
+            lines = "\n".join(f"  {key}: {there} in the folder, {here} now" for key, there, here in changed)
+            raise UserError(
+                f"{run.path} was started with another configuration:\n{lines}\n"
+                "give the folder's values (its config.toml), or start a new run with another --out"
+            )
+        return run
+
+    def note_computed(self, computed: Mapping[str, str]) -> None:
+        """Write down the device, precision and attention from here on; a run that is resumed elsewhere lists all."""
+        path = self.path / "resolved.json"
+        resolved = json.loads(path.read_bytes()) if path.is_file() else {}
+        known = resolved.get("computed", [])
+        if known[-1:] == [dict(computed)]:
+            return
+        with explain_full_disk(f"{self.path}", "the checkpoints are intact"):
+            write_atomically(path, json.dumps({**resolved, "computed": [*known, dict(computed)]}, indent=2).encode())
+
+    def _make(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            taken = any(not p.name.startswith(".tmp-") for p in self.path.iterdir())
+        except FileExistsError as error:
+            raise UserError(f"{self.path} is a file; give the run a folder with another --out") from error
+        except OSError as error:
+            raise UserError(f"{self.path} cannot be made ({error.strerror}); give another --out") from error
+        if taken:
+            raise UserError(
+                f"{self.path} exists and is not empty; go on with the run in it by --resume, "
+                "or start a new one with another --out"
+            )
+
+
+def differences(
+    there: Mapping[str, Any], here: Mapping[str, Any], exclude: Sequence[str] = ()
+) -> list[tuple[str, str, str]]:
+    """(key, value in the folder, value now) of each key that differs, in the order of the keys."""
+    old, new = flatten(there), flatten(here)
+    keys = [k for k in {**old, **new} if old.get(k) != new.get(k) and not _below(k, exclude)]
+    return [(k, _shown(old, k), _shown(new, k)) for k in sorted(keys)]
+
+
+def _shown(leaves: Mapping[str, Any], key: str) -> str:
+    return value_text(leaves[key]) if key in leaves else "not set"
+
+
+def _below(key: str, sections: Sequence[str]) -> bool:
+    return any(key == s or key.startswith(f"{s}.") for s in sections)
+
+
+def _portable(argument: str) -> str:
+    """A record of the run that says nothing of the machine.   out=/home/me/runs/a  ->  out=a"""
+    name, equals, value = argument.rpartition("=")
+    absolute = PurePosixPath(value).is_absolute() or PureWindowsPath(value).is_absolute()
+    return name + equals + (PureWindowsPath(value).name if absolute else value)
+
+
+def _versions() -> dict[str, str]:
+    """Of mem1, Python and, where they are loaded anyway, of the libraries that decide the numbers."""
+    loaded = {n: sys.modules[n] for n in ("torch", "transformers", "numpy") if n in sys.modules}
+    libraries = {name: str(module.__version__) for name, module in loaded.items()}
+    return {"mem1": mem1.__version__, "python": platform.python_version(), **libraries}
+
+
+METRICS = "metrics.jsonl"
+TIMINGS = "timings.jsonl"
+
+
+class MetricsLog:
+    """Appends to the three records of a run's folder; each line is on the disk when `append` returns."""
+
+    def __init__(self, path: str | Path, *, tensorboard: bool = True) -> None:
+        """`path` is the run's folder."""
+        self.path = Path(path)
+        self.tensorboard = tensorboard
+        self._writer: SummaryWriter | None = None
+
+    def append(
+        self,
+        step: int,
+        metrics: Mapping[str, float | Mapping[str, float] | None],
+        *,
+        timings: Mapping[str, float] | None = None,
+    ) -> None:
+        """One line of numbers, keys in the order given.
+
+        metrics     deterministic numbers, or counts by name; None: undefined at this step (null in the file)
+        timings     seconds by what they were spent on
+
+        Raises UserError where a number is not finite (the run has diverged) or the disk is full, ValueError
+        where a key is called "step".
+        """
+        flat = dict([*_tags("", metrics), *_tags("seconds/", timings or {})])
+        for tag, value in flat.items():
+            if not math.isfinite(value):
+                raise UserError(
+                    f"step {step}: {tag} is {value}, so the run has diverged; lower the learning rate and go on "
+                    "from the last checkpoint, which is intact, in a new run"
+                )
+        with explain_full_disk(f"the metrics of step {step} in {self.path}", "the last checkpoint is intact"):
+            _append_line(self.path / METRICS, _row(step, metrics))
+            if timings:
+                _append_line(self.path / TIMINGS, _row(step, timings))
+            if self.tensorboard:
+                self._plot(step, flat)
+
+    def truncate_after(self, step: int) -> int:
+        """On resume: drop the rows of steps beyond the checkpoint, and a cut last line; returns rows dropped.
+
+        TensorBoard drops them itself once the next step is appended.
+        """
+        return sum(_keep_until(self.path / name, step) for name in (METRICS, TIMINGS))
+
+    def close(self) -> None:
+        if self._writer is not None:
+            with explain_full_disk(f"TensorBoard's curves in {self.path}", "metrics.jsonl is intact"):
+                self._writer.close()
+            self._writer = None
+
+    def __enter__(self) -> MetricsLog:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        self.close()
+
+    def _plot(self, step: int, values: Mapping[str, float]) -> None:
+        if self._writer is None:
+            from torch.utils.tensorboard.writer import SummaryWriter
+
+            # purge_step hides what a killed run had plotted from this step on
+            self._writer = SummaryWriter(str(self.path / "tensorboard"), purge_step=step)
+        for tag, value in values.items():
+            self._writer.add_scalar(tag, value, step)
+
+
+def read_metrics(path: str | Path) -> list[dict[str, Any]]:
+    """The rows of a metrics.jsonl or timings.jsonl; a last line cut by a kill is left out.
+
+    Raises UserError, with file and line, where another line is not a row.
+    """
+    return [row for row, _ in _rows(Path(path))]
+
+
+def _tags(prefix: str, values: Mapping[str, float | Mapping[str, float] | None]) -> Iterator[tuple[str, float]]:
+    """(tag, number) pairs.   {"em": 0.5, "endings": {"answered": 3}}  ->  ("em", 0.5), ("endings/answered", 3)"""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _tags(f"{prefix}{key}/", value)
+        elif value is not None:
+            yield f"{prefix}{key}", value
+
+
+def _row(step: int, values: Mapping[str, Any]) -> dict[str, Any]:
+    if "step" in values:
+        raise ValueError('"step" is the row\'s own key; give the number another name')
+    return {"step": step, **values}
+
+
+def _append_line(path: Path, row: Mapping[str, Any]) -> None:
+    line = memoryview((json.dumps(row) + "\n").encode())
+    # unbuffered: after an error nothing is left that closing the file would try to write again
+    with path.open("ab", buffering=0) as file:
+        while line:
+            line = line[file.write(line) :]
+        os.fsync(file.fileno())
+
+
+def _rows(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Each row with its own bytes."""
+    *lines, _cut = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{path}:{number}: not a row of metrics ({error}); remove that line") from error
+        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+            raise UserError(f'{path}:{number}: not a row of metrics: it has no "step"; remove that line')
+        yield row, line
+
+
+def _keep_until(path: Path, step: int) -> int:
+    if not path.exists():
+        return 0
+    rows = list(_rows(path))
+    kept = [line + b"\n" for row, line in rows if row["step"] <= step]
+    with explain_full_disk(f"{path}", "it is as it was"):
+        write_atomically(path, b"".join(kept))
+    return len(rows) - len(kept)
