@@ -15,10 +15,10 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
+from mem1.net.failover import Clock
+from mem1.net.serving import BOUNDS, JSON, Bounds, Hosts, address, bind, make_server
 from mem1.retrieval import Retriever
-from mem1.retrieval.client import Clock
 from mem1.retrieval.server import make_app
-from mem1.serving import BOUNDS, JSON, Bounds, Hosts, address, bind, make_server
 
 
 @dataclass

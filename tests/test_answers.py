@@ -14,11 +14,10 @@ from worlds import CODEC, SAMPLING, rollout, shelf, task
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.openai_wire import Wire, read
 from mem1.engines.servers import ModelServer, Servers
-from mem1.engines.spending import SpendingLimit, Usage
+from mem1.net.post import number, read_json, retry_after, shown, whole_number
+from mem1.net.spending import SpendingLimit, Usage
 from mem1.protocol import PAPER
 from mem1.records import Ended
-from mem1.retrieval.answers import number, read_json, shown, whole_number
-from mem1.retrieval.retry_after import retry_after
 
 HUGE = int("9" * 400)
 WIRE = Wire("completions", token_ids=True, extras=True)

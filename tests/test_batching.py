@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from mem1.net.threads import Batcher
 from mem1.records import Passage
-from mem1.retrieval.batching import Batcher
 
 Results = list[list[tuple[Passage, float]]]
 

@@ -20,11 +20,12 @@ from hypothesis import strategies as st
 from servers import FakeTime, answering
 
 from mem1.errors import UserError
+from mem1.net.failover import Clock
+from mem1.net.threads import Batcher
 from mem1.records import Passage
 from mem1.retrieval import RetrievalFailed
-from mem1.retrieval.batching import Batcher
-from mem1.retrieval.client import Clock, HttpRetriever, HttpServer
 from mem1.retrieval.corpus import joined_contents, title_and_text
+from mem1.retrieval.http import HttpRetriever, HttpServer
 from mem1.retrieval.search_r1 import encode_found, joined_answer, read_answer
 
 OSLO = Passage("p0", "Oslo", "Oslo is the capital of Norway.")
@@ -278,7 +279,7 @@ def test_a_real_connection_that_breaks_is_a_failed_try(
 
 
 def test_an_answer_without_end_is_a_failed_try(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("mem1.retrieval.posting._LARGEST_ANSWER", 1000)
+    monkeypatch.setattr("mem1.net.post._LARGEST_ANSWER", 1000)
     with pytest.raises(RetrievalFailed, match="larger than 1,000 bytes"):
         client(lambda _: httpx.Response(200, content=b" " * 1001), deadline_s=0.01).search(["x"], 3)
 

@@ -19,10 +19,10 @@ from mem1.engines.openai_wire import Wire
 from mem1.engines.servers import ModelServer, Servers
 from mem1.evaluation.judge import KEY_VARIABLE, Judge, JudgeServer
 from mem1.evaluation.judge_prompt import Asked
+from mem1.net.api_keys import redact, repeats
+from mem1.net.post import TryFailed, post
 from mem1.protocol import PAPER
 from mem1.records import Ended
-from mem1.retrieval.keys import redact, repeats
-from mem1.retrieval.posting import TryFailed, post
 
 KEY = "sk-very/SECRET+0123_4567-89"
 FORMS: dict[str, Callable[[str], str]] = {

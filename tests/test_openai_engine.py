@@ -21,9 +21,9 @@ from mem1.engines.openai import OpenAIEngine
 from mem1.engines.openai_wire import Wire, read
 from mem1.engines.scripted import Script
 from mem1.engines.servers import ModelServer
-from mem1.engines.spending import SpendingLimit
 from mem1.errors import UserError
 from mem1.evaluation.metrics import summarize
+from mem1.net.spending import SpendingLimit
 from mem1.protocol import PAPER
 from mem1.records import Ended, Trajectory
 from mem1.rollout import Budget
@@ -356,7 +356,7 @@ def test_waiting_is_as_long_as_the_server_asks_and_jittered(serving):
 
     from mem1.engines.openai_wire import Ask, encode
     from mem1.engines.servers import EngineFailed, Servers
-    from mem1.engines.spending import Usage
+    from mem1.net.spending import Usage
 
     busy = [status(429, Retry_After="7"), status(503), status(500)]
     time = FakeTime()
@@ -379,7 +379,7 @@ def asked_until_failed(*pages: Any, tries: int = 2) -> tuple[str, list[float], l
     from servers import FakeTime
 
     from mem1.engines.servers import EngineFailed, Servers
-    from mem1.engines.spending import Usage
+    from mem1.net.spending import Usage
 
     time = FakeTime()
     with ExitStack() as stack:

@@ -34,14 +34,14 @@ from mem1.envs.webshop.session import Session
 from mem1.envs.webshop.shop import Shop
 from mem1.errors import UserError, printable
 from mem1.extras.shop_site import app as webshop
+from mem1.net.serving import FORM, JSON, Bounds, Hosts, Refused, Room, bind
+from mem1.net.serving.connections import Door, Listener
+from mem1.net.serving.server import Sparing
 from mem1.records import Passage
 from mem1.retrieval import BM25
 from mem1.retrieval import server as retriever_server
 from mem1.retrieval.client import HttpRetriever, HttpServer
 from mem1.retrieval.server import Limits
-from mem1.serving import FORM, JSON, Bounds, Hosts, Refused, Room, bind
-from mem1.serving.connections import Door, Listener
-from mem1.serving.logs import Sparing
 
 FOREIGN = [
     "evil.example",

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from mem1.engines.pool import Pool
-from mem1.engines.spending import LimitReached, Spending, SpendingLimit, Usage
+from mem1.net.spending import LimitReached, Spending, SpendingLimit, Usage
+from mem1.net.threads import Pool
 
 
 def test_a_claim_waits_for_what_is_under_way_and_begins_if_that_used_less():

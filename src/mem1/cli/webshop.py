@@ -145,8 +145,8 @@ def serve(
     """Shop by hand and see rewards explained, or look at recordings, in a browser, until Ctrl-C or SIGTERM."""
     import webbrowser
 
-    from mem1 import serving
     from mem1.cli.display import stderr
+    from mem1.net import serving
 
     work_begins()
     serving.check_packages()

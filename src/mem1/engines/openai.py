@@ -17,11 +17,11 @@ from mem1.engines.base import Completion, Sampling, derived_seed
 from mem1.engines.codec import Codec
 from mem1.engines.openai_wire import Answer, Ask, Wire, encode, encode_probe, read
 from mem1.engines.pieces import joined
-from mem1.engines.pool import Pool
 from mem1.engines.servers import EngineFailed, ModelServer, Refused, Servers
-from mem1.engines.spending import LimitReached, Spending, Usage
 from mem1.engines.stops import complete, opened
 from mem1.errors import UserError
+from mem1.net.spending import LimitReached, Spending, Usage
+from mem1.net.threads import Pool
 
 _PROBE = "The capital of Norway is Oslo; 12 + 30 = 42. <think> ... </think>"
 """Enough to tell tokenizers apart."""

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mem1.engines.spending import Usage
-from mem1.retrieval.answers import number, read_json, shown, whole_number
+from mem1.net.post import number, read_json, shown, whole_number
+from mem1.net.spending import Usage
 from mem1.retrieval.base import sound_text
 
 _LARGEST_LOGPROB = 1e-4

@@ -13,12 +13,11 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator
 
 from mem1.configuration import Config
-from mem1.engines.spending import Spending, SpendingLimit, Usage
 from mem1.errors import UserError
-from mem1.retrieval.addresses import Addresses, is_http
-from mem1.retrieval.client import Clock
-from mem1.retrieval.keys import read_key, repeats
-from mem1.retrieval.posting import TryFailed, post
+from mem1.net.api_keys import read_key, repeats
+from mem1.net.failover import Addresses, Clock, is_http
+from mem1.net.post import TryFailed, post
+from mem1.net.spending import Spending, SpendingLimit, Usage
 
 if TYPE_CHECKING:
     import httpx

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mem1.engines.published import PublishedWeights, ServerFailed
-from mem1.retrieval.answers import whole_number
+from mem1.net.post import whole_number
 
 _MOST_WORKERS = 1 << 16
 _TRAINER = 1

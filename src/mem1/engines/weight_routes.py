@@ -22,9 +22,8 @@ from mem1.engines.openai import probe, with_token_ids
 from mem1.engines.openai_wire import Wire, read
 from mem1.engines.published import NotSaid, PublishedWeights, ServerFailed
 from mem1.errors import UserError
-from mem1.retrieval.answers import read_json
-from mem1.retrieval.keys import redact
-from mem1.retrieval.posting import one_line
+from mem1.net.api_keys import redact
+from mem1.net.post import one_line, read_json
 
 if TYPE_CHECKING:
     import httpx

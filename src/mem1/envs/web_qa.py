@@ -19,9 +19,9 @@ from typing import ClassVar
 
 from mem1.envs.base import Observation, Request
 from mem1.envs.qa import QAEnvironment
+from mem1.net.threads import in_parallel
 from mem1.protocol import OPEN, SEARCH
 from mem1.retrieval.base import RetrievalFailed
-from mem1.retrieval.web.parallel import in_parallel
 from mem1.retrieval.web.reader import PageReader
 
 _WHAT_TO_OPEN = re.compile(r"(\S+)(?:\s+(\d{1,6}))?")

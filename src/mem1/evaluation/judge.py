@@ -30,9 +30,6 @@ from mem1.records import Trajectory
 from mem1.retrieval.addresses import is_http
 from mem1.retrieval.answers import read_json
 from mem1.retrieval.base import RetrievalFailed
-from mem1.retrieval.keys import read_key
-from mem1.retrieval.posting import TryFailed, post
-from mem1.retrieval.web.parallel import in_parallel
 from mem1.retrieval.web.retry import Retry, TryAgain
 from mem1.scoring import split_answers
 

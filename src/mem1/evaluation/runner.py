@@ -25,16 +25,30 @@ from mem1.configuration import plain
 from mem1.engines.base import Sampling
 from mem1.envs.source import TaskSource
 from mem1.errors import UserError
-from mem1.evaluation.chunks import Chunking, run_jobs
 from mem1.evaluation.flops import ModelShape
 from mem1.evaluation.metrics import Row, summarize
 from mem1.evaluation.store import append_trajectories, read_attempts, write_trajectories
 from mem1.lock import alone_in
+from mem1.net.threads import run_jobs
 from mem1.records import Task, Trajectory
 from mem1.rollout import Rollout
 from mem1.tasks.compose import different
 from mem1.training.interrupt import Stop, interruptible
 from mem1.training.recipe import Evaluation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunking:
+    """How the tasks of an evaluation are cut up.
+
+    The engine gets a whole chunk as one batch, so chunks of many tasks suit a model in this process. A server forms
+    batches itself: give it chunks of one task, and many at a time, so that a slow task holds nothing up.
+    """
+
+    tasks: int = 64
+    """In a chunk."""
+    at_a_time: int = 1
+    """Chunks in work, each in a thread of its own where there are several; engine and environment must bear it."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -112,7 +126,9 @@ def evaluate(
             tell(size)
         jobs = [(size, places) for size in sizes for places in size.missing(chunking.tasks)]
         with _saying_what_is_saved(sizes, folder) as stop:
-            for (size, places), trajectories in run_jobs(jobs, attempt, at_a_time=chunking.at_a_time, stop=stop):
+            for (size, places), trajectories in run_jobs(
+                jobs, attempt, at_a_time=chunking.at_a_time, stopped=lambda: stop.requested
+            ):
                 size.add(places, trajectories)
                 tell(size)
         rows = [

@@ -7,6 +7,9 @@ from typing import Protocol
 
 from mem1.records import Passage
 
+Result = list[tuple[Passage, float]]
+"""What one query found, best first."""
+
 
 class Retriever(Protocol):
     """Anything that can be searched."""

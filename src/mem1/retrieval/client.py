@@ -10,33 +10,45 @@ more patiently, until its deadline; then it raises RetrievalFailed.
 from __future__ import annotations
 
 import logging
-import random
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
 from mem1.configuration import Config
 from mem1.errors import UserError
-from mem1.retrieval.addresses import Addresses, checked_address
-from mem1.retrieval.base import RetrievalFailed, check_search
-from mem1.retrieval.batching import Batcher, Result
-from mem1.retrieval.posting import TryFailed, post
-from mem1.retrieval.search_r1 import encode_request, read_answer
+from mem1.net.failover import Addresses, Clock, is_http
+from mem1.net.post import TryFailed, post
+from mem1.net.threads import Batcher
+from mem1.retrieval.base import Result, RetrievalFailed, check_search
+from mem1.retrieval.search_r1 import PATH, encode_request, read_answer
 
 if TYPE_CHECKING:
     import httpx
 
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 5.0
+_CLOCK = Clock()
 _CONNECT_S = 5.0
 """At most; a machine that is switched off does not refuse, it is silent."""
 
 log = logging.getLogger(__name__)
+
+
+def checked_address(url: str) -> str:
+    """The address to post to: of a bare server, its /retrieve. Raises UserError for anything else than http(s)."""
+    if not is_http(url):
+        raise UserError(f"{url!r} is no address of a retriever; give one such as http://127.0.0.1:8000")
+    parts = urlsplit(url)
+    if parts.username is not None or parts.password is not None:
+        raise UserError(
+            f"the address of the retriever {parts.hostname} holds a user name or password, which would be written into "
+            "every run; leave it out"
+        )
+    return url if parts.path not in ("", "/") else f"{parts.scheme}://{parts.netloc}{PATH}"
 
 
 class HttpServer(Config):
@@ -61,21 +73,11 @@ class HttpServer(Config):
         return tuple(map(checked_address, urls))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clock:
-    """What the client needs of time and chance."""
-
-    now: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-    random: Callable[[], float] = random.random
-    """In [0, 1)."""
-
-
 class HttpRetriever:
     """Safe to use from many threads: the queries of those that search at the same time share requests."""
 
     def __init__(
-        self, server: HttpServer, *, transport: httpx.BaseTransport | None = None, clock: Clock = Clock()
+        self, server: HttpServer, *, transport: httpx.BaseTransport | None = None, clock: Clock = _CLOCK
     ) -> None:
         """Connects when it first searches."""
         import httpx

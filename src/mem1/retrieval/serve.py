@@ -20,9 +20,9 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from mem1.errors import UserError
+from mem1.net.serving import FINISH_S, Hosts, address, bind, check_packages, handling, make_server
 from mem1.retrieval.base import Retriever
 from mem1.retrieval.counters import Counters
-from mem1.serving import FINISH_S, Hosts, address, bind, check_packages, handling, make_server
 
 _SPAWN = get_context("spawn")
 

@@ -21,12 +21,12 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.concurrency import run_in_threadpool
 
 import mem1
-from mem1.retrieval.base import RetrievalFailed, Retriever
-from mem1.retrieval.batching import Batcher, Result
+from mem1.net.serving import ClientGone, Refused, Room, answered, read_body, read_json, refusal, unless_gone
+from mem1.net.threads import Batcher
+from mem1.retrieval.base import Result, RetrievalFailed, Retriever
 from mem1.retrieval.counters import Counters, Outcome
 from mem1.retrieval.search_r1 import PATH, encode_found, joined_answer
 from mem1.retrieval.search_r1 import Request as Asked
-from mem1.serving import ClientGone, Refused, Room, answered, read_body, read_json, refusal, unless_gone
 
 _JOINED_QUERIES = 32
 """Of waiting requests that are searched together; more would make the first of them wait for the last."""

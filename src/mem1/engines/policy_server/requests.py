@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from mem1.engines.base import Sampling
 from mem1.engines.codec import Codec
-from mem1.serving import Refused
+from mem1.net.serving import Refused
 
 _LONGEST_STOP = 40
 """Characters: the local engine looks for stop strings in the end of the text, of this length."""

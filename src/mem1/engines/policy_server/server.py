@@ -34,8 +34,8 @@ from mem1.engines.policy_server.requests import CompletionRequest, How, Row, how
 from mem1.engines.policy_server.sampler import Sampler
 from mem1.engines.policy_server.updates import Finish, Update, read_update
 from mem1.jsonl import encode_object
-from mem1.retrieval.batching import Batcher
-from mem1.serving import ClientGone, Refused, Room, answered, read_body, read_json, refusal, unless_gone
+from mem1.net.serving import ClientGone, Refused, Room, answered, read_body, read_json, refusal, unless_gone
+from mem1.net.threads import Batcher
 
 _JOINED_ROWS = 256
 """Of waiting requests that are sampled together."""

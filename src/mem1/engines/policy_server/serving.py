@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
-from mem1.serving import Hosts, address, bind, check_packages, make_server
+from mem1.net.serving import Hosts, address, bind, check_packages, make_server
 
 
 def serve(

@@ -18,7 +18,7 @@ from safetensors.torch import load
 
 from mem1.engines.weights import Weights, check_finite, check_fit, checksum, untied
 from mem1.errors import UserError
-from mem1.serving import Refused
+from mem1.net.serving import Refused
 
 _HEADER = 32 << 20
 """Bytes of a file beside its weights, at most."""

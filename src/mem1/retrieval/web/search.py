@@ -14,15 +14,16 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from mem1.errors import UserError
+from mem1.net.api_keys import read_key, redact
+from mem1.net.post import read_json, retry_after
+from mem1.net.threads import in_parallel
 from mem1.records import Passage
-from mem1.retrieval.answers import read_json
 from mem1.retrieval.base import RetrievalFailed, check_search
 from mem1.retrieval.keys import read_key, redact
 from mem1.retrieval.retry_after import retry_after
 from mem1.retrieval.web.apis import Result, SearchApi, WrongAnswer
 from mem1.retrieval.web.cache import WebCache
 from mem1.retrieval.web.limits import HostLimit, Spending
-from mem1.retrieval.web.parallel import in_parallel
 from mem1.retrieval.web.retry import Retry, TryAgain
 from mem1.retrieval.web.transport import ACCEPTED, Reply, Request, decompress, resolve_any, send
 from mem1.retrieval.web.urls import FetchFailed, Why, parse_address

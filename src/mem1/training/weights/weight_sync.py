@@ -28,7 +28,6 @@ from torch import nn
 
 from mem1.engines.codec import Codec
 from mem1.engines.openai import OpenAIEngine
-from mem1.engines.pool import Pool
 from mem1.engines.published import NotSaid, PublishedWeights, ServerFailed
 from mem1.engines.servers import Servers, api_key
 from mem1.engines.weight_routes import SPOKEN, WeightRoutes

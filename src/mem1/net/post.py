@@ -7,14 +7,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
 
-from mem1.retrieval.keys import redact
-from mem1.retrieval.retry_after import retry_after
+from mem1.net.api_keys import redact
 
 if TYPE_CHECKING:
     import httpx
+
 
 _LARGEST_ANSWER = 64 << 20
 """Bytes."""
@@ -96,3 +99,49 @@ def _refusal(response: httpx.Response, said: bytes, key: str) -> TryFailed:
 def one_line(text: str) -> str:
     """On one line of at most _SHOWN characters, without control characters."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:_SHOWN]
+
+
+def retry_after(value: str | None) -> float | None:
+    """Seconds that a Retry-After header asks for, a number or a date; None where it is missing or unreadable."""
+    if value is None:
+        return None
+    if value.isascii() and value.isdigit():
+        return float(value[:9])
+    try:
+        moment = parsedate_to_datetime(value)
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+        return max((moment - datetime.now(timezone.utc)).total_seconds(), 0.0)
+    except (TypeError, ValueError, OverflowError):  # a year, or an offset from UTC, that no date has
+        return None
+
+
+_SHOWN_VALUE = 40
+
+
+def read_json(body: bytes | str) -> Any:
+    """What the JSON says. Raises ValueError where it is none, or is nested too deeply to be read."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the answer is not JSON ({type(error).__name__})") from error
+
+
+def number(value: Any, *, least: float, most: float) -> float | None:
+    """The number as a float; None for one that is not between the bounds, which are finite, or is no number."""
+    if type(value) not in (int, float) or not least <= value <= most:  # int and float compare exactly; NaN is in none
+        return None
+    return float(value)
+
+
+def whole_number(value: Any, *, most: int) -> int | None:
+    """The number, 0 to `most`; None for another, and for what is no whole number."""
+    return value if type(value) is int and 0 <= value <= most else None
+
+
+def shown(value: Any) -> str:
+    """The beginning of a value of a server, for a message. Never raises."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # thousands of digits, or of brackets
+        return f"a {type(value).__name__} too long to be shown"
+    return text if len(text) <= _SHOWN_VALUE else f"{text[:_SHOWN_VALUE]}..."

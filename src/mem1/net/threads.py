@@ -10,17 +10,15 @@ the joint calls grow with the load and nobody waits for company.
 from __future__ import annotations
 
 import contextlib
+import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
 
-from mem1.records import Passage
-
-Result = list[tuple[Passage, float]]
-"""What one query found."""
 Item = TypeVar("Item")
 Same = TypeVar("Same")
 Found = TypeVar("Found")
@@ -111,3 +109,108 @@ class Batcher(Generic[Item, Same, Found]):
             stop = start + len(call.items)
             call.results.set_result(results[start:stop])
             start = stop
+
+
+class Pool:
+    """Runs the calls of all its users in `size` threads. They are daemons, so that a request that hangs does not keep
+    an interrupted process from ending."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._threads: list[threading.Thread] = []
+        self._waiting: queue.SimpleQueue[tuple[Future[Any], Callable[[Any], Any], Any] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+
+    def map(self, call: Callable[[Item], Found], items: Sequence[Item]) -> list[Found]:
+        """`call` of each item, in order. Raises what the first failing call raised; those not begun are given up."""
+        futures: list[Future[Found]] = [Future() for _ in items]
+        for future, item in zip(futures, items, strict=True):
+            self._waiting.put((future, call, item))
+        self._start(len(items))
+        try:
+            return [future.result() for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def close(self) -> None:
+        """End the threads, once what waits is done."""
+        with self._lock:
+            for _ in self._threads:
+                self._waiting.put(None)
+            self._threads.clear()
+
+    def _start(self, more: int) -> None:
+        with self._lock:
+            for _ in range(min(more, self._size - len(self._threads))):
+                thread = threading.Thread(target=self._work, name="mem1-engine", daemon=True)
+                thread.start()
+                self._threads.append(thread)
+
+    def _work(self) -> None:
+        while (work := self._waiting.get()) is not None:
+            future, call, item = work
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(call(item))
+            except BaseException as error:  # whatever it is, it belongs to those who wait
+                future.set_exception(error)
+
+
+def in_parallel(call: Callable[[Item], Found], items: Sequence[Item], threads: int) -> list[Found]:
+    """`call` of each item, in order. Raises what the first failing call raised, after the others have ended."""
+    if len(items) < 2 or threads < 2:
+        return [call(item) for item in items]
+    with ThreadPoolExecutor(min(threads, len(items))) as pool:
+        return list(pool.map(call, items))
+
+
+def run_jobs(
+    jobs: Sequence[Item], work: Callable[[Item], Found], *, at_a_time: int, stopped: Callable[[], bool]
+) -> Iterator[tuple[Item, Found]]:
+    """(job, what it gave) as the jobs are done, in any order.
+
+    Once `stopped()`, or after a job that raised, no other job begins; those in work are finished and given, then
+    the error is raised.
+    """
+    if at_a_time == 1:
+        for job in jobs:
+            if stopped():
+                return
+            yield job, work(job)
+        return
+    waiting = deque(jobs)
+    done: SimpleQueue[tuple[Item, Found] | Exception | None] = SimpleQueue()
+
+    def serve() -> None:
+        while waiting and not stopped():
+            try:
+                job = waiting.popleft()
+            except IndexError:  # another thread took the last one
+                break
+            try:
+                done.put((job, work(job)))
+            except Exception as error:
+                waiting.clear()
+                done.put(error)
+        done.put(None)
+
+    working = min(at_a_time, len(jobs))
+    for number in range(working):
+        # daemons: a second Ctrl-C does not wait for a server's answers
+        threading.Thread(target=serve, name=f"mem1-evaluation-{number}", daemon=True).start()
+    errors: list[Exception] = []
+    try:
+        while working:
+            outcome = done.get()
+            if outcome is None:
+                working -= 1
+            elif isinstance(outcome, Exception):
+                errors.append(outcome)
+            else:
+                yield outcome
+    finally:
+        waiting.clear()
+    if errors:
+        raise errors[0]

@@ -6,10 +6,10 @@ hosts = Hosts.of("127.0.0.1", socket, allowed=["search.lan"])
 make_server(app, socket, hosts=hosts, ready=lambda: print("ready")).run()    until Ctrl-C or SIGTERM
 """
 
-from mem1.serving.bounds import BOUNDS, Bounds
-from mem1.serving.guard import FORM, JSON, Hosts
-from mem1.serving.requests import ClientGone, Refused, Room, answered, read_body, read_json, refusal, unless_gone
-from mem1.serving.running import FINISH_S, address, bind, check_packages, handling, make_server
+from mem1.net.serving.connections import BOUNDS, Bounds
+from mem1.net.serving.guard import FORM, JSON, Hosts
+from mem1.net.serving.requests import ClientGone, Refused, Room, answered, read_body, read_json, refusal, unless_gone
+from mem1.net.serving.server import FINISH_S, address, bind, check_packages, handling, make_server
 
 __all__ = [
     "BOUNDS",

@@ -8,13 +8,13 @@ addresses.use([b, c])   from now on those two
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import count
 from urllib.parse import urlsplit
-
-from mem1.errors import UserError
-from mem1.retrieval.search_r1 import PATH
 
 _FIRST_REST_S = 1.0
 _LONGEST_REST_S = 30.0
@@ -29,17 +29,14 @@ def is_http(url: str) -> bool:
         return False
 
 
-def checked_address(url: str) -> str:
-    """The address to post to: of a bare server, its /retrieve. Raises UserError for anything else than http(s)."""
-    if not is_http(url):
-        raise UserError(f"{url!r} is no address of a retriever; give one such as http://127.0.0.1:8000")
-    parts = urlsplit(url)
-    if parts.username is not None or parts.password is not None:
-        raise UserError(
-            f"the address of the retriever {parts.hostname} holds a user name or password, which would be written into "
-            "every run; leave it out"
-        )
-    return url if parts.path not in ("", "/") else f"{parts.scheme}://{parts.netloc}{PATH}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """What the client needs of time and chance."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    random: Callable[[], float] = random.random
+    """In [0, 1)."""
 
 
 class Addresses:

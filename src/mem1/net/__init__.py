@@ -1,0 +1,1 @@
+"""HTTP for retrieval, engines and evaluation: requests, failover, threads, spending limits, and serving."""
