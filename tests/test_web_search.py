@@ -17,7 +17,6 @@ from mem1.errors import UserError
 from mem1.net.post import retry_after
 from mem1.records import Passage
 from mem1.retrieval import RetrievalFailed
-from mem1.retrieval.retry_after import retry_after
 from mem1.retrieval.web.apis import APIS, search_api
 from mem1.retrieval.web.cache import CacheMiss, WebCache
 from mem1.retrieval.web.limits import BudgetSpent, HostLimit, Spending, WebBudget

@@ -19,8 +19,6 @@ from mem1.net.post import read_json, retry_after
 from mem1.net.threads import in_parallel
 from mem1.records import Passage
 from mem1.retrieval.base import RetrievalFailed, check_search
-from mem1.retrieval.keys import read_key, redact
-from mem1.retrieval.retry_after import retry_after
 from mem1.retrieval.web.apis import Result, SearchApi, WrongAnswer
 from mem1.retrieval.web.cache import WebCache
 from mem1.retrieval.web.limits import HostLimit, Spending
