@@ -23,9 +23,8 @@ from mem1.engines.local import LocalEngine
 from mem1.engines.scripted import Script
 from mem1.envs.source import TaskSource
 from mem1.errors import UserError
-from mem1.evaluation.chunks import Chunking
 from mem1.evaluation.metrics import OF_TIME, Row
-from mem1.evaluation.runner import Interrupted, Progress, evaluate
+from mem1.evaluation.runner import Chunking, Interrupted, Progress, evaluate
 from mem1.evaluation.store import read_trajectories
 from mem1.protocol import PAPER
 from mem1.records import Task

@@ -217,10 +217,9 @@ def command(
     from mem1.cli.sources import shop_options, sizes_to_evaluate, task_config, web_options
     from mem1.contexts import context_policy
     from mem1.engines.unknown import SAMPLE, check_words
-    from mem1.evaluation.chunks import Chunking
     from mem1.evaluation.flops import folder_shape
     from mem1.evaluation.judge import judge_rows, open_judge
-    from mem1.evaluation.runner import evaluate
+    from mem1.evaluation.runner import Chunking, evaluate
     from mem1.evaluation.store import made_with
     from mem1.protocol import vocabulary as tags_called
     from mem1.rollout import Rollout

@@ -16,10 +16,9 @@ from mem1.cli.mistakes import say
 from mem1.engines.base import Engine
 from mem1.engines.device import Computed, Device
 from mem1.engines.workers import local_engine
-from mem1.evaluation.chunks import Chunking
 from mem1.evaluation.flops import model_shape
 from mem1.evaluation.report.tables import print_table, warnings
-from mem1.evaluation.runner import evaluate
+from mem1.evaluation.runner import Chunking, evaluate
 from mem1.evaluation.store import made_with
 from mem1.protocol import Tags, vocabulary
 from mem1.records import Trajectory
