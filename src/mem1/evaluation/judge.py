@@ -26,8 +26,10 @@ from mem1.errors import UserError
 from mem1.evaluation.judge_prompt import JUDGE_VERSION, Asked, messages, read_verdict
 from mem1.evaluation.metrics import Judged, Row
 from mem1.jsonl import append_objects, drop_cut_line, read_objects
+from mem1.net.api_keys import read_key
 from mem1.net.failover import is_http
-from mem1.net.post import read_json
+from mem1.net.post import TryFailed, post, read_json
+from mem1.net.threads import in_parallel
 from mem1.records import Trajectory
 from mem1.retrieval.base import RetrievalFailed
 from mem1.retrieval.web.retry import Retry, TryAgain
