@@ -34,6 +34,7 @@ from mem1.engines.weight_routes import SPOKEN, WeightRoutes
 from mem1.engines.weights import checksum, untied
 from mem1.errors import UserError
 from mem1.net.failover import Addresses
+from mem1.net.threads import Pool
 from mem1.training.files import explain_full_disk, sync
 from mem1.training.rollout_config import ServerRollouts
 
