@@ -139,7 +139,10 @@ def test_light_rooms_load_no_heavy_library():
     assert done.stdout.strip() == "[]"
 
 
-def test_the_search_engine_loads_no_torch():
-    code = "import sys; from mem1.retrieval import BM25, Passage; print(BM25.__name__, 'torch' in sys.modules)"
+def test_search_recipes_and_evaluations_load_no_torch():
+    code = (
+        "import sys, mem1.evaluation.runner, mem1.training.recipe; from mem1.retrieval import BM25; "
+        "print(BM25.__name__, [m for m in ('torch', 'transformers') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "BM25 False"
+    assert done.stdout.strip() == "BM25 []"
