@@ -19,12 +19,11 @@ from statistics import mean
 
 from machine import commit, hardware
 
-from mem1.envs.webshop.catalogue import Catalogue, load
-from mem1.envs.webshop.experts import ShopExpert, demonstrate
-from mem1.envs.webshop.goal import Goal
-from mem1.envs.webshop.goals import prices, shuffled, split, synthetic_goals
+from mem1.envs.webshop.catalogue import Catalogue
+from mem1.envs.webshop.expert import Laziness, ShopExpert, demonstrate
+from mem1.envs.webshop.files import load
+from mem1.envs.webshop.goals import Goal, prices, shuffled, split, synthetic_goals
 from mem1.envs.webshop.invented import invent
-from mem1.envs.webshop.laziness import Laziness
 from mem1.envs.webshop.session import Session
 from mem1.envs.webshop.shop import Shop
 from mem1.envs.webshop.shoppers import TURN_LIMIT, RandomShopper, ScriptedShopper, mean_reward, shop_with

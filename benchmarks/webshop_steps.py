@@ -22,9 +22,9 @@ from typing import get_args
 
 from machine import commit, hardware
 
-from mem1.envs.webshop.goal import Goal
-from mem1.envs.webshop.page import Mode
-from mem1.envs.webshop.product import Product
+from mem1.envs.webshop.catalogue import Product
+from mem1.envs.webshop.goals import Goal
+from mem1.envs.webshop.pages import Mode
 from mem1.envs.webshop.shop import Shop
 
 PRODUCTS = Path(__file__).parents[2] / "shared" / "data" / "webshop" / "products_1000.jsonl.gz"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mem1.envs.webshop.goal import Goal
-from mem1.envs.webshop.product import Product, Review
+from mem1.envs.webshop.catalogue import Product, Review
+from mem1.envs.webshop.goals import Goal
 from mem1.envs.webshop.session import Session
 from mem1.envs.webshop.shop import Shop
 

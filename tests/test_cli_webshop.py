@@ -18,8 +18,8 @@ from test_cli import Terminal, terminal  # noqa: F401
 from test_webshop_catalogue import ASKED, write_originals
 from webshop_samples import SHARED_WEBSHOP, needs_shared_webshop, raw_product
 
-from mem1.envs.webshop.catalogue import load
 from mem1.envs.webshop.fetch import ALL, SMALL, Source, fetch
+from mem1.envs.webshop.files import load
 from mem1.errors import UserError
 
 NAMES = [source.name for source in SMALL]

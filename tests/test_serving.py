@@ -29,7 +29,7 @@ from worlds import CODEC
 from mem1.engines.policy_server import server as policy_server
 from mem1.engines.policy_server.requests import How, Row
 from mem1.engines.policy_server.sampler import Sampler
-from mem1.envs.webshop.goal import Goal
+from mem1.envs.webshop.goals import Goal
 from mem1.envs.webshop.session import Session
 from mem1.envs.webshop.shop import Shop
 from mem1.errors import UserError, printable

@@ -51,10 +51,9 @@ from worlds import CODEC, SMALL, rollout
 from mem1.engines.base import Sampling
 from mem1.engines.scripted import Script, search_then_answer
 from mem1.errors import UserError
-from mem1.extras.verl.advantages import ALGORITHMS
+from mem1.extras.verl.advantages import ALGORITHMS, trajectory_name
 from mem1.extras.verl.agent_loop import ContextLoop
 from mem1.extras.verl.manager import ContextLoopManager
-from mem1.extras.verl.rows import trajectory_name
 from mem1.extras.verl.scripted import ScriptedClient
 from mem1.extras.verl.tasks import write_rows
 from mem1.protocol import PAPER

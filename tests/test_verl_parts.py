@@ -27,13 +27,10 @@ from mem1.contexts import context_policy
 from mem1.engines.base import Sampling
 from mem1.engines.scripted import Script
 from mem1.errors import UserError
-from mem1.extras.verl.advantages import ALGORITHMS, estimators, row_advantages
-from mem1.extras.verl.checks import check_one_step, check_trainer
-from mem1.extras.verl.engine import ServerEngine, asked_temperature
-from mem1.extras.verl.outputs import turn_outputs
-from mem1.extras.verl.rows import RowGroup, row_groups, trajectory_name
+from mem1.extras.verl.advantages import ALGORITHMS, RowGroup, estimators, row_advantages, row_groups, trajectory_name
+from mem1.extras.verl.engine import ServerEngine, asked_temperature, turn_outputs
 from mem1.extras.verl.scripted import ScriptedClient, ScriptedOutput
-from mem1.extras.verl.settings import read_settings
+from mem1.extras.verl.settings import check_one_step, check_trainer, read_settings
 from mem1.extras.verl.tasks import read_row, write_rows
 from mem1.parquet import read_rows
 from mem1.protocol import PAPER

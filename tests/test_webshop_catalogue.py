@@ -10,10 +10,8 @@ import pytest
 from webshop_samples import SHARED_WEBSHOP, needs_shared_webshop, raw_product
 
 from mem1.envs.webshop import Catalogue, Instruction, Product
-from mem1.envs.webshop.array import read_array
-from mem1.envs.webshop.catalogue import Entry, load
-from mem1.envs.webshop.cleaning import clean, read_price
-from mem1.envs.webshop.files import ShopFiles, write_entries
+from mem1.envs.webshop.catalogue import Entry
+from mem1.envs.webshop.files import ShopFiles, clean, load, read_array, read_price, write_entries
 from mem1.errors import UserError
 from mem1.jsonl import read_objects, write_objects
 

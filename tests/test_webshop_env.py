@@ -17,9 +17,7 @@ from mem1.configuration import load_toml, to_toml
 from mem1.engines.codec import Codec
 from mem1.envs.base import Observation, Request
 from mem1.envs.webshop.env import Pages, WebShopEnvironment
-from mem1.envs.webshop.experts import ShopExpert, demonstrate
-from mem1.envs.webshop.laziness import Laziness
-from mem1.envs.webshop.script import ShopScript
+from mem1.envs.webshop.expert import Laziness, ShopExpert, ShopScript, demonstrate
 from mem1.envs.webshop.source import WebShopTasks
 from mem1.errors import UserError
 from mem1.protocol import ACT, PAPER, PAPER_SHOP

@@ -9,17 +9,12 @@ from statistics import mean
 
 import pytest
 
-from mem1.envs.webshop.expert_memory import PRICE, STATE_WORDS, Memory
-from mem1.envs.webshop.experts import Decision, ShopExpert, demonstrate
-from mem1.envs.webshop.goal import Goal
-from mem1.envs.webshop.goals import prices, shuffled, split, synthetic_goals
-from mem1.envs.webshop.invented import invent
-from mem1.envs.webshop.invented_words import shop_words
-from mem1.envs.webshop.laziness import CLEAN, Laziness
-from mem1.envs.webshop.product import Product
-from mem1.envs.webshop.reading import look
+from mem1.envs.webshop.catalogue import Product
+from mem1.envs.webshop.expert import CLEAN, PRICE, STATE_WORDS, Decision, Laziness, Memory, ShopExpert, demonstrate
+from mem1.envs.webshop.goals import Goal, prices, shuffled, split, synthetic_goals
+from mem1.envs.webshop.invented import invent, shop_words
 from mem1.envs.webshop.shop import Shop
-from mem1.envs.webshop.shoppers import ScriptedShopper, mean_reward, shop_with
+from mem1.envs.webshop.shoppers import ScriptedShopper, look, mean_reward, shop_with
 
 CATALOGUE = invent(0, "evaluation", products=150)
 COST = prices(CATALOGUE.products, seed=0)

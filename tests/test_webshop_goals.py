@@ -9,10 +9,10 @@ import pytest
 from webshop_samples import SHARED_WEBSHOP, needs_shared_webshop, raw_product
 
 from mem1.envs.webshop import Catalogue, Goal, Instruction
-from mem1.envs.webshop.catalogue import Entry, load
-from mem1.envs.webshop.cleaning import clean
-from mem1.envs.webshop.goal import NO_PRICE
+from mem1.envs.webshop.catalogue import Entry
+from mem1.envs.webshop.files import clean, load
 from mem1.envs.webshop.goals import (
+    NO_PRICE,
     human_goals,
     number_of_combinations,
     prices,

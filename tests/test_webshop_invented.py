@@ -11,12 +11,9 @@ from dataclasses import replace
 
 import pytest
 
-from mem1.envs.webshop.catalogue import Catalogue
-from mem1.envs.webshop.goal import Goal
-from mem1.envs.webshop.goals import prices, synthetic_goals
-from mem1.envs.webshop.invented import invent
-from mem1.envs.webshop.invented_words import DEPARTMENTS, asins, brands, shop_words
-from mem1.envs.webshop.product import Product
+from mem1.envs.webshop.catalogue import Catalogue, Product
+from mem1.envs.webshop.goals import Goal, prices, synthetic_goals
+from mem1.envs.webshop.invented import DEPARTMENTS, asins, brands, invent, shop_words
 from mem1.envs.webshop.reward import score
 from mem1.envs.webshop.shop import Shop
 from mem1.errors import UserError

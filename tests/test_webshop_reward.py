@@ -9,11 +9,9 @@ import pytest
 from webshop_samples import SHARED_WEBSHOP, needs_shared_webshop
 
 from mem1.envs.webshop import Goal, Product, score
-from mem1.envs.webshop.catalogue import load
-from mem1.envs.webshop.colors import COLORS, reduced, reduced_pair
+from mem1.envs.webshop.files import load
 from mem1.envs.webshop.goals import human_goals, prices, synthetic_goals
-from mem1.envs.webshop.reward import Score, TypeMatch, ascii_words
-from mem1.envs.webshop.similarity import alike, plain
+from mem1.envs.webshop.reward import COLORS, Score, TypeMatch, alike, ascii_words, plain, reduced, reduced_pair
 from mem1.errors import UserError
 
 RUG = {

@@ -19,9 +19,8 @@ from shops import (
     walk,
 )
 
-from mem1.envs.webshop.action import read_action
-from mem1.envs.webshop.product import Product
-from mem1.envs.webshop.session import Purchase, Session
+from mem1.envs.webshop.catalogue import Product
+from mem1.envs.webshop.session import Purchase, Session, read_action
 from mem1.envs.webshop.shop import RESULTS, SEARCHED_WORDS, Actions, Shop, indexed_text
 from mem1.errors import UserError
 

@@ -8,15 +8,29 @@ from statistics import mean
 import pytest
 from webshop_samples import SHARED_WEBSHOP, needs_shared_webshop
 
-from mem1.envs.webshop.catalogue import load
-from mem1.envs.webshop.goal import NO_PRICE, Goal
-from mem1.envs.webshop.goals import prices, shuffled, split, synthetic_goals
+from mem1.envs.webshop.catalogue import Product
+from mem1.envs.webshop.files import load
+from mem1.envs.webshop.goals import NO_PRICE, Goal, prices, shuffled, split, synthetic_goals
 from mem1.envs.webshop.invented import invent
-from mem1.envs.webshop.product import Product
-from mem1.envs.webshop.reading import Hit, bound_in, hits, look, offered, own_text, page_of, price_in, wishes
 from mem1.envs.webshop.session import Purchase
 from mem1.envs.webshop.shop import Shop
-from mem1.envs.webshop.shoppers import RandomShopper, ScriptedShopper, mean_reward, named, search_for, shop_with
+from mem1.envs.webshop.shoppers import (
+    Hit,
+    RandomShopper,
+    ScriptedShopper,
+    bound_in,
+    hits,
+    look,
+    mean_reward,
+    named,
+    offered,
+    own_text,
+    page_of,
+    price_in,
+    search_for,
+    shop_with,
+    wishes,
+)
 
 RUG = Product(
     asin="RUG1",

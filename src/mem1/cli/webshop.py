@@ -114,7 +114,7 @@ def serve(
     goals_per_task: Annotated[
         int,
         typer.Option(min=1, max=MOST_OBJECTIVES, help="Things to be bought in one visit."),
-        Fills("mem1.extras.shop_site.opening:open_site.goals_per_task"),
+        Fills("mem1.extras.shop_site.app:open_site.goals_per_task"),
     ] = 1,
     replay: Annotated[
         Path | None, typer.Option(help="Recorded trajectories (JSONL) to look at.", show_default=False)
@@ -138,7 +138,7 @@ def serve(
     seed: Annotated[
         int,
         typer.Option(min=0, max=LARGEST_SEED, help="Of an invented shop, and of prices and price bounds."),
-        Fills("mem1.extras.shop_site.opening:open_site.seed"),
+        Fills("mem1.extras.shop_site.app:open_site.seed"),
     ] = 0,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
@@ -150,8 +150,7 @@ def serve(
 
     work_begins()
     serving.check_packages()
-    from mem1.extras.shop_site.app import make_app
-    from mem1.extras.shop_site.opening import open_site
+    from mem1.extras.shop_site.app import make_app, open_site
 
     console = stderr()
     (socket,) = serving.bind(host, port)

@@ -18,8 +18,7 @@ from mem1.envs.cloze_source import ClozeTasks
 from mem1.envs.file_questions import TaskSource
 from mem1.envs.source import AtlasTasks
 from mem1.envs.webshop.env import WebShopEnvironment
-from mem1.envs.webshop.experts import ShopExpert
-from mem1.envs.webshop.script import ShopScript
+from mem1.envs.webshop.expert import ShopExpert, ShopScript
 from mem1.errors import UserError
 from mem1.packing import Pack, pack, split_into_packs
 from mem1.protocol import Tags

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mem1.envs.webshop.catalogue import Catalogue, Instruction
-from mem1.envs.webshop.goal import Goal
-from mem1.envs.webshop.product import Product
+from mem1.envs.webshop.catalogue import Catalogue, Instruction, Product
+from mem1.envs.webshop.goals import Goal
 
 if TYPE_CHECKING:
     from mem1.envs.webshop.reward import Score, score

@@ -20,9 +20,8 @@ from functools import lru_cache
 from typing import Literal, get_args
 
 from mem1.envs.base import Observation, Outcome, Request
-from mem1.envs.webshop.goal import Goal
-from mem1.envs.webshop.page import Mode
-from mem1.envs.webshop.pages import head_length
+from mem1.envs.webshop.goals import Goal
+from mem1.envs.webshop.pages import Mode, head_length
 from mem1.envs.webshop.session import Purchase, Session
 from mem1.envs.webshop.shop import Shop
 from mem1.errors import UserError

@@ -1,32 +1,162 @@
-"""The files that a catalogue comes in: the original's three, or cleaned products with their instructions.
+"""A product as it was gathered -> a product as the shop knows it, by the rules of the original's engine/engine.py.
 
-items_shuffle.json, items_shuffle_1000.json     [{"asin": "B09KP78G37", "name": ..., "pricing": "$19.99", ...}, ...]
-items_ins_v2.json, items_ins_v2_1000.json       {"B09KP78G37": {"attributes": ["faux fur"],
-                                                 "instruction": "Find me ...", "instruction_attributes": [...]}}
-items_human_ins.json                            {"B09KP78G37": [{"instruction": "i am looking for ...",
-                                                 "instruction_attributes": [...], "instruction_options": [...]}]}
-shop.jsonl, shop.jsonl.gz                       a cleaned product a line, with the original's keys, and with
-                                                instructions, instruction_text and instruction_attributes
+    {"asin": "B09KP78G37", "name": "Winter Coat", "pricing": "$19.99 - $1,027.50", "query": "Coats ", ...,
+     "customization_options": {"Color": [{"value": "Wine/Red "}], "Size": null}}
+->  Product(asin="B09KP78G37", title="Winter Coat", pricing=(19.99, 1027.5), price_tag="$19.99 to $1027.5",
+            query="coats", options={"color": ("wine | red",)}, ...)
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from mem1.envs.webshop.array import read_array
-from mem1.envs.webshop.catalogue import Entry, Instruction
-from mem1.envs.webshop.cleaning import clean, why_left_out
-from mem1.envs.webshop.product import Product
+from mem1.envs.webshop.catalogue import PRICE_UNKNOWN, Catalogue, Entry, Instruction, Product
 from mem1.errors import UserError
 from mem1.jsonl import read_objects, write_objects
+
+# FIXME docstring of mem1.envs.webshop.files:
+# """A JSON array of objects, read one by one: WebShop's 1.18 million products are one of 5.5 gigabytes.
+#
+# read_array("items_shuffle.json")  ->  (1, {"asin": "B0...", ...}), (2, {...}), ...
+# """
+
+# FIXME docstring of mem1.envs.webshop.files:
+# """The files that a catalogue comes in: the original's three, or cleaned products with their instructions.
+#
+# items_shuffle.json, items_shuffle_1000.json     [{"asin": "B09KP78G37", "name": ..., "pricing": "$19.99", ...}, ...]
+# items_ins_v2.json, items_ins_v2_1000.json       {"B09KP78G37": {"attributes": ["faux fur"],
+#                                                  "instruction": "Find me ...", "instruction_attributes": [...]}}
+# items_human_ins.json                            {"B09KP78G37": [{"instruction": "i am looking for ...",
+#                                                  "instruction_attributes": [...], "instruction_options": [...]}]}
+# shop.jsonl, shop.jsonl.gz                       a cleaned product a line, with the original's keys, and with
+#                                                 instructions, instruction_text and instruction_attributes
+# """
+
+NO_ATTRIBUTES = ("DUMMY_ATTR",)
+"""Attributes of a product for which none are known."""
+_LONGEST_ASIN = 10
+_NOT_IN_PRICE = re.compile(r"[^\d.]")
+
+
+def why_left_out(asin: str, seen: Mapping[str, object]) -> str | None:
+    """Why the shop does not take a product, after those `seen` before it. None: it takes it."""
+    if asin == "nan":
+        return "no asin"
+    if len(asin) > _LONGEST_ASIN:
+        return "asin of more than 10 characters"
+    return "asin stood before" if asin in seen else None
+
+
+def clean(raw: Mapping[str, Any], attributes: Sequence[str] | None) -> Product:
+    """`attributes` are those of the attribute file; None: it has none for this product.
+
+    Raises KeyError for a field that is missing, and ValueError, TypeError or AttributeError for one of another form.
+    """
+    bullets = raw["small_description"]
+    prices, price_tag = read_price(raw.get("pricing"))
+    options, images = _options(raw["customization_options"] or {})
+    return Product(
+        asin=raw["asin"],
+        name=raw["name"],
+        title=raw["name"],
+        description=raw["full_description"] or "",
+        bullet_points=(bullets,) if isinstance(bullets, str) else tuple(bullets or ()),
+        attributes=NO_ATTRIBUTES if attributes is None else tuple(attributes),
+        options=options,
+        option_images=images,
+        pricing=prices,
+        price_tag=price_tag,
+        category=raw["category"],
+        query=raw["query"].lower().strip(),
+        product_category=raw["product_category"],
+        main_image=next(iter(raw["images"] or ()), ""),
+    )
+
+
+def read_price(text: str | None) -> tuple[tuple[float, ...], str]:
+    """Dollars, lowest first, and the price as it is shown; of a text with more than two prices the first two.
+
+        "$10.00 - $1,020.50"  ->  ((10.0, 1020.5), "$10.0 to $1020.5")      None, ""  ->  ((100.0,), "$100.0")
+
+    Three products of the small set name the higher price first; they are shown so, as in the original.
+    Raises ValueError where there is text, but no price.
+    """
+    if not text:
+        return (PRICE_UNKNOWN,), f"${PRICE_UNKNOWN}"
+    prices = [float(_NOT_IN_PRICE.sub("", part)) for part in text.split("$")[1:]][:2]
+    if not prices:
+        raise ValueError(f"no price in dollars in {text!r}")
+    return tuple(sorted(prices)), " to ".join(f"${price}" for price in prices)
+
+
+def _options(raw: Mapping[str, Any]) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
+    """Values by the name of their option, and pictures by value."""
+    options: dict[str, tuple[str, ...]] = {}
+    images: dict[str, str] = {}
+    for name, contents in raw.items():
+        if contents is None:
+            continue
+        values = [content["value"].strip().replace("/", " | ").lower() for content in contents]
+        options[name.lower()] = tuple(values)
+        images |= {v: content.get("image") for v, content in zip(values, contents, strict=True)}
+    return options, {value: image for value, image in images.items() if image}
+
+
+_CHUNK = 1 << 20
+_LARGEST = 1 << 26
+"""Characters of one object; where so many make none, the file is broken, and is not read to its end."""
+_BETWEEN = re.compile(r"[\s,]*")
+
+
+def read_array(path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Number, from 1, and object. Raises UserError where the file is missing, cut short, or something else."""
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            yield from _objects(file, path)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text ({error.reason})") from error
+
+
+def _objects(file: TextIO, path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    decode = json.JSONDecoder().raw_decode
+    text = file.read(_CHUNK).lstrip()
+    if not text.startswith("["):
+        raise UserError(f"{path}: a JSON array of products must stand there; it begins with {text[:20]!r}")
+    number, at = 1, 1
+    while True:
+        at = _after(text, at)
+        if text.startswith("]", at):
+            return
+        try:
+            value, at = decode(text, at)
+        except (json.JSONDecodeError, RecursionError) as error:
+            # perhaps the rest of the object has not been read; as much again, so that long ones cost no more
+            more = file.read(max(_CHUNK, len(text) - at)) if len(text) - at < _LARGEST else ""
+            if not more:
+                raise UserError(f"{path}: product {number} is not whole JSON; is the file cut short?") from error
+            text, at = text[at:] + more, 0
+            continue
+        if not isinstance(value, dict):
+            raise UserError(f"{path}: product {number} must be a JSON object, not {type(value).__name__}")
+        yield number, value
+        number += 1
+
+
+def _after(text: str, at: int) -> int:
+    match = _BETWEEN.match(text, at)
+    return match.end() if match else at
+
 
 _NAMES = {
     "products": ("items_shuffle*.json", "*.jsonl", "*.jsonl.gz"),
@@ -116,6 +246,14 @@ class ShopFiles:
             with _as_user_error(f"{self.human}: {product.asin}"):
                 asked = _human(human.get(product.asin, ())) or asked
             yield Entry(product, asked, synthetic)
+
+
+def load(*paths: str | os.PathLike[str]) -> Catalogue:
+    """Of one folder, or of the files themselves (see `ShopFiles.find`).
+
+    Raises UserError where a file is missing, cut short or of another form.
+    """
+    return Catalogue.of(ShopFiles.find(*paths).entries())
 
 
 def write_entries(path: str | os.PathLike[str], entries: Iterable[Entry]) -> None:

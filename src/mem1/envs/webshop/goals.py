@@ -1,13 +1,7 @@
-"""The goals of a catalogue, as WebShop makes them: those that people wrote, and those made of templates.
+"""What a shopper was asked for: one goal, with the keys of the original.
 
-    human      "i want a pair of cargo pants, and price lower than 40.00 dollars"      options ("orange",)
-    synthetic  "Find me cargo pants with color: orange, and size: m, and price lower than 40.00 dollars"
-                                                                           options {"color": "orange", "size": "m"}
-
-    goals = shuffled(human_goals(catalogue, prices(catalogue.products, seed=0), seed=0));  split(goals, "test")
-
-The rules are those of the original's engine/goal.py. Its draws, of prices and of their bounds, are not seeded, so that
-two runs of it have different goals in the same order; ours are a function of a seed, drawn in the original's order.
+Goal.from_keys({"instruction_text": "i need a blue rug under 30 dollars", "attributes": ["easy clean"], ...})
+->  Goal(instruction="i need a blue rug under 30 dollars", attributes=("easy clean",), ...)
 """
 
 from __future__ import annotations
@@ -17,13 +11,67 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Literal, TypeVar, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar, get_args
 
-from mem1.envs.webshop.catalogue import Catalogue
-from mem1.envs.webshop.goal import NO_PRICE, Goal
-from mem1.envs.webshop.product import Product
+from mem1.envs.webshop.catalogue import Catalogue, Product
 from mem1.errors import UserError
+
+# FIXME docstring of mem1.envs.webshop.goals:
+# """The goals of a catalogue, as WebShop makes them: those that people wrote, and those made of templates.
+#
+#     human      "i want a pair of cargo pants, and price lower than 40.00 dollars"      options ("orange",)
+#     synthetic  "Find me cargo pants with color: orange, and size: m, and price lower than 40.00 dollars"
+#                                                                            options {"color": "orange", "size": "m"}
+#
+#     goals = shuffled(human_goals(catalogue, prices(catalogue.products, seed=0), seed=0));  split(goals, "test")
+#
+# The rules are those of the original's engine/goal.py. Its draws, of prices and of their bounds, are not seeded, so that
+# two runs of it have different goals in the same order; ours are a function of a seed, drawn in the original's order.
+# """
+
+NO_PRICE = 1_000_000.0
+"""Upper bound of a goal whose instruction speaks of no price (WebShop, goal.py)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """One shopping goal, and what it is scored by."""
+
+    asin: str = ""
+    """Of the product that it was written for; another one that fits is as good."""
+    instruction: str
+    """The text that the shopper reads, the price included."""
+    attributes: tuple[str, ...] = ()
+    options: Mapping[str, str] | tuple[str, ...] = ()
+    """Synthetic goals: name of the option -> value; goals by people: values alone. The original scores the two in
+    different ways, see `score`."""
+    price_upper: float = NO_PRICE
+    """Largest price in dollars."""
+    name: str = ""
+    category: str = ""
+    query: str = ""
+    product_category: str = ""
+    weight: float = 1.0
+    """Share in which the original draws it."""
+
+    @classmethod
+    def from_keys(cls, keys: Mapping[str, Any]) -> Goal:
+        """Of the original's form (`instruction_text`, `goal_options`, ...)."""
+        options = keys.get("goal_options") or ()
+        return cls(
+            asin=keys.get("asin") or "",
+            instruction=keys.get("instruction_text") or "",
+            attributes=tuple(keys.get("attributes") or ()),
+            options=dict(options) if isinstance(options, Mapping) else tuple(options),
+            price_upper=float(keys.get("price_upper", NO_PRICE)),
+            name=keys.get("name") or "",
+            category=keys.get("category") or "",
+            query=keys.get("query") or "",
+            product_category=keys.get("product_category") or "",
+            weight=float(keys.get("weight", 1.0)),
+        )
+
 
 Split = Literal["test", "development", "train"]
 T = TypeVar("T")

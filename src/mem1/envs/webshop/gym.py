@@ -21,9 +21,8 @@ from typing import Any, ClassVar
 import gymnasium
 from gymnasium.spaces import Text
 
-from mem1.envs.webshop.goal import Goal
-from mem1.envs.webshop.page import Mode
-from mem1.envs.webshop.pages import RESULTS_A_PAGE
+from mem1.envs.webshop.goals import Goal
+from mem1.envs.webshop.pages import RESULTS_A_PAGE, Mode
 from mem1.envs.webshop.session import PageName, Session
 from mem1.envs.webshop.shop import Shop
 from mem1.envs.webshop.source import WebShopTasks

@@ -15,11 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol, get_args
 
 from mem1.envs.webshop import pages
-from mem1.envs.webshop.action import SEARCH, read_action
-from mem1.envs.webshop.goal import Goal
-from mem1.envs.webshop.page import Element, Mode, as_html, as_rich, as_text, clickables
-from mem1.envs.webshop.product import Product
-from mem1.envs.webshop.session import PageName, Purchase, Session
+from mem1.envs.webshop.catalogue import Product
+from mem1.envs.webshop.goals import Goal
+from mem1.envs.webshop.pages import Element, Mode, as_html, as_rich, as_text, clickables
+from mem1.envs.webshop.session import SEARCH, PageName, Purchase, Session, read_action
 from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval import BM25

@@ -16,10 +16,10 @@ from pydantic import Field
 from mem1.configuration import Config
 from mem1.configuration.numbers import Seed
 from mem1.envs.file_questions import TaskSource
-from mem1.envs.webshop.catalogue import Catalogue, load
+from mem1.envs.webshop.catalogue import Catalogue
 from mem1.envs.webshop.env import Pages, WebShopEnvironment
-from mem1.envs.webshop.goal import Goal
-from mem1.envs.webshop.goals import goals_by_id, prices, split
+from mem1.envs.webshop.files import load
+from mem1.envs.webshop.goals import Goal, goals_by_id, prices, split
 from mem1.envs.webshop.invented import invent
 from mem1.envs.webshop.shop import Shop
 from mem1.errors import UserError

@@ -9,11 +9,12 @@ Nothing is loaded from elsewhere, no script stands in a page, and every text of 
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from http import HTTPStatus
 from importlib.resources import files
 from typing import Any, TypeVar
@@ -25,15 +26,25 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.exceptions import HTTPException
 
 from mem1.envs.webshop import pages
-from mem1.envs.webshop.goal import Goal
+from mem1.envs.webshop.files import load
+from mem1.envs.webshop.goals import KINDS, Goal, goals_by_id, prices
+from mem1.envs.webshop.invented import invent
 from mem1.envs.webshop.session import Session
 from mem1.envs.webshop.shop import RESULTS, Shop
 from mem1.envs.webshop.shoppers import search_for
+from mem1.errors import UserError
 from mem1.extras.shop_site import views
-from mem1.extras.shop_site.explaining import dollars, option_text
-from mem1.extras.shop_site.recordings import Recording
+from mem1.extras.shop_site.recordings import Recording, read_recordings
 from mem1.extras.shop_site.trails import TrailLost, Trails, TrailTooLong
-from mem1.net.serving import ClientGone, Refused, Room, read_body, unless_gone
+from mem1.extras.shop_site.views import dollars, option_text
+from mem1.serving import ClientGone, Refused, Room, read_body, unless_gone
+
+# FIXME docstring of mem1.extras.shop_site.app:
+# """The site of a catalogue: its shop, its goals, the recordings made in it.
+#
+# open_site(None, "synthetic")                 an invented shop with some 2,000 goals
+# open_site("shop.jsonl.gz", "human", replay="runs/a/trajectories.jsonl")
+# """
 
 _HERE = "mem1.extras.shop_site"
 _FORM_BYTES = 1 << 16
@@ -251,3 +262,41 @@ def _slice(request: Request, total: int) -> int:
 
 def _redirect(address: str) -> Response:
     return RedirectResponse(address, status_code=303)
+
+
+def open_site(
+    catalogue: str | os.PathLike[str] | None,
+    kind: str,
+    *,
+    goals_per_task: int = 1,
+    replay: str | os.PathLike[str] | None = None,
+    show_attributes: bool = False,
+    images: bool = False,
+    seed: int = 0,
+) -> Site:
+    """`catalogue` None: the invented one of this seed, of the half for evaluation.
+
+    Raises UserError where the catalogue or the recordings cannot be read, and where there are too few goals.
+    """
+    products = invent(seed, "evaluation") if catalogue is None else load(catalogue)
+    drawn = prices(products.products, seed=seed)
+
+    @lru_cache
+    def goals_of(name: str) -> Mapping[str, Goal]:
+        return goals_by_id(products, drawn, name, seed=seed)
+
+    goals = goals_of(kind)
+    if len(goals) < goals_per_task:
+        others = [f"--goals {one}" for one in KINDS if one != kind and len(goals_of(one)) >= goals_per_task]
+        shop = catalogue or "the invented shop"
+        raise UserError(
+            f"{shop}: {len(goals)} {kind} goals are too few for {goals_per_task} a visit; try "
+            + (" or ".join(others) or "another catalogue")
+        )
+    return Site(
+        shop=Shop.build(products.products, drawn, show_attributes=show_attributes),
+        goals=goals,
+        goals_per_task=goals_per_task,
+        images=images,
+        recordings=read_recordings(replay, lambda name: goals_of(name) if name in KINDS else {}) if replay else (),
+    )

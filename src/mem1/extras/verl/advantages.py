@@ -1,26 +1,94 @@
-"""Our advantages as verl's estimators: from the rewards of trajectories, on every sampled token of all their rows.
+"""Which rows of verl's batch are one trajectory, and which trajectories are one group.
 
-algorithm.adv_estimator    ours
-mem1_grpo                  mem1.algorithms.grpo, which dapo, gspo and cispo use as well
-mem1_dr_grpo               mem1.algorithms.dr_grpo
-mem1_rloo                  mem1.algorithms.rloo
-mem1_reinforce_pp          mem1.algorithms.reinforce_plus_plus; mem1_reinforce_pp_baseline: less its group's mean
+    row   "uid"     reward        groups
+    0     7f/0      1             7f: attempt 0 (rows 0, 2) reward 1, attempt 1 (row 1) reward 0
+    1     7f/1      0
+    2     7f/0      1
+    3     pad9c     0  (padding, which belongs to no trajectory)
 
-The loss is verl's. There is no GAE: verl computes it row by row, and the reward would be paid once a context.
+verl hands an estimator of advantages one field of every row, "uid", which names the group alone. Our worker writes it
+again with the number of the attempt, so that statistics can be over trajectories.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mem1.extras.verl.rows import row_groups
+from mem1.errors import UserError
 from mem1.training.advantages import trajectory_advantages
 from mem1.training.rl_config import Algorithm, DrGrpo, Grpo, ReinforcePlusPlus, Rloo, fewest_attempts
+
+# FIXME docstring of mem1.extras.verl.advantages:
+# """Our advantages as verl's estimators: from the rewards of trajectories, on every sampled token of all their rows.
+#
+# algorithm.adv_estimator    ours
+# mem1_grpo                  mem1.algorithms.grpo, which dapo, gspo and cispo use as well
+# mem1_dr_grpo               mem1.algorithms.dr_grpo
+# mem1_rloo                  mem1.algorithms.rloo
+# mem1_reinforce_pp          mem1.algorithms.reinforce_plus_plus; mem1_reinforce_pp_baseline: less its group's mean
+#
+# The loss is verl's. There is no GAE: verl computes it row by row, and the reward would be paid once a context.
+# """
+
+_BETWEEN = "/"
+
+
+def trajectory_name(group: str, attempt: int) -> str:
+    """The "uid" of every row of one trajectory."""
+    return f"{group}{_BETWEEN}{attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """The attempts at one task that have rows in the batch, in the order of their numbers."""
+
+    rewards_G: tuple[float, ...]
+    rows_G: tuple[tuple[int, ...], ...]
+    """Numbers of the rows of each attempt."""
+
+
+def row_groups(names: Sequence[str], rewards: Sequence[float], trained: Sequence[bool]) -> list[RowGroup]:
+    """The groups of a batch, whatever the order of its rows.
+
+    names      "uid" of each row
+    rewards    of each row, that of its whole trajectory
+    trained    whether the row has sampled tokens; verl's padding has none
+
+    Raises UserError where rows do not say which trajectory they are of, or those of one trajectory differ in reward.
+    """
+    rows: defaultdict[str, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for row, (name, is_trained) in enumerate(zip(names, trained, strict=True)):
+        group, between, attempt = name.rpartition(_BETWEEN)
+        if between:
+            rows[group][int(attempt)].append(row)
+        elif is_trained:
+            raise UserError(
+                f"row {row} of the batch ({name!r}) does not say which attempt it is of; set actor_rollout_ref.rollout."
+                "agent.agent_loop_manager_class to mem1.extras.verl.manager.ContextLoopManager"
+            )
+    return [_group(name, dict(sorted(rows[name].items())), rewards) for name in sorted(rows)]
+
+
+def _group(name: str, attempts: dict[int, list[int]], rewards: Sequence[float]) -> RowGroup:
+    for attempt, rows in attempts.items():
+        if len({rewards[row] for row in rows}) > 1:
+            raise UserError(
+                f"the contexts of attempt {attempt} at {name} have different rewards "
+                f"({', '.join(str(rewards[row]) for row in rows[:4])}); each must have that of the whole trajectory: "
+                "set algorithm.use_kl_in_reward to false, and actor_rollout_ref.actor.use_kl_loss for a KL penalty"
+            )
+    return RowGroup(
+        rewards_G=tuple(rewards[rows[0]] for rows in attempts.values()),
+        rows_G=tuple(tuple(rows) for rows in attempts.values()),
+    )
+
 
 ALGORITHMS: dict[str, Algorithm] = {
     "mem1_grpo": Grpo(),

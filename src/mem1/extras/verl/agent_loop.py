@@ -18,10 +18,8 @@ from mem1.engines.base import Sampling
 from mem1.engines.chat_frame import ChatFrame
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
-from mem1.extras.verl.checks import AGENT, check_one_step
-from mem1.extras.verl.engine import ServerEngine, asked_temperature
-from mem1.extras.verl.outputs import turn_outputs
-from mem1.extras.verl.settings import VerlSettings, read_settings
+from mem1.extras.verl.engine import ServerEngine, asked_temperature, turn_outputs
+from mem1.extras.verl.settings import AGENT, VerlSettings, check_one_step, read_settings
 from mem1.extras.verl.tasks import read_row
 
 _LOG = logging.getLogger(__name__)

@@ -18,6 +18,17 @@ from typing import Any, Protocol
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
+from mem1.records import Ended, Trajectory
+
+# FIXME docstring of mem1.extras.verl.engine:
+# """A trajectory as what verl's agent loops return: one output a turn.
+#
+#     turn 1: context [p q]        completion [a b]   ->  prompt_ids [p q]        response_ids [a b]  response_mask [1 1]
+#     turn 2: context [p q a b i]  completion [c d]   ->  prompt_ids [p q a b i]  response_ids [c d]  response_mask [1 1]
+#
+# Every output has the reward of the whole trajectory. What was read (prompt, state, result) is prompt of each and trained
+# in none; each sampled token is trained exactly once.
+# """
 
 _EXPECTED = {"top_p": (1,), "top_k": (-1, 0), "repetition_penalty": (1,), "logprobs": (True, 0)}
 """What verl may ask to sample with, next to a temperature."""
@@ -135,3 +146,45 @@ class ServerEngine:
 
 def _failed(why: str) -> Completion:
     return Completion(token_ids=(), stopped=False, failed=why)
+
+
+def turn_outputs(trajectory: Trajectory, engine: ServerEngine) -> list[dict[str, Any]]:
+    """Fields of verl's AgentLoopOutput, one a turn, in order; none for an attempt that says nothing of the policy."""
+    if not trajectory.ended.judged:
+        return []
+    assert trajectory.reward is not None
+    shared = {
+        "reward_score": trajectory.reward,
+        "num_turns": len(trajectory.turns),
+        "metrics": {
+            "generate_sequences": engine.seconds,
+            "tool_calls": max(0.0, trajectory.seconds - engine.seconds),
+        },
+    }
+    return [
+        {
+            "prompt_ids": list(turn.context_ids),
+            "response_ids": list(turn.completion_ids),
+            "response_mask": [1] * len(turn.completion_ids),
+            "response_logprobs": list(turn.logprobs),
+            **shared,
+            "extra_fields": {
+                "min_global_steps": engine.oldest,
+                "max_global_steps": engine.newest,
+                "reward_extra_info": _measured(trajectory),
+            },
+        }
+        for turn in trajectory.turns
+    ]
+
+
+def _measured(trajectory: Trajectory) -> dict[str, float]:
+    """What verl logs of a validation, by name. It counts attempts without rows, which failed, as 0 in "acc" alone."""
+    objectives = len(trajectory.em) or 1
+    return {
+        "acc": sum(trajectory.em) / objectives,
+        "f1": sum(trajectory.f1) / objectives,
+        "answered": float(trajectory.ended is Ended.ANSWERED),
+        "turns": float(len(trajectory.turns)),
+        "peak_tokens": float(max((turn.num_tokens for turn in trajectory.turns), default=0)),
+    }

@@ -17,9 +17,9 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorke
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from mem1.extras.verl import register  # noqa: F401  # the trainer's process loads this module
+from mem1.extras.verl.advantages import trajectory_name
 from mem1.extras.verl.agent_loop import settings_of
-from mem1.extras.verl.checks import check_trainer
-from mem1.extras.verl.rows import trajectory_name
+from mem1.extras.verl.settings import check_trainer
 
 _Worker: Any = AgentLoopWorkerTQ.__ray_actor_class__
 """The class behind the actor; an actor itself cannot be inherited from."""

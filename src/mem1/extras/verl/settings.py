@@ -11,7 +11,7 @@ what verl's own configuration says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -19,16 +19,28 @@ import pydantic
 from pydantic import Field
 
 from mem1.configuration import Config, load_toml
+from mem1.contexts import ContextPolicy
 from mem1.engines.base import Engine
 from mem1.engines.chat_frame import ChatFrame
 from mem1.engines.codec import Codec
 from mem1.envs.source import TaskSource
 from mem1.errors import UserError
+from mem1.extras.verl.advantages import ALGORITHMS
 from mem1.protocol import Tags, vocabulary
-from mem1.rollout import Rollout
+from mem1.records import Task
+from mem1.rollout import Budget, Rollout
 from mem1.tasks.atlas.names import Split
 from mem1.training.recipe import TrainConfig
 from mem1.training.recipe_rollout import recipe_rollout
+
+# FIXME docstring of mem1.extras.verl.settings:
+# """What must hold in verl's configuration for the training to be ours; each wrong key is named with what to set.
+#
+#     check_trainer({"algorithm": {"adv_estimator": "grpo", ...}, ...}, Budget())
+#     -> UserError: ... algorithm.adv_estimator is 'grpo'; it must be one of mem1_grpo, ...
+#
+# verl's defaults are right for most of these. A wrong one would train on other numbers without a word.
+# """
 
 
 class VerlSettings(Config):
@@ -76,3 +88,86 @@ def _recipe(path: str, overrides: tuple[str, ...]) -> TrainConfig:
 def _source(path: str, overrides: tuple[str, ...], split: Split) -> TaskSource:
     config = _recipe(path, overrides)
     return config.tasks.source(split, vocabulary(config.vocabulary))
+
+
+AGENT = "mem1"
+"""Name of our agent loop."""
+_ROLLOUT = "actor_rollout_ref.rollout"
+_ACTOR = "actor_rollout_ref.actor"
+_NO_CUT = "what is cut off biases importance ratios"
+_ALLOWED: tuple[tuple[str, tuple[Any, ...], str], ...] = (
+    ("trainer.use_v1", (True,), "the older trainer takes one output a trajectory"),
+    (
+        "trainer.v1.trainer_mode",
+        ("sync", "colocate_async"),
+        "separate_async makes optimiser steps of a fixed number of contexts",
+    ),
+    ("algorithm.adv_estimator", tuple(ALGORITHMS), "verl's own count contexts, or know one of a trajectory's"),
+    ("algorithm.use_kl_in_reward", (False,), f"set {_ACTOR}.use_kl_loss for a KL penalty"),
+    (f"{_ROLLOUT}.name", ("vllm",), "the names of stop strings in a request are vLLM's"),
+    (f"{_ROLLOUT}.agent.default_agent_loop", (AGENT,), "it is the agent loop of our contexts"),
+    (f"{_ROLLOUT}.calculate_log_probs", (True,), "every sampled token is recorded with its log-probability"),
+    (f"{_ROLLOUT}.logprobs_mode", ("processed_logprobs",), "log-probabilities are those at the sampling temperature"),
+    (f"{_ROLLOUT}.top_p", (1,), _NO_CUT),
+    (f"{_ROLLOUT}.top_k", (-1, 0), _NO_CUT),
+    (f"{_ROLLOUT}.val_kwargs.top_p", (1,), "the agent loop does not know which attempts are a validation's"),
+    (f"{_ROLLOUT}.val_kwargs.top_k", (-1, 0), "the agent loop does not know which attempts are a validation's"),
+    (
+        f"{_ACTOR}.loss_agg_mode",
+        ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm"),
+        "a mean over each context's own tokens makes a token of a short context weigh more",
+    ),
+)
+"""Key, its allowed values, why."""
+
+
+def check_trainer(config: Mapping[str, Any], budget: Budget) -> None:
+    """Raises UserError naming all that is wrong; `config` is verl's whole configuration as plain values."""
+    problems = [*_wrong_values(config), *_too_short(config, budget)]
+    if problems:
+        raise UserError("verl's configuration does not fit mem1's trajectories: " + "; ".join(problems))
+
+
+def _wrong_values(config: Mapping[str, Any]) -> Iterator[str]:
+    for key, allowed, why in _ALLOWED:
+        value = _at(config, key)
+        if value not in allowed:
+            wanted = f"it must be {allowed[0]}" if len(allowed) == 1 else f"it must be one of {_listed(allowed)}"
+            yield f"{key} is {value!r}; {wanted}: {why}"
+
+
+def _too_short(config: Mapping[str, Any], budget: Budget) -> Iterator[str]:
+    """A server that clips the budget of a completion would end it early without saying so."""
+    rollout = _at(config, _ROLLOUT)
+    longest = rollout["max_model_len"] or rollout["prompt_length"] + rollout["response_length"]
+    if longest < budget.context:
+        yield (
+            f"the servers hold {longest} tokens and budget.context of the recipe is {budget.context}; raise "
+            "data.max_prompt_length and data.max_response_length (or max_model_len), or lower budget.context"
+        )
+
+
+def check_one_step(config: Mapping[str, Any], task: Task, context: ContextPolicy) -> None:
+    """All contexts of a rollout go into one optimiser step. Raises UserError where those of tasks like this may not.
+
+    verl counts a mini-batch in contexts, ppo_mini_batch_size x rollout.n of them: with one too small, there would be
+    more optimiser steps the more turns attempts take, and an attempt's contexts would lie in several.
+    """
+    contexts = task.turn_limit * (1 if context.asks is None else 2)
+    tasks, mini_batch = _at(config, "data.train_batch_size"), _at(config, f"{_ACTOR}.ppo_mini_batch_size")
+    if mini_batch < tasks * contexts:
+        raise UserError(
+            f"{_ACTOR}.ppo_mini_batch_size is {mini_batch}, but a step of {tasks} tasks can have {contexts} contexts "
+            f"an attempt: set it to {tasks * contexts} (data.train_batch_size x contexts), and {_ACTOR}.use_dynamic_bsz"
+        )
+
+
+def _at(config: Mapping[str, Any], key: str) -> Any:
+    value: Any = config
+    for name in key.split("."):
+        value = value[name]
+    return value
+
+
+def _listed(values: tuple[Any, ...]) -> str:
+    return ", ".join(map(str, values))
