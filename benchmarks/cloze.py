@@ -29,7 +29,7 @@ from mem1.retrieval import BM25
 from mem1.retrieval.combine import snippet
 from mem1.retrieval.corpus import read_passages
 from mem1.tasks.cloze import Cloze, ClozeOptions
-from mem1.tasks.cloze.dependent import names_around
+from mem1.tasks.cloze.compose import names_around
 from mem1.tasks.cloze.making import draw_clozes, ranked
 
 CORPUS = Path(__file__).parents[2] / "shared" / "data" / "qa" / "corpus.jsonl.gz"

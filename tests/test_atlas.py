@@ -19,11 +19,9 @@ from mem1.records import Ended, Question, Task, Trajectory
 from mem1.retrieval import BM25
 from mem1.retrieval.corpus import read_passages
 from mem1.tasks.atlas import Expert, Laziness, World, make_world
-from mem1.tasks.atlas.names import FIRST_WORDS, LAST_WORDS, names
-from mem1.tasks.atlas.world import KINDS, RELATIONS
-from mem1.tasks.compose import compose
+from mem1.tasks.atlas.world import FIRST_WORDS, KINDS, LAST_WORDS, RELATIONS, names
+from mem1.tasks.compose import TaskTemplate, compose
 from mem1.tasks.datasets import read_questions
-from mem1.tasks.form import TaskForm
 
 WORLD = make_world(1, entities=200)
 
@@ -36,7 +34,7 @@ def attempts(expert: Expert, objectives: int, *, hops: tuple[int, ...] = (1, 2),
     """The expert through the real loop, over BM25 on the world's passages."""
     tasks = compose(
         questions(WORLD, 400, hops=hops),
-        TaskForm(prompt="plain", tags=PAPER, corpus=WORLD.name),
+        TaskTemplate(prompt="plain", tags=PAPER, corpus=WORLD.name),
         objectives=objectives,
         count=count,
         seed=0,

@@ -22,11 +22,10 @@ from mem1.errors import UserError
 from mem1.protocol import PAPER
 from mem1.records import Passage, Question, Task
 from mem1.retrieval.open_index import open_retriever, read_corpus
-from mem1.tasks.atlas.names import Split
-from mem1.tasks.cloze import BLANK, PARTS, ClozeOptions
-from mem1.tasks.cloze.composing import compose_clozes
-from mem1.tasks.cloze.dependent import ClozeMaterial, names_around
-from mem1.tasks.cloze.record import Ranked
+from mem1.tasks.cloze import BLANK, ClozeOptions
+from mem1.tasks.cloze.compose import ClozeMaterial, compose_clozes, names_around
+from mem1.tasks.cloze.questions import Ranked
+from mem1.tasks.compose import TaskTemplate
 from mem1.tasks.datasets import write_passages, write_questions
 from mem1.tasks.dependencies import Dependence, compose_dependent
 from mem1.tasks.form import TaskForm
@@ -48,7 +47,7 @@ def ranked(passage: str, text: str, answer: str, rank: int = 1) -> Ranked:
 
 
 def compose(clozes: list[Ranked], objectives: int, count: int, *, seed: int = 0, real=(), share=0.0) -> list[Task]:
-    form = TaskForm(prompt="cloze", tags=PAPER, corpus="c")
+    form = TaskTemplate(prompt="cloze", tags=PAPER, corpus="c")
     return compose_clozes(clozes, real, form, share=share, objectives=objectives, count=count, seed=seed)
 
 
@@ -97,7 +96,7 @@ LINKED = [
 def linked(clozes: list[Ranked], dependence: Dependence, depth: int, objectives: int, count: int = 20) -> list[Task]:
     return compose_dependent(
         ClozeMaterial(clozes),
-        TaskForm(prompt="cloze", tags=PAPER),
+        TaskTemplate(prompt="cloze", tags=PAPER),
         dependence=dependence,
         depth=depth,
         objectives=objectives,

@@ -11,9 +11,8 @@ from corpora import SHARED_QA, needs_shared_qa
 from mem1.errors import UserError
 from mem1.protocol import PAPER, PAPER_SHOP, PAPER_WEB, RELEASED, Tags
 from mem1.records import Question, Task
-from mem1.tasks.compose import check_disjoint, compose, different, question_keys
+from mem1.tasks.compose import TaskTemplate, TurnLimit, check_disjoint, compose, different, question_keys
 from mem1.tasks.datasets import read_questions
-from mem1.tasks.form import TaskForm, TurnLimit
 from mem1.tasks.prompts import PROMPTS, render
 
 
@@ -27,7 +26,7 @@ TEN = [question(f"q{i}") for i in range(10)]
 def draw(
     questions: list[Question], objectives: int, count: int, seed: int = 0, *, corpus: str = "", start: int = 0
 ) -> list[Task]:
-    form = TaskForm(prompt="plain", tags=PAPER, corpus=corpus)
+    form = TaskTemplate(prompt="plain", tags=PAPER, corpus=corpus)
     return compose(questions, form, objectives=objectives, count=count, seed=seed, start=start)
 
 
@@ -173,7 +172,7 @@ def test_sixteen_objectives_from_five_real_datasets_within_the_border_of_the_spl
 
 def test_tasks_that_ask_what_an_earlier_one_asks_are_left_out():
     two = [Question(id=str(i), text=text, answers=("x",)) for i, text in enumerate(("Who?", "Where?"))]
-    form = TaskForm(prompt="plain", tags=PAPER)
+    form = TaskTemplate(prompt="plain", tags=PAPER)
     drawn = compose(two, form, objectives=1, count=100, seed=0)
     assert [t.questions for t in different(drawn)] == [drawn[0].questions, drawn[1].questions]
     pairs = different(compose(two, form, objectives=2, count=100, seed=0))

@@ -39,19 +39,18 @@ from mem1.protocol import RELEASED
 from mem1.records import Question
 from mem1.retrieval.corpus import read_passages
 from mem1.scoring import exact_match, normalize
-from mem1.tasks.compose import compose
+from mem1.tasks.compose import TaskTemplate, compose
 from mem1.tasks.datasets import (
     FORMATS,
     read_dataset,
     read_questions,
     read_tasks,
-    split_of,
     write_passages,
     write_questions,
     write_tasks,
 )
-from mem1.tasks.datasets.pool import read_pool
-from mem1.tasks.form import TaskForm
+from mem1.tasks.datasets.reading import read_pool
+from mem1.tasks.splits import split_of
 
 FILES: dict[str, Callable[[Path], Path]] = {
     "hotpotqa": lambda folder: write_json(folder / "hotpot_dev_distractor_v1.json", [HOTPOTQA]),
@@ -297,7 +296,7 @@ def composed(count: int, objectives: int) -> list:
         Question(id=f"q{i}", text=f"who is {i}", answers=(f"n {i}", f"alias {i}"), source="nq", hops=1 + i % 2)
         for i in range(count)
     ]
-    form = TaskForm(prompt="released", tags=RELEASED)
+    form = TaskTemplate(prompt="released", tags=RELEASED)
     return compose(questions, form, objectives=objectives, count=count // objectives, seed=0)
 
 

@@ -21,10 +21,10 @@ from mem1.errors import UserError
 from mem1.protocol import PAPER, RELEASED
 from mem1.records import Ended, Question, Task, Trajectory
 from mem1.tasks.atlas import AtlasMaterial, Expert, Laziness, World, make_world
+from mem1.tasks.bridge_questions import LinkedQuestions
+from mem1.tasks.compose import TaskTemplate
 from mem1.tasks.datasets import read_questions, read_tasks, write_passages, write_questions, write_tasks
 from mem1.tasks.dependencies import Dependence, compose_dependent, groups, smallest
-from mem1.tasks.form import TaskForm
-from mem1.tasks.linking import LinkedQuestions
 from mem1.tasks.prompts import render
 
 WORLD = make_world(1, entities=60)
@@ -35,7 +35,7 @@ MANY = settings(max_examples=60)
 def draw(material: Any, dependence: Dependence, depth: int, objectives: int, *, count: int = 1, seed: int = 0):
     return compose_dependent(
         material,
-        TaskForm(prompt="plain", tags=PAPER, corpus="world"),
+        TaskTemplate(prompt="plain", tags=PAPER, corpus="world"),
         dependence=dependence,
         depth=depth,
         objectives=objectives,

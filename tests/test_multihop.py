@@ -24,7 +24,7 @@ from mem1.records import Ended, Group, Question, Task, Trajectory
 from mem1.retrieval import BM25
 from mem1.rollout import Budget
 from mem1.tasks.datasets import read_questions
-from mem1.tasks.gold import GoldExpert
+from mem1.tasks.gold_expert import GoldExpert
 from mem1.tasks.prompts import render
 from mem1.training.recipe import ModelConfig, Sft, TinyModel, TrainConfig
 from mem1.training.rl import RlStage

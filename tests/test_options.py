@@ -87,8 +87,8 @@ def test_every_default_is_that_of_a_setting_or_of_the_command_alone():
 
 def test_the_walk_sees_a_default_that_differs():
     left = OPTIONS["mem1 data cloze --left"]
-    assert left.default == 6 == setting("mem1.tasks.cloze.options:ClozeOptions.left")[0]
-    assert setting("mem1.tasks.cloze.options:ClozeOptions.left")[0] != 8, "the default that the command once had"
+    assert left.default == 6 == setting("mem1.tasks.cloze.questions:ClozeOptions.left")[0]
+    assert setting("mem1.tasks.cloze.questions:ClozeOptions.left")[0] != 8, "the default that the command once had"
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from mem1.errors import UserError
 from mem1.protocol import PAPER
 from mem1.records import Ended, Group, Passage, Question
 from mem1.rollout import Budget
+from mem1.tasks.compose import TurnLimit
 from mem1.tasks.datasets import write_passages, write_questions
 from mem1.tasks.form import TurnLimit
 from mem1.training.checkpoints.checkpoint import latest_checkpoint

@@ -14,7 +14,7 @@ from mem1.configuration.numbers import LARGEST_SEED, MOST_OBJECTIVES, MOST_TASKS
 
 if TYPE_CHECKING:
     from mem1.records import Question, Task
-    from mem1.tasks.datasets.splits import Split
+    from mem1.tasks.splits import Split
 
 app = typer.Typer(name="data", help="Make files of tasks, and questions out of documents.", no_args_is_help=True)
 
@@ -57,7 +57,7 @@ def compose(
     evaluation_share: Annotated[
         float,
         typer.Option(min=0.0, max=1.0, help="Share of the questions in the evaluation half."),
-        Fills("mem1.tasks.datasets.pool:read_pool.evaluation_share"),
+        Fills("mem1.tasks.datasets.reading:read_pool.evaluation_share"),
     ] = 0.1,
     data_source: Annotated[
         str | None, typer.Option(help="data_source of all rows (Parquet). Without: that of each task's first question.")
@@ -71,7 +71,7 @@ def compose(
     from mem1.cli.outputs import new_file
     from mem1.errors import UserError
     from mem1.tasks.datasets import write_passages, write_tasks
-    from mem1.tasks.datasets.pool import read_pool
+    from mem1.tasks.datasets.reading import read_pool
 
     for written in filter(None, (out, passages)):
         new_file(written)
@@ -143,9 +143,9 @@ def _tasks(
     from mem1.cli.sources import dependence
     from mem1.errors import UserError
     from mem1.protocol import RELEASED
+    from mem1.tasks.bridge_questions import LinkedQuestions
+    from mem1.tasks.compose import TaskTemplate
     from mem1.tasks.dependencies import compose_as
-    from mem1.tasks.form import TaskForm
-    from mem1.tasks.linking import LinkedQuestions
 
     if composition == "independent":
         if depth is not None:
@@ -160,7 +160,7 @@ def _tasks(
         depth,
         questions=questions,
         material=LinkedQuestions(questions),
-        form=TaskForm(prompt="released", tags=RELEASED),
+        form=TaskTemplate(prompt="released", tags=RELEASED),
         objectives=objectives,
         count=number,
         seed=seed,

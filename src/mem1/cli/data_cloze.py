@@ -27,37 +27,37 @@ def command(
     left: Annotated[
         int,
         typer.Option(min=3, help="Words shown before the blank.", rich_help_panel=_ORDER),
-        Fills("mem1.tasks.cloze.options:ClozeOptions.left"),
+        Fills("mem1.tasks.cloze.questions:ClozeOptions.left"),
     ] = 6,
     right: Annotated[
         int,
         typer.Option(min=0, help="Words shown after it.", rich_help_panel=_ORDER),
-        Fills("mem1.tasks.cloze.options:ClozeOptions.right"),
+        Fills("mem1.tasks.cloze.questions:ClozeOptions.right"),
     ] = 4,
     per_passage: Annotated[
         int,
         typer.Option(min=1, help="Questions of a passage at most.", rich_help_panel=_FILTERS),
-        Fills("mem1.tasks.cloze.options:ClozeOptions.per_passage"),
+        Fills("mem1.tasks.cloze.questions:ClozeOptions.per_passage"),
     ] = 6,
     within: Annotated[
         int,
         typer.Option(min=1, help="The passage is among so many results of its question.", rich_help_panel=_FILTERS),
-        Fills("mem1.tasks.cloze.options:ClozeOptions.within"),
+        Fills("mem1.tasks.cloze.questions:ClozeOptions.within"),
     ] = 2,
     development: Annotated[
         float,
         typer.Option(min=0, help="Share of the passages.", rich_help_panel=_ORDER),
-        Fills("mem1.tasks.cloze.options:ClozeOptions.development"),
+        Fills("mem1.tasks.cloze.questions:ClozeOptions.development"),
     ] = 0.05,
     test: Annotated[
         float,
         typer.Option(min=0, help="Share of the passages.", rich_help_panel=_ORDER),
-        Fills("mem1.tasks.cloze.options:ClozeOptions.test"),
+        Fills("mem1.tasks.cloze.questions:ClozeOptions.test"),
     ] = 0.05,
     seed: Annotated[
         int,
         typer.Option(min=0, max=LARGEST_SEED, help="Of the draw in a passage.", rich_help_panel=_ORDER),
-        Fills("mem1.tasks.cloze.options:ClozeOptions.seed"),
+        Fills("mem1.tasks.cloze.questions:ClozeOptions.seed"),
     ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the statistics as one JSON object.")] = False,
 ) -> None:

@@ -1,7 +1,7 @@
 """What all commands have in common: how an option is tied to the setting it fills, and how numbers are read.
 
 left: Annotated[int, typer.Option(min=3, help="Words shown before the blank."),
-                Fills("mem1.tasks.cloze.options:ClozeOptions.left")] = 6
+                Fills("mem1.tasks.cloze.questions:ClozeOptions.left")] = 6
 
 The default and the range of such an option are those of the setting. They are written down here as well, so that
 `--help` need not load torch; a test compares the two.

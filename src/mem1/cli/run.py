@@ -181,7 +181,7 @@ def _own(
     """One's own questions over one's own passages or the web; the prompt is still to be written."""
     from mem1.envs.web_source import WEB
     from mem1.records import Question, Task
-    from mem1.tasks.form import TurnLimit
+    from mem1.tasks.compose import TurnLimit
 
     if not all(text.strip() for text in texts):
         raise UserError("a --task is empty; give each a question")

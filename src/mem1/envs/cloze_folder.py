@@ -28,10 +28,11 @@ from mem1.records import Passage
 from mem1.retrieval.corpus import cache_folder
 from mem1.retrieval.index_folder import CLOZES, holds, read_folder, save_folder
 from mem1.retrieval.open_index import read_corpus
-from mem1.tasks.cloze import PARTS, ClozeOptions, Part
+from mem1.tasks.cloze import ClozeOptions
 from mem1.tasks.cloze.making import OnProgress, make_clozes
+from mem1.tasks.cloze.questions import Ranked, read_ranked, write_clozes
 from mem1.tasks.cloze.readme import readme, statistics
-from mem1.tasks.cloze.record import Ranked, read_ranked, write_clozes
+from mem1.tasks.splits import PARTS, Part
 
 if TYPE_CHECKING:
     from mem1.retrieval.bm25 import BM25

@@ -21,16 +21,14 @@ from mem1.errors import UserError, printable
 from mem1.protocol import Tags
 from mem1.records import Question, Task
 from mem1.retrieval.combine import Snippets
-from mem1.tasks.atlas.names import Split
 from mem1.tasks.cloze import ClozeOptions
-from mem1.tasks.cloze.composing import compose_clozes
-from mem1.tasks.cloze.dependent import ClozeMaterial
+from mem1.tasks.cloze.compose import ClozeMaterial, compose_clozes
 from mem1.tasks.cloze.making import OnProgress
-from mem1.tasks.cloze.record import Ranked
-from mem1.tasks.compose import check_disjoint
+from mem1.tasks.cloze.questions import Ranked
+from mem1.tasks.compose import TaskTemplate, TurnLimit, check_disjoint
 from mem1.tasks.datasets import read_questions
 from mem1.tasks.dependencies import Composition, check_depth, compose_dependent
-from mem1.tasks.form import TaskForm, TurnLimit
+from mem1.tasks.splits import Split
 
 
 class ClozeTasks(Config):
@@ -140,9 +138,9 @@ class _Clozes(TaskSource):
         return ClozeMaterial(self.clozes)
 
     @cached_property
-    def _form(self) -> TaskForm:
+    def _form(self) -> TaskTemplate:
         config = self.config
-        return TaskForm(prompt=config.prompt, tags=self.tags, turn_limit=config.turn_limit, corpus=self._corpus)
+        return TaskTemplate(prompt=config.prompt, tags=self.tags, turn_limit=config.turn_limit, corpus=self._corpus)
 
     def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
         config = self.config

@@ -19,12 +19,11 @@ from mem1.envs.qa import RewardOf
 from mem1.errors import UserError
 from mem1.protocol import Tags
 from mem1.records import Question, Task
-from mem1.tasks.atlas.names import Split
-from mem1.tasks.compose import as_composed, check_disjoint
+from mem1.tasks.bridge_questions import LinkedQuestions
+from mem1.tasks.compose import TaskTemplate, TurnLimit, as_composed, check_disjoint
 from mem1.tasks.datasets import read_questions, read_tasks
 from mem1.tasks.dependencies import Composition, check_depth, compose_as
-from mem1.tasks.form import TaskForm, TurnLimit
-from mem1.tasks.linking import LinkedQuestions
+from mem1.tasks.splits import Split
 
 
 class TaskSource(Protocol):
@@ -114,8 +113,8 @@ class FileQuestions(TaskSource):
         return LinkedQuestions(self.questions)
 
     @cached_property
-    def _form(self) -> TaskForm:
-        return TaskForm(prompt=self.prompt, tags=self.tags, turn_limit=self.config.turn_limit, corpus=self.corpus)
+    def _form(self) -> TaskTemplate:
+        return TaskTemplate(prompt=self.prompt, tags=self.tags, turn_limit=self.config.turn_limit, corpus=self.corpus)
 
     def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
         config = self.config

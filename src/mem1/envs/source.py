@@ -25,9 +25,9 @@ from mem1.retrieval.client import HttpRetriever, HttpServer
 from mem1.retrieval.combine import Snippets
 from mem1.retrieval.open_index import open_retriever
 from mem1.tasks.atlas import AtlasMaterial, World, make_world
-from mem1.tasks.atlas.names import Split
+from mem1.tasks.compose import TaskTemplate, TurnLimit
 from mem1.tasks.dependencies import Composition, check_depth, compose_as
-from mem1.tasks.form import TaskForm, TurnLimit
+from mem1.tasks.splits import Split
 
 _DEVELOPMENT = 10_000_000
 """Distance from the first training world to the first development world, so that training never draws one."""
@@ -137,7 +137,7 @@ class _Atlas(TaskSource):
             config.depth,
             questions=self._questions[index],
             material=AtlasMaterial(world, config.hops),
-            form=TaskForm(prompt="plain", tags=self.tags, turn_limit=config.turn_limit, corpus=world.name),
+            form=TaskTemplate(prompt="plain", tags=self.tags, turn_limit=config.turn_limit, corpus=world.name),
             objectives=objectives,
             count=count,
             seed=seed,

@@ -21,7 +21,7 @@ from mem1.protocol import OPEN, Tags
 from mem1.retrieval.corpus import cache_folder
 from mem1.retrieval.web.cache import Mode, WebCache
 from mem1.retrieval.web.limits import HostLimit, Spending, WebBudget
-from mem1.tasks.atlas.names import Split
+from mem1.tasks.splits import Split
 
 if TYPE_CHECKING:
     from mem1.envs.qa import RewardOf

@@ -1,25 +1,61 @@
-"""N questions joined into one task (MEM1, arXiv 2506.15841, section 3.3).
-
-    compose(questions, TaskForm(prompt="plain", tags=PAPER), objectives=2, count=3, seed=0)
-    -> three tasks "n2-seed0-0", "n2-seed0-1", "n2-seed0-2" of two questions each and 9 turns
-
-Task i depends on the questions, the seed and i only: the questions are shuffled, cut into tasks of N, and when they
-are used up (what does not fill a task is left over) shuffled anew.
-"""
+"""What the tasks of one source have in common besides their questions: prompt, tags, turns, collection."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
+from pydantic import Field
+
+from mem1.configuration import Config
 from mem1.errors import UserError
+from mem1.protocol import Tags
 from mem1.records import Question, Task
 from mem1.scoring import normalize
-from mem1.tasks.form import TaskForm
+from mem1.tasks.prompts import render
+
+
+class TurnLimit(Config):
+    """The turns that a task may take, as a function of its number of questions.
+
+    TurnLimit().turns(2)  ->  9
+    """
+
+    per_objective: int = Field(default=3, ge=1)
+    """Turns for each question."""
+    extra: int = Field(default=3, ge=0)
+    """Turns on top of them, whatever the number of questions."""
+
+    def turns(self, objectives: int) -> int:
+        return self.per_objective * objectives + self.extra
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskTemplate:
+    """Makes a task of questions."""
+
+    prompt: str
+    """Name of the prompt at the head of every context."""
+    tags: Tags
+    turn_limit: TurnLimit = field(default_factory=TurnLimit)
+    corpus: str = ""
+    """Name of the collection that the tasks search, with which their ids begin."""
+
+    def task(self, name: str, questions: tuple[Question, ...], rng: random.Random) -> Task:
+        """These questions as one task, "corpus-name", with a seed that is drawn."""
+        return Task(
+            id="-".join(filter(None, (self.corpus, name))),
+            questions=questions,
+            prompt=render(self.prompt, questions, self.tags),
+            turn_limit=self.turn_limit.turns(len(questions)),
+            corpus=self.corpus,
+            seed=rng.getrandbits(31),
+        )
 
 
 def compose(
-    questions: Sequence[Question], form: TaskForm, *, objectives: int, count: int, seed: int, start: int = 0
+    questions: Sequence[Question], form: TaskTemplate, *, objectives: int, count: int, seed: int, start: int = 0
 ) -> list[Task]:
     """Tasks number `start` to `start + count - 1` of the endless sequence that `seed` fixes.
 
@@ -72,7 +108,7 @@ def _without_repeats(drawn: Sequence[Question], pool: Sequence[Question], rng: r
 
 
 def as_composed(
-    groups: Sequence[tuple[Question, ...]], form: TaskForm, *, objectives: int, count: int, seed: int
+    groups: Sequence[tuple[Question, ...]], form: TaskTemplate, *, objectives: int, count: int, seed: int
 ) -> list[Task]:
     """`count` different tasks of the groups that have `objectives` questions, in an order that `seed` fixes.
 

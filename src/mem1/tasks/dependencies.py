@@ -19,8 +19,7 @@ from typing import Literal, Protocol
 
 from mem1.errors import UserError
 from mem1.records import Question, Task
-from mem1.tasks.compose import compose
-from mem1.tasks.form import TaskForm
+from mem1.tasks.compose import TaskTemplate, compose
 
 Dependence = Literal["chain", "shared", "comparison"]
 """`chain`: each question speaks of the answer of the one before. `shared`: two questions are about one entity, which
@@ -103,7 +102,7 @@ def compose_as(
     *,
     questions: Sequence[Question],
     material: Material,
-    form: TaskForm,
+    form: TaskTemplate,
     objectives: int,
     count: int,
     seed: int,
@@ -121,7 +120,7 @@ def compose_as(
 
 def compose_dependent(
     material: Material,
-    form: TaskForm,
+    form: TaskTemplate,
     *,
     dependence: Dependence,
     depth: int,

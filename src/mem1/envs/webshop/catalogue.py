@@ -10,15 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# FIXME docstring of mem1.envs.webshop.catalogue:
-# """All that a shop holds: its products, and what people and templates asked for them.
-#
-# ->  Catalogue(products=(Product(asin="B099231V35", ...),),
-#               human={"B099231V35": (Instruction(text="i want an orange pair", attributes=("relaxed fit",),
-#                                                 options=("orange",)),)},
-#               synthetic={"B099231V35": Instruction(text="Find me cargo pants", attributes=("relaxed fit",))})
-# """
-
 PRICE_UNKNOWN = 100.0
 """Dollars that a product without a price costs (WebShop, engine.py)."""
 

@@ -30,42 +30,6 @@ from mem1.envs.webshop.shoppers import (
 from mem1.protocol import ACT, Tags
 from mem1.records import Task
 
-# FIXME docstring of mem1.envs.webshop.expert:
-# """What an expert knows of a shop, in the few plain words that it hands from turn to turn.
-#
-# Wish.read("find me a light roomy tent with color: teal, and size: s, and price lower than 50.00 dollars")
-# ->  Wish(kind="tent", attributes=("light", "roomy"), options=("teal", "s"), bound=50.0)      "want light roomy ..."
-# Memory.of("goal 2 ; tried hola88 misses 2 ; check gola64 need roomy read")
-# ->  Memory(goal=2, tried=(("hola88", 2),), verb="check", asin="gola64", need=("roomy",), read=True)
-# """
-
-# FIXME docstring of mem1.envs.webshop.expert:
-# """Scripted experts for the invented catalogue: a clean one, and lazy ones for warm starts whose habits are mostly bad.
-#
-# An expert decides from the instruction, its own last state, the page in sight and the number of turns left, so it has
-# exactly the memory of a policy with constant memory. What it writes for "find me a light roomy tent with color: teal …":
-#
-#     page        state                                                   action
-#     search      want light roomy teal s below 50.00                     search[light roomy tent teal s]
-#     results     try hola88                                              click[hola88]
-#     HOLA88      tried hola88 misses 2                                   click[< prev]       (not in size s, too dear)
-#     results     tried hola88 misses 2 ; try gola64                      click[gola64]
-#     GOLA64      tried hola88 misses 2 ; check gola64 need roomy read    click[features]
-#     features    tried hola88 misses 2 ; check gola64 read               click[< prev]
-#     GOLA64      tried hola88 misses 2 ; take gola64 choose s            click[teal]
-#     GOLA64      tried hola88 misses 2 ; take gola64                     click[s]
-#     GOLA64      done                                                    click[buy now]
-#
-# With several goals the state begins with the number of the one in work: "goal 2 ; try hola88".
-# """
-
-# FIXME docstring of mem1.envs.webshop.expert:
-# """The shop's expert as a script that writes completions: demonstrations by the ordinary loop.
-#
-# What it decides follows from the task alone, so each task is shopped through at once, and the turns left, which a result
-# says, tell which decision comes next.
-# """
-
 
 class Laziness(Config):
     """How often an expert does the lazy thing, each a probability at one decision; all 0: the clean expert."""

@@ -23,24 +23,6 @@ from mem1.envs.webshop.catalogue import PRICE_UNKNOWN, Catalogue, Entry, Instruc
 from mem1.errors import UserError
 from mem1.jsonl import read_objects, write_objects
 
-# FIXME docstring of mem1.envs.webshop.files:
-# """A JSON array of objects, read one by one: WebShop's 1.18 million products are one of 5.5 gigabytes.
-#
-# read_array("items_shuffle.json")  ->  (1, {"asin": "B0...", ...}), (2, {...}), ...
-# """
-
-# FIXME docstring of mem1.envs.webshop.files:
-# """The files that a catalogue comes in: the original's three, or cleaned products with their instructions.
-#
-# items_shuffle.json, items_shuffle_1000.json     [{"asin": "B09KP78G37", "name": ..., "pricing": "$19.99", ...}, ...]
-# items_ins_v2.json, items_ins_v2_1000.json       {"B09KP78G37": {"attributes": ["faux fur"],
-#                                                  "instruction": "Find me ...", "instruction_attributes": [...]}}
-# items_human_ins.json                            {"B09KP78G37": [{"instruction": "i am looking for ...",
-#                                                  "instruction_attributes": [...], "instruction_options": [...]}]}
-# shop.jsonl, shop.jsonl.gz                       a cleaned product a line, with the original's keys, and with
-#                                                 instructions, instruction_text and instruction_attributes
-# """
-
 NO_ATTRIBUTES = ("DUMMY_ATTR",)
 """Attributes of a product for which none are known."""
 _LONGEST_ASIN = 10

@@ -12,23 +12,11 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar
 
 from mem1.envs.webshop.catalogue import Catalogue, Product
 from mem1.errors import UserError
-
-# FIXME docstring of mem1.envs.webshop.goals:
-# """The goals of a catalogue, as WebShop makes them: those that people wrote, and those made of templates.
-#
-#     human      "i want a pair of cargo pants, and price lower than 40.00 dollars"      options ("orange",)
-#     synthetic  "Find me cargo pants with color: orange, and size: m, and price lower than 40.00 dollars"
-#                                                                            options {"color": "orange", "size": "m"}
-#
-#     goals = shuffled(human_goals(catalogue, prices(catalogue.products, seed=0), seed=0));  split(goals, "test")
-#
-# The rules are those of the original's engine/goal.py. Its draws, of prices and of their bounds, are not seeded, so that
-# two runs of it have different goals in the same order; ours are a function of a seed, drawn in the original's order.
-# """
+from mem1.tasks.splits import PARTS, Part
 
 NO_PRICE = 1_000_000.0
 """Upper bound of a goal whose instruction speaks of no price (WebShop, goal.py)."""
@@ -73,7 +61,6 @@ class Goal:
         )
 
 
-Split = Literal["test", "development", "train"]
 T = TypeVar("T")
 
 KINDS = ("human", "synthetic")
@@ -168,13 +155,13 @@ def goals_by_id(catalogue: Catalogue, prices: Mapping[str, float], kind: str, *,
     return {f"{kind}-{number}": goal for number, goal in enumerate(goals)}
 
 
-def split(goals: Sequence[T], name: Split) -> Sequence[T]:
+def split(goals: Sequence[T], name: Part) -> Sequence[T]:
     """Of shuffled goals: 0 to 499 for "test", 500 to 1,499 for "development", the others for "train".
 
     A small catalogue fills them in this order: 13 goals are all for "test". Raises UserError where none is left.
     """
-    if name not in get_args(Split):
-        raise UserError(f"unknown split of goals {name!r}; known: {', '.join(get_args(Split))}")
+    if name not in PARTS:
+        raise UserError(f"unknown split of goals {name!r}; known: {', '.join(PARTS)}")
     first, end = {"test": (0, TEST), "development": (TEST, TEST + DEVELOPMENT), "train": (TEST + DEVELOPMENT, None)}[
         name
     ]

@@ -17,25 +17,8 @@ from dataclasses import dataclass
 
 from mem1.envs.webshop.catalogue import Catalogue, Entry, Instruction, Product, Review
 from mem1.errors import UserError
-from mem1.tasks.atlas.names import FIRST_WORDS, LAST_WORDS, Split, split_of
-
-# FIXME docstring of mem1.envs.webshop.invented:
-# """Invented catalogues: the shop that needs no data of others.
-#
-#     asked       find me a light roomy tent     (+ with color: teal, and size: s, and price lower than 50.00 dollars)
-#     HOLA88      Fala Prellov Light School Tent     $24.49     color: teal, red, blue     size: s, l
-#     features    easy to store / always padded / made to be roomy / stays compact for years
-#     GOLA64      Fala Prellov Light Travel Tent     $51.25     color: teal, red, blue     size: m
-#     features    comes in a box / always roomy / a very sturdy design / made to be windproof
-#
-# A catalogue is a pure function of its seed, its half (training or evaluation) and its size. Nothing of one half occurs
-# in the other: no brand, no asin, and no type of product with the same four attributes. Single words are shared.
-#
-# Products come in lines of five. What a search sees (title, description, first bullet point, values of options of two
-# letters or more) is nearly the same for a whole line; price, attributes in the other bullet points and the second
-# option are not, and are seen on the results page, among the features and on the item's page. So the product asked for
-# is found by any good search, seldom stands first, and can be told from its likes.
-# """
+from mem1.tasks.atlas.world import FIRST_WORDS, LAST_WORDS, split_of_name
+from mem1.tasks.splits import Split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,12 +104,12 @@ _NUMBERS = range(10, 100)
 
 def brands(split: Split) -> list[str]:
     """All brands of one half, in a fixed order: 768 or so for training, 256 or so for evaluation."""
-    return [f"{a} {b}" for a in _BRAND_FIRST for b in _BRAND_LAST if split_of(a, b) == split]
+    return [f"{a} {b}" for a in _BRAND_FIRST for b in _BRAND_LAST if split_of_name(a, b) == split]
 
 
 def asins(split: Split) -> list[str]:
     """All asins of one half, in a fixed order: 4,320 or so for training, 1,440 or so for evaluation."""
-    return [f"{word.upper()}{n}" for word in _CODES for n in _NUMBERS if split_of(word, str(n)) == split]
+    return [f"{word.upper()}{n}" for word in _CODES for n in _NUMBERS if split_of_name(word, str(n)) == split]
 
 
 def shop_words() -> list[str]:
@@ -247,7 +230,7 @@ def _hidden(rng: random.Random, split: Split, line: _Line, department: Departmen
     others = [attribute for attribute in department.attributes if attribute != line.attribute]
     while True:
         drawn = rng.sample(others, _HIDDEN)
-        if split_of(line.kind, " ".join(sorted((line.attribute, *drawn)))) == split:
+        if split_of_name(line.kind, " ".join(sorted((line.attribute, *drawn)))) == split:
             return drawn
 
 

@@ -19,14 +19,6 @@ from typing import Literal, NamedTuple
 from mem1.envs.webshop.catalogue import Product
 from mem1.envs.webshop.session import PageName, Purchase, Session
 
-# FIXME docstring of mem1.envs.webshop.pages:
-# """The eight pages of the shop: the texts that the original's templates show, in their order.
-#
-# The templates are those of the public recordings (WebShop's release, and everybody who runs it: "< Prev" leads back).
-# A redesign in the original repository ("< Back to Results", "Current Query: ...") is not reachable from its text
-# environment, whose code still looks for "< prev".
-# """
-
 Mode = Literal["text", "text_rich", "html"]
 SEPARATOR = " [SEP] "
 _ASCII_SPACES = " \n\t\f\r"

@@ -19,28 +19,6 @@ from mem1.envs.webshop.catalogue import Product
 from mem1.envs.webshop.goals import Goal
 from mem1.errors import UserError
 
-# FIXME docstring of mem1.envs.webshop.reward:
-# """The colour words to which WebShop reduces the value of an option.
-#
-# reduced("123 navy blue")          ->  "blue"
-# reduced("x-large")                ->  "x-large"
-# reduced_pair("color", "black")    ->  "black"
-# reduced_pair("color", "jet black")->  "('color', 'jet black')"
-#
-# The list is the original's (engine/normalize.py), and its order decides: "steelivy fuchsia" is "fuchsia". A word counts
-# wherever its letters stand ("tan" in "stand"); capitals are not lowered.
-# """
-
-# FIXME docstring of mem1.envs.webshop.reward:
-# """The reward of a purchase, exactly as WebShop gives it, with all that explains it to a person.
-#
-#     goal      a blue rug, easy clean, under 30 dollars        product   a blue rug, easy to clean, 25 dollars
-#     score(product, goal, price=25.0, options={"color": "navy blue"})
-#     ->  r_type 1.0 x (1 attribute + 1 option + 1 price) / (1 attribute + 1 option + 1)  =  1.0
-#
-# The rules are those of the original's engine/goal.py; `strict=False` and `reward="minimal"` depart from them.
-# """
-
 THRESHOLD = 85
 """Percent; more than this is alike."""
 

@@ -18,13 +18,6 @@ from typing import Literal
 
 from mem1.envs.webshop.goals import Goal
 
-# FIXME docstring of mem1.envs.webshop.session:
-# """Where a shopper stands: a value, so that a shop keeps nothing between two actions.
-#
-# session = shop.start([goal])                  Session(goals=(goal,), page="search")
-# session = shop.step(session, "search[rug]")   Session(goals=(goal,), page="results", query="rug", results=...)
-# """
-
 SEARCH = "search"
 CLICK = "click"
 

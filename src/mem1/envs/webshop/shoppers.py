@@ -19,16 +19,6 @@ from mem1.envs.webshop.pages import BACK_TO_SEARCH, BUY_NOW, NEXT, PREVIOUS, SEP
 from mem1.envs.webshop.session import Session
 from mem1.envs.webshop.shop import Actions, Shop
 
-# FIXME docstring of mem1.envs.webshop.shoppers:
-# """Shoppers without a model, the floor that a policy has to leave behind.
-#
-# ScriptedShopper   search the instruction, open the first hit within the price, choose the options it names, buy
-# RandomShopper     search the instruction, then click on anything
-#
-# session = shop_with(ScriptedShopper(), shop, [goal])
-# shop.rewards(session)  ->  (0.6,)
-# """
-
 _BOUND = re.compile(r"price lower than ([\d.]+) dollars$")
 _PRICE = re.compile(r"\$([\d.]*\d)")
 _HEAD = 3

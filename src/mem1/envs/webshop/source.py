@@ -25,8 +25,8 @@ from mem1.envs.webshop.shop import Shop
 from mem1.errors import UserError
 from mem1.protocol import ACT, Tags
 from mem1.records import Question, Task
-from mem1.tasks.atlas.names import Split
 from mem1.tasks.prompts import render
+from mem1.tasks.splits import Split
 
 CORPUS = "shop"
 

@@ -39,13 +39,6 @@ from mem1.extras.shop_site.trails import TrailLost, Trails, TrailTooLong
 from mem1.extras.shop_site.views import dollars, option_text
 from mem1.serving import ClientGone, Refused, Room, read_body, unless_gone
 
-# FIXME docstring of mem1.extras.shop_site.app:
-# """The site of a catalogue: its shop, its goals, the recordings made in it.
-#
-# open_site(None, "synthetic")                 an invented shop with some 2,000 goals
-# open_site("shop.jsonl.gz", "human", replay="runs/a/trajectories.jsonl")
-# """
-
 _HERE = "mem1.extras.shop_site"
 _FORM_BYTES = 1 << 16
 _ALL_FORM_BYTES = 1 << 23

@@ -23,9 +23,6 @@ from mem1.envs.webshop.session import Session, read_action
 from mem1.envs.webshop.shop import Shop
 from mem1.extras.shop_site.recordings import Recording, Step
 
-# FIXME docstring of mem1.extras.shop_site.views:
-# """What a template shows, worked out beforehand: no template asks the shop or judges anything."""
-
 _PLACES: Mapping[Place, str] = {
     "title": "stands in the title",
     "features": "stands in the features",

@@ -25,18 +25,6 @@ from mem1.errors import UserError
 from mem1.training.advantages import trajectory_advantages
 from mem1.training.rl_config import Algorithm, DrGrpo, Grpo, ReinforcePlusPlus, Rloo, fewest_attempts
 
-# FIXME docstring of mem1.extras.verl.advantages:
-# """Our advantages as verl's estimators: from the rewards of trajectories, on every sampled token of all their rows.
-#
-# algorithm.adv_estimator    ours
-# mem1_grpo                  mem1.algorithms.grpo, which dapo, gspo and cispo use as well
-# mem1_dr_grpo               mem1.algorithms.dr_grpo
-# mem1_rloo                  mem1.algorithms.rloo
-# mem1_reinforce_pp          mem1.algorithms.reinforce_plus_plus; mem1_reinforce_pp_baseline: less its group's mean
-#
-# The loss is verl's. There is no GAE: verl computes it row by row, and the reward would be paid once a context.
-# """
-
 _BETWEEN = "/"
 
 

@@ -20,16 +20,6 @@ from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.records import Ended, Trajectory
 
-# FIXME docstring of mem1.extras.verl.engine:
-# """A trajectory as what verl's agent loops return: one output a turn.
-#
-#     turn 1: context [p q]        completion [a b]   ->  prompt_ids [p q]        response_ids [a b]  response_mask [1 1]
-#     turn 2: context [p q a b i]  completion [c d]   ->  prompt_ids [p q a b i]  response_ids [c d]  response_mask [1 1]
-#
-# Every output has the reward of the whole trajectory. What was read (prompt, state, result) is prompt of each and trained
-# in none; each sampled token is trained exactly once.
-# """
-
 _EXPECTED = {"top_p": (1,), "top_k": (-1, 0), "repetition_penalty": (1,), "logprobs": (True, 0)}
 """What verl may ask to sample with, next to a temperature."""
 

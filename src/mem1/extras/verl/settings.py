@@ -33,15 +33,6 @@ from mem1.tasks.atlas.names import Split
 from mem1.training.recipe import TrainConfig
 from mem1.training.recipe_rollout import recipe_rollout
 
-# FIXME docstring of mem1.extras.verl.settings:
-# """What must hold in verl's configuration for the training to be ours; each wrong key is named with what to set.
-#
-#     check_trainer({"algorithm": {"adv_estimator": "grpo", ...}, ...}, Budget())
-#     -> UserError: ... algorithm.adv_estimator is 'grpo'; it must be one of mem1_grpo, ...
-#
-# verl's defaults are right for most of these. A wrong one would train on other numbers without a word.
-# """
-
 
 class VerlSettings(Config):
     """The section."""

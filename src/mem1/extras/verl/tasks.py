@@ -20,7 +20,7 @@ from typing import Any
 from mem1.errors import UserError
 from mem1.parquet import import_pyarrow
 from mem1.records import Task, task_from_json, task_to_json
-from mem1.tasks.atlas.names import Split
+from mem1.tasks.splits import Split
 
 
 def write_rows(path: Path, tasks: Sequence[Task], *, split: Split) -> None:

@@ -1,7 +1,7 @@
 """Atlas, the invented world: entities, relations, passages, questions alone and dependent, scripted experts."""
 
-from mem1.tasks.atlas.dependent import AtlasMaterial
-from mem1.tasks.atlas.experts import CLEAN, Expert, Laziness
+from mem1.tasks.atlas.compose import AtlasMaterial
+from mem1.tasks.atlas.expert import CLEAN, Expert, Laziness
 from mem1.tasks.atlas.world import Entity, World, make_world
 
 __all__ = ["CLEAN", "AtlasMaterial", "Entity", "Expert", "Laziness", "World", "make_world"]

@@ -1,11 +1,7 @@
-"""Atlas: invented worlds of people, cities, companies and books, with passages and questions.
+"""Names of two words, so that copying them is learnt and not memorised.
 
-    Velan Toris is a person . Velan Toris 's birthplace is Moru Kest . Velan Toris 's employer is …
-    one hop:   Velan Toris 's birthplace ?             -> Moru Kest
-    two hops:  Velan Toris 's birthplace 's mayor ?    -> first the city, then its mayor
-
-A world is a pure function of its seed and its half (training or evaluation); no name occurs in both halves,
-so nothing about an evaluation world can be memorised in weights.
+Every name is a first word and a last word ("Velan Toris"). A name belongs for ever to the training or to the
+evaluation half, by a hash of the pair: single words are shared, whole names never are.
 """
 
 from __future__ import annotations
@@ -13,15 +9,48 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 
 from mem1.errors import UserError
 from mem1.records import Passage, Question
-from mem1.tasks.atlas.names import Split, names
 from mem1.tasks.datasets import write_passages, write_questions
+from mem1.tasks.splits import Split
+
+WORDS = 160
+"""First words, and as many last words."""
+_EVALUATION_SHARE = 4
+"""One name in so many is kept for evaluation worlds."""
+
+
+def _words(onsets: str, vowels: str, middles: str, codas: tuple[str, ...]) -> tuple[str, ...]:
+    everything = [
+        (o + v + m + c).capitalize() for o, v, m, c in product(onsets.split(), vowels, middles.split(), codas)
+    ]
+    step = len(everything) // WORDS
+    return tuple(everything[::step][:WORDS])
+
+
+FIRST_WORDS = _words("b d f g h j k l m n p r s t v z", "aeiou", "l r n v", ("a", "en", "is", "o"))
+"""Such as Balen, Dorvis, Keno."""
+LAST_WORDS = _words("br ch dr fl gr kl pr sk st tr th wh", "aeiou", "nd st rk ll", ("", "er", "ov", "um"))
+"""Such as Brandov, Kleller, Storkum."""
+
+
+def names(split: Split) -> list[str]:
+    """All names of one half, in a fixed order: 19,200 or so for training, 6,400 or so for evaluation."""
+    return [f"{first} {last}" for first in FIRST_WORDS for last in LAST_WORDS if split_of_name(first, last) == split]
+
+
+def split_of_name(first: str, last: str) -> Split:
+    """The half to which a name belongs."""
+    code = zlib.crc32(f"{first} {last}".encode())
+    return "evaluation" if code % _EVALUATION_SHARE == 0 else "train"
+
 
 KINDS: dict[str, int] = {"person": 4, "city": 2, "company": 2, "book": 2}
 """Kind of entity -> its share of a world, in tenths."""

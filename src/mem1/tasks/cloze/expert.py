@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from mem1.protocol import ANSWER, SEARCH, Tags
 from mem1.tasks.atlas import CLEAN, Laziness
-from mem1.tasks.cloze.record import BLANK
+from mem1.tasks.cloze.questions import BLANK
 from mem1.tasks.prompts import DONE, MAX_LABEL, THEN
 
 UNKNOWN = "unknown"

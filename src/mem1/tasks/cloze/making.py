@@ -9,20 +9,19 @@ Each candidate ends in exactly one count, so they add up.
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mem1.errors import UserError
 from mem1.protocol import neutralize
 from mem1.records import Passage
 from mem1.scoring import normalize
-from mem1.tasks.cloze.duplicates import NearDuplicates, ambiguous
-from mem1.tasks.cloze.options import ClozeOptions
-from mem1.tasks.cloze.record import Cloze, part_of
-from mem1.tasks.cloze.spans import spans, words_apart
-from mem1.tasks.cloze.windows import REFUSALS, refused, window
+from mem1.tasks.cloze.blanks import REFUSALS, refused, spans, window, words_apart
+from mem1.tasks.cloze.questions import BLANK, Cloze, ClozeOptions
+from mem1.tasks.splits import part_of
 
 Search = Callable[[Sequence[str], int], Sequence[Sequence[tuple[Passage, float]]]]
 """(queries, k) -> per query at most k (passage, score), best first: what every search engine does."""
@@ -98,7 +97,7 @@ def of_passage(passage: Passage, options: ClozeOptions, counts: Counter[str]) ->
     are over the limit.
     """
     words = words_apart(neutralize(passage.text))  # as it is shown to a policy, so that windows can be found in it
-    part = part_of(passage, development=options.development, test=options.test)
+    part = part_of(passage.text, development=options.development, test=options.test)
     least = (options.left + options.right) // 2
     found = list(spans(words))
     counts["candidates"] += len(found)
@@ -131,3 +130,53 @@ def ranked(
             yield replace(cloze, rank=ids.index(cloze.passage_id) + 1 if cloze.passage_id in ids else None)
         if on_progress is not None:
             on_progress("search", min(start + _BATCH, len(clozes)), len(clozes))
+
+
+_SKETCH = 4
+"""Hashes that stand for a window."""
+_SHARED = 2
+"""Of them, so many in common make a near-duplicate."""
+_SHINGLE = 3
+"""Words that are hashed together."""
+
+
+class NearDuplicates:
+    """Grows by four numbers a question that is new."""
+
+    def __init__(self) -> None:
+        self._first: dict[int, int] = {}
+        """Hash -> number of the first question that has it."""
+        self._known = 0
+
+    def seen(self, answer: str, text: str) -> bool:
+        """Whether a question with this answer and nearly this text was seen; it is remembered if not."""
+        marks = _sketch(answer, text)
+        earlier = Counter(self._first[mark] for mark in marks if mark in self._first)
+        if earlier and max(earlier.values()) >= min(_SHARED, len(marks)):
+            return True
+        for mark in marks:
+            self._first.setdefault(mark, self._known)
+        self._known += 1
+        return False
+
+
+def _sketch(answer: str, text: str) -> Sequence[int]:
+    words = normalize(text.replace(BLANK, " blank ", 1)).split()
+    shingles = {" ".join(words[i : i + _SHINGLE]) for i in range(max(1, len(words) - _SHINGLE + 1))}
+    key = normalize(answer)
+    return sorted(_hash(f"{key}\0{shingle}") for shingle in shingles)[:_SKETCH]
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+
+
+def ambiguous(clozes: Iterable[Cloze]) -> frozenset[str]:
+    """Texts, normalised, that stand for more than one answer: nobody can say which is meant."""
+    answers: dict[str, str] = {}
+    found: set[str] = set()
+    for cloze in clozes:
+        text = normalize(cloze.text)
+        if answers.setdefault(text, cloze.answer) != cloze.answer:
+            found.add(text)
+    return frozenset(found)

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mem1.tasks.cloze.record import BLANK, PARTS, Cloze
+from mem1.tasks.cloze.questions import BLANK, Cloze
+from mem1.tasks.splits import PARTS
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>~&$:@^])")
 _SAMPLES = 8

@@ -10,10 +10,12 @@ A field has one of several names (`_NAMES`); other fields of a line are left unr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mem1.records import Question
+from mem1.jsonl import write_objects
+from mem1.records import Passage, Question
 from mem1.tasks.datasets.fields import Record, Sample, Wanted, first, identifier, items, mapping, strings
 
 _NAMES = {
@@ -92,3 +94,16 @@ def _numbers(values: Any, name: str) -> tuple[int, ...]:
     if not isinstance(values, list) or any(isinstance(v, bool) or not isinstance(v, int) for v in values):
         raise ValueError(f"depends_on of question {name!r} must be a list of whole numbers, not {values!r}")
     return tuple(values)
+
+
+def write_questions(path: str | os.PathLike[str], questions: Iterable[Question]) -> None:
+    """Write our own form, gzipped if the name ends in .gz; `read_questions` is its inverse. Raises UserError."""
+    write_objects(path, map(question_record, questions))
+
+
+def write_passages(path: str | os.PathLike[str], passages: Iterable[Passage]) -> None:
+    """Write {"id", "title", "text"} a line, gzipped if the name ends in .gz; `retrieval.corpus.read_passages` reads it.
+
+    Raises UserError where the file cannot be written.
+    """
+    write_objects(path, ({"id": p.id, "title": p.title, "text": p.text} for p in passages))

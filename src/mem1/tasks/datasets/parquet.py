@@ -25,13 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from mem1.errors import UserError
+from mem1.jsonl import write_objects
 from mem1.parquet import import_pyarrow
 from mem1.protocol import RELEASED
 from mem1.records import Question, Task
 from mem1.tasks.datasets.fields import Record, Sample, Wanted, hashed, items, mapping, shown, strings, text
-from mem1.tasks.datasets.own import composed, question_record
-from mem1.tasks.datasets.splits import Split
+from mem1.tasks.datasets.own import composed, question_record, task_record
 from mem1.tasks.prompts import render
+from mem1.tasks.splits import Split
 
 PROMPT = "released"
 """Of the files that we write: answers by position, separated by semicolons, as MEM1's scorer takes them."""
@@ -83,6 +84,23 @@ def _name(record: Record, source: str, asked: str) -> str:
     if not isinstance(given, str) or not given:
         return hashed(source, asked)
     return given if given.startswith(source) else f"{source}:{given}"
+
+
+def write_tasks(
+    path: str | os.PathLike[str], tasks: Sequence[Task], *, split: Split = "train", source: str | None = None
+) -> None:
+    """Write composed tasks, as the ending says: .parquet for MEM1's and Search-R1's code, .jsonl(.gz) in our own form.
+
+    `split` and `source` are what the Parquet file says of its rows: train or test, and its data_source, without
+    which it is that of a task's first question. Raises UserError for another ending.
+    """
+    target = Path(path)
+    if target.suffix == ".parquet":
+        write_parquet(target, tasks, split=split, source=source)
+    elif target.name.endswith((".jsonl", ".jsonl.gz")):
+        write_objects(target, (task_record(task.id, task.questions) for task in tasks))
+    else:
+        raise UserError(f"{target}: the name must end in .parquet (for MEM1's code) or .jsonl (our own form)")
 
 
 def write_parquet(path: Path, tasks: Sequence[Task], *, split: Split, source: str | None) -> None:

@@ -10,19 +10,22 @@ A Hugging Face id such as "hf:akariasai/PopQA:test" stands for a file everywhere
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mem1.errors import UserError
 from mem1.jsonl import read_objects
 from mem1.records import Passage, Question
-from mem1.tasks.datasets import multihop, openqa, own
-from mem1.tasks.datasets.fields import Aliases, Sample, Wanted, distinct, strings
-from mem1.tasks.datasets.hub import PREFIX, hub_records
+from mem1.scoring import normalize
+from mem1.tasks.datasets import own, published
+from mem1.tasks.datasets.fields import Aliases, Sample, Wanted, distinct, hashed, strings
+from mem1.tasks.datasets.files import PREFIX, hub_records, peek, read_records
 from mem1.tasks.datasets.parquet import searchr1
-from mem1.tasks.datasets.raw import peek, read_records
+from mem1.tasks.splits import EVALUATION_SHARE, Split, split_of
 
 Translate = Callable[[Mapping[str, Any], Wanted], Sample]
 
@@ -43,14 +46,16 @@ class Format:
 FORMATS: Mapping[str, Format] = {
     "searchr1": Format(searchr1, (("prompt", "reward_model"),), repeats=True),
     "tasks": Format(own.composed, (("id", "questions"),), repeats=True),
-    "musique": Format(multihop.musique, (("id", "question", "paragraphs"),), apart=True),
-    "2wikimultihopqa": Format(multihop.twowiki, (("_id", "question", "context", "evidences"),), apart=True),
-    "hotpotqa": Format(multihop.hotpotqa, (("question", "context", "supporting_facts"),)),
-    "triviaqa": Format(openqa.triviaqa, (("QuestionId", "Question", "Answer"), ("question_id", "question", "answer"))),
-    "popqa": Format(openqa.popqa, (("id", "subj", "prop", "question", "possible_answers"),)),
-    "bamboogle": Format(openqa.bamboogle, (("Question", "Answer"),), repeats=True),
+    "musique": Format(published.musique, (("id", "question", "paragraphs"),), apart=True),
+    "2wikimultihopqa": Format(published.twowiki, (("_id", "question", "context", "evidences"),), apart=True),
+    "hotpotqa": Format(published.hotpotqa, (("question", "context", "supporting_facts"),)),
+    "triviaqa": Format(
+        published.triviaqa, (("QuestionId", "Question", "Answer"), ("question_id", "question", "answer"))
+    ),
+    "popqa": Format(published.popqa, (("id", "subj", "prop", "question", "possible_answers"),)),
+    "bamboogle": Format(published.bamboogle, (("Question", "Answer"),), repeats=True),
     "own": Format(own.own, (("id", "text"),)),
-    "nq": Format(openqa.nq_open, (("question", "answer"),), repeats=True),
+    "nq": Format(published.nq_open, (("question", "answer"),), repeats=True),
 }
 """By name, in the order in which they are tried. `own` is also what has an id and a question by another name."""
 
@@ -189,3 +194,52 @@ def _short(where: str, path: str | os.PathLike[str]) -> str:
     """file.jsonl:3 -> line 3, as the file is named in the message already."""
     place = where.removeprefix(str(path))
     return f"line {place[1:]}" if place.startswith(":") else f"entry {place}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Questions to compose tasks of."""
+
+    questions: list[Question]
+    passages: list[Passage]
+    """All that come with the files, each once, whatever half their questions are in: distractors are needed too."""
+    repeats: int
+    """Questions left out because their text, after normalisation, stood before them."""
+
+
+def read_pool(
+    paths: Sequence[str],
+    *,
+    format: str | None = None,
+    aliases: str | None = None,
+    decompose: bool = False,
+    split: Split | None = None,
+    evaluation_share: float = EVALUATION_SHARE,
+) -> Pool:
+    """The questions of one half, or of both where `split` is None. Raises UserError where none is left.
+
+    Of two questions with one id and different texts, as files numbered from 0 have them, the later one gets an id
+    that is made from its text.
+    """
+    questions: dict[str, Question] = {}
+    passages: dict[str, Passage] = {}
+    ids: set[str] = set()
+    repeats = 0
+    for path in paths:
+        data = read_dataset(path, format=format, aliases=aliases, decompose=decompose)
+        passages.update((passage.id, passage) for passage in data.passages)
+        for question in data.questions:
+            if split is not None and split_of(question.text, evaluation_share=evaluation_share) != split:
+                continue
+            key = normalize(question.text) or question.text
+            if key in questions:
+                repeats += 1
+                continue
+            if question.id in ids:
+                name = hashed(question.source or Path(path).name, question.text)
+                question = dataclasses.replace(question, id=name)
+            ids.add(question.id)
+            questions[key] = question
+    if not questions:
+        raise UserError(f"no question of {', '.join(paths)} belongs to the {split} half; give more questions")
+    return Pool(list(questions.values()), list(passages.values()), repeats)

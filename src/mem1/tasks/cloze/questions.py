@@ -1,31 +1,53 @@
-"""A question with a blank, where it comes from, and which part of the corpus its passage belongs to.
-
-    Cloze(passage_id="p3", title="Alvex", start=5, text="Alvex was founded by ____ in the year 1901 and", ...)
-    one line of a file: {"id": "p3:5", "text": ..., "answers": ["Mira Toll"], "passage_ids": ["p3"], "rank": 1}
-
-The line is our own form of a question with the rank beside it, so every reader of questions reads it.
-"""
+"""How questions are made from a corpus."""
 
 from __future__ import annotations
 
-import hashlib
 import os
+import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
+from pydantic import Field, model_validator
+
+from mem1.configuration import Config
+from mem1.configuration.numbers import Seed
 from mem1.errors import UserError
 from mem1.jsonl import read_objects, write_objects
-from mem1.records import Passage, Question
+from mem1.records import Question
 from mem1.scoring import normalize
-from mem1.tasks.cloze.aliases import aliases
 from mem1.tasks.datasets.own import question_from, question_record
+from mem1.tasks.splits import Part
+
+
+class ClozeOptions(Config):
+    """The same options and the same corpus give the same questions."""
+
+    left: int = Field(default=6, ge=3)
+    """Words shown before the blank."""
+    right: int = Field(default=4, ge=0)
+    """Words shown after it; where one side has too few, the other gives more."""
+    per_passage: int = Field(default=6, ge=1)
+    """Questions of one passage at most, drawn among all that it has."""
+    within: int = Field(default=2, ge=1)
+    """Results of a search with the window among which its passage has to be."""
+    development: float = Field(default=0.05, ge=0, lt=1)
+    """Share of the passages whose questions are for choosing between policies."""
+    test: float = Field(default=0.05, ge=0, lt=1)
+    """Share of the passages whose questions are for the final number."""
+    seed: Seed = 0
+    """Of the draw of `per_passage`."""
+
+    @model_validator(mode="after")
+    def _something_is_left_to_train(self) -> ClozeOptions:
+        if self.development + self.test >= 1:
+            raise ValueError("development and test are shares of the passages; together they must be below 1")
+        return self
+
 
 BLANK = "____"
 """Stands where the answer stood."""
 SOURCE = "cloze"
-Part = Literal["train", "development", "test"]
-PARTS: tuple[Part, ...] = get_args(Part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,18 +97,6 @@ class Ranked:
         return self.question.passage_ids[0]
 
 
-def part_of(passage: Passage, *, development: float, test: float) -> Part:
-    """By a hash of the passage's text, so it is the same in every file and every order, and for every copy.
-
-    Larger shares only move passages out of training.
-    """
-    key = (normalize(passage.text) or passage.text).encode("utf-8", "surrogatepass")
-    drawn = int.from_bytes(hashlib.sha256(key).digest()[:8], "big") / 2**64
-    if drawn < test:
-        return "test"
-    return "development" if drawn >= 1 - development else "train"
-
-
 def write_clozes(path: str | os.PathLike[str], clozes: Iterable[Cloze]) -> None:
     """One line a question; `read_ranked` reads it. Raises UserError where the file cannot be written."""
     write_objects(path, map(_line, clozes))
@@ -110,3 +120,21 @@ def _read(path: str | os.PathLike[str]) -> Iterator[Ranked]:
         except ValueError as error:
             raise UserError(f"{path}:{number}: {error}; make the questions again with mem1 data cloze") from error
         yield Ranked(question, rank)
+
+
+_HYPHENS = dict.fromkeys(map(ord, "-\u2010\u2011\u2013"), " ")
+
+
+def aliases(answer: str) -> tuple[str, ...]:
+    """The answer first, then its other spellings, none twice after normalisation."""
+    spellings = [answer, answer.translate(_HYPHENS)]
+    spellings += [_without_accents(spelling) for spelling in spellings]
+    kept: dict[str, str] = {}
+    for spelling in spellings:
+        kept.setdefault(normalize(spelling), spelling)
+    return tuple(kept.values())
+
+
+def _without_accents(text: str) -> str:
+    letters = unicodedata.normalize("NFKD", text)
+    return unicodedata.normalize("NFC", "".join(c for c in letters if not unicodedata.combining(c)))

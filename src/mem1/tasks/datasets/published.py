@@ -15,6 +15,7 @@ github.com/StonyBrookNLP/musique.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -26,6 +27,7 @@ from mem1.tasks.datasets.fields import (
     Wanted,
     distinct,
     first,
+    hashed,
     identifier,
     items,
     mapping,
@@ -180,3 +182,52 @@ def _longest(steps: Sequence[Record]) -> int:
         before = [int(n) for n in _REFERENCE.findall(text(step, "question"))]
         lengths.append(1 + max((lengths[n - 1] for n in before if 1 <= n <= len(lengths)), default=0))
     return max(lengths, default=0)
+
+
+NQ, TRIVIAQA, POPQA, BAMBOOGLE = "nq", "triviaqa", "popqa", "bamboogle"
+
+
+def nq_open(record: Record, wanted: Wanted) -> Sample:
+    """A question without an id: it gets one from its text."""
+    asked = text(record, "question")
+    answers = strings(record.get("answer"), "'answer'")
+    return Sample((Question(id=hashed(NQ, asked), text=asked, answers=distinct(answers), source=NQ),))
+
+
+def triviaqa(record: Record, wanted: Wanted) -> Sample:
+    """Value first, then the aliases, then their normalised forms."""
+    asked = first(record, ("Question", "question"))
+    answer = mapping(first(record, ("Answer", "answer")), "'Answer'")
+    given = first(answer, ("Value", "value"))
+    names: list[str] = [given] if isinstance(given, str) else []
+    for field, lower in (("Aliases", "aliases"), ("NormalizedAliases", "normalized_aliases")):
+        names += strings(first(answer, (field, lower)), f"{field!r}")
+    if not isinstance(asked, str):
+        raise ValueError(f"'Question' must be a string, not {shown(asked)}")
+    name = identifier(first(record, ("QuestionId", "question_id")))
+    return Sample((Question(id=name, text=asked, answers=distinct(names), source=TRIVIAQA),))
+
+
+def popqa(record: Record, wanted: Wanted) -> Sample:
+    """The subject is the title of the passage that answers it, by its Wikipedia title where the file has one."""
+    answers: Any = record.get("possible_answers")
+    if isinstance(answers, str):
+        try:
+            answers = json.loads(answers)
+        except ValueError as error:
+            raise ValueError(f"'possible_answers' must be a JSON list in a string, not {shown(answers)}") from error
+    question = Question(
+        id=identifier(record.get("id")),
+        text=text(record, "question"),
+        answers=distinct(strings(answers, "'possible_answers'")),
+        source=POPQA,
+        hops=1,
+        titles=distinct(str(record.get(field) or "") for field in ("subj", "s_wiki_title")),
+    )
+    return Sample((question,))
+
+
+def bamboogle(record: Record, wanted: Wanted) -> Sample:
+    """A question without an id: it gets one from its text."""
+    asked, answer = text(record, "Question"), text(record, "Answer")
+    return Sample((Question(id=hashed(BAMBOOGLE, asked), text=asked, answers=distinct((answer,)), source=BAMBOOGLE),))

@@ -12,6 +12,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
+
+from mem1.scoring import normalize
+from mem1.tasks.cloze.questions import BLANK
 
 LONGEST = 4
 """Words of a name; a longer row of capitalised words is left alone."""
@@ -111,3 +115,43 @@ def _is_name(word: Word) -> bool:
 def _is_number(word: Word) -> bool:
     """Of two digits or more: one is too easily guessed."""
     return sum(map(str.isdigit, word.core)) > 1 and _NUMBER.fullmatch(word.core) is not None
+
+
+Refusal = Literal["odd", "short", "repeated", "title"]
+REFUSALS: tuple[Refusal, ...] = get_args(Refusal)
+_MARKS = re.compile(r"[|=]|__|(?:^|\s)Q\d|\bDoc \d")
+_LEAST_BEFORE = 2
+
+
+def window(words: Sequence[Word], span: Span, *, left: int, right: int) -> str:
+    """`left` words before the blank and `right` after it; where one side has too few, the other gives more."""
+    low, high = _borders(len(words), span, left, right)
+    first, last = words[span.start], words[span.stop - 1]
+    before = [_whole(word) for word in words[low : span.start]]
+    after = [_whole(word) for word in words[span.stop : high]]
+    return " ".join((*before, f"{first.before}{BLANK}{last.after}", *after))
+
+
+def _borders(length: int, span: Span, left: int, right: int) -> tuple[int, int]:
+    lacking_before, lacking_after = max(0, left - span.start), max(0, right - (length - span.stop))
+    return max(0, span.start - left - lacking_after), min(length, span.stop + right + lacking_before)
+
+
+def _whole(word: Word) -> str:
+    return f"{word.before}{word.core}{word.after}"
+
+
+def refused(text: str, answer: str, title: str, *, least: int) -> Refusal | None:
+    """Why this window makes no question of this answer; None: it makes one. `least` is the fewest words around it."""
+    around = text.replace(BLANK, " ", 1)
+    answered = set(normalize(answer).split())
+    if not answered or _MARKS.search(around) or max(map(len, around.split()), default=0) > LONGEST_WORD:
+        return "odd"
+    if len(around.split()) < least or len(text.split(BLANK)[0].split()) < _LEAST_BEFORE:
+        return "short"
+    if answered & set(normalize(around).split()):
+        return "repeated"
+    titled = set(normalize(title).split())
+    if answered <= titled or (titled and titled <= answered):
+        return "title"
+    return None
