@@ -233,13 +233,13 @@ def test_another_seed_draws_other_questions_and_the_same_seed_the_same():
 
 def test_the_part_of_a_passage_is_that_of_its_text():
     passages = corpus(400)
-    parts = Counter(part_of(p, development=0.1, test=0.2) for p in passages)
+    parts = Counter(part_of(p.text, development=0.1, test=0.2) for p in passages)
     assert 10 < parts["development"] < 80 and 40 < parts["test"] < 140
     for passage in passages[:50]:
         copy = Passage("other", "other", f"{passage.text.upper()} ")
-        assert part_of(copy, development=0.1, test=0.2) == part_of(passage, development=0.1, test=0.2)
-        if part_of(passage, development=0.1, test=0.2) != "train":
-            assert part_of(passage, development=0.3, test=0.4) == part_of(passage, development=0.1, test=0.2)
+        assert part_of(copy.text, development=0.1, test=0.2) == part_of(passage.text, development=0.1, test=0.2)
+        if part_of(passage.text, development=0.1, test=0.2) != "train":
+            assert part_of(passage.text, development=0.3, test=0.4) == part_of(passage.text, development=0.1, test=0.2)
 
 
 def test_questions_survive_being_written_and_are_questions_of_our_own_form(tmp_path: Path):
