@@ -59,7 +59,7 @@ from mem1.evaluation.runner import evaluate
 from mem1.evaluation.tokens import cached_by_turn
 from mem1.protocol import vocabulary
 from mem1.records import Trajectory
-from mem1.tasks.atlas.names import Split
+from mem1.tasks.splits import Split
 from mem1.training.files import write_atomically
 from mem1.training.recipe import TrainConfig
 from mem1.training.rl import RlStage

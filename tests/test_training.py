@@ -31,7 +31,6 @@ from mem1.records import Ended, Group, Passage, Question
 from mem1.rollout import Budget
 from mem1.tasks.compose import TurnLimit
 from mem1.tasks.datasets import write_passages, write_questions
-from mem1.tasks.form import TurnLimit
 from mem1.training.checkpoints.checkpoint import latest_checkpoint
 from mem1.training.logprobs import completion_logprobs
 from mem1.training.recipe import Evaluation, Lora, ModelConfig, Recall, Sft, TinyModel, TrainConfig

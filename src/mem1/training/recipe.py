@@ -20,7 +20,7 @@ from mem1.contexts import context_policy
 from mem1.envs.cloze_source import ClozeTasks
 from mem1.envs.source import AtlasTasks, MultihopTasks
 from mem1.envs.web_source import WebTasks
-from mem1.envs.webshop.laziness import Laziness as ShopLaziness
+from mem1.envs.webshop.expert import Laziness as ShopLaziness
 from mem1.envs.webshop.source import WebShopTasks
 from mem1.protocol import vocabulary
 from mem1.rollout import Budget

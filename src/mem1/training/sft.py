@@ -26,7 +26,7 @@ from mem1.records import Ended, Task, Trajectory
 from mem1.rollout import Rollout
 from mem1.tasks.atlas import Expert
 from mem1.tasks.cloze.expert import ClozeExpert
-from mem1.tasks.gold import GoldExpert
+from mem1.tasks.gold_expert import GoldExpert
 from mem1.training.logprobs import flat_logprobs
 from mem1.training.rank_packs import RankPacks
 from mem1.training.ranks.optimizers import Optimizers, muon, warmup, warmup_decay

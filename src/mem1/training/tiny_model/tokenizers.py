@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from mem1.engines.codec import Codec
-from mem1.envs.webshop.invented_words import shop_words
+from mem1.envs.webshop.invented import shop_words
 from mem1.protocol import Tags
-from mem1.tasks.atlas.names import FIRST_WORDS, LAST_WORDS
-from mem1.tasks.atlas.world import POSSESSIVE, question_words
+from mem1.tasks.atlas.world import FIRST_WORDS, LAST_WORDS, POSSESSIVE, question_words
 from mem1.tasks.cloze.expert import FOUND
-from mem1.tasks.cloze.record import BLANK
+from mem1.tasks.cloze.questions import BLANK
 from mem1.tasks.prompts import MAX_LABEL
 
 MAX_NUMBER = 129
