@@ -92,6 +92,7 @@ def hostile_attempt(*, em: float = 1.0, objectives: int = 1) -> Trajectory:
                 content="Bergen",
                 forced=True,
                 context_spans=kept,
+                context_origins=((1, "state", 1, 4), (1, "query", 4, 7), (1, "result", 7, 9)),
             ),
         ),
         task=Task(id="t", questions=questions, prompt="Where?", turn_limit=2),
@@ -127,6 +128,7 @@ def random_run(trajectories: int, *, turns: int = 5, seed: int = 0) -> Run:
                     action="search",
                     content="x",
                     context_spans={"prompt": (0, 40)},
+                    context_origins=((len(done), "state", 40, 70), (len(done), "query", 70, 76)) if last else (),
                     completion_spans={"state": (0, 30), "action": (30, 36)},
                 )
             )

@@ -100,6 +100,31 @@ def test_spans_mark_prompt_and_the_newest_state_query_and_result(policy: Context
         }
 
 
+@pytest.mark.parametrize("policy", EVERY)
+def test_every_token_after_the_prompt_is_traced_to_its_turn(policy: ContextPolicy):
+    context = next_context(policy, PROMPT, TURNS)
+    ends = [len(PROMPT), *(stop for *_, stop in context.origins)]
+    assert ends == [*(start for _, _, start, _ in context.origins), len(context.ids)]
+    for number, role, start, stop in context.origins:
+        of_turn = {"state": (1, 2), "query": (3,), "result": (8, 9)}[role]
+        assert context.ids[start:stop] == tuple(10 * number + digit for digit in of_turn)
+
+
+def test_equal_turns_are_traced_by_their_places():
+    context = next_context(Full(), PROMPT, [turn(1), turn(1)])
+    assert [number for number, *_ in context.origins] == [1, 1, 1, 2, 2, 2]
+
+
+def test_tokens_of_a_completion_that_are_neither_state_nor_query_are_text():
+    odd = replace(turn(1), completion_spans={"action": (1, 2)})
+    assert next_context(Full(), PROMPT, [odd]).origins == (
+        (1, "text", 2, 3),
+        (1, "query", 3, 4),
+        (1, "text", 4, 5),
+        (1, "result", 5, 7),
+    )
+
+
 def test_a_newest_turn_without_a_state_has_no_state_span():
     bare = Turn(context_ids=PROMPT, completion_ids=(61, 62), observation_ids=(68,), completion_spans={"action": (0, 2)})
     context = next_context(Full(), PROMPT, [*TURNS[:1], bare])

@@ -34,7 +34,14 @@ TURNS = (
         context_spans={"prompt": (0, 2)},
         completion_spans={"state": (0, 1), "action": (1, 2)},
     ),
-    Turn(context_ids=(1, 2, 5, 6, 9), completion_ids=(7, 8), logprobs=(-0.1, -1.5), action="answer", forced=True),
+    Turn(
+        context_ids=(1, 2, 5, 6, 9),
+        completion_ids=(7, 8),
+        logprobs=(-0.1, -1.5),
+        action="answer",
+        forced=True,
+        context_origins=((1, "state", 2, 3), (1, "query", 3, 4), (1, "result", 4, 5)),
+    ),
 )
 TRAJECTORY = Trajectory(
     turns=TURNS, task=TASK, answer="Q1 Mira Toll", reward=1.0, em=(1.0,), f1=(1.0,), context="constant", seconds=0.25

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+from collections.abc import Sequence
 
 import pytest
 from builders import POLICIES
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from reports import CODEC, HOSTILE, atlas, attempts, decode_words, hostile_attempt
 from worlds import SAMPLING, replay, rollout, shelf, task
 
-from mem1.contexts import Capped, Nothing, Summary
+from mem1.contexts import Capped, ContextPolicy, Full, Nothing, next_context
 from mem1.engines.codec import Codec
 from mem1.evaluation.fact_retention import facts_of
 from mem1.evaluation.report.token_attribution import Piece, cut, dropped, texts_between
@@ -59,7 +60,7 @@ def test_the_data_hold_exactly_what_the_tokenizer_makes_of_each_context_completi
     ("policy", "kept"),
     [("constant", {5}), ("full", {1, 2, 3, 4, 5}), ("window(2)", {4, 5}), ("fold(2)", {5}), ("fold(3)", {4, 5})],
 )
-def test_the_turns_that_a_policy_keeps_are_found_by_their_tokens(policy, kept):
+def test_the_turns_that_a_policy_keeps_are_named(policy, kept):
     (trajectory,) = [t for t in attempts(atlas(), 4, context=policy) if len(t.turns) >= 6][:1]
     pieces = cut(trajectory.turns, CODEC.decode)
     assert {p.turn for p in pieces[5].context if p.turn} == kept
@@ -77,24 +78,39 @@ def test_what_constant_drops_is_the_turn_before_the_last_one():
     assert [(p.role, p.turn) for p in gone] == [("state", 1), ("query", 1), ("result", 1)]
 
 
-def test_equal_turns_are_told_apart_by_their_order():
-    again = Turn(context_ids=(0,), completion_ids=(1, 2), observation_ids=(3, 4), context_spans={"prompt": (0, 1)})
-    third = Turn(context_ids=(0, 1, 2, 3, 4, 1, 2, 3, 4), completion_ids=(5,), context_spans={"prompt": (0, 1)})
-    context = cut((again, again, third), str)[2].context
-    assert [p.turn for p in context if p.turn] == [1, 1, 2, 2]
+def first_turn(*completion: int, result: tuple[int, ...], **spans: tuple[int, int]) -> Turn:
+    return Turn(
+        context_ids=(0,),
+        completion_ids=completion,
+        observation_ids=result,
+        context_spans={"prompt": (0, 1)},
+        completion_spans=spans,
+    )
+
+
+def numbers(ids: Sequence[int]) -> str:
+    return " ".join(map(str, ids))
+
+
+def following(policy: ContextPolicy, *turns: Turn) -> Turn:
+    """The turn that a policy's next context begins."""
+    context = next_context(policy, (0,), turns)
+    origins = context.origins
+    return Turn(context_ids=context.ids, completion_ids=(9,), context_spans=context.spans, context_origins=origins)
+
+
+def test_equal_turns_are_told_apart():
+    again = first_turn(1, 2, result=(3,))
+    other = first_turn(1, 2, result=(3,))
+    context = cut((again, other, following(Full(), again, other)), numbers)[2].context
+    assert [(p.turn, p.role, p.tokens) for p in context if p.turn] == [
+        (1, "text", 2), (1, "result", 1), (2, "text", 2), (2, "result", 1),
+    ]  # fmt: skip
 
 
 def test_a_thought_that_does_not_survive_is_dropped_and_the_rest_is_found():
-    #           prompt  thought  state   action    result
-    first = Turn(
-        context_ids=(0,),
-        completion_ids=(1, 2, 3, 4, 5, 6),
-        observation_ids=(7, 8),
-        context_spans={"prompt": (0, 1)},
-        completion_spans={"thought": (0, 2), "state": (2, 4), "action": (4, 6)},
-    )
-    second = Turn(context_ids=(0, 3, 4, 5, 6, 7, 8), completion_ids=(9,), context_spans={"prompt": (0, 1)})
-    before, after = cut((first, second), lambda ids: " ".join(map(str, ids)))
+    first = first_turn(1, 2, 3, 4, 5, 6, result=(7, 8), thought=(0, 2), state=(2, 4), action=(4, 6))
+    before, after = cut((first, following(Full(), first)), numbers)
     assert after.context == [
         Piece("prompt", "0", 1, None),
         Piece("state", " 3 4", 2, 1),
@@ -105,18 +121,11 @@ def test_a_thought_that_does_not_survive_is_dropped_and_the_rest_is_found():
 
 
 def test_of_a_state_that_is_capped_the_copy_is_found_and_the_rest_is_dropped():
-    #           prompt  <IS> a b c d </IS>   query   result
-    first = Turn(
-        context_ids=(0,),
-        completion_ids=(50, 1, 2, 3, 4, 51, 60, 61),
-        observation_ids=(70, 71),
-        context_spans={"prompt": (0, 1)},
-        completion_spans={"state": (0, 6), "state_text": (1, 5), "action": (6, 8)},
-    )
-    context = (0, 50, 1, 2, 51, 60, 61, 70, 71)
-    spans = {"prompt": (0, 1), "state": (1, 5), "query": (5, 7), "result": (7, 9)}
-    second = Turn(context_ids=context, completion_ids=(9,), context_spans=spans)
-    before, after = cut((first, second), lambda ids: " ".join(map(str, ids)), Capped(2))
+    #                  <IS> a b c d </IS>  query
+    first = first_turn(
+        50, 1, 2, 3, 4, 51, 60, 61, result=(70, 71), state=(0, 6), state_text=(1, 5), action=(6, 8)
+    )  # fmt: skip
+    before, after = cut((first, following(Capped(2), first)), numbers)
     assert after.context == [
         Piece("prompt", "0", 1, None),
         Piece("state", " 50 1 2 51", 4, 1),
@@ -129,12 +138,8 @@ def test_of_a_state_that_is_capped_the_copy_is_found_and_the_rest_is_dropped():
 
 
 def test_a_state_that_none_keeps_is_dropped_whole():
-    spans = {"state": (0, 2), "action": (2, 4)}
-    first = Turn(
-        context_ids=(0,), completion_ids=(1, 2, 3, 4), completion_spans=spans, context_spans={"prompt": (0, 1)}
-    )
-    second = Turn(context_ids=(0, 3, 4), completion_ids=(5,), context_spans={"prompt": (0, 1)})
-    before, after = cut((first, second), lambda ids: " ".join(map(str, ids)), Nothing())
+    first = first_turn(1, 2, 3, 4, result=(), state=(0, 2), action=(2, 4))
+    before, after = cut((first, following(Nothing(), first)), numbers)
     assert [(p.role, p.turn) for p in after.context] == [("prompt", None), ("query", 1)]
     assert [(p.role, p.tokens, p.turn) for p in dropped(before, after.context)] == [("state", 2, 1)]
 
@@ -146,7 +151,7 @@ def test_a_summary_is_found_with_its_tag_and_is_not_dropped_while_it_stands_ther
     run = rollout(replay(*completions), shelf("a book ."), context="summary(30)", codec=codec, tags=PAPER_SUMMARY)
     (trajectory,) = run([task("city", turns=6)], sampling=SAMPLING)
     assert [turn.action for turn in trajectory.turns] == ["search", "search", "summary", "search", "answer"]
-    pieces = cut(trajectory.turns, codec.decode, Summary(30))
+    pieces = cut(trajectory.turns, codec.decode)
     assert [(p.role, p.turn) for p in pieces[4].context] == [
         ("prompt", None), ("state", 3), ("result", 3), ("state", 4), ("query", 4), ("result", 4),
     ]  # fmt: skip

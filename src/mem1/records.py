@@ -22,6 +22,10 @@ TRACE_VERSION = 2
 Span = tuple[int, int]
 """Half-open range [start, stop) of token indices."""
 
+Origin = tuple[int, str, int, int]
+"""(turn, role, start, stop): context tokens copied from an earlier turn, counted from 1 (0: from none of them). The
+role is "state", "query", "result" or "text"."""
+
 VersionRun = tuple[int, int]
 """(version, tokens): so many sampled tokens in a row by weights behind which are `version` optimiser steps."""
 
@@ -163,6 +167,8 @@ class Turn:
     """The context ended with an opened tag: the answer's on the last turn, or that of a summary that was asked for."""
     context_spans: Mapping[str, Span] = field(default_factory=dict)
     """Ranges of `context_ids` by role: "prompt", and of the newest kept turn "state", "query", "result"."""
+    context_origins: tuple[Origin, ...] = ()
+    """Where the tokens of `context_ids` after the prompt come from, in order; empty: not recorded, or none there."""
     completion_spans: Mapping[str, Span] = field(default_factory=dict)
     """Ranges of `completion_ids` by role: "thought", "state", "action", and "state_text", the state without tags."""
     weights_versions: tuple[VersionRun, ...] = ()
@@ -302,6 +308,9 @@ def _question(record: Mapping[str, Any]) -> Question:
 def _turn(record: Mapping[str, Any]) -> Turn:
     fields = _tuples(record, "context_ids", "completion_ids", "logprobs", "observation_ids")
     fields["weights_versions"] = tuple((int(v), int(n)) for v, n in fields["weights_versions"])
+    fields["context_origins"] = tuple(
+        (int(n), str(r), int(a), int(b)) for n, r, a, b in fields.get("context_origins", ())
+    )
     for name in ("context_spans", "completion_spans"):
         fields[name] = {role: (int(a), int(b)) for role, (a, b) in fields[name].items()}
     return Turn(**fields)

@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from pydantic import Field
 
 from mem1.configuration import Config
 from mem1.configuration.numbers import MOST_TOKENS
-from mem1.contexts import ContextPolicy, next_context
+from mem1.contexts import Context, ContextPolicy, next_context
 from mem1.engines.base import Completion, Engine, Sampling, derived_seed
 from mem1.engines.chat_frame import ChatFrame
 from mem1.engines.codec import Codec
 from mem1.envs.base import Environment, Observation, Request
 from mem1.errors import UserError
 from mem1.protocol import ANSWER, MALFORMED, PAPER, SUMMARY, Tags, observation, parse
-from mem1.records import Ended, Span, Task, Trajectory, Turn
+from mem1.records import Ended, Task, Trajectory, Turn
 
 GENERAL_COMPLETION = 1000
 """Tokens of a completion of a general model, as in the paper."""
@@ -158,7 +158,7 @@ class Rollout:
                 attempt.detail = f"a context of {len(ids)} tokens leaves no room within {self.budget.context}"
                 continue
             ready.append(attempt)
-            contexts.append((ids, context.spans, asked))
+            contexts.append((ids, context, asked))
         if not ready:
             return
         budgets = [self._room(a.task) for a in ready]
@@ -166,11 +166,11 @@ class Rollout:
         completions = self.engine.complete(
             [ids for ids, _, _ in contexts], max_tokens=budgets, sampling=replace(sampling, seeds=seeds)
         )
-        for attempt, (ids, spans, asked), completion in zip(ready, contexts, completions, strict=True):
+        for attempt, (ids, context, asked), completion in zip(ready, contexts, completions, strict=True):
             if completion.failed is not None:
                 attempt.ended, attempt.detail = Ended.ENGINE_FAILED, completion.failed
                 continue
-            attempt.take(self._turn(ids, spans, asked, completion, version))
+            attempt.take(self._turn(ids, context, asked, completion, version))
             self._judge(attempt, completion)
         self._observe([a for a in ready if a.ended is None])
         for attempt in ready:
@@ -190,7 +190,7 @@ class Rollout:
     def _turn(
         self,
         ids: tuple[int, ...],
-        spans: Mapping[str, Span],
+        context: Context,
         asked: str | None,
         completion: Completion,
         version: int,
@@ -208,7 +208,8 @@ class Rollout:
             action=parsed.kind,
             content=parsed.error or parsed.content,
             forced=asked is not None,
-            context_spans=dict(spans),
+            context_spans=dict(context.spans),
+            context_origins=context.origins,
             completion_spans=self.codec.token_spans(completion.token_ids, text, in_text),
             weights_versions=completion.weights_versions or ((version, len(completion.token_ids)),),
         )

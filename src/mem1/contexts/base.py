@@ -11,12 +11,12 @@ A policy says which turns stay, and which of their tokens; `next_context` puts t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from mem1.protocol import SUMMARY
-from mem1.records import Span, Turn
+from mem1.records import Origin, Span, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,8 @@ class Context:
     ids: tuple[int, ...]
     spans: Mapping[str, Span]
     """"prompt", and of the newest kept turn "state", "query" and "result" where it has them."""
+    origins: tuple[Origin, ...] = ()
+    """Origin of every token after the prompt, in order."""
     asks: str | None = None
     """Kind of the action that the model is asked for, "summary"; None: it chooses."""
 
@@ -83,12 +85,17 @@ def next_context(policy: ContextPolicy, prompt_ids: Sequence[int], turns: Sequen
     copied with its opening tag, which stood at the end of the context that it was asked in, and counts as a state.
     """
     selection = policy.select(turns) if turns else Selection(kept=())
+    numbers = {id(turn): number for number, turn in enumerate(turns, start=1)}
     ids = list(prompt_ids)
     start = len(ids)  # of the newest kept turn
+    origins: list[Origin] = []
     for kept in selection.kept:
-        start = len(ids)
+        start, number = len(ids), numbers.get(id(kept.turn), 0)
         ids += surviving(kept)
-        if kept.result:
+        for role, (a, b) in _tiles(surviving_roles(kept), len(ids) - start):
+            origins.append((number, role, start + a, start + b))
+        if kept.result and kept.turn.observation_ids:
+            origins.append((number, "result", len(ids), len(ids) + len(kept.turn.observation_ids)))
             ids += kept.turn.observation_ids
     spans: dict[str, Span] = {"prompt": (0, len(prompt_ids))}
     if selection.kept:
@@ -96,7 +103,7 @@ def next_context(policy: ContextPolicy, prompt_ids: Sequence[int], turns: Sequen
         spans |= {role: (start + a, start + b) for role, (a, b) in surviving_roles(newest).items()}
         if newest.result:
             spans["result"] = (len(ids) - len(newest.turn.observation_ids), len(ids))
-    return Context(ids=tuple(ids), spans=spans, asks=selection.asks)
+    return Context(ids=tuple(ids), spans=spans, origins=tuple(origins), asks=selection.asks)
 
 
 def surviving(kept: Kept) -> tuple[int, ...]:
@@ -123,6 +130,18 @@ def surviving_roles(kept: Kept) -> dict[str, Span]:
 
         roles = {role: (moved(a), moved(b)) for role, (a, b) in roles.items()}
     return {role: (a, b) for role, (a, b) in roles.items() if b > a}
+
+
+def _tiles(roles: Mapping[str, Span], length: int) -> Iterator[tuple[str, Span]]:
+    """Ranges that cover all of `length` tokens: those of `roles`, and "text" between them."""
+    end = 0
+    for role, (start, stop) in sorted(roles.items(), key=lambda item: item[1]):
+        if start > end:
+            yield "text", (end, start)
+        yield role, (start, stop)
+        end = stop
+    if length > end:
+        yield "text", (end, length)
 
 
 def _dropped(kept: Kept) -> list[Span]:

@@ -29,8 +29,6 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
-from mem1.contexts import ContextPolicy, context_policy
-from mem1.errors import UserError
 from mem1.evaluation.fact_retention import Fact, Step, facts_of, follow
 from mem1.evaluation.metrics import appended_tokens
 from mem1.evaluation.report.rows import Attempts, Run
@@ -93,7 +91,7 @@ class PageData:
         }
 
     def _turns(self, trajectory: Trajectory, facts: Sequence[Fact], decode: Decode) -> list[dict[str, Any]]:
-        turns, pieces = trajectory.turns, cut(trajectory.turns, decode, _policy(trajectory))
+        turns, pieces = trajectory.turns, cut(trajectory.turns, decode)
         state = ""
         written: list[dict[str, Any]] = []
         for i, (turn, appended, known) in enumerate(
@@ -130,13 +128,6 @@ class PageData:
 
     def _changes(self, last: str, state: str) -> list[Any]:
         return [value for kind, text in changes(last, state) for value in (kind, self.strings.number(text))]
-
-
-def _policy(trajectory: Trajectory) -> ContextPolicy | None:
-    try:
-        return context_policy(trajectory.context)
-    except UserError:  # of another program, or made by hand
-        return None
 
 
 def _task(task: Task | None, facts: Sequence[Fact]) -> tuple[Any, ...]:

@@ -96,6 +96,7 @@ def _turn(context: Context, written: ReleasedTurn, codec: Codec, *, last: bool, 
         content=unknown if action == MALFORMED else parsed.content,
         observation=written.result,
         context_spans=context.spans,
+        context_origins=context.origins,
         completion_spans=codec.token_spans(completion, codec.decode(completion), parsed.spans),
     )
 
