@@ -16,7 +16,8 @@ from corpora import TOWNS
 
 from mem1.errors import UserError
 from mem1.records import Passage
-from mem1.retrieval.corpus import open_bm25, read_passages
+from mem1.retrieval.corpus import read_passages
+from mem1.retrieval.open_index import open_bm25
 from mem1.tasks.datasets import write_passages
 
 GOOD = '{"id": "p0", "title": "Oslo", "text": "Capital of Norway."}'
@@ -78,7 +79,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path):
         ('{"id": "p1", "title": 5, "text": "x"}', "the title of passage 'p1' is not a string"),
         ('{"text": "no id"}', "a passage needs an id"),
         ('{"id": true, "text": "x"}', "a passage needs an id"),
-        (GOOD, "passage id 'p0' stands on line 1 already"),
+        (GOOD, "passage id 'p0' is already used on line 1"),
     ],
 )
 def test_a_faulty_line_is_named_with_file_and_line(tmp_path: Path, line: str, complaint: str):
@@ -170,7 +171,7 @@ def run_open_bm25(corpus: Path, cache: Path, before: str = "") -> subprocess.Com
     code = f"""
 import sys
 from mem1.errors import UserError
-from mem1.retrieval.corpus import open_bm25
+from mem1.retrieval.open_index import open_bm25
 {before}
 try:
     print(len(open_bm25({str(corpus)!r}).passages))

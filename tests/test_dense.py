@@ -100,7 +100,7 @@ def test_a_loaded_index_answers_like_the_built_one(tmp_path: Path, kind: Nearest
 
 def test_another_encoder_cannot_open_an_index(tmp_path: Path):
     Dense.build(TOWNS, HashedWords(), prefixes=NO_PREFIXES).save(tmp_path / "index")
-    with pytest.raises(UserError, match="was embedded by hashed-words, and hashed-words is another encoder"):
+    with pytest.raises(UserError, match="was embedded by hashed-words, but hashed-words is another encoder"):
         Dense.load(tmp_path / "index", HashedWords(dimension=64))
 
 
@@ -173,7 +173,7 @@ def test_prefixes_of_published_encoders(name: str, query: str, passage: str):
 
 @pytest.mark.parametrize("name", ["intfloat/e5-mistral-7b-instruct", "multilingual-e5-large-instruct", "mine", "model"])
 def test_an_unknown_encoder_needs_its_prefixes_said(name: str):
-    with pytest.raises(UserError, match="give --query-prefix and --passage-prefix"):
+    with pytest.raises(UserError, match="set --query-prefix and --passage-prefix"):
         known_prefixes(name)
 
 

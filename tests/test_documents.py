@@ -86,7 +86,7 @@ def test_what_cannot_be_read_is_named_with_its_reason_and_the_rest_is_read(tmp_p
         "binary.txt": (b"ELF\0\0\1", "binary"),
         "bytes.txt": (b"\xff\xd8\xff\0", "binary"),
         "latin.txt": ("Größe".encode("latin-1"), "not UTF-8 text"),
-        "table.xlsx": (b"PK", "not a kind of file that is read (.txt"),
+        "table.xlsx": (b"PK", "not a supported type of file (.txt"),
         "noise.pdf": (b"no PDF at all", "damaged"),
         "cut.pdf": (whole[:120], "damaged"),
         "scan.pdf": (pdf(""), "no text in it; scanned pages need"),
@@ -134,7 +134,7 @@ def test_a_folder_without_a_passage_is_an_error_that_names_the_reasons(tmp_path:
         read_documents(tmp_path)
     for number in range(7):
         (tmp_path / f"{number}.txt").write_text("")
-    with pytest.raises(UserError, match=r"none of the 7 files in .* gives a passage. 0.txt: empty; .*; and 2 more"):
+    with pytest.raises(UserError, match=r"none of the 7 files in .* yields a passage. 0.txt: empty; .*; and 2 more"):
         read_documents(tmp_path)
 
 

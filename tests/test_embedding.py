@@ -137,7 +137,7 @@ def test_what_was_begun_with_something_else_is_refused(
     before = vectors_of(tmp_path / "work")
     with pytest.raises(UserError, match=complaint) as caught:
         embed(passages, encoder, Embedded.of(passages, encoder, prefix), work=tmp_path / "work")
-    assert "delete it to start anew" in str(caught.value)
+    assert "delete it to start over" in str(caught.value)
     assert vectors_of(tmp_path / "work") == before
 
 
@@ -175,5 +175,5 @@ def test_vectors_that_are_no_numbers_are_refused():
         def encode(self, texts: Sequence[str]) -> np.ndarray:
             return np.full((len(texts), self.dimension), np.nan, dtype=np.float32)
 
-    with pytest.raises(UserError, match="no numbers"):
+    with pytest.raises(UserError, match="returns NaN or infinity"):
         embed(TOWNS, Broken(), made_of(TOWNS))

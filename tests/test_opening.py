@@ -91,7 +91,7 @@ def test_a_hybrid_of_different_passages_is_refused(tmp_path: Path):
 def test_a_folder_of_indexes_and_something_else_is_refused(tmp_path: Path):
     BM25.build(TOWNS).save(tmp_path / "a")
     (tmp_path / "notes").mkdir()
-    with pytest.raises(UserError, match="holds indexes, and notes, which is none"):
+    with pytest.raises(UserError, match="holds indexes and notes, which is not an index"):
         open_retriever(tmp_path)
 
 

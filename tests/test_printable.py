@@ -51,7 +51,7 @@ def test_names_of_documents_and_folders_are_printed_as_text(terminal: Terminal, 
     assert code == 0 and "Indexed 1 passages in" in printed
     for text in (printed, said):
         assert not [c for c in text if ord(c) < 32 and c != "\n"] and "\x9b" not in text and "\u202e" not in text
-    assert "not a kind of file that is read" in said.replace("\n", " ")
+    assert "not a supported type of file" in said.replace("\n", " ")
 
 
 def test_errors_that_name_a_file_are_printed_as_text(terminal: Terminal, tmp_path: Path):

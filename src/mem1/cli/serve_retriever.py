@@ -69,8 +69,7 @@ def _cores() -> int:
 def _opener(corpus: Path, workers: int) -> Callable[[], Retriever]:
     """Opens the index; it is built here where need be, so that several workers only map it."""
     from mem1.retrieval.bm25 import BM25
-    from mem1.retrieval.corpus import bm25_folder, open_bm25
-    from mem1.retrieval.open_index import open_retriever
+    from mem1.retrieval.open_index import bm25_folder, open_bm25, open_retriever
 
     if corpus.is_dir():
         return partial(open_retriever, corpus)

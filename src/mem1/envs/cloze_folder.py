@@ -25,9 +25,8 @@ from mem1.configuration.model import plain
 from mem1.errors import UserError
 from mem1.lock import alone_in
 from mem1.records import Passage
-from mem1.retrieval.corpus import cache_folder
 from mem1.retrieval.index_folder import CLOZES, holds, read_folder, save_folder
-from mem1.retrieval.open_index import read_corpus
+from mem1.retrieval.open_index import cache_folder, read_corpus
 from mem1.tasks.cloze import ClozeOptions
 from mem1.tasks.cloze.making import OnProgress, make_clozes
 from mem1.tasks.cloze.questions import Ranked, read_ranked, write_clozes

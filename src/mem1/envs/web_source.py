@@ -18,7 +18,7 @@ from pydantic import Field
 from mem1.configuration import Config
 from mem1.envs.file_questions import FileQuestions, QuestionFiles, TaskSource
 from mem1.protocol import OPEN, Tags
-from mem1.retrieval.corpus import cache_folder
+from mem1.retrieval.open_index import cache_folder
 from mem1.retrieval.web.cache import Mode, WebCache
 from mem1.retrieval.web.limits import HostLimit, Spending, WebBudget
 from mem1.tasks.splits import Split

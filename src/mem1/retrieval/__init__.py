@@ -1,4 +1,4 @@
-"""Search engines behind one port: `Retriever`. `BM25` is loaded when it is first asked for."""
+"""Search engines behind one port: `Retriever`. `BM25` is imported on first use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["BM25", "Passage", "RetrievalFailed", "Retriever"]
 
 
 def __getattr__(name: str) -> Any:
-    # the index and numpy take a third of a second to import; a Passage need not wait for them
+    # bm25s and numpy take a third of a second to import, which a Passage does not need
     if name == "BM25":
         from mem1.retrieval.bm25 import BM25
 

@@ -1,4 +1,7 @@
-"""The port of every search engine: texts in, scored passages out."""
+"""The port of every search engine: texts in, scored passages out.
+
+retriever.search(["capital of Norway"], k=3)  ->  [[(Passage("p0", "Oslo", "Oslo is ..."), 1.93), ...]]
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ Result = list[tuple[Passage, float]]
 
 
 class Retriever(Protocol):
-    """Anything that can be searched."""
+    """Anything that finds passages for queries."""
 
     def search(self, queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:
-        """Per query at most `k` (passage, score), best first. Raises RetrievalFailed when it cannot answer."""
+        """Per query at most `k` (passage, score), best first. Raises RetrievalFailed where it cannot answer."""
         ...
 
 
@@ -24,7 +27,7 @@ class RetrievalFailed(RuntimeError):
 
 
 def check_search(queries: Sequence[str], k: int) -> None:
-    """Raises ValueError for k < 1 and TypeError for a lone string instead of a list of queries."""
+    """Raises ValueError for k < 1 and TypeError for a single string instead of a list of queries."""
     if isinstance(queries, str):
         raise TypeError("search takes a list of queries, not one string")
     if k < 1:
@@ -32,10 +35,10 @@ def check_search(queries: Sequence[str], k: int) -> None:
 
 
 def sound_text(text: str) -> str:
-    """With a question mark for each half of a surrogate pair, which tokenizers and readers of JSON refuse."""
+    """The text with a question mark for each lone surrogate, which tokenizers and JSON parsers reject."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def searched_text(passage: Passage) -> str:
-    """What every index sees of a passage: its title, then its text."""
+    """The text of a passage that every index searches: its title, then its text."""
     return f"{passage.title} {passage.text}"

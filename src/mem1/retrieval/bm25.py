@@ -1,16 +1,14 @@
-"""The words of a text as BM25 counts them: lower case, no English stop words, stemmed (Snowball).
-
-words_of("The cats, asleep")  ->  ["the", "cats", "asleep"]
-Numbers(stem=True).of_text("The cats, a cat")  ->  [0, 0]      "the" is a stop word, "a" has one letter
-
-BM25 over titles and texts: the search engine of the training loop and of local corpora.
+"""BM25 over titles and texts: the search engine of the training loop and of local corpora.
 
     bm25 = BM25.build([Passage("p0", "Oslo", "Oslo is the capital of Norway."), ...])
     bm25.search(["capital of Norway"], k=3)  ->  [[(Passage("p0", ...), 1.93), ...]]
 
-Robertson & Zaragoza (2009) in Lucene's variant, as bm25s computes it (arXiv 2407.03618): weighed when the index is
-built, so that a search adds up the stored weights of the query's words. English stop words are left out, words are
-stemmed (Snowball).
+    words_of("The cats, asleep")                    ->  ["the", "cats", "asleep"]
+    Numbers(stem=True).of_text("The cats, a cat")   ->  [0, 0]      "the" is a stop word, "a" has one letter
+
+Robertson & Zaragoza (2009) in Lucene's variant, as computed by bm25s (arXiv 2407.03618): the weights are computed when
+the index is built, and a search adds up the stored weights of the query's words. English stop words are left out,
+words are stemmed (Snowball).
 """
 
 from __future__ import annotations
@@ -39,17 +37,17 @@ _WORD = re.compile(r"\w\w+")
 
 
 def words_of(text: str) -> list[str]:
-    """The words of two letters or more, in lower case, stop words included."""
+    """The words of at least two letters, in lower case, stop words included."""
     return _WORD.findall(text.lower())
 
 
 def stemmer() -> Callable[[str], str]:
-    """A stemmer of one's own, since it must not be shared between threads; making one costs a microsecond."""
+    """A new stemmer, because threads must not share one; creating it takes a microsecond."""
     return Stemmer.Stemmer(_LANGUAGE).stemWord
 
 
 class Numbers(dict[str, int]):
-    """Word -> number of its stem, in order of first appearance; -1 for a stop word. Filled as words are met."""
+    """Word -> number of its stem, in order of first appearance; -1 for a stop word. Filled on access."""
 
     def __init__(self, *, stem: bool) -> None:
         self.terms: dict[str, int] = {}
@@ -61,7 +59,7 @@ class Numbers(dict[str, int]):
         return number
 
     def of_text(self, text: str) -> list[int]:
-        """The numbers of its words in their order, stop words left out."""
+        """The numbers of a text's words in order, without stop words."""
         return [number for number in map(self.__getitem__, words_of(text)) if number >= 0]
 
 
@@ -74,24 +72,25 @@ FILES = (
     "vocab.index.json",
     "params.index.json",
 )
-"""Of a saved index, besides its manifest."""
+"""Files of a saved index, besides its manifest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BM25:
-    """A finished index: nothing in it changes, so any number of threads may search it."""
+    """A finished index; immutable, so any number of threads may search it."""
 
     passages: Sequence[Passage]
     index: bm25s.BM25
-    """Its vocabulary holds stemmed words; document i is `passages[i]`."""
+    """Its vocabulary holds stems; document i is `passages[i]`."""
     stem: bool
+    """Whether words are stemmed (Snowball, English)."""
 
     @classmethod
     def build(cls, passages: Sequence[Passage], *, stem: bool = True, k1: float = 0.9, b: float = 0.4) -> BM25:
         """Index title and text of every passage.
 
-        `k1` >= 0 says how fast a repeated word saturates, 0 <= `b` <= 1 how much long passages are discounted.
-        Raises UserError where these are out of range or no passage holds a word that can be searched.
+        `k1` >= 0: how slowly repetitions of a word saturate; 0 <= `b` <= 1: how much long passages are discounted.
+        Raises UserError where these are out of range or no passage contains a searchable word.
         """
         if k1 < 0 or not 0 <= b <= 1:
             raise UserError(f"BM25 needs k1 >= 0 and 0 <= b <= 1, not k1={k1}, b={b}")
@@ -99,17 +98,17 @@ class BM25:
         words = [numbers.of_text(searched_text(passage)) for passage in passages]
         if not numbers.terms:
             raise UserError(
-                f"none of the {len(passages)} passages holds a word that can be searched "
-                "(two letters or more and no stop word); check the corpus"
+                f"none of the {len(passages)} passages contains a searchable word "
+                "(at least two letters, not a stop word); check the corpus"
             )
         index = bm25s.BM25(k1=k1, b=b)
         index.index((words, numbers.terms), create_empty_token=False, show_progress=False)
         return cls(passages=tuple(passages), index=index, stem=stem)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the index, passages included, as a folder, whole or not at all.
+        """Write the index, including its passages, to a folder, completely or not at all.
 
-        An index that stood there is replaced. Raises UserError where that fails or something else stands there.
+        Replaces an existing index. Raises UserError where writing fails or the folder holds something else.
         """
 
         def write(folder: Path) -> None:
@@ -120,23 +119,23 @@ class BM25:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> BM25:
-        """Open a saved index; arrays and passages stay on disk, memory-mapped, until a search needs them.
+        """Open a saved index; arrays and passages are memory-mapped and read from disk on access.
 
-        Raises UserError where the folder is missing, damaged (sizes and checksums are compared) or foreign.
+        Raises UserError where the folder is missing, damaged (sizes and checksums are compared) or not ours.
         """
         facts = read_folder(path, kind=KIND)
         folder = Path(path)
         with understood(folder, kind=KIND):
             index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
             for name in _ARRAYS:
-                # plain arrays over the same mapped memory, whose slices cost a tenth of a memmap's
+                # plain arrays over the same mapped memory: slicing them costs a tenth of slicing a memmap
                 index.scores[name] = np.asarray(index.scores[name])
             loaded = cls(passages=StoredPassages(folder), index=index, stem=bool(facts["stem"]))
             loaded._check()
         return loaded
 
     def _check(self) -> None:
-        """Raises ValueError where the arrays point outside of each other, as those of a hand-made index may."""
+        """Raises ValueError where the arrays contradict each other, as those of a tampered index may."""
         data, positions, starts = (self.index.scores[name] for name in _ARRAYS)
         terms = self.index.vocab_dict.values()
         if (
@@ -153,14 +152,14 @@ class BM25:
     def search(self, queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:
         """Per query at most `k` (passage, score), best first; equal scores in the order of the passages.
 
-        A passage without any word of the query is never returned, so a query of unknown words returns nothing.
-        Raises ValueError for k < 1 and TypeError for a lone string instead of a list of queries.
+        Every passage returned shares a word with the query, so a query of unknown words returns nothing. Raises
+        ValueError for k < 1 and TypeError for a single string instead of a list of queries.
         """
         check_search(queries, k)
         return [self._best(terms, k) for terms in self._query_terms(queries)]
 
     def _query_terms(self, queries: Sequence[str]) -> list[list[int]]:
-        """Per query the numbers of its known terms, repeated as often as the query repeats them."""
+        """Per query the numbers of its known terms, repeated as in the query."""
         stem_of, number = stemmer() if self.stem else str, self.index.vocab_dict.get
         words = ([word for word in words_of(query) if word not in STOP_WORDS] for query in queries)
         return [[t for t in map(number, map(stem_of, query_words)) if t is not None] for query_words in words]

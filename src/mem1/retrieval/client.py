@@ -3,8 +3,8 @@
     retriever = HttpRetriever(HttpServer(urls=("http://10.0.0.1:8000", "http://10.0.0.2:8000")))
     retriever.search(["capital of Norway"], k=3)  ->  [[(Passage("p0", "Oslo", "Oslo is ..."), 1.93), ...]]
 
-One try asks the addresses in turn until one answers. A search that failed everywhere waits and is tried again, ever
-more patiently, until its deadline; then it raises RetrievalFailed.
+One try goes through the addresses until one answers. A search that failed everywhere is tried again after ever longer
+waits until its deadline; then it raises RetrievalFailed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 5.0
 _CLOCK = Clock()
 _CONNECT_S = 5.0
-"""At most; a machine that is switched off does not refuse, it is silent."""
+"""Longest wait for a connection; a machine that is switched off does not refuse, it stays silent."""
 
 log = logging.getLogger(__name__)
 
@@ -52,20 +52,20 @@ def checked_address(url: str) -> str:
 
 
 class HttpServer(Config):
-    """Where a search engine listens, and how patient its clients are."""
+    """Addresses of a retrieval server, and the limits of its clients."""
 
     urls: tuple[str, ...] = Field(min_length=1)
-    """One address, or several of the same collection; http://host:port means its /retrieve."""
+    """One address, or several servers of the same collection; http://host:port means its /retrieve."""
     deadline_s: float = Field(default=300.0, gt=0)
-    """No try of a search begins later than this after its first; then the search has failed."""
+    """Time after a search's first try beyond which no other try begins and the search fails."""
     timeout_s: float = Field(default=30.0, gt=0)
-    """Of one try at one address."""
+    """Time limit of one try at one address."""
     batch: int = Field(default=32, ge=1, le=10_000)
-    """Most queries of one request."""
+    """Most queries per request."""
     connections: int = Field(default=4, ge=1, le=1_000)
-    """Requests that are under way at a time."""
+    """Most requests under way at the same time."""
     query_chars: int = Field(default=4096, ge=1)
-    """Characters of a query that are sent; servers refuse very long ones, and with them all of the same request."""
+    """Characters of a query that are sent; servers refuse a whole request because of one very long query."""
 
     @field_validator("urls")
     @classmethod
@@ -74,12 +74,12 @@ class HttpServer(Config):
 
 
 class HttpRetriever:
-    """Safe to use from many threads: the queries of those that search at the same time share requests."""
+    """Client of a retrieval server. Thread-safe: searches at the same time share requests."""
 
     def __init__(
         self, server: HttpServer, *, transport: httpx.BaseTransport | None = None, clock: Clock = _CLOCK
     ) -> None:
-        """Connects when it first searches."""
+        """Does not connect before the first search."""
         import httpx
 
         self._server, self._clock = server, clock
@@ -90,7 +90,7 @@ class HttpRetriever:
             timeout=httpx.Timeout(self._timeout_s, connect=min(_CONNECT_S, self._timeout_s)),
             limits=httpx.Limits(max_connections=server.connections, max_keepalive_connections=server.connections),
             headers={"content-type": "application/json"},
-            trust_env=False,  # a retriever is a neighbour: a proxy for the open web does not lead to it
+            trust_env=False,  # proxies for the open web do not reach a retriever of your own
         )
         self._batcher = Batcher(self._try, threads=server.connections, size=server.batch)
         self._down = threading.Event()
@@ -98,8 +98,8 @@ class HttpRetriever:
     def search(self, queries: Sequence[str], k: int) -> list[Result]:
         """Per query at most `k` (passage, score), in the server's order; waits for a server that is down.
 
-        Raises RetrievalFailed after the deadline, or at once where the server refuses for good; ValueError for k < 1
-        and TypeError for a lone string.
+        Raises RetrievalFailed after the deadline, or at once where the server refuses permanently; ValueError for
+        k < 1 and TypeError for a single string.
         """
         check_search(queries, k)
         cut = [query[: self._server.query_chars] for query in queries]
@@ -116,9 +116,9 @@ class HttpRetriever:
 
     @classmethod
     def open(cls, server: HttpServer) -> HttpRetriever:
-        """A client of a server that answers. Raises UserError where it does not."""
+        """A client whose server has answered. Raises UserError where it does not."""
         retriever = cls(server)
-        retriever.check()  # before anything is sampled, and not after the first round
+        retriever.check()  # before anything is sampled instead of after the first round
         return retriever
 
     def check(self) -> None:
@@ -126,10 +126,10 @@ class HttpRetriever:
         try:
             self.search(["test"], 1)
         except RetrievalFailed as error:
-            raise UserError(f"{error}; start one with mem1 serve-retriever, or give another address") from error
+            raise UserError(f"{error}; start one with mem1 serve-retriever, or set another address") from error
 
     def close(self) -> None:
-        """End the connections and refuse further searches."""
+        """Close the connections and refuse further searches."""
         self._batcher.close()
         self._client.close()
 

@@ -1,28 +1,15 @@
-"""Several search engines as one, by reciprocal rank fusion: only the ranks count, so scores need not be comparable.
+"""Retrievers made of other retrievers: several as one, a second scoring of the first results, shortened texts.
 
-    hybrid = Hybrid([bm25, dense])
-    hybrid.search(["capital of Norway"], k=3)     a passage that is 1st and 4th scores 1/61 + 1/64
+    Hybrid([bm25, dense]).search(["capital of Norway"], k=3)     a passage ranked 1st and 4th scores 1/61 + 1/64
 
-Cormack, Clarke & Büttcher (SIGIR 2009), with their constant of 60.
+    Reranked(bm25, score).search(["Oslo"], k=3)                  the best 3 of BM25's first 50, by `score`
 
-A second look at the first results: any function of a query and passages orders them anew.
-
-    def score(query, passages):                       one number a passage, higher is better
-        return [passage.text.count(query) for passage in passages]
-
-    Reranked(bm25, score).search(["Oslo"], k=3)       the best 3 of BM25's first 50, by `score`
-
-A cross-encoder is such a function: see cross_encoder.py.
-
-Shows of each result only the words around the best match of the query.
-
-    Snippets(bm25, words=5).search(["capital of Norway"], k=1)
+    Snippets(bm25, words=5).search(["capital of Norway"], k=1)   the words around the best match
     Passage("p0", "Oslo", "a long way north, Oslo is the capital of Norway. It has ...")
     ->  Passage("p0", "Oslo", "is the capital of Norway.")
 
-The best match is the stretch of so many words that shares most words with the query, each counted as often as the
-query has it; of equally good ones the middle one, so that there is as much to see on both sides. Words are compared in
-lower case and stemmed, little words too: they tell where a copied sentence stands.
+A hybrid uses reciprocal rank fusion (Cormack, Clarke & Büttcher, SIGIR 2009, with their constant of 60): only ranks
+count, so scores need not be comparable. A scorer is any function, for example a cross-encoder of encoders.py.
 """
 
 from __future__ import annotations
@@ -40,20 +27,20 @@ from mem1.retrieval.bm25 import stemmer, words_of
 
 @dataclass(frozen=True, slots=True)
 class Hybrid:
-    """Asks each of `retrievers`, over the same passages, and adds up 1 / (constant + rank) by the passages' ids."""
+    """Searches the same passages with each of `retrievers` and adds up 1 / (constant + rank) per passage id."""
 
     retrievers: Sequence[Retriever]
     depth: int = 100
-    """Results asked of each, where fewer are wanted."""
+    """Least number of results requested from each retriever."""
     constant: float = 60
-    """The larger, the less the first ranks outweigh the later ones."""
+    """The larger it is, the less the first ranks outweigh later ones."""
 
     def __post_init__(self) -> None:
         if not self.retrievers or self.depth < 1 or self.constant < 0:
             raise UserError("a hybrid needs at least one retriever, depth >= 1 and constant >= 0")
 
     def search(self, queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:
-        """Per query at most `k` (passage, fused score), best first; equal scores as the first retriever has them."""
+        """Per query at most `k` (passage, fused score), best first; equal scores in the first retriever's order."""
         check_search(queries, k)
         each = [retriever.search(queries, max(k, self.depth)) for retriever in self.retrievers]
         return [self._fused([results[i] for results in each], k) for i in range(len(queries))]
@@ -70,7 +57,7 @@ class Hybrid:
 
 
 Scorer = Callable[[str, Sequence[Passage]], Sequence[float]]
-"""(query, passages) -> a score for each."""
+"""(query, passages) -> one score per passage, higher is better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +67,16 @@ class Reranked:
     retriever: Retriever
     scorer: Scorer
     depth: int = 50
-    """Results that are looked at again, where fewer are wanted."""
+    """Least number of results that are scored again."""
 
     def __post_init__(self) -> None:
         if self.depth < 1:
             raise UserError(f"reranking needs depth >= 1, not {self.depth}")
 
     def search(self, queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:
-        """Per query at most `k` (passage, the scorer's score), best first; equal scores as the retriever has them.
+        """Per query at most `k` (passage, the scorer's score), best first; equal scores in the retriever's order.
 
-        Raises ValueError where the scorer does not give one number for each passage.
+        Raises ValueError where the scorer does not return one number per passage.
         """
         check_search(queries, k)
         found = self.retriever.search(queries, max(k, self.depth))
@@ -103,13 +90,13 @@ class Reranked:
             return []
         scores = [float(score) for score in self.scorer(query, passages)]
         if len(scores) != len(passages) or any(math.isnan(score) for score in scores):
-            raise ValueError(f"the scorer must give {len(passages)} numbers, one a passage; it gave {scores}")
+            raise ValueError(f"the scorer must return {len(passages)} numbers, one per passage; it returned {scores}")
         return sorted(zip(passages, scores, strict=True), key=lambda result: -result[1])
 
 
 @dataclass(frozen=True, slots=True)
 class Snippets:
-    """The results of `retriever`, each with `words` words of its text, or all where it has fewer."""
+    """The results of `retriever`, each shortened to at most `words` words of its text."""
 
     retriever: Retriever
     words: int = 24
@@ -119,7 +106,7 @@ class Snippets:
             raise UserError(f"snippets need at least 1 word, not {self.words}")
 
     def search(self, queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:
-        """Per query at most `k` (passage with a shortened text, score), as the retriever has them."""
+        """Per query at most `k` (passage with a shortened text, score), in the retriever's order."""
         check_search(queries, k)
         return [
             [(replace(passage, text=snippet(passage.text, query, words=self.words)), score) for passage, score in found]
@@ -128,7 +115,12 @@ class Snippets:
 
 
 def snippet(text: str, query: str, *, words: int) -> str:
-    """The stretch of `text` that matches `query` best, white space folded. Time is linear in the text."""
+    """The stretch of `text` that matches `query` best, white space folded, in time linear in the text.
+
+    The best stretch of `words` words shares most words with the query, each counted at most as often as the query has
+    it; among equally good ones we take the middle one, so as to show as much on both sides. Words are compared in
+    lower case and stemmed, including stop words, which help to find a copied sentence.
+    """
     shown = text.split()
     if len(shown) <= words:
         return " ".join(shown)
@@ -140,9 +132,9 @@ def snippet(text: str, query: str, *, words: int) -> str:
 
 
 def _best_start(stems: Sequence[Sequence[str]], wanted: Counter[str], words: int) -> int:
-    """The middle of the first row of starts whose stretches share most with `wanted`.
+    """The middle of the first run of starts whose stretches share most words with `wanted`.
 
-    Stretches may reach past both ends: else a match at an end would be pushed to the border of what is shown.
+    Stretches may extend beyond both ends of the text; otherwise a match near an end would be pushed to the border.
     """
     inside: Counter[str] = Counter()
     shared, best, first, last = 0, -1, 0, 0

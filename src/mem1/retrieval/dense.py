@@ -1,16 +1,11 @@
-"""Dense retrieval: passages and queries as vectors of one encoder, near where they mean the same.
+"""Dense retrieval: passages and queries as vectors of one encoder, close together where they mean the same.
 
     dense = Dense.build(passages, load_encoder("models/e5-base-v2"), prefixes=known_prefixes("e5-base-v2"))
     dense.search(["which town governs Norway"], k=3)  ->  [[(Passage("p0", "Oslo", ...), 0.83), ...]]
 
+    index_dense(passages, encoder, Path("wiki.dense"), prefixes=...)    builds and saves an index, resuming where needed
+
 A score is the inner product of vectors of length 1, a cosine. Vectors are float16, memory-mapped once saved.
-
-Builds a dense index in its folder, over as many runs as it takes.
-
-index_dense(passages, encoder, Path("wiki.dense"), prefixes=known_prefixes("e5-base-v2"))
-
-.wiki.dense.embedding/   while it embeds; a killed run goes on from it
-wiki.dense/              the finished index; another kind of search is added without embedding again
 """
 
 from __future__ import annotations
@@ -38,13 +33,13 @@ _FAISS = "faiss.index"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Dense:
-    """A finished index: nothing in it changes, so any number of threads may search it."""
+    """A finished index; immutable, so any number of threads may search it."""
 
     passages: Sequence[Passage]
     vectors: np.ndarray
     """float16 [passages, dimension], rows of length 1."""
     embedded: Embedded
-    """What the vectors were made of."""
+    """Encoder, prefix and passages that the vectors were computed from."""
     encoder: Encoder
     prefixes: Prefixes
     nearest: Nearest
@@ -61,10 +56,10 @@ class Dense:
         work: Path | None = None,
         on_progress: OnProgress | None = None,
     ) -> Dense:
-        """Embed title and text of every passage, and prepare the search of this kind.
+        """Embed title and text of every passage and prepare the search.
 
-        With a folder `work` the embedding survives a kill: see embedding.py. Raises UserError where there is no
-        passage, or FAISS is asked for and not installed.
+        With a folder `work`, an interrupted embedding can be resumed (see embedding.py). Raises UserError where there
+        is no passage, or the search needs FAISS and it is not installed.
         """
         check_nearest(kind)  # before hours of embedding
         if not passages:
@@ -82,9 +77,9 @@ class Dense:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the index, passages included, as a folder, whole or not at all.
+        """Write the index, including its passages, to a folder, completely or not at all.
 
-        An index that stood there is replaced. Raises UserError where that fails or something else stands there.
+        Replaces an existing index. Raises UserError where writing fails or the folder holds something else.
         """
 
         def write(folder: Path) -> None:
@@ -103,10 +98,10 @@ class Dense:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], encoder: Encoder | None = None) -> Dense:
-        """Open a saved index; vectors and passages stay on disk, memory-mapped.
+        """Open a saved index; vectors and passages are memory-mapped.
 
-        `encoder` None: the one it was built with, found again by its name. Raises UserError where the folder is
-        missing, damaged or foreign, or the encoder is not the one that embedded the passages.
+        `encoder` None: loaded by the name that the index was built with. Raises UserError where the folder is missing,
+        damaged or not ours, or the encoder is not the one that embedded the passages.
         """
         facts = read_folder(path, kind=KIND)
         folder = Path(path)
@@ -123,8 +118,8 @@ class Dense:
             encoder = load_encoder(name)
         if encoder.fingerprint != embedded.encoder:
             raise UserError(
-                f"{folder} was embedded by {name}, and {encoder.name} is another encoder or has changed "
-                "since: its vectors cannot be compared. Build the index again, or give the encoder of then"
+                f"{folder} was embedded by {name}, but {encoder.name} is another encoder or has changed since, so "
+                "their vectors cannot be compared; build the index again or use the original encoder"
             )
         return cls(
             passages=passages,
@@ -139,8 +134,8 @@ class Dense:
     def search(self, queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:
         """Per query at most `k` (passage, score), best first; equal scores in the order of the passages.
 
-        An empty query finds nothing; any other finds the nearest passages, however far they are. Raises ValueError
-        for k < 1 and TypeError for a lone string instead of a list of queries.
+        An empty query finds nothing; any other query finds the nearest passages, however distant. Raises ValueError for
+        k < 1 and TypeError for a single string instead of a list of queries.
         """
         check_search(queries, k)
         asked = [i for i, query in enumerate(queries) if query.strip()]
@@ -153,7 +148,7 @@ class Dense:
 
     def _best(self, vector: np.ndarray, found: np.ndarray, k: int) -> list[tuple[Passage, float]]:
         found = np.sort(found)
-        # not a matrix product, whose rounding depends on how many rows it has
+        # not a matrix product, whose rounding depends on its number of rows
         scores = (self.vectors[found].astype(np.float64) * vector).sum(axis=1)
         order = np.argsort(-scores, kind="stable")[:k]
         return [(self.passages[int(found[i])], float(scores[i])) for i in order]
@@ -161,7 +156,7 @@ class Dense:
 
 def saved_vectors(folder: Path) -> np.ndarray:
     """The vectors of a saved index, memory-mapped."""
-    # copy-on-write: torch warns of arrays that cannot be written
+    # copy-on-write, because torch warns about read-only arrays
     return np.load(folder / _VECTORS, mmap_mode="c")
 
 
@@ -180,8 +175,10 @@ def index_dense(
 ) -> None:
     """Build the index and save it at `out`.
 
-    Raises UserError where a dense index at `out`, or a half-finished embedding beside it, was made by another
-    encoder, with another prefix or of other passages: hours of embedding are not overwritten by a slip.
+    While it runs, the folder .NAME.embedding beside `out` holds the progress, from which an interrupted build resumes.
+    An existing index of the same passages gets the new kind of search without embedding again. Raises UserError where
+    a dense index at `out`, or a half-finished embedding, has another encoder, prefix or corpus, so that no slip
+    overwrites hours of embedding.
     """
     work = out.with_name(f".{out.name}.embedding")
     if index_kind(out) == KIND:
@@ -195,7 +192,7 @@ def index_dense(
 def _searched_anew(
     passages: Sequence[Passage], encoder: Encoder, out: Path, *, prefixes: Prefixes, kind: NearestKind
 ) -> Dense:
-    """The finished index at `out` with this kind of search and this query prefix."""
+    """The existing index at `out` with this kind of search and this query prefix."""
     check_nearest(kind)
     facts = read_folder(out, kind=KIND)
     with understood(out, kind=KIND):

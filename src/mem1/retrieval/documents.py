@@ -1,25 +1,13 @@
-"""A folder of documents as passages of 100 words, cut on the borders of sentences.
+"""A folder of documents (plain text, Markdown, HTML, PDF) as passages of 100 words, cut between sentences.
 
     notes/oslo.md, notes/scan.pdf     found = read_documents("notes")
     found.passages                    (Passage("oslo.md#1", "Oslo", "..."), Passage("oslo.md#2", "Oslo", "..."))
     found.skipped                     (("scan.pdf", "no text in it; scanned pages need text recognition first"),)
 
-Hidden files and folders are passed over; a symbolic link is never followed, so nothing outside the folder is read.
+    read_document(Path("notes/oslo.md"))                     ->  ("Oslo", "# Oslo\\n\\nThe capital of Norway.")
+    cut_text("One two. Three four five. Six.", words=4)      ->  ["One two.", "Three four five. Six."]
 
-Title and readable text of one file: plain text, Markdown, HTML or PDF.
-
-    read_document(Path("notes/oslo.md"))  ->  ("Oslo", "# Oslo\\n\\nThe capital of Norway.")
-
-The title is that of the page (HTML), the first heading (Markdown, HTML), else the file's name without its ending.
-
-Cuts a text into passages of at most so many words, on the borders of sentences.
-
-    cut_text("One two. Three four five. Six.", words=4)  ->  ["One two.", "Three four five. Six."]
-
-A sentence ends at . ! ? … before a space and something that may begin one, at their full-width forms, and at an empty
-line; "e.g. this" goes on, "Dr. Toll" does not, and no harm is done. A sentence longer than a passage is cut between
-words. Chinese and Japanese characters, which stand without spaces, count as a word each, and so does every stretch of
-200 characters of something that is no text.
+Hidden files and folders are skipped, and symbolic links are never followed, so nothing outside the folder is read.
 """
 
 from __future__ import annotations
@@ -36,25 +24,37 @@ from mem1.records import Passage
 from mem1.retrieval.extraction import Kind, LibraryMissing, Unreadable, extract
 
 PASSAGE_WORDS = 100
+LARGEST_BYTES = 100_000_000
+"""Largest file that is read."""
+SECONDS = 60.0
+"""Time limit for extracting the text of one page or PDF."""
 _NAMED = 5
-"""Files named in a message."""
+"""Most files named in a message."""
+_HEADING = re.compile(r"^#{1,6}[ \t]+(.+)$", re.MULTILINE)
+_FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_WIDE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_WORD = re.compile(rf"[{_WIDE}][^\w\s]*|[^\s{_WIDE}]{{1,200}}")
+_END = re.compile("[.!?\u2026]['\"\u201d\u2019\u00bb)\\]]*$")
+_WIDE_END = re.compile("[\u3002\uff01\uff1f][^\\w\\s]*$")
+_EMPTY_LINE = re.compile(r"\n\s*\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Documents:
-    """What a folder holds."""
+    """The contents of a folder."""
 
     passages: tuple[Passage, ...]
     files: int
-    """Files that gave passages."""
+    """Number of files that became passages."""
     skipped: tuple[tuple[str, str], ...]
     """(path in the folder, reason) of every other file."""
 
 
 def read_documents(folder: str | os.PathLike[str], *, on_file: Callable[[int], None] | None = None) -> Documents:
-    """Every document below `folder`, by path; `on_file` gets the number of files seen so far.
+    """All documents below `folder`, ordered by path; `on_file` receives the number of files seen so far.
 
-    Raises UserError where not one gives a passage, or a library for a kind of file is not installed.
+    Raises UserError where no file yields a passage, or the library for a type of file is not installed.
     """
     passages: list[Passage] = []
     skipped: list[tuple[str, str]] = []
@@ -79,7 +79,7 @@ def read_documents(folder: str | os.PathLike[str], *, on_file: Callable[[int], N
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, str]]:
-    """(path, why it is not to be opened, or nothing) of what is not hidden."""
+    """(path, reason not to open it, else empty) of everything that is not hidden."""
     refused: list[OSError] = []
     for where, folders, names in os.walk(folder, onerror=refused.append):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -97,28 +97,20 @@ def _files(folder: Path) -> Iterator[tuple[Path, str]]:
 
 def _nothing(folder: str | os.PathLike[str], skipped: list[tuple[str, str]]) -> str:
     if not skipped:
-        return f"{folder} holds no file; hidden ones are not read"
+        return f"{folder} holds no file; hidden files are not read"
     named = "; ".join(f"{name}: {reason}" for name, reason in skipped[:_NAMED])
     more = f"; and {len(skipped) - _NAMED} more" if len(skipped) > _NAMED else ""
-    return f"none of the {len(skipped)} files in {folder} gives a passage. {named}{more}"
-
-
-_HEADING = re.compile(r"^#{1,6}[ \t]+(.+)$", re.MULTILINE)
-_FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
-_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-
-
-LARGEST_BYTES = 100_000_000
-"""Of a file; a larger one is passed over."""
-SECONDS = 60.0
-"""For the text of one page or PDF."""
+    return f"none of the {len(skipped)} files in {folder} yields a passage. {named}{more}"
 
 
 def read_document(path: Path) -> tuple[str, str]:
-    """(title, text). Raises Unreadable for this file alone, and UserError where a library is missing."""
+    """(title, text): the title of the page (HTML), else the first heading (Markdown, HTML), else the file's name.
+
+    Raises Unreadable for a problem with this file, UserError where a library is not installed.
+    """
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
-        raise Unreadable(f"not a kind of file that is read ({', '.join(_READERS)})")
+        raise Unreadable(f"not a supported type of file ({', '.join(_READERS)})")
     try:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size > LARGEST_BYTES:
@@ -153,7 +145,7 @@ def _plain(content: bytes, path: Path) -> tuple[str | None, str]:
 
 def _markdown(content: bytes, path: Path) -> tuple[str | None, str]:
     _, text = _plain(content, path)
-    # a comment in a block of code looks like a heading
+    # a comment in a code block looks like a heading
     heading = _HEADING.search(_FENCE.sub("", text))
     return heading[1].rstrip(" \t#") if heading else None, text
 
@@ -184,15 +176,14 @@ _READERS: dict[str, Callable[[bytes, Path], tuple[str | None, str]]] = {
 }
 
 
-_WIDE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-_WORD = re.compile(rf"[{_WIDE}][^\w\s]*|[^\s{_WIDE}]{{1,200}}")
-_END = re.compile("[.!?\u2026]['\"\u201d\u2019\u00bb)\\]]*$")
-_WIDE_END = re.compile("[\u3002\uff01\uff1f][^\\w\\s]*$")
-_EMPTY_LINE = re.compile(r"\n\s*\n")
-
-
 def cut_text(text: str, *, words: int) -> list[str]:
-    """Passages of `text` in order, spaces and line ends folded to one space each."""
+    """Passages of at most `words` words in order, white space folded, cut between sentences.
+
+    A sentence ends at . ! ? … before a space and a possible beginning of a sentence, at their full-width forms, and at
+    an empty line; so "Dr. Toll" is split, which does no harm. A sentence longer than a passage is cut between words.
+    Chinese and Japanese characters, written without spaces, count as one word each, and so does every 200 characters
+    of something that is not text.
+    """
     passages: list[str] = []
     start = stop = count = 0
     for sentence in _sentences(text, words):
@@ -209,7 +200,7 @@ def cut_text(text: str, *, words: int) -> list[str]:
 
 
 def _sentences(text: str, longest: int) -> Iterator[list[re.Match[str]]]:
-    """The words of each sentence; a longer one comes in pieces."""
+    """The words of each sentence; a sentence longer than `longest` comes in pieces."""
     sentence: list[re.Match[str]] = []
     for word in _WORD.finditer(text):
         if sentence and (len(sentence) == longest or _ends(text, sentence[-1], word)):

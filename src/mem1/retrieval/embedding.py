@@ -1,13 +1,13 @@
-"""Embeds passages chunk by chunk, float16 on disk; a run that was killed goes on after its last finished chunk.
+"""Embeds passages chunk by chunk, float16 on disk, so that an interrupted run can resume.
 
-    made_of = Embedded.of(passages, encoder, "passage: ")
-    embed(passages, encoder, made_of, work=Path("wiki.embedding"))  ->  float16 [passages, dimension]
+    origin = Embedded.of(passages, encoder, "passage: ")
+    embed(passages, encoder, origin, work=Path("wiki.embedding"))  ->  float16 [passages, dimension]
 
     wiki.embedding/progress.json   {"encoder": "9f1c...", "prefix": "passage: ", "corpus": "77ab...", ..., "done": 2048}
-    wiki.embedding/vectors.f16     the numbers one after the other; what comes after `done` rows is not to be trusted
+    wiki.embedding/vectors.f16     the vectors one after another; rows beyond `done` are ignored
 
-A chunk counts once its rows are on the disk and `done` says so, in this order. Chunks begin at fixed passages, so a
-run that was interrupted gives the same bytes as one that was not.
+A chunk counts once its rows are on disk and `done` includes it, written in this order. Chunks begin at fixed passages,
+so a resumed run gives the same bytes as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from mem1.retrieval.base import searched_text
 from mem1.retrieval.encoders import Encoder
 
 CHUNK = 512
-"""Passages of a chunk."""
+"""Passages per chunk."""
 _VECTORS = "vectors.f16"
 _PROGRESS = "progress.json"
 OnProgress = Callable[[int, int], None]
-"""Called with the number of passages that are embedded, and of all."""
+"""Called with the number of passages embedded so far and in total."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embedded:
-    """What vectors were made of; those of anything else are not mixed with them."""
+    """What vectors were computed from; vectors with another origin must not be mixed with them."""
 
     encoder: str
-    """Fingerprint."""
+    """Fingerprint of the encoder."""
     prefix: str
     corpus: str
     """SHA-256 of the passages."""
@@ -67,7 +67,7 @@ class Embedded:
         )
 
     def difference(self, other: Embedded) -> str | None:
-        """What is not the same, in words; None: nothing."""
+        """The difference in words; None: the same origin."""
         if self.encoder != other.encoder or self.dimension != other.dimension:
             return "another encoder"
         if self.prefix != other.prefix:
@@ -85,7 +85,7 @@ def embed(
 ) -> np.ndarray:
     """float16 [passages, dimension], rows of length 1; in memory, or memory-mapped in the folder `work`.
 
-    What an earlier run left in `work` is not embedded again. Raises UserError where it belongs to another encoder,
+    Resumes after the last finished chunk in `work`. Raises UserError where the vectors there belong to another encoder,
     prefix or corpus, or where the disk is full.
     """
     if work is None:
@@ -93,7 +93,7 @@ def embed(
         return np.concatenate([np.zeros((0, encoder.dimension), dtype=np.float16), *chunks])
     try:
         _embed_on_disk(passages, encoder, made_of, work, on_progress)
-        # copy-on-write: torch warns of arrays that cannot be written
+        # copy-on-write, because torch warns about read-only arrays
         return np.memmap(work / _VECTORS, dtype=np.float16, mode="c", shape=(len(passages), encoder.dimension))
     except OSError as error:
         raise UserError(f"cannot write {work}: {error.strerror or error}; free some space and run it again") from error
@@ -102,16 +102,16 @@ def embed(
 def _chunks(
     passages: Sequence[Passage], encoder: Encoder, prefix: str, done: int, on_progress: OnProgress | None
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """(Number of passages embedded with it, rows) of each chunk after the first `done` passages."""
-    say = on_progress or (lambda done, of: None)
-    say(done, len(passages))
+    """(Passages embedded so far, rows) of each chunk after the first `done` passages."""
+    report = on_progress or (lambda done, total: None)
+    report(done, len(passages))
     for start in range(done, len(passages), CHUNK):
         texts = [prefix + searched_text(passage) for passage in passages[start : start + CHUNK]]
         rows = encoder.encode(texts).astype(np.float16)
         if not np.isfinite(rows).all():
-            raise UserError(f"the encoder {encoder.name} gives vectors that are no numbers; are its weights whole?")
+            raise UserError(f"the encoder {encoder.name} returns NaN or infinity; check that its weights are intact")
         yield start + len(texts), rows
-        say(start + len(texts), len(passages))
+        report(start + len(texts), len(passages))
 
 
 def _embed_on_disk(
@@ -142,7 +142,7 @@ def _say(work: Path, made_of: Embedded, done: int) -> None:
 
 
 def remove_work(work: Path) -> None:
-    """Remove what `embed` wrote there, and the folder if nothing else is in it."""
+    """Remove the files that `embed` wrote, and the folder if it is then empty."""
     for name in (_VECTORS, _PROGRESS, f"{_PROGRESS}.partial"):
         (work / name).unlink(missing_ok=True)
     with suppress(OSError):
@@ -155,7 +155,7 @@ def _reach_disk(file: BinaryIO) -> None:
 
 
 def _finished(work: Path, made_of: Embedded) -> int:
-    """How many vectors in `work` count. Raises UserError where they are of something else, or damaged."""
+    """Number of valid vectors in `work`. Raises UserError where they are damaged or of another origin."""
     if not (work / _PROGRESS).exists():
         return 0
     try:
@@ -164,12 +164,12 @@ def _finished(work: Path, made_of: Embedded) -> int:
         earlier = Embedded(**said)
         whole = (work / _VECTORS).stat().st_size >= done * earlier.row_bytes
     except (ValueError, KeyError, TypeError, OSError) as error:
-        raise UserError(f"{work}, a half-finished embedding, is damaged ({error}); delete it to start anew") from error
+        raise UserError(f"{work}, a half-finished embedding, is damaged ({error}); delete it to start over") from error
     if different := made_of.difference(earlier):
         raise UserError(
-            f"{work} holds a half-finished embedding with {different}; delete it to start anew, or choose another "
+            f"{work} holds a half-finished embedding with {different}; delete it to start over, or choose another "
             "folder for the index"
         )
     if not whole:
-        raise UserError(f"{work}, a half-finished embedding, is damaged; delete it to start anew")
+        raise UserError(f"{work}, a half-finished embedding, is damaged; delete it to start over")
     return done

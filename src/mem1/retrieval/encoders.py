@@ -1,31 +1,16 @@
-"""The port of every encoder: texts in, vectors of length 1 out; and one that needs no model.
+"""Encoders, which map texts to vectors of length 1, and cross-encoders, which score a query with a passage.
 
-    HashedWords(dimension=4).encode(["Oslo", "oslo oslo", ""])  ->  [[0, 0, 1, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
-
-A real one is `SentenceEncoder`, in sentence_encoder.py.
-
-What an encoder was trained to see before a query and before a passage; a wrong prefix costs recall silently.
+    HashedWords(dimension=4).encode(["Oslo", "oslo oslo", ""])     [[0, 0, 1, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
+    load_encoder("models/all-MiniLM-L6-v2").encode(["Oslo"])       [1, 384], by sentence-transformers
+    Reranked(bm25, load_cross_encoder("models/ms-marco-MiniLM-L6-v2"))
 
     known_prefixes("intfloat/e5-base-v2")      Prefixes(query="query: ", passage="passage: ")
     known_prefixes("models/bge-small-en-v1.5") Prefixes(query="Represent this sentence for ...: ", passage="")
-    known_prefixes("my-encoder")               UserError: give them yourself
+    known_prefixes("my-encoder")               UserError: set them yourself
 
-An encoder is known by the last part of its id or path. A folder called "model", and a snapshot in the cache of
-Hugging Face, has the name of the folder above.
-
-Encoders of sentence-transformers: E5, BGE, MiniLM and whatever else it loads.
-
-    encoder = load_encoder("models/all-MiniLM-L6-v2")
-    encoder.encode(["Oslo is the capital of Norway."]).shape  ->  (1, 384)
-
-Weights come from safetensors alone and code in the model's folder is never run. A text longer than the encoder's
-sequence length is cut there.
-
-Cross-encoders of sentence-transformers as a scorer for `Reranked`: they read query and passage together.
-
-    Reranked(bm25, load_cross_encoder("models/ms-marco-MiniLM-L6-v2"))
-
-Weights come from safetensors alone and code in the model's folder is never run.
+Encoders are trained with these texts before queries and passages, and wrong ones silently cost recall. An encoder is
+recognised by the last part of its id or path; a folder called "model", or a snapshot in Hugging Face's cache, by the
+folder above. Weights are read from safetensors only, and code in a model's folder never runs.
 """
 
 from __future__ import annotations
@@ -55,31 +40,31 @@ _WORD = re.compile(r"\w+")
 
 
 class Encoder(Protocol):
-    """Anything that turns a text into a direction; texts of one meaning should point one way."""
+    """Anything that maps texts to directions, similar ones for similar meanings."""
 
     @property
     def name(self) -> str:
-        """Folder or id by which `load_encoder` finds it again."""
+        """Folder or Hugging Face id, with which `load_encoder` can load it again."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same weights and settings, whatever they are called."""
+        """Identifies weights and settings, independent of their name."""
         ...
 
     @property
     def dimension(self) -> int:
-        """Numbers of a vector."""
+        """Length of a vector."""
         ...
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """float32 [texts, dimension], each of length 1. May be called from several threads."""
+        """float32 [texts, dimension], rows of length 1. Thread-safe."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashedWords:
-    """Counts of words, each put at a place given by its checksum; for tests and demonstrations."""
+    """Word counts, each word at the position given by its checksum; for tests and demonstrations."""
 
     dimension: int = 256
 
@@ -102,7 +87,7 @@ class HashedWords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefixes:
-    """Put before the text as it is, a space at the end included; empty: nothing."""
+    """Texts put directly before a query or passage, including a final space; empty: none."""
 
     query: str = ""
     passage: str = ""
@@ -123,7 +108,7 @@ _KNOWN: dict[str, Prefixes] = {
     r"gte-(small|base|large)": _NONE,
     r"contriever(-msmarco)?": _NONE,
 }
-"""Pattern of the whole name, in lower case and with hyphens -> prefixes of its authors."""
+"""Pattern of the whole name, in lower case with hyphens -> the authors' prefixes."""
 
 
 def known_prefixes(encoder: str) -> Prefixes:
@@ -133,8 +118,8 @@ def known_prefixes(encoder: str) -> Prefixes:
         if re.fullmatch(pattern, name):
             return prefixes
     raise UserError(
-        f"it is not known what {encoder} (read as {name!r}) expects before queries and passages; look it up on its "
-        'model card and give --query-prefix and --passage-prefix ("" for nothing)'
+        f"the prefixes that {encoder} (read as {name!r}) expects before queries and passages are unknown; look them up "
+        'on its model card and set --query-prefix and --passage-prefix ("" for none)'
     )
 
 
@@ -155,10 +140,10 @@ class SentenceEncoder:
     fingerprint: str
     dimension: int
     max_tokens: int | None
-    """Longest text in tokens, special ones included. None: the model has no limit."""
+    """Longest text in tokens, including special ones; a longer text is truncated. None: no limit."""
     model: SentenceTransformer
     batch_size: int
-    # a fast tokenizer refuses to be used by two threads at once
+    # fast tokenizers do not allow use by two threads at once
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
@@ -173,16 +158,16 @@ class SentenceEncoder:
 
 
 def load_encoder(name: str, *, device: str | None = None, batch_size: int = 32) -> SentenceEncoder:
-    """The encoder in a local folder or of a Hugging Face id; `device` None: a GPU if there is one.
+    """The encoder in a local folder or with a Hugging Face id; `device` None: a GPU if there is one.
 
     Raises UserError where it is missing, incomplete, pickled, or needs code of its own to run.
     """
     folder, model = load_model("SentenceTransformer", name, device=device)
-    # the prefixes of an index are its own; a default prompt would come on top of them
+    # an index has its own prefixes; a default prompt would be added to them
     model.default_prompt_name = None
     dimension = model.get_embedding_dimension()
     if dimension is None:
-        raise UserError(f"the encoder {folder} does not say how long its vectors are; it cannot be indexed")
+        raise UserError(f"the encoder {folder} does not declare the length of its vectors, so it cannot be used")
     return SentenceEncoder(
         name=os.path.abspath(name) if os.path.isdir(name) else name,
         fingerprint=fingerprint(folder),
@@ -194,14 +179,14 @@ def load_encoder(name: str, *, device: str | None = None, batch_size: int = 32) 
 
 
 def load_cross_encoder(name: str, *, device: str | None = None, batch_size: int = 32) -> Scorer:
-    """The cross-encoder in a local folder or of a Hugging Face id; `device` None: a GPU if there is one.
+    """The cross-encoder in a local folder or with a Hugging Face id; `device` None: a GPU if there is one.
 
-    Raises UserError where it is missing, incomplete, pickled, or gives more than one score a passage.
+    Raises UserError where it is missing, incomplete, pickled, or returns several scores per passage.
     """
     folder, model = load_model("CrossEncoder", name, device=device)
     if model.num_labels != 1:
-        raise UserError(f"{folder} gives {model.num_labels} scores a passage; reranking needs a model with one")
-    lock = threading.Lock()  # a fast tokenizer refuses to be used by two threads at once
+        raise UserError(f"{folder} returns {model.num_labels} scores per passage; reranking needs a model with one")
+    lock = threading.Lock()  # fast tokenizers do not allow use by two threads at once
 
     def score(query: str, passages: Sequence[Passage]) -> list[float]:
         pairs = [(sound_text(query), sound_text(searched_text(passage))) for passage in passages]

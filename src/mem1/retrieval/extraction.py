@@ -1,16 +1,11 @@
-"""Text out of pages and PDFs, in a process that has a deadline and a bound on its memory.
+"""Text out of pages and PDFs, in a process with a deadline and a memory limit.
 
     extract("pdf", content, seconds=60)     ->  (None, "The mill was built in 1823 ...")
                                                 Unreadable("not read within 60 seconds")
 
-A process starts with the first document, reads one after the other and ends with ours. One that is too slow, or that
-dies of a document, is replaced by another for the next document.
-
-The readable text of a page or a PDF, by libraries that parse what anybody may have written.
-
-Runs in a process of its own (`isolated.py`), which may be killed at any moment; nothing else imports it.
-
-    serve()     reads requests from stdin and writes answers to stdout until stdin ends
+trafilatura and pypdf parse whatever anybody wrote, so they run in a child process that may be killed at any moment. It
+starts with the first document, reads one document after another and ends with ours. A process that is too slow, or that
+crashes on a document, is replaced for the next one.
 """
 
 from __future__ import annotations
@@ -29,24 +24,27 @@ from importlib import import_module
 from typing import Any, Literal
 
 MEMORY_BYTES = 2 << 30
-"""Address space of a process, its libraries included."""
+"""Address space of a process, including its libraries."""
 _AT_A_TIME = 2
-"""Processes."""
+"""Largest number of processes."""
+_LONGEST_TEXT = 50_000_000
+"""Most characters of one document."""
+_LIBRARIES = ("trafilatura", "pypdf")
 
 Kind = Literal["html", "page", "pdf"]
-"""html: a file; page: of the open web, without menus, as UTF-8."""
+"""html: a file; page: from the open web, as UTF-8, to be read without its menus."""
 
 
 class Unreadable(Exception):
-    """Why a document gives no text; others are read all the same."""
+    """The reason why a document yields no text; other documents are not affected."""
 
 
 class LibraryMissing(Exception):
-    """The library that reads this kind of document cannot be imported."""
+    """The library for this kind of document cannot be imported."""
 
 
 def extract(kind: Kind, content: bytes, *, seconds: float) -> tuple[str, str]:
-    """(title, text); either may be empty. Safe for threads. Raises Unreadable for this document, and LibraryMissing."""
+    """(title, text); either may be empty. Thread-safe. Raises Unreadable for this document, or LibraryMissing."""
     with _free:
         try:
             process = _idle.pop()
@@ -57,7 +55,7 @@ def extract(kind: Kind, content: bytes, *, seconds: float) -> tuple[str, str]:
         except BaseException:
             process.end()
             raise
-        if answer.get("spent"):  # its memory is full of pieces
+        if answer.get("spent"):  # its memory is fragmented
             process.end()
         else:
             _idle.append(process)
@@ -69,10 +67,10 @@ def extract(kind: Kind, content: bytes, *, seconds: float) -> tuple[str, str]:
 
 
 class _Process:
-    """One that reads documents (`extraction.py`)."""
+    """A child process that runs `serve`."""
 
     def __init__(self) -> None:
-        # not -m: it would look for modules in the folder that we were started in, which may be that of the documents
+        # not -m, which would import modules from the current folder, possibly that of the documents
         path = [folder for folder in sys.path if folder]
         code = f"import sys; sys.path[:] = {path!r}; from mem1.retrieval.extraction import serve; serve()"
         self._process = subprocess.Popen(
@@ -82,10 +80,10 @@ class _Process:
             stderr=subprocess.DEVNULL,
         )
         assert self._process.stdout is not None
-        self._process.stdout.readline()  # it is ready: the deadline is for reading alone
+        self._process.stdout.readline()  # wait until it is ready: the deadline is for reading only
 
     def ask(self, kind: Kind, content: bytes, seconds: float) -> dict[str, Any]:
-        """Raises Unreadable where it is not answered in time, or the process dies of it."""
+        """Raises Unreadable where there is no answer in time, or the process dies."""
         assert self._process.stdin is not None and self._process.stdout is not None
         late = threading.Event()
 
@@ -127,7 +125,7 @@ def _end_all() -> None:
 
 
 def _forget_all() -> None:
-    """In a fork: the processes, and whoever waits for them, are our parent's."""
+    """After a fork, the processes and those waiting for them belong to our parent."""
     global _free
     _idle.clear()
     _free = threading.BoundedSemaphore(_AT_A_TIME)
@@ -138,29 +136,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_all)
 
 
-_LONGEST_TEXT = 50_000_000
-"""Characters of one document."""
-_LIBRARIES = ("trafilatura", "pypdf")
-
-
-class _Refused(Exception):
-    """Why a document gives no text."""
-
-
 def serve() -> None:
-    """Say "ready" on a line, then answer one request after the other.
+    """In the child process: print "ready", then answer requests from stdin on stdout until stdin ends.
 
     A request is a line with kind and number of bytes, then the bytes; an answer is a line of JSON.
     """
     answers = os.fdopen(os.dup(1), "wb")
     silence = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silence, 1)  # what a library prints is no answer
+    os.dup2(silence, 1)  # output of a library must not look like an answer
     os.dup2(silence, 2)
     _limit_memory(int(sys.argv[1]))
     for library in _LIBRARIES:
         logging.getLogger(library).setLevel(logging.CRITICAL)
-        with suppress(ImportError):  # it is missing when it is asked for
-            import_module(library)  # now, as it takes longer than many a document
+        with suppress(ImportError):  # reported when a document needs it
+            import_module(library)  # now, since it takes longer than reading most documents
     answers.write(b"ready\n")
     answers.flush()
     requests = sys.stdin.buffer
@@ -177,22 +166,22 @@ def _limit_memory(most: int) -> None:
 
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
     except (ImportError, OSError, ValueError):
-        return  # a system without such limits: the deadline remains
+        return  # a system without such limits still has the deadline
 
 
 def _answered(kind: str, content: bytes) -> dict[str, Any]:
     try:
         title, text = _READERS[kind](content)
         if len(text) > _LONGEST_TEXT:
-            raise _Refused(f"more than {_LONGEST_TEXT:,} characters of text")
+            raise Unreadable(f"more than {_LONGEST_TEXT:,} characters of text")
         return {"title": title or "", "text": text or ""}
-    except _Refused as refused:
+    except Unreadable as refused:
         return {"refused": str(refused)}
     except ImportError as error:
         return {"missing": str(error)}
     except MemoryError:
         return {"refused": "too large to be read: it needs too much memory", "spent": True}
-    except Exception as error:  # of somebody else's library, about this document alone
+    except Exception as error:  # any failure of the library, about this document only
         return {"refused": f"damaged ({type(error).__name__}: {str(error)[:200]})"}
 
 
@@ -201,7 +190,7 @@ def _html(content: bytes) -> tuple[str | None, str]:
 
     tree = trafilatura.load_html(content)
     if tree is None:
-        raise _Refused("not HTML")
+        raise Unreadable("not HTML")
     title = tree.findtext(".//title") or next((h.text_content() for h in tree.iter("h1", "h2")), None)
     text = trafilatura.extract(tree, include_comments=False)
     return title, text or trafilatura.html2txt(content)
@@ -222,19 +211,19 @@ def _pdf(content: bytes) -> tuple[str | None, str]:
     try:
         reader = pypdf.PdfReader(io.BytesIO(content))
         if reader.is_encrypted and not reader.decrypt(""):
-            raise _Refused("encrypted")
+            raise Unreadable("encrypted")
         pages: list[str] = []
         room = _LONGEST_TEXT
         for page in reader.pages:
             pages.append(page.extract_text())
             room -= len(pages[-1])
             if room < 0:
-                raise _Refused(f"more than {_LONGEST_TEXT:,} characters of text")
+                raise Unreadable(f"more than {_LONGEST_TEXT:,} characters of text")
     except (DependencyError, FileNotDecryptedError) as error:
-        raise _Refused("encrypted") from error
+        raise Unreadable("encrypted") from error
     text = "\n".join(pages)
     if not text.strip():
-        raise _Refused("no text in it; scanned pages need text recognition first")
+        raise Unreadable("no text in it; scanned pages need text recognition first")
     return None, text
 
 

@@ -1,13 +1,9 @@
-"""Models of Hugging Face's hub that are on this machine already; nothing is fetched.
+"""Models on this machine, in a folder or in Hugging Face's cache; nothing is downloaded and no pickle is opened.
 
 cached_snapshot("Qwen/Qwen2.5-7B-Instruct")
 ->  ~/.cache/huggingface/hub/models--Qwen--Qwen2.5-7B-Instruct/snapshots/a09a...
-
-An encoder or cross-encoder on disk: found by folder or Hugging Face id, without pickled weights, known by content.
-
 model_folder("models/e5-base-v2")       Path("models/e5-base-v2")
-model_folder("intfloat/e5-base-v2")     Path("~/.cache/huggingface/hub/models--intfloat--e5-base-v2/snapshots/...")
-fingerprint(folder)                     "9f1c..."     SHA-256 of what decides the vectors
+fingerprint(folder)                     "9f1c..."     SHA-256 of everything that determines the vectors
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
 def cached_snapshot(name: str) -> Path | None:
-    """The folder of a model's files in the cache of Hugging Face; None: `name` is no id, or it is not there."""
+    """The folder of a model in Hugging Face's cache; None: not there, or `name` is not an id."""
     if _ID.fullmatch(name) is None:
         return None
     from huggingface_hub import snapshot_download
@@ -39,10 +35,10 @@ def cached_snapshot(name: str) -> Path | None:
 
 
 def how_to_fetch(name: str) -> str:
-    """What to add to the message that there is no folder of that name, where it could be an id."""
+    """Advice to add to the message that a folder does not exist, where the name could be an id."""
     if _ID.fullmatch(name) is None:
         return ""
-    return f"; if it is an id of Hugging Face, fetch it first, as mem1 fetches nothing by itself: hf download {name}"
+    return f"; if it is a Hugging Face id, download it first (mem1 downloads nothing by itself): hf download {name}"
 
 
 _CALLED = {"SentenceTransformer": "encoder", "CrossEncoder": "cross-encoder"}
@@ -52,7 +48,7 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt")
 
 
 def need_sentence_transformers() -> None:
-    """Raises UserError naming the command that installs it."""
+    """Raises UserError with the command that installs it, where it is missing."""
     if importlib.util.find_spec("sentence_transformers") is None:  # importing it takes seconds
         raise UserError("encoders need sentence-transformers: pip install 'mem1[dense]'")
 
@@ -60,9 +56,9 @@ def need_sentence_transformers() -> None:
 def load_model(
     kind: Literal["SentenceTransformer", "CrossEncoder"], name: str, *, device: str | None
 ) -> tuple[Path, Any]:
-    """(Folder, model) of that class of sentence-transformers; no pickled weights, no code from the folder.
+    """(Folder, model) for a class of sentence-transformers, without pickled weights or code from the folder.
 
-    Raises UserError where it is missing, incomplete or pickled, or needs code of its own to run.
+    Raises UserError where the model is missing, incomplete or pickled, or needs code of its own to run.
     """
     need_sentence_transformers()
     folder = model_folder(name)
@@ -84,15 +80,15 @@ def load_model(
 
 
 def model_folder(name: str) -> Path:
-    """The folder called `name`, else the snapshot of the Hugging Face id.
+    """The folder called `name`, else the cached snapshot of this Hugging Face id.
 
-    Raises UserError where there is neither, and where weights are pickled, since a pickle may run code.
+    Raises UserError where there is neither, or where weights are pickled, since a pickle can run code.
     """
     folder = Path(name) if os.path.isdir(name) else cached_snapshot(name)
     if folder is None:
         raise UserError(f"no folder {name}; check the path{how_to_fetch(name)}")
     if not any(folder.rglob(_WEIGHTS)):
-        raise UserError(f"{folder} has no weights in {_WEIGHTS}; mem1 reads weights from safetensors alone")
+        raise UserError(f"{folder} has no weights in {_WEIGHTS}; mem1 reads weights only from safetensors")
     for pattern in _PICKLES:
         for pickle in folder.rglob(pattern):
             if not any(pickle.parent.glob(_WEIGHTS)):
@@ -104,7 +100,7 @@ def model_folder(name: str) -> Path:
 
 
 def fingerprint(folder: Path) -> str:
-    """SHA-256 over weights, tokenizer and settings, by relative path."""
+    """SHA-256 over weights, tokenizer and settings with their relative paths."""
     digest = hashlib.sha256()
     files = {file for pattern in (_WEIGHTS, *_SETTINGS) for file in folder.rglob(pattern)}
     for file in sorted(files):

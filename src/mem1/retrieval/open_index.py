@@ -1,25 +1,42 @@
-"""Opens whatever `--corpus` names: a file of passages, or an index that `mem1 index` made.
+"""Opens whatever `--corpus` names: a file of passages, or an index made by `mem1 index`.
 
-open_retriever("corpus.jsonl.gz")   BM25 over the file, built once and kept under ~/.cache/mem1
-open_retriever("wiki.dense")        the index in this folder, by the kind that its manifest names
+open_retriever("corpus.jsonl.gz")   BM25 over the file, built once and cached under ~/.cache/mem1
+open_retriever("wiki.dense")        the index in this folder, of the kind that its manifest names
 open_retriever("wiki")              wiki/words and wiki/vectors, two indexes of the same passages, as one hybrid
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mem1.errors import UserError
+from mem1.errors import UserError, printable
 from mem1.records import Passage
 from mem1.retrieval.base import Retriever
-from mem1.retrieval.corpus import open_bm25, read_passages
-from mem1.retrieval.index_folder import file_checksum, index_kind, restore, restore_within, understood
+from mem1.retrieval.corpus import PASSAGES, StoredPassages, read_passages
+from mem1.retrieval.digests import sha256_of
+from mem1.retrieval.index_folder import (
+    MANIFEST,
+    discard,
+    file_checksum,
+    index_kind,
+    restore,
+    restore_within,
+    understood,
+)
+
+if TYPE_CHECKING:
+    from mem1.retrieval.bm25 import BM25
+
+CACHE_VARIABLE = "MEM1_CACHE"
+"""Environment variable that names the cache folder; unset: ~/.cache/mem1."""
 
 
 def open_retriever(path: str | os.PathLike[str]) -> Retriever:
-    """A search engine over the passages at `path`; of a folder of indexes, all of them by reciprocal rank fusion.
+    """A retriever over the passages at `path`; several indexes in a folder are combined by reciprocal rank fusion.
 
     Raises UserError where nothing there can be opened, or the indexes of a folder hold different passages.
     """
@@ -30,7 +47,6 @@ def open_retriever(path: str | os.PathLike[str]) -> Retriever:
     if len(folders) == 1:
         return _loader(folders[0])(folders[0])
     from mem1.retrieval.combine import Hybrid
-    from mem1.retrieval.corpus import PASSAGES
 
     if any(file_checksum(folder, PASSAGES) != file_checksum(folders[0], PASSAGES) for folder in folders):
         raise UserError(
@@ -40,12 +56,10 @@ def open_retriever(path: str | os.PathLike[str]) -> Retriever:
 
 
 def open_passages(path: str | os.PathLike[str]) -> Sequence[Passage]:
-    """The passages at `path` alone. Raises UserError where nothing there can be opened."""
+    """Only the passages at `path`. Raises UserError where nothing there can be opened."""
     restore(path)
     if not os.path.isdir(path):
         return read_passages(path)
-    from mem1.retrieval.corpus import StoredPassages
-
     folder = _indexes(path)[0]
     _loader(folder)
     with understood(folder, kind=str(index_kind(folder))):
@@ -53,7 +67,7 @@ def open_passages(path: str | os.PathLike[str]) -> Sequence[Passage]:
 
 
 def read_corpus(path: str | os.PathLike[str]) -> Sequence[Passage]:
-    """The passages of a file, of an index, or of a folder of documents. Raises UserError where there are none."""
+    """The passages of a file, an index or a folder of documents. Raises UserError where there are none."""
     restore(path)
     if os.path.isdir(path) and not holds_index(path):
         from mem1.retrieval.documents import read_documents
@@ -63,14 +77,14 @@ def read_corpus(path: str | os.PathLike[str]) -> Sequence[Passage]:
 
 
 def holds_index(path: str | os.PathLike[str]) -> bool:
-    """Whether this folder is an index, or a folder in it is one."""
+    """Whether this folder is an index or directly contains one."""
     folder = Path(path)
     restore_within(folder)
     return any(index_kind(inner) is not None for inner in (folder, *folder.iterdir()))
 
 
 def _indexes(path: str | os.PathLike[str]) -> list[Path]:
-    """The index in this folder, or those in its folders."""
+    """The index at this folder, or those in its subfolders."""
     folder = Path(path)
     if index_kind(folder) is not None:
         return [folder]
@@ -80,7 +94,8 @@ def _indexes(path: str | os.PathLike[str]) -> list[Path]:
     if not found:
         raise UserError(f"{path} is a folder without an index; make one with: mem1 index {path} --out FOLDER")
     if found != held:
-        raise UserError(f"{path} holds indexes, and {(set(held) - set(found)).pop().name}, which is none; move it away")
+        other = (set(held) - set(found)).pop().name
+        raise UserError(f"{path} holds indexes and {other}, which is not an index; move it away")
     return found
 
 
@@ -95,3 +110,48 @@ def _loader(path: str | os.PathLike[str]) -> Callable[[str | os.PathLike[str]], 
 
         return Dense.load
     raise UserError(f"{path} holds an index of kind {kind!r}; this mem1 knows bm25 and dense")
+
+
+def open_bm25(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | None = None) -> BM25:
+    """The BM25 index of a corpus file, from the cache where the same content was indexed before.
+
+    The cache identifies an index by the SHA-256 of the corpus file. A damaged index is rebuilt; what is built, and
+    where, is printed to stderr. Raises UserError for an invalid corpus and where the index cannot be written; a
+    half-written index is never used.
+    """
+    from rich.console import Console
+
+    from mem1.retrieval.bm25 import BM25, FILES
+
+    console = Console(stderr=True, highlight=False, markup=False)
+    folder = bm25_folder(corpus_path, cache_dir)
+    if folder.exists():
+        try:
+            return BM25.load(folder)
+        except UserError as error:
+            console.print(printable(f"{error}; building it anew"))
+            discard(folder, (*FILES, MANIFEST))
+    start = time.perf_counter()
+    with console.status(printable(f"Indexing {corpus_path} (once)")):
+        passages = read_passages(corpus_path)
+        BM25.build(passages).save(folder)
+    seconds = time.perf_counter() - start
+    console.print(
+        printable(f"Indexed {len(passages):,} passages of {corpus_path} in {seconds:.1f} s; cached in {folder}")
+    )
+    return BM25.load(folder)
+
+
+def bm25_folder(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | None = None) -> Path:
+    """Where `open_bm25` caches the index of a corpus file. Raises UserError where the file cannot be read."""
+    try:
+        return cache_folder(cache_dir) / f"bm25-{sha256_of(corpus_path)[:32]}"
+    except FileNotFoundError as error:
+        raise UserError(f"no corpus file {corpus_path}; check the path") from error
+    except OSError as error:
+        raise UserError(f"cannot read {corpus_path}: {error.strerror or error}") from error
+
+
+def cache_folder(cache_dir: str | os.PathLike[str] | None = None) -> Path:
+    """`cache_dir`, else $MEM1_CACHE, else ~/.cache/mem1."""
+    return Path(cache_dir or os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "mem1")

@@ -1,10 +1,10 @@
-r"""Search-R1's retrieval protocol, both ends of it: JSON over POST /retrieve.
+r"""Search-R1's retrieval protocol, for client and server: JSON over POST /retrieve.
 
     request   {"queries": ["capital of Norway"], "topk": 3, "return_scores": true}
     answer    {"result": [[{"document": {"id": "p0", "contents": "\"Oslo\"\nThe capital of Norway."}, "score": 2.9}]]}
 
 Without scores an entry is the document itself. Search-R1's own servers answer with {"id", "contents"} (dense) or with
-{"title", "text", "contents"} and no id (BM25); its clients read `document.contents` only. Both are read here.
+{"title", "text", "contents"} and no id (BM25), and its clients read only `document.contents`. We read both forms.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from mem1.retrieval.corpus import joined_contents, title_and_text
 PATH = "/retrieve"
 _ID_DIGITS = 16
 _LONGEST_SCORE = 40
-"""Characters of a score that is text."""
+"""Most characters of a score given as text."""
 _LARGEST_ID = (1 << 63) - 1
 _LARGEST_SCORE = sys.float_info.max
 
 
 class Request(BaseModel):
-    """What a client sends; keys of other servers' dialects are ignored, as Search-R1 does."""
+    """A client's request; unknown keys are ignored, as by Search-R1."""
 
     queries: list[str]
     topk: int | None = Field(default=None, ge=0)
-    """Passages a query; None or 0: as many as the server was told to give."""
+    """Passages per query; None or 0: the server's default."""
     return_scores: bool = False
 
 
 def encode_request(queries: Sequence[str], k: int) -> bytes:
-    """Scores are always asked for: Search-R1's own server expects two values and can fail without them."""
+    """A request with scores, without which Search-R1's own server can fail."""
     return encode_object({"queries": [sound_text(query) for query in queries], "topk": k, "return_scores": True})
 
 
 def encode_found(found: Sequence[tuple[Passage, float]], *, scores: bool) -> bytes:
-    """What one query found, as it stands in the answer."""
+    """The results of one query, encoded as a part of the answer."""
     return encode_object([_entry(*one, scores) for one in found])
 
 
 def joined_answer(parts: Sequence[bytes]) -> list[bytes]:
-    """The answer to a request from `encode_found` of each of its queries, in pieces that follow one another."""
+    """The answer to a request, in consecutive pieces, from the `encode_found` of each of its queries."""
     pieces = [b'{"result":[']
     for i, part in enumerate(parts):
         pieces += (b",", part) if i else (part,)
@@ -67,13 +67,13 @@ def _entry(passage: Passage, score: float, scores: bool) -> dict[str, Any]:
 def read_answer(body: bytes, *, queries: int, k: int) -> list[list[tuple[Passage, float]]]:
     """Per query at most `k` (passage, score) in the server's order.
 
-    A document without an id is known by its contents' SHA-256, and without a score by 1 / rank. A document that has
-    no text is left out: there is nothing to show of it. Raises ValueError saying what is wrong with the answer.
+    The id defaults to the SHA-256 of the document, the score to 1 / rank. Documents without text are left out, since
+    there is nothing to show. Raises ValueError naming what is wrong with the answer.
     """
     answer = read_json(body)
     results = answer.get("result") if isinstance(answer, dict) else None
     if not isinstance(results, list) or not all(isinstance(result, list) for result in results):
-        raise ValueError('the answer has no "result" with a list a query')
+        raise ValueError('the answer has no "result" with one list per query')
     if len(results) != queries:
         raise ValueError(f"the answer has {len(results)} results for {queries} queries")
     return [_found(result)[:k] for result in results]
@@ -106,11 +106,11 @@ def _id(document: Mapping[str, Any]) -> str:
 def _score(entry: Mapping[str, Any], rank: int) -> float:
     if "document" not in entry or entry.get("score") is None:
         return 1 / rank
-    said = entry["score"]
-    if isinstance(said, str) and len(said) <= _LONGEST_SCORE:
+    given = entry["score"]
+    if isinstance(given, str) and len(given) <= _LONGEST_SCORE:
         with suppress(ValueError):
-            said = float(said)
-    score = number(said, least=-_LARGEST_SCORE, most=_LARGEST_SCORE)
+            given = float(given)
+    score = number(given, least=-_LARGEST_SCORE, most=_LARGEST_SCORE)
     if score is None:
         raise ValueError(f"a score of the answer is {shown(entry['score'])}")
     return score

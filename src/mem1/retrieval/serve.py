@@ -1,9 +1,9 @@
-"""Runs the server of `server.py`: sockets, worker processes, signals.
+"""Runs the server of server.py: sockets, worker processes, signals.
 
     serve(partial(BM25.load, folder), host="127.0.0.1", port=8000, workers=2, top_k=3, listening=print)
 
-Every worker process opens the search engine itself (a memory-mapped index is in memory once all the same) and has a
-socket of its own on the one port, over which the kernel spreads the connections. One worker needs no other process.
+Every worker process opens the search engine itself (a memory-mapped index still is in memory only once) and has its own
+socket on the same port, among which the kernel distributes connections. A single worker runs in this process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SPAWN = get_context("spawn")
 
 
 class _Stop(BaseException):
-    """A signal asked the server to stop."""
+    """A signal told the server to stop."""
 
 
 def serve(
@@ -43,10 +43,9 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT, then finish the open requests and return.
 
-    `open_retriever` must be picklable where there are several workers. `listening` is called with the address once
-    requests are answered; port 0 is any free one. `allow_hosts` are names by which the server may be called besides
-    its address. Raises UserError where the address cannot be had, a package is
-    missing or a worker cannot start.
+    With several workers `open_retriever` must be picklable. `listening` is called with the address once the server
+    answers requests; port 0 means any free port. `allow_hosts` are host names to accept besides the server's address.
+    Raises UserError where the address is not available, a package is missing or a worker cannot start.
     """
     check_packages()
     sockets = bind(host, port, workers)
@@ -62,7 +61,7 @@ def serve(
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """Of one worker."""
+    """What one worker needs."""
 
     open_retriever: Callable[[], Retriever]
     socket: socket.socket
@@ -80,7 +79,7 @@ def _work(job: _Job, ready: Callable[[], None]) -> None:
 
 
 def _supervise(jobs: Sequence[_Job], ready: Callable[[], None]) -> None:
-    """One process a job; one that dies is started again, until a signal."""
+    """Run one process per job until a signal, restarting those that die."""
 
     def stop(*_: object) -> None:
         raise _Stop
@@ -89,11 +88,11 @@ def _supervise(jobs: Sequence[_Job], ready: Callable[[], None]) -> None:
     try:
         with handling(stop):
             pipes = [_SPAWN.Pipe(duplex=False) for _ in jobs]
-            workers += [_start(job, told) for job, (_, told) in zip(jobs, pipes, strict=True)]
-            for worker, (heard, told) in zip(workers, pipes, strict=True):
-                told.close()
-                if heard not in connection.wait([heard, worker.sentinel]) or not _received(heard):
-                    raise UserError("a worker of the server could not start; what it said stands above")
+            workers += [_start(job, sender) for job, (_, sender) in zip(jobs, pipes, strict=True)]
+            for worker, (receiver, sender) in zip(workers, pipes, strict=True):
+                sender.close()
+                if receiver not in connection.wait([receiver, worker.sentinel]) or not _received(receiver):
+                    raise UserError("a worker of the server could not start; see its message above")
             ready()
             while True:
                 connection.wait([worker.sentinel for worker in workers])
@@ -114,8 +113,8 @@ def _received(pipe: Any) -> bool:
         return False
 
 
-def _start(job: _Job, told: Any) -> BaseProcess:
-    worker = _SPAWN.Process(target=_worker, args=(job, told), daemon=True)
+def _start(job: _Job, started: Any) -> BaseProcess:
+    worker = _SPAWN.Process(target=_worker, args=(job, started), daemon=True)
     worker.start()
     return worker
 
@@ -123,7 +122,7 @@ def _start(job: _Job, told: Any) -> BaseProcess:
 def _end(jobs: Sequence[_Job], workers: Sequence[BaseProcess]) -> None:
     with handling(lambda *_: None):
         for job in jobs:
-            job.socket.close()  # or connections would go on to gather here
+            job.socket.close()  # otherwise connections would keep queueing here
         for worker in workers:
             worker.terminate()
         for worker in workers:
@@ -131,16 +130,16 @@ def _end(jobs: Sequence[_Job], workers: Sequence[BaseProcess]) -> None:
             worker.kill()
 
 
-def _worker(job: _Job, told: Any) -> None:
+def _worker(job: _Job, started: Any) -> None:
     threading.Thread(target=_follow_parent, daemon=True).start()
     try:
-        _work(job, lambda: told.send(True) if told is not None else None)
+        _work(job, lambda: started.send(True) if started is not None else None)
     except UserError as error:
         sys.exit(f"error: {error}")
 
 
 def _follow_parent() -> None:
-    """A worker whose parent was killed would hold the port for ever."""
+    """End when the parent is gone; otherwise a killed parent would leave the port occupied."""
     parent = parent_process()
     assert parent is not None
     parent.join()

@@ -1,11 +1,11 @@
 """A search engine as a server that speaks Search-R1's protocol (`search_r1.py`).
 
-    POST /retrieve    the protocol; 4xx: the request is wrong, 503: the search engine did not answer, or too many wait
+    POST /retrieve    the protocol; 4xx: invalid request, 503: the search engine failed or too many requests wait
     GET  /health      {"status": "ok"}
     GET  /metrics     counts and durations for Prometheus
 
-Requests that wait at the same time are searched together; one of many queries is searched in several calls, between
-which others have their turn. One whose client hangs up is dropped. Needs the packages of `mem1[server]`.
+Requests that wait at the same time are searched together. One of many queries is searched in several calls, with other
+requests in between. A request whose client hangs up is dropped. Needs the packages of `mem1[server]`.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ from mem1.retrieval.search_r1 import PATH, encode_found, joined_answer
 from mem1.retrieval.search_r1 import Request as Asked
 
 _JOINED_QUERIES = 32
-"""Of waiting requests that are searched together; more would make the first of them wait for the last."""
+"""Most queries of waiting requests searched together; with more, the first would wait for the last."""
 _CLIENT_GONE = 499
-"""Nobody sees it."""
+"""Status for a client that hung up; nobody sees it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a request may ask for, and all of them together; more is refused."""
+    """Limits on one request, and on all current requests together; anything beyond is refused."""
 
     queries: int = 1024
     query_chars: int = 16_384
     top_k: int = 1000
     passages: int = 32_768
-    """Queries times passages a query."""
+    """Queries times passages per query."""
     body_bytes: int = 8 << 20
     answer_bytes: int = 64 << 20
     all_queries: int = 4096
-    """Of the requests that wait or are worked on."""
+    """Queries of all requests that are waiting or being searched."""
     all_passages: int = 131_072
-    """Of the same requests, and of answers that are being sent."""
+    """Passages of the same requests and of answers being sent."""
     all_body_bytes: int = 128 << 20
-    """Of the requests that are being read."""
+    """Bytes of all requests being read."""
 
 
 def make_app(
     retriever: Retriever, *, top_k: int = 3, limits: Limits = Limits(), counters: Counters | None = None
 ) -> FastAPI:
-    """The server as an ASGI application; `top_k` passages are given where a request does not say how many."""
+    """The server as an ASGI application; `top_k` is the number of passages for requests that do not set one."""
     app = FastAPI(title="mem1 retriever", version=mem1.__version__, docs_url=None, redoc_url=None)
     counted = counters or Counters.make()[0]
-    # one thread: an index in memory computes, and a second thread would only take turns with the first
+    # one thread: searching an index in memory is computation, and a second thread would only take turns with it
     batcher = Batcher(retriever.search, threads=1, size=_JOINED_QUERIES)
     bodies = Room(limits.all_body_bytes, "bytes of requests")
     queries = Room(limits.all_queries, "queries")
@@ -105,12 +105,12 @@ def make_app(
 
     @app.get("/health")
     async def health() -> dict[str, str]:
-        """Answers while the server can take requests."""
+        """Answers while the server accepts requests."""
         return {"status": "ok"}
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> str:
-        """Of all worker processes together."""
+        """Sums over all worker processes."""
         return counted.text()
 
     return app
@@ -135,7 +135,7 @@ def _read(body: bytes, top_k: int, limits: Limits) -> Asked:
 
 
 def _encoded(results: Sequence[Result], scores: bool, room: int) -> list[bytes]:
-    """Each query's part of the answer. Raises Refused where they are more than `room` bytes."""
+    """Each query's part of the answer. Raises Refused where they exceed `room` bytes."""
     parts: list[bytes] = []
     for result in results:
         parts.append(encode_found(result, scores=scores))
@@ -146,4 +146,4 @@ def _encoded(results: Sequence[Result], scores: bool, room: int) -> list[bytes]:
 
 
 _BODY = {"requestBody": {"required": True, "content": {"application/json": {"schema": Asked.model_json_schema()}}}}
-"""The route reads its body itself, so the page of the interface must be told of it."""
+"""OpenAPI schema of the request, needed because the route reads its body itself."""

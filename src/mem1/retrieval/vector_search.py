@@ -1,16 +1,12 @@
-"""Which passages' vectors lie nearest to a query's: the port, and the exact search that needs no library.
+"""Finding the passages whose vectors are nearest to a query's: exactly, or approximately with FAISS.
 
-    Flat(vectors).search(queries, k=2)  ->  [array([7, 3]), array([0, 12, 5])]     at least k, if there are so many
+    Flat(vectors).search(queries, k=2)                        ->  [array([7, 3]), array([0, 12, 5])]
+    FaissIndex.build(vectors, "hnsw").search(queries, k=2)    ->  [array([7, 3]), ...]
 
-Positions only, in any order: `Dense` scores what it is given by the exact product, so that a score never depends on
-how it was found, nor on what else was asked at the same time.
-
-FAISS's approximate searches: clusters (IVF) and a graph of neighbours (HNSW), vectors kept as float16.
-
-    index = FaissIndex.build(vectors, "hnsw")
-    index.search(queries, k=3)  ->  [array([7, 3, 12]), ...]
-
-For millions of passages; below, the exact search is quick enough and misses nothing.
+Searches return at least k positions where there are that many, in any order. `Dense` computes the scores of these
+candidates itself, so a score depends neither on the kind of search nor on the other queries. FAISS's clusters (IVF)
+and graph of neighbours (HNSW), with float16 vectors, are for millions of passages; below that the exact search is fast
+enough and misses nothing.
 """
 
 from __future__ import annotations
@@ -26,28 +22,28 @@ from mem1.errors import UserError
 
 NearestKind = Literal["flat", "ivf", "hnsw"]
 NEAREST_KINDS: tuple[NearestKind, ...] = ("flat", "ivf", "hnsw")
-"""flat compares with every vector; ivf with those of the nearest clusters; hnsw walks a graph of neighbours."""
+"""flat compares with all vectors, ivf with those of the nearest clusters; hnsw walks a graph of neighbours."""
 _BLOCK = 4096
-"""Vectors turned into float32 at a time: a block stays in the processor's cache."""
+"""Vectors converted to float32 at a time; a block fits into the processor's cache."""
 _SCORES = 1 << 26
-"""Scores held at a time, 256 MB."""
+"""Scores held in memory at a time (256 MB)."""
 _ROUNDING = 1e-4
-"""Well above the error of a float32 product of vectors of length 1."""
+"""Tolerance, well above the error of a float32 product of vectors of length 1."""
 
 
 class Nearest(Protocol):
     """Anything that finds candidates among vectors."""
 
     def search(self, queries: np.ndarray, k: int) -> Sequence[np.ndarray]:
-        """Per row of `queries` (float32, length 1) positions of at least `k` vectors, or of all that it found."""
+        """Per row of `queries` (float32, length 1) the positions of at least `k` vectors, or of all it found."""
         ...
 
 
 class Flat:
-    """Compares with every vector, block by block, straight from the memory map."""
+    """Compares with every vector, block by block, directly from the memory map."""
 
     def __init__(self, vectors: np.ndarray, *, block: int = _BLOCK, scores: int = _SCORES) -> None:
-        """`block` and `scores` bound what is held beside `vectors`, and change nothing else."""
+        """`block` and `scores` limit the memory used besides `vectors`; results do not depend on them."""
         self._vectors, self._block, self._most_scores = vectors, block, scores
 
     def search(self, queries: np.ndarray, k: int) -> list[np.ndarray]:
@@ -59,7 +55,7 @@ class Flat:
 
     def _scores(self, queries: np.ndarray) -> np.ndarray:
         """[queries, vectors]"""
-        # torch turns float16 into float32 several times as fast as numpy
+        # torch converts float16 to float32 several times faster than numpy
         import torch
 
         vectors, columns = torch.from_numpy(self._vectors), torch.from_numpy(queries).T
@@ -71,7 +67,7 @@ class Flat:
 
 
 def _best(scores: np.ndarray, k: int) -> np.ndarray:
-    """Positions of the k highest, and of all that rounding may have put behind them."""
+    """Positions of the k highest scores, and of all that may rank below them only because of rounding."""
     if len(scores) <= k:
         return np.arange(len(scores))
     kth = np.partition(scores, -k)[-k]
@@ -79,21 +75,21 @@ def _best(scores: np.ndarray, k: int) -> np.ndarray:
 
 
 def check_nearest(kind: str) -> NearestKind:
-    """The same kind. Raises UserError where there is none of that name, or the library that it needs is missing."""
+    """Returns `kind`. Raises UserError where it is unknown or needs a library that is not installed."""
     if kind not in NEAREST_KINDS:
         raise UserError(f"unknown search {kind!r}; known: {', '.join(NEAREST_KINDS)}")
     if kind != "flat":
         try:
             import faiss  # noqa: F401
         except ImportError as error:
-            raise UserError(f"{kind} needs FAISS ({error}): pip install 'mem1[dense]', or take flat") from error
+            raise UserError(f"{kind} needs FAISS ({error}): pip install 'mem1[dense]', or use flat") from error
     return kind
 
 
 _VECTORS_OF_A_CLUSTER = 39
-"""FAISS warns of fewer while it trains."""
+"""Least number of vectors per cluster for which FAISS does not warn."""
 _PROBED_SHARE = 1 / 8
-"""Of the clusters that a search looks into."""
+"""Share of the clusters that a search visits."""
 _NEIGHBOURS = 32
 _BUILD_WIDTH = 200
 _SEARCH_WIDTH = 128
@@ -115,7 +111,7 @@ class FaissIndex:
         if kind == "ivf":
             clusters = max(1, min(round(4 * math.sqrt(count)), count // _VECTORS_OF_A_CLUSTER))
             index = faiss.index_factory(dimension, f"IVF{clusters},SQfp16", faiss.METRIC_INNER_PRODUCT)
-            # FAISS takes 256 vectors a cluster at most, drawn from those that it is given
+            # FAISS uses at most 256 vectors per cluster, drawn from those it receives
             sample = np.random.default_rng(0).permutation(count)[: 256 * clusters]
             index.train(vectors[np.sort(sample)].astype(np.float32))
         else:
@@ -153,7 +149,7 @@ class FaissIndex:
 
 
 def _faiss(kind: Literal["ivf", "hnsw"]) -> Any:
-    """The library, whose own types do not say what it has."""
+    """The library as Any, since its type hints lack most of its interface."""
     check_nearest(kind)
     import faiss
 
