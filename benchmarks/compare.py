@@ -51,7 +51,7 @@ import torch
 from machine import commit, hardware
 
 from mem1.configuration import load_toml
-from mem1.engines.denormals import flushed_denormals
+from mem1.engines.device import flushed_denormals
 from mem1.evaluation.flops import ModelShape, forward_flops, model_shape
 from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.metrics import em_by_depth, peak_tokens, total_tokens

@@ -28,7 +28,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from mem1.configuration import load_toml
 from mem1.contexts import context_policy
-from mem1.engines.denormals import flushed_denormals
+from mem1.engines.device import flushed_denormals
 from mem1.evaluation.tokens import even_sizes
 from mem1.planning.families import made_model
 from mem1.planning.memory import stage_memory

@@ -27,7 +27,7 @@ import torch
 from machine import commit, hardware
 
 from mem1.configuration import load_toml
-from mem1.engines.denormals import flushed_denormals
+from mem1.engines.device import flushed_denormals
 from mem1.protocol import vocabulary
 from mem1.training.recipe import TrainConfig
 from mem1.training.rl import RlStage

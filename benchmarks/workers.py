@@ -23,7 +23,7 @@ from machine import commit, hardware
 from mem1.configuration import load_toml
 from mem1.contexts import context_policy
 from mem1.engines.base import Sampling
-from mem1.engines.denormals import flushed_denormals
+from mem1.engines.device import flushed_denormals
 from mem1.engines.workers import local_engine
 from mem1.envs.source import AtlasTasks
 from mem1.protocol import PAPER

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import CODEC, SAMPLING, rollout, shelf, task
 
+from mem1.engines.dialects import Dialect, read
 from mem1.engines.openai import OpenAIEngine
-from mem1.engines.openai_wire import Wire, read
 from mem1.engines.servers import ModelServer, Servers
 from mem1.net.post import number, read_json, retry_after, shown, whole_number
 from mem1.net.spending import SpendingLimit, Usage
@@ -20,7 +20,7 @@ from mem1.protocol import PAPER
 from mem1.records import Ended
 
 HUGE = int("9" * 400)
-WIRE = Wire("completions", token_ids=True, extras=True)
+WIRE = Dialect("completions", token_ids=True, extras=True)
 
 
 def answer(**changed: Any) -> dict[str, Any]:

@@ -20,13 +20,13 @@ from worlds import CODEC
 
 from mem1.configuration import load_toml
 from mem1.engines.base import Completion, Sampling
+from mem1.engines.dialects import Dialect
 from mem1.engines.local import LocalEngine
 from mem1.engines.openai import OpenAIEngine
-from mem1.engines.openai_wire import Wire
-from mem1.engines.pieces import joined
 from mem1.engines.policy_server.requests import How, Row
 from mem1.engines.policy_server.sampler import Sampler
 from mem1.engines.servers import ModelServer, Servers
+from mem1.engines.stop_strings import concat
 from mem1.engines.workers import local_engine
 from mem1.envs.source import AtlasTasks
 from mem1.errors import UserError
@@ -77,7 +77,7 @@ def sampled_in_pieces(models: Sequence[Any], after: int, *, seed: int = 3) -> Co
             interrupted=piece.interrupted,
             weights_versions=((version, len(piece.token_ids)),),
         )
-        whole = joined(whole, marked, CODEC, [])
+        whole = concat(whole, marked, CODEC, [])
     return whole
 
 
@@ -130,19 +130,19 @@ class TestPieces:
             interrupted=True,
             weights_versions=((2, len(ids) - cut + 1),),
         )
-        whole = joined(first, rest, CODEC, ["city now"])
+        whole = concat(first, rest, CODEC, ["city now"])
         assert CODEC.decode(whole.token_ids).endswith("city now") and (whole.stopped, whole.interrupted) == (
             True,
             False,
         )
         assert whole.weights_versions == ((1, cut - 1), (2, 1)) and len(whole.logprobs) == cut
-        assert joined(first, rest, CODEC, ["</query>"]).token_ids == ids
+        assert concat(first, rest, CODEC, ["</query>"]).token_ids == ids
 
     def test_runs_of_the_same_weights_are_one_and_missing_log_probabilities_stay_missing(self):
         a = Completion(token_ids=(1, 2), logprobs=(-1.0, -1.0), interrupted=True, weights_versions=((4, 2),))
         b = Completion(token_ids=(3,), logprobs=(-1.0,), weights_versions=((4, 1),))
-        assert joined(a, b, CODEC, []).weights_versions == ((4, 3),)
-        assert joined(a, Completion(token_ids=(3,)), CODEC, []).logprobs == ()
+        assert concat(a, b, CODEC, []).weights_versions == ((4, 3),)
+        assert concat(a, Completion(token_ids=(3,)), CODEC, []).logprobs == ()
 
 
 class TestOnAServer:
@@ -249,7 +249,7 @@ class TestOnAServer:
 
     def engine(self, url: str, published: Callable[[], int], *, tries: int = 1) -> OpenAIEngine:
         config = ModelServer(urls=(url,), model="m", tries=tries, first_wait_s=0.0, processed_logprobs=True)
-        wire = Wire("completions", token_ids=True, extras=True)
+        wire = Dialect("completions", token_ids=True, extras=True)
         return OpenAIEngine(Servers(config), config, wire, CODEC, [], published=published)
 
 

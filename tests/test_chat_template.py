@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from worlds import SMALL
 
 from mem1.cli.main import app
-from mem1.engines.chat_frame import ChatFrame
+from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.evaluation.store import read_trajectories
@@ -110,16 +110,16 @@ def test_every_file_of_the_tokenizer_is_in_the_trained_policy_and_in_the_export(
 
 def test_a_recipe_puts_prompts_into_the_frame_which_is_context_and_never_trained(config: TrainConfig):
     policy, source = make_policy(config, PAPER), SMALL.source("train", PAPER)
-    assert policy.frame == ChatFrame(policy.codec.encode(BEFORE), policy.codec.encode(AFTER))
+    assert policy.frame == ChatTemplate(policy.codec.encode(BEFORE), policy.codec.encode(AFTER))
     rollout = make_rollout(config, policy, source, PAPER)
     shown = demonstrate(config, rollout, source, PAPER)
     assert framed(shown, policy.codec) and max(len(t.turns) for t in shown) > 1
     marks = {policy.codec.encode(mark)[0] for mark in ("<|im_start|>", "<|im_end|>")}
     assert not any(marks & set(turn.completion_ids) for t in shown for turn in t.turns)
-    plain = make_rollout(config, replace(policy, frame=ChatFrame()), source, PAPER)
+    plain = make_rollout(config, replace(policy, frame=ChatTemplate()), source, PAPER)
     without = demonstrate(config, plain, source, PAPER)
     assert [t.turns[-1].text for t in shown] == [t.turns[-1].text for t in without], "the expert sees no frame"
-    assert policy.fingerprint() != replace(policy, frame=ChatFrame()).fingerprint()
+    assert policy.fingerprint() != replace(policy, frame=ChatTemplate()).fingerprint()
 
 
 def test_what_the_run_sampled_is_in_the_frame_of_eval_with_the_recipe_too(trained: Path, tmp_path: Path):
@@ -144,9 +144,9 @@ def test_training_in_the_frame_is_exact_on_rewritten_contexts(trained: Path):
 
 
 def test_a_frame_is_taken_out_of_a_context_where_it_stands():
-    frame = ChatFrame((1, 2), (3, 4))
+    frame = ChatTemplate((1, 2), (3, 4))
     assert frame.without((*frame.around((7, 8, 3)), 9, 3, 4)) == (7, 8, 3, 9, 3, 4)
-    assert ChatFrame().without((5, 6)) == (5, 6)
+    assert ChatTemplate().without((5, 6)) == (5, 6)
 
 
 def test_a_model_made_by_the_recipe_has_no_template():
@@ -175,10 +175,10 @@ def templated(folder: Path, template: str, chat: Path) -> Path:
 def test_a_template_cannot_run_for_ever_write_without_end_or_reach_python(
     template: str, message: str, tmp_path: Path, chat: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("mem1.engines.chat_frame._LIMIT_S", 0.2)
+    monkeypatch.setattr("mem1.engines.chat_template._LIMIT_S", 0.2)
     folder = templated(tmp_path / "folder", template, chat)
     with pytest.raises(UserError, match=message):
-        ChatFrame.load(folder, Codec.load(folder))
+        ChatTemplate.load(folder, Codec.load(folder))
 
 
 def test_code_that_a_tokenizers_folder_asks_to_run_is_never_run(tmp_path: Path, chat: Path):
@@ -189,7 +189,7 @@ def test_code_that_a_tokenizers_folder_asks_to_run_is_never_run(tmp_path: Path, 
     with pytest.raises(
         UserError, match=r"tokenizer_config\.json asks to run code of the folder .*, which mem1 never does"
     ):
-        ChatFrame.load(folder, Codec.load(folder))
+        ChatTemplate.load(folder, Codec.load(folder))
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])

@@ -10,7 +10,7 @@ from test_local_engine import MODEL, WORDS, some_contexts
 from worlds import CODEC
 
 from mem1.engines.base import Sampling
-from mem1.engines.denormals import flushed_denormals
+from mem1.engines.device import flushed_denormals
 from mem1.engines.local import LocalEngine
 from mem1.training.weights.policy import load_policy
 

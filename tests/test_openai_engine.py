@@ -17,8 +17,8 @@ from sites import Site, as_json, content, one_after_the_other, site, status
 from worlds import CODEC, SAMPLING, SMALL, replay, rollout, shelf, task
 
 from mem1.engines.base import Completion, Sampling
+from mem1.engines.dialects import Dialect, read
 from mem1.engines.openai import OpenAIEngine
-from mem1.engines.openai_wire import Wire, read
 from mem1.engines.scripted import Script
 from mem1.engines.servers import ModelServer
 from mem1.errors import UserError
@@ -70,7 +70,7 @@ class TestForms:
     def test_with_token_ids_both_ways_nothing_is_encoded_again(self, serving):
         server = serving(vllm=True)
         asked = engine(server)
-        assert asked.wire == Wire("completions", token_ids=True, extras=True)
+        assert asked.wire == Dialect("completions", token_ids=True, extras=True)
         done = write(asked)
         assert (text(done), done.stopped, done.logprobs) == (SEARCH, True, (-0.5,) * 7)
         body = json.loads(server.asked[-1][3])
@@ -80,7 +80,7 @@ class TestForms:
     def test_a_server_of_openais_own_fields_is_sent_text_and_the_stop_string_is_put_back(self, serving):
         server = serving()
         asked = engine(server)
-        assert asked.wire == Wire("completions")
+        assert asked.wire == Dialect("completions")
         done = write(asked)
         assert (text(done), done.stopped, done.logprobs) == (SEARCH, True, ())
         assert json.loads(server.asked[-1][3])["prompt"] == "Q1 a city"
@@ -98,7 +98,7 @@ class TestForms:
     def test_without_completions_the_context_is_what_the_user_says(self, serving):
         server = serving(chat_only=True)
         asked = engine(server)
-        assert asked.wire == Wire("chat")
+        assert asked.wire == Dialect("chat")
         assert text(write(asked)) == SEARCH
         assert json.loads(server.asked[-1][3])["messages"] == [{"role": "user", "content": "Q1 a city"}]
 
@@ -115,7 +115,7 @@ class TestForms:
 
     def test_the_endpoint_can_be_chosen(self, serving):
         server = serving(vllm=True)
-        assert engine(server, endpoint="chat").wire == Wire("chat", extras=True)
+        assert engine(server, endpoint="chat").wire == Dialect("chat", extras=True)
         with pytest.raises(UserError, match=r"refuses every form.*/completions: status 404"):
             engine(serving(chat_only=True), endpoint="completions")
 
@@ -131,7 +131,7 @@ class TestForms:
                 engine(server)
             config = ModelServer(urls=(server.url,), model="m")
             stand_in = OpenAIEngine.open(config, CODEC, PAPER.stop_strings, own_tokenizer=False)
-            assert stand_in.wire == Wire("completions", extras=True)
+            assert stand_in.wire == Dialect("completions", extras=True)
 
     def test_attempts_at_one_task_are_sampled_with_seeds_of_their_own(self, serving):
         server = serving(vllm=True)
@@ -152,7 +152,7 @@ class TestRecorded:
     @pytest.mark.parametrize("name", [n for n in RECORDED if not n.startswith("_")])
     def test_an_answer_of_vllm_is_read(self, name):
         case = RECORDED[name]
-        answer = read(json.dumps(case["answer"]).encode(), Wire("completions"), ["</search>", "</answer>"])
+        answer = read(json.dumps(case["answer"]).encode(), Dialect("completions"), ["</search>", "</answer>"])
         for field, expected in case["expected"].items():
             value = getattr(answer, field)
             assert (list(value) if isinstance(value, tuple) else value) == expected, field
@@ -354,18 +354,20 @@ class TestKeys:
 def test_waiting_is_as_long_as_the_server_asks_and_jittered(serving):
     from servers import FakeTime
 
-    from mem1.engines.openai_wire import Ask, encode
+    from mem1.engines.dialects import CompletionRequest, encode
     from mem1.engines.servers import EngineFailed, Servers
     from mem1.net.spending import Usage
 
     busy = [status(429, Retry_After="7"), status(503), status(500)]
     time = FakeTime()
-    ask = Ask(model="m", context="a", context_ids=(1,), max_tokens=1, temperature=0, seed=0, stops=())
+    ask = CompletionRequest(model="m", context="a", context_ids=(1,), max_tokens=1, temperature=0, seed=0, stops=())
     with site({COMPLETIONS: one_after_the_other(*busy)}) as server:
         config = ModelServer(urls=(server.url,), model="m", tries=4, first_wait_s=1.0)
         servers = Servers(config, clock=time.clock)
         with pytest.raises(EngineFailed, match=r"status 500 .* tried 4 times"):
-            servers.ask("/completions", encode(Wire("completions"), ask), lambda b: (b, Usage()), at_most=Usage(1, 1))
+            servers.ask(
+                "/completions", encode(Dialect("completions"), ask), lambda b: (b, Usage()), at_most=Usage(1, 1)
+            )
         assert time.slept == [7 + 0.5, 0.5 * 2, 0.5 * 4]
         server.pages[COMPLETIONS] = status(429, Retry_After="86400")
         with pytest.raises(EngineFailed, match="asks for a wait of 86400 s"):

@@ -25,8 +25,8 @@ from mem1.engines.codec import Codec
 from mem1.engines.local import LocalEngine
 from mem1.engines.policy_server.requests import How, Row
 from mem1.engines.policy_server.sampler import Sampler
+from mem1.engines.policy_server.serve import is_loopback, serve
 from mem1.engines.policy_server.server import make_app
-from mem1.engines.policy_server.serving import is_loopback, serve
 from mem1.engines.weights import checksum, untied
 from mem1.errors import UserError
 from mem1.protocol import PAPER

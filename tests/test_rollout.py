@@ -12,7 +12,7 @@ import pytest
 from worlds import CODEC, SAMPLING, contexts, replay, rollout, shelf, task
 
 from mem1.engines.base import Completion, Sampling
-from mem1.engines.chat_frame import ChatFrame
+from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.engines.scripted import Script, ScriptedEngine
 from mem1.envs.base import Observation, Outcome, Request
@@ -220,7 +220,7 @@ def test_a_model_with_instructions_or_a_chat_template_has_1000_tokens_a_completi
 
     instructions = render("mem1", task("x").questions, PAPER)
     assert (tokens("Q1 a mayor ?"), tokens(instructions)) == (40, 1000)
-    assert tokens("Q1 a mayor ?", frame=ChatFrame(before=(1,))) == 1000
+    assert tokens("Q1 a mayor ?", frame=ChatTemplate(before=(1,))) == 1000
     assert tokens(instructions, budget=Budget(completion_extra=20)) == 28
     assert tokens(render("mem1", (Question(id="q", text="a <IS> tag?", answers=("x",)),), PAPER)) == 1000
     assert tokens(render("plain", (Question(id="q", text="a <IS> tag?", answers=("x",)),), PAPER)) == 40

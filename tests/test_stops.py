@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mem1.engines.stops import complete, opened
+from mem1.engines.stop_strings import complete, opened
 
 STOPS = ("</query>", "</answer>")
 

@@ -12,8 +12,7 @@ from test_cli import Terminal
 from worlds import CODEC, SMALL, task
 
 from mem1.configuration import load_toml
-from mem1.engines.codec import Codec
-from mem1.engines.unknown import check_words
+from mem1.engines.codec import Codec, check_words
 from mem1.errors import UserError
 from mem1.planning.dry_run import dry_run
 from mem1.protocol import PAPER

@@ -19,11 +19,10 @@ from policies import tiny
 from sites import as_json, site, status
 from torch import Tensor
 
-from mem1.engines.published import PublishedWeights, ServerFailed
-from mem1.engines.weight_broadcasts import WeightBroadcasts
-from mem1.engines.weight_routes import WeightRoutes
-from mem1.engines.weights import untied
+from mem1.engines.weight_update import WeightRoutes
+from mem1.engines.weights import PublishedWeights, ServerFailed, untied
 from mem1.errors import UserError
+from mem1.extras.nccl import WeightBroadcasts
 from mem1.training.rollout_config import ServerRollouts
 from mem1.training.weights.weight_sync import write_weights
 

@@ -29,10 +29,9 @@ from mem1.engines.device import ON_CPU
 from mem1.engines.local import LocalEngine
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.policy_server.sampler import Sampler
-from mem1.engines.published import NotSaid, PublishedWeights, ServerFailed
 from mem1.engines.servers import ModelServer
-from mem1.engines.weight_routes import WeightRoutes
-from mem1.engines.weights import put
+from mem1.engines.weight_update import WeightRoutes
+from mem1.engines.weights import NotSaid, PublishedWeights, ServerFailed, put
 from mem1.envs.source import AtlasTasks
 from mem1.errors import UserError
 from mem1.protocol import PAPER

@@ -20,7 +20,7 @@ from mem1.configuration import Config
 from mem1.configuration.numbers import MOST_TOKENS
 from mem1.contexts import Context, ContextPolicy, next_context
 from mem1.engines.base import Completion, Engine, Sampling, derived_seed
-from mem1.engines.chat_frame import ChatFrame
+from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.envs.base import Environment, Observation, Request
 from mem1.errors import UserError
@@ -104,7 +104,7 @@ class Rollout:
     context: ContextPolicy
     tags: Tags = PAPER
     budget: Budget = field(default_factory=Budget)
-    frame: ChatFrame = field(default_factory=ChatFrame)
+    frame: ChatTemplate = field(default_factory=ChatTemplate)
     """Tokens around the prompt, which go with it into every context; none: the prompt by itself."""
 
     def __post_init__(self) -> None:
@@ -179,7 +179,7 @@ class Rollout:
 
     def _room(self, task: Task) -> int:
         """Token budget of a completion. No question can hold a tag, so one in the prompt is part of instructions."""
-        general = self.frame != ChatFrame() or f"<{self.tags.state}>" in task.prompt
+        general = self.frame != ChatTemplate() or f"<{self.tags.state}>" in task.prompt
         return self.budget.completion(task.objectives, general=general)
 
     def _last_action(self, attempt: _Attempt) -> str | None:

@@ -17,7 +17,7 @@ from mem1.errors import UserError
 if TYPE_CHECKING:
     from mem1.cli.display import Prices
     from mem1.engines.base import Engine
-    from mem1.engines.chat_frame import ChatFrame
+    from mem1.engines.chat_template import ChatTemplate
     from mem1.engines.codec import Codec
     from mem1.engines.device import Computed, Device
     from mem1.engines.servers import ModelServer
@@ -105,7 +105,7 @@ class Agent:
 
     engine: Engine
     codec: Codec
-    frame: ChatFrame
+    frame: ChatTemplate
     name: str
     """What rows and files call it."""
     identity: str
@@ -194,13 +194,13 @@ def open_agent(
 
 
 def _on_server(on_server: Served, tags: Tags, name: str, *, chat_template: bool) -> Agent:
-    from mem1.engines.chat_frame import ChatFrame
+    from mem1.engines.chat_template import ChatTemplate
     from mem1.engines.codec import Codec
     from mem1.engines.openai import OpenAIEngine
 
     stand_in, folder = on_server.tokenizer == STAND_IN, tokenizer_folder(on_server.tokenizer)
     codec = Codec.load(folder)
-    frame = ChatFrame.load(folder, codec) if chat_template else ChatFrame()
+    frame = ChatTemplate.load(folder, codec) if chat_template else ChatTemplate()
     engine = OpenAIEngine.open(on_server.server, codec, tags.stop_strings, own_tokenizer=not stand_in)
     if chat_template and engine.wire.endpoint == "chat":
         raise UserError(

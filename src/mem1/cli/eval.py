@@ -216,7 +216,7 @@ def command(
     from mem1.cli.recipes import evaluation_recipe
     from mem1.cli.sources import shop_options, sizes_to_evaluate, task_config, web_options
     from mem1.contexts import context_policy
-    from mem1.engines.unknown import SAMPLE, check_words
+    from mem1.engines.codec import SAMPLE, check_words
     from mem1.evaluation.flops import folder_shape
     from mem1.evaluation.judge import judge_rows, open_judge
     from mem1.evaluation.runner import Chunking, evaluate
@@ -342,7 +342,7 @@ def _refuse_what_has_no_effect(
 def _scripted(tokenizer: str, script: str, tags: Tags, at_a_time: int | None, *, chat_template: bool) -> Agent:
     """No model: the first question itself is searched, and `script` is the answer."""
     from mem1.cli.engines import Agent, tokenizer_folder
-    from mem1.engines.chat_frame import ChatFrame
+    from mem1.engines.chat_template import ChatTemplate
     from mem1.engines.codec import Codec
     from mem1.engines.scripted import ScriptedEngine, search_then_answer
     from mem1.errors import UserError
@@ -352,7 +352,7 @@ def _scripted(tokenizer: str, script: str, tags: Tags, at_a_time: int | None, *,
         raise UserError(f"--script searches, which the vocabulary {tags.name!r} has no action for")
     folder = tokenizer_folder(tokenizer)
     codec = Codec.load(folder)
-    frame = ChatFrame.load(folder, codec) if chat_template else ChatFrame()
+    frame = ChatTemplate.load(folder, codec) if chat_template else ChatTemplate()
     follows = search_then_answer(script, state=tags.state, search=tags.action_tags[SEARCH])
     return Agent(
         engine=ScriptedEngine(codec, follows, frame),

@@ -41,7 +41,7 @@ def command(
     """Sample for others over HTTP, with token ids and log-probabilities, until Ctrl-C or SIGTERM."""
     from mem1.cli.devices import chosen, few_workers
     from mem1.cli.display import stderr
-    from mem1.engines.policy_server.serving import serve
+    from mem1.engines.policy_server.serve import serve
     from mem1.engines.servers import api_key
     from mem1.errors import UserError
     from mem1.training.weights.policy import load_policy

@@ -86,7 +86,7 @@ def command(
     from mem1.cli.sources import task_config
     from mem1.contexts import context_policy
     from mem1.engines.base import Sampling
-    from mem1.engines.unknown import check_words
+    from mem1.engines.codec import check_words
     from mem1.packing.attention import choose_attention
     from mem1.protocol import vocabulary as tags_called
     from mem1.training.recipe import ModelConfig, TrainConfig

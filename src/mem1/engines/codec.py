@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,7 @@ from tokenizers import Tokenizer
 from mem1.errors import UserError
 from mem1.hostile import CONTROL_TOKENS, break_tokens, breakable
 from mem1.protocol import Tags
-from mem1.records import Span
+from mem1.records import Span, Task
 from mem1.retrieval.model_folder import how_to_fetch
 
 _NOWHERE = "(?!)"
@@ -221,3 +222,38 @@ class _Prefixes:
 def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     # "fast": without the places of the tokens in the text, which nobody asks for
     return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+log = logging.getLogger(__name__)
+SAMPLE = 8
+"""Tasks that say enough."""
+REFUSED = 0.2
+"""Share of unknown tokens from which tasks are refused."""
+NAMED = 0.01
+"""Share from which a warning says so."""
+
+
+def check_words(codec: Codec, tasks: Sequence[Task], tags: Tags, *, whose: str) -> None:
+    """Measure the share of unknown tokens in a sample of prompts and of questions; the larger counts.
+
+    Raises UserError where it is REFUSED or more; a warning names it from NAMED on. `whose` the tokenizer is, for both.
+    """
+    if codec.unknown_id is None:
+        return
+    sample = tasks[:SAMPLE]
+    questions = [question.text for task in sample for question in task.questions]
+    share = max(_unknown(codec, questions, tags), _unknown(codec, [task.prompt for task in sample], tags))
+    said = f"{share:.0%} of the tokens of the questions are unknown to the tokenizer of {whose}"
+    if share >= REFUSED:
+        raise UserError(
+            f"{said}, so it cannot read them; give a model with a tokenizer for any text (--model FOLDER, in a recipe "
+            'model.path), train one with a tokenizer of its own (model.new.tokenizer = "bpe"), or let a --script write '
+            "with another one (--tokenizer stand-in)"
+        )
+    if share >= NAMED:
+        log.warning("%s, which reads [UNK] in their place", said)
+
+
+def _unknown(codec: Codec, texts: Sequence[str], tags: Tags) -> float:
+    ids = [token for of_text in codec.encode_each_untrusted(texts, tags) for token in of_text]
+    return ids.count(codec.unknown_id) / len(ids) if ids and codec.unknown_id is not None else 0.0

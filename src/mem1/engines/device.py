@@ -10,6 +10,9 @@ Apple's GPU (mps) has no float64, which training and `mem1 verify` need: it samp
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -149,3 +152,22 @@ def with_float64(device: torch.device) -> torch.device:
 def dtype_name(dtype: torch.dtype) -> str:
     """torch.float32  ->  "float32"."""
     return str(dtype).removeprefix("torch.")
+
+
+@contextmanager
+def flushed_denormals() -> Iterator[None]:
+    """Inside, this thread, and threads that it starts there, take denormal numbers for zero; afterwards as before.
+
+    Not for the whole process, because that would change other libraries' arithmetic too.
+    """
+    before = _flushed()
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
+def _flushed() -> bool:
+    """Whether they are taken for zero now; torch has no function that tells."""
+    return sys.float_info.min / 2 == 0.0

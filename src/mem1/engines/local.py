@@ -22,9 +22,8 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.codec import Codec
-from mem1.engines.denormals import flushed_denormals
-from mem1.engines.device import with_float64
-from mem1.engines.stops import met
+from mem1.engines.device import flushed_denormals, with_float64
+from mem1.engines.stop_strings import met
 
 _SHORT = 1024
 """Contexts up to so many tokens are attended by plain matrix products on a CPU, which beat the fused kernel there."""

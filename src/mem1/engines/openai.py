@@ -15,19 +15,18 @@ from collections.abc import Callable, Sequence
 
 from mem1.engines.base import Completion, Sampling, derived_seed
 from mem1.engines.codec import Codec
-from mem1.engines.openai_wire import Answer, Ask, Wire, encode, encode_probe, read
-from mem1.engines.pieces import joined
+from mem1.engines.dialects import CompletionRequest, CompletionResponse, Dialect, encode, encode_probe, read
 from mem1.engines.servers import EngineFailed, ModelServer, Refused, Servers
-from mem1.engines.stops import complete, opened
+from mem1.engines.stop_strings import complete, concat, opened
 from mem1.errors import UserError
 from mem1.net.spending import LimitReached, Spending, Usage
 from mem1.net.threads import Pool
 
 _PROBE = "The capital of Norway is Oslo; 12 + 30 = 42. <think> ... </think>"
 """Enough to tell tokenizers apart."""
-_WIRES: dict[str, tuple[Wire, ...]] = {
-    "completions": (Wire("completions", extras=True), Wire("completions")),
-    "chat": (Wire("chat", extras=True), Wire("chat")),
+_WIRES: dict[str, tuple[Dialect, ...]] = {
+    "completions": (Dialect("completions", extras=True), Dialect("completions")),
+    "chat": (Dialect("chat", extras=True), Dialect("chat")),
 }
 _SEEDS = 1 << 31
 """Seeds of servers of which nothing is known; those that speak token ids take any that we have."""
@@ -40,7 +39,7 @@ class OpenAIEngine:
         self,
         servers: Servers,
         config: ModelServer,
-        wire: Wire,
+        wire: Dialect,
         codec: Codec,
         stop_strings: Sequence[str],
         *,
@@ -106,7 +105,7 @@ class OpenAIEngine:
             )
             if piece.failed is not None:
                 return piece
-            whole = joined(whole, piece, self._codec, self._stops)
+            whole = concat(whole, piece, self._codec, self._stops)
             fruitless += piece.interrupted and not piece.token_ids
             if fruitless == self._config.tries:
                 return _failed(f"it was interrupted {fruitless} times before it had sampled anything")
@@ -116,7 +115,7 @@ class OpenAIEngine:
         """A completion, or the part of it that was sampled until the server was interrupted."""
         text = self._codec.decode(context)
         published = None if self._published is None else self._published()
-        ask = Ask(
+        ask = CompletionRequest(
             model=self._config.model,
             context=text if self.wire.token_ids else self._codec.text_for_server(context),
             context_ids=context,
@@ -136,13 +135,13 @@ class OpenAIEngine:
         except (EngineFailed, LimitReached) as error:
             return _failed(str(error))
 
-    def _read(self, body: bytes, ask: Ask, published: int | None) -> tuple[Completion, Usage]:
+    def _read(self, body: bytes, ask: CompletionRequest, published: int | None) -> tuple[Completion, Usage]:
         """The completion and what it used. Raises ValueError for an answer that is not one to what was asked."""
         answer = read(body, self.wire, self._stops)
         completion = self._by_tokens(answer, ask, published) if self.wire.token_ids else self._by_text(answer, ask)
         return completion, answer.usage or Usage(len(ask.context_ids), len(completion.token_ids))
 
-    def _by_tokens(self, answer: Answer, ask: Ask, published: int | None) -> Completion:
+    def _by_tokens(self, answer: CompletionResponse, ask: CompletionRequest, published: int | None) -> Completion:
         ids = answer.token_ids
         if ids is None or answer.prompt_token_ids is None:
             raise ValueError("the answer has no token ids")
@@ -164,7 +163,7 @@ class OpenAIEngine:
             weights_versions=((version, len(ids)),) if version is not None and ids else (),
         )
 
-    def _version(self, answer: Answer, published: int | None) -> int | None:
+    def _version(self, answer: CompletionResponse, published: int | None) -> int | None:
         """Of the weights behind an answer to a question that was asked when `published` was the version."""
         said = answer.weights_version
         if published is None or self._published is None:
@@ -177,7 +176,7 @@ class OpenAIEngine:
             raise ValueError(f"the answer is by weights {said} where {wanted} were wanted; this server is behind")
         return said
 
-    def _by_text(self, answer: Answer, ask: Ask) -> Completion:
+    def _by_text(self, answer: CompletionResponse, ask: CompletionRequest) -> Completion:
         if answer.interrupted:
             raise ValueError("the answer was interrupted, and cannot be gone on with by its text")
         text = answer.text
@@ -197,7 +196,7 @@ def _failed(why: str) -> Completion:
 
 def _find_wire(
     servers: Servers, config: ModelServer, codec: Codec, stops: Sequence[str], *, own_tokenizer: bool
-) -> Wire:
+) -> Dialect:
     """The first form of request that the server does not refuse."""
     kinds = ("completions", "chat") if config.endpoint == "auto" else (config.endpoint,)
     refusals: list[str] = []
@@ -218,10 +217,10 @@ def _find_wire(
     raise UserError(f"the model server refuses every form of request: {'; then '.join(refusals)}")
 
 
-def probe(wire: Wire, model: str, stops: Sequence[str]) -> bytes:
+def probe(wire: Dialect, model: str, stops: Sequence[str]) -> bytes:
     """The body of a request for one token, which shows what a server speaks."""
     opening = next(iter(stops), "").replace("</", "<", 1) if wire.endpoint == "chat" else ""
-    ask = Ask(
+    ask = CompletionRequest(
         model=model,
         context=_PROBE + opening,
         context_ids=(),
@@ -234,7 +233,7 @@ def probe(wire: Wire, model: str, stops: Sequence[str]) -> bytes:
     return encode_probe(wire, ask)
 
 
-def with_token_ids(wire: Wire, answer: Answer, codec: Codec) -> Wire:
+def with_token_ids(wire: Dialect, answer: CompletionResponse, codec: Codec) -> Dialect:
     """The same with token ids, where the server gave those of the probe. Raises UserError where they are others."""
     theirs, ours = answer.prompt_token_ids, codec.encode(_PROBE)
     if wire.endpoint == "chat" or theirs is None or answer.token_ids is None:
@@ -244,4 +243,4 @@ def with_token_ids(wire: Wire, answer: Answer, codec: Codec) -> Wire:
             f"the server's tokenizer is another than the one given: it makes {len(theirs)} tokens of a text of which "
             f"--tokenizer makes {len(ours)}, or others; give the folder of the model that is served"
         )
-    return Wire(wire.endpoint, token_ids=True, extras=True)
+    return Dialect(wire.endpoint, token_ids=True, extras=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mem1.engines.base import Completion, Sampling
-from mem1.engines.chat_frame import ChatFrame
+from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.tasks.prompts import first_question
 
@@ -16,11 +16,11 @@ Script = Callable[[str], str]
 class ScriptedEngine:
     """Completes each context with what `script` writes for its text; it has no log-probabilities."""
 
-    def __init__(self, codec: Codec, script: Script, frame: ChatFrame | None = None) -> None:
+    def __init__(self, codec: Codec, script: Script, frame: ChatTemplate | None = None) -> None:
         """`frame`: what stands around the prompt of every context; the script does not see it."""
         self.codec = codec
         self.script = script
-        self.frame = frame or ChatFrame()
+        self.frame = frame or ChatTemplate()
 
     def complete(
         self, contexts: Sequence[Sequence[int]], *, max_tokens: Sequence[int], sampling: Sampling

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mem1.engines.chat_frame import ChatFrame
-from mem1.engines.codec import Codec
-from mem1.engines.unknown import check_words
+from mem1.engines.chat_template import ChatTemplate
+from mem1.engines.codec import Codec, check_words
 from mem1.envs.cloze_source import ClozeTasks
 from mem1.envs.source import AtlasTasks, MultihopTasks
 from mem1.envs.web_source import WebTasks
@@ -91,7 +90,7 @@ def _tokenizer(config: TrainConfig) -> str:
     if not (folder / "tokenizer.json").is_file():
         raise UserError(f"{folder} has no tokenizer.json; copy it there with the model")
     if config.model.chat_template:
-        ChatFrame.load(folder, Codec.load(folder))
+        ChatTemplate.load(folder, Codec.load(folder))
         return "there, with a chat template"
     return "there"
 

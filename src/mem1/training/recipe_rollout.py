@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mem1.contexts import context_policy
 from mem1.engines.base import Engine
-from mem1.engines.chat_frame import ChatFrame
+from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.envs.source import TaskSource
 from mem1.protocol import Tags
@@ -13,7 +13,7 @@ from mem1.training.recipe import TrainConfig
 
 
 def recipe_rollout(
-    config: TrainConfig, *, engine: Engine, codec: Codec, frame: ChatFrame, source: TaskSource, tags: Tags
+    config: TrainConfig, *, engine: Engine, codec: Codec, frame: ChatTemplate, source: TaskSource, tags: Tags
 ) -> Rollout:
     """Whoever samples: this process, servers, or another project's. `frame` stands around every prompt."""
     return Rollout(

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from mem1.configuration import Config
 from mem1.engines.servers import ModelServer, base_address
-from mem1.engines.weight_routes import ServerKind, Transfer
+from mem1.engines.weight_update import ServerKind, Transfer
 from mem1.errors import UserError
 
 

@@ -18,10 +18,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from mem1.engines.base import Engine
-from mem1.engines.codec import Codec
-from mem1.engines.denormals import flushed_denormals
-from mem1.engines.device import Machine, choose
-from mem1.engines.unknown import check_words
+from mem1.engines.codec import Codec, check_words
+from mem1.engines.device import Machine, choose, flushed_denormals
 from mem1.engines.workers import local_engine
 from mem1.envs.source import TaskSource
 from mem1.errors import UserError

@@ -10,12 +10,13 @@ sampler that ignored it would give log-probabilities of another distribution tha
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from mem1.engines.base import Sampling
+from mem1.engines.base import Completion, Sampling
 from mem1.engines.codec import Codec
 from mem1.net.serving import Refused
 
@@ -30,7 +31,7 @@ Zero = Annotated[float, Field(ge=0, le=0)]
 One = Annotated[float, Field(ge=1, le=1)]
 
 
-class CompletionRequest(BaseModel):
+class CompletionBody(BaseModel):
     """The body of POST /v1/completions."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -85,13 +86,13 @@ class Row:
     """In [0, 2**63); what is sampled depends on it alone, not on what is sampled at the same time."""
 
 
-def how(asked: CompletionRequest) -> How:
+def how(asked: CompletionBody) -> How:
     """The part of a request that all its completions share."""
     stops = (asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop or ())
     return How(asked.temperature, stops)
 
 
-def rows(asked: CompletionRequest, codec: Codec, *, vocabulary: int, longest: int | None) -> list[Row]:
+def rows(asked: CompletionBody, codec: Codec, *, vocabulary: int, longest: int | None) -> list[Row]:
     """One a prompt, in order. A single prompt is sampled with the request's own seed.
 
     vocabulary  tokens that the model knows
@@ -128,3 +129,41 @@ def _check(context: tuple[int, ...], max_tokens: int, vocabulary: int, longest: 
             422,
             f"a prompt of {len(context):,} tokens and max_tokens {max_tokens:,} are more than the model's {longest:,}",
         )
+
+
+def answer(
+    asked: CompletionBody, rows: Sequence[Row], completions: Sequence[Completion], codec: Codec, *, model: str
+) -> dict[str, Any]:
+    """The body of the answer, one choice a prompt."""
+    read, written = sum(len(r.context) for r in rows), sum(len(c.token_ids) for c in completions)
+    pairs = enumerate(zip(rows, completions, strict=True))
+    return {
+        "object": "text_completion",
+        "model": model,
+        "choices": [_choice(asked, number, row, completion, codec) for number, (row, completion) in pairs],
+        "usage": {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written},
+    }
+
+
+def _choice(asked: CompletionBody, number: int, row: Row, completion: Completion, codec: Codec) -> dict[str, Any]:
+    text = codec.decode(completion.token_ids)
+    stop = _stop(text, how(asked).stops) if completion.stopped else None
+    if stop is not None and not asked.include_stop_str_in_output:
+        text = text[: text.rindex(stop)]
+    choice: dict[str, Any] = {
+        "index": number,
+        "text": text,
+        "finish_reason": "stop" if completion.stopped else "abort" if completion.interrupted else "length",
+        "stop_reason": stop,
+        "logprobs": None if asked.logprobs is None else {"token_logprobs": list(completion.logprobs)},
+        "weights_version": completion.weights_versions[0][0] if completion.weights_versions else None,
+    }
+    if asked.return_token_ids:
+        choice |= {"token_ids": list(completion.token_ids), "prompt_token_ids": list(row.context)}
+    return choice
+
+
+def _stop(text: str, stops: Sequence[str]) -> str | None:
+    """The stop string that stands last in the text."""
+    place, stop = max(((text.rfind(stop), stop) for stop in stops), default=(-1, ""))
+    return stop if place >= 0 else None

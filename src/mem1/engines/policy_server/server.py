@@ -29,8 +29,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 import mem1
 from mem1.engines.base import Completion
 from mem1.engines.codec import Codec
-from mem1.engines.policy_server.answers import answer
-from mem1.engines.policy_server.requests import CompletionRequest, How, Row, how, rows
+from mem1.engines.policy_server.requests import CompletionBody, How, Row, answer, how, rows
 from mem1.engines.policy_server.sampler import Sampler
 from mem1.engines.policy_server.updates import Finish, Update, read_update
 from mem1.jsonl import encode_object
@@ -90,7 +89,7 @@ def _add_completions(app: FastAPI, sampler: Sampler, model: str, limits: Limits,
     async def completions(request: Request) -> Response:
         """One completion a prompt."""
         body = await read_body(request, largest=limits.body_bytes, instead="send fewer prompts", room=bodies)
-        asked = read_json(body, CompletionRequest)
+        asked = read_json(body, CompletionBody)
         if asked.model not in (None, model):
             raise Refused(404, f"this server's model is {model!r}, not {asked.model!r}")
         wanted = rows(asked, sampler.codec, vocabulary=sampler.vocabulary, longest=sampler.longest)
@@ -126,7 +125,7 @@ def _tokens(wanted: Sequence[Row], most: int) -> int:
 
 
 def _encoded(
-    asked: CompletionRequest, wanted: Sequence[Row], done: Sequence[Completion], codec: Codec, model: str
+    asked: CompletionBody, wanted: Sequence[Row], done: Sequence[Completion], codec: Codec, model: str
 ) -> bytes:
     return encode_object(answer(asked, wanted, done, codec, model=model))
 

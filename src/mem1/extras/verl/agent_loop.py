@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
 
 from mem1.engines.base import Sampling
-from mem1.engines.chat_frame import ChatFrame
+from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.extras.verl.engine import ServerEngine, asked_temperature, turn_outputs
@@ -41,7 +41,7 @@ class ContextLoop(AgentLoopBase):
             stop_strings=settings.tags.stop_strings,
             request_id=uuid4().hex,
         )
-        frame = _frame(self.tokenizer) if settings.opened.model.chat_template else ChatFrame()
+        frame = _frame(self.tokenizer) if settings.opened.model.chat_template else ChatTemplate()
         rollout = settings.rollout(engine, codec, frame, split)
         if split == "train":
             check_one_step(self.config, task, rollout.context)
@@ -76,6 +76,6 @@ def _codec(tokenizer: Any) -> Codec:
 
 
 @cache
-def _frame(tokenizer: Any) -> ChatFrame:
+def _frame(tokenizer: Any) -> ChatTemplate:
     """Of the chat template that verl trains with."""
-    return ChatFrame.of(tokenizer, _codec(tokenizer), where="the tokenizer of verl's configuration")
+    return ChatTemplate.of(tokenizer, _codec(tokenizer), where="the tokenizer of verl's configuration")

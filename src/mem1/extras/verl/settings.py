@@ -21,7 +21,7 @@ from pydantic import Field
 from mem1.configuration import Config, load_toml
 from mem1.contexts import ContextPolicy
 from mem1.engines.base import Engine
-from mem1.engines.chat_frame import ChatFrame
+from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.envs.source import TaskSource
 from mem1.errors import UserError
@@ -53,7 +53,7 @@ class VerlSettings(Config):
         """The recipe, read once a process. Raises UserError where it cannot be."""
         return _recipe(self.recipe, self.overrides)
 
-    def rollout(self, engine: Engine, codec: Codec, frame: ChatFrame, split: Split) -> Rollout:
+    def rollout(self, engine: Engine, codec: Codec, frame: ChatTemplate, split: Split) -> Rollout:
         """The loop over the tasks of one half; indexes and worlds are opened once a process."""
         source = _source(self.recipe, self.overrides, split)
         return recipe_rollout(self.opened, engine=engine, codec=codec, frame=frame, source=source, tags=self.tags)

@@ -24,10 +24,9 @@ from transformers import (
     PreTrainedModel,
 )
 
-from mem1.engines.chat_frame import ChatFrame
+from mem1.engines.chat_template import ChatTemplate, code_in, tokenizer_files, write_tokenizer_files
 from mem1.engines.codec import Codec
 from mem1.engines.device import ON_CPU, Computed, Device, dtype_name, sampling_dtype
-from mem1.engines.model_folder import code_in, tokenizer_files, write_tokenizer_files
 from mem1.engines.weights import check_finite
 from mem1.envs.cloze_source import ClozeTasks
 from mem1.envs.source import MultihopTasks
@@ -63,7 +62,7 @@ class Policy:
 
     model: PreTrainedModel
     codec: Codec
-    frame: ChatFrame = field(default_factory=ChatFrame)
+    frame: ChatTemplate = field(default_factory=ChatTemplate)
     """Tokens of its chat template around every prompt; none: prompts by themselves."""
     files: Mapping[str, bytes] = field(default_factory=dict)
     """The tokenizer's other files, such as chat_template.jinja and tokenizer_config.json, by their names."""
@@ -84,7 +83,7 @@ class Policy:
         config = {key: value for key, value in self.model.config.to_dict().items() if key not in _SAVED_WITH}
         digest.update(json.dumps(config, sort_keys=True, default=str).encode())
         digest.update(self.codec.tokenizer.to_str().encode())
-        if self.frame != ChatFrame():
+        if self.frame != ChatTemplate():
             digest.update(repr(self.frame).encode())
         for name, tensor in sorted(self.model.state_dict().items()):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -115,7 +114,7 @@ def load_policy(
     folder = policy_folder(path)
     model = load_model(folder, dtype=lambda stored: sampling_dtype(dtype, device, stored))
     codec = Codec.load(folder)
-    frame = ChatFrame.load(folder, codec) if chat_template else ChatFrame()
+    frame = ChatTemplate.load(folder, codec) if chat_template else ChatTemplate()
     on_device = model.to(device.at)  # type: ignore[arg-type]  # transformers' own signature takes less
     policy = Policy(on_device, codec, frame, tokenizer_files(folder))
     rows = next(policy.model.get_input_embeddings().parameters()).shape[0]

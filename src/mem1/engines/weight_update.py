@@ -14,13 +14,13 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from mem1.engines.codec import Codec
+from mem1.engines.dialects import Dialect, read
 from mem1.engines.openai import probe, with_token_ids
-from mem1.engines.openai_wire import Wire, read
-from mem1.engines.published import NotSaid, PublishedWeights, ServerFailed
+from mem1.engines.weights import NotSaid, PublishedWeights, ServerFailed
 from mem1.errors import UserError
 from mem1.net.api_keys import redact
 from mem1.net.post import one_line, read_json
@@ -28,16 +28,32 @@ from mem1.net.post import one_line, read_json
 if TYPE_CHECKING:
     import httpx
 
-    from mem1.engines.weight_broadcasts import WeightBroadcasts
 
+_NCCL = "mem1.extras.nccl"
 ServerKind = Literal["mem1", "vllm"]
 Transfer = Literal["folder", "nccl"]
-SPOKEN = Wire("completions", token_ids=True, extras=True)
+SPOKEN = Dialect("completions", token_ids=True, extras=True)
 """What a server must speak to sample for training."""
 _LARGEST_ANSWER = 1 << 20
 _CONNECT_S = 5.0
 _CHECK_S = 15.0
 """For an answer that takes no work."""
+
+
+class Ask(Protocol):
+    """A request to a server; raises ServerFailed (`WeightRoutes`)."""
+
+    def __call__(self, method: str, url: str, path: str, value: Any = None, *, patient: bool = False) -> Any: ...
+
+
+class WeightTransfer(Protocol):
+    """Gives a paused server new weights."""
+
+    def send(self, url: str, weights: PublishedWeights) -> None:
+        """Raises ServerFailed where the server could not take them."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class WeightRoutes:
@@ -58,7 +74,9 @@ class WeightRoutes:
             headers=headers, timeout=httpx.Timeout(_CHECK_S, connect=_CONNECT_S), trust_env=False
         )
 
-        self._broadcasts = self._over_nccl(timeout_s) if transfer == "nccl" else None
+        self._broadcasts: WeightTransfer | None = None
+        if transfer == "nccl":
+            self._broadcasts = import_module(_NCCL).open_transfer(self._ask, timeout_s=timeout_s)
 
     def close(self) -> None:
         """End the connections."""
@@ -100,7 +118,7 @@ class WeightRoutes:
 
     def admit(self, url: str, codec: Codec, stops: Sequence[str]) -> None:
         """Raises ServerFailed where the server does not speak token ids, or those of another tokenizer."""
-        asked = Wire("completions", extras=True)
+        asked = Dialect("completions", extras=True)
         try:
             body = self._send("POST", f"{url}/completions", probe(asked, self._model, stops), self._patient)
             found = with_token_ids(asked, read(body, asked, stops), codec)
@@ -108,13 +126,6 @@ class WeightRoutes:
             raise ServerFailed(f"{url}: {error}") from error
         if found != SPOKEN:
             raise ServerFailed(f"{url}: it speaks {found}, but training needs {SPOKEN}")
-
-    def _over_nccl(self, timeout_s: float) -> WeightBroadcasts:
-        from mem1.engines.nccl_group import NcclGroup, require_nccl
-        from mem1.engines.weight_broadcasts import WeightBroadcasts
-
-        require_nccl()
-        return WeightBroadcasts(self._ask, partial(NcclGroup, timeout_s=timeout_s))
 
     def _by_update(self, url: str, weights: PublishedWeights) -> None:
         self._ask("POST", url, "/start_weight_update", {})

@@ -11,15 +11,22 @@ vllm/distributed/weight_transfer/nccl_engine.py.
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol
 
+import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import Tensor
 
-from mem1.engines.published import PublishedWeights, ServerFailed
+from mem1.engines.weight_update import Ask
+from mem1.engines.weights import PublishedWeights, ServerFailed
+from mem1.errors import UserError
 from mem1.net.post import whole_number
 
 _MOST_WORKERS = 1 << 16
@@ -45,12 +52,6 @@ class WeightGroup(Protocol):
     def close(self) -> None:
         """Wait for nobody any more."""
         ...
-
-
-class Ask(Protocol):
-    """A request to a server that raises ServerFailed (`WeightRoutes`)."""
-
-    def __call__(self, method: str, url: str, path: str, value: Any = None, *, patient: bool = False) -> Any: ...
 
 
 class WeightBroadcasts:
@@ -139,3 +140,54 @@ def _both(url: str, *, here: Callable[[], None], there: Callable[[], None]) -> N
         raise
     except Exception as error:
         raise ServerFailed(f"{url}: the weights could not be sent: {error}") from error
+
+
+_FIRST = "0"
+"""Under which torch's own code leaves the unique number of a group's first communicator in the store."""
+
+
+def require_nccl() -> None:
+    """Raises UserError where this machine cannot send by NCCL."""
+    if not (torch.cuda.is_available() and dist.is_nccl_available()):
+        raise UserError(
+            "rollout.transfer = 'nccl' needs a GPU here, and a torch with NCCL; with transfer = 'folder' the servers "
+            "read the weights from rollout.weights_folder"
+        )
+
+
+class NcclGroup:
+    """Joined by the workers when they are invited."""
+
+    def __init__(self, size: int, *, timeout_s: float) -> None:
+        """Nobody is asked yet; `require_nccl` says whether it can be."""
+        self._device = torch.device("cuda", torch.cuda.current_device())
+        # of this process alone: the workers are invited over HTTP
+        self._store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+        self._store.set_timeout(timedelta(seconds=timeout_s))
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = timedelta(seconds=timeout_s)
+        self._group: Any = dist.ProcessGroupNCCL(self._store, 0, size, options)
+
+    def invitation(self) -> Mapping[str, str]:
+        """Waits for `join`, which another thread has to have called."""
+        return {"nccl_unique_id_b64": base64.b64encode(self._store.get(_FIRST)).decode()}
+
+    def join(self) -> None:
+        """Waits for all workers."""
+        self._group.allreduce([torch.zeros(1, device=self._device)]).wait()
+        torch.cuda.synchronize(self._device)
+
+    def broadcast(self, tensor: Tensor) -> None:
+        """To all workers, which must expect its type and shape; returns when it is sent."""
+        self._group.broadcast([tensor.to(self._device)]).wait()  # of rank 0, by default
+        torch.cuda.synchronize(self._device)
+
+    def close(self) -> None:
+        """Whoever waits for the others, here or there, waits no longer."""
+        self._group.abort()
+
+
+def open_transfer(ask: Ask, *, timeout_s: float) -> WeightBroadcasts:
+    """`rollout.transfer = "nccl"`. Raises UserError where this machine has no NCCL."""
+    require_nccl()
+    return WeightBroadcasts(ask, partial(NcclGroup, timeout_s=timeout_s))

@@ -38,7 +38,7 @@ _EXTRAS: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class Dialect:
     """How a server is spoken to."""
 
     endpoint: Literal["completions", "chat"]
@@ -57,7 +57,7 @@ class Wire:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class CompletionRequest:
     """One completion that is asked for."""
 
     model: str
@@ -71,7 +71,7 @@ class Ask:
     stops: Sequence[str]
 
 
-def encode(wire: Wire, ask: Ask) -> bytes:
+def encode(wire: Dialect, ask: CompletionRequest) -> bytes:
     """The body of the request."""
     body: dict[str, Any] = {
         "model": ask.model,
@@ -95,15 +95,15 @@ def encode(wire: Wire, ask: Ask) -> bytes:
     return json.dumps(body).encode()
 
 
-def encode_probe(wire: Wire, ask: Ask) -> bytes:
+def encode_probe(wire: Dialect, ask: CompletionRequest) -> bytes:
     """The body of a first request; it asks for the token ids of the context where it can."""
     body = json.loads(encode(wire, ask))
-    if wire == Wire("completions", extras=True):
+    if wire == Dialect("completions", extras=True):
         body |= {"return_token_ids": True, "add_special_tokens": False}
     return json.dumps(body).encode()
 
 
-def _messages(ask: Ask) -> list[dict[str, str]]:
+def _messages(ask: CompletionRequest) -> list[dict[str, str]]:
     """The context as what the user says; a tag that was opened is the beginning of the reply."""
     context = sound_text(ask.context)
     if not ask.opening:
@@ -113,7 +113,7 @@ def _messages(ask: Ask) -> list[dict[str, str]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class CompletionResponse:
     """What a server says of one completion."""
 
     text: str
@@ -135,7 +135,7 @@ class Answer:
     """None: the server does not say."""
 
 
-def read(body: bytes, wire: Wire, stops: Sequence[str]) -> Answer:
+def read(body: bytes, wire: Dialect, stops: Sequence[str]) -> CompletionResponse:
     """The answer's first choice. Raises ValueError saying what is wrong with it; whatever the bytes, nothing else."""
     answer = read_json(body)
     choices = answer.get("choices") if isinstance(answer, dict) else None
@@ -146,7 +146,7 @@ def read(body: bytes, wire: Wire, stops: Sequence[str]) -> Answer:
     if reason not in ("stop", "length", "abort"):
         raise ValueError(f"the answer ended with finish_reason {shown(reason)}, not with stop, length or abort")
     prompt_ids = choice.get("prompt_token_ids", answer.get("prompt_token_ids"))
-    return Answer(
+    return CompletionResponse(
         text=_text(choice, wire),
         stopped=reason == "stop",
         interrupted=reason == "abort",
@@ -159,7 +159,7 @@ def read(body: bytes, wire: Wire, stops: Sequence[str]) -> Answer:
     )
 
 
-def _text(choice: Mapping[str, Any], wire: Wire) -> str:
+def _text(choice: Mapping[str, Any], wire: Dialect) -> str:
     message = choice.get("message") if wire.endpoint == "chat" else {"content": choice.get("text")}
     text = message.get("content") if isinstance(message, dict) else None
     if not isinstance(text, str):

@@ -11,20 +11,21 @@ here with a limit of time and of length.
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from mem1.engines.model_folder import code_in
 from mem1.errors import UserError
 
 if TYPE_CHECKING:
     from mem1.engines.codec import Codec
+
 
 _PLACE = "mem1-what-the-user-says"
 _LIMIT_S = 5.0
@@ -33,7 +34,7 @@ _LONGEST = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class ChatFrame:
+class ChatTemplate:
     """Token ids before and after a prompt."""
 
     before: tuple[int, ...] = ()
@@ -52,7 +53,7 @@ class ChatFrame:
         return inside[:end] + inside[end + width :]
 
     @classmethod
-    def load(cls, folder: Path, codec: Codec) -> ChatFrame:
+    def load(cls, folder: Path, codec: Codec) -> ChatTemplate:
         """That of the chat template in a model's folder.
 
         Raises UserError where there is none, it fails, or the tokenizer would need code of the folder, which is never
@@ -68,7 +69,7 @@ class ChatFrame:
         return cls.of(tokenizer, codec, where=str(folder))
 
     @classmethod
-    def of(cls, tokenizer: Any, codec: Codec, *, where: str) -> ChatFrame:
+    def of(cls, tokenizer: Any, codec: Codec, *, where: str) -> ChatTemplate:
         """That of a tokenizer of transformers. Raises UserError, which names `where` it is from, as `load` does."""
         try:
             with _limited(_LIMIT_S):
@@ -101,3 +102,47 @@ def _limited(seconds: float) -> Iterator[None]:
         yield
     finally:
         sys.settrace(before)
+
+
+_NAMES = frozenset(
+    {
+        *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+        *("chat_template.jinja", "chat_template.json"),
+        *("vocab.json", "merges.txt", "vocab.txt"),
+        *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tekken.json"),
+    }
+)
+_TEMPLATES = "additional_chat_templates"
+
+
+def tokenizer_files(folder: Path) -> dict[str, bytes]:
+    """Every file of the tokenizer but tokenizer.json, by its path in the folder: chat templates, special tokens, ..."""
+    found = [path for path in folder.iterdir() if path.name in _NAMES and path.is_file()]
+    found += (folder / _TEMPLATES).glob("*.jinja")
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(found)}
+
+
+def write_tokenizer_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Put the files of `tokenizer_files` into another folder."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def code_in(folder: Path) -> str | None:
+    """Why a folder that transformers cannot load by itself is refused: it asks to run its own code; None: it does not.
+
+    Such code is never run: everything is loaded with trust_remote_code = False.
+    """
+    for name in ("config.json", "tokenizer_config.json"):
+        try:
+            config = json.loads((folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(config, dict) and "auto_map" in config:
+            return (
+                f"{name} asks to run code of the folder (auto_map), which mem1 never does; use a model that "
+                "transformers knows by itself"
+            )
+    return None
