@@ -19,8 +19,8 @@ from policies import tiny
 from sites import as_json, site, status
 from torch import Tensor
 
-from mem1.engines.weight_update import WeightRoutes
-from mem1.engines.weights import PublishedWeights, ServerFailed, untied
+from mem1.engines.weight_update import PublishedWeights, ServerFailed, WeightRoutes
+from mem1.engines.weights import untied
 from mem1.errors import UserError
 from mem1.extras.nccl import WeightBroadcasts
 from mem1.training.rollout_config import ServerRollouts

@@ -30,8 +30,8 @@ from mem1.engines.local import LocalEngine
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.policy_server.sampler import Sampler
 from mem1.engines.servers import ModelServer
-from mem1.engines.weight_update import WeightRoutes
-from mem1.engines.weights import NotSaid, PublishedWeights, ServerFailed, put
+from mem1.engines.weight_update import NotSaid, PublishedWeights, ServerFailed, WeightRoutes
+from mem1.engines.weights import put
 from mem1.envs.source import AtlasTasks
 from mem1.errors import UserError
 from mem1.protocol import PAPER

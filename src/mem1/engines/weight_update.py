@@ -14,13 +14,14 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from mem1.engines.codec import Codec
 from mem1.engines.dialects import Dialect, read
 from mem1.engines.openai import probe, with_token_ids
-from mem1.engines.weights import NotSaid, PublishedWeights, ServerFailed
 from mem1.errors import UserError
 from mem1.net.api_keys import redact
 from mem1.net.post import one_line, read_json
@@ -38,6 +39,29 @@ _LARGEST_ANSWER = 1 << 20
 _CONNECT_S = 5.0
 _CHECK_S = 15.0
 """For an answer that takes no work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedWeights:
+    """Weights in the shared folder."""
+
+    version: int
+    path: Path
+    """Of the file, in a folder of its own in the shared one."""
+    checksum: str
+
+    @property
+    def name(self) -> str:
+        """Relative to the shared folder: weights-000003/model.safetensors"""
+        return f"{self.path.parent.name}/{self.path.name}"
+
+
+class ServerFailed(Exception):
+    """A server did not do what it was asked; the message says what it answered."""
+
+
+class NotSaid(Exception):
+    """A server has no route that says which weights it has."""
 
 
 class Ask(Protocol):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -74,26 +73,3 @@ def checksum(source: Path | bytes) -> str:
 
 def _shapes(weights: Weights) -> Shapes:
     return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in weights.items()}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedWeights:
-    """Weights in the shared folder."""
-
-    version: int
-    path: Path
-    """Of the file, in a folder of its own in the shared one."""
-    checksum: str
-
-    @property
-    def name(self) -> str:
-        """Relative to the shared folder: weights-000003/model.safetensors"""
-        return f"{self.path.parent.name}/{self.path.name}"
-
-
-class ServerFailed(Exception):
-    """A server did not do what it was asked; the message says what it answered."""
-
-
-class NotSaid(Exception):
-    """A server has no route that says which weights it has."""

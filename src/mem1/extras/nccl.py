@@ -24,8 +24,7 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import Tensor
 
-from mem1.engines.weight_update import Ask
-from mem1.engines.weights import PublishedWeights, ServerFailed
+from mem1.engines.weight_update import Ask, PublishedWeights, ServerFailed
 from mem1.errors import UserError
 from mem1.net.post import whole_number
 

@@ -8,7 +8,7 @@
     ahead.take(0)           waits for rollout 0; the thread goes on with rollout 1 in the meantime
 
 Rollout j is begun when the weights of step j - staleness are published, so no token is older than that. Attempts that
-are under way when newer weights come go on with them (`engines/stop_strings.py`): each token is marked with its weights.
+are under way when newer weights come go on with them (`engines/base.py`): each token is marked with its weights.
 """
 
 from __future__ import annotations

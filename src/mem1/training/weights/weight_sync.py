@@ -29,8 +29,8 @@ from torch import nn
 from mem1.engines.codec import Codec
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.servers import Servers, api_key
-from mem1.engines.weight_update import SPOKEN, WeightRoutes
-from mem1.engines.weights import NotSaid, PublishedWeights, ServerFailed, checksum, untied
+from mem1.engines.weight_update import SPOKEN, NotSaid, PublishedWeights, ServerFailed, WeightRoutes
+from mem1.engines.weights import checksum, untied
 from mem1.errors import UserError
 from mem1.net.failover import Addresses
 from mem1.net.threads import Pool
