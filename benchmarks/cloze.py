@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from mem1.evaluation.intervals import mean_interval
-from mem1.protocol import neutralize
+from mem1.protocol import strip_markup
 from mem1.records import Passage
 from mem1.retrieval import BM25
 from mem1.retrieval.combine import snippet
@@ -109,7 +109,7 @@ def print_dependent(clozes: Sequence[Cloze], bm25: BM25) -> None:
 
 
 def shown(passage: Passage, query: str, words: int | None) -> str:
-    return neutralize(passage.text if words is None else snippet(passage.text, query, words=words))
+    return strip_markup(passage.text if words is None else snippet(passage.text, query, words=words))
 
 
 def stands_in(answer: str, text: str) -> bool:

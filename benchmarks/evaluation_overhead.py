@@ -32,8 +32,8 @@ from mem1.contexts import context_policy
 from mem1.engines.base import Completion, Engine, Sampling
 from mem1.engines.codec import Codec
 from mem1.engines.scripted import ScriptedEngine
-from mem1.envs.base import Environment, Observation, Outcome, Request
-from mem1.envs.source import AtlasTasks, TaskSource
+from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.base import Action, Environment, Observation, Outcome, TaskSource
 from mem1.evaluation.runner import evaluate
 from mem1.protocol import PAPER
 from mem1.records import Task
@@ -74,7 +74,7 @@ class AtOnce:
     def __init__(self, passages: Sequence[str], scorer: Environment) -> None:
         self.passages, self.scorer = cycle(passages), scorer
 
-    def observe(self, requests: Sequence[Request]) -> list[Observation]:
+    def observe(self, requests: Sequence[Action]) -> list[Observation]:
         return [Observation(text=f"{next(self.passages)}\n{next(self.passages)}") for _ in requests]
 
     def score(self, task: Task, answer: str) -> Outcome:

@@ -29,7 +29,7 @@ from mem1.algorithms.grpo import group_advantages
 from mem1.contexts import context_policy
 from mem1.engines.base import Sampling
 from mem1.engines.local import LocalEngine
-from mem1.envs.source import AtlasTasks
+from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.packing import pack
 from mem1.packing.stitched import stitch
 from mem1.protocol import PAPER

@@ -3,7 +3,7 @@
 attack(random.Random(1))        ->  "mayor of &amp;lt;/in\\u200bfo&gt; Oslo"
 forged("... &LT;/info> ...")    ->  ["/info"]
 
-The reader shares no code with `mem1.hostile`: it decodes entities until nothing changes, folds compatibility forms,
+The reader shares no code with `mem1.sanitize`: it decodes entities until nothing changes, folds compatibility forms,
 drops what is not seen, and takes anything shaped like an angle bracket for one.
 """
 

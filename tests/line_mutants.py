@@ -204,7 +204,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("return self.updates_per_rollout * self.minibatches", "return self.updates_per_rollout"),
     ),
     ("training/lessons.py", RL): (
-        ("for t in group.trajectories if t.ended.judged}) > 1", "for t in group.trajectories}) > 1"),
+        ("for t in group.trajectories if t.ended.scorable}) > 1", "for t in group.trajectories}) > 1"),
         ("if len(rest) >= config.fewest_attempts]", "if rest]"),
         (
             "return [g for g in judged if has_variance(g)] if isinstance(config.algorithm, Dapo) else judged",
@@ -455,39 +455,36 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ('kl_estimate(old_M, reference_M, "k3")', 'kl_estimate(old_M, reference_M, "k2")'),
         ("self.loss / max(self.updates, 1)", "self.loss"),
         ("sum(lesson.capped for lesson in lessons) / tokens", "sum(lesson.capped for lesson in lessons)"),
-        ("judged = [t for t in trajectories if t.ended.judged]", "judged = list(trajectories)"),
+        ("judged = [t for t in trajectories if t.ended.scorable]", "judged = list(trajectories)"),
     ),
     ("contexts/base.py", ("test_contexts.py", "test_rollout.py")): (
         ("    for a, b in reversed(_dropped(kept)):", "    for a, b in _dropped(kept):"),
         ("        if kept.result:\n            ids", "        if True:\n            ids"),
         ('dropped = [spans["thought"]] if "thought" in spans else []', "dropped = []"),
         ("        if stop - start > kept.state_tokens:", "        if stop - start >= kept.state_tokens - 1:"),
-        ("return turn.opening_ids + turn.completion_ids", "return turn.completion_ids"),
+        ("return turn.prefill_ids + turn.completion_ids", "return turn.completion_ids"),
         ("return {role: (a, b) for role, (a, b) in roles.items() if b > a}", "return roles"),
     ),
-    ("contexts/external.py", ("test_contexts.py",)): (
+    ("contexts/policies.py", ("test_contexts.py",)): (
         ("key=lambda note: (-scores[note], -note))", "key=lambda note: (-scores[note], note))"),
         ("*best_first(match, among=match)[:1])", ")"),
-        ("sorted(islice(_recalled(turns), self.k))", "list(islice(_recalled(turns), self.k))"),
+        ("sorted(islice(_retrieved(turns), self.k))", "list(islice(_retrieved(turns), self.k))"),
         (' {turn.observation}".lower()', '".lower()'),
-    ),
-    ("contexts/masked.py", ("test_contexts.py",)): (("Kept(turn=turn, result=False)", "Kept(turn=turn)"),),
-    ("contexts/summary.py", ("test_contexts.py",)): (
-        ("asks=SUMMARY if new > self.tokens else None", "asks=SUMMARY if new >= self.tokens else None"),
+        ("Kept(turn=turn, result=False)", "Kept(turn=turn)"),
+        (
+            "requested_action=SUMMARY if new > self.tokens else None",
+            "requested_action=SUMMARY if new >= self.tokens else None",
+        ),
         ("for t in turns[last + 1 :])", "for t in turns[max(last, 0) :])"),
         ("kept = keep(turns[max(last, 0) :])", "kept = keep(turns[last + 1 :])"),
-    ),
-    ("contexts/window.py", ("test_contexts.py",)): (
         ("return keep(turns[-self.k :])", "return keep(turns[-self.k - 1 :])"),
-    ),
-    ("contexts/constant.py", ("test_contexts.py",)): (
         ("(len(turns) - 1) // self.k * self.k :]", "len(turns) // self.k * self.k :]"),
     ),
     ("rollout.py", ("test_rollout.py",)): (
         ("{r: (max(a - len(opening), 0), b - len(opening)) for", "{r: (a, b) for"),
         ("b - len(opening)) for", "b) for"),
         ("parsed = parse(opening + text, self.tags)", "parsed = parse(text, self.tags)"),
-        ("            forced=asked is not None,", "            forced=False,"),
+        ("            prefilled=asked is not None,", "            prefilled=False,"),
         ("attempt.turns_left == 1 and", "attempt.turns_left <= 2 and"),
     ),
     ("evaluation/compare.py", ("test_differences.py",)): (

@@ -10,7 +10,8 @@ from mem1.contexts import context_policy
 from mem1.engines.base import Sampling
 from mem1.engines.codec import Codec
 from mem1.engines.scripted import ScriptedEngine
-from mem1.envs.source import AtlasTasks, TaskSource
+from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.base import TaskSource
 from mem1.evaluation.report.rows import Attempts, Run
 from mem1.protocol import PAPER
 from mem1.records import Question, Task, Trajectory, Turn
@@ -90,7 +91,7 @@ def hostile_attempt(*, em: float = 1.0, objectives: int = 1) -> Trajectory:
                 completion_ids=(10,),
                 action="answer",
                 content="Bergen",
-                forced=True,
+                prefilled=True,
                 context_spans=kept,
                 context_origins=((1, "state", 1, 4), (1, "query", 4, 7), (1, "result", 7, 9)),
             ),

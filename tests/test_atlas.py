@@ -11,8 +11,8 @@ from typing import Any, Literal
 import pytest
 from worlds import CODEC, SAMPLING, contexts, rollout
 
-from mem1.envs.qa import QAEnvironment
-from mem1.envs.source import AtlasTasks
+from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.search.env import QAEnvironment
 from mem1.errors import UserError
 from mem1.protocol import PAPER
 from mem1.records import Ended, Question, Task, Trajectory
@@ -211,7 +211,7 @@ def test_the_clean_expert_gives_the_answers_it_has_when_it_must(turns: int, know
     for trajectory in rollout(Expert(tags=PAPER), environment)(short, sampling=SAMPLING):
         assert trajectory.ended is Ended.ANSWERED
         assert len(trajectory.turns) == turns
-        assert trajectory.turns[-1].forced
+        assert trajectory.turns[-1].prefilled
         assert trajectory.em == (1,) * known + (0,) * (3 - known)
 
 

@@ -20,7 +20,7 @@ from brute_force import Brute
 from builders import float64_everywhere, random_tokens, tiny_model, turn
 from torch import Tensor, nn
 
-from mem1.envs.source import TaskSource
+from mem1.envs.base import TaskSource
 from mem1.records import Ended, Group, Trajectory, Turn
 from mem1.rollout import Rollout
 from mem1.training.rl import RlStage
@@ -204,7 +204,7 @@ def test_two_steps_come_to_what_brute_force_comes_to(name: str):
     brute = Brute(config, learner.policy.model, cast(Any, reference), made.critic)
     for index in range(2):
         groups = rollout(learner, seed=index, version=index * config.updates)
-        judged = [t for g in groups for t in g.trajectories if t.ended.judged]
+        judged = [t for g in groups for t in g.trajectories if t.ended.scorable]
         assert len(made.packs(judged)) >= 3
         row, wanted = learner.update(groups, index), brute.update(groups, index)
         for key, value in wanted.items():

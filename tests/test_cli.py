@@ -12,7 +12,7 @@ import pytest
 import mem1
 from mem1.cli.main import main
 from mem1.configuration import to_toml
-from mem1.envs.source import AtlasTasks
+from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.training.recipe import Evaluation, ModelConfig, Sft, TinyModel, TrainConfig
 from mem1.training.rl_config import Phase, Rl
 
@@ -185,7 +185,7 @@ def test_a_folder_that_is_a_file_is_no_place_for_a_run(terminal: Terminal, recip
         ),
         (("--questions", "q.jsonl"), MULTIHOP_ONLY),
         (("--retriever", "http://a"), MULTIHOP_ONLY),
-        (("--vocabulary", "klingon"), "unknown tag vocabulary 'klingon'; known: paper, released"),
+        (("--vocabulary", "klingon"), "unknown vocabulary 'klingon'; known: paper, released"),
         (("--model", "nowhere"), "nowhere is no model folder: config.json is missing"),
     ],
 )

@@ -26,7 +26,8 @@ from mem1.contexts import context_policy
 from mem1.engines.base import Sampling
 from mem1.engines.codec import Codec
 from mem1.engines.scripted import ScriptedEngine
-from mem1.envs.source import AtlasTasks, TaskSource
+from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.evaluation.metrics import appended_tokens
 from mem1.evaluation.store import write_trajectories
@@ -183,7 +184,7 @@ class TestRun:
         watched = Watched(engine, source.environment, CODEC, PAPER, screen)
         rollout = Rollout(engine=watched, codec=CODEC, environment=watched, context=context_policy("constant"))
         (done,) = rollout([task], sampling=Sampling())
-        assert len(done.turns) >= 3 and done.turns[-1].forced == (turn_limit == 3)
+        assert len(done.turns) >= 3 and done.turns[-1].prefilled == (turn_limit == 3)
         assert isinstance(screen.file, io.StringIO)
         printed = screen.file.getvalue()
         for number, (turn, appended) in enumerate(zip(done.turns, appended_tokens(done), strict=True), start=1):

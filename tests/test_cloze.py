@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mem1.errors import UserError
-from mem1.protocol import neutralize
+from mem1.protocol import strip_markup
 from mem1.records import Passage
 from mem1.retrieval import BM25
 from mem1.scoring import exact_match, normalize
@@ -259,7 +259,7 @@ def test_hostile_documents_forge_no_tag_and_take_no_long_time():
     for number in range(300):
         text = " ".join(f"{attack(rng)} and then Mira Toll came in 19{i}5 to" for i in range(4))
         for cloze in of_passage(Passage(f"p{number}", "", text), ClozeOptions(), counts):
-            assert neutralize(cloze.text) == cloze.text
+            assert strip_markup(cloze.text) == cloze.text
             assert not re.search(r"[<>|=]", cloze.text + cloze.answer)
     of_passage(Passage("p", "", "!" * 100_000 + "a" + " Mira" * 10_000), ClozeOptions(), counts)
     assert counts["candidates"] > 300

@@ -12,9 +12,9 @@ from mem1.contexts import context_policy
 from mem1.engines.base import Sampling
 from mem1.engines.codec import Codec
 from mem1.engines.scripted import ScriptedEngine
-from mem1.envs.cloze_folder import make_cloze_folder
-from mem1.envs.cloze_source import ClozeTasks
-from mem1.envs.file_questions import TaskSource
+from mem1.envs.base import TaskSource
+from mem1.envs.cloze.folder import make_cloze_folder
+from mem1.envs.cloze.tasks import ClozeTasks
 from mem1.protocol import PAPER
 from mem1.records import Ended, Trajectory
 from mem1.rollout import Budget, Rollout
@@ -123,7 +123,7 @@ def test_where_turns_run_out_it_gives_what_it_knows(source, codec):
         budget=Budget(completion_per_objective=60, completion_extra=300, context=8192),
     )
     (done,) = rollout([limited], sampling=Sampling())
-    assert done.turns[-1].forced and done.em == (1.0, 0.0, 0.0)
+    assert done.turns[-1].prefilled and done.em == (1.0, 0.0, 0.0)
 
 
 def test_a_recipe_for_clozes_is_demonstrated_by_it(source, tmp_path: Path):

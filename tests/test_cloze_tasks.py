@@ -15,9 +15,9 @@ from test_cloze import corpus
 
 from mem1.cli.recipes import expanded
 from mem1.configuration import load_toml
-from mem1.envs.base import Request
-from mem1.envs.cloze_folder import make_cloze_folder, open_cloze_folder
-from mem1.envs.cloze_source import ClozeTasks
+from mem1.envs.base import Action
+from mem1.envs.cloze.folder import make_cloze_folder, open_cloze_folder
+from mem1.envs.cloze.tasks import ClozeTasks
 from mem1.errors import UserError
 from mem1.protocol import PAPER
 from mem1.records import Passage, Question, Task
@@ -210,7 +210,7 @@ def test_tasks_of_the_halves_share_no_passage_and_are_found_by_their_windows(fol
         assert tasks == source.tasks(objectives=3, count=20, seed=0) != source.tasks(objectives=3, count=20, seed=1)
         questions = [(task, question) for task in tasks for question in task.questions]
         asked[half] = {question.passage_ids[0] for _, question in questions}
-        seen = source.environment.observe([Request(task, "search", question.text) for task, question in questions])
+        seen = source.environment.observe([Action(task, "search", question.text) for task, question in questions])
         views = [q.answers[0] in s.text for (_, q), s in zip(questions, seen, strict=True)]
         assert sum(views) / len(views) > 0.9
         assert max(len(s.text.split()) for s in seen) == 48

@@ -16,11 +16,11 @@ import pytest
 from mem1.contexts import (
     Capped,
     ContextPolicy,
-    External,
     Fold,
     Full,
     Masked,
-    Nothing,
+    NoMemory,
+    RetrievedNotes,
     Summary,
     Window,
     context_policy,
@@ -43,7 +43,7 @@ def turn(t: int) -> Turn:
 
 
 TURNS = [turn(t) for t in range(1, 6)]
-EVERY = [Fold(1), Fold(3), Full(), Window(2), Capped(4), Masked(), Nothing(), Summary(9), External(2)]
+EVERY = [Fold(1), Fold(3), Full(), Window(2), Capped(4), Masked(), NoMemory(), Summary(9), RetrievedNotes(2)]
 
 
 def kept(policy: ContextPolicy, turns: int) -> list[int]:
@@ -194,7 +194,7 @@ def test_capped_after_a_thought_that_does_not_survive():
 
 
 def test_none_keeps_the_last_query_and_its_result_but_no_state():
-    forgetful = next_context(Nothing(), PROMPT, [stated(1), stated(2, 3)])
+    forgetful = next_context(NoMemory(), PROMPT, [stated(1), stated(2, 3)])
     assert forgetful.ids == (100, 101, 60, 70)
     assert forgetful.spans == {"prompt": (0, 2), "query": (2, 3), "result": (3, 4)}
 
@@ -211,7 +211,7 @@ def summary_of(context: tuple[int, ...]) -> Turn:
         completion_ids=(91, 92),
         observation_ids=(98,),
         action="summary",
-        forced=True,
+        prefilled=True,
         context_spans={"prompt": (0, 2), "result": (2, len(context))},
     )
 
@@ -220,7 +220,7 @@ def test_summary_appends_until_more_than_n_tokens_have_gathered():
     for n, asks in ((1, None), (2, None), (3, "summary")):  # 5 tokens a turn
         context = next_context(Summary(10), PROMPT, TURNS[:n])
         assert context.ids == next_context(Full(), PROMPT, TURNS[:n]).ids
-        assert context.asks == asks
+        assert context.requested_action == asks
 
 
 def test_after_a_summary_it_and_what_follows_are_kept():
@@ -229,7 +229,7 @@ def test_after_a_summary_it_and_what_follows_are_kept():
     context = next_context(Summary(10), PROMPT, turns)
     assert context.ids == (100, 101, 900, 91, 92, 98)
     assert context.spans == {"prompt": (0, 2), "state": (2, 5), "result": (5, 6)}
-    assert context.asks is None
+    assert context.requested_action is None
     context = next_context(Summary(10), PROMPT, [*turns, TURNS[3]])
     assert context.ids == (100, 101, 900, 91, 92, 98, 41, 42, 43, 48, 49)
     assert context.spans == {"prompt": (0, 2), "state": (6, 8), "query": (8, 9), "result": (9, 11)}
@@ -237,8 +237,8 @@ def test_after_a_summary_it_and_what_follows_are_kept():
 
 def test_a_long_summary_is_not_asked_for_again_before_something_has_followed_it():
     turns = [*TURNS[:3], summary_of(PROMPT)]
-    assert next_context(Summary(1), PROMPT, turns).asks is None
-    assert next_context(Summary(1), PROMPT, [*turns, TURNS[3]]).asks == "summary"
+    assert next_context(Summary(1), PROMPT, turns).requested_action is None
+    assert next_context(Summary(1), PROMPT, [*turns, TURNS[3]]).requested_action == "summary"
 
 
 def noted(t: int, text: str) -> Turn:
@@ -248,7 +248,7 @@ def noted(t: int, text: str) -> Turn:
 def recalled(k: int, *texts: str) -> list[int]:
     """Numbers of the turns in the context, the first is 1."""
     turns = [noted(t, text) for t, text in enumerate(texts, start=1)]
-    return [i // 10 for i in next_context(External(k), PROMPT, turns).ids[len(PROMPT) :]]
+    return [i // 10 for i in next_context(RetrievedNotes(k), PROMPT, turns).ids[len(PROMPT) :]]
 
 
 def test_external_recalls_the_note_that_shares_words_with_the_last_turn():
@@ -272,7 +272,7 @@ def test_external_looks_for_words_in_state_query_and_result():
 
     for where in ("state", "content", "observation"):
         turns = [note(**{where: word}) for word in ("oslo", "rome", "crete", "oslo")]
-        assert External(1).select(turns).kept == (Kept(turn=turns[0]), Kept(turn=turns[3]))
+        assert RetrievedNotes(1).select(turns).kept == (Kept(turn=turns[0]), Kept(turn=turns[3]))
 
 
 def test_of_notes_that_fit_equally_well_external_recalls_the_newest():
@@ -283,7 +283,7 @@ def test_of_notes_that_fit_equally_well_external_recalls_the_newest():
 
 def test_external_shows_whole_turns_oldest_first():
     turns = [replace(t, content=c) for t, c in zip(TURNS, ("oslo", "rome", "crete", "malta", "rome"), strict=True)]
-    ids = next_context(External(1), PROMPT, turns).ids
+    ids = next_context(RetrievedNotes(1), PROMPT, turns).ids
     assert ids == (100, 101, 21, 22, 23, 28, 29, 51, 52, 53, 58, 59)
 
 
@@ -307,7 +307,7 @@ def test_an_unknown_policy_lists_the_known_ones(name: str):
         context_policy(name)
 
 
-@pytest.mark.parametrize("policy", [Capped, External, Fold, Summary, Window])
+@pytest.mark.parametrize("policy", [Capped, RetrievedNotes, Fold, Summary, Window])
 def test_a_policy_that_keeps_nothing_is_refused(policy: Callable[[int], ContextPolicy]):
-    with pytest.raises(ValueError, match=r"[kn] >= 1, not 0"):
+    with pytest.raises(ValueError, match="a number of at least 1, not 0"):
         policy(0)

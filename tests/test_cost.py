@@ -264,7 +264,7 @@ def rolled_out(policy: ContextPolicy, turns: Sequence[tuple[int, int, int]], for
                 observation_ids=() if last else (0,) * result,
                 completion_spans={"state": (0, state), "action": (state, state + action)},
                 context_spans=context.spans,
-                forced=bool(opened),
+                prefilled=bool(opened),
             )
         )
     return Trajectory(turns=tuple(done), context=policy.name)

@@ -14,8 +14,8 @@ from servers import FakeTime, ServerProcess
 from worlds import SAMPLING, rollout
 
 from mem1.engines.scripted import Script
-from mem1.envs.qa import QAEnvironment
-from mem1.envs.source import AtlasTasks
+from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.search.env import QAEnvironment
 from mem1.evaluation.metrics import summarize
 from mem1.evaluation.report.tables import note
 from mem1.evaluation.runner import evaluate

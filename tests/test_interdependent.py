@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from samples import MUSIQUE, TWOWIKI, write_lines
 from worlds import CODEC, SAMPLING, rollout
 
-from mem1.envs.source import AtlasTasks, MultihopTasks
+from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.search.tasks import MultihopTasks
 from mem1.errors import UserError
 from mem1.protocol import PAPER, RELEASED
 from mem1.records import Ended, Question, Task, Trajectory

@@ -31,9 +31,9 @@ from mem1.evaluation.judge import (
 )
 from mem1.evaluation.judge_prompt import JUDGE_VERSION, Asked, messages, read_verdict
 from mem1.evaluation.metrics import Row, summarize
-from mem1.hostile import CONTROL_TOKENS, break_tokens
 from mem1.records import Ended, Question, Task, Trajectory, Turn
 from mem1.retrieval.web.retry import Retry
+from mem1.sanitize import CONTROL_TOKENS, break_tokens
 
 GOLDS = {"Who founded Alvex?": ("Mira Toll", "M. Toll"), "Where?": ("Bergen",), "When?": ("1901",)}
 RIGHT = Asked("Who founded Alvex?", GOLDS["Who founded Alvex?"], "it was Mira Toll")

@@ -15,13 +15,14 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "mem1"
 ROOMS = (
     "errors",
+    "registry",
     "lock",
     "jsonl",
     "parquet",
     "configuration",
     "net",
     "records",
-    "hostile",
+    "sanitize",
     "protocol",
     "scoring",
     "contexts",
@@ -55,7 +56,7 @@ LIGHT = [
     "mem1.retrieval.corpus",
     "mem1.retrieval.documents",
     "mem1.retrieval.open_index",
-    "mem1.envs.qa",
+    "mem1.envs.search.env",
     "mem1.envs.webshop",
     "mem1.engines.base",
 ]

@@ -90,7 +90,7 @@ def test_the_peak_need_not_be_at_the_last_turn():
 
 def test_the_answer_tag_opened_for_a_forced_turn_counts_in_both():
     spans = {"prompt": (0, 2), "state": (2, 4), "result": (4, 5)}
-    forced = Trajectory(turns=(FIRST, turn((P, P, A, B, R, J), (C,), forced=True, context_spans=spans)))
+    forced = Trajectory(turns=(FIRST, turn((P, P, A, B, R, J), (C,), prefilled=True, context_spans=spans)))
     assert peak_tokens(forced) == 7
     assert appended_tokens(forced) == [4, 2 + 3 + 1 + 1]
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from mem1.envs.source import AtlasTasks, MultihopTasks
-from mem1.envs.webshop.source import WebShopTasks
+from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.search.tasks import MultihopTasks
+from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.protocol import PAPER, PAPER_SHOP, Tags
 from mem1.records import Question
 from mem1.tasks.datasets import write_questions, write_tasks

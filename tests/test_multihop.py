@@ -15,8 +15,8 @@ from worlds import SAMPLING, rollout
 
 from mem1.engines.codec import Codec
 from mem1.engines.scripted import Script, search_then_answer
-from mem1.envs.qa import QAEnvironment
-from mem1.envs.source import MultihopTasks
+from mem1.envs.search.env import QAEnvironment
+from mem1.envs.search.tasks import MultihopTasks
 from mem1.evaluation.metrics import appended_peak_tokens, dependency, peak_tokens, total_tokens
 from mem1.jsonl import read_objects, write_objects
 from mem1.protocol import PAPER

@@ -183,7 +183,7 @@ class TestFaults:
         (attempt,) = run([task("city")], sampling=SAMPLING)
         assert (attempt.ended, attempt.reward, attempt.turns) == (Ended.ENGINE_FAILED, None, ())
         assert attempt.detail.endswith("/v1/completions: status 500 Internal Server Error; tried 3 times")
-        assert not attempt.ended.judged
+        assert not attempt.ended.scorable
         assert summarize([attempt], policy="p", context="constant", objectives=1).endings["engine_failed"] == 1
 
     def test_one_context_that_fails_does_not_take_the_others_along(self, serving):

@@ -10,7 +10,7 @@ from policies import SHAPE
 from valued import META, other_device
 
 from mem1.engines.device import Device
-from mem1.envs.source import AtlasTasks
+from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.rollout import Budget
 from mem1.training.ranks.processes import Ranks
 from mem1.training.recipe import ModelConfig, Recall, Sft, TrainConfig

@@ -10,7 +10,7 @@ from worlds import SAMPLING, contexts, replay, rollout, shelf, task
 
 from mem1.engines.codec import Codec
 from mem1.engines.scripted import Script
-from mem1.envs.source import AtlasTasks
+from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.errors import UserError
 from mem1.protocol import PAPER, PAPER_SUMMARY
 from mem1.records import Ended, Group, Trajectory
@@ -75,8 +75,8 @@ def test_what_the_model_reads_around_a_summary():
         "Q1 a mayor ? <summary> Q1 then Q2 </summary> <info> [HINT] You have 2 turns left . [/HINT] </info>",
     ]
     asked, last = trajectory.turns[2:]
-    assert (asked.action, asked.content, asked.forced, asked.state) == ("summary", "Q1 then Q2", True, "")
-    assert CODEC.decode(asked.opening_ids) == "<summary>"
+    assert (asked.action, asked.content, asked.prefilled, asked.state) == ("summary", "Q1 then Q2", True, "")
+    assert CODEC.decode(asked.prefill_ids) == "<summary>"
     assert {role: CODEC.decode(last.context_ids[a:b]) for role, (a, b) in last.context_spans.items()} == {
         "prompt": "Q1 a mayor ?",
         "state": "<summary> Q1 then Q2 </summary>",

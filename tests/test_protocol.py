@@ -19,9 +19,9 @@ from mem1.protocol import (
     VOCABULARIES,
     Tags,
     hint,
-    neutralize,
     observation,
     parse,
+    strip_markup,
     vocabulary,
 )
 
@@ -164,14 +164,14 @@ def test_a_result_is_hint_then_neutralised_text_inside_the_result_tag():
     ],
 )
 def test_hostile_text_is_made_harmless_and_ordinary_text_stays(text: str, harmless: str):
-    assert neutralize(text) == harmless
+    assert strip_markup(text) == harmless
 
 
 @given(HOSTILE)
 def test_no_tag_survives_neutralising_and_nothing_changes_the_second_time(text: str):
-    harmless = neutralize(text)
+    harmless = strip_markup(text)
     for tags in (PAPER, RELEASED, MEMORY):
         assert not any(token in harmless for token in tags.special_tokens)
         assert parse(harmless, tags).error == "no action: " + " or ".join(f"<{t}>" for _, t in tags.actions)
-    assert neutralize(harmless) == harmless
+    assert strip_markup(harmless) == harmless
     harmless.encode("utf-8")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from corpora import SHARED_QA, TOWNS, needs_shared_qa
 
-from mem1.envs.base import Observation, Outcome, Request
-from mem1.envs.qa import NOTHING_FOUND, QAEnvironment
+from mem1.envs.base import Action, Observation, Outcome
+from mem1.envs.search.env import NOTHING_FOUND, QAEnvironment
 from mem1.errors import UserError
 from mem1.records import Passage, Question, Task
 from mem1.retrieval import BM25, RetrievalFailed, Retriever
@@ -42,7 +42,7 @@ def task(corpus: str = "towns", *golds: str) -> Task:
 
 def shown(retriever: Retriever, query: str, **settings: Any) -> str:
     environment = QAEnvironment({"towns": retriever}, **settings)
-    (observation,) = environment.observe([Request(task(), "search", query)])
+    (observation,) = environment.observe([Action(task(), "search", query)])
     assert observation.failed is None
     return observation.text
 
@@ -80,7 +80,7 @@ def test_a_search_that_finds_nothing_says_so():
 def test_a_batch_is_one_call_a_collection_and_answers_keep_their_order():
     red, blue = Echo("red"), Echo("blue")
     environment = QAEnvironment({"red": red, "blue": blue}, top_k=5)
-    requests = [Request(task(c), "search", q) for c, q in [("red", "a"), ("blue", "b"), ("red", "c"), ("red", "a")]]
+    requests = [Action(task(c), "search", q) for c, q in [("red", "a"), ("blue", "b"), ("red", "c"), ("red", "a")]]
     assert [o.text for o in environment.observe(requests)] == [
         "Doc 1 (Title: red) a",
         "Doc 1 (Title: blue) b",
@@ -98,7 +98,7 @@ def test_nothing_asked_calls_nobody():
 
 def test_a_search_engine_that_fails_is_reported_for_its_own_requests_only():
     environment = QAEnvironment({"up": Echo("up"), "down": Broken()})
-    observations = environment.observe([Request(task("down"), "search", "a"), Request(task("up"), "search", "b")])
+    observations = environment.observe([Action(task("down"), "search", "a"), Action(task("up"), "search", "b")])
     assert observations == [
         Observation(text="", failed="connection refused"),
         Observation(text="Doc 1 (Title: up) b"),
@@ -108,9 +108,9 @@ def test_a_search_engine_that_fails_is_reported_for_its_own_requests_only():
 def test_an_unknown_action_and_an_unknown_collection_are_named():
     environment = QAEnvironment({"towns": BM25.build(TOWNS)})
     with pytest.raises(UserError, match="no action 'buy'; it has: search"):
-        environment.observe([Request(task(), "buy", "shoes")])
+        environment.observe([Action(task(), "buy", "shoes")])
     with pytest.raises(UserError, match="searches 'moons', which has no search engine; there are: 'towns'"):
-        environment.observe([Request(task("moons"), "search", "x")])
+        environment.observe([Action(task("moons"), "search", "x")])
 
 
 def test_the_reward_is_the_number_of_answers_that_match_exactly():

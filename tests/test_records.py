@@ -39,7 +39,7 @@ TURNS = (
         completion_ids=(7, 8),
         logprobs=(-0.1, -1.5),
         action="answer",
-        forced=True,
+        prefilled=True,
         context_origins=((1, "state", 2, 3), (1, "query", 3, 4), (1, "result", 4, 5)),
     ),
 )

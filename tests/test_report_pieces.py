@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from reports import CODEC, HOSTILE, atlas, attempts, decode_words, hostile_attempt
 from worlds import SAMPLING, replay, rollout, shelf, task
 
-from mem1.contexts import Capped, ContextPolicy, Full, Nothing, next_context
+from mem1.contexts import Capped, ContextPolicy, Full, NoMemory, next_context
 from mem1.engines.codec import Codec
 from mem1.evaluation.fact_retention import facts_of
 from mem1.evaluation.report.token_attribution import Piece, cut, dropped, texts_between
@@ -139,7 +139,7 @@ def test_of_a_state_that_is_capped_the_copy_is_found_and_the_rest_is_dropped():
 
 def test_a_state_that_none_keeps_is_dropped_whole():
     first = first_turn(1, 2, 3, 4, result=(), state=(0, 2), action=(2, 4))
-    before, after = cut((first, following(Nothing(), first)), numbers)
+    before, after = cut((first, following(NoMemory(), first)), numbers)
     assert [(p.role, p.turn) for p in after.context] == [("prompt", None), ("query", 1)]
     assert [(p.role, p.tokens, p.turn) for p in dropped(before, after.context)] == [("state", 2, 1)]
 
@@ -164,7 +164,7 @@ def test_a_summary_is_found_with_its_tag_and_is_not_dropped_while_it_stands_ther
 
 def test_tokens_of_no_turn_have_the_role_that_was_recorded_or_none():
     spans = {"prompt": (0, 1), "notes": (1, 3)}
-    turn = Turn(context_ids=(0, 1, 2, 3, 4), completion_ids=(5,), context_spans=spans, forced=False)
+    turn = Turn(context_ids=(0, 1, 2, 3, 4), completion_ids=(5,), context_spans=spans, prefilled=False)
     assert [(p.role, p.tokens) for p in cut((turn,), str)[0].context] == [("prompt", 1), ("notes", 2), ("text", 2)]
 
 

@@ -16,9 +16,8 @@ from typer.testing import CliRunner
 
 from mem1.cli.main import app
 from mem1.configuration import fingerprint, load_toml, to_toml
-from mem1.envs.base import Request
-from mem1.envs.file_questions import FileQuestions
-from mem1.envs.source import MultihopTasks
+from mem1.envs.base import Action
+from mem1.envs.search.tasks import FileQuestions, MultihopTasks
 from mem1.errors import UserError
 from mem1.jsonl import write_objects
 from mem1.protocol import PAPER
@@ -94,7 +93,7 @@ def test_tasks_are_searched_on_the_server(address: str, questions: Path):
     config = MultihopTasks(questions=str(questions), retriever=HttpServer(urls=(address,)), top_k=1)
     source = config.source("evaluation", PAPER)
     (task,) = source.tasks(objectives=2, count=1, seed=0)
-    (seen,) = source.environment.observe([Request(task, "search", "capital of Norway")])
+    (seen,) = source.environment.observe([Action(task, "search", "capital of Norway")])
     assert (seen.text, seen.failed) == ("Doc 1 (Title: Oslo) Oslo is the capital of Norway.", None)
 
 

@@ -28,7 +28,7 @@ from mem1.algorithms.surrogate import clipped_surrogate
 from mem1.configuration import load_toml
 from mem1.engines.base import Sampling
 from mem1.engines.workers import one_thread
-from mem1.envs.source import TaskSource
+from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.packing import pack
 from mem1.records import Ended, Group, Question, Task, Trajectory, Turn

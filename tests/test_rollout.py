@@ -15,8 +15,8 @@ from mem1.engines.base import Completion, Sampling
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.engines.scripted import Script, ScriptedEngine
-from mem1.envs.base import Observation, Outcome, Request
-from mem1.envs.qa import QAEnvironment
+from mem1.envs.base import Action, Observation, Outcome
+from mem1.envs.search.env import QAEnvironment
 from mem1.errors import UserError
 from mem1.protocol import PAPER, RELEASED, SEARCH
 from mem1.records import Ended, Passage, Question, Task, Trajectory
@@ -37,8 +37,8 @@ COUNTER = replace(PAPER, name="counter", actions=(("count", "query"),))
 class Counter:
     """Counts the attempt's actions, from what it is asked alone; the third is the last."""
 
-    def observe(self, requests: Sequence[Request]) -> list[Observation]:
-        counts = [len(request.earlier) + 1 for request in requests]
+    def observe(self, requests: Sequence[Action]) -> list[Observation]:
+        counts = [len(request.history) + 1 for request in requests]
         return [Observation(text=f"{n} book", answer=f"counted {n}", ended=n == 3) for n in counts]
 
     def score(self, task: Task, answer: str) -> Outcome:
@@ -124,7 +124,7 @@ def test_the_spans_of_a_turn_are_its_prompt_state_query_and_result():
 def test_on_the_last_turn_the_answer_tag_is_opened_and_the_completion_goes_on_from_it():
     trajectory = attempt(SEARCHES[0], "Q1 city </answer>", turns=2)
     assert contexts(trajectory)[1] == f"{PROMPT} {SEARCHES[0]} {result(1)} <answer>"
-    assert [turn.forced for turn in trajectory.turns] == [False, True]
+    assert [turn.prefilled for turn in trajectory.turns] == [False, True]
     assert (trajectory.ended, trajectory.answer, trajectory.reward) == (Ended.ANSWERED, "Q1 city", 1.0)
     assert trajectory.turns[1].completion_spans == {"action": (0, 3)}
 
@@ -156,7 +156,7 @@ def test_blanks_after_a_forced_answer_are_no_part_of_its_action():
     run = rollout(Fixed(answer + blanks), shelf(), codec=codec)
     (trajectory,) = run([task("Oslo", turns=1)], sampling=SAMPLING)
     (turn,) = trajectory.turns
-    assert (turn.forced, trajectory.answer, bool(blanks)) == (True, "Oslo", True)
+    assert (turn.prefilled, trajectory.answer, bool(blanks)) == (True, "Oslo", True)
     assert turn.completion_spans == {"action": (0, len(answer))}
 
 
@@ -385,7 +385,7 @@ def test_an_environment_can_end_an_attempt_and_knows_the_actions_before(turns: i
     trajectory = counted(turns, *SEARCHES)
     assert (trajectory.ended, trajectory.answer, trajectory.reward) == (Ended.ANSWERED, "counted 3", 3.0)
     assert [turn.observation[-6:] for turn in trajectory.turns] == ["1 book", "2 book", ""]
-    assert not any(turn.forced for turn in trajectory.turns)
+    assert not any(turn.prefilled for turn in trajectory.turns)
 
 
 def test_where_only_actions_end_an_attempt_the_last_is_carried_out_and_what_was_reached_is_scored():

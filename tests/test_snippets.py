@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mem1.envs.source import MultihopTasks
+from mem1.envs.search.tasks import MultihopTasks
 from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval import BM25
@@ -74,7 +74,7 @@ def test_a_very_long_passage_takes_linear_time():
 
 
 def test_real_questions_can_be_shown_snippets_too(tmp_path):
-    from mem1.envs.base import Request
+    from mem1.envs.base import Action
     from mem1.protocol import PAPER
     from mem1.records import Question
     from mem1.tasks.datasets import write_passages, write_questions
@@ -85,5 +85,5 @@ def test_real_questions_can_be_shown_snippets_too(tmp_path):
     config = MultihopTasks(questions=str(tmp_path / "q.jsonl"), corpus=str(tmp_path / "index"), snippet_words=4)
     source = config.source("evaluation", PAPER)
     (task,) = source.tasks(objectives=1, count=1, seed=0)
-    (seen,) = source.environment.observe([Request(task, "search", "mill was built by")])
+    (seen,) = source.environment.observe([Action(task, "search", "mill was built by")])
     assert seen.text == "Doc 1 (Title: Mill) mill was built by"

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from mem1.envs.cloze_source import ClozeTasks
-from mem1.envs.qa import QAEnvironment
-from mem1.envs.source import AtlasTasks, MultihopTasks
-from mem1.envs.web_source import WebTasks
+from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.cloze.tasks import ClozeTasks
+from mem1.envs.search.env import QAEnvironment
+from mem1.envs.search.tasks import MultihopTasks
+from mem1.envs.web.tasks import WebTasks
 from mem1.errors import UserError
 from mem1.protocol import PAPER
 from mem1.records import Question, Task

@@ -188,7 +188,7 @@ def test_a_summary_is_a_state_and_an_agent_that_appends_would_not_have_written_i
         completion_ids=(6, 7),
         observation_ids=(8,),
         action="summary",
-        forced=True,
+        prefilled=True,
         context_spans={**spans, "result": (4, 5)},
     )
     last = Turn(context_ids=(1, 2, 9, 6, 7, 8), completion_ids=(3, 4), context_spans={**spans, "result": (5, 6)})

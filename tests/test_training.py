@@ -24,7 +24,7 @@ from worlds import SMALL
 
 from mem1.configuration import load_toml
 from mem1.engines.workers import PROCESSES, one_thread
-from mem1.envs.source import MultihopTasks
+from mem1.envs.search.tasks import MultihopTasks
 from mem1.errors import UserError
 from mem1.protocol import PAPER
 from mem1.records import Ended, Group, Passage, Question
@@ -429,7 +429,7 @@ def test_demonstrations_that_are_cut_short_show_the_forced_answer(config: TrainC
     atlas = config.model_copy(update=update)
     source = SMALL.source("train", PAPER)
     shown = demonstrate(atlas, make_rollout(atlas, make_policy(atlas, PAPER), source, PAPER), source, PAPER)
-    forced = [t for t in shown if t.turns[-1].forced]
+    forced = [t for t in shown if t.turns[-1].prefilled]
     assert {t.ended for t in shown} == {Ended.ANSWERED}
     assert 2 <= len(forced) <= 8
     assert any(sum(t.em) < 4 for t in forced)

@@ -18,7 +18,8 @@ from mem1.engines.base import Sampling
 from mem1.engines.codec import Codec
 from mem1.engines.local import LocalEngine
 from mem1.engines.scripted import ScriptedEngine
-from mem1.envs.source import AtlasTasks, TaskSource
+from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.packing import TokenTree, pack, visible
 from mem1.protocol import PAPER, RELEASED, Tags

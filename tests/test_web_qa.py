@@ -16,10 +16,9 @@ from worlds import SAMPLING, replay, rollout, task
 
 from mem1.configuration import load_toml, to_toml
 from mem1.engines.codec import Codec
-from mem1.envs.base import Observation, Outcome, Request
-from mem1.envs.source import TaskSource
-from mem1.envs.web_qa import WebQAEnvironment
-from mem1.envs.web_source import WebTasks
+from mem1.envs.base import Action, Observation, Outcome, TaskSource
+from mem1.envs.web.env import WebQAEnvironment
+from mem1.envs.web.tasks import WebTasks
 from mem1.errors import UserError
 from mem1.evaluation.metrics import OF_TIME
 from mem1.jsonl import write_objects
@@ -75,7 +74,7 @@ def environment(web: Site, folder: Path, mode: Mode = "live", spending: Spending
 
 
 def asked(env: WebQAEnvironment, *requests: tuple[str, str]) -> list[Observation]:
-    return env.observe([Request(task("x"), kind, text) for kind, text in requests])
+    return env.observe([Action(task("x"), kind, text) for kind, text in requests])
 
 
 def text_of(env: WebQAEnvironment, kind: str, content: str) -> str:
@@ -150,7 +149,7 @@ def test_other_actions_and_other_collections_are_refused(web: Site, tmp_path: Pa
     with pytest.raises(UserError, match="no action 'buy'; it has: search, open"):
         asked(env, ("buy", "x"))
     with pytest.raises(UserError, match="searches 'moon', which has no search engine"):
-        env.observe([Request(dataclasses.replace(task("x"), corpus="moon"), SEARCH, "x")])
+        env.observe([Action(dataclasses.replace(task("x"), corpus="moon"), SEARCH, "x")])
 
 
 def test_answers_are_scored_as_those_over_passages(web: Site, tmp_path: Path):

@@ -15,10 +15,10 @@ from worlds import SAMPLING, replay, rollout
 
 from mem1.configuration import load_toml, to_toml
 from mem1.engines.codec import Codec
-from mem1.envs.base import Observation, Request
+from mem1.envs.base import Action, Observation
 from mem1.envs.webshop.env import Pages, WebShopEnvironment
 from mem1.envs.webshop.expert import Laziness, ShopExpert, ShopScript, demonstrate
-from mem1.envs.webshop.source import WebShopTasks
+from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.errors import UserError
 from mem1.protocol import ACT, PAPER, PAPER_SHOP
 from mem1.records import Ended, Question, Task, Trajectory
@@ -44,7 +44,7 @@ def after(*actions: str, goals: tuple[str, ...] = ("rug",), pages: Pages = "text
     """What the last of these actions is answered with."""
     *earlier, last = [(ACT, action) for action in actions]
     environment = replace(ENVIRONMENT, pages=pages)
-    (observation,) = environment.observe([Request(task(*goals), *last, tuple(earlier))])
+    (observation,) = environment.observe([Action(task(*goals), *last, tuple(earlier))])
     return observation
 
 
@@ -125,9 +125,9 @@ def test_what_is_no_action_of_the_page_leaves_it_as_it_is(written: str):
 
 def test_other_actions_and_unknown_goals_are_named():
     with pytest.raises(UserError, match="a shop has no action 'search'; it has: act"):
-        ENVIRONMENT.observe([Request(task("rug"), "search", "rug")])
+        ENVIRONMENT.observe([Action(task("rug"), "search", "rug")])
     with pytest.raises(UserError, match="this shop has no goal 'hat'; it has 2, such as 'rug'"):
-        ENVIRONMENT.observe([Request(task("hat"), ACT, "search[rug]")])
+        ENVIRONMENT.observe([Action(task("hat"), ACT, "search[rug]")])
     with pytest.raises(UserError, match="unknown kind of pages 'pdf'"):
         replace(ENVIRONMENT, pages="pdf")
 

@@ -15,7 +15,7 @@ from mem1.engines.codec import Codec
 from mem1.envs.webshop.catalogue import Entry
 from mem1.envs.webshop.files import write_entries
 from mem1.envs.webshop.invented import invent
-from mem1.envs.webshop.source import WebShopTasks
+from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.protocol import PAPER_SHOP, vocabulary
 from mem1.records import Ended
 from mem1.rollout import Budget

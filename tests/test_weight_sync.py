@@ -32,7 +32,7 @@ from mem1.engines.policy_server.sampler import Sampler
 from mem1.engines.servers import ModelServer
 from mem1.engines.weight_update import NotSaid, PublishedWeights, ServerFailed, WeightRoutes
 from mem1.engines.weights import put
-from mem1.envs.source import AtlasTasks
+from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.errors import UserError
 from mem1.protocol import PAPER
 from mem1.records import Ended, Trajectory, Turn
@@ -475,7 +475,7 @@ def test_servers_are_killed_and_others_join_under_load_and_no_attempt_is_lost(fo
         for process in processes:
             if process.process.poll() is None:
                 process.kill()
-    assert len(attempts) == 3 * len(tasks) and all(attempt.ended.judged for attempt in attempts)
+    assert len(attempts) == 3 * len(tasks) and all(attempt.ended.scorable for attempt in attempts)
     assert versions([turn for attempt in attempts for turn in attempt.turns]) == {7}
     assert_by(policy.model, changed)
     assert versions([turn for attempt in changed for turn in attempt.turns]) == {8}

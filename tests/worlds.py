@@ -8,9 +8,9 @@ from mem1.contexts import context_policy
 from mem1.engines.base import Engine, Sampling
 from mem1.engines.codec import Codec
 from mem1.engines.scripted import Script, ScriptedEngine
+from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.envs.base import Environment
-from mem1.envs.qa import QAEnvironment
-from mem1.envs.source import AtlasTasks
+from mem1.envs.search.env import QAEnvironment
 from mem1.protocol import PAPER, Tags
 from mem1.records import Passage, Question, Task, Trajectory
 from mem1.rollout import Budget, Rollout

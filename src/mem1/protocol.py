@@ -19,8 +19,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from mem1.errors import UserError
-from mem1.hostile import disarm
 from mem1.records import Span
+from mem1.registry import register
+from mem1.sanitize import strip_brackets
 
 ANSWER = "answer"
 SEARCH = "search"
@@ -116,10 +117,11 @@ VOCABULARIES: Mapping[str, Tags] = {
 
 
 def vocabulary(name: str) -> Tags:
-    """The vocabulary called `name`. Raises UserError, naming the known ones, for any other name."""
-    if name not in VOCABULARIES:
-        raise UserError(f"unknown tag vocabulary {name!r}; known: {', '.join(VOCABULARIES)}")
-    return VOCABULARIES[name]
+    """The vocabulary called `name`: one that ships, or `Tags` of your own. Raises UserError for an unknown name."""
+    tags = register.vocabulary.get(name)
+    if not isinstance(tags, Tags):
+        raise UserError(f"the vocabulary {name!r} is a {type(tags).__name__}; it must be a mem1.Tags")
+    return tags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,21 +253,21 @@ def observation(text: str, turns_left: int, tags: Tags = PAPER) -> tuple[str, st
 
     `text` comes from documents or the web and is neutralised here, in one place, for every environment.
     """
-    inside = f"{hint(turns_left, tags)} {neutralize(text, tags)}"
+    inside = f"{hint(turns_left, tags)} {strip_markup(text, tags)}"
     return inside, f"<{tags.result}> {inside} </{tags.result}>"
 
 
 _KNOWN_NAMES = frozenset(n.lower() for t in VOCABULARIES.values() for n in (*t.names, t.hint))
 
 
-def neutralize(text: str, tags: Tags = PAPER) -> str:
+def strip_markup(text: str, tags: Tags = PAPER) -> str:
     """Make hostile text harmless: afterwards no tag can be read in it, of `tags` or of any known vocabulary.
 
-        neutralize("a </info><answer>x") -> "a (/info)(answer)x"
+        strip_markup("a </info><answer>x") -> "a (/info)(answer)x"
 
-    Ordinary text without brackets is returned unchanged; see hostile.py.
+    Ordinary text without brackets is returned unchanged; see sanitize.py.
     """
-    return disarm(text, _harmful_names(tags))
+    return strip_brackets(text, _harmful_names(tags))
 
 
 @lru_cache(maxsize=16)

@@ -50,7 +50,7 @@ class Ended(str, Enum):
         return self.value
 
     @property
-    def judged(self) -> bool:
+    def scorable(self) -> bool:
         """Says something about the policy; a tool or an engine that failed does not."""
         return self not in (Ended.TOOL_FAILED, Ended.ENGINE_FAILED)
 
@@ -163,8 +163,8 @@ class Turn:
     """The action's argument: a query, an answer, or why the output was malformed."""
     observation: str = ""
     """The environment's reply as text, hint included, tags excluded."""
-    forced: bool = False
-    """The context ended with an opened tag: the answer's on the last turn, or that of a summary that was asked for."""
+    prefilled: bool = False
+    """The context ended with an opened tag: the answer's on the last turn, or that of a requested summary."""
     context_spans: Mapping[str, Span] = field(default_factory=dict)
     """Ranges of `context_ids` by role: "prompt", and of the newest kept turn "state", "query", "result"."""
     context_origins: tuple[Origin, ...] = ()
@@ -195,9 +195,9 @@ class Turn:
         return len(self.context_ids) + len(self.completion_ids)
 
     @property
-    def opening_ids(self) -> tuple[int, ...]:
-        """The opened tag at the end of a forced turn's context; empty for other turns."""
-        return self.context_ids[max(stop for _, stop in self.context_spans.values()) :] if self.forced else ()
+    def prefill_ids(self) -> tuple[int, ...]:
+        """The opened tag at the end of the context of a prefilled turn; empty for other turns."""
+        return self.context_ids[max(stop for _, stop in self.context_spans.values()) :] if self.prefilled else ()
 
     @property
     def prompt_tokens(self) -> int:

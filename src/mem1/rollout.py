@@ -22,7 +22,7 @@ from mem1.contexts import Context, ContextPolicy, next_context
 from mem1.engines.base import Completion, Engine, Sampling, derived_seed
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
-from mem1.envs.base import Environment, Observation, Request
+from mem1.envs.base import Action, Environment, Observation
 from mem1.errors import UserError
 from mem1.protocol import ANSWER, MALFORMED, PAPER, SUMMARY, Tags, observation, parse
 from mem1.records import Ended, Task, Trajectory, Turn
@@ -88,10 +88,10 @@ class _Attempt:
         return self.task.turn_limit - len(self.actions)
 
     @property
-    def request(self) -> Request:
+    def request(self) -> Action:
         """What the last turn asks of the environment."""
         *earlier, (kind, content) = self.actions
-        return Request(self.task, kind, content, tuple(earlier))
+        return Action(self.task, kind, content, tuple(earlier))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class Rollout:
     """Tokens around the prompt, which go with it into every context; none: the prompt by itself."""
 
     def __post_init__(self) -> None:
-        asks = self.context.asks
+        asks = self.context.requested_action
         if asks is not None and asks not in self.tags.action_tags:
             raise UserError(
                 f"the context policy {self.context.name} asks for a {asks}, but the vocabulary {self.tags.name!r} has "
@@ -151,7 +151,7 @@ class Rollout:
         ready, contexts = [], []
         for attempt in attempts:
             context = next_context(self.context, attempt.prompt_ids, attempt.turns)
-            asked = context.asks or self._last_action(attempt)
+            asked = context.requested_action or self._last_action(attempt)
             ids = context.ids if asked is None else context.ids + self.codec.encode(self.tags.opening(asked))
             if len(ids) + self._room(attempt.task) > self.budget.context:
                 attempt.ended = Ended.OUT_OF_TOKENS
@@ -207,7 +207,7 @@ class Rollout:
             state=parsed.state,
             action=parsed.kind,
             content=parsed.error or parsed.content,
-            forced=asked is not None,
+            prefilled=asked is not None,
             context_spans=dict(context.spans),
             context_origins=context.origins,
             completion_spans=self.codec.token_spans(completion.token_ids, text, in_text),
@@ -222,7 +222,7 @@ class Rollout:
             attempt.detail = turn.content
         elif turn.action == ANSWER:
             attempt.ended, attempt.answer = Ended.ANSWERED, turn.content
-        elif turn.action == SUMMARY and not turn.forced:
+        elif turn.action == SUMMARY and not turn.prefilled:
             attempt.ended, attempt.detail = Ended.BAD_TAGS, "a summary that was not asked for"
         elif attempt.turns_left == 0 and self.tags.answers:
             attempt.ended = Ended.OUT_OF_TURNS  # no other action could have ended it, so none is carried out
@@ -260,7 +260,7 @@ class Rollout:
             attempt=attempt.number,
             seconds=attempt.seconds,
         )
-        if not attempt.ended.judged:
+        if not attempt.ended.scorable:
             return unscored  # a score would be the tool's or the engine's
         outcome = self.environment.score(attempt.task, attempt.answer)
         return replace(unscored, reward=outcome.reward, em=outcome.em, f1=outcome.f1)

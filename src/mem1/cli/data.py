@@ -40,7 +40,7 @@ def compose(
     composition: Annotated[
         str,
         typer.Option(help="independent, chain, shared or comparison."),
-        Fills("mem1.envs.file_questions:QuestionFiles.composition"),
+        Fills("mem1.envs.search.tasks:QuestionFiles.composition"),
     ] = "independent",
     depth: Annotated[
         int | None, typer.Option(min=1, max=MOST_OBJECTIVES, help="Longest chain of references in a task; 1.")

@@ -64,7 +64,7 @@ def command(
     """Make fill-in questions from a corpus, by blanking out names and numbers."""
     from mem1.cli.display import bars, stderr
     from mem1.cli.index import read
-    from mem1.envs.cloze_folder import make_cloze_folder
+    from mem1.envs.cloze.folder import make_cloze_folder
     from mem1.errors import printable
     from mem1.lock import alone_in
     from mem1.tasks.cloze import ClozeOptions

@@ -133,7 +133,7 @@ def command(
             help="independent, chain, shared or comparison; file: --questions holds composed tasks.",
             rich_help_panel=_TASKS,
         ),
-        Fills("mem1.envs.file_questions:QuestionFiles.composition"),
+        Fills("mem1.envs.search.tasks:QuestionFiles.composition"),
     ] = "independent",
     depth: Annotated[
         int | None,

@@ -111,6 +111,8 @@ def command(
     from mem1.engines.base import Sampling
     from mem1.engines.codec import check_words
     from mem1.envs.web_source import web_prompt
+    from mem1.engines.unknown import check_words
+    from mem1.envs.web.tasks import web_prompt
     from mem1.protocol import vocabulary as tags_called
     from mem1.rollout import Rollout
     from mem1.tasks.prompts import render
@@ -179,7 +181,7 @@ def _own(
     top_k: int | None,
 ) -> tuple[Task, Environment]:
     """One's own questions over one's own passages or the web; the prompt is still to be written."""
-    from mem1.envs.web_source import WEB
+    from mem1.envs.web.tasks import WEB
     from mem1.records import Question, Task
     from mem1.tasks.compose import TurnLimit
 
@@ -195,14 +197,14 @@ def _own(
 
 def _web(given: dict[str, Any], top_k: int | None) -> Environment:
     from mem1.cli.sources import web_config
-    from mem1.envs.web_source import Web
+    from mem1.envs.web.tasks import Web
 
     return web_config(Web, given if top_k is None else {**given, "top_k": top_k}).environment()
 
 
 def _over_passages(corpus: Path | None, retriever: list[str] | None, top_k: int) -> tuple[str, Environment]:
     """The collection's name and what answers searches of it."""
-    from mem1.envs.qa import QAEnvironment
+    from mem1.envs.search.env import QAEnvironment
 
     name, searched = _passages(corpus, retriever)
     return name, QAEnvironment({name: searched}, top_k=top_k, passage_words=_PASSAGE_WORDS)
@@ -226,7 +228,7 @@ def _passages(corpus: Path | None, retriever: list[str] | None) -> tuple[str, Re
 
 def _atlas(objectives: int, seed: int, tags: Tags) -> tuple[Task, Environment]:
     """A task of an evaluation world."""
-    from mem1.envs.source import AtlasTasks
+    from mem1.envs.atlas.tasks import AtlasTasks
 
     source = AtlasTasks(worlds=1).source("evaluation", tags)
     (task,) = source.tasks(objectives=objectives, count=1, seed=seed)

@@ -11,10 +11,11 @@ import pydantic
 from mem1.errors import UserError
 
 if TYPE_CHECKING:
-    from mem1.envs.cloze_source import ClozeTasks
-    from mem1.envs.source import AtlasTasks, MultihopTasks
-    from mem1.envs.web_source import Web, WebTasks
-    from mem1.envs.webshop.source import WebShopTasks
+    from mem1.envs.atlas.tasks import AtlasTasks
+    from mem1.envs.cloze.tasks import ClozeTasks
+    from mem1.envs.search.tasks import MultihopTasks
+    from mem1.envs.web.tasks import Web, WebTasks
+    from mem1.envs.webshop.tasks import WebShopTasks
     from mem1.retrieval.client import HttpServer
     from mem1.tasks.dependencies import Dependence
 
@@ -45,7 +46,8 @@ def task_config(
     `worlds` is the number of worlds of Atlas, `web` and `shop` what `web_options` and `shop_options` made of
     theirs. Raises UserError where the options do not go together.
     """
-    from mem1.envs.source import AtlasTasks, MultihopTasks
+    from mem1.envs.atlas.tasks import AtlasTasks
+    from mem1.envs.search.tasks import MultihopTasks
 
     given = dict(web or {})
     if given and task != "web":
@@ -72,14 +74,14 @@ def task_config(
             raise UserError(
                 "--task cloze needs --corpus FOLDER (of mem1 data cloze, or documents), and no other source"
             )
-        from mem1.envs.cloze_source import ClozeTasks
+        from mem1.envs.cloze.tasks import ClozeTasks
 
         return ClozeTasks(corpus=str(corpus), **worded, **shown, **together)
     asked = {"decompose": decompose, **worded, **shown, **together}
     if task == "web":
         if questions is None or corpus is not None or retriever:
             raise UserError("--task web needs --questions FILE, and no --corpus or --retriever: it searches the web")
-        from mem1.envs.web_source import WebTasks
+        from mem1.envs.web.tasks import WebTasks
 
         return web_config(WebTasks, {"questions": str(questions), **given, **asked})
     if questions is None or (corpus is None) == (not retriever):
@@ -122,7 +124,7 @@ def shop_options(catalogue: Path | None, goals: str | None, pages: str | None) -
 
 def _shop_tasks(given: Mapping[str, Any]) -> WebShopTasks:
     from mem1.configuration.mistakes import explain
-    from mem1.envs.webshop.source import WebShopTasks
+    from mem1.envs.webshop.tasks import WebShopTasks
 
     try:
         return WebShopTasks(**given)

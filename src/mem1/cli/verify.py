@@ -22,7 +22,7 @@ from mem1.contexts import KNOWN
 if TYPE_CHECKING:
     from mem1.engines.base import Sampling
     from mem1.engines.device import Computed
-    from mem1.envs.source import TaskSource
+    from mem1.envs.base import TaskSource
     from mem1.records import Group, Task, Trajectory
     from mem1.training.recipe import TrainConfig
     from mem1.training.verify.checks import Check

@@ -23,7 +23,7 @@ from mem1.protocol import ANSWER, MALFORMED, SUMMARY, Tags, observation, parse
 if TYPE_CHECKING:
     from mem1.engines.base import Completion, Engine, Sampling
     from mem1.engines.codec import Codec
-    from mem1.envs.base import Environment, Observation, Outcome, Request
+    from mem1.envs.base import Action, Environment, Observation, Outcome
     from mem1.records import Task
 
 LONGEST = 600
@@ -77,7 +77,7 @@ class Watched:
                     return opening, len(ids)
         return "", 0
 
-    def observe(self, requests: Sequence[Request]) -> list[Observation]:
+    def observe(self, requests: Sequence[Action]) -> list[Observation]:
         """The reply to the turn's action."""
         with self.console.status(f"turn {self.turns}: searching"):
             replies = self.environment.observe(requests)

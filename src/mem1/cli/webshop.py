@@ -109,7 +109,7 @@ def serve(
     goals: Annotated[
         str,
         typer.Option(help="synthetic (made of templates) or human (written by people)."),
-        Fills("mem1.envs.webshop.source:WebShopTasks.goals"),
+        Fills("mem1.envs.webshop.tasks:WebShopTasks.goals"),
     ] = "synthetic",
     goals_per_task: Annotated[
         int,

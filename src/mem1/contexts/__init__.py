@@ -1,32 +1,39 @@
-"""Which tokens the model sees next: `constant` (MEM1), `fold(k)`, `full`, and what they are compared with."""
+"""Which tokens the model sees next: `constant` (MEM1), `fold(k)`, `full`, what they are compared with, and your own."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from mem1.contexts.base import Context, ContextPolicy, Kept, Selection, next_context
-from mem1.contexts.capped import Capped
-from mem1.contexts.constant import Fold
-from mem1.contexts.external import External
-from mem1.contexts.full import Full
-from mem1.contexts.masked import Masked
-from mem1.contexts.nothing import Nothing
-from mem1.contexts.summary import Summary
-from mem1.contexts.window import Window
+from mem1.contexts.policies import (
+    POLICIES,
+    Capped,
+    Fold,
+    Full,
+    Masked,
+    NoMemory,
+    RetrievedNotes,
+    Summary,
+    Window,
+)
 from mem1.errors import UserError
+from mem1.records import Turn
+from mem1.registry import register
 
 __all__ = [
     "KNOWN",
     "Capped",
     "Context",
     "ContextPolicy",
-    "External",
     "Fold",
     "Full",
     "Kept",
     "Masked",
-    "Nothing",
+    "NoMemory",
+    "RetrievedNotes",
     "Selection",
     "Summary",
     "Window",
@@ -34,26 +41,50 @@ __all__ = [
     "next_context",
 ]
 
-_PLAIN: Mapping[str, ContextPolicy] = {"constant": Fold(1), "full": Full(), "masked": Masked(), "none": Nothing()}
-_NUMBERED: Mapping[str, Callable[[int], ContextPolicy]] = {
-    "capped": Capped,
-    "external": External,
-    "fold": Fold,
-    "summary": Summary,
-    "window": Window,
-}
 KNOWN = "constant, capped(n), fold(k), full, masked, window(k), summary(n), external(k), none"
-"""All names; k and n are at least 1."""
+"""The names that ship; k and n are at least 1."""
 
 
 def context_policy(name: str) -> ContextPolicy:
-    """The policy written as `name`: "constant", "full", "fold(4)", "window(2)".
+    """The policy written as `name`: "constant", "fold(4)", "my_package.memory:FirstAndLast", "my_memory(3)".
 
-    Raises UserError for any other name.
+    One of your own is an object with `select`, or a class or function that makes one from the numbers in brackets; it
+    is called what the recipe calls it. Raises UserError for an unknown name and for numbers that do not fit.
     """
-    if name in _PLAIN:
-        return _PLAIN[name]
-    match = re.fullmatch(r"([a-z]+)\(([0-9]{1,9})\)", name)
-    if match is None or match[1] not in _NUMBERED or int(match[2]) < 1:
-        raise UserError(f"unknown context policy {name!r}; known: {KNOWN}; k and n are at least 1")
-    return _NUMBERED[match[1]](int(match[2]))
+    match = re.fullmatch(r"([^()]+)(?:\(([0-9, ]*)\))?", name)
+    head, written = (match[1], match[2] or "") if match else (name, "")
+    numbers = [int(number) for number in written.split(",") if number.strip()]
+    if head in POLICIES or (":" not in head and head not in register.context.names()):
+        try:
+            return POLICIES[head](*numbers)
+        except (KeyError, TypeError, ValueError) as error:
+            own = ", ".join(n for n in register.context.names() if n not in POLICIES)
+            known = f"{KNOWN}{', ' if own else ''}{own}; k and n are at least 1"
+            raise UserError(f"unknown context policy {name!r}; known: {known}; or package.module:Name") from error
+    thing = register.context.get(head)
+    try:
+        policy = thing(*numbers) if isinstance(thing, type) or not hasattr(thing, "select") else thing
+    except (TypeError, ValueError) as error:
+        raise UserError(f"context {name!r} cannot be made: {error}") from error
+    if not callable(getattr(policy, "select", None)):
+        raise UserError(f"context {name!r} is a {type(policy).__name__} without select(turns) -> Selection")
+    return _Named(name, policy)
+
+
+@dataclass(frozen=True)
+class _Named(ContextPolicy):
+    """A policy of somebody's own under the name that a recipe gives it."""
+
+    called: str
+    policy: Any
+
+    @property
+    def name(self) -> str:
+        return self.called
+
+    @property
+    def requested_action(self) -> str | None:  # type: ignore[override]
+        return getattr(self.policy, "requested_action", None)
+
+    def select(self, turns: Sequence[Turn]) -> Selection:
+        return self.policy.select(turns)

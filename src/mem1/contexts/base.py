@@ -28,46 +28,44 @@ class Context:
     """"prompt", and of the newest kept turn "state", "query" and "result" where it has them."""
     origins: tuple[Origin, ...] = ()
     """Origin of every token after the prompt, in order."""
-    asks: str | None = None
+    requested_action: str | None = None
     """Kind of the action that the model is asked for, "summary"; None: it chooses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A turn as it stands in the next context."""
+    """A turn that stays, and how much of it."""
 
     turn: Turn
     state_tokens: int | None = None
-    """Tokens of the state's text that stay, from its beginning; 0: not even its tags; None: all."""
+    """Leading tokens of the state's text that stay; 0: the state goes with its tags; None: all."""
     result: bool = True
     """Whether its result stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What a policy makes of the turns so far."""
+    """What a policy keeps of the turns so far."""
 
     kept: tuple[Kept, ...]
-    """In the order in which they stand in the context."""
-    asks: str | None = None
+    """In the order of the next context."""
+    requested_action: str | None = None
     """As in `Context`."""
 
 
 class ContextPolicy(Protocol):
     """How much of the past stays in the context."""
 
+    requested_action: str | None = None
+    """Kind of action that the policy sometimes requests from the model; the vocabulary must have it."""
+
     @property
     def name(self) -> str:
-        """As written in configurations, such as "constant" or "fold(4)"."""
-        ...
-
-    @property
-    def asks(self) -> str | None:
-        """Kind of action that the policy asks the model for at times; the vocabulary must have it."""
-        ...
+        """As written in recipes, such as "constant" or "fold(4)"."""
+        return type(self).__name__
 
     def select(self, turns: Sequence[Turn]) -> Selection:
-        """What stays of the finished turns, at least one; what the newest one left must stay in some form."""
+        """What stays of the finished turns, of which there is at least one. Some form of the newest must stay."""
         ...
 
 
@@ -81,8 +79,8 @@ def next_context(policy: ContextPolicy, prompt_ids: Sequence[int], turns: Sequen
 
         constant, prompt p q, one turn with completion a b and result i   ->   p q a b i
 
-    A thought that does not survive (a protocol with a thought tag of its own) is left out of the copy. A summary is
-    copied with its opening tag, which stood at the end of the context that it was asked in, and counts as a state.
+    A thought that does not survive (a protocol with its own thought tag) is left out of the copy. A summary is copied
+    with its opening tag, which was prefilled at the end of the context that requested it, and counts as a state.
     """
     selection = policy.select(turns) if turns else Selection(kept=())
     numbers = {id(turn): number for number, turn in enumerate(turns, start=1)}
@@ -103,14 +101,14 @@ def next_context(policy: ContextPolicy, prompt_ids: Sequence[int], turns: Sequen
         spans |= {role: (start + a, start + b) for role, (a, b) in surviving_roles(newest).items()}
         if newest.result:
             spans["result"] = (len(ids) - len(newest.turn.observation_ids), len(ids))
-    return Context(ids=tuple(ids), spans=spans, origins=tuple(origins), asks=selection.asks)
+    return Context(ids=tuple(ids), spans=spans, origins=tuple(origins), requested_action=selection.requested_action)
 
 
 def surviving(kept: Kept) -> tuple[int, ...]:
     """Tokens of a completion that stay; the result comes after them."""
     turn = kept.turn
     if turn.action == SUMMARY:
-        return turn.opening_ids + turn.completion_ids
+        return turn.prefill_ids + turn.completion_ids
     ids = turn.completion_ids
     for a, b in reversed(_dropped(kept)):
         ids = ids[:a] + ids[b:]

@@ -16,14 +16,16 @@ from mem1.records import Task
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class Action:
     """One action of one attempt."""
 
     task: Task
     kind: str
-    content: str
-    earlier: tuple[tuple[str, str], ...] = ()
-    """(kind, content) of the attempt's actions before this one, oldest first: a shop's pages follow from them."""
+    """"search", or another kind of the vocabulary."""
+    argument: str
+    """What the tag holds: a query, an address, a click."""
+    history: tuple[tuple[str, str], ...] = ()
+    """(kind, argument) of the attempt's actions before this one, oldest first: a shop's pages follow from them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +56,8 @@ class Outcome:
 class Environment(Protocol):
     """Anything that an agent can act in."""
 
-    def observe(self, requests: Sequence[Request]) -> list[Observation]:
-        """One observation a request; a batch, so that slow tools are asked once.
+    def observe(self, actions: Sequence[Action]) -> list[Observation]:
+        """One observation per action; a batch, so that slow tools are called once.
 
         Raises UserError for a kind of action that this environment does not know.
         """
@@ -63,4 +65,17 @@ class Environment(Protocol):
 
     def score(self, task: Task, answer: str) -> Outcome:
         """Worth of the answer; "" where the trajectory ended without one."""
+        ...
+
+
+class TaskSource(Protocol):
+    """The tasks of one split, with the environment in which they are attempted."""
+
+    @property
+    def environment(self) -> Environment:
+        """Replies to the actions of these tasks and scores their ends."""
+        ...
+
+    def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
+        """`count` tasks of `objectives` questions each; the same tasks for the same seed."""
         ...

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mem1.hostile import CONTROL_TOKENS, break_tokens
+from mem1.sanitize import CONTROL_TOKENS, break_tokens
 
 JUDGE_VERSION = "2"
 """Raised with every change of the prompt; verdicts of another version are asked for again."""

@@ -23,7 +23,7 @@ from typing import Any
 
 from mem1.configuration import plain
 from mem1.engines.base import Sampling
-from mem1.envs.source import TaskSource
+from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.evaluation.flops import ModelShape
 from mem1.evaluation.metrics import Row, summarize
@@ -182,7 +182,7 @@ class _Size:
     def missing(self, chunk: int) -> Iterator[list[int]]:
         """The places still to attempt, by chunk; those are among them whose tool failed."""
         for members in self._chunks(chunk):
-            if places := [i for i in members if i not in self.found or not self.found[i].ended.judged]:
+            if places := [i for i in members if i not in self.found or not self.found[i].ended.scorable]:
                 yield places
 
     def _chunks(self, chunk: int) -> Iterator[range]:

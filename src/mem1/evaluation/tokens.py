@@ -100,7 +100,7 @@ def appended_tokens(trajectory: Trajectory, *, prompt: bool = True) -> list[int]
         if turn.action == SUMMARY:
             sizes.append(head + history)
             continue
-        sizes.append(head + history + len(turn.opening_ids) + len(turn.completion_ids))
+        sizes.append(head + history + len(turn.prefill_ids) + len(turn.completion_ids))
         history += len(turn.completion_ids) + len(turn.observation_ids)
     return sizes
 
@@ -113,7 +113,7 @@ def appended_peak_tokens(trajectory: Trajectory, *, prompt: bool = True) -> int:
 def state_tokens(turn: Turn) -> int | None:
     """Length of the state, or of the summary, that a turn wrote, tags included; None: it wrote none."""
     if turn.action == SUMMARY:
-        return len(turn.opening_ids) + len(turn.completion_ids)
+        return len(turn.prefill_ids) + len(turn.completion_ids)
     span = turn.completion_spans.get("state")
     return None if span is None else span[1] - span[0]
 

@@ -16,6 +16,14 @@ from mem1.envs.cloze_source import ClozeTasks
 from mem1.envs.source import AtlasTasks, MultihopTasks
 from mem1.envs.web_source import WebTasks
 from mem1.envs.webshop.source import WebShopTasks
+from mem1.engines.chat_frame import ChatFrame
+from mem1.engines.codec import Codec
+from mem1.engines.unknown import check_words
+from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.cloze.tasks import ClozeTasks
+from mem1.envs.search.tasks import MultihopTasks
+from mem1.envs.web.tasks import WebTasks
+from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.errors import UserError
 from mem1.packing.exactness import check_packable
 from mem1.protocol import vocabulary

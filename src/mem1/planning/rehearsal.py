@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 
 from mem1.engines.codec import Codec
-from mem1.envs.source import AtlasTasks
-from mem1.envs.webshop.source import WebShopTasks
+from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.errors import UserError
 from mem1.planning.families import made_model, small
 from mem1.planning.recipe_network import recipe_network

@@ -14,9 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mem1.contexts import ContextPolicy, context_policy, next_context
-from mem1.envs.cloze_source import ClozeTasks
-from mem1.envs.source import AtlasTasks, MultihopTasks
-from mem1.envs.web_source import WebTasks
+from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.cloze.tasks import ClozeTasks
+from mem1.envs.search.tasks import MultihopTasks
+from mem1.envs.web.tasks import WebTasks
 from mem1.evaluation.tokens import Sizes, TurnSizes, even_sizes
 from mem1.packing import pack, split_into_packs
 from mem1.packing.blocks import cut

@@ -16,8 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mem1.errors import UserError
-from mem1.protocol import Tags, neutralize
+from mem1.protocol import Tags, strip_markup
 from mem1.records import Question
+from mem1.registry import register
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +155,7 @@ def first_question(text: str) -> str:
 
 def instructs(prompt_name: str) -> bool:
     """Whether this prompt explains the tags, to a model that was not trained on them."""
-    return prompt_name in PROMPTS and "{state}" in PROMPTS[prompt_name].template
+    return "{state}" in register.prompt.get(prompt_name).template
 
 
 def render(prompt_name: str, questions: Sequence[Question], tags: Tags) -> str:
@@ -163,11 +164,9 @@ def render(prompt_name: str, questions: Sequence[Question], tags: Tags) -> str:
 
     Raises UserError for an unknown prompt, and where it speaks of an action that the vocabulary has not.
     """
-    if prompt_name not in PROMPTS:
-        raise UserError(f"unknown prompt {prompt_name!r}; known: {', '.join(PROMPTS)}")
-    prompt = PROMPTS[prompt_name]
+    prompt: Prompt = register.prompt.get(prompt_name)
     numbered = prompt.numbered or any(question.depends_on for question in questions)
-    texts = [" ".join(neutralize(question.text, tags).split()) for question in questions]
+    texts = [" ".join(strip_markup(question.text, tags).split()) for question in questions]
     fields = {
         "questions": prompt.separator.join(
             f"Q{i} {text}" if numbered else text for i, text in enumerate(texts, start=1)

@@ -65,7 +65,7 @@ class Lesson:
 
 def has_variance(group: Group) -> bool:
     """Whether the attempts can be told apart by their rewards; those whose tool failed have none."""
-    return len({t.reward for t in group.trajectories if t.ended.judged}) > 1
+    return len({t.reward for t in group.trajectories if t.ended.scorable}) > 1
 
 
 def judged_groups(config: Rl, groups: Sequence[Group]) -> list[Group]:
@@ -73,7 +73,7 @@ def judged_groups(config: Rl, groups: Sequence[Group]) -> list[Group]:
 
     A group that has too few others for the algorithm is left out; all are where the whole step has too few.
     """
-    judged = [[t for t in group.trajectories if t.ended.judged] for group in groups]
+    judged = [[t for t in group.trajectories if t.ended.scorable] for group in groups]
     enough = [Group(trajectories=tuple(rest)) for rest in judged if len(rest) >= config.fewest_attempts]
     return enough if sum(len(group.trajectories) for group in enough) >= config.fewest_of_a_step else []
 

@@ -17,11 +17,12 @@ from pydantic import AfterValidator, Field, model_validator
 from mem1.configuration import Config
 from mem1.configuration.numbers import MOST_TASKS, MOST_TOKENS, MOST_WORKERS, GreedyOrWarm, LearningRate, Seed, Sizes
 from mem1.contexts import context_policy
-from mem1.envs.cloze_source import ClozeTasks
-from mem1.envs.source import AtlasTasks, MultihopTasks
-from mem1.envs.web_source import WebTasks
+from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.cloze.tasks import ClozeTasks
+from mem1.envs.search.tasks import MultihopTasks
+from mem1.envs.web.tasks import WebTasks
 from mem1.envs.webshop.expert import Laziness as ShopLaziness
-from mem1.envs.webshop.source import WebShopTasks
+from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.protocol import vocabulary
 from mem1.rollout import Budget
 from mem1.tasks.atlas import Laziness

@@ -6,7 +6,7 @@ from mem1.contexts import context_policy
 from mem1.engines.base import Engine
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
-from mem1.envs.source import TaskSource
+from mem1.envs.base import TaskSource
 from mem1.protocol import Tags
 from mem1.rollout import Rollout
 from mem1.training.recipe import TrainConfig

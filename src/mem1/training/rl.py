@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from mem1.engines.base import Sampling
-from mem1.envs.source import TaskSource
+from mem1.envs.base import TaskSource
 from mem1.records import Group, Task, Trajectory
 from mem1.rollout import Rollout
 from mem1.training.ahead import Abandoned, Ahead

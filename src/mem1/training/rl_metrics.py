@@ -20,7 +20,7 @@ from mem1.training.verify.checks import reencoded_share
 
 def about_attempts(trajectories: Sequence[Trajectory]) -> dict[str, float | dict[str, float] | None]:
     """What the attempts of a step were like; means over those whose tool did not fail, None where all did."""
-    judged = [t for t in trajectories if t.ended.judged]
+    judged = [t for t in trajectories if t.ended.scorable]
     endings = Counter(str(t.ended) for t in trajectories)
     return {
         "reward": _mean([t.reward or 0.0 for t in judged]),

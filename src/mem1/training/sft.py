@@ -13,10 +13,9 @@ from mem1.algorithms.likelihood import negative_log_likelihood
 from mem1.contexts import context_policy
 from mem1.engines.base import Sampling
 from mem1.engines.scripted import ScriptedEngine
-from mem1.envs.base import Environment
-from mem1.envs.cloze_source import ClozeTasks
-from mem1.envs.file_questions import TaskSource
-from mem1.envs.source import AtlasTasks
+from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.base import Environment, TaskSource
+from mem1.envs.cloze.tasks import ClozeTasks
 from mem1.envs.webshop.env import WebShopEnvironment
 from mem1.envs.webshop.expert import ShopExpert, ShopScript
 from mem1.errors import UserError
@@ -161,7 +160,7 @@ def demonstrate(config: TrainConfig, rollout: Rollout, source: TaskSource, tags:
     for number, context in enumerate(contexts):
         scripted = replace(rollout, engine=engine, context=context)
         demonstrations += scripted(tasks[number :: len(contexts)], sampling=Sampling(seed=config.seed))
-    failed = [t.detail for t in demonstrations if not t.ended.judged]
+    failed = [t.detail for t in demonstrations if not t.ended.scorable]
     if failed:
         raise UserError(f"{len(failed)} of {len(demonstrations)} demonstrations could not search: {failed[0]}")
     if not any(t.ended is Ended.ANSWERED for t in demonstrations):

@@ -21,7 +21,7 @@ from mem1.engines.base import Engine
 from mem1.engines.codec import Codec, check_words
 from mem1.engines.device import Machine, choose, flushed_denormals
 from mem1.engines.workers import local_engine
-from mem1.envs.source import TaskSource
+from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.lock import alone_in
 from mem1.packing.exactness import check_packable

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, get_args
 
-from mem1.envs.base import Observation, Outcome, Request
+from mem1.envs.base import Action, Observation, Outcome
 from mem1.envs.webshop.goals import Goal
 from mem1.envs.webshop.pages import Mode, head_length
 from mem1.envs.webshop.session import Purchase, Session
@@ -53,9 +53,9 @@ class WebShopEnvironment:
             raise UserError(f"unknown kind of pages {self.pages!r}; known: {', '.join(get_args(Pages))}")
         object.__setattr__(self, "_session", lru_cache(maxsize=1 << 14)(self._walk))
 
-    def observe(self, requests: Sequence[Request]) -> list[Observation]:
+    def observe(self, actions: Sequence[Action]) -> list[Observation]:
         """The page that each action leads to. Raises UserError for another kind of action and for an unknown goal."""
-        return [self._reply(request) for request in requests]
+        return [self._reply(action) for action in actions]
 
     def score(self, task: Task, answer: str) -> Outcome:
         """Per goal the reward of its purchase, 0 where nothing was bought; "exact match" is the full reward."""
@@ -73,12 +73,12 @@ class WebShopEnvironment:
         mode: Mode = self.pages
         return self.shop.observe(session, mode)
 
-    def _reply(self, request: Request) -> Observation:
-        task = request.task
-        kinds = {request.kind, *(kind for kind, _ in request.earlier)}
+    def _reply(self, action: Action) -> Observation:
+        task = action.task
+        kinds = {action.kind, *(kind for kind, _ in action.history)}
         if kinds != {ACT}:
             raise UserError(f"task {task.id!r}: a shop has no action {(kinds - {ACT}).pop()!r}; it has: {ACT}")
-        actions = (*(content for _, content in request.earlier), request.content)
+        actions = (*(content for _, content in action.history), action.argument)
         self._goals(task)
         session = self._session(tuple(question.id for question in task.questions), actions)
         purchases = [

@@ -25,7 +25,7 @@ from mem1.envs.webshop.goals import Goal
 from mem1.envs.webshop.pages import RESULTS_A_PAGE, Mode
 from mem1.envs.webshop.session import PageName, Session
 from mem1.envs.webshop.shop import Shop
-from mem1.envs.webshop.source import WebShopTasks
+from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.errors import UserError
 from mem1.protocol import PAPER_SHOP
 

@@ -75,7 +75,7 @@ def cut(turns: Sequence[Turn], decode: Decode) -> list[TurnPieces]:
 def _context(turn: Turn, decode: Decode) -> list[Piece]:
     marks: list[_Mark] = [(a, b, role, number or None) for number, role, a, b in turn.context_origins]
     marks += [(a, b, role, None) for role, (a, b) in turn.context_spans.items()]
-    if turn.forced:
+    if turn.prefilled:
         marks.append((max((stop for _, stop, _, _ in marks), default=0), len(turn.context_ids), "forced", None))
     return _cut(turn.context_ids, marks, decode, turn=None)
 

@@ -117,6 +117,6 @@ _WRITTEN = ("state", "thought")
 
 
 def _forced_tokens(turn: Turn) -> int:
-    if not turn.forced:
+    if not turn.prefilled:
         return 0
     return len(turn.context_ids) - max(stop for _, stop in turn.context_spans.values())

@@ -49,7 +49,7 @@ class ContextLoop(AgentLoopBase):
         (trajectory,) = await engine.loop.run_in_executor(
             _threads(settings.concurrency), lambda: rollout([task], sampling=sampling)
         )
-        if not trajectory.ended.judged:
+        if not trajectory.ended.scorable:
             _LOG.warning("attempt at %s left out, %s: %s", task.id, trajectory.ended, trajectory.detail)
         return [AgentLoopOutput(**fields) for fields in turn_outputs(trajectory, engine)]
 

@@ -140,7 +140,7 @@ def _failed(why: str) -> Completion:
 
 def turn_outputs(trajectory: Trajectory, engine: ServerEngine) -> list[dict[str, Any]]:
     """Fields of verl's AgentLoopOutput, one a turn, in order; none for an attempt that says nothing of the policy."""
-    if not trajectory.ended.judged:
+    if not trajectory.ended.scorable:
         return []
     assert trajectory.reward is not None
     shared = {

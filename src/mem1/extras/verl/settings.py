@@ -23,7 +23,7 @@ from mem1.contexts import ContextPolicy
 from mem1.engines.base import Engine
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
-from mem1.envs.source import TaskSource
+from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.extras.verl.advantages import ALGORITHMS
 from mem1.protocol import Tags, vocabulary
@@ -144,7 +144,7 @@ def check_one_step(config: Mapping[str, Any], task: Task, context: ContextPolicy
     verl counts a mini-batch in contexts, ppo_mini_batch_size x rollout.n of them: with one too small, there would be
     more optimiser steps the more turns attempts take, and an attempt's contexts would lie in several.
     """
-    contexts = task.turn_limit * (1 if context.asks is None else 2)
+    contexts = task.turn_limit * (1 if context.requested_action is None else 2)
     tasks, mini_batch = _at(config, "data.train_batch_size"), _at(config, f"{_ACTOR}.ppo_mini_batch_size")
     if mini_batch < tasks * contexts:
         raise UserError(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mem1.errors import UserError
-from mem1.protocol import neutralize
+from mem1.protocol import strip_markup
 from mem1.records import Passage
 from mem1.scoring import normalize
 from mem1.tasks.cloze.blanks import REFUSALS, refused, spans, window, words_apart
@@ -96,7 +96,7 @@ def of_passage(passage: Passage, options: ClozeOptions, counts: Counter[str]) ->
     Adds what becomes of the passage's other names and numbers to `counts`; those that were not looked at any more
     are over the limit.
     """
-    words = words_apart(neutralize(passage.text))  # as it is shown to a policy, so that windows can be found in it
+    words = words_apart(strip_markup(passage.text))  # as it is shown to a policy, so that windows can be found in it
     part = part_of(passage.text, development=options.development, test=options.test)
     least = (options.left + options.right) // 2
     found = list(spans(words))

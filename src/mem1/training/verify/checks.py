@@ -253,7 +253,7 @@ def reencoded_share(trajectories: Sequence[Trajectory]) -> float:
         for before, after in zip(trajectory.turns, trajectory.turns[1:], strict=False):
             copy = _copy(before, after)
             carried += len(copy)
-            changed += _not_in_order(copy, before.opening_ids + before.completion_ids)
+            changed += _not_in_order(copy, before.prefill_ids + before.completion_ids)
     return changed / carried if carried else 0.0
 
 

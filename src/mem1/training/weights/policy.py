@@ -28,8 +28,8 @@ from mem1.engines.chat_template import ChatTemplate, code_in, tokenizer_files, w
 from mem1.engines.codec import Codec
 from mem1.engines.device import ON_CPU, Computed, Device, dtype_name, sampling_dtype
 from mem1.engines.weights import check_finite
-from mem1.envs.cloze_source import ClozeTasks
-from mem1.envs.source import MultihopTasks
+from mem1.envs.cloze.tasks import ClozeTasks
+from mem1.envs.search.tasks import MultihopTasks
 from mem1.errors import UserError
 from mem1.protocol import Tags
 from mem1.records import Passage

@@ -14,9 +14,9 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from mem1.configuration import Config
-from mem1.envs.cloze_folder import ClozeFolder, open_cloze_folder
-from mem1.envs.file_questions import TaskSource
-from mem1.envs.qa import QAEnvironment, RewardOf
+from mem1.envs.base import TaskSource
+from mem1.envs.cloze.folder import ClozeFolder, open_cloze_folder
+from mem1.envs.search.env import QAEnvironment, RewardOf
 from mem1.errors import UserError, printable
 from mem1.protocol import Tags
 from mem1.records import Question, Task

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from mem1.configuration import Config
 from mem1.configuration.numbers import Seed
-from mem1.envs.file_questions import TaskSource
+from mem1.envs.base import TaskSource
 from mem1.envs.webshop.catalogue import Catalogue
 from mem1.envs.webshop.env import Pages, WebShopEnvironment
 from mem1.envs.webshop.files import load

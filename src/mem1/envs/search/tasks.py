@@ -1,7 +1,7 @@
-"""Questions in files, joined into tasks: what the task sources that read files have in common.
+"""Questions in files, joined into tasks, and answered by searching a file of passages or a server.
 
-QuestionFiles(questions="test.jsonl", composition="chain", depth=2)
--> tasks in which each question speaks of the answer of the one before
+MultihopTasks(questions="test.jsonl", corpus="wiki.jsonl", composition="chain", depth=2)
+-> tasks in which each question refers to the answer of the one before
 """
 
 from __future__ import annotations
@@ -9,34 +9,27 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
 from mem1.configuration import Config
-from mem1.envs.base import Environment
-from mem1.envs.qa import RewardOf
+from mem1.envs.base import TaskSource
+from mem1.envs.search.env import QAEnvironment, RewardOf
 from mem1.errors import UserError
 from mem1.protocol import Tags
 from mem1.records import Question, Task
+from mem1.retrieval import Retriever
+from mem1.retrieval.client import HttpRetriever, HttpServer
+from mem1.retrieval.combine import Snippets
+from mem1.retrieval.open_index import open_retriever
 from mem1.tasks.bridge_questions import LinkedQuestions
 from mem1.tasks.compose import TaskTemplate, TurnLimit, as_composed, check_disjoint
 from mem1.tasks.datasets import read_questions, read_tasks
 from mem1.tasks.dependencies import Composition, check_depth, compose_as
 from mem1.tasks.splits import Split
-
-
-class TaskSource(Protocol):
-    """Where the tasks of one half (training or evaluation) come from."""
-
-    @property
-    def environment(self) -> Environment:
-        """Answers the actions of its tasks and scores them."""
-        ...
-
-    def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
-        """`count` tasks of `objectives` questions; the same for the same seed."""
-        ...
 
 
 class QuestionFiles(Config):
@@ -134,3 +127,69 @@ class FileQuestions(TaskSource):
 
 def _flat(groups: list[tuple[Question, ...]]) -> list[Question]:
     return [question for group in groups for question in group]
+
+
+class MultihopTasks(QuestionFiles):
+    """Tasks from questions in files, one's own or a public data set in its own format, and passages in a file or on a
+    server."""
+
+    kind: Literal["multihop"] = "multihop"
+    corpus: str | None = None
+    """File of the passages, searched by BM25, or the folder of an index that `mem1 index` made; None: `retriever` has
+    them."""
+    retriever: HttpServer | None = None
+    """A server that searches the passages; None: `corpus` does."""
+    prompt: str = "mem1"
+    top_k: int = Field(default=3, ge=1)
+    passage_words: int = Field(default=100, ge=1)
+    """Words shown of a passage."""
+    snippet_words: int | None = Field(default=None, ge=1)
+    """Words shown of a passage around the best match of the query; None: its first `passage_words`."""
+
+    @model_validator(mode="after")
+    def _one_collection(self) -> MultihopTasks:
+        if (self.corpus is None) == (self.retriever is None):
+            raise ValueError(
+                'tasks are searched in one place: give corpus = "FILE", or retriever.urls = ["http://HOST:PORT"]'
+            )
+        return self
+
+    def source(self, split: Split, tags: Tags) -> TaskSource:
+        """The tasks of one half. Raises UserError where a question stands in both halves, or a file is missing."""
+        return _Multihop(self, split, tags)
+
+
+@dataclass(frozen=True)
+class _Multihop(FileQuestions):
+    config: MultihopTasks
+
+    @cached_property
+    def environment(self) -> QAEnvironment:
+        return QAEnvironment(
+            {self.corpus: self._searched()},
+            top_k=self.config.top_k,
+            passage_words=self.config.passage_words,
+            reward=self.config.reward,
+        )
+
+    def _searched(self) -> Retriever:
+        words = self.config.snippet_words
+        return self._retriever() if words is None else Snippets(self._retriever(), words)
+
+    def _retriever(self) -> Retriever:
+        if self.config.corpus is not None:
+            return open_retriever(self.config.corpus)
+        assert self.config.retriever is not None
+        return HttpRetriever.open(self.config.retriever)
+
+    @property
+    def corpus(self) -> str:
+        """The file's name, or host and port of the first server."""
+        if self.config.corpus is not None:
+            return Path(self.config.corpus).name
+        assert self.config.retriever is not None
+        return urlsplit(self.config.retriever.urls[0]).netloc
+
+    @property
+    def prompt(self) -> str:
+        return self.config.prompt

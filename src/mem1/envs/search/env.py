@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Literal, get_args
 
-from mem1.envs.base import Observation, Outcome, Request
+from mem1.envs.base import Action, Observation, Outcome
 from mem1.errors import UserError
 from mem1.protocol import SEARCH
 from mem1.records import Passage, Task
@@ -57,20 +57,20 @@ class QAEnvironment:
         if self.style not in get_args(Style):
             raise UserError(f"unknown style of passages {self.style!r}; known: {', '.join(get_args(Style))}")
 
-    def observe(self, requests: Sequence[Request]) -> list[Observation]:
-        """One observation a search; one call of the search engine per collection.
+    def observe(self, actions: Sequence[Action]) -> list[Observation]:
+        """One observation per search; one call of the search engine per collection.
 
         Raises UserError for another kind of action and for a collection without a search engine.
         """
         positions: defaultdict[str, list[int]] = defaultdict(list)
-        for position, request in enumerate(requests):
-            self._check(request)
-            positions[request.task.corpus].append(position)
+        for position, action in enumerate(actions):
+            self._check(action)
+            positions[action.task.corpus].append(position)
         observations: dict[int, Observation] = {}
         for corpus, members in positions.items():
-            found = self._search(corpus, [requests[i].content for i in members])
+            found = self._search(corpus, [actions[i].argument for i in members])
             observations.update(zip(members, found, strict=True))
-        return [observations[i] for i in range(len(requests))]
+        return [observations[i] for i in range(len(actions))]
 
     def score(self, task: Task, answer: str) -> Outcome:
         """Exact match and F1 per question, and the reward. Raises ValueError where the reward is not a number."""
@@ -83,8 +83,8 @@ class QAEnvironment:
             raise ValueError(f"the reward of task {task.id!r} for the answer {answer!r} is {reward}, not a number")
         return Outcome(reward=reward, em=tuple(scores.em), f1=tuple(scores.f1))
 
-    def _check(self, request: Request) -> None:
-        task, kind = request.task, request.kind
+    def _check(self, action: Action) -> None:
+        task, kind = action.task, action.kind
         if kind not in self.actions:
             known = ", ".join(self.actions)
             raise UserError(f"task {task.id!r}: this environment has no action {kind!r}; it has: {known}")

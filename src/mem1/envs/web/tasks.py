@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from mem1.configuration import Config
-from mem1.envs.file_questions import FileQuestions, QuestionFiles, TaskSource
+from mem1.envs.base import TaskSource
+from mem1.envs.search.tasks import FileQuestions, QuestionFiles
 from mem1.protocol import OPEN, Tags
 from mem1.retrieval.open_index import cache_folder
 from mem1.retrieval.web.cache import Mode, WebCache
@@ -24,8 +25,8 @@ from mem1.retrieval.web.limits import HostLimit, Spending, WebBudget
 from mem1.tasks.splits import Split
 
 if TYPE_CHECKING:
-    from mem1.envs.qa import RewardOf
-    from mem1.envs.web_qa import WebQAEnvironment
+    from mem1.envs.search.env import RewardOf
+    from mem1.envs.web.env import WebQAEnvironment
 
 WEB = "web"
 """Name of the collection that is the web."""
@@ -77,7 +78,7 @@ class Web(Config):
 
     def environment(self, reward: RewardOf = "sum") -> WebQAEnvironment:
         """Answers the searches of tasks whose collection is `WEB`."""
-        from mem1.envs.web_qa import WebQAEnvironment
+        from mem1.envs.web.env import WebQAEnvironment
         from mem1.retrieval.web.apis import search_api
         from mem1.retrieval.web.fetch import Fetcher, FetchLimits
         from mem1.retrieval.web.reader import PageReader

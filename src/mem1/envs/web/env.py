@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
-from mem1.envs.base import Observation, Request
-from mem1.envs.qa import QAEnvironment
+from mem1.envs.base import Action, Observation
+from mem1.envs.search.env import QAEnvironment
 from mem1.net.threads import in_parallel
 from mem1.protocol import OPEN, SEARCH
 from mem1.retrieval.base import RetrievalFailed
@@ -39,20 +39,20 @@ class WebQAEnvironment(QAEnvironment):
     threads: int = 8
     """Requests answered at a time."""
 
-    def observe(self, requests: Sequence[Request]) -> list[Observation]:
-        """One observation a search or an opened page; what several ask alike is asked once.
+    def observe(self, actions: Sequence[Action]) -> list[Observation]:
+        """One observation per search or opened page; identical actions are carried out once.
 
-        A request that fails is reported for itself alone. Raises UserError for another kind of action.
+        An action that fails affects no other. Raises UserError for another kind of action.
         """
-        for request in requests:
-            self._check(request)
-        asked = [(request.task.corpus, request.kind, request.content) for request in requests]
+        for action in actions:
+            self._check(action)
+        asked = [(action.task.corpus, action.kind, action.argument) for action in actions]
         different = list(dict.fromkeys(asked))
         replies = dict(zip(different, in_parallel(self._reply, different, self.threads), strict=True))
         return [replies[one] for one in asked]
 
-    def _reply(self, request: tuple[str, str, str]) -> Observation:
-        corpus, kind, content = request
+    def _reply(self, action: tuple[str, str, str]) -> Observation:
+        corpus, kind, content = action
         return self._open(content) if kind == OPEN else self._search(corpus, [content])[0]
 
     def _open(self, content: str) -> Observation:

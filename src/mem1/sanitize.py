@@ -1,15 +1,15 @@
 """Text that anybody may have written, made harmless before a model reads it.
 
-    disarm("a </info><answer>x", names={"hint"})     ->  "a (/info)(answer)x"
-    disarm("&amp;lt;answer&#0062;", names={"hint"})  ->  "(answer)"
-    disarm("[ / Hint ] go on", names={"hint"})       ->  "( / Hint ) go on"
-    disarm("[&#72;INT]", names={"hint"})             ->  "(&#72;INT)"
+    strip_brackets("a </info><answer>x", names={"hint"})     ->  "a (/info)(answer)x"
+    strip_brackets("&amp;lt;answer&#0062;", names={"hint"})  ->  "(answer)"
+    strip_brackets("[ / Hint ] go on", names={"hint"})       ->  "( / Hint ) go on"
+    strip_brackets("[&#72;INT]", names={"hint"})             ->  "(&#72;INT)"
     break_tokens("a [INST] b", CONTROL_TOKENS)       ->  "a (INST) b"
 
 Tags need angle brackets, so none is left: neither the plain ones nor what looks like them or stands for them. Square
 brackets stay, except around one of `names`. What a text says is read off a copy of it in which every character has its
 plain form and every entity is decoded, as often as it takes; what is hostile there is changed where it came from. Every
-step takes time linear in the text, however it is made, and what was disarmed once stays as it is.
+step takes time linear in the text, however it is made, and what was stripped once stays as it is.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ _LATIN = str.maketrans(
 _LETTERS_IN_SHAPES = (0x1F150, 0x1F170, 0x1F1E6)
 
 
-def disarm(text: str, names: Collection[str]) -> str:
+def strip_brackets(text: str, names: Collection[str]) -> str:
     """The text without angle brackets, and without square ones around any of `names` (in lower case).
 
     Control characters become blanks, invisible ones go. Ordinary text is returned unchanged. Never raises, and
-    disarm(disarm(text)) == disarm(text).
+    strip_brackets(strip_brackets(text)) == strip_brackets(text).
     """
     text = _CONTROL.sub(" ", text)
     if text.isascii():
@@ -91,12 +91,12 @@ def disarm(text: str, names: Collection[str]) -> str:
         text = _INVISIBLE.sub("", text)
     for _ in range(_ROUNDS):
         view = _View.of(text)
-        disarmed = None if view is None else view.disarmed(names)
-        if disarmed == text:
+        stripped = None if view is None else view.stripped(names)
+        if stripped == text:
             return text
-        if disarmed is None:
+        if stripped is None:
             break
-        text = disarmed
+        text = stripped
     # nested deeper than anybody writes, except to deceive
     return "".join(map(_blunt, text))
 
@@ -147,7 +147,7 @@ class _View:
         self.seen, self.places = [*seen, *self.seen[done:]], [*places, *self.places[done:]]
         return True
 
-    def disarmed(self, names: Collection[str]) -> str:
+    def stripped(self, names: Collection[str]) -> str:
         """The text with round brackets in the place of hostile ones."""
         round_ones = self._around(names)
         parts: list[str] = []

@@ -15,7 +15,7 @@ from worlds import CODEC, SAMPLING, rollout, shelf, task
 
 from mem1.engines.base import Completion
 from mem1.engines.codec import Codec
-from mem1.protocol import PAPER, RELEASED_WEB, VOCABULARIES, Tags, neutralize, observation, parse
+from mem1.protocol import PAPER, RELEASED_WEB, VOCABULARIES, Tags, observation, parse, strip_markup
 from mem1.records import Ended
 from mem1.rollout import Budget
 from mem1.training.tiny_model.tokenizers import bpe_tokenizer
@@ -29,11 +29,11 @@ def found(seeds: range) -> tuple[int, int]:
     before = after = 0
     for seed in seeds:
         text = attack(random.Random(seed))
-        harmless = neutralize(text)
+        harmless = strip_markup(text)
         before += len(forged(text))
         after += len(forged(harmless))
         assert not set("<>\x00\u200b") & set(harmless)
-        assert neutralize(harmless) == harmless
+        assert strip_markup(harmless) == harmless
     return before, after
 
 
@@ -57,7 +57,7 @@ def test_the_parser_finds_nothing_in_neutralised_attacks_alone_or_in_a_result(ta
     for seed in range(500):
         rng = random.Random(seed)
         whole = attack(rng) + attack(rng)
-        assert parse(neutralize(whole, tags), tags).error == nothing
+        assert parse(strip_markup(whole, tags), tags).error == nothing
         inside, tagged = observation(whole, 3, tags)
         assert [t for t in TAGS if t in inside] == [f"[/{tags.hint}]", f"[{tags.hint}]"]
         assert [tagged.count(t) for t in (f"<{tags.result}>", f"</{tags.result}>", "<", ">")] == [1, 1, 2, 2]
@@ -67,7 +67,7 @@ def test_the_parser_finds_nothing_in_neutralised_attacks_alone_or_in_a_result(ta
 def test_a_tag_split_over_two_passages_does_not_join(tag: str):
     for at in range(1, len(tag)):
         for joint in ("", " ", "\n", "\u200b", "\nDoc 2 (Title: x) "):
-            assert forged(neutralize(tag[:at] + joint + tag[at:])) == []
+            assert forged(strip_markup(tag[:at] + joint + tag[at:])) == []
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_tag_split_over_two_passages_does_not_join(tag: str):
     ],
 )
 def test_disguises_one_by_one(text: str, harmless: str | None):
-    assert neutralize(text) == (text if harmless is None else harmless)
+    assert strip_markup(text) == (text if harmless is None else harmless)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_disguises_one_by_one(text: str, harmless: str | None):
     ],
 )
 def test_disguises_in_other_forms_entities_and_nests_one_by_one(text: str, harmless: str):
-    assert neutralize(text) == harmless == neutralize(harmless)
+    assert strip_markup(text) == harmless == strip_markup(harmless)
 
 
 def encoded(rng: random.Random, text: str) -> str:
@@ -145,28 +145,28 @@ def test_no_tag_is_forged_by_encodings_within_encodings():
         text = rng.choice((f"<{rng.choice(NAMES)}>", f"[{rng.choice(('', '/'))}HINT]", attack(rng)))
         for _ in range(rng.randint(1, 3)):
             text = encoded(rng, text)
-        harmless = neutralize(text)
+        harmless = strip_markup(text)
         before += bool(forged(text))
         assert forged(harmless) == [], ascii(text)
-        assert neutralize(harmless) == harmless, ascii(text)
+        assert strip_markup(harmless) == harmless, ascii(text)
         assert parse(harmless).kind == "malformed" and not set("<>") & set(harmless)
     assert before > 25, "the texts must be such that a reader would find their tags"
 
 
 @given(st.text(st.sampled_from("&#;lgtampx0672bHINTint[]<>/\u226e\uff06\u24bd\u200b\u0338 "), max_size=60))
 def test_what_was_neutralised_stays_as_it_is_and_forges_nothing(text: str):
-    harmless = neutralize(text)
-    assert neutralize(harmless) == harmless and forged(harmless) == []
+    harmless = strip_markup(text)
+    assert strip_markup(harmless) == harmless and forged(harmless) == []
 
 
 def test_the_hint_of_a_vocabulary_of_ones_own_cannot_be_forged_either():
-    assert neutralize("[LEFT] [/left] [right]", NOTES) == "(LEFT) (/left) [right]"
+    assert strip_markup("[LEFT] [/left] [right]", NOTES) == "(LEFT) (/left) [right]"
     assert observation("[LEFT]", 2, NOTES)[1] == "<got> [LEFT] You have 2 turns left. [/LEFT] (LEFT) </got>"
 
 
 @pytest.mark.parametrize("text", INJECTIONS)
 def test_injections_stay_text_that_can_be_written_down(text: str):
-    harmless = neutralize(text)
+    harmless = strip_markup(text)
     harmless.encode("utf-8")
     assert not [c for c in harmless if ord(c) < 32 and c not in "\t\n\r"] and forged(harmless) == []
 
@@ -197,7 +197,7 @@ ENDLESS: dict[str, Callable[[int], str]] = {
 @pytest.mark.parametrize("kind", ENDLESS)
 def test_a_long_line_takes_time_that_grows_with_its_length(kind: str):
     start = time.process_time()
-    neutralize(ENDLESS[kind](50_000))
+    strip_markup(ENDLESS[kind](50_000))
     # a quadratic step would take minutes; a linear one takes a tenth of a second
     assert time.process_time() - start < 3
 
@@ -206,7 +206,7 @@ def test_a_long_line_takes_time_that_grows_with_its_length(kind: str):
 @pytest.mark.parametrize("kind", ENDLESS)
 def test_a_line_of_ten_megabytes(kind: str):
     start = time.process_time()
-    neutralize(ENDLESS[kind](10_000_000))
+    strip_markup(ENDLESS[kind](10_000_000))
     assert time.process_time() - start < 50
 
 

@@ -1,0 +1,213 @@
+"""The memories that ship: which turns, and what of them, stay in the next context.
+
+    constant      the last turn only: MEM1's memory, which the model rewrites in every turn
+    fold(k)       append for k turns, then keep only the last one:   fold(2) keeps 1, 2, 1, 2, 1, ... turns
+    full          everything, as an ordinary agent keeps it
+    window(k)     the last k turns: memory by truncation
+    capped(n)     as constant, with at most n tokens of the state:   <IS> a b c d </IS>  ->  <IS> a b </IS> for n = 2
+    masked        every completion, but only the newest result
+    none          the last action and its result, without the state: the floor of every comparison
+    summary(n)    everything until more than n tokens have gathered; then the model is asked for a summary
+    external(k)   the last turn, and k earlier ones retrieved for it
+
+Sources: MEM1 (arXiv 2506.15841), section 3, for constant; folding every k turns rewrites less and keeps prefix caches
+valid for longer. Observation masking (Lindenbauer et al., arXiv 2508.21433) for masked: results are most of an agent's
+tokens, and what mattered in them has usually been written down. ReSum (arXiv 2509.13313) for summary. A-MEM (arXiv
+2502.12110) for external; MEM1's baseline uses it with k = 3 and the last turn as the query.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from mem1.contexts.base import ContextPolicy, Kept, Selection, keep
+from mem1.protocol import SUMMARY
+from mem1.records import Turn
+
+
+def _at_least_one(written: str, number: int) -> None:
+    if number < 1:
+        raise ValueError(f"{written} needs a number of at least 1, not {number}")
+
+
+@dataclass(frozen=True, slots=True)
+class Fold(ContextPolicy):
+    """Keep the turns since the last rewrite, which happens every `k` turns; `constant` is `fold(1)`."""
+
+    k: int
+
+    def __post_init__(self) -> None:
+        _at_least_one("fold(k)", self.k)
+
+    @property
+    def name(self) -> str:
+        return "constant" if self.k == 1 else f"fold({self.k})"
+
+    def select(self, turns: Sequence[Turn]) -> Selection:
+        return keep(turns[(len(turns) - 1) // self.k * self.k :])
+
+
+@dataclass(frozen=True, slots=True)
+class Full(ContextPolicy):
+    """Keep every turn: the limit of `fold(k)` for large k."""
+
+    @property
+    def name(self) -> str:
+        return "full"
+
+    def select(self, turns: Sequence[Turn]) -> Selection:
+        return keep(turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Window(ContextPolicy):
+    """Keep the last `k` turns."""
+
+    k: int
+
+    def __post_init__(self) -> None:
+        _at_least_one("window(k)", self.k)
+
+    @property
+    def name(self) -> str:
+        return f"window({self.k})"
+
+    def select(self, turns: Sequence[Turn]) -> Selection:
+        return keep(turns[-self.k :])
+
+
+@dataclass(frozen=True, slots=True)
+class Capped(ContextPolicy):
+    """Keep the last turn, with at most `tokens` tokens of its state's text; tags do not count."""
+
+    tokens: int
+
+    def __post_init__(self) -> None:
+        _at_least_one("capped(n)", self.tokens)
+
+    @property
+    def name(self) -> str:
+        return f"capped({self.tokens})"
+
+    def select(self, turns: Sequence[Turn]) -> Selection:
+        return Selection(kept=(Kept(turn=turns[-1], state_tokens=self.tokens),))
+
+
+@dataclass(frozen=True, slots=True)
+class Masked(ContextPolicy):
+    """Keep every completion, and the last result."""
+
+    @property
+    def name(self) -> str:
+        return "masked"
+
+    def select(self, turns: Sequence[Turn]) -> Selection:
+        *older, newest = turns
+        return Selection(kept=(*(Kept(turn=turn, result=False) for turn in older), Kept(turn=newest)))
+
+
+@dataclass(frozen=True, slots=True)
+class NoMemory(ContextPolicy):
+    """Keep the last turn's action and result, without its state."""
+
+    @property
+    def name(self) -> str:
+        return "none"
+
+    def select(self, turns: Sequence[Turn]) -> Selection:
+        return Selection(kept=(Kept(turn=turns[-1], state_tokens=0),))
+
+
+@dataclass(frozen=True, slots=True)
+class Summary(ContextPolicy):
+    """Keep the last summary and the turns after it; request the next one once they exceed `tokens` tokens.
+
+        turns 1 2 3, more than n tokens   ->   the model gets all three and an opened <summary>
+        it writes ... </summary>          ->   the next context is prompt and summary; later turns are appended to it
+
+    A summary is a call of its own and does not use up one of the task's turns.
+    """
+
+    tokens: int
+    requested_action = SUMMARY
+
+    def __post_init__(self) -> None:
+        _at_least_one("summary(n)", self.tokens)
+
+    @property
+    def name(self) -> str:
+        return f"summary({self.tokens})"
+
+    def select(self, turns: Sequence[Turn]) -> Selection:
+        last = max((i for i, turn in enumerate(turns) if turn.action == SUMMARY), default=-1)
+        kept = keep(turns[max(last, 0) :])
+        new = sum(len(t.completion_ids) + len(t.observation_ids) for t in turns[last + 1 :])
+        return Selection(kept=kept.kept, requested_action=SUMMARY if new > self.tokens else None)
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievedNotes(ContextPolicy):
+    """Keep the last turn, preceded by `k` earlier turns retrieved for it, oldest first: notes outside the context.
+
+    A note is a whole turn, never shortened. The last turn is the query, by BM25 over words. As in A-MEM each note is
+    linked to the earlier note most like it, and a retrieved note brings the linked one along: best match, its link,
+    second match, its link, and so on. A-MEM lets a language model write keywords and links; here both follow from the
+    words, so that no model is called that is not trained.
+    """
+
+    k: int
+
+    def __post_init__(self) -> None:
+        _at_least_one("external(k)", self.k)
+
+    @property
+    def name(self) -> str:
+        return f"external({self.k})"
+
+    def select(self, turns: Sequence[Turn]) -> Selection:
+        *notes, newest = turns
+        retrieved = range(len(notes)) if len(notes) <= self.k else sorted(islice(_retrieved(turns), self.k))
+        return keep([*(notes[i] for i in retrieved), newest])
+
+
+def _retrieved(turns: Sequence[Turn]) -> Iterator[int]:
+    """Indices of the notes in the order of their retrieval, each once."""
+    import bm25s
+
+    words = [_words(turn) for turn in turns]
+    store = bm25s.BM25()
+    store.index(words[:-1], show_progress=False)
+
+    def best_first(query: int, among: int) -> list[int]:
+        """The first `among` notes by their likeness to a turn; the newest of equals first."""
+        scores = store.get_scores(words[query])[:among]
+        return sorted(range(among), key=lambda note: (-scores[note], -note))
+
+    seen: set[int] = set()
+    for match in best_first(len(turns) - 1, among=len(turns) - 1):
+        for note in (match, *best_first(match, among=match)[:1]):
+            if note not in seen:
+                seen.add(note)
+                yield note
+
+
+def _words(turn: Turn) -> list[str]:
+    # BM25 needs at least one word, so a note without any gets the empty one
+    return re.findall(r"\w+", f"{turn.state} {turn.content} {turn.observation}".lower()) or [""]
+
+
+POLICIES: Mapping[str, Callable[..., ContextPolicy]] = {
+    "constant": lambda: Fold(1),
+    "capped": Capped,
+    "fold": Fold,
+    "full": Full,
+    "masked": Masked,
+    "window": Window,
+    "summary": Summary,
+    "external": RetrievedNotes,
+    "none": NoMemory,
+}
+"""Name -> what makes the policy from the numbers in brackets."""

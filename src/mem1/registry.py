@@ -1,0 +1,144 @@
+"""What a recipe can name: shipped things, your own, and those of installed packages.
+
+    register.tasks("sums", Sums)                    # in Python; or @register.tasks("sums") above the class
+    register.tasks.get("sums")                      ->  Sums
+    register.tasks.get("my_package.sums:Sums")      ->  Sums, imported; modules of the current folder are found too
+    register.tasks.get("atlass")                    ->  UserError: unknown tasks 'atlass'; known: atlas, cloze, ...
+
+An installed package offers a name by an entry point, here in its pyproject.toml:
+
+    [project.entry-points."mem1.tasks"]
+    sums = "my_package.sums:Sums"
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module, metadata
+from typing import Any, TypeVar, overload
+
+from mem1.errors import UserError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Registry:
+    """One kind of thing by name. Nothing is imported before it is used."""
+
+    kind: str
+    """Word for error messages; entry points are in the group "mem1.<kind>"."""
+    shipped: Mapping[str, str] | str
+    """Name -> "module:Name"; or the "module:Name" of a mapping from names to the things themselves."""
+    _registered: dict[str, Any] = field(default_factory=dict)
+
+    @overload
+    def __call__(self, name: str) -> Callable[[T], T]: ...
+
+    @overload
+    def __call__(self, name: str, thing: T) -> T: ...
+
+    def __call__(self, name: str, thing: Any = None) -> Any:
+        """Register `thing` under `name`; without a thing, a decorator. Raises UserError for a name that is taken."""
+        if thing is None:
+            return lambda decorated: self(name, decorated)
+        if ":" in name or name in self._shipped():
+            why = "is reserved for dotted paths" if ":" in name else f"is one of mem1's own {self.kind}"
+            raise UserError(f"cannot register {name!r}: the name {why}; choose another")
+        self._registered[name] = thing
+        return thing
+
+    def get(self, name: str) -> Any:
+        """The thing called `name`. Raises UserError where nothing has this name or its module cannot be imported."""
+        shipped = self._shipped()
+        if name in shipped:
+            return load(shipped[name]) if isinstance(self.shipped, Mapping) else shipped[name]
+        if name in self._registered:
+            return self._registered[name]
+        if ":" in name:
+            return load(name)
+        for point in metadata.entry_points(group=f"mem1.{self.kind}"):
+            if point.name == name:
+                return load(point.value)
+        raise UserError(
+            f"unknown {self.kind} {name!r}; known: {', '.join(self.names())}. Your own: write package.module:Name, or "
+            f"call mem1.register.{self.kind}({name!r}, ...) before"
+        )
+
+    def names(self) -> tuple[str, ...]:
+        """All names that `get` knows, shipped ones first; dotted paths come on top of them."""
+        installed = (point.name for point in metadata.entry_points(group=f"mem1.{self.kind}"))
+        return tuple(dict.fromkeys((*self._shipped(), *self._registered, *installed)))
+
+    def name_of(self, thing: Any) -> str:
+        """A name under which `get` finds a class or function: its registered name, else its dotted path."""
+        found = (name for name, registered in self._registered.items() if registered is thing)
+        return next(found, f"{thing.__module__}:{thing.__qualname__}")
+
+    def _shipped(self) -> Mapping[str, Any]:
+        return self.shipped if isinstance(self.shipped, Mapping) else load(self.shipped)
+
+
+def load(path: str) -> Any:
+    """The object at "package.module:Name". Modules of the current folder can be imported, after installed ones.
+
+    Raises UserError where the module cannot be imported or has no such name.
+    """
+    module_name, _, name = path.partition(":")
+    if not all(part.isidentifier() for part in (*module_name.split("."), *name.split("."))):
+        raise UserError(f"{path!r} is not a dotted path; write it as package.module:Name")
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.append(os.getcwd())
+    try:
+        thing: Any = import_module(module_name)
+    except Exception as error:  # whatever a stranger's module raises when it is run
+        raise UserError(
+            f"cannot import {module_name} for {path!r} ({type(error).__name__}: {error}); it must be installed, or lie "
+            f"in the current folder, {os.getcwd()}"
+        ) from error
+    for part in name.split("."):
+        try:
+            thing = getattr(thing, part)
+        except AttributeError as error:
+            known = ", ".join(key for key in vars(thing) if not key.startswith("_")) or "nothing"
+            raise UserError(f"{module_name} has no {name!r} (for {path!r}); it has: {known}") from error
+    return thing
+
+
+@dataclass(frozen=True)
+class _Register:
+    """All open lists: `register.<kind>(name, thing)` adds to one, `register.<kind>.get(name)` looks up."""
+
+    tasks: Registry = Registry(
+        "tasks",
+        {
+            "atlas": "mem1.envs.atlas.tasks:AtlasTasks",
+            "multihop": "mem1.envs.search.tasks:MultihopTasks",
+            "cloze": "mem1.envs.cloze.tasks:ClozeTasks",
+            "web": "mem1.envs.web.tasks:WebTasks",
+            "webshop": "mem1.envs.webshop.tasks:WebShopTasks",
+        },
+    )
+    """Configurations of tasks (`mem1.TasksConfig`), or plain classes with tasks, observe and score."""
+    environment: Registry = Registry("environment", {})
+    """Functions or classes that take the environment of a task configuration and return the one to use."""
+    reward: Registry = Registry("reward", {})
+    """Functions (task, attempt) -> reward."""
+    context: Registry = Registry("context", "mem1.contexts.policies:POLICIES")
+    """Context policies, or functions and classes that make one from whole numbers."""
+    prompt: Registry = Registry("prompt", "mem1.tasks.prompts:PROMPTS")
+    """`mem1.tasks.prompts.Prompt`."""
+    vocabulary: Registry = Registry("vocabulary", "mem1.protocol:VOCABULARIES")
+    """`mem1.Tags`."""
+    algorithm: Registry = Registry("algorithm", {})
+    """Reinforcement-learning algorithms."""
+    engine: Registry = Registry("engine", {})
+    """Engines that sample."""
+    retriever: Registry = Registry("retriever", {})
+    """Functions or classes without arguments that make a `mem1.Retriever`."""
+
+
+register = _Register()
