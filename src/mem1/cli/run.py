@@ -110,8 +110,6 @@ def command(
     from mem1.contexts import context_policy
     from mem1.engines.base import Sampling
     from mem1.engines.codec import check_words
-    from mem1.envs.web_source import web_prompt
-    from mem1.engines.unknown import check_words
     from mem1.envs.web.tasks import web_prompt
     from mem1.protocol import vocabulary as tags_called
     from mem1.rollout import Rollout

@@ -12,13 +12,6 @@ from pathlib import Path
 
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec, check_words
-from mem1.envs.cloze_source import ClozeTasks
-from mem1.envs.source import AtlasTasks, MultihopTasks
-from mem1.envs.web_source import WebTasks
-from mem1.envs.webshop.source import WebShopTasks
-from mem1.engines.chat_frame import ChatFrame
-from mem1.engines.codec import Codec
-from mem1.engines.unknown import check_words
 from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.envs.cloze.tasks import ClozeTasks
 from mem1.envs.search.tasks import MultihopTasks
