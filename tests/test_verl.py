@@ -46,15 +46,14 @@ from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 from verl.utils import tensordict_utils
 from verl.utils.config import validate_config
 from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
+from verl_client import ScriptedClient
 from worlds import CODEC, SMALL, rollout
 
 from mem1.engines.base import Sampling
 from mem1.engines.scripted import Script, search_then_answer
 from mem1.errors import UserError
 from mem1.extras.verl.advantages import ALGORITHMS, trajectory_name
-from mem1.extras.verl.agent_loop import ContextLoop
-from mem1.extras.verl.manager import ContextLoopManager
-from mem1.extras.verl.scripted import ScriptedClient
+from mem1.extras.verl.agent_loop import ContextLoop, ContextLoopManager
 from mem1.extras.verl.tasks import write_rows
 from mem1.protocol import PAPER
 from mem1.records import Task

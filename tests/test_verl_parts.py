@@ -19,6 +19,7 @@ import pytest
 import torch
 import yaml
 from typer.testing import CliRunner
+from verl_client import ScriptedClient, ScriptedOutput
 from worlds import CODEC, SAMPLING, SMALL, replay, rollout, shelf, task
 
 from mem1.cli.main import app
@@ -29,7 +30,6 @@ from mem1.engines.scripted import Script
 from mem1.errors import UserError
 from mem1.extras.verl.advantages import ALGORITHMS, RowGroup, estimators, row_advantages, row_groups, trajectory_name
 from mem1.extras.verl.engine import ServerEngine, asked_temperature, turn_outputs
-from mem1.extras.verl.scripted import ScriptedClient, ScriptedOutput
 from mem1.extras.verl.settings import check_one_step, check_trainer, read_settings
 from mem1.extras.verl.tasks import read_row, write_rows
 from mem1.parquet import read_rows

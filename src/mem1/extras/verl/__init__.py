@@ -1,7 +1,7 @@
-"""verl's trainer on N nodes, with our contexts, environments and advantages (docs/verl.md).
+"""Training with verl on several nodes, with our contexts, environments and advantages (docs/verl.md).
 
-    tasks, settings, checks, engine, outputs, rows, advantages    need no verl
-    register, agent_loop, manager                                 are what verl loads
+    settings, tasks, engine, advantages    run without verl
+    register, agent_loop                   are loaded by verl and import it
 
-One trajectory of ours is one session of verl's with one output a turn.
+One of our trajectories is one session in verl, with one output per turn.
 """

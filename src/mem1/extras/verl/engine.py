@@ -1,10 +1,13 @@
-"""An engine of ours over the client that verl gives its agent loops, for one attempt.
+"""One attempt's engine over verl's client, and its trajectory as verl's outputs.
 
     thread of the attempt    complete([[1, 2]], max_tokens=[8], ...)          (waits)
     verl's loop              client.generate(request_id, prompt_ids=[1, 2], sampling_params={...})  ->  tokens
 
-Our rollout is synchronous and runs in a thread of its own; the client is asked in verl's event loop. Tokens and
-log-probabilities are the server's, never encoded again.
+Our rollout is synchronous and runs in its own thread; requests run in verl's event loop. Tokens and log-probabilities
+are the server's, never encoded again. Each turn becomes one output, so each sampled token is trained exactly once:
+
+    turn 1: context [p q]        completion [a b]   ->  prompt_ids [p q]        response_ids [a b]  response_mask [1 1]
+    turn 2: context [p q a b i]  completion [c d]   ->  prompt_ids [p q a b i]  response_ids [c d]  response_mask [1 1]
 """
 
 from __future__ import annotations
@@ -21,11 +24,11 @@ from mem1.errors import UserError
 from mem1.records import Ended, Trajectory
 
 _EXPECTED = {"top_p": (1,), "top_k": (-1, 0), "repetition_penalty": (1,), "logprobs": (True, 0)}
-"""What verl may ask to sample with, next to a temperature."""
+"""Sampling parameters, besides a temperature, and the values that leave the policy as it is."""
 
 
 class Sampled(Protocol):
-    """What a server sampled (verl's TokenOutput)."""
+    """A server's output (verl's TokenOutput)."""
 
     @property
     def token_ids(self) -> Sequence[int]: ...
@@ -38,47 +41,47 @@ class Sampled(Protocol):
 
 
 class ServerClient(Protocol):
-    """Asks one of verl's servers of the policy."""
+    """Sends requests to verl's policy servers."""
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Sampled: ...
 
 
 def asked_temperature(sampling_params: Mapping[str, Any]) -> float:
-    """The temperature that verl asks for. Raises UserError where it asks for anything that would bias the training."""
+    """The temperature in verl's parameters. Raises UserError if any other parameter would bias the training."""
     for name, value in sampling_params.items():
         if name != "temperature" and value not in _EXPECTED.get(name, ()):
             allowed = ", ".join(f"{key}={values[0]}" for key, values in _EXPECTED.items())
             raise UserError(
-                f"verl asks to sample with {name}={value}; mem1 samples from the policy as it is, with its "
-                f"log-probabilities ({allowed}): correct actor_rollout_ref.rollout, or its val_kwargs"
+                f"verl samples with {name}={value}, but mem1 needs samples of the unchanged policy, with their "
+                f"log-probabilities ({allowed}); correct actor_rollout_ref.rollout or its val_kwargs"
             )
     if not sampling_params.get("logprobs"):
-        raise UserError("verl asks for no log-probabilities; set actor_rollout_ref.rollout.calculate_log_probs to true")
+        raise UserError("verl requests no log-probabilities; set actor_rollout_ref.rollout.calculate_log_probs to true")
     return float(sampling_params["temperature"])
 
 
 @dataclass(kw_only=True, eq=False)
 class ServerEngine:
-    """Not to be called in the loop's own thread, which would wait for itself."""
+    """An engine for one attempt. Do not call it from the event loop's thread, which would wait for itself."""
 
     client: ServerClient
     loop: asyncio.AbstractEventLoop
     codec: Codec
     stop_strings: Sequence[str]
     request_id: str
-    """The same for all turns of an attempt, so that one server has them all in its cache."""
+    """The same for all turns of an attempt, so that one server caches them all."""
     seconds: float = 0.0
-    """Spent waiting for servers."""
+    """Time spent waiting for servers."""
     oldest: int | None = None
-    """Trainer's step of the oldest weights that sampled a token; None: no server has said so."""
+    """Training step of the oldest weights that sampled a token; None: no server has reported one."""
     newest: int | None = None
 
     def complete(
         self, contexts: Sequence[Sequence[int]], *, max_tokens: Sequence[int], sampling: Sampling
     ) -> list[Completion]:
-        """One completion a context; its seeds are not passed on, as a server of verl's has random numbers of its own.
+        """One completion per context; seeds are ignored, because verl's servers have their own random numbers.
 
-        Raises UserError where the server gives no log-probabilities.
+        Raises UserError if the server returns no log-probabilities.
         """
         started = time.perf_counter()
         asked = [
@@ -90,7 +93,7 @@ class ServerEngine:
         return [self._completion(answer, budget) for answer, budget in zip(answers, max_tokens, strict=True)]
 
     async def _ask(self, context: Sequence[int], max_tokens: int, temperature: float) -> Sampled | str:
-        """What was sampled, or why nothing was."""
+        """The server's output, or the error that prevented it."""
         params = {
             "temperature": temperature,
             "top_p": 1.0,
@@ -100,11 +103,11 @@ class ServerEngine:
             "max_tokens": max_tokens,
             "stop": list(self.stop_strings),
             "include_stop_str_in_output": True,
-            "skip_special_tokens": False,  # a tag that is a special token would not be seen to stop
+            "skip_special_tokens": False,  # otherwise a tag that is a special token would not be seen
         }
         try:
             return await self.client.generate(self.request_id, prompt_ids=list(context), sampling_params=params)
-        except Exception as error:  # whatever a server dies of, the attempt has no completion
+        except Exception as error:  # whatever the error, the attempt has no completion
             return f"{type(error).__name__}: {error}"
 
     def _completion(self, answer: Sampled | str, max_tokens: int) -> Completion:
@@ -112,11 +115,11 @@ class ServerEngine:
             return _failed(answer)
         ids = tuple(answer.token_ids)
         if not ids or answer.stop_reason == "aborted":
-            return _failed(f"the server gave {len(ids)} tokens and stopped for {answer.stop_reason!r}")
+            return _failed(f"the server returned {len(ids)} tokens and stopped with {answer.stop_reason!r}")
         if answer.log_probs is None or len(answer.log_probs) != len(ids):
             raise UserError(
-                f"the server gave {len(answer.log_probs or ())} log-probabilities for {len(ids)} tokens; set "
-                "actor_rollout_ref.rollout.calculate_log_probs to true, on a server that has them"
+                f"the server returned {len(answer.log_probs or ())} log-probabilities for {len(ids)} tokens; set "
+                "actor_rollout_ref.rollout.calculate_log_probs to true, on a server that supports them"
             )
         self._note(answer.extra_fields)
         text = self.codec.decode(ids)
@@ -139,7 +142,7 @@ def _failed(why: str) -> Completion:
 
 
 def turn_outputs(trajectory: Trajectory, engine: ServerEngine) -> list[dict[str, Any]]:
-    """Fields of verl's AgentLoopOutput, one a turn, in order; none for an attempt that says nothing of the policy."""
+    """Fields of verl's AgentLoopOutput, one per turn; none for an attempt that cannot be scored."""
     if not trajectory.ended.scorable:
         return []
     assert trajectory.reward is not None
@@ -169,7 +172,7 @@ def turn_outputs(trajectory: Trajectory, engine: ServerEngine) -> list[dict[str,
 
 
 def _measured(trajectory: Trajectory) -> dict[str, float]:
-    """What verl logs of a validation, by name. It counts attempts without rows, which failed, as 0 in "acc" alone."""
+    """Values that verl logs for a validation. Only "acc" counts an attempt without rows, which failed, as 0."""
     objectives = len(trajectory.em) or 1
     return {
         "acc": sum(trajectory.em) / objectives,

@@ -1,6 +1,7 @@
-"""Our estimators by their names in verl.
+"""Registers our advantage estimators with verl.
 
-Our manager loads this in the trainer's process; VERL_USE_EXTERNAL_MODULES=mem1.extras.verl.register does in all.
+A module of its own, so that VERL_USE_EXTERNAL_MODULES=mem1.extras.verl.register can load the estimators without the
+agent loop. `agent_loop` loads it in the trainer's process.
 """
 
 # pyright: reportMissingImports=false

@@ -1,12 +1,16 @@
-"""`mem1:` in verl's configuration: which recipe the agent loop follows.
+"""verl's configuration: its section `mem1`, and the values that other keys must have.
 
     mem1:
       recipe: /shared/recipes/qwen2.5-7b-multihop/grpo.toml
       overrides: ["tasks.top_k=5"]
       concurrency: 256
 
-Of the recipe, tasks, context policy, vocabulary, budget and model.chat_template hold; model, algorithm and sampling are
-what verl's own configuration says.
+The recipe supplies tasks, context policy, vocabulary, budget and model.chat_template; verl's own configuration supplies
+model, algorithm and sampling. Most of verl's defaults pass `check_trainer`; a wrong value would silently train on
+different numbers:
+
+    check_trainer({"algorithm": {"adv_estimator": "grpo", ...}, ...}, Budget())
+    -> UserError: ... algorithm.adv_estimator is 'grpo'; it must be one of mem1_grpo, ...
 """
 
 from __future__ import annotations
@@ -35,14 +39,14 @@ from mem1.training.recipe_rollout import recipe_rollout
 
 
 class VerlSettings(Config):
-    """The section."""
+    """The section `mem1`."""
 
     recipe: str
-    """Path of a recipe (TOML), as the processes of every node see it."""
+    """Path of a recipe (TOML) that the processes of every node can read."""
     overrides: tuple[str, ...] = ()
-    """key=value, dotted: keys of the recipe to change."""
+    """Changes to the recipe, as dotted key=value."""
     concurrency: int = Field(default=256, ge=1, le=10_000)
-    """Attempts that one agent-loop worker has under way at a time; each waits in a thread."""
+    """Attempts that one agent-loop worker runs at a time, each in a thread."""
 
     @property
     def tags(self) -> Tags:
@@ -50,24 +54,24 @@ class VerlSettings(Config):
 
     @property
     def opened(self) -> TrainConfig:
-        """The recipe, read once a process. Raises UserError where it cannot be."""
+        """The recipe, read once per process. Raises UserError if that fails."""
         return _recipe(self.recipe, self.overrides)
 
     def rollout(self, engine: Engine, codec: Codec, frame: ChatTemplate, split: Split) -> Rollout:
-        """The loop over the tasks of one half; indexes and worlds are opened once a process."""
+        """The rollout over tasks of one half; indexes and worlds are opened once per process."""
         source = _source(self.recipe, self.overrides, split)
         return recipe_rollout(self.opened, engine=engine, codec=codec, frame=frame, source=source, tags=self.tags)
 
 
 def read_settings(section: Mapping[str, Any] | None) -> VerlSettings:
-    """The section as verl has it, as plain values. Raises UserError where it is missing or wrong."""
+    """Validate verl's section, given as plain values. Raises UserError if it is missing or wrong."""
     if section is None:
         raise UserError("verl's configuration has no section mem1; give mem1.recipe=FILE.toml")
     try:
         return VerlSettings.model_validate(dict(section))
     except pydantic.ValidationError as error:
         known = ", ".join(VerlSettings.model_fields)
-        raise UserError(f"the section mem1 of verl's configuration (it has {known}): {error}") from error
+        raise UserError(f"section mem1 of verl's configuration (its keys are {known}): {error}") from error
 
 
 @cache
@@ -82,41 +86,45 @@ def _source(path: str, overrides: tuple[str, ...], split: Split) -> TaskSource:
 
 
 AGENT = "mem1"
-"""Name of our agent loop."""
+"""Name of our agent loop in verl."""
 _ROLLOUT = "actor_rollout_ref.rollout"
 _ACTOR = "actor_rollout_ref.actor"
-_NO_CUT = "what is cut off biases importance ratios"
+_NO_CUT = "truncated sampling biases importance ratios"
 _ALLOWED: tuple[tuple[str, tuple[Any, ...], str], ...] = (
-    ("trainer.use_v1", (True,), "the older trainer takes one output a trajectory"),
+    ("trainer.use_v1", (True,), "the older trainer accepts only one output per trajectory"),
     (
         "trainer.v1.trainer_mode",
         ("sync", "colocate_async"),
-        "separate_async makes optimiser steps of a fixed number of contexts",
+        "separate_async uses a fixed number of contexts per optimiser step",
     ),
-    ("algorithm.adv_estimator", tuple(ALGORITHMS), "verl's own count contexts, or know one of a trajectory's"),
+    (
+        "algorithm.adv_estimator",
+        tuple(ALGORITHMS),
+        "verl's own estimators count contexts, or use only one per trajectory",
+    ),
     ("algorithm.use_kl_in_reward", (False,), f"set {_ACTOR}.use_kl_loss for a KL penalty"),
     (f"{_ROLLOUT}.name", ("vllm",), "the names of stop strings in a request are vLLM's"),
-    (f"{_ROLLOUT}.agent.default_agent_loop", (AGENT,), "it is the agent loop of our contexts"),
-    (f"{_ROLLOUT}.calculate_log_probs", (True,), "every sampled token is recorded with its log-probability"),
-    (f"{_ROLLOUT}.logprobs_mode", ("processed_logprobs",), "log-probabilities are those at the sampling temperature"),
+    (f"{_ROLLOUT}.agent.default_agent_loop", (AGENT,), "only that agent loop builds our contexts"),
+    (f"{_ROLLOUT}.calculate_log_probs", (True,), "every sampled token needs its log-probability"),
+    (f"{_ROLLOUT}.logprobs_mode", ("processed_logprobs",), "log-probabilities must be at the sampling temperature"),
     (f"{_ROLLOUT}.top_p", (1,), _NO_CUT),
     (f"{_ROLLOUT}.top_k", (-1, 0), _NO_CUT),
-    (f"{_ROLLOUT}.val_kwargs.top_p", (1,), "the agent loop does not know which attempts are a validation's"),
-    (f"{_ROLLOUT}.val_kwargs.top_k", (-1, 0), "the agent loop does not know which attempts are a validation's"),
+    (f"{_ROLLOUT}.val_kwargs.top_p", (1,), "the agent loop cannot tell validation attempts apart"),
+    (f"{_ROLLOUT}.val_kwargs.top_k", (-1, 0), "the agent loop cannot tell validation attempts apart"),
     (
         f"{_ACTOR}.loss_agg_mode",
         ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm"),
-        "a mean over each context's own tokens makes a token of a short context weigh more",
+        "a mean over each context's own tokens gives tokens of short contexts more weight",
     ),
 )
-"""Key, its allowed values, why."""
+"""Key, its allowed values, reason."""
 
 
 def check_trainer(config: Mapping[str, Any], budget: Budget) -> None:
-    """Raises UserError naming all that is wrong; `config` is verl's whole configuration as plain values."""
+    """Raises UserError listing every wrong key; `config` is verl's whole configuration as plain values."""
     problems = [*_wrong_values(config), *_too_short(config, budget)]
     if problems:
-        raise UserError("verl's configuration does not fit mem1's trajectories: " + "; ".join(problems))
+        raise UserError("verl's configuration is unsuitable for mem1's trajectories: " + "; ".join(problems))
 
 
 def _wrong_values(config: Mapping[str, Any]) -> Iterator[str]:
@@ -128,28 +136,28 @@ def _wrong_values(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _too_short(config: Mapping[str, Any], budget: Budget) -> Iterator[str]:
-    """A server that clips the budget of a completion would end it early without saying so."""
+    """A server with less room would silently shorten completions."""
     rollout = _at(config, _ROLLOUT)
     longest = rollout["max_model_len"] or rollout["prompt_length"] + rollout["response_length"]
     if longest < budget.context:
         yield (
-            f"the servers hold {longest} tokens and budget.context of the recipe is {budget.context}; raise "
+            f"servers hold {longest} tokens but the recipe's budget.context is {budget.context}; raise "
             "data.max_prompt_length and data.max_response_length (or max_model_len), or lower budget.context"
         )
 
 
 def check_one_step(config: Mapping[str, Any], task: Task, context: ContextPolicy) -> None:
-    """All contexts of a rollout go into one optimiser step. Raises UserError where those of tasks like this may not.
+    """Raises UserError unless all contexts of a rollout over tasks like this fit into one optimiser step.
 
-    verl counts a mini-batch in contexts, ppo_mini_batch_size x rollout.n of them: with one too small, there would be
-    more optimiser steps the more turns attempts take, and an attempt's contexts would lie in several.
+    verl counts a mini-batch in contexts, ppo_mini_batch_size x rollout.n of them. If that is too small, the number of
+    optimiser steps grows with the number of turns, and an attempt's contexts are spread over several steps.
     """
     contexts = task.turn_limit * (1 if context.requested_action is None else 2)
     tasks, mini_batch = _at(config, "data.train_batch_size"), _at(config, f"{_ACTOR}.ppo_mini_batch_size")
     if mini_batch < tasks * contexts:
         raise UserError(
             f"{_ACTOR}.ppo_mini_batch_size is {mini_batch}, but a step of {tasks} tasks can have {contexts} contexts "
-            f"an attempt: set it to {tasks * contexts} (data.train_batch_size x contexts), and {_ACTOR}.use_dynamic_bsz"
+            f"each; set it to {tasks * contexts} (data.train_batch_size x contexts), with {_ACTOR}.use_dynamic_bsz"
         )
 
 

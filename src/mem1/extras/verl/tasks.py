@@ -1,10 +1,10 @@
-"""Tasks as the Parquet file that verl's data set reads, and back out of the row that it hands to an agent loop.
+"""Tasks as the Parquet file that verl's data set reads, and back from the row that it passes to an agent loop.
 
     data_source "mem1-n2", prompt [{"role": "user", "content": "Answer ..."}],
     extra_info {"index": 0, "split": "train", "task": '{"id": "n2-seed0-0", "questions": [...], ...}'}
 
-The task is JSON in `extra_info`, whole: question ids, gold answers, turn limit and collection come back as they were.
-verl needs `prompt` to be there; what the policy is shown is the task's own prompt.
+`extra_info` holds the whole task as JSON: question ids, gold answers, turn limit and collection come back unchanged.
+verl requires the column `prompt`, but the policy is shown the task's own prompt.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mem1.tasks.splits import Split
 
 
 def write_rows(path: Path, tasks: Sequence[Task], *, split: Split) -> None:
-    """One row a task; the old file or the whole new one. Raises UserError where it cannot be written."""
+    """Write one row per task; on failure the old file stays. Raises UserError if the file cannot be written."""
     pa, pq = import_pyarrow(path)
     rows = [_row(index, task, split) for index, task in enumerate(tasks)]
     partial = path.with_name(f".{path.name}.partial-{secrets.token_hex(4)}")
@@ -39,13 +39,13 @@ def write_rows(path: Path, tasks: Sequence[Task], *, split: Split) -> None:
 
 
 def read_row(extra_info: Mapping[str, Any] | None) -> tuple[Task, Split]:
-    """The task of a row and the half that it is of. Raises UserError for a row that `write_rows` did not write."""
+    """The task of a row and its half. Raises UserError for a row that `write_rows` did not write."""
     try:
         info = dict(extra_info or {})
         task, split = task_from_json(json.loads(info["task"])), info["split"]
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
-            f"a row of the data has no task of mem1 in extra_info ({error!r}); write the file with `mem1 data verl`"
+            f"a row of the data has no mem1 task in extra_info ({error!r}); write the file with `mem1 data verl`"
         ) from error
     if split != "train" and split != "evaluation":
         raise UserError(f"extra_info.split is {split!r}; it must be train or evaluation")

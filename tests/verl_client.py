@@ -1,7 +1,7 @@
-"""A server client that follows scripts: for tests of everything around a server, without one.
+"""A client of verl's servers that follows scripts, for tests without a server.
 
-The attempts at a task (the request ids that begin with the same context) take the scripts in turn. Log-probabilities
-are made up, a different one for each token that was sampled, so that a mix-up shows.
+The attempts at a task (request ids whose first context is the same) use the scripts in turn. Every sampled token has a
+different made-up log-probability, so that a mix-up shows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mem1.engines.scripted import Script
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedOutput:
-    """What a server gives, with verl's names."""
+    """A server's output, with verl's names."""
 
     token_ids: list[int]
     log_probs: list[float] | None
@@ -26,7 +26,7 @@ class ScriptedOutput:
 
 
 class ScriptedClient:
-    """Answers in the place of verl's client."""
+    """Stands in for verl's client."""
 
     def __init__(self, codec: Codec, scripts: Sequence[Script], *, weights_step: int = 0) -> None:
         self.codec, self.weights_step = codec, weights_step
@@ -40,7 +40,7 @@ class ScriptedClient:
     async def generate(
         self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]
     ) -> ScriptedOutput:
-        """What the attempt's script writes after this context, cut as a server cuts it."""
+        """What the attempt's script writes after this context, cut to the server's token budget."""
         self.asked.append(sampling_params)
         if request_id not in self._script_of:
             self._script_of[request_id] = next(self._next.setdefault(tuple(prompt_ids), cycle(self._scripts)))
