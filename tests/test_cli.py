@@ -181,7 +181,7 @@ def test_a_folder_that_is_a_file_is_no_place_for_a_run(terminal: Terminal, recip
         ),
         (
             ("--task", "multihop", "--questions", "q.jsonl", "--retriever", "a:8000"),
-            "'a:8000' is no address of a retriever; give one such as http://127.0.0.1:8000",
+            "'a:8000' is not the address of a retriever; set one such as http://127.0.0.1:8000",
         ),
         (("--questions", "q.jsonl"), MULTIHOP_ONLY),
         (("--retriever", "http://a"), MULTIHOP_ONLY),

@@ -155,7 +155,7 @@ def test_a_damaged_cache_is_built_anew(tmp_path: Path, capsys: pytest.CaptureFix
     (folder,) = (tmp_path / "cache").iterdir()
     (folder / "data.csc.index.npy").write_bytes(b"")
     assert open_bm25(tmp_path / "c.jsonl", tmp_path / "cache").search(["Alvex"], 1)[0][0][0] == TOWNS[3]
-    assert "building it anew" in capsys.readouterr().err
+    assert "rebuilding it" in capsys.readouterr().err
 
 
 def test_a_faulty_corpus_leaves_no_index(tmp_path: Path):

@@ -16,7 +16,7 @@ from corpora import TOWNS
 
 from mem1.errors import UserError
 from mem1.records import Passage
-from mem1.retrieval.embedding import CHUNK, Embedded, embed
+from mem1.retrieval.embedding import CHUNK, VectorOrigin, embed
 from mem1.retrieval.encoders import HashedWords
 
 PASSAGES = [Passage(f"p{i}", f"Title {i}", f"word{i % 97} number {i}") for i in range(3 * CHUNK + 10)]
@@ -35,8 +35,8 @@ class Counted(HashedWords):
         return HashedWords(dimension=self.dimension).encode(texts)
 
 
-def made_of(passages: Sequence[Passage] = PASSAGES, prefix: str = PREFIX, dimension: int = 256) -> Embedded:
-    return Embedded.of(passages, HashedWords(dimension=dimension), prefix)
+def made_of(passages: Sequence[Passage] = PASSAGES, prefix: str = PREFIX, dimension: int = 256) -> VectorOrigin:
+    return VectorOrigin.of(passages, HashedWords(dimension=dimension), prefix)
 
 
 def vectors_of(work: Path) -> bytes:
@@ -136,7 +136,7 @@ def test_what_was_begun_with_something_else_is_refused(
     embed(PASSAGES, HashedWords(), made_of(), work=tmp_path / "work")
     before = vectors_of(tmp_path / "work")
     with pytest.raises(UserError, match=complaint) as caught:
-        embed(passages, encoder, Embedded.of(passages, encoder, prefix), work=tmp_path / "work")
+        embed(passages, encoder, VectorOrigin.of(passages, encoder, prefix), work=tmp_path / "work")
     assert "delete it to start over" in str(caught.value)
     assert vectors_of(tmp_path / "work") == before
 

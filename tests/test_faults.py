@@ -23,7 +23,7 @@ from mem1.evaluation.store import read_trajectories, write_trajectories
 from mem1.protocol import PAPER
 from mem1.records import Ended, Passage, Task, Trajectory
 from mem1.retrieval import BM25, RetrievalFailed, Retriever
-from mem1.retrieval.client import HttpRetriever, HttpServer
+from mem1.retrieval.client import HttpRetriever, RetrievalServer
 from mem1.tasks.atlas import Expert
 from mem1.tasks.datasets import write_passages
 from mem1.training.recipe import Evaluation
@@ -61,7 +61,7 @@ def test_64_rollouts_survive_a_server_that_is_killed_and_started_again(
     write_passages(tmp_path / "corpus.jsonl", bm25.passages)
     tasks = SOURCE.tasks(objectives=2, count=ATTEMPTS, seed=4)
     server = ServerProcess(tmp_path / "corpus.jsonl")
-    retriever = HttpRetriever(HttpServer(urls=(server.address,), deadline_s=60))
+    retriever = HttpRetriever(RetrievalServer(urls=(server.address,), deadline_s=60))
     arrived, killed = threading.Semaphore(0), threading.Event()
 
     def attempt(task: Task) -> Trajectory:
@@ -88,7 +88,7 @@ def test_64_rollouts_survive_a_server_that_is_killed_and_started_again(
 
 def test_a_server_that_stays_away_ends_the_attempts_with_tool_failed_and_no_score():
     time = FakeTime()
-    server = HttpServer(urls=("http://127.0.0.1:9",), deadline_s=120)
+    server = RetrievalServer(urls=("http://127.0.0.1:9",), deadline_s=120)
     run = rollout(Expert(tags=PAPER), environment(HttpRetriever(server, clock=time.clock)))
     trajectories = run(SOURCE.tasks(objectives=2, count=8, seed=4), sampling=SAMPLING)
     assert {(t.ended, t.reward, t.em, len(t.turns)) for t in trajectories} == {(Ended.TOOL_FAILED, None, (), 1)}

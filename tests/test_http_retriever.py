@@ -24,7 +24,7 @@ from mem1.net.failover import Clock
 from mem1.net.threads import Batcher
 from mem1.records import Passage
 from mem1.retrieval import RetrievalFailed
-from mem1.retrieval.client import HttpRetriever, HttpServer
+from mem1.retrieval.client import HttpRetriever, RetrievalServer
 from mem1.retrieval.corpus import joined_contents, title_and_text
 from mem1.retrieval.search_r1 import encode_found, joined_answer, read_answer
 
@@ -68,7 +68,7 @@ class Server:
 
 
 def client(handler: Handler, time: FakeTime | None = None, *urls: str, **settings: Any) -> HttpRetriever:
-    server = HttpServer(urls=urls or ("http://a:8000",), **settings)
+    server = RetrievalServer(urls=urls or ("http://a:8000",), **settings)
     return HttpRetriever(server, transport=httpx.MockTransport(handler), clock=(time or FakeTime()).clock)
 
 
@@ -97,13 +97,13 @@ def test_a_bare_address_means_its_retrieve(given: str, asked: str):
 
 @pytest.mark.parametrize("url", ["", "a:8000", "ftp://a", "http://", "http://a:port", "file:///etc/passwd"])
 def test_what_is_no_address_is_refused(url: str):
-    with pytest.raises(pydantic.ValidationError, match="is no address of a retriever"):
-        HttpServer(urls=(url,))
+    with pytest.raises(pydantic.ValidationError, match="is not the address of a retriever"):
+        RetrievalServer(urls=(url,))
 
 
 def test_a_password_in_an_address_is_refused_and_not_repeated():
     with pytest.raises(pydantic.ValidationError, match="user name or password") as caught:
-        HttpServer(urls=("http://me:secret@a:8000",))
+        RetrievalServer(urls=("http://me:secret@a:8000",))
     assert "secret" not in caught.value.errors()[0]["msg"]
 
 
@@ -273,7 +273,7 @@ def test_a_real_connection_that_breaks_is_a_failed_try(
     answer: Callable[[socket.socket], None], why: str, caplog: pytest.LogCaptureFixture
 ):
     with answering(answer, whole) as address:
-        server = HttpServer(urls=(address,), timeout_s=0.2)
+        server = RetrievalServer(urls=(address,), timeout_s=0.2)
         assert HttpRetriever(server, clock=Clock(sleep=lambda _: None)).search(["x"], 3) == FOUND
     assert why in caplog.records[0].getMessage()
 
@@ -399,7 +399,7 @@ def test_a_server_that_goes_and_comes_back_is_said_once_each(caplog: pytest.LogC
     bad = BAD["connection refused"]
     client(Server(bad, bad, bad, good)).search(["x"], 3)
     assert [record.getMessage() for record in caplog.records] == [
-        "no answer from the retriever (http://a:8000/retrieve: connection refused); trying again, 300 s a search",
+        "no answer from the retriever (http://a:8000/retrieve: connection refused); retrying up to 300 s per search",
         "the retriever answers again: http://a:8000/retrieve",
     ]
 

@@ -17,7 +17,7 @@ from sites import as_json, site
 
 from mem1.records import Passage
 from mem1.retrieval import BM25, Retriever
-from mem1.retrieval.client import HttpRetriever, HttpServer
+from mem1.retrieval.client import HttpRetriever, RetrievalServer
 from mem1.retrieval.combine import Hybrid, Reranked, Snippets
 from mem1.retrieval.dense import Dense
 from mem1.retrieval.encoders import HashedWords, Prefixes
@@ -61,7 +61,7 @@ def reranked(passages: Sequence[Passage], folder: Path) -> Retriever:
 @contextmanager
 def served(passages: Sequence[Passage], folder: Path) -> Iterator[Retriever]:
     with in_a_thread(BM25.build(passages)) as address:
-        yield HttpRetriever(HttpServer(urls=(address,)))
+        yield HttpRetriever(RetrievalServer(urls=(address,)))
 
 
 class WithShortIds:

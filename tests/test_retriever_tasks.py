@@ -22,7 +22,7 @@ from mem1.errors import UserError
 from mem1.jsonl import write_objects
 from mem1.protocol import PAPER
 from mem1.retrieval import BM25
-from mem1.retrieval.client import HttpServer
+from mem1.retrieval.client import RetrievalServer
 from mem1.training.recipe import ModelConfig, TinyModel, TrainConfig
 from mem1.training.rl_config import Phase, Rl
 from mem1.training.train import NOT_FINGERPRINTED
@@ -62,7 +62,7 @@ def test_a_recipe_names_servers_in_place_of_a_corpus(tmp_path: Path):
     config = load_toml(tmp_path / "a.toml", TrainConfig)
     assert isinstance(config.tasks, MultihopTasks)
     urls = ("http://127.0.0.1:8000/retrieve", "http://b:8000/retrieve")
-    assert config.tasks.retriever == HttpServer(urls=urls, deadline_s=20.0)
+    assert config.tasks.retriever == RetrievalServer(urls=urls, deadline_s=20.0)
     source = config.tasks.source("evaluation", PAPER)
     assert isinstance(source, FileQuestions)
     assert source.corpus == "127.0.0.1:8000"
@@ -75,7 +75,7 @@ def test_a_recipe_names_servers_in_place_of_a_corpus(tmp_path: Path):
     [
         ("tasks.corpus=c.jsonl", "tasks are searched in one place: give corpus"),
         ("tasks.retriever=null", "tasks are searched in one place: give corpus"),
-        ('tasks.retriever.urls=["b"]', "tasks.retriever.urls .*'b' is no address of a retriever"),
+        ('tasks.retriever.urls=["b"]', "tasks.retriever.urls .*'b' is not the address of a retriever"),
         ("tasks.retriever.urls=[]", "tasks.retriever.urls .*at least 1"),
         (
             "tasks.retriever.deadline=3",
@@ -90,7 +90,7 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, change: str, message: s
 
 
 def test_tasks_are_searched_on_the_server(address: str, questions: Path):
-    config = MultihopTasks(questions=str(questions), retriever=HttpServer(urls=(address,)), top_k=1)
+    config = MultihopTasks(questions=str(questions), retriever=RetrievalServer(urls=(address,)), top_k=1)
     source = config.source("evaluation", PAPER)
     (task,) = source.tasks(objectives=2, count=1, seed=0)
     (seen,) = source.environment.observe([Action(task, "search", "capital of Norway")])
@@ -98,7 +98,7 @@ def test_tasks_are_searched_on_the_server(address: str, questions: Path):
 
 
 def test_a_server_that_is_not_there_is_said_before_anything_is_sampled(questions: Path):
-    server = HttpServer(urls=("http://127.0.0.1:9",), deadline_s=0.05)
+    server = RetrievalServer(urls=("http://127.0.0.1:9",), deadline_s=0.05)
     source = MultihopTasks(questions=str(questions), retriever=server).source("evaluation", PAPER)
     with pytest.raises(UserError, match=r"http://127\.0\.0\.1:9/retrieve: .*refused; start one with mem1 serve-ret"):
         _ = source.environment
@@ -124,7 +124,7 @@ def test_a_run_goes_on_with_a_server_that_has_moved():
     def config(**tasks: Any) -> TrainConfig:
         return TrainConfig(rl=RL, tasks=MultihopTasks(questions="q.jsonl", **tasks))
 
-    here, there = (config(retriever=HttpServer(urls=(url,))) for url in ("http://a:1", "http://b:2"))
+    here, there = (config(retriever=RetrievalServer(urls=(url,))) for url in ("http://a:1", "http://b:2"))
     assert fingerprint(here, NOT_FINGERPRINTED) == fingerprint(there, NOT_FINGERPRINTED)
     assert fingerprint(here, NOT_FINGERPRINTED) != fingerprint(config(corpus="c.jsonl"), NOT_FINGERPRINTED)
 
@@ -133,7 +133,7 @@ def test_a_new_tokenizer_needs_a_corpus_to_be_trained_on():
     config = TrainConfig(
         rl=RL,
         model=ModelConfig(new=TinyModel(tokenizer="bpe")),
-        tasks=MultihopTasks(questions="q.jsonl", retriever=HttpServer(urls=("http://a",))),
+        tasks=MultihopTasks(questions="q.jsonl", retriever=RetrievalServer(urls=("http://a",))),
     )
     said = r"trained on a corpus; tasks\.kind must be 'multihop' or 'cloze', with a tasks\.corpus"
     with pytest.raises(UserError, match=said):

@@ -40,7 +40,7 @@ from mem1.net.serving.server import Sparing
 from mem1.records import Passage
 from mem1.retrieval import BM25
 from mem1.retrieval import server as retriever_server
-from mem1.retrieval.client import HttpRetriever, HttpServer
+from mem1.retrieval.client import HttpRetriever, RetrievalServer
 from mem1.retrieval.server import Limits
 
 FOREIGN = [
@@ -565,7 +565,7 @@ class TestTooMuch:
                 answer = CLIENT.post(f"{address}/retrieve", json={"queries": ["a", "b"]})
                 assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
                 assert "try again later" in answer.json()["detail"]
-                client = HttpRetriever(HttpServer(urls=(address,)), clock=waiting.clock)
+                client = HttpRetriever(RetrievalServer(urls=(address,)), clock=waiting.clock)
                 assert [found[0][0].title for found in client.search(["Oslo", "Bergen"], 3)] == ["Oslo", "Bergen"]
                 client.close()
             assert metrics(address, "busy") >= 2

@@ -26,7 +26,7 @@ from bm25s.stopwords import STOPWORDS_EN
 
 from mem1.errors import UserError
 from mem1.records import Passage
-from mem1.retrieval.base import check_search, searched_text
+from mem1.retrieval.base import Result, check_search, searched_text
 from mem1.retrieval.corpus import OFFSETS, PASSAGES, StoredPassages, store_passages
 from mem1.retrieval.index_folder import read_folder, save_folder, understood
 
@@ -149,7 +149,7 @@ class BM25:
         ):
             raise ValueError("its arrays do not fit together")
 
-    def search(self, queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:
+    def search(self, queries: Sequence[str], k: int) -> list[Result]:
         """Per query at most `k` (passage, score), best first; equal scores in the order of the passages.
 
         Every passage returned shares a word with the query, so a query of unknown words returns nothing. Raises
@@ -164,7 +164,7 @@ class BM25:
         words = ([word for word in words_of(query) if word not in STOP_WORDS] for query in queries)
         return [[t for t in map(number, map(stem_of, query_words)) if t is not None] for query_words in words]
 
-    def _best(self, terms: list[int], k: int) -> list[tuple[Passage, float]]:
+    def _best(self, terms: list[int], k: int) -> Result:
         if not terms:
             return []
         scores = self.index.get_scores_from_ids(terms)

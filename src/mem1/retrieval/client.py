@@ -38,20 +38,20 @@ _CONNECT_S = 5.0
 log = logging.getLogger(__name__)
 
 
-def checked_address(url: str) -> str:
-    """The address to post to: of a bare server, its /retrieve. Raises UserError for anything else than http(s)."""
+def retrieve_url(url: str) -> str:
+    """The address to post to; for a bare server its /retrieve. Raises UserError where it is not http(s)."""
     if not is_http(url):
-        raise UserError(f"{url!r} is no address of a retriever; give one such as http://127.0.0.1:8000")
+        raise UserError(f"{url!r} is not the address of a retriever; set one such as http://127.0.0.1:8000")
     parts = urlsplit(url)
     if parts.username is not None or parts.password is not None:
         raise UserError(
-            f"the address of the retriever {parts.hostname} holds a user name or password, which would be written into "
-            "every run; leave it out"
+            f"the address of the retriever {parts.hostname} contains a user name or password, which every run "
+            "would save; remove it"
         )
     return url if parts.path not in ("", "/") else f"{parts.scheme}://{parts.netloc}{PATH}"
 
 
-class HttpServer(Config):
+class RetrievalServer(Config):
     """Addresses of a retrieval server, and the limits of its clients."""
 
     urls: tuple[str, ...] = Field(min_length=1)
@@ -70,14 +70,14 @@ class HttpServer(Config):
     @field_validator("urls")
     @classmethod
     def _addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(map(checked_address, urls))
+        return tuple(map(retrieve_url, urls))
 
 
 class HttpRetriever:
     """Client of a retrieval server. Thread-safe: searches at the same time share requests."""
 
     def __init__(
-        self, server: HttpServer, *, transport: httpx.BaseTransport | None = None, clock: Clock = _CLOCK
+        self, server: RetrievalServer, *, transport: httpx.BaseTransport | None = None, clock: Clock = _CLOCK
     ) -> None:
         """Does not connect before the first search."""
         import httpx
@@ -107,15 +107,15 @@ class HttpRetriever:
         found: dict[int, list[Result]] = {}
         started, failures = self._clock.now(), 0
         while len(found) < len(parts):
-            asked = {i: self._batcher.submit(part, k) for i, part in enumerate(parts) if i not in found}
-            failure = self._gather(asked, found)
+            pending = {i: self._batcher.submit(part, k) for i, part in enumerate(parts) if i not in found}
+            failure = self._gather(pending, found)
             if failure is not None:
                 self._wait(failure, failures, started)
                 failures += 1
         return [result for i in range(len(parts)) for result in found[i]]
 
     @classmethod
-    def open(cls, server: HttpServer) -> HttpRetriever:
+    def open(cls, server: RetrievalServer) -> HttpRetriever:
         """A client whose server has answered. Raises UserError where it does not."""
         retriever = cls(server)
         retriever.check()  # before anything is sampled instead of after the first round
@@ -133,10 +133,10 @@ class HttpRetriever:
         self._batcher.close()
         self._client.close()
 
-    def _gather(self, asked: dict[int, Future[list[Result]]], found: dict[int, list[Result]]) -> TryFailed | None:
-        """Collect what came; the worst failure of the others."""
+    def _gather(self, pending: dict[int, Future[list[Result]]], found: dict[int, list[Result]]) -> TryFailed | None:
+        """Collect the results that arrived; returns the worst failure of the others."""
         failures: list[TryFailed] = []
-        for i, future in asked.items():
+        for i, future in pending.items():
             try:
                 found[i] = future.result()
             except TryFailed as error:
@@ -144,7 +144,7 @@ class HttpRetriever:
         return max(failures, key=lambda error: (error.for_good, error.wait_s), default=None)
 
     def _wait(self, failure: TryFailed, failures: int, started: float) -> None:
-        """Before the next try. Raises RetrievalFailed where there will be none."""
+        """Wait before the next try. Raises RetrievalFailed where there will be none."""
         if failure.for_good:
             raise RetrievalFailed(f"the retriever refuses: {failure}") from failure
         waited, deadline = self._clock.now() - started, self._server.deadline_s
@@ -155,7 +155,7 @@ class HttpRetriever:
         self._clock.sleep(wait)
 
     def _try(self, queries: Sequence[str], k: int) -> list[Result]:
-        """Ask the addresses in turn; the first answer counts. Raises TryFailed where there is none."""
+        """Results from the first address that answers. Raises TryFailed where none does."""
         body = encode_request(queries, k)
         failures: list[TryFailed] = []
         for url in self._addresses.order():
@@ -168,22 +168,24 @@ class HttpRetriever:
                 failures.append(TryFailed(f"{url}: {failure}", wait_s=failure.wait_s, for_good=failure.for_good))
             else:
                 self._addresses.answered(url)
-                self._say_up(url)
+                self._log_up(url)
                 return results
-        self._say_down(failures)
+        self._log_down(failures)
         raise TryFailed(
             "; ".join(map(str, failures)),
             wait_s=min(failure.wait_s for failure in failures),
             for_good=all(failure.for_good for failure in failures),
         )
 
-    def _say_down(self, failures: Sequence[TryFailed]) -> None:
+    def _log_down(self, failures: Sequence[TryFailed]) -> None:
         if not self._down.is_set():
             self._down.set()
             why = "; ".join(map(str, failures))
-            log.warning("no answer from the retriever (%s); trying again, %g s a search", why, self._server.deadline_s)
+            log.warning(
+                "no answer from the retriever (%s); retrying up to %g s per search", why, self._server.deadline_s
+            )
 
-    def _say_up(self, url: str) -> None:
+    def _log_up(self, url: str) -> None:
         if self._down.is_set():
             self._down.clear()
             log.warning("the retriever answers again: %s", url)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from mem1.errors import UserError
 from mem1.records import Passage
-from mem1.retrieval.base import Retriever, check_search
+from mem1.retrieval.base import Result, Retriever, check_search
 from mem1.retrieval.bm25 import stemmer, words_of
 
 
@@ -39,13 +39,13 @@ class Hybrid:
         if not self.retrievers or self.depth < 1 or self.constant < 0:
             raise UserError("a hybrid needs at least one retriever, depth >= 1 and constant >= 0")
 
-    def search(self, queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:
+    def search(self, queries: Sequence[str], k: int) -> list[Result]:
         """Per query at most `k` (passage, fused score), best first; equal scores in the first retriever's order."""
         check_search(queries, k)
         each = [retriever.search(queries, max(k, self.depth)) for retriever in self.retrievers]
         return [self._fused([results[i] for results in each], k) for i in range(len(queries))]
 
-    def _fused(self, rankings: Sequence[Sequence[tuple[Passage, float]]], k: int) -> list[tuple[Passage, float]]:
+    def _fused(self, rankings: Sequence[Result], k: int) -> Result:
         passages: dict[str, Passage] = {}
         scores: dict[str, float] = defaultdict(float)
         for ranking in rankings:
@@ -73,7 +73,7 @@ class Reranked:
         if self.depth < 1:
             raise UserError(f"reranking needs depth >= 1, not {self.depth}")
 
-    def search(self, queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:
+    def search(self, queries: Sequence[str], k: int) -> list[Result]:
         """Per query at most `k` (passage, the scorer's score), best first; equal scores in the retriever's order.
 
         Raises ValueError where the scorer does not return one number per passage.
@@ -85,7 +85,7 @@ class Reranked:
             for query, results in zip(queries, found, strict=True)
         ]
 
-    def _reordered(self, query: str, passages: Sequence[Passage]) -> list[tuple[Passage, float]]:
+    def _reordered(self, query: str, passages: Sequence[Passage]) -> Result:
         if not passages:
             return []
         scores = [float(score) for score in self.scorer(query, passages)]
@@ -105,7 +105,7 @@ class Snippets:
         if self.words < 1:
             raise UserError(f"snippets need at least 1 word, not {self.words}")
 
-    def search(self, queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:
+    def search(self, queries: Sequence[str], k: int) -> list[Result]:
         """Per query at most `k` (passage with a shortened text, score), in the retriever's order."""
         check_search(queries, k)
         return [

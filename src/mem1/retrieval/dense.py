@@ -19,9 +19,9 @@ import numpy as np
 
 from mem1.errors import UserError
 from mem1.records import Passage
-from mem1.retrieval.base import check_search
+from mem1.retrieval.base import Result, check_search
 from mem1.retrieval.corpus import StoredPassages, store_passages
-from mem1.retrieval.embedding import Embedded, OnProgress, embed, remove_work
+from mem1.retrieval.embedding import OnProgress, VectorOrigin, embed, remove_work
 from mem1.retrieval.encoders import Encoder, Prefixes
 from mem1.retrieval.index_folder import index_kind, read_folder, save_folder, understood
 from mem1.retrieval.vector_search import FaissIndex, Flat, Nearest, NearestKind, check_nearest
@@ -38,7 +38,7 @@ class Dense:
     passages: Sequence[Passage]
     vectors: np.ndarray
     """float16 [passages, dimension], rows of length 1."""
-    embedded: Embedded
+    embedded: VectorOrigin
     """Encoder, prefix and passages that the vectors were computed from."""
     encoder: Encoder
     prefixes: Prefixes
@@ -64,7 +64,7 @@ class Dense:
         check_nearest(kind)  # before hours of embedding
         if not passages:
             raise UserError("there is no passage to embed; check the corpus")
-        embedded = Embedded.of(passages, encoder, prefixes.passage)
+        embedded = VectorOrigin.of(passages, encoder, prefixes.passage)
         vectors = embed(passages, encoder, embedded, work=work, on_progress=on_progress)
         return cls(
             passages=tuple(passages),
@@ -106,7 +106,7 @@ class Dense:
         facts = read_folder(path, kind=KIND)
         folder = Path(path)
         with understood(folder, kind=KIND):
-            embedded = Embedded(**facts["embedded"])
+            embedded = VectorOrigin(**facts["embedded"])
             prefixes = Prefixes(query=str(facts["query_prefix"]), passage=str(embedded.prefix))
             name, nearest = str(facts["encoder"]), check_nearest(facts["search"])
             passages, vectors = StoredPassages(folder), saved_vectors(folder)
@@ -131,22 +131,22 @@ class Dense:
             nearest=Flat(vectors) if nearest == "flat" else FaissIndex.load(folder / _FAISS, nearest),
         )
 
-    def search(self, queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:
+    def search(self, queries: Sequence[str], k: int) -> list[Result]:
         """Per query at most `k` (passage, score), best first; equal scores in the order of the passages.
 
         An empty query finds nothing; any other query finds the nearest passages, however distant. Raises ValueError for
         k < 1 and TypeError for a single string instead of a list of queries.
         """
         check_search(queries, k)
-        asked = [i for i, query in enumerate(queries) if query.strip()]
-        results: list[list[tuple[Passage, float]]] = [[] for _ in queries]
-        if asked:
-            vectors = self.encoder.encode([self.prefixes.query + queries[i] for i in asked])
-            for i, vector, found in zip(asked, vectors, self.nearest.search(vectors, k), strict=True):
+        nonempty = [i for i, query in enumerate(queries) if query.strip()]
+        results: list[Result] = [[] for _ in queries]
+        if nonempty:
+            vectors = self.encoder.encode([self.prefixes.query + queries[i] for i in nonempty])
+            for i, vector, found in zip(nonempty, vectors, self.nearest.search(vectors, k), strict=True):
                 results[i] = self._best(vector, found, k)
         return results
 
-    def _best(self, vector: np.ndarray, found: np.ndarray, k: int) -> list[tuple[Passage, float]]:
+    def _best(self, vector: np.ndarray, found: np.ndarray, k: int) -> Result:
         found = np.sort(found)
         # not a matrix product, whose rounding depends on its number of rows
         scores = (self.vectors[found].astype(np.float64) * vector).sum(axis=1)
@@ -196,8 +196,8 @@ def _searched_anew(
     check_nearest(kind)
     facts = read_folder(out, kind=KIND)
     with understood(out, kind=KIND):
-        earlier = Embedded(**facts["embedded"])
-    if different := Embedded.of(passages, encoder, prefixes.passage).difference(earlier):
+        earlier = VectorOrigin(**facts["embedded"])
+    if different := VectorOrigin.of(passages, encoder, prefixes.passage).difference(earlier):
         raise UserError(f"{out} holds a dense index with {different}; delete it or choose another folder")
     dense = Dense.load(out, encoder)
     return replace(dense, prefixes=prefixes, kind=kind, nearest=build_nearest(dense.vectors, kind))

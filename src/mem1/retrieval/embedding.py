@@ -38,7 +38,7 @@ OnProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Embedded:
+class VectorOrigin:
     """What vectors were computed from; vectors with another origin must not be mixed with them."""
 
     encoder: str
@@ -54,7 +54,7 @@ class Embedded:
         return self.dimension * np.dtype(np.float16).itemsize
 
     @classmethod
-    def of(cls, passages: Sequence[Passage], encoder: Encoder, prefix: str) -> Embedded:
+    def of(cls, passages: Sequence[Passage], encoder: Encoder, prefix: str) -> VectorOrigin:
         digest = hashlib.sha256()
         for passage in passages:
             digest.update(encode_object({"id": passage.id, "title": passage.title, "text": passage.text}))
@@ -66,7 +66,7 @@ class Embedded:
             dimension=encoder.dimension,
         )
 
-    def difference(self, other: Embedded) -> str | None:
+    def difference(self, other: VectorOrigin) -> str | None:
         """The difference in words; None: the same origin."""
         if self.encoder != other.encoder or self.dimension != other.dimension:
             return "another encoder"
@@ -78,7 +78,7 @@ class Embedded:
 def embed(
     passages: Sequence[Passage],
     encoder: Encoder,
-    made_of: Embedded,
+    made_of: VectorOrigin,
     *,
     work: Path | None = None,
     on_progress: OnProgress | None = None,
@@ -117,7 +117,7 @@ def _chunks(
 def _embed_on_disk(
     passages: Sequence[Passage],
     encoder: Encoder,
-    made_of: Embedded,
+    made_of: VectorOrigin,
     work: Path,
     on_progress: OnProgress | None,
 ) -> None:
@@ -132,7 +132,7 @@ def _embed_on_disk(
             _say(work, made_of, now_done)
 
 
-def _say(work: Path, made_of: Embedded, done: int) -> None:
+def _say(work: Path, made_of: VectorOrigin, done: int) -> None:
     """Put a new progress.json in place of the old one, whole."""
     partial = work / f"{_PROGRESS}.partial"
     with open(partial, "wb") as file:
@@ -154,14 +154,14 @@ def _reach_disk(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
-def _finished(work: Path, made_of: Embedded) -> int:
+def _finished(work: Path, made_of: VectorOrigin) -> int:
     """Number of valid vectors in `work`. Raises UserError where they are damaged or of another origin."""
     if not (work / _PROGRESS).exists():
         return 0
     try:
-        said = json.loads((work / _PROGRESS).read_text(encoding="utf-8"))
-        done = int(said.pop("done"))
-        earlier = Embedded(**said)
+        stored = json.loads((work / _PROGRESS).read_text(encoding="utf-8"))
+        done = int(stored.pop("done"))
+        earlier = VectorOrigin(**stored)
         whole = (work / _VECTORS).stat().st_size >= done * earlier.row_bytes
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise UserError(f"{work}, a half-finished embedding, is damaged ({error}); delete it to start over") from error

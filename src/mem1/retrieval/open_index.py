@@ -129,7 +129,7 @@ def open_bm25(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[
         try:
             return BM25.load(folder)
         except UserError as error:
-            console.print(printable(f"{error}; building it anew"))
+            console.print(printable(f"{error}; rebuilding it"))
             discard(folder, (*FILES, MANIFEST))
     start = time.perf_counter()
     with console.status(printable(f"Indexing {corpus_path} (once)")):

@@ -21,7 +21,7 @@ from pydantic import BaseModel, Field
 from mem1.jsonl import encode_object
 from mem1.net.post import number, read_json, shown, whole_number
 from mem1.records import Passage
-from mem1.retrieval.base import sound_text
+from mem1.retrieval.base import Result, sound_text
 from mem1.retrieval.corpus import joined_contents, title_and_text
 
 PATH = "/retrieve"
@@ -32,7 +32,7 @@ _LARGEST_ID = (1 << 63) - 1
 _LARGEST_SCORE = sys.float_info.max
 
 
-class Request(BaseModel):
+class SearchRequest(BaseModel):
     """A client's request; unknown keys are ignored, as by Search-R1."""
 
     queries: list[str]
@@ -46,7 +46,7 @@ def encode_request(queries: Sequence[str], k: int) -> bytes:
     return encode_object({"queries": [sound_text(query) for query in queries], "topk": k, "return_scores": True})
 
 
-def encode_found(found: Sequence[tuple[Passage, float]], *, scores: bool) -> bytes:
+def encode_found(found: Result, *, scores: bool) -> bytes:
     """The results of one query, encoded as a part of the answer."""
     return encode_object([_entry(*one, scores) for one in found])
 
@@ -64,7 +64,7 @@ def _entry(passage: Passage, score: float, scores: bool) -> dict[str, Any]:
     return {"document": document, "score": score} if scores else document
 
 
-def read_answer(body: bytes, *, queries: int, k: int) -> list[list[tuple[Passage, float]]]:
+def read_answer(body: bytes, *, queries: int, k: int) -> list[Result]:
     """Per query at most `k` (passage, score) in the server's order.
 
     The id defaults to the SHA-256 of the document, the score to 1 / rank. Documents without text are left out, since
@@ -79,7 +79,7 @@ def read_answer(body: bytes, *, queries: int, k: int) -> list[list[tuple[Passage
     return [_found(result)[:k] for result in results]
 
 
-def _found(entries: Sequence[Any]) -> list[tuple[Passage, float]]:
+def _found(entries: Sequence[Any]) -> Result:
     read = (_read_entry(entry, rank) for rank, entry in enumerate(entries, start=1))
     return [(passage, score) for passage, score in read if passage is not None]
 

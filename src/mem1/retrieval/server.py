@@ -25,8 +25,7 @@ from mem1.net.serving import ClientGone, Refused, Room, answered, read_body, rea
 from mem1.net.threads import Batcher
 from mem1.retrieval.base import Result, RetrievalFailed, Retriever
 from mem1.retrieval.counters import Counters, Outcome
-from mem1.retrieval.search_r1 import PATH, encode_found, joined_answer
-from mem1.retrieval.search_r1 import Request as Asked
+from mem1.retrieval.search_r1 import PATH, SearchRequest, encode_found, joined_answer
 
 _JOINED_QUERIES = 32
 """Most queries of waiting requests searched together; with more, the first would wait for the last."""
@@ -65,20 +64,20 @@ def make_app(
     queries = Room(limits.all_queries, "queries")
     passages = Room(limits.all_passages, "passages")
 
-    async def answer(request: Request, asked: Asked) -> Response:
-        k = asked.topk or top_k
+    async def answer(request: Request, wanted: SearchRequest) -> Response:
+        k = wanted.topk or top_k
         with ExitStack() as held:
-            held.enter_context(passages.holding(len(asked.queries) * k))
-            with queries.holding(len(asked.queries)):
-                parts = await search(request, asked, k)
+            held.enter_context(passages.holding(len(wanted.queries) * k))
+            with queries.holding(len(wanted.queries)):
+                parts = await search(request, wanted, k)
             return answered(joined_answer(parts), done=held.pop_all().close)
 
-    async def search(request: Request, asked: Asked, k: int) -> list[bytes]:
+    async def search(request: Request, wanted: SearchRequest, k: int) -> list[bytes]:
         parts: list[bytes] = []
-        for start in range(0, len(asked.queries), _JOINED_QUERIES):
-            found: Future[list[Result]] = batcher.submit(asked.queries[start : start + _JOINED_QUERIES], k)
+        for start in range(0, len(wanted.queries), _JOINED_QUERIES):
+            found: Future[list[Result]] = batcher.submit(wanted.queries[start : start + _JOINED_QUERIES], k)
             room = limits.answer_bytes - sum(map(len, parts))
-            parts += await run_in_threadpool(_encoded, await unless_gone(request, found), asked.return_scores, room)
+            parts += await run_in_threadpool(_encoded, await unless_gone(request, found), wanted.return_scores, room)
         return parts
 
     @app.post(PATH, openapi_extra=_BODY)
@@ -89,9 +88,9 @@ def make_app(
         number = 0
         try:
             body = await read_body(request, largest=limits.body_bytes, instead="send fewer queries", room=bodies)
-            asked = _read(body, top_k, limits)
-            number = len(asked.queries)
-            response = await answer(request, asked)
+            wanted = _read(body, top_k, limits)
+            number = len(wanted.queries)
+            response = await answer(request, wanted)
             outcome = "answered"
         except Refused as refused:
             response, outcome = refusal(refused), "busy" if refused.status == 503 else "refused"
@@ -116,22 +115,22 @@ def make_app(
     return app
 
 
-def _read(body: bytes, top_k: int, limits: Limits) -> Asked:
-    asked = read_json(body, Asked)
-    if len(asked.queries) > limits.queries:
-        raise Refused(413, f"{len(asked.queries):,} queries; a request may have at most {limits.queries:,}")
-    longest = max(map(len, asked.queries), default=0)
+def _read(body: bytes, top_k: int, limits: Limits) -> SearchRequest:
+    wanted = read_json(body, SearchRequest)
+    if len(wanted.queries) > limits.queries:
+        raise Refused(413, f"{len(wanted.queries):,} queries; a request may have at most {limits.queries:,}")
+    longest = max(map(len, wanted.queries), default=0)
     if longest > limits.query_chars:
         raise Refused(413, f"a query has {longest:,} characters; it may have at most {limits.query_chars:,}")
-    if asked.topk and asked.topk > limits.top_k:
-        raise Refused(422, f"topk is {asked.topk:,}; it may be at most {limits.top_k:,}")
-    if (passages := len(asked.queries) * (asked.topk or top_k)) > limits.passages:
+    if wanted.topk and wanted.topk > limits.top_k:
+        raise Refused(422, f"topk is {wanted.topk:,}; it may be at most {limits.top_k:,}")
+    if (passages := len(wanted.queries) * (wanted.topk or top_k)) > limits.passages:
         raise Refused(
             413,
-            f"{len(asked.queries):,} queries of {asked.topk or top_k:,} passages are {passages:,}; a request may ask "
+            f"{len(wanted.queries):,} queries of {wanted.topk or top_k:,} passages are {passages:,}; a request may ask "
             f"for at most {limits.passages:,}: send fewer queries at a time, or a smaller topk",
         )
-    return asked
+    return wanted
 
 
 def _encoded(results: Sequence[Result], scores: bool, room: int) -> list[bytes]:
@@ -145,5 +144,7 @@ def _encoded(results: Sequence[Result], scores: bool, room: int) -> list[bytes]:
     return parts
 
 
-_BODY = {"requestBody": {"required": True, "content": {"application/json": {"schema": Asked.model_json_schema()}}}}
+_BODY = {
+    "requestBody": {"required": True, "content": {"application/json": {"schema": SearchRequest.model_json_schema()}}}
+}
 """OpenAPI schema of the request, needed because the route reads its body itself."""

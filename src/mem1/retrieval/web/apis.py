@@ -22,12 +22,12 @@ from typing import Any, Literal, Protocol
 from urllib.parse import urlencode
 
 from mem1.errors import UserError
-from mem1.retrieval.web.transport import Request
+from mem1.retrieval.web.transport import HttpRequest
 from mem1.retrieval.web.urls import FetchFailed, parse_address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class SearchResult:
     """One search result as the API returned it; none of it can be trusted."""
 
     title: str
@@ -57,11 +57,11 @@ class SearchApi(Protocol):
         """The same API at another base address."""
         ...
 
-    def call(self, query: str, k: int, key: str) -> Request:
+    def call(self, query: str, k: int, key: str) -> HttpRequest:
         """The request for `k` results."""
         ...
 
-    def results(self, answer: Any) -> list[Result]:
+    def results(self, answer: Any) -> list[SearchResult]:
         """The results in a parsed answer, best first. Raises WrongAnswer."""
         ...
 
@@ -96,7 +96,7 @@ class JsonApi:
     def at(self, base_url: str) -> JsonApi:
         return replace(self, base_url=base_url)
 
-    def call(self, query: str, k: int, key: str) -> Request:
+    def call(self, query: str, k: int, key: str) -> HttpRequest:
         """The request for `k` results. Raises UserError where `base_url` is not a web address."""
         parameters: dict[str, str | int] = {self.query: query, **self.fixed}
         if self.count is not None:
@@ -115,9 +115,9 @@ class JsonApi:
             address = parse_address(self.base_url.rstrip("/") + path)
         except FetchFailed as error:
             raise UserError(f"{self.base_url!r} is not the base address of a search API: {error}") from error
-        return Request(method=self.method, address=address, headers=headers, body=body)
+        return HttpRequest(method=self.method, address=address, headers=headers, body=body)
 
-    def results(self, answer: Any) -> list[Result]:
+    def results(self, answer: Any) -> list[SearchResult]:
         """One result per entry; a field that is missing or not a string becomes empty. Raises WrongAnswer."""
         for name in self.listed_under:
             if not isinstance(answer, Mapping):
@@ -128,7 +128,9 @@ class JsonApi:
         if not isinstance(answer, list) or not all(isinstance(entry, Mapping) for entry in answer):
             raise WrongAnswer(f"{'.'.join(self.listed_under)} is not a list of objects")
         return [
-            Result(title=_text(entry, "title"), address=_text(entry, self.address), snippet=_text(entry, self.snippet))
+            SearchResult(
+                title=_text(entry, "title"), address=_text(entry, self.address), snippet=_text(entry, self.snippet)
+            )
             for entry in answer
         ]
 

@@ -38,7 +38,7 @@ class CacheMiss(RetrievalFailed):
 
 @dataclass(frozen=True, slots=True)
 class WebCache:
-    """Safe for threads and processes: every call opens the file anew."""
+    """Safe for threads and processes: every call opens its own connection."""
 
     path: str | os.PathLike[str]
     _: KW_ONLY

@@ -26,8 +26,8 @@ import mem1
 from mem1.configuration import Config
 from mem1.retrieval.web.transport import (
     ACCEPTED,
-    Reply,
-    Request,
+    HttpReply,
+    HttpRequest,
     Resolve,
     decode,
     decompress,
@@ -110,17 +110,17 @@ class Fetcher:
             if str(address) in seen:
                 raise FetchFailed(Why.REDIRECTS, "it redirects in a circle")
 
-    def _ask(self, address: Address, seconds: float) -> Reply:
+    def _ask(self, address: Address, seconds: float) -> HttpReply:
         headers = {
             "User-Agent": f"{AGENT}/{mem1.__version__}",
             "Accept": "text/html, application/xhtml+xml, text/plain;q=0.9",
             "Accept-Encoding": ACCEPTED,
         }
         checked = public_only(self.resolve, allow_loopback=self.allow_loopback)
-        request = Request(method="GET", address=address, headers=headers)
+        request = HttpRequest(method="GET", address=address, headers=headers)
         return send(request, resolve=checked, seconds=max(seconds, 0.0), max_bytes=self._max_bytes)
 
-    def _fetched(self, address: Address, reply: Reply, content_types: Collection[str]) -> Fetched:
+    def _fetched(self, address: Address, reply: HttpReply, content_types: Collection[str]) -> Fetched:
         if reply.status != 200:
             raise FetchFailed(Why.STATUS, f"the server answered with status {reply.status}", status=reply.status)
         declared = reply.headers.get("content-type", "")

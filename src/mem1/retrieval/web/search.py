@@ -18,12 +18,12 @@ from mem1.net.api_keys import read_key, redact
 from mem1.net.post import read_json, retry_after
 from mem1.net.threads import in_parallel
 from mem1.records import Passage
-from mem1.retrieval.base import RetrievalFailed, check_search
-from mem1.retrieval.web.apis import Result, SearchApi, WrongAnswer
+from mem1.retrieval.base import Result, RetrievalFailed, check_search
+from mem1.retrieval.web.apis import SearchApi, SearchResult, WrongAnswer
 from mem1.retrieval.web.cache import WebCache
 from mem1.retrieval.web.limits import HostLimit, Spending
 from mem1.retrieval.web.retry import Retry, TryAgain
-from mem1.retrieval.web.transport import ACCEPTED, Reply, Request, decompress, resolve_any, send
+from mem1.retrieval.web.transport import ACCEPTED, HttpReply, HttpRequest, decompress, resolve_any, send
 from mem1.retrieval.web.urls import FetchFailed, Why, parse_address
 
 _QUERY_WORDS, _QUERY_CHARACTERS = 50, 400
@@ -52,18 +52,18 @@ class WebSearch:
         if self.cache.mode == "live":
             self._key()
 
-    def search(self, queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:
+    def search(self, queries: Sequence[str], k: int) -> list[Result]:
         """Per query at most `k` (passage, score), best first; a repeated query is sent once.
 
         Raises RetrievalFailed for the first query that cannot be answered, ValueError for k < 1 and TypeError for a
         single string.
         """
         check_search(queries, k)
-        asked = [" ".join(query.split()[:_QUERY_WORDS])[:_QUERY_CHARACTERS] for query in queries]
-        different = list(dict.fromkeys(asked))
+        sent = [" ".join(query.split()[:_QUERY_WORDS])[:_QUERY_CHARACTERS] for query in queries]
+        different = list(dict.fromkeys(sent))
         found = in_parallel(lambda query: self._passages(query, k), different, self.threads)
         by_query = dict(zip(different, found, strict=True))
-        return [[(p, 1 / rank) for rank, p in enumerate(by_query[query], start=1)] for query in asked]
+        return [[(p, 1 / rank) for rank, p in enumerate(by_query[query], start=1)] for query in sent]
 
     def _passages(self, query: str, k: int) -> list[Passage]:
         if not query:
@@ -76,7 +76,7 @@ class WebSearch:
             self.cache.store(_KIND, key, stored)
         return [Passage(*fields) for fields in stored]
 
-    def _ask(self, query: str, k: int) -> list[Result]:
+    def _ask(self, query: str, k: int) -> list[SearchResult]:
         """One request. Raises TryAgain, or RetrievalFailed where another try would not help."""
         key = self._key()
         call = self.api.call(query, k, key)
@@ -91,10 +91,10 @@ class WebSearch:
             raise TryAgain(f"{self.api.name} answered with something that is not its format") from None
         # a server that echoes the key must not get it into traces and cache
         fields = ([redact(text, key) for text in (one.title, one.address, one.snippet)] for one in found)
-        return [Result(title=title, address=address, snippet=snippet) for title, address, snippet in fields]
+        return [SearchResult(title=title, address=address, snippet=snippet) for title, address, snippet in fields]
 
-    def _send(self, call: Request) -> Reply:
-        call = Request(
+    def _send(self, call: HttpRequest) -> HttpReply:
+        call = HttpRequest(
             method=call.method,
             address=call.address,
             headers={**call.headers, "Accept-Encoding": ACCEPTED},
@@ -107,7 +107,7 @@ class WebSearch:
                 raise TryAgain(f"{self.api.name}: {error}") from None
             raise RetrievalFailed(f"{self.api.name}: {error}") from None
 
-    def _check(self, reply: Reply) -> None:
+    def _check(self, reply: HttpReply) -> None:
         status = reply.status
         answered = f"{self.api.name} answered with status {status}"
         if status == 429 or status >= 500:
@@ -134,7 +134,7 @@ class WebSearch:
         return key
 
 
-def _passages(results: Sequence[Result], k: int) -> list[Passage]:
+def _passages(results: Sequence[SearchResult], k: int) -> list[Passage]:
     """The first `k` results that have an address and a text, each address once."""
     passages: dict[str, Any] = {}
     for result in results:

@@ -111,7 +111,7 @@ Resolve = Callable[[str], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class HttpRequest:
     """A request; its repr omits the headers, which may hold a key."""
 
     method: str
@@ -121,7 +121,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class HttpReply:
     """A response."""
 
     status: int
@@ -152,7 +152,7 @@ def public_only(resolve: Resolve, *, allow_loopback: bool = False) -> Resolve:
     return checked
 
 
-def send(request: Request, *, resolve: Resolve, seconds: float, max_bytes: int) -> Reply:
+def send(request: HttpRequest, *, resolve: Resolve, seconds: float, max_bytes: int) -> HttpReply:
     """Send a request and read the whole reply within `seconds`, from the connection to the last byte.
 
     Raises FetchFailed (TIME, SIZE, NETWORK, or what `resolve` raises). The system's resolver has its own time limit.
@@ -171,7 +171,7 @@ def send(request: Request, *, resolve: Resolve, seconds: float, max_bytes: int) 
             length = names.get("content-length", "")
             if length.isascii() and length.isdigit() and int(length[:20]) > max_bytes:
                 raise _too_large(max_bytes)
-            return Reply(status=response.status, headers=names, body=_body(response.iter_stream(), max_bytes))
+            return HttpReply(status=response.status, headers=names, body=_body(response.iter_stream(), max_bytes))
     except (httpcore.TimeoutException, TimeoutError):
         raise FetchFailed(Why.TIME, f"{address.host} did not answer within {seconds:g} seconds") from None
     except (httpcore.NetworkError, httpcore.ProtocolError, OSError) as error:
