@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mem1.envs.search.tasks import MultihopTasks
     from mem1.envs.web.tasks import Web, WebTasks
     from mem1.envs.webshop.tasks import WebShopTasks
-    from mem1.retrieval.client import HttpServer
+    from mem1.retrieval.client import RetrievalServer
     from mem1.tasks.dependencies import Dependence
 
 AnyWeb = TypeVar("AnyWeb", bound="Web")
@@ -132,12 +132,12 @@ def _shop_tasks(given: Mapping[str, Any]) -> WebShopTasks:
         raise UserError(f"the shop's options: {explain(error, WebShopTasks, [])}") from error
 
 
-def server(urls: Sequence[str]) -> HttpServer:
+def server(urls: Sequence[str]) -> RetrievalServer:
     """The retriever at these addresses. Raises UserError where one of them is no address."""
-    from mem1.retrieval.client import HttpServer
+    from mem1.retrieval.client import RetrievalServer
 
     try:
-        return HttpServer(urls=tuple(urls))
+        return RetrievalServer(urls=tuple(urls))
     except pydantic.ValidationError as error:
         raise UserError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
 

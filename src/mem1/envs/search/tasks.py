@@ -22,7 +22,7 @@ from mem1.errors import UserError
 from mem1.protocol import Tags
 from mem1.records import Question, Task
 from mem1.retrieval import Retriever
-from mem1.retrieval.client import HttpRetriever, HttpServer
+from mem1.retrieval.client import HttpRetriever, RetrievalServer
 from mem1.retrieval.combine import Snippets
 from mem1.retrieval.open_index import open_retriever
 from mem1.tasks.bridge_questions import LinkedQuestions
@@ -137,7 +137,7 @@ class MultihopTasks(QuestionFiles):
     corpus: str | None = None
     """File of the passages, searched by BM25, or the folder of an index that `mem1 index` made; None: `retriever` has
     them."""
-    retriever: HttpServer | None = None
+    retriever: RetrievalServer | None = None
     """A server that searches the passages; None: `corpus` does."""
     prompt: str = "mem1"
     top_k: int = Field(default=3, ge=1)
