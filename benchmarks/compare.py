@@ -51,6 +51,7 @@ import torch
 from machine import commit, hardware
 
 from mem1.configuration import load_toml
+from mem1.durable import write_file
 from mem1.engines.device import flushed_denormals
 from mem1.evaluation.flops import ModelShape, forward_flops, model_shape
 from mem1.evaluation.intervals import mean_interval
@@ -60,7 +61,6 @@ from mem1.evaluation.tokens import cached_by_turn
 from mem1.protocol import vocabulary
 from mem1.records import Trajectory
 from mem1.tasks.splits import Split
-from mem1.training.files import write_atomically
 from mem1.training.recipe import TrainConfig
 from mem1.training.rl import RlStage
 from mem1.training.train import make_rollout
@@ -136,7 +136,7 @@ class Compare:
                 return False
             result = {"commit": commit(), "hardware": hardware(), "result": job()}
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, json.dumps(result).encode())
+            write_file(path, json.dumps(result).encode())
             return True
 
     # -- search --------------------------------------------------------------------------------------------------

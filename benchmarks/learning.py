@@ -44,7 +44,6 @@ from mem1.packing import Pack, split_into_packs
 from mem1.protocol import vocabulary
 from mem1.records import Group, Trajectory
 from mem1.training.advantages import TokenAdvantages, token_advantages
-from mem1.training.files import write_atomically
 from mem1.training.lessons import Lesson
 from mem1.training.networks import Networks
 from mem1.training.recipe import TrainConfig
@@ -187,7 +186,7 @@ def result(variant: str, seed: int, given: argparse.Namespace) -> dict[str, Any]
         return found
     made = {"settings": settings, "commit": commit(), "hardware": hardware(), **run(variant, seed, given)}
     given.out.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(made, indent=1).encode())
+    write_file(path, json.dumps(made, indent=1).encode())
     return made
 
 

@@ -15,6 +15,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "mem1"
 ROOMS = (
     "errors",
+    "durable",
     "registry",
     "lock",
     "jsonl",

@@ -56,7 +56,7 @@ def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
 
 
 def test_what_a_kill_left_before_the_run_began_is_no_obstacle(tmp_path: Path) -> None:
-    (tmp_path / ".tmp-config.toml").write_text("ste")
+    (tmp_path / ".config.toml.partial-0123abcd").write_text("ste")
     assert load_toml(create(tmp_path).config, Run) == Run()
 
 

@@ -54,7 +54,7 @@ from mem1.engines.scripted import Script, search_then_answer
 from mem1.errors import UserError
 from mem1.extras.verl.advantages import ALGORITHMS, trajectory_name
 from mem1.extras.verl.agent_loop import ContextLoop, ContextLoopManager
-from mem1.extras.verl.tasks import write_rows
+from mem1.extras.verl.tasks import write_tasks
 from mem1.protocol import PAPER
 from mem1.records import Task
 from mem1.training.advantages import trajectory_advantages
@@ -79,7 +79,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recipe, its tasks as Parquet, and a model's folder without weights."""
     folder = tmp_path_factory.mktemp("verl")
     (folder / "recipe.toml").write_text(TOML)
-    write_rows(folder / "train.parquet", tasks(), split="train")
+    write_tasks(folder / "train.parquet", tasks(), split="train")
     LlamaConfig(architectures=["LlamaForCausalLM"], vocab_size=CODEC.vocab_size).save_pretrained(folder / "model")
     end = CODEC.tokenizer.id_to_token(END)
     saved = PreTrainedTokenizerFast(tokenizer_object=CODEC.tokenizer, eos_token=end, pad_token=end)

@@ -31,7 +31,7 @@ from mem1.errors import UserError
 from mem1.extras.verl.advantages import ALGORITHMS, RowGroup, estimators, row_advantages, row_groups, trajectory_name
 from mem1.extras.verl.engine import ServerEngine, asked_temperature, turn_outputs
 from mem1.extras.verl.settings import check_one_step, check_trainer, read_settings
-from mem1.extras.verl.tasks import read_row, write_rows
+from mem1.extras.verl.tasks import read_row, write_tasks
 from mem1.parquet import read_rows
 from mem1.protocol import PAPER
 from mem1.records import Ended
@@ -52,7 +52,7 @@ ASKED = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.
 def test_a_task_comes_back_whole_from_the_row_that_verl_reads(tmp_path: Path):
     pytest.importorskip("pyarrow")
     asked = replace(task("Oslo", "Ber;gen »", turns=7), corpus="w", seed=4)
-    write_rows(tmp_path / "t.parquet", [asked, task("x")], split="evaluation")
+    write_tasks(tmp_path / "t.parquet", [asked, task("x")], split="evaluation")
     rows = [row for _, row in read_rows(tmp_path / "t.parquet")]
     assert [row["prompt"] for row in rows] == [[{"role": "user", "content": "Q1 a mayor ?"}]] * 2
     assert [row["extra_info"]["index"] for row in rows] == [0, 1]

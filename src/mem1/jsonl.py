@@ -12,15 +12,15 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import secrets
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import pydantic_core
 
+from mem1.durable import replacing
 from mem1.errors import UserError
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -107,20 +107,15 @@ def write_objects(path: str | os.PathLike[str], records: Iterable[Mapping[str, A
 def write_lines(path: str | os.PathLike[str], lines: Iterable[bytes]) -> None:
     """`write_objects` for lines that are encoded already, line ends included."""
     target = Path(path)
-    partial = target.with_name(f".{target.name}.partial-{secrets.token_hex(4)}")
     try:
-        with ExitStack() as stack:
+        with replacing(target) as partial, ExitStack() as stack:
             file: BinaryIO = stack.enter_context(open(partial, "wb"))
             if target.suffix == ".gz":
                 # mtime=0: the same records give the same bytes
                 file = cast(BinaryIO, stack.enter_context(gzip.GzipFile("", "wb", fileobj=file, mtime=0)))
             file.writelines(lines)
-        os.replace(partial, target)
     except OSError as error:
         raise UserError(f"cannot write {target}: {error.strerror or error}; nothing was changed") from error
-    finally:
-        with suppress(OSError):  # a read-only disk refuses even this
-            partial.unlink()
 
 
 def append_objects(

@@ -1,4 +1,4 @@
-"""Rows of a Parquet file as objects, like the lines of a JSONL file.
+"""Rows of a Parquet file as objects, like the lines of a JSONL file, read and written.
 
     read_rows("corpus.parquet", ["id", "title", "text"])  ->  (1, {"id": "p0", "title": "Oslo", "text": "..."}), ...
 
@@ -8,9 +8,11 @@ A Parquet file is recognised by its first four bytes, whatever it is called.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from mem1.durable import replacing
 from mem1.errors import UserError
 
 _MAGIC = b"PAR1"
@@ -54,3 +56,16 @@ def import_pyarrow(path: str | os.PathLike[str]) -> tuple[Any, Any]:
             f"{path} is a Parquet file, which needs pyarrow ({error}): pip install 'mem1[parquet]'"
         ) from error
     return pyarrow, pyarrow.parquet
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]], schema: Callable[[Any], Any]) -> None:
+    """Write the rows as a table, the old file or the whole new one. Raises UserError where it cannot be written.
+
+    `schema` makes the table's schema, given pyarrow.
+    """
+    pyarrow, parquet = import_pyarrow(path)
+    try:
+        with replacing(path) as partial:
+            parquet.write_table(pyarrow.Table.from_pylist(list(rows), schema=schema(pyarrow)), partial)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise UserError(f"cannot write {path}: {error}; nothing was changed") from error

@@ -32,7 +32,7 @@ def command(
     from mem1.cli.recipes import expanded, find_recipe
     from mem1.configuration import load_toml
     from mem1.errors import UserError
-    from mem1.extras.verl.tasks import write_rows
+    from mem1.extras.verl.tasks import write_tasks
     from mem1.protocol import vocabulary
     from mem1.training.recipe import TrainConfig
 
@@ -45,7 +45,7 @@ def command(
     source = config.tasks.source(split, vocabulary(config.vocabulary))
     by_size = [source.tasks(objectives=number, count=count, seed=seed) for number in objectives]
     tasks = [task for together in zip(*by_size, strict=True) for task in together]
-    write_rows(out, tasks, split=split)
+    write_tasks(out, tasks, split=split)
     if as_json:
         print(json.dumps({"out": str(out), "tasks": len(tasks), "objectives": objectives, "split": split}))
     else:

@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any
 
 from mem1.configuration import Config, plain
+from mem1.durable import write_file
 from mem1.errors import UserError
 from mem1.jsonl import append_lines, cut_line, encode_object, write_lines
 from mem1.records import Task, Trajectory, task_to_json, trajectory_from_json, trajectory_to_json
-from mem1.training.files import write_atomically
 from mem1.training.run_folder import differences
 
 
@@ -159,7 +159,7 @@ def _write(header: Path, settings: Mapping[str, Any], *, instead_of: Path | None
         header.parent.mkdir(parents=True, exist_ok=True)
         if instead_of is not None:
             instead_of.unlink(missing_ok=True)
-        write_atomically(header, json.dumps(settings, indent=1).encode())
+        write_file(header, json.dumps(settings, indent=1).encode())
     except OSError as error:
         raise UserError(f"cannot write {header}: {error.strerror or error}; give another folder") from error
 

@@ -15,8 +15,8 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
+from mem1.durable import sha256_of
 from mem1.errors import UserError
-from mem1.retrieval.digests import sha256_of
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 

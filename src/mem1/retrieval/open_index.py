@@ -13,20 +13,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mem1.durable import MANIFEST, remove_files, restore, restore_within, sha256_of
 from mem1.errors import UserError, printable
 from mem1.records import Passage
 from mem1.retrieval.base import Retriever
 from mem1.retrieval.corpus import PASSAGES, StoredPassages, read_passages
-from mem1.retrieval.digests import sha256_of
-from mem1.retrieval.index_folder import (
-    MANIFEST,
-    discard,
-    file_checksum,
-    index_kind,
-    restore,
-    restore_within,
-    understood,
-)
+from mem1.retrieval.index_folder import file_checksum, index_kind, understood
 
 if TYPE_CHECKING:
     from mem1.retrieval.bm25 import BM25
@@ -130,7 +122,7 @@ def open_bm25(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[
             return BM25.load(folder)
         except UserError as error:
             console.print(printable(f"{error}; rebuilding it"))
-            discard(folder, (*FILES, MANIFEST))
+            remove_files(folder, (*FILES, MANIFEST))
     start = time.perf_counter()
     with console.status(printable(f"Indexing {corpus_path} (once)")):
         passages = read_passages(corpus_path)

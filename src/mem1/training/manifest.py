@@ -12,9 +12,9 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from mem1.durable import _stays_inside as stays_inside
+from mem1.durable import sync
 from mem1.errors import UserError
-from mem1.retrieval.index_folder import stays_inside
-from mem1.training.files import sync
 
 NAME = "manifest.json"
 FORMAT = 1

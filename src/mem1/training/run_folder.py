@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any
 import mem1
 from mem1.configuration import Config, fingerprint, flatten, plain, read_toml, to_toml
 from mem1.configuration.toml_text import value_text
+from mem1.durable import explain_full_disk, is_partial, write_file
 from mem1.errors import UserError
-from mem1.training.files import explain_full_disk, write_atomically
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
@@ -74,8 +74,8 @@ class RunFolder:
             "hardware": f"{platform.machine()}, {os.cpu_count()} cores",
         }
         with explain_full_disk(f"{run.path}", "nothing has run yet"):
-            write_atomically(run.path / "resolved.json", json.dumps(resolved, indent=2).encode())
-            write_atomically(run.config, to_toml(config).encode())
+            write_file(run.path / "resolved.json", json.dumps(resolved, indent=2).encode())
+            write_file(run.config, to_toml(config).encode())
         return run
 
     @classmethod
@@ -104,12 +104,12 @@ class RunFolder:
         if known[-1:] == [dict(computed)]:
             return
         with explain_full_disk(f"{self.path}", "the checkpoints are intact"):
-            write_atomically(path, json.dumps({**resolved, "computed": [*known, dict(computed)]}, indent=2).encode())
+            write_file(path, json.dumps({**resolved, "computed": [*known, dict(computed)]}, indent=2).encode())
 
     def _make(self) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            taken = any(not p.name.startswith(".tmp-") for p in self.path.iterdir())
+            taken = any(not is_partial(p) for p in self.path.iterdir())
         except FileExistsError as error:
             raise UserError(f"{self.path} is a file; give the run a folder with another --out") from error
         except OSError as error:
@@ -274,5 +274,5 @@ def _keep_until(path: Path, step: int) -> int:
     rows = list(_rows(path))
     kept = [line + b"\n" for row, line in rows if row["step"] <= step]
     with explain_full_disk(f"{path}", "it is as it was"):
-        write_atomically(path, b"".join(kept))
+        write_file(path, b"".join(kept))
     return len(rows) - len(kept)

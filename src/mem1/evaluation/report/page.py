@@ -13,9 +13,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -25,6 +23,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from mem1.durable import write_file
 from mem1.errors import UserError
 from mem1.evaluation.report.figures import Figure, curves, endings, over_n
 from mem1.evaluation.report.rows import EM, FURTHER, PEAK, Record, Run, rows_of, series, shown
@@ -105,13 +104,9 @@ def write_page(path: str | Path, runs: Sequence[Run], *, title: str) -> None:
     if path.exists() and not _is_page(path):
         raise UserError(f"{path} exists and is no report of mem1; choose another file")
     page = render(runs, title=title)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        beside.write_text(page, encoding="utf-8", errors="replace")
-        beside.replace(path)
+        write_file(path, page.encode("utf-8", errors="replace"))
     except OSError as error:
-        with suppress(OSError):  # a read-only disk refuses even this
-            beside.unlink()
         raise UserError(f"{path}: cannot write the report ({error.strerror}); choose another folder") from error
 
 

@@ -10,36 +10,23 @@ verl requires the column `prompt`, but the policy is shown the task's own prompt
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from mem1.errors import UserError
-from mem1.parquet import import_pyarrow
+from mem1.parquet import write_rows
 from mem1.records import Task, task_from_json, task_to_json
 from mem1.tasks.splits import Split
 
 
-def write_rows(path: Path, tasks: Sequence[Task], *, split: Split) -> None:
-    """Write one row per task; on failure the old file stays. Raises UserError if the file cannot be written."""
-    pa, pq = import_pyarrow(path)
-    rows = [_row(index, task, split) for index, task in enumerate(tasks)]
-    partial = path.with_name(f".{path.name}.partial-{secrets.token_hex(4)}")
-    try:
-        pq.write_table(pa.Table.from_pylist(rows, schema=_schema(pa)), partial)
-        os.replace(partial, path)
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"cannot write {path}: {error}; nothing was changed") from error
-    finally:
-        with suppress(OSError):  # a read-only disk refuses even this
-            partial.unlink()
+def write_tasks(path: Path, tasks: Sequence[Task], *, split: Split) -> None:
+    """One row per task; the old file or the whole new one. Raises UserError where it cannot be written."""
+    write_rows(path, [_row(index, task, split) for index, task in enumerate(tasks)], _schema)
 
 
 def read_row(extra_info: Mapping[str, Any] | None) -> tuple[Task, Split]:
-    """The task of a row and its half. Raises UserError for a row that `write_rows` did not write."""
+    """The task of a row and its half. Raises UserError for a row that `write_tasks` did not write."""
     try:
         info = dict(extra_info or {})
         task, split = task_from_json(json.loads(info["task"])), info["split"]

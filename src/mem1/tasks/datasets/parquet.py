@@ -15,18 +15,15 @@ qa_search_train_merge_multi.py, inference/generate_rollout.py and train/verl/uti
 
 from __future__ import annotations
 
-import os
 import re
-import secrets
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mem1.errors import UserError
 from mem1.jsonl import write_objects
-from mem1.parquet import import_pyarrow
+from mem1.parquet import write_rows
 from mem1.protocol import RELEASED
 from mem1.records import Question, Task
 from mem1.tasks.datasets.fields import Record, Sample, Wanted, hashed, items, mapping, shown, strings, text
@@ -108,17 +105,8 @@ def write_parquet(path: Path, tasks: Sequence[Task], *, split: Split, source: st
 
     `source` is the data_source of all rows; None: that of a task's first question.
     """
-    pa, pq = import_pyarrow(path)
     rows = [_row(index, task, split, source) for index, task in enumerate(tasks)]
-    partial = path.with_name(f".{path.name}.partial-{secrets.token_hex(4)}")
-    try:
-        pq.write_table(pa.Table.from_pylist(rows, schema=_schema(pa, max(t.objectives for t in tasks))), partial)
-        os.replace(partial, path)
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"cannot write {path}: {error}; nothing was changed") from error
-    finally:
-        with suppress(OSError):  # a read-only disk refuses even this
-            partial.unlink()
+    write_rows(path, rows, lambda pa: _schema(pa, max(t.objectives for t in tasks)))
 
 
 def _row(index: int, task: Task, split: Split, source: str | None) -> dict[str, Any]:

@@ -32,6 +32,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
+from mem1.durable import explain_full_disk, sync
 from mem1.engines.weights import check_shapes
 from mem1.errors import UserError, read_as_written
 from mem1.training import manifest
@@ -45,7 +46,6 @@ from mem1.training.checkpoints.snapshot import (
     optimizer_targets,
 )
 from mem1.training.checkpoints.tensors import read, shapes, write_shards, write_whole, written
-from mem1.training.files import explain_full_disk, sync
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks, TorchRanks
 
 _NAME = re.compile(r"(?:\.old-)?checkpoint-(\d{6,})")

@@ -26,6 +26,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import nn
 
+from mem1.durable import explain_full_disk, sync
 from mem1.engines.codec import Codec
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.servers import Servers, api_key
@@ -34,7 +35,6 @@ from mem1.engines.weights import checksum, untied
 from mem1.errors import UserError
 from mem1.net.failover import Addresses
 from mem1.net.threads import Pool
-from mem1.training.files import explain_full_disk, sync
 from mem1.training.rollout_config import ServerRollouts
 
 log = logging.getLogger(__name__)
