@@ -37,6 +37,7 @@ from machine import commit, hardware
 from stitched import stitched_scores
 
 from mem1.configuration import load_toml
+from mem1.durable import write_file
 from mem1.engines.device import flushed_denormals
 from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.runner import evaluate

@@ -205,7 +205,7 @@ def test_a_full_disk_says_what_was_being_written_and_what_is_intact(tmp_path: Pa
         [sys.executable, "-c", _FILL, str(tmp_path)], capture_output=True, text=True, preexec_fn=limit
     )
     assert "mem1.errors.UserError: no space left on the disk while writing the metrics of step 5" in done.stderr
-    assert "the last checkpoint is intact: free some space and go on with --resume" in done.stderr
+    assert "the last checkpoint is intact: free some space and continue with --resume" in done.stderr
     assert MetricsLog(tmp_path).truncate_after(2) == 2
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2]
 

@@ -15,6 +15,7 @@ qa_search_train_merge_multi.py, inference/generate_rollout.py and train/verl/uti
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
