@@ -1,13 +1,13 @@
 """When to send a request again, and to which address.
 
-    addresses = Addresses(["http://a/retrieve", "http://b/retrieve"], now=time.monotonic)
-    addresses.order()               a, b          then b, a           then a, b ...
-    addresses.failed(a)             b, a for a second; twice as long after each further failure in a row
-    addresses.first_answer(ask)     ask("http://b/retrieve"); where that fails, ask("http://a/retrieve")
+addresses = Addresses(["http://a/retrieve", "http://b/retrieve"], now=time.monotonic)
+addresses.order()               a, b          then b, a           then a, b ...
+addresses.failed(a)             b, a for a second; twice as long after each further failure in a row
+addresses.first_answer(ask)     ask("http://b/retrieve"); where that fails, ask("http://a/retrieve")
 
-    Retry(tries=4)(call)            after a TryFailed that may pass: waits, each time about twice as long, and calls again
+Retry(tries=4)(call)            after a TryFailed that may pass: waits, each time about twice as long, and calls again
 
-    HostLimit(1.0).wait("en.wikipedia.org")     sleeps until one second after the last request to that host
+HostLimit(1.0).wait("en.wikipedia.org")     sleeps until one second after the last request to that host
 """
 
 from __future__ import annotations

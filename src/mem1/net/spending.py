@@ -1,10 +1,10 @@
 """Limits on what a run spends at paid servers, in tokens, requests and money; kept by any number of threads.
 
-    spending = Spending(SpendingLimit(tokens=1000))
-    spending.claim(at_most)             waits for requests under way; raises LimitReached where it cannot fit
-    spending.settle(at_most, used)      replaces the claim by what the server reports
+spending = Spending(SpendingLimit(tokens=1000))
+spending.claim(at_most)             waits for requests under way; raises LimitReached where it cannot fit
+spending.settle(at_most, used)      replaces the claim by what the server reports
 
-    Spending(WebBudget(searches=100)).spend(Usage(searches=1))      the 101st call raises LimitReached
+Spending(WebBudget(searches=100)).spend(Usage(searches=1))      the 101st call raises LimitReached
 """
 
 from __future__ import annotations
