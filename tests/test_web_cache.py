@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 
 from mem1.errors import UserError
 from mem1.retrieval.web.cache import CacheMiss, WebCache
-from mem1.retrieval.web.limits import BudgetSpent, HostLimit, Spending, WebBudget
 
 
 class Clock:
@@ -91,74 +89,3 @@ def test_many_threads_and_processes_write_at_the_same_time(tmp_path: Path):
     assert other.wait(30) == 0
     cache = WebCache(path, mode="offline")
     assert [cache.load("page", {"n": n, "who": who}) for who in ("me", "other") for n in range(30)] == [*range(30)] * 2
-
-
-# --- budget and distance
-
-
-def test_money_is_counted_by_the_search():
-    spending = Spending(WebBudget(dollars=0.003, dollars_per_search=0.001))
-    for _ in range(3):
-        spending.search()
-    with pytest.raises(BudgetSpent, match=r"budget of \$0.003 is spent after 3 searches"):
-        spending.search()
-    assert (spending.searches, spending.dollars) == (3, 0.003)
-
-
-def test_pages_and_searches_have_budgets_of_their_own():
-    spending = Spending(WebBudget(searches=0, pages=2))
-    with pytest.raises(BudgetSpent, match="0 searches"):
-        spending.search()
-    spending.page()
-    spending.page()
-    with pytest.raises(BudgetSpent, match="2 pages"):
-        spending.page()
-
-
-def test_a_budget_of_money_needs_a_price():
-    with pytest.raises(ValueError, match="dollars_per_search"):
-        WebBudget(dollars=1.0)
-
-
-def test_threads_never_spend_more_than_there_is():
-    spending, refused = Spending(WebBudget(searches=100)), []
-
-    def spend(_: int) -> None:
-        try:
-            spending.search()
-        except BudgetSpent:
-            refused.append(1)
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(spend, range(300)))
-    assert (spending.searches, len(refused)) == (100, 200)
-
-
-def test_requests_to_one_host_start_apart_and_other_hosts_do_not_wait():
-    clock = Clock()
-    limit = HostLimit(1.0, clock=clock, sleep=clock.sleep)
-    started = []
-    for host in ("a.org", "b.org", "a.org", "a.org", "b.org"):
-        limit.wait(host)
-        started.append((host, clock.now - 1000))
-    assert started == [("a.org", 0), ("b.org", 0), ("a.org", 1), ("a.org", 2), ("b.org", 2)]
-    clock.now += 10
-    limit.wait("a.org")
-    assert clock.now == 1012
-
-
-def test_waiting_for_one_host_holds_up_nobody_else():
-    waiting, go_on = threading.Event(), threading.Event()
-
-    def sleep(seconds: float) -> None:
-        waiting.set()
-        assert go_on.wait(10)
-
-    limit = HostLimit(1.0, clock=lambda: 5.0, sleep=sleep)
-    limit.wait("a.org")
-    thread = threading.Thread(target=limit.wait, args=("a.org",))
-    thread.start()
-    assert waiting.wait(10)
-    limit.wait("b.org")  # would hang here if the waiting thread held the lock
-    go_on.set()
-    thread.join(10)

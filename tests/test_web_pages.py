@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from sites import Answer, Site, content, cut, redirect, site, status
 
 from mem1.errors import UserError
+from mem1.net.failover import Clock, HostLimit
+from mem1.net.spending import Spending, WebBudget
+from mem1.retrieval import RetrievalFailed
 from mem1.retrieval.web.cache import CacheMiss, WebCache
 from mem1.retrieval.web.fetch import Fetched, Fetcher, FetchLimits, Robots
-from mem1.retrieval.web.limits import BudgetSpent, HostLimit, Spending, WebBudget
 from mem1.retrieval.web.reader import OpenedPage, Page, PageReader, pieces, read_page
 from mem1.retrieval.web.urls import FetchFailed, Why, parse_address
 
@@ -215,11 +217,11 @@ def test_every_request_keeps_its_distance_and_pages_are_counted(local: Site, tmp
     waits: list[float] = []
     opening = reader(
         tmp_path,
-        limit=HostLimit(1.0, clock=lambda: 0.0, sleep=waits.append),
+        limit=HostLimit(1.0, clock=Clock(now=lambda: 0.0, sleep=waits.append)),
         spending=Spending(WebBudget(pages=1)),
     )
     assert opening.open(f"{local.url}/a").pieces == ("b",)
     assert waits == [1.0, 2.0]  # robots.txt at 0, /a at 1, /b at 2
     assert opening.open(f"{local.url}/a").pieces == ("b",)
-    with pytest.raises(BudgetSpent):
+    with pytest.raises(RetrievalFailed):
         opening.open(f"{local.url}/c")

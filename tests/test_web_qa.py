@@ -22,14 +22,14 @@ from mem1.envs.web.tasks import WebTasks
 from mem1.errors import UserError
 from mem1.evaluation.metrics import OF_TIME
 from mem1.jsonl import write_objects
+from mem1.net.failover import Clock, HostLimit, Retry
+from mem1.net.spending import Spending, WebBudget
 from mem1.protocol import OPEN, PAPER, PAPER_WEB, RELEASED_WEB, SEARCH, parse
 from mem1.records import Ended, Task
 from mem1.retrieval.web.apis import search_api
 from mem1.retrieval.web.cache import Mode, WebCache
 from mem1.retrieval.web.fetch import Fetcher
-from mem1.retrieval.web.limits import HostLimit, Spending, WebBudget
 from mem1.retrieval.web.reader import PageReader
-from mem1.retrieval.web.retry import Retry
 from mem1.retrieval.web.search import WebSearch
 from mem1.rollout import Budget
 from mem1.tasks.prompts import render
@@ -59,9 +59,13 @@ def web() -> Iterator[Site]:
 
 def environment(web: Site, folder: Path, mode: Mode = "live", spending: Spending | None = None) -> WebQAEnvironment:
     cache = WebCache(folder / "web.sqlite", mode=mode)
-    spending = spending or Spending()
+    spending = spending or Spending(WebBudget())
     return WebQAEnvironment(
-        {"": WebSearch(search_api("searxng", web.url), cache, spending=spending, retry=Retry(sleep=lambda s: None))},
+        {
+            "": WebSearch(
+                search_api("searxng", web.url), cache, spending=spending, retry=Retry(clock=Clock(sleep=lambda s: None))
+            )
+        },
         reader=PageReader(
             cache,
             fetcher=Fetcher(allow_loopback=True),

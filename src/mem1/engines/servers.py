@@ -1,12 +1,14 @@
-"""The servers of one model: where they are, how patient one is with them, and who is asked next.
+"""The servers of one model: addresses, patience, key, and requests that are retried until one server answers.
 
-One try asks the addresses in turn until one answers. A request that failed everywhere waits, longer each time and at
-random (full jitter), or as long as the servers ask for, and is tried again; after the last try it is EngineFailed.
+    servers.ask("/completions", body, read, at_most=Usage(100, 20))     what `read` makes of the first good answer
+
+A try asks the addresses in turn until one answers. A request that failed at all of them is retried after a wait; after
+the last try it raises EngineFailed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, TypeVar
 from urllib.parse import urlsplit
 
@@ -15,7 +17,7 @@ from pydantic import Field, field_validator
 from mem1.configuration import Config
 from mem1.errors import UserError
 from mem1.net.api_keys import read_key, repeats
-from mem1.net.failover import Addresses, Clock, is_http
+from mem1.net.failover import CLOCK, Addresses, Clock, Retry, is_http
 from mem1.net.post import TryFailed, post
 from mem1.net.spending import Spending, SpendingLimit, Usage
 
@@ -24,11 +26,9 @@ if TYPE_CHECKING:
 
 Endpoint = Literal["auto", "completions", "chat"]
 _CONNECT_S = 10.0
-"""At most; a machine that is switched off does not refuse, it is silent."""
+"""Longest wait for a connection: a machine that is switched off does not refuse, it is silent."""
 _LARGEST_ANSWER = 16 << 20
-"""Bytes; a thousand tokens with log-probabilities are some 100,000."""
-
-_CLOCK = Clock()
+"""Bytes; a thousand tokens with log-probabilities are about 100,000."""
 T = TypeVar("T")
 
 
@@ -37,33 +37,33 @@ class EngineFailed(Exception):
 
 
 class Refused(EngineFailed):
-    """Every server refused for good: another try would end the same."""
+    """Every server refused permanently: another try would fail alike."""
 
 
 class ModelServer(Config):
     """Where a model is served in OpenAI's protocol, and how patient its clients are."""
 
     urls: tuple[str, ...] = Field(min_length=1)
-    """One base address such as http://127.0.0.1:8000/v1, or several of the same model; a bare host means its /v1."""
+    """One base address such as http://127.0.0.1:8000/v1, or several of the same model; /v1 is added to a bare host."""
     model: str = Field(min_length=1)
     """The model's name on the server."""
     endpoint: Endpoint = "auto"
     """completions or chat; auto: completions where the server has them."""
     api_key_env: str | None = None
-    """Environment variable that holds the key; None: none is sent."""
+    """Environment variable with the API key; None: no key is sent."""
     concurrency: int = Field(default=16, ge=1, le=10_000)
-    """Requests that are under way at a time."""
+    """Most requests under way at the same time."""
     tries: int = Field(default=6, ge=1)
-    """Of one request; a try asks every address that it must."""
+    """Attempts per request; each tries every address until one answers."""
     timeout_s: float = Field(default=600.0, gt=0)
-    """Of one request at one address, the whole answer."""
+    """Time limit of one request at one address, up to the end of the answer."""
     first_wait_s: float = Field(default=1.0, ge=0)
-    """Longest wait after the first try that failed; twice as long after each further one."""
+    """Longest wait after the first failed try; doubled after each further one."""
     longest_wait_s: float = Field(default=60.0, gt=0)
-    """Of any wait; a server that asks for a longer one has failed."""
+    """Longest wait after any try; a server that asks for a longer one has failed."""
     processed_logprobs: bool = False
-    """The server's log-probabilities are those at the sampling temperature, and an answer without any has failed. vLLM:
-    --logprobs-mode processed_logprobs; `mem1 serve-policy` has no others."""
+    """The server's log-probabilities are those at the sampling temperature, and answers without any are rejected. Set
+    it for vLLM with --logprobs-mode processed_logprobs; `mem1 serve-policy` always returns these."""
     limit: SpendingLimit = SpendingLimit()
 
     @field_validator("urls")
@@ -73,20 +73,20 @@ class ModelServer(Config):
 
 
 def base_address(url: str) -> str:
-    """The address before /completions: of a bare server, its /v1. Raises UserError for what is no such address."""
+    """The address before /completions; /v1 is added to a bare host. Raises UserError for anything else than http(s)."""
     if any(mark in url for mark in "@?#"):
         raise UserError(
-            "an address of a model server holds a user name, a password or a query, which would be written into every "
-            "run; leave it out, and give a key by --api-key-env"
+            "the address of a model server contains a user name, a password or a query, which would be written into "
+            "every run; leave it out, and pass a key with --api-key-env"
         )
     if not is_http(url):
-        raise UserError(f"{url!r} is no address of a model server; give one such as http://127.0.0.1:8000/v1")
+        raise UserError(f"{url!r} is not the address of a model server; write it as http://127.0.0.1:8000/v1")
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/v1'}"
 
 
 def api_key(variable: str | None) -> str | None:
-    """The key in an environment variable. Raises UserError, without the key, where it is missing or no key."""
+    """The key in an environment variable. Raises UserError, without showing it, where it is missing or malformed."""
     if variable is None:
         return None
     key = read_key(variable)
@@ -96,7 +96,7 @@ def api_key(variable: str | None) -> str | None:
 
 
 class Servers:
-    """Sends requests to the servers of one model. Safe to use from many threads."""
+    """Sends requests to the servers of one model. Thread-safe."""
 
     def __init__(
         self,
@@ -104,17 +104,24 @@ class Servers:
         *,
         addresses: Addresses | None = None,
         transport: httpx.BaseTransport | None = None,
-        clock: Clock = _CLOCK,
+        clock: Clock = CLOCK,
     ) -> None:
-        """Connects when it is first asked. Raises UserError where the key is missing.
+        """Connects with the first request. Raises UserError where the key is missing.
 
-        addresses   those of servers that come and go; None: the configuration's
+        addresses   of servers that come and go; None: the configuration's
         """
         import httpx
 
         self._config, self._clock = config, clock
         self._key = api_key(config.api_key_env)
         self._addresses = addresses or Addresses(config.urls, now=clock.now)
+        self._retry = Retry(
+            tries=config.tries,
+            first_wait_s=config.first_wait_s,
+            longest_wait_s=config.longest_wait_s,
+            longest_asked_s=config.longest_wait_s,
+            clock=clock,
+        )
         self.spending = Spending(config.limit)
         public = all(url.startswith("https:") for url in config.urls)
         self._client = httpx.Client(
@@ -123,44 +130,34 @@ class Servers:
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=config.concurrency),
             headers={
                 "content-type": "application/json",
-                "accept-encoding": "identity",  # so that what is read is what was sent, and no larger
+                "accept-encoding": "identity",  # what is read is then what was sent, and no larger
                 **({} if self._key is None else {"authorization": f"Bearer {self._key}"}),
             },
-            # a server of one's own is a neighbour, to which a proxy for the open web does not lead
+            # proxies for the open web do not reach a server of your own
             trust_env=public,
-            # certificates take long to load, and http has none
+            # loading certificates takes long, and http needs none
             verify=addresses is not None or any(url.startswith("https:") for url in config.urls),
         )
 
     def ask(self, path: str, body: bytes, read: Callable[[bytes], tuple[T, Usage]], *, at_most: Usage) -> T:
         """What `read` makes of the first good answer; it raises ValueError for one that is not good.
 
-        Raises EngineFailed after the last try, Refused where another would end the same, and LimitReached.
+        Raises EngineFailed after the last try, Refused where another would fail alike, and LimitReached.
         """
-        for number in range(self._config.tries):
-            failures: list[TryFailed] = []
-            for url in self._addresses.order():
-                try:
-                    answer = self._try(url + path, body, read, at_most)
-                except TryFailed as failure:
-                    self._addresses.failed(url, rest_s=min(failure.wait_s, self._config.longest_wait_s))
-                    failures.append(failure)
-                else:
-                    self._addresses.answered(url)
-                    return answer
-            if failures and all(failure.for_good for failure in failures):
-                raise Refused(self._told(failures))
-            if number + 1 < self._config.tries:
-                self._wait(number, failures)
-        raise EngineFailed(f"{self._told(failures)}; tried {self._config.tries} times")
+        try:
+            return self._retry(
+                lambda: self._addresses.first_answer(lambda url: self._try(url, body, read, at_most), path=path)
+            )
+        except TryFailed as failure:
+            raise (Refused if failure.for_good else EngineFailed)(str(failure)) from failure
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         self._client.close()
 
     def _try(self, url: str, body: bytes, read: Callable[[bytes], tuple[T, Usage]], at_most: Usage) -> T:
         self.spending.claim(at_most)
-        used = at_most  # of a request that was cut, nobody knows what it cost
+        used = at_most  # nobody knows what a request that was cut off has cost
         try:
             data = post(
                 self._client, url, body, timeout_s=self._config.timeout_s, now=self._clock.now, largest=_LARGEST_ANSWER
@@ -171,23 +168,7 @@ class Servers:
             return answer
         except TryFailed as failure:
             used = at_most if failure.worked else Usage()
-            raise TryFailed(
-                f"{url}: {failure}{f' ({failure.said})' if failure.said else ''}",
-                wait_s=failure.wait_s,
-                for_good=failure.for_good,
-            ) from failure
-        except (ValueError, RecursionError) as error:
-            raise TryFailed(f"{url}: {error}") from error
+            said = f" ({failure.said})" if failure.said else ""
+            raise TryFailed(f"{failure}{said}", wait_s=failure.wait_s, for_good=failure.for_good) from failure
         finally:
             self.spending.settle(at_most, used)
-
-    def _wait(self, number: int, failures: Sequence[TryFailed]) -> None:
-        asked = min((failure.wait_s for failure in failures), default=0.0)
-        if asked > self._config.longest_wait_s:
-            raise EngineFailed(f"{self._told(failures)}; it asks for a wait of {asked:.0f} s")
-        longest = min(self._config.longest_wait_s, self._config.first_wait_s * 2 ** min(number, 30))
-        # those who were sent away together must not come back together: beside a wait that was asked for, too
-        self._clock.sleep(asked + longest * self._clock.random())
-
-    def _told(self, failures: Sequence[TryFailed]) -> str:
-        return "; ".join(map(str, failures)) or "there is no server to ask"

@@ -27,12 +27,10 @@ from mem1.evaluation.judge_prompt import JUDGE_VERSION, Asked, messages, read_ve
 from mem1.evaluation.metrics import Judged, Row
 from mem1.jsonl import append_objects, drop_cut_line, read_objects
 from mem1.net.api_keys import read_key
-from mem1.net.failover import is_http
+from mem1.net.failover import Retry, is_http
 from mem1.net.post import TryFailed, post, read_json
 from mem1.net.threads import in_parallel
 from mem1.records import Trajectory
-from mem1.retrieval.base import RetrievalFailed
-from mem1.retrieval.web.retry import Retry, TryAgain
 from mem1.scoring import split_answers
 
 
@@ -185,7 +183,7 @@ class Judge:
         }
         try:
             reply = self._retry(lambda: self._reply(client, json.dumps(body).encode("ascii")))
-        except RetrievalFailed as error:
+        except TryFailed as error:
             self._silent += 1
             return Verdict(None, str(error))
         self._silent = 0
@@ -196,17 +194,12 @@ class Judge:
         return Verdict(correct)
 
     def _reply(self, client: Any, body: bytes) -> str:
-        """The text of the reply. Raises TryAgain, or RetrievalFailed where another try would end the same."""
-        try:
-            answer = post(client, self.server.address, body, timeout_s=self.server.timeout_s, now=time.monotonic)
-        except TryFailed as error:
-            if error.for_good:
-                raise RetrievalFailed(str(error)) from error
-            raise TryAgain(str(error), wait_s=error.wait_s or None) from error
+        """The text of the reply. Raises TryFailed."""
+        answer = post(client, self.server.address, body, timeout_s=self.server.timeout_s, now=time.monotonic)
         try:
             text = read_json(answer)["choices"][0]["message"]["content"]
         except (ValueError, LookupError, TypeError):
-            raise TryAgain("the reply is not a chat completion") from None
+            raise TryFailed("the reply is not a chat completion") from None
         return text if isinstance(text, str) else ""
 
 

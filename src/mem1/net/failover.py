@@ -98,8 +98,8 @@ class Addresses:
         self._failures: dict[str, tuple[int, float]] = {}
         """Failures in a row, and the time until which the address rests."""
 
-    def first_answer(self, ask: Callable[[str], T]) -> T:
-        """What `ask` returns for the first address that answers.
+    def first_answer(self, ask: Callable[[str], T], *, path: str = "") -> T:
+        """What `ask(address + path)` returns for the first address that answers.
 
         An `ask` that raises ValueError or RecursionError got an answer that cannot be read, and failed as well.
         Raises TryFailed naming all failures, which is for good only where every address has failed for good.
@@ -107,11 +107,11 @@ class Addresses:
         failures: list[TryFailed] = []
         for url in self.order():
             try:
-                answer = ask(url)
+                answer = ask(url + path)
             except (TryFailed, ValueError, RecursionError) as error:
                 failure = error if isinstance(error, TryFailed) else TryFailed(str(error))
                 self.failed(url, rest_s=failure.wait_s)
-                failures.append(TryFailed(f"{url}: {failure}", wait_s=failure.wait_s, for_good=failure.for_good))
+                failures.append(TryFailed(f"{url}{path}: {failure}", wait_s=failure.wait_s, for_good=failure.for_good))
             else:
                 self.answered(url)
                 return answer

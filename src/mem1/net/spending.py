@@ -86,7 +86,7 @@ class SpendingLimit(Config):
 
 
 class WebBudget(Config):
-    """Most requests and money that a run may spend on the web. Answers from the cache are free; a retry counts again."""
+    """Most requests and money that a run may spend on the web. Cached answers are free; a retry counts again."""
 
     searches: int | None = Field(default=None, ge=0)
     """Requests to the search API; None: no limit."""
@@ -163,6 +163,6 @@ class Spending:
             self._settled.notify_all()
 
     def spend(self, usage: Usage) -> None:
-        """Count a request whose use is known beforehand. Raises LimitReached, counting nothing, where it is too much."""
+        """Count a request whose use is known in advance. Raises LimitReached, counting nothing, if it is too much."""
         self.claim(usage)
         self.settle(usage, usage)

@@ -1,7 +1,7 @@
 """Threads for requests: a pool, jobs whose results come as they are done, and calls that are joined into one.
 
-    in_parallel(ask, ["a", "b", "a"], threads=2)                        [ask("a"), ask("b"), ask("a")]
-    run_jobs([3, 1, 2], slow_square, at_a_time=3, stopped=...)          yields (1, 1), (2, 4), (3, 9): the slow ones last
+    in_parallel(ask, ["a", "b", "a"], threads=2)                  [ask("a"), ask("b"), ask("a")]
+    run_jobs([3, 1, 2], slow_square, at_a_time=3, stopped=...)    yields (1, 1), (2, 4), (3, 9): the slow ones last
 
     three threads   batcher.submit(["a"], 3)    batcher.submit(["b"], 3)    batcher.submit(["c", "d"], 3)
     one call        search(["a", "b", "c", "d"], 3), whose four results go back to where they came from

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -20,7 +19,7 @@ from pydantic import Field, field_validator
 
 from mem1.configuration import Config
 from mem1.errors import UserError
-from mem1.net.failover import Addresses, Clock, is_http
+from mem1.net.failover import CLOCK, Addresses, Clock, Retry, is_http
 from mem1.net.post import TryFailed, post
 from mem1.net.threads import Batcher
 from mem1.retrieval.base import Result, RetrievalFailed, check_search
@@ -29,9 +28,7 @@ from mem1.retrieval.search_r1 import PATH, encode_request, read_answer
 if TYPE_CHECKING:
     import httpx
 
-_FIRST_WAIT_S = 0.1
-_LONGEST_WAIT_S = 5.0
-_CLOCK = Clock()
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.15, 7.5
 _CONNECT_S = 5.0
 """Longest wait for a connection; a machine that is switched off does not refuse, it stays silent."""
 
@@ -77,7 +74,7 @@ class HttpRetriever:
     """Client of a retrieval server. Thread-safe: searches at the same time share requests."""
 
     def __init__(
-        self, server: RetrievalServer, *, transport: httpx.BaseTransport | None = None, clock: Clock = _CLOCK
+        self, server: RetrievalServer, *, transport: httpx.BaseTransport | None = None, clock: Clock = CLOCK
     ) -> None:
         """Does not connect before the first search."""
         import httpx
@@ -92,7 +89,15 @@ class HttpRetriever:
             headers={"content-type": "application/json"},
             trust_env=False,  # proxies for the open web do not reach a retriever of your own
         )
-        self._batcher = Batcher(self._try, threads=server.connections, size=server.batch)
+        self._batcher = Batcher(self._search_once, threads=server.connections, size=server.batch)
+        self._retry = Retry(
+            tries=None,
+            deadline_s=server.deadline_s,
+            first_wait_s=_FIRST_WAIT_S,
+            longest_wait_s=_LONGEST_WAIT_S,
+            longest_asked_s=server.deadline_s,
+            clock=clock,
+        )
         self._down = threading.Event()
 
     def search(self, queries: Sequence[str], k: int) -> list[Result]:
@@ -105,13 +110,12 @@ class HttpRetriever:
         cut = [query[: self._server.query_chars] for query in queries]
         parts = [cut[start : start + self._server.batch] for start in range(0, len(cut), self._server.batch)]
         found: dict[int, list[Result]] = {}
-        started, failures = self._clock.now(), 0
-        while len(found) < len(parts):
-            pending = {i: self._batcher.submit(part, k) for i, part in enumerate(parts) if i not in found}
-            failure = self._gather(pending, found)
-            if failure is not None:
-                self._wait(failure, failures, started)
-                failures += 1
+        try:
+            self._retry(lambda: self._search_missing(parts, k, found))
+        except TryFailed as failure:
+            raise RetrievalFailed(
+                f"the retriever {'refuses' if failure.for_good else 'does not answer'}: {failure}"
+            ) from failure
         return [result for i in range(len(parts)) for result in found[i]]
 
     @classmethod
@@ -133,59 +137,36 @@ class HttpRetriever:
         self._batcher.close()
         self._client.close()
 
-    def _gather(self, pending: dict[int, Future[list[Result]]], found: dict[int, list[Result]]) -> TryFailed | None:
-        """Collect the results that arrived; returns the worst failure of the others."""
+    def _search_missing(self, parts: Sequence[Sequence[str]], k: int, found: dict[int, list[Result]]) -> None:
+        """Search the parts that are not in `found` yet. Raises TryFailed: the worst failure, after all have ended."""
+        searches = {i: self._batcher.submit(part, k) for i, part in enumerate(parts) if i not in found}
         failures: list[TryFailed] = []
-        for i, future in pending.items():
+        for i, search in searches.items():
             try:
-                found[i] = future.result()
+                found[i] = search.result()
             except TryFailed as error:
                 failures.append(error)
-        return max(failures, key=lambda error: (error.for_good, error.wait_s), default=None)
+        if failures:
+            raise max(failures, key=lambda error: (error.for_good, error.wait_s))
 
-    def _wait(self, failure: TryFailed, failures: int, started: float) -> None:
-        """Wait before the next try. Raises RetrievalFailed where there will be none."""
-        if failure.for_good:
-            raise RetrievalFailed(f"the retriever refuses: {failure}") from failure
-        waited, deadline = self._clock.now() - started, self._server.deadline_s
-        wait = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** min(failures, 10)) * (0.5 + self._clock.random() / 2)
-        wait = max(wait, failure.wait_s)
-        if waited + wait > deadline:
-            raise RetrievalFailed(f"no retriever answered within {deadline:g} s: {failure}") from failure
-        self._clock.sleep(wait)
-
-    def _try(self, queries: Sequence[str], k: int) -> list[Result]:
-        """Results from the first address that answers. Raises TryFailed where none does."""
+    def _search_once(self, queries: Sequence[str], k: int) -> list[Result]:
+        """One request, to the first address that answers. Raises TryFailed where none does."""
         body = encode_request(queries, k)
-        failures: list[TryFailed] = []
-        for url in self._addresses.order():
-            try:
-                answer = post(self._client, url, body, timeout_s=self._timeout_s, now=self._clock.now)
-                results = read_answer(answer, queries=len(queries), k=k)
-            except (TryFailed, ValueError, RecursionError) as error:
-                failure = error if isinstance(error, TryFailed) else TryFailed(str(error))
-                self._addresses.failed(url, rest_s=failure.wait_s)
-                failures.append(TryFailed(f"{url}: {failure}", wait_s=failure.wait_s, for_good=failure.for_good))
-            else:
-                self._addresses.answered(url)
-                self._log_up(url)
-                return results
-        self._log_down(failures)
-        raise TryFailed(
-            "; ".join(map(str, failures)),
-            wait_s=min(failure.wait_s for failure in failures),
-            for_good=all(failure.for_good for failure in failures),
-        )
 
-    def _log_down(self, failures: Sequence[TryFailed]) -> None:
-        if not self._down.is_set():
-            self._down.set()
-            why = "; ".join(map(str, failures))
-            log.warning(
-                "no answer from the retriever (%s); retrying up to %g s per search", why, self._server.deadline_s
-            )
+        def ask(url: str) -> list[Result]:
+            answer = post(self._client, url, body, timeout_s=self._timeout_s, now=self._clock.now)
+            return read_answer(answer, queries=len(queries), k=k)
 
-    def _log_up(self, url: str) -> None:
+        try:
+            results = self._addresses.first_answer(ask)
+        except TryFailed as failure:
+            if not self._down.is_set():
+                self._down.set()
+                log.warning(
+                    "no answer from the retriever (%s); retrying each search for %g s", failure, self._server.deadline_s
+                )
+            raise
         if self._down.is_set():
             self._down.clear()
-            log.warning("the retriever answers again: %s", url)
+            log.warning("the retriever answers again")
+        return results

@@ -18,10 +18,11 @@ from pydantic import Field
 from mem1.configuration import Config
 from mem1.envs.base import TaskSource
 from mem1.envs.search.tasks import FileQuestions, QuestionFiles
+from mem1.net.failover import HostLimit
+from mem1.net.spending import Spending, WebBudget
 from mem1.protocol import OPEN, Tags
 from mem1.retrieval.open_index import cache_folder
 from mem1.retrieval.web.cache import Mode, WebCache
-from mem1.retrieval.web.limits import HostLimit, Spending, WebBudget
 from mem1.tasks.splits import Split
 
 if TYPE_CHECKING:

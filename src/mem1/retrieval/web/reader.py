@@ -17,11 +17,12 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from mem1.errors import UserError
-from mem1.retrieval.base import sound_text
+from mem1.net.failover import HostLimit
+from mem1.net.spending import LimitReached, Spending, Usage, WebBudget
+from mem1.retrieval.base import RetrievalFailed, sound_text
 from mem1.retrieval.extraction import LibraryMissing, Unreadable, extract
 from mem1.retrieval.web.cache import WebCache
 from mem1.retrieval.web.fetch import Fetched, Fetcher, Robots
-from mem1.retrieval.web.limits import HostLimit, Spending
 from mem1.retrieval.web.urls import Address, FetchFailed, Why
 
 SECONDS = 10.0
@@ -102,7 +103,7 @@ class PageReader:
     cache: WebCache
     _: KW_ONLY
     fetcher: Fetcher = field(default_factory=Fetcher)
-    spending: Spending = field(default_factory=Spending)
+    spending: Spending = field(default_factory=lambda: Spending(WebBudget()))
     limit: HostLimit = field(default_factory=lambda: HostLimit(1.0))
     respect_robots: bool = True
     piece_characters: int = 2000
@@ -132,7 +133,10 @@ class PageReader:
         )
 
     def _read(self, address: Address) -> dict[str, Any]:
-        self.spending.page()
+        try:
+            self.spending.spend(Usage(pages=1))
+        except LimitReached as error:
+            raise RetrievalFailed(str(error)) from error
         try:
             page = read_page(self.fetcher.fetch(str(address), before=self._before))
         except FetchFailed as error:

@@ -15,14 +15,14 @@ from typing import Any
 
 from mem1.errors import UserError
 from mem1.net.api_keys import read_key, redact
-from mem1.net.post import read_json, retry_after
+from mem1.net.failover import HostLimit, Retry
+from mem1.net.post import TryFailed, read_json, retry_after
+from mem1.net.spending import LimitReached, Spending, Usage, WebBudget
 from mem1.net.threads import in_parallel
 from mem1.records import Passage
 from mem1.retrieval.base import Result, RetrievalFailed, check_search
 from mem1.retrieval.web.apis import SearchApi, SearchResult, WrongAnswer
 from mem1.retrieval.web.cache import WebCache
-from mem1.retrieval.web.limits import HostLimit, Spending
-from mem1.retrieval.web.retry import Retry, TryAgain
 from mem1.retrieval.web.transport import ACCEPTED, HttpReply, HttpRequest, decompress, resolve_any, send
 from mem1.retrieval.web.urls import FetchFailed, Why, parse_address
 
@@ -40,7 +40,7 @@ class WebSearch:
     api: SearchApi
     cache: WebCache
     _: KW_ONLY
-    spending: Spending = field(default_factory=Spending)
+    spending: Spending = field(default_factory=lambda: Spending(WebBudget()))
     limit: HostLimit = field(default_factory=lambda: HostLimit(0.0))
     retry: Retry = field(default_factory=Retry)
     seconds: float = 15.0
@@ -71,16 +71,19 @@ class WebSearch:
         key = {"api": self.api.name, "url": self.api.base_url, "query": query, "k": k}
         stored = self.cache.load(_KIND, key)
         if stored is None:
-            results = self.retry(lambda: self._ask(query, k))
+            try:
+                results = self.retry(lambda: self._ask(query, k))
+            except (TryFailed, LimitReached) as error:
+                raise RetrievalFailed(str(error)) from error
             stored = [[p.id, p.title, p.text] for p in _passages(results, k)]
             self.cache.store(_KIND, key, stored)
         return [Passage(*fields) for fields in stored]
 
     def _ask(self, query: str, k: int) -> list[SearchResult]:
-        """One request. Raises TryAgain, or RetrievalFailed where another try would not help."""
+        """One request. Raises TryFailed, RetrievalFailed where another try would not help, or LimitReached."""
         key = self._key()
         call = self.api.call(query, k, key)
-        self.spending.search()
+        self.spending.spend(Usage(searches=1))
         self.limit.wait(call.address.host)
         reply = self._send(call)
         self._check(reply)
@@ -88,7 +91,7 @@ class WebSearch:
             body = decompress(reply.body, reply.headers.get("content-encoding", ""), max_bytes=_MAX_BYTES)
             found = self.api.results(read_json(body))
         except (ValueError, WrongAnswer, FetchFailed):
-            raise TryAgain(f"{self.api.name} answered with something that is not its format") from None
+            raise TryFailed(f"{self.api.name} answered with something that is not its format") from None
         # a server that echoes the key must not get it into traces and cache
         fields = ([redact(text, key) for text in (one.title, one.address, one.snippet)] for one in found)
         return [SearchResult(title=title, address=address, snippet=snippet) for title, address, snippet in fields]
@@ -104,14 +107,14 @@ class WebSearch:
             return send(call, resolve=resolve_any, seconds=self.seconds, max_bytes=_MAX_BYTES)
         except FetchFailed as error:
             if error.why in (Why.TIME, Why.NETWORK):
-                raise TryAgain(f"{self.api.name}: {error}") from None
+                raise TryFailed(f"{self.api.name}: {error}") from None
             raise RetrievalFailed(f"{self.api.name}: {error}") from None
 
     def _check(self, reply: HttpReply) -> None:
         status = reply.status
         answered = f"{self.api.name} answered with status {status}"
         if status == 429 or status >= 500:
-            raise TryAgain(answered, wait_s=retry_after(reply.headers.get("retry-after")))
+            raise TryFailed(answered, wait_s=retry_after(reply.headers.get("retry-after")) or 0.0)
         if status in (401, 403):
             raise RetrievalFailed(f"{answered}: {self._access_advice}")
         if status != 200:
