@@ -100,7 +100,7 @@ def test_what_is_no_index_says_what_to_do(tmp_path: Path, opened):
     with pytest.raises(UserError, match=f"is a folder without an index; make one with: mem1 index {tmp_path}"):
         opened(tmp_path)
     (tmp_path / "manifest.json").write_text(json.dumps({"kind": "colbert", "format": 1, "facts": {}, "files": {}}))
-    with pytest.raises(UserError, match="an index of kind 'colbert'; this mem1 knows bm25 and dense"):
+    with pytest.raises(UserError, match="an index of the unknown kind 'colbert'; known: bm25, dense"):
         opened(tmp_path)
     with pytest.raises(UserError, match="check the path"):
         opened(tmp_path / "nowhere")

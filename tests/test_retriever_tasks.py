@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,16 @@ from mem1.cli.main import app
 from mem1.configuration import fingerprint, load_toml, to_toml
 from mem1.envs.base import Action
 from mem1.envs.search.tasks import FileQuestions, MultihopTasks
+from mem1.envs.web.tasks import WebTasks
 from mem1.errors import UserError
 from mem1.jsonl import write_objects
 from mem1.protocol import PAPER
+from mem1.records import Passage
+from mem1.registry import register
 from mem1.retrieval import BM25
 from mem1.retrieval.client import RetrievalServer
+from mem1.retrieval.documents import read_documents
+from mem1.retrieval.web.apis import SERPER
 from mem1.training.recipe import ModelConfig, TinyModel, TrainConfig
 from mem1.training.rl_config import Phase, Rl
 from mem1.training.train import NOT_FINGERPRINTED
@@ -138,3 +144,37 @@ def test_a_new_tokenizer_needs_a_corpus_to_be_trained_on():
     said = r"trained on a corpus; tasks\.kind must be 'multihop' or 'cloze', with a tasks\.corpus"
     with pytest.raises(UserError, match=said):
         make_policy(config, PAPER)
+
+
+OWN = '''
+from mem1.records import Passage
+
+class Echo:
+    """Finds one passage, which repeats the query."""
+    def search(self, queries, k):
+        return [[(Passage(q, "Echo", q), 1.0)] for q in queries]
+
+def read_csv(content, path):
+    return "a table", content.decode().replace(",", " ")
+'''
+
+
+def test_a_retriever_a_search_api_and_a_reader_of_documents_can_be_your_own(
+    tmp_path: Path, questions: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "own_search.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    source = MultihopTasks(questions=str(questions), retriever="own_search:Echo").source("evaluation", PAPER)
+    (task,) = source.tasks(objectives=1, count=1, seed=0)
+    assert source.environment.observe([Action(task, "search", "hello")])[0].text == "Doc 1 (Title: Echo) hello"
+
+    monkeypatch.setitem(register.search_api._registered, "mine", replace(SERPER, base_url="https://search.example"))
+    assert WebTasks(questions=str(questions), api="mine").api == "mine"
+    with pytest.raises(ValueError, match="unknown search_api 'yours'; known: serper, brave, tavily, searxng, mine"):
+        WebTasks(questions=str(questions), api="yours")
+
+    monkeypatch.setitem(register.document._registered, ".csv", register.document.get("own_search:read_csv"))
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "t.csv").write_text("Oslo,Norway")
+    assert read_documents(tmp_path / "tables").passages == (Passage("t.csv#1", "a table", "Oslo Norway"),)

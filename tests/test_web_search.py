@@ -252,7 +252,7 @@ def test_a_wrong_base_address_is_found_at_once(base: str):
 
 
 def test_an_unknown_api_names_the_known_ones():
-    with pytest.raises(UserError, match="unknown search API 'gogle'; known: serper, brave, tavily, searxng"):
+    with pytest.raises(UserError, match="unknown search_api 'gogle'; known: serper, brave, tavily, searxng"):
         search_api("gogle")
 
 

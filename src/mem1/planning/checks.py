@@ -137,6 +137,8 @@ def _search(tasks: Tasks) -> str:
         return f"{tasks.corpus}; its index is built or opened when the run begins"
     from mem1.retrieval.client import HttpRetriever
 
+    if isinstance(tasks.retriever, str):
+        return f"{tasks.retriever}; it is made when the run begins"
     assert tasks.retriever is not None
     patience = {"deadline_s": SERVER_S, "timeout_s": SERVER_S}
     HttpRetriever.open(tasks.retriever.model_copy(update=patience)).close()

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from mem1.errors import UserError
 from mem1.records import Passage
+from mem1.registry import register
 from mem1.retrieval.extraction import Kind, LibraryMissing, Unreadable, extract
 
 PASSAGE_WORDS = 100
@@ -59,12 +60,13 @@ def read_documents(folder: str | os.PathLike[str], *, on_file: Callable[[int], N
     passages: list[Passage] = []
     skipped: list[tuple[str, str]] = []
     read = 0
+    readers = Readers()
     for seen, (path, refused) in enumerate(sorted(_files(Path(folder))), start=1):
         name = path.relative_to(folder).as_posix()
         try:
             if refused:
                 raise Unreadable(refused)
-            title, text = read_document(path)
+            title, text = read_document(path, readers)
         except Unreadable as error:
             skipped.append((name, str(error)))
         else:
@@ -103,14 +105,14 @@ def _nothing(folder: str | os.PathLike[str], skipped: list[tuple[str, str]]) -> 
     return f"none of the {len(skipped)} files in {folder} yields a passage. {named}{more}"
 
 
-def read_document(path: Path) -> tuple[str, str]:
+def read_document(path: Path, readers: Readers | None = None) -> tuple[str, str]:
     """(title, text): the title of the page (HTML), else the first heading (Markdown, HTML), else the file's name.
 
     Raises Unreadable for a problem with this file, UserError where a library is not installed.
     """
-    reader = _READERS.get(path.suffix.lower())
+    reader = (Readers() if readers is None else readers)[path.suffix.lower()]
     if reader is None:
-        raise Unreadable(f"not a supported type of file ({', '.join(_READERS)})")
+        raise Unreadable(f"not a supported type of file ({', '.join(register.document.names())})")
     try:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size > LARGEST_BYTES:
@@ -165,7 +167,9 @@ def _isolated(kind: Kind, library: str, content: bytes, path: Path) -> tuple[str
         raise UserError(f"{path} needs {library} to be read ({error}): pip install 'mem1[documents]'") from error
 
 
-_READERS: dict[str, Callable[[bytes, Path], tuple[str | None, str]]] = {
+Reader = Callable[[bytes, Path], tuple[str | None, str]]
+"""(content, path) -> (title or None, text). Raises Unreadable where the file has none."""
+READERS: dict[str, Reader] = {
     ".txt": _plain,
     ".text": _plain,
     ".md": _markdown,
@@ -174,6 +178,14 @@ _READERS: dict[str, Callable[[bytes, Path], tuple[str | None, str]]] = {
     ".htm": _html,
     ".pdf": _pdf,
 }
+
+
+class Readers(dict[str, Reader | None]):
+    """Ending of a file -> its reader, each looked up once; None: unsupported."""
+
+    def __missing__(self, ending: str) -> Reader | None:
+        self[ending] = register.document.get(ending) if ending in register.document.names() else None
+        return self[ending]
 
 
 def cut_text(text: str, *, words: int) -> list[str]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from mem1.durable import MANIFEST, remove_files, restore, restore_within, sha256_of
 from mem1.errors import UserError, printable
 from mem1.records import Passage
+from mem1.registry import register
 from mem1.retrieval.base import Retriever
 from mem1.retrieval.corpus import PASSAGES, StoredPassages, read_passages
 from mem1.retrieval.index_folder import file_checksum, index_kind, understood
@@ -93,15 +94,10 @@ def _indexes(path: str | os.PathLike[str]) -> list[Path]:
 
 def _loader(path: str | os.PathLike[str]) -> Callable[[str | os.PathLike[str]], Retriever]:
     kind = index_kind(path)
-    if kind == "bm25":
-        from mem1.retrieval.bm25 import BM25
-
-        return BM25.load
-    if kind == "dense":
-        from mem1.retrieval.dense import Dense
-
-        return Dense.load
-    raise UserError(f"{path} holds an index of kind {kind!r}; this mem1 knows bm25 and dense")
+    known = register.index.names()
+    if kind not in known:  # never a dotted path, since a manifest must not choose which code to import
+        raise UserError(f"{path} holds an index of the unknown kind {kind!r}; known: {', '.join(known)}")
+    return register.index.get(kind).load
 
 
 def open_bm25(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | None = None) -> BM25:

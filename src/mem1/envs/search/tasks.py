@@ -21,6 +21,7 @@ from mem1.envs.search.env import QAEnvironment, RewardOf
 from mem1.errors import UserError
 from mem1.protocol import Tags
 from mem1.records import Question, Task
+from mem1.registry import register
 from mem1.retrieval import Retriever
 from mem1.retrieval.client import HttpRetriever, RetrievalServer
 from mem1.retrieval.combine import Snippets
@@ -137,8 +138,8 @@ class MultihopTasks(QuestionFiles):
     corpus: str | None = None
     """File of the passages, searched by BM25, or the folder of an index that `mem1 index` made; None: `retriever` has
     them."""
-    retriever: RetrievalServer | None = None
-    """A server that searches the passages; None: `corpus` does."""
+    retriever: RetrievalServer | str | None = None
+    """Server that searches the passages, or your own retriever as package.module:Name; None: `corpus` is searched."""
     prompt: str = "mem1"
     top_k: int = Field(default=3, ge=1)
     passage_words: int = Field(default=100, ge=1)
@@ -179,14 +180,18 @@ class _Multihop(FileQuestions):
     def _retriever(self) -> Retriever:
         if self.config.corpus is not None:
             return open_retriever(self.config.corpus)
+        if isinstance(self.config.retriever, str):
+            return register.retriever.get(self.config.retriever)()
         assert self.config.retriever is not None
         return HttpRetriever.open(self.config.retriever)
 
     @property
     def corpus(self) -> str:
-        """The file's name, or host and port of the first server."""
+        """The file's name, the retriever's name, or host and port of the first server."""
         if self.config.corpus is not None:
             return Path(self.config.corpus).name
+        if isinstance(self.config.retriever, str):
+            return self.config.retriever
         assert self.config.retriever is not None
         return urlsplit(self.config.retriever.urls[0]).netloc
 

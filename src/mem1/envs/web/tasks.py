@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from mem1.configuration import Config
 from mem1.envs.base import TaskSource
@@ -21,6 +21,7 @@ from mem1.envs.search.tasks import FileQuestions, QuestionFiles
 from mem1.net.failover import HostLimit
 from mem1.net.spending import Spending, WebBudget
 from mem1.protocol import OPEN, Tags
+from mem1.registry import register
 from mem1.retrieval.open_index import cache_folder
 from mem1.retrieval.web.cache import Mode, WebCache
 from mem1.tasks.splits import Split
@@ -57,8 +58,9 @@ class WebPages(Config):
 class Web(Config):
     """How the web is searched and read."""
 
-    api: Literal["serper", "brave", "tavily", "searxng"] = "serper"
-    """Search API. Its key is read from SERPER_API_KEY, BRAVE_API_KEY or TAVILY_API_KEY; searxng needs none."""
+    api: str = "serper"
+    """Search API: serper, brave, tavily, searxng, or your own as package.module:NAME. The key is read from
+    SERPER_API_KEY, BRAVE_API_KEY or TAVILY_API_KEY; searxng needs none."""
     api_url: str | None = None
     """Base address of the API; None: its own, of searxng http://localhost:8080."""
     mode: Mode = "live"
@@ -76,6 +78,12 @@ class Web(Config):
     pages: WebPages = WebPages()
     budget: WebBudget = WebBudget()
     """Of one environment, so of one half of the tasks in one process."""
+
+    @field_validator("api")
+    @classmethod
+    def _known(cls, api: str) -> str:
+        register.search_api.get(api)
+        return api
 
     def environment(self, reward: RewardOf = "sum") -> WebQAEnvironment:
         """Answers the searches of tasks whose collection is `WEB`."""

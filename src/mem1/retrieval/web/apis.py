@@ -9,8 +9,8 @@ SERPER.results({"organic": [{"title": "Oslo", "link": "https://...", "snippet": 
     tavily    POST /search               {"results": [{"title": ..., "url": ..., "content": ...}]}
     searxng   GET /search                {"results": [{"title": ..., "url": ..., "content": ...}]}
 
-Both methods are pure; search.py sends, waits and caches. Another API is a `JsonApi` with its own fields, or any class
-with the methods of `SearchApi`, named in a recipe as "package.module:NAME".
+Both methods are pure; search.py sends, waits and caches. To add an API, write a `JsonApi` with its own fields, or any
+`SearchApi`, and name it in a recipe: tasks.api = "package.module:NAME".
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any, Literal, Protocol
 from urllib.parse import urlencode
 
 from mem1.errors import UserError
+from mem1.registry import register
 from mem1.retrieval.web.transport import HttpRequest
 from mem1.retrieval.web.urls import FetchFailed, parse_address
 
@@ -187,9 +188,8 @@ APIS: dict[str, SearchApi] = {api.name: api for api in (SERPER, BRAVE, TAVILY, S
 
 
 def search_api(name: str, base_url: str | None = None) -> SearchApi:
-    """The API called `name`, at its own address or at `base_url`. Raises UserError for an unknown name."""
-    if name not in APIS:
-        raise UserError(f"unknown search API {name!r}; known: {', '.join(APIS)}")
-    api = APIS[name] if base_url is None else APIS[name].at(base_url)
+    """The API with this registered name, at its own address or at `base_url`. Raises UserError for an unknown name."""
+    api: SearchApi = register.search_api.get(name)
+    api = api if base_url is None else api.at(base_url)
     api.call("", 1, "")  # finds a wrong base address now instead of in the middle of a run
     return api
