@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import mean
 
 from machine import commit, hardware
+from shoppers import RandomShopper, ScriptedShopper, mean_reward, shop_with
 
 from mem1.envs.webshop.catalogue import Catalogue
 from mem1.envs.webshop.expert import Laziness, ShopExpert, demonstrate
@@ -26,7 +27,7 @@ from mem1.envs.webshop.goals import Goal, prices, shuffled, split, synthetic_goa
 from mem1.envs.webshop.invented import invent
 from mem1.envs.webshop.session import Session
 from mem1.envs.webshop.shop import Shop
-from mem1.envs.webshop.shoppers import TURN_LIMIT, RandomShopper, ScriptedShopper, mean_reward, shop_with
+from mem1.envs.webshop.sight import TURN_LIMIT
 from mem1.evaluation.intervals import mean_interval
 
 REAL = Path(__file__).parents[2] / "shared" / "data" / "webshop"

@@ -8,13 +8,14 @@ from dataclasses import replace
 from statistics import mean
 
 import pytest
+from shoppers import ScriptedShopper, mean_reward, shop_with
 
 from mem1.envs.webshop.catalogue import Product
 from mem1.envs.webshop.expert import CLEAN, PRICE, STATE_WORDS, Decision, Laziness, Memory, ShopExpert, demonstrate
 from mem1.envs.webshop.goals import Goal, prices, shuffled, split, synthetic_goals
 from mem1.envs.webshop.invented import invent, shop_words
 from mem1.envs.webshop.shop import Shop
-from mem1.envs.webshop.shoppers import ScriptedShopper, look, mean_reward, shop_with
+from mem1.envs.webshop.sight import look
 
 CATALOGUE = invent(0, "evaluation", products=150)
 COST = prices(CATALOGUE.products, seed=0)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from statistics import mean
 
 import pytest
+from shoppers import RandomShopper, ScriptedShopper, mean_reward, named, offered, shop_with
 from webshop_samples import SHARED_WEBSHOP, needs_shared_webshop
 
 from mem1.envs.webshop.catalogue import Product
@@ -14,23 +15,7 @@ from mem1.envs.webshop.goals import NO_PRICE, Goal, prices, shuffled, split, syn
 from mem1.envs.webshop.invented import invent
 from mem1.envs.webshop.session import Purchase
 from mem1.envs.webshop.shop import Shop
-from mem1.envs.webshop.shoppers import (
-    Hit,
-    RandomShopper,
-    ScriptedShopper,
-    bound_in,
-    hits,
-    look,
-    mean_reward,
-    named,
-    offered,
-    own_text,
-    page_of,
-    price_in,
-    search_for,
-    shop_with,
-    wishes,
-)
+from mem1.envs.webshop.sight import Hit, bound_in, hits, look, own_text, page_of, price_in, search_for, wishes
 
 RUG = Product(
     asin="RUG1",

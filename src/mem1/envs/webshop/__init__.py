@@ -1,4 +1,4 @@
-"""WebShop in Python alone: products, goals, rewards, pages. What compares texts is loaded when first asked for."""
+"""WebShop in pure Python: products, goals, rewards, pages. Text comparison is imported on first use."""
 
 from __future__ import annotations
 

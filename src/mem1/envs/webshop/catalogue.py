@@ -1,7 +1,9 @@
-"""A product as the shop knows it: cleaned, frozen, one field a key of the original's cleaned form.
+"""The contents of a shop: its products, and the instructions that people and templates wrote for them.
 
-Product.from_keys({"asin": "B06Y3VLDFB", "Title": "Vhomes Console Table", "pricing": [877.8], "options": {}, ...})
-->  Product(asin="B06Y3VLDFB", title="Vhomes Console Table", pricing=(877.8,), options={}, ...)
+Catalogue(products=(Product(asin="B099231V35", ...),),
+          human={"B099231V35": (Instruction(text="i want an orange pair", attributes=("relaxed fit",),
+                                            options=("orange",)),)},
+          synthetic={"B099231V35": Instruction(text="Find me cargo pants", attributes=("relaxed fit",))})
 """
 
 from __future__ import annotations
@@ -11,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PRICE_UNKNOWN = 100.0
-"""Dollars that a product without a price costs (WebShop, engine.py)."""
+"""Price in dollars of a product without one (WebShop, engine.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Review:
-    """What one buyer wrote."""
+    """One buyer's review."""
 
     score: str = ""
     title: str = ""
@@ -25,9 +27,9 @@ class Review:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """One product. `name` is the seller's text, `title` the shop's; in the original data both are the same.
+    """A cleaned product, one field per key of the original's cleaned form. Raises ValueError for invalid prices.
 
-    Raises ValueError where a price is not a pair of ordered numbers at most.
+    `name` is the seller's text, `title` the shop's; in the original data they are equal.
     """
 
     asin: str
@@ -37,20 +39,20 @@ class Product:
     bullet_points: tuple[str, ...] = ()
     """Shown under "Features"."""
     attributes: tuple[str, ...] = ()
-    """What it is said to be ("long lasting"); the hidden list that goals are scored by."""
+    """Claims about the product ("long lasting"): the hidden list that goals are scored by."""
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Name of an option ("color"), in lower case -> its values, in lower case, as shown."""
+    """Option name ("color") -> its values, both in lower case."""
     option_images: Mapping[str, str] = field(default_factory=dict)
-    """Value of an option -> address of its picture, where it has one."""
+    """Option value -> URL of its picture, if it has one."""
     pricing: tuple[float, ...] = (PRICE_UNKNOWN,)
-    """Dollars: one price, or the lowest and the highest."""
+    """One price in dollars, or the lowest and the highest."""
     price_tag: str = ""
-    """The price as it is shown: "$877.8" or "$10.0 to $20.0"."""
+    """The price as shown: "$877.8" or "$10.0 to $20.0"."""
     category: str = ""
     query: str = ""
-    """The search under which it was found when the data were gathered."""
+    """The search that found the product when the data were gathered."""
     product_category: str = ""
-    """Path of categories, joined by " \u203a "."""
+    """Category path, joined by " \u203a "."""
     rating: str = "N.A."
     reviews: tuple[Review, ...] = ()
     main_image: str = ""
@@ -61,8 +63,8 @@ class Product:
 
     @classmethod
     def from_keys(cls, keys: Mapping[str, Any]) -> Product:
-        """Of the original's cleaned form (`Title`, `BulletPoints`, `Attributes`, ...); a key that is missing has its
-        field's default, and others are not read."""
+        """Read the original's cleaned keys (`Title`, `BulletPoints`, ...): missing ones have defaults, others are
+        ignored."""
         name, title = keys.get("name"), keys.get("Title")
         pricing = tuple(float(price) for price in keys.get("pricing") or (PRICE_UNKNOWN,))
         return cls(
@@ -90,42 +92,42 @@ class Product:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruction:
-    """What was asked for one product, before a price bound is drawn."""
+    """An instruction for one product, before a price bound is drawn."""
 
     text: str
     attributes: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
-    """Values that the person asked for, their names left out. Empty for a synthetic one: its goals take every
-    combination of the product's options."""
+    """Option values that the person asked for, without names. Empty if synthetic: goals then use every combination of
+    the product's options."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One product and what was asked for it."""
+    """One product and its instructions."""
 
     product: Product
     human: tuple[Instruction, ...] = ()
     synthetic: Instruction | None = None
-    """None: no goals are made for it."""
+    """None: no synthetic goals are made for it."""
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Products in the order of their file; no asin twice."""
+    """Products in the order of their file, with unique asins."""
 
     products: tuple[Product, ...]
     human: Mapping[str, tuple[Instruction, ...]]
-    """asin -> what people asked for it."""
+    """asin -> instructions written by people."""
     synthetic: Mapping[str, Instruction]
-    """asin -> the one text that its synthetic goals begin with."""
+    """asin -> the text that its synthetic goals begin with."""
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> Catalogue:
-        """Raises ValueError where an asin stands twice."""
+        """Raises ValueError for a repeated asin."""
         by_asin: dict[str, Entry] = {}
         for entry in entries:
             if entry.product.asin in by_asin:
-                raise ValueError(f"product {entry.product.asin!r} stands twice in the catalogue")
+                raise ValueError(f"product {entry.product.asin!r} occurs twice in the catalogue")
             by_asin[entry.product.asin] = entry
         return cls(
             products=tuple(entry.product for entry in by_asin.values()),

@@ -1,4 +1,4 @@
-"""The shop behind the port of all environments: actions in, pages out, rewards for what was bought.
+"""The shop as an environment: actions in, pages out, rewards for purchases.
 
     env.observe([Request(task, "act", "search[blue rug]")])   ->  [Observation(text="Page 1 (Total results: 50) ...")]
     env.observe([Request(task, "act", "click[buy now]", earlier)])
@@ -6,8 +6,8 @@
     bought  ->  '[{"asin": "B06Y3VLDFB", "price": 24.5, "options": {}}]'
     env.score(task, bought)                                   ->  Outcome(reward=0.75, em=(0.0,), f1=(0.75,))
 
-The questions of a task are goals, by their ids. A page is a function of the task and the actions so far, so nothing
-is kept between calls but a memory of pages, which another process would compute again.
+The questions of a task are goals, identified by their ids. A page is a function of the task and the actions so far, so
+nothing is stored between calls except a cache of sessions, which another process would recompute.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from mem1.protocol import ACT
 from mem1.records import Task
 
 Pages = Literal["text", "text_rich", "html", "short"]
-"""How pages are shown: as the original does, or short: texts alone, without the instruction, which the prompt has."""
+"""Page format: one of the original's, or short: only texts, without the instruction, which is in the prompt."""
 _BETWEEN = " | "
-"""Between two texts of a short page: one character, as no text of a page may stand for a special token."""
+"""Separates the texts of a short page; the original's [SEP] could be read as a special token."""
 SOLVED = 1 - 1e-9
-"""A reward of so much counts as a goal met exactly."""
+"""Reward from which a goal counts as met exactly."""
 _ACTION = re.compile(r"\s*(search|click)\s*\[(.*)\]\s*", re.DOTALL)
 
 
@@ -46,7 +46,7 @@ class WebShopEnvironment:
     """Id of a question -> its goal."""
     pages: Pages = "text"
     _session: Callable[[tuple[str, ...], tuple[str, ...]], Session] = field(init=False, repr=False, compare=False)
-    """(ids of the goals, actions so far) -> session, remembered."""
+    """(ids of the goals, actions so far) -> session, cached."""
 
     def __post_init__(self) -> None:
         if self.pages not in get_args(Pages):
@@ -54,7 +54,7 @@ class WebShopEnvironment:
         object.__setattr__(self, "_session", lru_cache(maxsize=1 << 14)(self._walk))
 
     def observe(self, actions: Sequence[Action]) -> list[Observation]:
-        """The page that each action leads to. Raises UserError for another kind of action and for an unknown goal."""
+        """The page after each action. Raises UserError for another kind of action and for an unknown goal."""
         return [self._reply(action) for action in actions]
 
     def score(self, task: Task, answer: str) -> Outcome:
@@ -66,7 +66,7 @@ class WebShopEnvironment:
         return Outcome(reward=sum(each), em=tuple(float(r >= SOLVED) for r in each), f1=each)
 
     def show(self, session: Session) -> str:
-        """The page as the policy reads it."""
+        """The page as the policy sees it."""
         if self.pages == "short":
             page = self.shop.page(session)
             return _BETWEEN.join(element.text.strip() for element in page[head_length(session.page) :])
@@ -102,14 +102,14 @@ class WebShopEnvironment:
         if not actions:
             return self.shop.start([self.goals[goal] for goal in goals])
         *earlier, last = actions
-        session = self._session(goals, tuple(earlier))  # from the memory, in a rollout
+        session = self._session(goals, tuple(earlier))  # cached, in a rollout
         return self.shop.step(session, meant(self.shop, session, last))
 
 
 def meant(shop: Shop, session: Session, action: str) -> str:
-    """The action with the spaces and brackets of the page.
+    """The action with the page's own spaces and brackets.
 
-    A tokenizer of words writes "click [ bola 88 ]", and a policy sees every page with its angle brackets made round.
+    A word tokenizer writes "click [ bola 88 ]", and a policy sees pages with round instead of angle brackets.
     """
     read = _ACTION.fullmatch(action)
     if read is None:

@@ -1,4 +1,21 @@
-"""The habits of a lazy shopper: what the demonstrations of a warm start show, so that learning has something to do."""
+"""Scripted experts for the invented catalogue: a clean one, and lazy ones for warm starts with mostly bad habits.
+
+An expert decides from the instruction, its own last state, the page in sight and the number of turns left, so it has
+exactly the memory of a policy with constant memory. What it writes for "find me a light roomy tent with color: teal …":
+
+    page        state                                                   action
+    search      want light roomy teal s below 50.00                     search[light roomy tent teal s]
+    results     try hola88                                              click[hola88]
+    HOLA88      tried hola88 misses 2                                   click[< prev]       (wrong size, too expensive)
+    results     tried hola88 misses 2 ; try gola64                      click[gola64]
+    GOLA64      tried hola88 misses 2 ; check gola64 need roomy read    click[features]
+    features    tried hola88 misses 2 ; check gola64 read               click[< prev]
+    GOLA64      tried hola88 misses 2 ; take gola64 choose s            click[teal]
+    GOLA64      tried hola88 misses 2 ; take gola64                     click[s]
+    GOLA64      done                                                    click[buy now]
+
+With several goals the state begins with the number of the current one: "goal 2 ; try hola88".
+"""
 
 from __future__ import annotations
 
@@ -13,7 +30,7 @@ from mem1.envs.webshop.env import WebShopEnvironment
 from mem1.envs.webshop.goals import Goal
 from mem1.envs.webshop.session import Session
 from mem1.envs.webshop.shop import Shop
-from mem1.envs.webshop.shoppers import (
+from mem1.envs.webshop.sight import (
     BACK,
     BUY,
     TURN_LIMIT,
@@ -29,30 +46,31 @@ from mem1.envs.webshop.shoppers import (
 )
 from mem1.protocol import ACT, Tags
 from mem1.records import Task
+from mem1.tasks.gold_expert import ByPrompt
 
 
 class Laziness(Config):
-    """How often an expert does the lazy thing, each a probability at one decision; all 0: the clean expert."""
+    """Probabilities of lazy habits, each per decision; all 0: the clean expert."""
 
     diligent: Probability = 0.0
-    """Share of tasks that are done without the habits below."""
+    """Share of tasks done without the habits below."""
     vague: Probability = 0.0
-    """Searches for the type of product alone."""
+    """Searches only for the type of product."""
     grab: Probability = 0.0
-    """Takes the first hit unread."""
+    """Buys the first hit without reading about it."""
     settle: Probability = 0.0
-    """Takes what it has opened although something is missing or not yet seen; drawn on the item page."""
+    """Buys the opened product although something is missing or not yet seen; drawn on the item page."""
     forget: Probability = 0.0
-    """Buys although options are left to choose; drawn before each."""
+    """Buys although options remain to be chosen; drawn before each."""
 
 
 CLEAN = Laziness()
 
 
 PRICE = "price"
-"""Among the needs: it costs more than was allowed."""
+"""Listed among the needs if the product costs too much."""
 STATE_WORDS = ("want", "below", "goal", "tried", "misses", "try", "check", "need", "read", "take", "choose", "done")
-"""Words of states that no page has; `PRICE`, names and numbers apart."""
+"""Words of states that occur on no page, apart from `PRICE`, names and numbers."""
 _GOAL = re.compile(r"goal (\d+)")
 _TRIED = re.compile(r"tried (\w+) misses (\d+)")
 _WORK = re.compile(r"(try|check|take) (\w+)(?: need (.+?))?( read)?(?: choose (.+))?$")
@@ -65,13 +83,13 @@ class Wish:
     kind: str
     attributes: tuple[str, ...]
     options: tuple[str, ...]
-    """Values alone: no two options of an invented product share one."""
+    """Values without names: no two options of an invented product share a value."""
     bound: float
     """Dollars."""
 
     @classmethod
     def read(cls, text: str) -> Wish:
-        """Of a goal's instruction. Raises ValueError where it was not made for an invented catalogue."""
+        """Read a goal's instruction. Raises ValueError if it was not made for an invented catalogue."""
         asked = re.match(r".*? an? ([a-z ]+?)(?: with |, and price |$)", text)
         if asked is None:
             raise ValueError(f"not an instruction of an invented catalogue: {text!r}")
@@ -88,21 +106,21 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """A state, taken apart: `Memory.of(str(memory)) == memory`."""
+class Notes:
+    """A parsed state: `Notes.of(str(notes)) == notes`."""
 
     goal: int = 1
     tried: tuple[tuple[str, int], ...] = ()
-    """asin -> how much of the wish it misses."""
+    """(asin, number of needs it misses)."""
     verb: str = ""
-    """What is done with `asin`: "try" (to be opened), "check" (its pages are read) or "take" (to be bought)."""
+    """What happens with `asin`: "try" (open it), "check" (read its pages) or "take" (buy it)."""
     asin: str = ""
     need: tuple[str, ...] = ()
-    """Wanted, and not yet seen at `asin`."""
+    """Wanted attributes not yet seen at `asin`."""
     read: bool = False
-    """Its features have been opened."""
+    """Whether its features have been opened."""
     choose: tuple[str, ...] = ()
-    """Options left to be clicked."""
+    """Options still to be clicked."""
 
     def __str__(self) -> str:
         parts = [f"goal {self.goal}"] if self.goal > 1 else []
@@ -112,8 +130,8 @@ class Memory:
         return " ; ".join([*parts, " ".join(words)] if self.verb else parts)
 
     @classmethod
-    def of(cls, state: str) -> Memory:
-        """Whatever else the state says is passed over."""
+    def of(cls, state: str) -> Notes:
+        """Parse a state; unknown parts are ignored."""
         goal = _GOAL.match(state)
         work = _WORK.search(state)
         verb, asin, need, read, choose = work.groups(default="") if work else ("",) * 5
@@ -141,20 +159,20 @@ class Decision:
     """One turn of an expert."""
 
     state: str
-    """All that it knows in the next turn, apart from the instruction."""
+    """Everything it knows in the next turn, apart from the instruction."""
     action: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShopExpert:
-    """Writes the next state and action; a pure function of what it is given and the seed."""
+    """Writes the next state and action; a pure function of its arguments and the seed."""
 
     laziness: Laziness = CLEAN
     seed: int = 0
 
     def __call__(self, sight: Sight, state: str) -> Decision:
-        """`state` is that of its last decision; empty in the first turn. Raises ValueError for foreign goals."""
-        memory = Memory.of(state)
+        """`state` is that of its last decision, empty in the first turn. Raises ValueError for goals not invented."""
+        memory = Notes.of(state)
         wanted = [Wish.read(text) for text in wishes(sight.instruction)]
         wish = wanted[memory.goal - 1]
         turn = _Turn(
@@ -168,7 +186,7 @@ class ShopExpert:
         )
         page = page_of(sight.text)
         if page in ("item", "detail") and not memory.verb:
-            raise ValueError(f"not a state of an expert on the page of an item: {state!r}")
+            raise ValueError(f"no expert writes this state on the page of an item: {state!r}")
         if page == "search":
             return turn.search()
         if page == "results":
@@ -178,10 +196,10 @@ class ShopExpert:
         decision = turn.take() if memory.verb == "take" else turn.check()
         if decision.action != BUY:
             return decision
-        return replace(decision, state="done" if memory.goal == len(wanted) else str(Memory(goal=memory.goal + 1)))
+        return replace(decision, state="done" if memory.goal == len(wanted) else str(Notes(goal=memory.goal + 1)))
 
     def _laziness(self, instruction: str) -> Laziness:
-        """The habits for this task, the same on all its turns."""
+        """The habits for this task, the same in all its turns."""
         drawn = random.Random(f"{self.seed}/{instruction}").random()
         return CLEAN if drawn < self.laziness.diligent else self.laziness
 
@@ -189,7 +207,7 @@ class ShopExpert:
 def demonstrate(
     expert: ShopExpert, shop: Shop, goals: Sequence[Goal], turn_limit: int = TURN_LIMIT
 ) -> tuple[Session, tuple[Decision, ...]]:
-    """Where the expert ends, and what it decided on the way."""
+    """The expert's last session, and its decisions."""
     session, decisions = shop.start(goals), list[Decision]()
     while not session.done and len(decisions) < turn_limit:
         sight = look(shop, session, turns_left=turn_limit - len(decisions))
@@ -204,23 +222,23 @@ def _words(text: str) -> set[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Turn:
-    """What is known at one decision, and the decisions, one a page."""
+    """What is known at one decision, and the decisions for each kind of page."""
 
     wish: Wish
-    memory: Memory
+    memory: Notes
     sight: Sight
     turns_left: int
-    """For the goal in work, this one included."""
+    """Turns for the current goal, including this one."""
     lazy: Laziness
     rng: random.Random
 
     def search(self) -> Decision:
-        wish, memory = self.wish, Memory(goal=self.memory.goal)
+        wish, memory = self.wish, Notes(goal=self.memory.goal)
         words = [wish.kind] if self._draws(self.lazy.vague) else [*wish.attributes, wish.kind, *wish.options]
         return Decision(state=" ; ".join(filter(None, (str(memory), str(wish)))), action=f"search[{' '.join(words)}]")
 
     def pick(self) -> Decision:
-        """On the results page: the product to open next."""
+        """On the results page: choose the product to open next."""
         memory, found = self.memory, hits(self.sight)
         if memory.verb == "take":
             return self._open(memory)
@@ -233,7 +251,7 @@ class _Turn:
         return self._open(replace(memory, verb="try", asin=max(fresh, key=self._promise).asin.lower()))
 
     def check(self) -> Decision:
-        """On the page of an item that may be bought: read on, turn back, or begin to choose."""
+        """On the page of a candidate: read on, turn back, or start choosing options."""
         memory = self.memory if self.memory.verb == "check" else self._first_sight()
         if not memory.need or self._draws(self.lazy.settle):
             return self._take_it()
@@ -242,27 +260,27 @@ class _Turn:
         misses = len(memory.need)
         tried = (*memory.tried, (memory.asin, misses))
         if self._time_for(2 + _RETURN):
-            return self._go(Memory(goal=memory.goal, tried=tried), BACK)
+            return self._go(Notes(goal=memory.goal, tried=tried), BACK)
         best, fewest = min(tried, key=lambda candidate: candidate[1])
         if fewest < misses and self._time_for(_RETURN):
             return self._go(replace(self._taking(best), tried=tried), BACK)
         return self._take_it()
 
     def note(self) -> Decision:
-        """On a page that an item leads to: cross off what it shows."""
+        """On a page linked from an item: cross off what it shows."""
         seen = _words(own_text(self.sight.text))
         need = tuple(want for want in self.memory.need if want not in seen)
         return self._go(replace(self.memory, need=need), BACK)
 
     def take(self) -> Decision:
-        """On the page of the item to be bought: choose what is left to choose, then buy."""
+        """On the page of the item to buy: choose the remaining options, then buy."""
         left = [value for value in self.memory.choose if value in self.sight.actions.clickables]
         if not left or self.turns_left <= 1 or self._draws(self.lazy.forget):
             return self._go(replace(self.memory, choose=()), BUY)
         return self._go(replace(self.memory, choose=tuple(left[1:])), f"click[{left[0]}]")
 
-    def _first_sight(self) -> Memory:
-        """What the page of the item itself leaves open."""
+    def _first_sight(self) -> Notes:
+        """The needs that the item's own page leaves open."""
         wish, shown = self.wish, _words(own_text(self.sight.text))
         need = [want for want in wish.attributes if want not in shown]
         need += [value for value in wish.options if value not in self.sight.actions.clickables]
@@ -273,23 +291,23 @@ class _Turn:
     def _take_it(self) -> Decision:
         return replace(self, memory=self._taking(self.memory.asin)).take()
 
-    def _taking(self, asin: str) -> Memory:
+    def _taking(self, asin: str) -> Notes:
         return replace(self.memory, verb="take", asin=asin, need=(), read=False, choose=self.wish.options)
 
     def _promise(self, hit: Hit) -> tuple[bool, int]:
         return hit.price <= self.wish.bound, len(_words(hit.title) & {self.wish.kind, *self.wish.attributes})
 
     def _time_for(self, detour: int) -> bool:
-        """Whether there are turns to choose and buy after `detour` others."""
+        """Whether enough turns remain to choose and buy after `detour` others."""
         return self.turns_left >= detour + len(self.wish.options) + 1
 
     def _draws(self, probability: float) -> bool:
         return self.rng.random() < probability
 
-    def _open(self, memory: Memory) -> Decision:
+    def _open(self, memory: Notes) -> Decision:
         return self._go(memory, f"click[{memory.asin}]")
 
-    def _go(self, memory: Memory, action: str) -> Decision:
+    def _go(self, memory: Notes, action: str) -> Decision:
         return Decision(state=str(memory), action=action)
 
 
@@ -301,23 +319,17 @@ class ShopScript:
     environment: WebShopEnvironment
     tasks: Sequence[Task]
     tags: Tags
-    _by_prompt: dict[str, tuple[int, tuple[str, ...]]] = field(init=False, repr=False)
-    """Prompt without spaces, in lower case -> turn limit, completions."""
-    _lengths: list[int] = field(init=False, repr=False)
-    """Characters of the prompts, longest first."""
+    _by_prompt: ByPrompt[tuple[int, tuple[str, ...]]] = field(init=False, repr=False)
+    """(turn limit, completions) of each task."""
 
     def __post_init__(self) -> None:
-        by_prompt = {_key(task.prompt): (task.turn_limit, self._completions(task)) for task in self.tasks}
-        object.__setattr__(self, "_by_prompt", by_prompt)
-        object.__setattr__(self, "_lengths", sorted({len(prompt) for prompt in by_prompt}, reverse=True))
+        scripts = ((task.prompt, (task.turn_limit, self._completions(task))) for task in self.tasks)
+        object.__setattr__(self, "_by_prompt", ByPrompt(scripts, lambda text: "".join(text.lower().split())))
 
     def __call__(self, context: str) -> str:
         """The completion for this context. Raises StopIteration for an unknown task."""
-        folded = _key(context)
-        # longest first: the prompt of one goal may begin that of two
-        head = next(folded[:n] for n in self._lengths if folded[:n] in self._by_prompt)
-        limit, completions = self._by_prompt[head]
-        left = re.findall(rf"\[{self.tags.hint.lower()}\]\D*(\d+)turn", folded[len(head) :])
+        (limit, completions), rest = self._by_prompt.find(context)
+        left = re.findall(rf"\[{self.tags.hint.lower()}\]\D*(\d+)turn", rest)
         return completions[limit - int(left[-1]) if left else 0]
 
     def _completions(self, task: Task) -> tuple[str, ...]:
@@ -325,7 +337,3 @@ class ShopScript:
         _, decisions = demonstrate(self.expert, self.environment.shop, goals, task.turn_limit)
         state, action = self.tags.state, self.tags.action_tags[ACT]
         return tuple(f"<{state}> {d.state} </{state}> <{action}> {d.action} </{action}>" for d in decisions)
-
-
-def _key(text: str) -> str:
-    return "".join(text.lower().split())

@@ -1,9 +1,9 @@
-"""The original's files, from where its setup.sh has them (Google Drive), or from a mirror.
+"""Downloads the original's files from Google Drive, as its setup.sh does, or from a mirror.
 
     fetch(SMALL, "shop")  ->  shop/items_shuffle_1000.json, shop/items_ins_v2_1000.json, shop/items_human_ins.json
 
-A file is written under a name of its own and renamed when it is whole; what a broken connection leaves is gone on with.
-Product texts have no licence of their own: they are for research, and not to be passed on.
+A file is renamed once it is complete; a download that broke off is resumed. Product texts have no licence of their own:
+they are for research and must not be redistributed.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _DRIVE = "https://drive.usercontent.google.com/download?export=download&confirm=
 _CONNECT_S, _SILENCE_S = 10.0, 60.0
 
 Seen = Callable[[str, int, "int | None"], None]
-"""Called with a file's name, bytes that lie here, and bytes of the whole (None: the server does not say)."""
+"""Called with a file's name, the bytes downloaded so far and in total (None: unknown)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file of the original."""
+    """One of the original's files."""
 
     name: str
     drive_id: str
     limit: int
-    """Bytes; more is not what it should be."""
+    """Maximum size in bytes; a larger file is the wrong one."""
 
     def address(self, mirror: str | None) -> str:
-        """Of Google Drive, or of the folder that is its mirror."""
+        """URL on Google Drive, or below the mirror's."""
         return f"{mirror.rstrip('/')}/{self.name}" if mirror else f"{_DRIVE}{self.drive_id}"
 
 
@@ -47,13 +47,13 @@ SMALL = (
     Source("items_ins_v2_1000.json", "1IduG0xl544V_A_jv3tHXC0kyFi7PnyBu", 50 << 20),
     _HUMAN,
 )
-"""1,000 products: 4.4 MB, and all instructions by people."""
+"""1,000 products (4.4 MB) and all instructions by people."""
 ALL = (
     Source("items_shuffle.json", "1A2whVgOO0euk5O13n2iYDM0bQRkkRduB", 8 << 30),
     Source("items_ins_v2.json", "1s2j6NgHljiZzQNL3veZaAiyW_qDEgBNi", 1 << 30),
     _HUMAN,
 )
-"""1.18 million products: 5.5 GB."""
+"""1.18 million products (5.5 GB)."""
 
 
 def fetch(
@@ -63,9 +63,9 @@ def fetch(
     mirror: str | None = None,
     seen: Seen = lambda name, done, total: None,
 ) -> dict[str, Literal["fetched", "kept"]]:
-    """Each file's name, and whether it was there already.
+    """Download the files; returns whether each was fetched or was there already.
 
-    Raises UserError where a server does not answer, refuses, gives a web page or too much, or the disk is full.
+    Raises UserError if a server fails, refuses or returns the wrong content, or the disk is full.
     """
     import httpx
 
@@ -96,24 +96,26 @@ def _fetch(client: httpx.Client, source: Source, address: str, whole: Path, seen
             if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
                 partial.unlink()
                 raise UserError(
-                    f"{source.name}: what was fetched before is not of this file, and was removed; try again"
+                    f"{source.name}: the partial download did not match this file and was removed; try again"
                 )
             if response.status_code not in (httpx.codes.OK, httpx.codes.PARTIAL_CONTENT):
-                raise UserError(f"{source.name}: {address} answers {response.status_code}; {by_hand}")
+                raise UserError(f"{source.name}: {address} answered {response.status_code}; {by_hand}")
             if response.headers.get("content-type", "").startswith("text/html"):
-                raise UserError(f"{source.name}: the server gives a web page, perhaps as its quota is spent; {by_hand}")
+                raise UserError(
+                    f"{source.name}: the server returned a web page, perhaps because its quota is used up; {by_hand}"
+                )
             _write(response, source, partial, have, seen)
         partial.replace(whole)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise UserError(
-            f"{source.name}: the connection to {address} failed ({error}); call again to go on, or {by_hand}"
+            f"{source.name}: the connection to {address} failed ({error}); call again to resume, or {by_hand}"
         ) from error
     except OSError as error:
-        raise UserError(f"cannot write {whole}: {error.strerror or error}; call again to go on") from error
+        raise UserError(f"cannot write {whole}: {error.strerror or error}; call again to resume") from error
 
 
 def _write(response: httpx.Response, source: Source, partial: Path, have: int, seen: Seen) -> None:
-    """Append where the server goes on, else begin anew."""
+    """Append if the server resumes, else start again."""
     done = have if response.status_code == 206 else 0
     rest = response.headers.get("content-length")
     total = done + int(rest) if rest is not None else None
@@ -122,6 +124,6 @@ def _write(response: httpx.Response, source: Source, partial: Path, have: int, s
             done += len(chunk)
             if done > source.limit:
                 file.truncate(0)
-                raise UserError(f"{source.name}: more than {source.limit:,} bytes come; this is not WebShop's file")
+                raise UserError(f"{source.name}: more than {source.limit:,} bytes; this is not WebShop's file")
             file.write(chunk)
             seen(source.name, done, total)

@@ -1,9 +1,18 @@
-"""A product as it was gathered -> a product as the shop knows it, by the rules of the original's engine/engine.py.
+"""Reads the files of a catalogue: the original's three, cleaned here, or cleaned products with their instructions.
 
-    {"asin": "B09KP78G37", "name": "Winter Coat", "pricing": "$19.99 - $1,027.50", "query": "Coats ", ...,
-     "customization_options": {"Color": [{"value": "Wine/Red "}], "Size": null}}
-->  Product(asin="B09KP78G37", title="Winter Coat", pricing=(19.99, 1027.5), price_tag="$19.99 to $1027.5",
-            query="coats", options={"color": ("wine | red",)}, ...)
+items_shuffle.json, items_shuffle_1000.json     [{"asin": "B09KP78G37", "name": ..., "pricing": "$19.99", ...}, ...]
+items_ins_v2.json, items_ins_v2_1000.json       {"B09KP78G37": {"attributes": ["faux fur"],
+                                                 "instruction": "Find me ...", "instruction_attributes": [...]}}
+items_human_ins.json                            {"B09KP78G37": [{"instruction": "i am looking for ...",
+                                                 "instruction_attributes": [...], "instruction_options": [...]}]}
+shop.jsonl, shop.jsonl.gz                       one cleaned product per line, with the original's keys and with
+                                                instructions, instruction_text and instruction_attributes
+
+Products are cleaned by the rules of the original's engine/engine.py, and read one by one: WebShop's 1.18 million
+products are one JSON array of 5.5 gigabytes.
+
+    load("/data/webshop")     a folder with either kind of files
+    load("shop.jsonl.gz")     what `mem1 webshop load` wrote
 """
 
 from __future__ import annotations
@@ -24,13 +33,13 @@ from mem1.errors import UserError
 from mem1.jsonl import read_objects, write_objects
 
 NO_ATTRIBUTES = ("DUMMY_ATTR",)
-"""Attributes of a product for which none are known."""
+"""Attributes of a product without known ones."""
 _LONGEST_ASIN = 10
 _NOT_IN_PRICE = re.compile(r"[^\d.]")
 
 
 def why_left_out(asin: str, seen: Mapping[str, object]) -> str | None:
-    """Why the shop does not take a product, after those `seen` before it. None: it takes it."""
+    """Why the shop rejects a product, given the asins `seen` before it; None: it accepts it."""
     if asin == "nan":
         return "no asin"
     if len(asin) > _LONGEST_ASIN:
@@ -39,9 +48,15 @@ def why_left_out(asin: str, seen: Mapping[str, object]) -> str | None:
 
 
 def clean(raw: Mapping[str, Any], attributes: Sequence[str] | None) -> Product:
-    """`attributes` are those of the attribute file; None: it has none for this product.
+    """Clean a product of the original's files.
 
-    Raises KeyError for a field that is missing, and ValueError, TypeError or AttributeError for one of another form.
+        {"asin": "B09KP78G37", "name": "Winter Coat", "pricing": "$19.99 - $1,027.50", "query": "Coats ", ...,
+         "customization_options": {"Color": [{"value": "Wine/Red "}], "Size": null}}
+    ->  Product(asin="B09KP78G37", title="Winter Coat", pricing=(19.99, 1027.5), price_tag="$19.99 to $1027.5",
+                query="coats", options={"color": ("wine | red",)}, ...)
+
+    `attributes` come from the attribute file; None: it lists none for this product. Raises KeyError for a missing
+    field, and ValueError, TypeError or AttributeError for a malformed one.
     """
     bullets = raw["small_description"]
     prices, price_tag = read_price(raw.get("pricing"))
@@ -65,12 +80,12 @@ def clean(raw: Mapping[str, Any], attributes: Sequence[str] | None) -> Product:
 
 
 def read_price(text: str | None) -> tuple[tuple[float, ...], str]:
-    """Dollars, lowest first, and the price as it is shown; of a text with more than two prices the first two.
+    """Prices in dollars, lowest first, and the price as shown; from a text with more than two prices the first two.
 
         "$10.00 - $1,020.50"  ->  ((10.0, 1020.5), "$10.0 to $1020.5")      None, ""  ->  ((100.0,), "$100.0")
 
-    Three products of the small set name the higher price first; they are shown so, as in the original.
-    Raises ValueError where there is text, but no price.
+    Three products of the small set name the higher price first and are shown that way, as in the original.
+    Raises ValueError for a text without a price.
     """
     if not text:
         return (PRICE_UNKNOWN,), f"${PRICE_UNKNOWN}"
@@ -81,7 +96,7 @@ def read_price(text: str | None) -> tuple[tuple[float, ...], str]:
 
 
 def _options(raw: Mapping[str, Any]) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
-    """Values by the name of their option, and pictures by value."""
+    """Option values by name, and pictures by value."""
     options: dict[str, tuple[str, ...]] = {}
     images: dict[str, str] = {}
     for name, contents in raw.items():
@@ -95,12 +110,12 @@ def _options(raw: Mapping[str, Any]) -> tuple[dict[str, tuple[str, ...]], dict[s
 
 _CHUNK = 1 << 20
 _LARGEST = 1 << 26
-"""Characters of one object; where so many make none, the file is broken, and is not read to its end."""
+"""Characters of one object; a file in which they form none is broken and not read further."""
 _BETWEEN = re.compile(r"[\s,]*")
 
 
 def read_array(path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Number, from 1, and object. Raises UserError where the file is missing, cut short, or something else."""
+    """Yield (number from 1, object). Raises UserError for a file that is missing, truncated or no array of objects."""
     try:
         with open(path, encoding="utf-8-sig") as file:
             yield from _objects(file, path)
@@ -114,7 +129,7 @@ def _objects(file: TextIO, path: str | os.PathLike[str]) -> Iterator[tuple[int, 
     decode = json.JSONDecoder().raw_decode
     text = file.read(_CHUNK).lstrip()
     if not text.startswith("["):
-        raise UserError(f"{path}: a JSON array of products must stand there; it begins with {text[:20]!r}")
+        raise UserError(f"{path}: expected a JSON array of products, but it begins with {text[:20]!r}")
     number, at = 1, 1
     while True:
         at = _after(text, at)
@@ -123,10 +138,10 @@ def _objects(file: TextIO, path: str | os.PathLike[str]) -> Iterator[tuple[int, 
         try:
             value, at = decode(text, at)
         except (json.JSONDecodeError, RecursionError) as error:
-            # perhaps the rest of the object has not been read; as much again, so that long ones cost no more
+            # perhaps the object is not read to its end; doubling what is read keeps long objects linear
             more = file.read(max(_CHUNK, len(text) - at)) if len(text) - at < _LARGEST else ""
             if not more:
-                raise UserError(f"{path}: product {number} is not whole JSON; is the file cut short?") from error
+                raise UserError(f"{path}: product {number} is not complete JSON; is the file truncated?") from error
             text, at = text[at:] + more, 0
             continue
         if not isinstance(value, dict):
@@ -150,21 +165,21 @@ _KNOWN = ", ".join(name for names in _NAMES.values() for name in names)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShopFiles:
-    """Where a catalogue is read from."""
+    """The files of a catalogue."""
 
     products: Path
     attributes: Path | None = None
-    """None: cleaned products, which have theirs."""
+    """None: cleaned products, which include them."""
     human: Path | None = None
-    """None: cleaned products, which have theirs, or a shop without goals by people."""
+    """None: cleaned products, which include them, or a shop without goals by people."""
     left_out: Counter[str] = field(default_factory=Counter)
-    """Reason -> products that were left out, counted while `entries` is read."""
+    """Reason -> number of rejected products, counted while `entries` is read."""
 
     @classmethod
     def find(cls, *paths: str | os.PathLike[str]) -> ShopFiles:
-        """Of one folder, or of the files themselves, by their names.
+        """Find the files by their names, in one folder or among the paths.
 
-        Raises UserError where there is no product file, or the original's without its attributes, or two of a kind.
+        Raises UserError without a product file, for the original's without attributes, and for two files of a kind.
         """
         given = [Path(path) for path in paths]
         in_folder = len(given) == 1 and given[0].is_dir()
@@ -175,19 +190,21 @@ class ShopFiles:
                 raise UserError(f"no file or folder {path}; check the path")
             kind = _kind(path.name)
             if kind is None and not in_folder:
-                raise UserError(f"{path}: not the name of a shop's file; known are {_KNOWN}")
+                raise UserError(f"{path}: not the name of a shop's file; known: {_KNOWN}")
             if kind in found:
                 raise UserError(f"{where}: {found[kind].name} and {path.name} both hold {kind}; name the files to read")
             if kind is not None:
                 found[kind] = path
         if "products" not in found:
-            raise UserError(f"{where}: no products; known are {_KNOWN}. `mem1 webshop fetch` gets the original's files")
+            raise UserError(
+                f"{where}: no products; known: {_KNOWN}. `mem1 webshop fetch` downloads the original's files"
+            )
         if found["products"].suffix == ".json" and "attributes" not in found:
             raise UserError(f"{where}: {found['products'].name} has no attributes; put items_ins_v2*.json beside it")
         return cls(products=found["products"], attributes=found.get("attributes"), human=found.get("human"))
 
     def entries(self) -> Iterator[Entry]:
-        """One product after the other, in the order of the file. Raises UserError for a file of another form."""
+        """Yield the products in the order of the file. Raises UserError for a malformed file."""
         attributes = read_object(self.attributes) if self.attributes else {}
         human = read_object(self.human) if self.human else {}
         if self.products.suffix == ".json":
@@ -220,7 +237,7 @@ class ShopFiles:
                 if not product.asin or "Title" not in keys:
                     raise ValueError("a product needs an asin and a Title")
                 if seen.setdefault(product.asin, line) != line:
-                    raise ValueError(f"product {product.asin!r} stands on line {seen[product.asin]} already")
+                    raise ValueError(f"product {product.asin!r} is already on line {seen[product.asin]}")
                 asked, synthetic = _human(keys.get("instructions", ())), _synthetic(keys.get("instruction_text"), keys)
             with _as_user_error(f"{self.attributes}: {product.asin}"):
                 known = attributes.get(product.asin, {})
@@ -231,28 +248,28 @@ class ShopFiles:
 
 
 def load(*paths: str | os.PathLike[str]) -> Catalogue:
-    """Of one folder, or of the files themselves (see `ShopFiles.find`).
+    """The catalogue of a folder or of the files themselves (see `ShopFiles.find`).
 
-    Raises UserError where a file is missing, cut short or of another form.
+    Raises UserError for a missing, truncated or malformed file.
     """
     return Catalogue.of(ShopFiles.find(*paths).entries())
 
 
 def write_entries(path: str | os.PathLike[str], entries: Iterable[Entry]) -> None:
-    """As one JSONL file, gzipped if its name ends in .gz, which `ShopFiles` finds whole. Raises UserError."""
+    """Write one JSONL file that `ShopFiles` reads, gzipped if its name ends in .gz. Raises UserError."""
     write_objects(path, map(_keys, entries))
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The one JSON object of a file. Raises UserError."""
+    """The JSON object that a file consists of. Raises UserError."""
     try:
         value = json.loads(path.read_bytes())
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not whole JSON ({error}); is the file cut short?") from error
+        raise UserError(f"{path}: not complete JSON ({error}); is the file truncated?") from error
     if not isinstance(value, dict):
-        raise UserError(f"{path}: one JSON object, asin -> instructions, must stand there, not {type(value).__name__}")
+        raise UserError(f"{path}: expected one JSON object, asin -> instructions, not {type(value).__name__}")
     return value
 
 
@@ -271,7 +288,7 @@ def _synthetic(text: Any, keys: Mapping[str, Any]) -> Instruction | None:
 def _instruction(text: Any, keys: Mapping[str, Any]) -> Instruction:
     attributes, options = keys.get("instruction_attributes") or [], keys.get("instruction_options") or []
     if not (isinstance(text, str) and isinstance(attributes, list) and isinstance(options, list)):
-        raise ValueError("an instruction is a text with a list of attributes and one of options")
+        raise ValueError("an instruction needs a text, a list of attributes and a list of options")
     return Instruction(text=text, attributes=tuple(attributes), options=tuple(options))
 
 
@@ -307,10 +324,10 @@ def _keys(entry: Entry) -> dict[str, Any]:
 
 @contextmanager
 def _as_user_error(where: str) -> Iterator[None]:
-    """What a file of another form makes of our reading it."""
+    """Turns the errors of reading a malformed file into UserError."""
     try:
         yield
     except KeyError as error:
         raise UserError(f"{where}: {error} is missing") from error
     except (ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{where}: not of WebShop's form ({error})") from error
+        raise UserError(f"{where}: not in WebShop's format ({error})") from error

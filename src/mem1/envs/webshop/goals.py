@@ -1,7 +1,13 @@
-"""What a shopper was asked for: one goal, with the keys of the original.
+"""The goals of a catalogue, as WebShop makes them: those that people wrote, and those made from templates.
 
-Goal.from_keys({"instruction_text": "i need a blue rug under 30 dollars", "attributes": ["easy clean"], ...})
-->  Goal(instruction="i need a blue rug under 30 dollars", attributes=("easy clean",), ...)
+    human      "i want a pair of cargo pants, and price lower than 40.00 dollars"      options ("orange",)
+    synthetic  "Find me cargo pants with color: orange, and size: m, and price lower than 40.00 dollars"
+                                                                           options {"color": "orange", "size": "m"}
+
+    goals = shuffled(human_goals(catalogue, prices(catalogue.products, seed=0), seed=0));  split(goals, "test")
+
+The rules are those of the original's engine/goal.py. The original draws prices and price bounds without a seed, so two
+runs have different goals in the same order; ours are a function of a seed, drawn in the original's order.
 """
 
 from __future__ import annotations
@@ -14,38 +20,38 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from mem1.envs.webshop.catalogue import Catalogue, Product
+from mem1.envs.webshop.catalogue import Catalogue, Instruction, Product
 from mem1.errors import UserError
 from mem1.tasks.splits import PARTS, Part
 
 NO_PRICE = 1_000_000.0
-"""Upper bound of a goal whose instruction speaks of no price (WebShop, goal.py)."""
+"""Price bound of a goal whose instruction names no price (WebShop, goal.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """One shopping goal, and what it is scored by."""
+    """One shopping goal and the criteria it is scored by."""
 
     asin: str = ""
-    """Of the product that it was written for; another one that fits is as good."""
+    """asin of the product it was written for; any product that fits counts the same."""
     instruction: str
-    """The text that the shopper reads, the price included."""
+    """The text that the shopper reads, including the price."""
     attributes: tuple[str, ...] = ()
     options: Mapping[str, str] | tuple[str, ...] = ()
-    """Synthetic goals: name of the option -> value; goals by people: values alone. The original scores the two in
-    different ways, see `score`."""
+    """Synthetic goals: option name -> value; goals by people: values only. The original scores the two differently,
+    see `score`."""
     price_upper: float = NO_PRICE
-    """Largest price in dollars."""
+    """Highest price in dollars."""
     name: str = ""
     category: str = ""
     query: str = ""
     product_category: str = ""
     weight: float = 1.0
-    """Share in which the original draws it."""
+    """Relative probability with which the original draws it."""
 
     @classmethod
     def from_keys(cls, keys: Mapping[str, Any]) -> Goal:
-        """Of the original's form (`instruction_text`, `goal_options`, ...)."""
+        """Read the original's keys (`instruction_text`, `goal_options`, ...)."""
         options = keys.get("goal_options") or ()
         return cls(
             asin=keys.get("asin") or "",
@@ -65,50 +71,38 @@ T = TypeVar("T")
 
 KINDS = ("human", "synthetic")
 SHUFFLE_SEED = 233
-"""Of the order of the goals, by which published test sets are defined."""
+"""Seed of the order of the goals, which defines the published test sets."""
 TEST, DEVELOPMENT = 500, 1_000
-"""Goals of each, in this order, from the first on; the rest is for training (baseline_models/env.py)."""
+"""Sizes of these parts, taken in this order; the rest is for training (baseline_models/env.py)."""
 
 _BOUNDS = tuple(10.0 * step for step in range(1, 100))
 _NEXT = 4
-"""Bounds, from the first one above the price, of which two are drawn and the larger is taken."""
+"""Number of bounds above the price of which two are drawn; the larger is used."""
 
 
 def prices(products: Iterable[Product], *, seed: int) -> dict[str, float]:
-    """asin -> dollars that the product costs: its one price, or one drawn uniformly between its two."""
+    """asin -> price in dollars: the product's only price, or one drawn uniformly from its range."""
     rng = random.Random(seed)
     return {p.asin: p.pricing[0] if len(p.pricing) == 1 else rng.uniform(*p.pricing) for p in products}
 
 
 def human_goals(catalogue: Catalogue, prices: Mapping[str, float], *, seed: int) -> list[Goal]:
-    """One goal an instruction, in the order of the products; instructions without attributes make none."""
+    """One goal per instruction, in the order of the products; instructions without attributes are skipped."""
     rng = random.Random(seed)
     goals = []
     for product in catalogue.products:
         for asked in catalogue.human.get(product.asin, ()):
             if asked.attributes:
                 bound, text = _bound(prices[product.asin], rng)
-                goals.append(
-                    Goal(
-                        asin=product.asin,
-                        instruction=asked.text.strip(".") + text,
-                        attributes=asked.attributes,
-                        options=asked.options,
-                        price_upper=bound,
-                        name=product.name,
-                        category=product.category,
-                        query=product.query,
-                        product_category=product.product_category,
-                    )
-                )
+                goals.append(_goal(product, asked, asked.text.strip(".") + text, product.name, asked.options, bound))
     return goals
 
 
 def synthetic_goals(catalogue: Catalogue, prices: Mapping[str, float], *, seed: int) -> list[Goal]:
-    """One goal a combination of the product's options; all of a product have one price bound.
+    """One goal per combination of the product's options; all goals of a product share one price bound.
 
-    A goal weighs the mean, over its attributes, of 1 / goals with that attribute. Raises UserError where an instruction
-    has no attributes.
+    A goal's weight is the mean, over its attributes, of 1 / number of goals with that attribute. Raises UserError if
+    an instruction has no attributes.
     """
     rng = random.Random(seed)
     goals = []
@@ -117,34 +111,44 @@ def synthetic_goals(catalogue: Catalogue, prices: Mapping[str, float], *, seed: 
         if asked is None:
             continue
         if not asked.attributes:
-            raise UserError(f"the synthetic instruction of product {product.asin!r} has no attributes to be scored by")
+            raise UserError(f"the synthetic instruction of product {product.asin!r} has no attributes to score by")
         bound, text = _bound(prices[product.asin], rng)
         for options in _combinations(product):
-            goals.append(
-                Goal(
-                    asin=product.asin,
-                    instruction=asked.text + _with(options) + text,
-                    attributes=asked.attributes,
-                    options=options,
-                    price_upper=bound,
-                    name=product.title,
-                    category=product.category,
-                    query=product.query,
-                    product_category=product.product_category,
-                )
-            )
+            instruction = asked.text + _with(options) + text
+            goals.append(_goal(product, asked, instruction, product.title, options, bound))
     return _weighed(goals)
 
 
+def _goal(
+    product: Product,
+    asked: Instruction,
+    instruction: str,
+    name: str,
+    options: Mapping[str, str] | tuple[str, ...],
+    bound: float,
+) -> Goal:
+    return Goal(
+        asin=product.asin,
+        instruction=instruction,
+        attributes=asked.attributes,
+        options=options,
+        price_upper=bound,
+        name=name,
+        category=product.category,
+        query=product.query,
+        product_category=product.product_category,
+    )
+
+
 def shuffled(goals: Iterable[T]) -> list[T]:
-    """In the order in which the original numbers them: `random.seed(233); random.shuffle(goals)`."""
+    """The original's order: `random.seed(233); random.shuffle(goals)`."""
     order = list(goals)
     random.Random(SHUFFLE_SEED).shuffle(order)
     return order
 
 
 def goals_by_id(catalogue: Catalogue, prices: Mapping[str, float], kind: str, *, seed: int) -> dict[str, Goal]:
-    """ "human-7" -> the goal that the original numbers 7 among those of its kind, in that order; perhaps none.
+    """ "human-7" -> the goal with number 7 of its kind in the original's order; possibly empty.
 
     Raises UserError for an unknown kind.
     """
@@ -156,9 +160,9 @@ def goals_by_id(catalogue: Catalogue, prices: Mapping[str, float], kind: str, *,
 
 
 def split(goals: Sequence[T], name: Part) -> Sequence[T]:
-    """Of shuffled goals: 0 to 499 for "test", 500 to 1,499 for "development", the others for "train".
+    """Part of shuffled goals: 0 to 499 for "test", 500 to 1,499 for "development", the rest for "train".
 
-    A small catalogue fills them in this order: 13 goals are all for "test". Raises UserError where none is left.
+    A small catalogue fills them in this order: 13 goals are all for "test". Raises UserError for an empty part.
     """
     if name not in PARTS:
         raise UserError(f"unknown split of goals {name!r}; known: {', '.join(PARTS)}")
@@ -166,17 +170,17 @@ def split(goals: Sequence[T], name: Part) -> Sequence[T]:
         name
     ]
     if first >= len(goals):
-        raise UserError(f"no goals for {name!r}: they begin after {first:,}, and the shop has {len(goals):,}")
+        raise UserError(f"no goals for {name!r}: they start after the first {first:,}, and the shop has {len(goals):,}")
     return goals[first:end]
 
 
 def number_of_combinations(product: Product) -> int:
-    """Synthetic goals that one instruction for the product makes."""
+    """Number of synthetic goals per instruction for the product."""
     return math.prod(map(len, product.options.values()))
 
 
 def _bound(price: float, rng: random.Random) -> tuple[float, str]:
-    """Price bound in dollars, and what the instruction says of it; above 970 dollars there is none."""
+    """Price bound in dollars and its words in the instruction; none above 970 dollars."""
     above = [bound for bound in _BOUNDS if bound > price][:_NEXT]
     if len(above) < 2:
         return NO_PRICE, ""
@@ -185,7 +189,7 @@ def _bound(price: float, rng: random.Random) -> tuple[float, str]:
 
 
 def _combinations(product: Product) -> Iterable[dict[str, str]]:
-    """Every choice of one value an option, the options by name; of a product without options the empty one."""
+    """Every choice of one value per option, ordered by option name; one empty choice without options."""
     names = sorted(product.options)
     for values in itertools.product(*(product.options[name] for name in names)):
         yield dict(zip(names, values, strict=True))

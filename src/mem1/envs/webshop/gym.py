@@ -1,15 +1,15 @@
-"""The shop as a Gymnasium environment: texts in, texts out, one reward a purchase.
+"""The shop as a Gymnasium environment: text in, text out, one reward per purchase.
 
     import gymnasium
-    import mem1.envs.webshop.gym                       registers mem1/WebShop-v0
+    import mem1.envs.webshop.gym                       # registers mem1/WebShop-v0
 
-    env = gymnasium.make("mem1/WebShop-v0")                            the invented shop, its training half
-    env = gymnasium.make("mem1/WebShop-v0", shop=shop, goals=goals)    one's own
+    env = gymnasium.make("mem1/WebShop-v0")                            # training half of the invented shop
+    env = gymnasium.make("mem1/WebShop-v0", shop=shop, goals=goals)    # your own
     observation, info = env.reset(seed=0, options={"goal": 7})
     observation, reward, terminated, truncated, info = env.step("search[console table]")
 
-`gymnasium.make("mem1.envs.webshop.gym:mem1/WebShop-v0", ...)` needs no import before it. Gymnasium has read no entry
-points of other packages since 1.0.
+`gymnasium.make("mem1.envs.webshop.gym:mem1/WebShop-v0", ...)` needs no prior import. Since 1.0, Gymnasium does not read
+other packages' entry points.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PAGES: tuple[PageName, ...] = ("item", "description", "features", "reviews", "a
 
 
 class WebShopEnv(gymnasium.Env[str, str]):
-    """One session an episode. It ends with the last purchase, or is cut after `max_turns` actions.
+    """One session per episode. It ends with the last purchase or is truncated after `max_turns` actions.
 
     `info["available_actions"]` is the original's: {"has_search_bar": bool, "clickables": [text, ...]};
     `info["goal"]` is the number of the first goal.
@@ -53,10 +53,9 @@ class WebShopEnv(gymnasium.Env[str, str]):
         objectives: int = 1,
         max_turns: int = MAX_TURNS,
     ) -> None:
-        """`objectives` goals in a row make an episode. Without shop and goals it is the invented shop.
+        """An episode has `objectives` consecutive goals. Without shop and goals, the invented shop is used.
 
-        Raises UserError where one of the two is missing, there are fewer goals, a number is below 1, or there is no
-        such mode.
+        Raises UserError if only one of the two is given, for too few goals, numbers below 1 and unknown modes.
         """
         if shop is None and goals is None:
             shop, goals = invented_shop()
@@ -78,9 +77,9 @@ class WebShopEnv(gymnasium.Env[str, str]):
         self.action_space = self._actions()
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """A new session: of `options["goal"]`, else of a goal drawn in proportion to the goals' weights.
+        """Start a session with `options["goal"]`, or with a goal drawn in proportion to the goals' weights.
 
-        Raises UserError for a number without as many goals from there on, and for any other option.
+        Raises UserError for a number that leaves too few goals, and for any other option.
         """
         super().reset(seed=seed, options=dict(options or {}))
         self._first = self._choose(options or {})
@@ -89,7 +88,7 @@ class WebShopEnv(gymnasium.Env[str, str]):
         return self.shop.observe(self._session, self.mode), self._info()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """The reward is that of a purchase made by this very action, else 0. An action without effect costs a turn."""
+        """Act; the reward is that of a purchase by this action, else 0. An action without effect costs a turn."""
         before = len(self._session.purchases)
         self._session = self.shop.step(self._session, action)
         self._turns += 1
@@ -105,7 +104,7 @@ class WebShopEnv(gymnasium.Env[str, str]):
     def _choose(self, options: Mapping[str, Any]) -> int:
         starts = len(self.goals) - self.objectives + 1
         if unknown := sorted(set(options) - {"goal"}):
-            raise UserError(f"unknown option of reset: {', '.join(map(repr, unknown))}; there is one, 'goal'")
+            raise UserError(f"unknown option of reset: {', '.join(map(repr, unknown))}; the only one is 'goal'")
         if "goal" in options:
             goal = options["goal"]
             if not isinstance(goal, int) or not 0 <= goal < starts:
@@ -120,7 +119,7 @@ class WebShopEnv(gymnasium.Env[str, str]):
         return {"available_actions": available, "goal": self._first}
 
     def _observations(self) -> Text:
-        """Every page lies in it: the pages of all products are looked at once."""
+        """A space that contains every page, found by visiting the pages of all products once."""
         longest = max(self.goals, key=lambda goal: len(goal.instruction))
         characters = set(string.printable).union(*(goal.instruction for goal in self.goals))
         length = 0
@@ -130,18 +129,18 @@ class WebShopEnv(gymnasium.Env[str, str]):
                 text = self.shop.observe(session, self.mode)
                 characters.update(text)
                 length = max(length, len(text))
-        # a page of results holds parts of ten item pages; the last page holds what was chosen, perhaps as "\u..."
+        # a results page has parts of ten item pages; the last page has the chosen options, possibly as "\u..."
         return Text(RESULTS_A_PAGE * (1 + self.objectives) * length, charset=frozenset(characters))
 
     def _actions(self) -> Text:
-        """Every click lies in it, and every search in the shop's characters that is not too long."""
+        """A space that contains every click, and every search in the shop's characters that is not too long."""
         values = [v.lower() for p in self.shop.products.values() for of_one in p.options.values() for v in of_one]
         characters = self.observation_space.character_set.union(*values)  # type: ignore[attr-defined]
         return Text(max(_ACTION_LENGTH, *(len("click[]") + len(v) for v in values), 0), charset=frozenset(characters))
 
 
 def invented_shop(seed: int = 0) -> tuple[Shop, list[Goal]]:
-    """The training half of an invented catalogue, and its goals in their order."""
+    """The training half of an invented catalogue, and its goals in order."""
     environment = WebShopTasks(seed=seed).source("train", PAPER_SHOP).environment
     return environment.shop, list(environment.goals.values())
 

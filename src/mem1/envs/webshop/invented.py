@@ -1,10 +1,22 @@
-"""The words of invented catalogues: departments, what they sell, what it may be like, and the sentences around it.
+"""Invented catalogues: a shop that needs no external data.
 
-All are ordinary words that every catalogue shares. Brands are two words ("Fala Prellov") and asins a word and a number
-("HOLA88"): like Atlas's names they belong for ever to the training or to the evaluation half, by a hash.
+    asked       find me a light roomy tent     (+ with color: teal, and size: s, and price lower than 50.00 dollars)
+    HOLA88      Fala Prellov Light School Tent     $24.49     color: teal, red, blue     size: s, l
+    features    easy to store / always padded / made to be roomy / stays compact for years
+    GOLA64      Fala Prellov Light Travel Tent     $51.25     color: teal, red, blue     size: m
+    features    comes in a box / always roomy / a very sturdy design / made to be windproof
 
-Attributes are single words, none of which is part of another word of the shop: the reward looks for them anywhere in
-a text. Values of options hold a colour word only where they are one: the reward reduces values to such words.
+A catalogue is a pure function of its seed, its half (training or evaluation) and its size. The halves share only single
+words: no brand ("Fala Prellov"), no asin ("HOLA88") and no type of product with the same attributes occurs in both.
+
+Products come in lines of five. What a search sees (title, description, first bullet point, option values of two or more
+letters) is nearly the same for a whole line; price, attributes in the other bullet points and the second option differ,
+and are seen on the results page, among the features and on the item's page. So any good search finds the product asked
+for, but seldom ranks it first.
+
+Attributes are single words, none of which is part of another word of the shop, because the reward looks for them
+anywhere in a text. Option values contain a colour word only if they are one, because the reward reduces values to such
+words.
 """
 
 from __future__ import annotations
@@ -23,16 +35,16 @@ from mem1.tasks.splits import Split
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Department:
-    """What one department sells."""
+    """The goods of one department."""
 
     groups: Mapping[str, tuple[str, ...]]
-    """Second level of the categories -> the types of product in it."""
+    """Second category level -> its types of product."""
     attributes: tuple[str, ...]
     uses: tuple[str, ...]
-    """Said of a product, never asked for."""
+    """Uses that products mention and goals never ask for."""
     options: Mapping[str, tuple[str, ...]]
-    """Two options: name -> the values that a product may come in. No two options share a value; those of the second
-    have one letter or digit, so a search does not see them."""
+    """Two options: name -> possible values, which are distinct. Those of the second option have one letter or digit, so
+    that a search does not see them."""
 
 
 _COLORS = ("black", "white", "red", "blue", "green", "pink", "purple", "orange", "yellow", "teal")
@@ -84,11 +96,11 @@ DEPARTMENTS: Mapping[str, Department] = {
 }
 
 ASKING = ("find me", "i need", "i want")
-"""How an instruction begins."""
+"""Beginnings of instructions."""
 PRAISE = ("made to be {}", "always {}", "stays {} for years", "a very {} design")
 """Bullet points that state an attribute."""
 CHATTER = ("easy to store", "comes in a box", "loved by buyers", "new this year")
-"""Bullet points that state none."""
+"""Bullet points without an attribute."""
 DESCRIPTION = "This {type} is good for {use}."
 REVIEWS = {
     "5.0": ("great", "we love this {type}"),
@@ -103,17 +115,17 @@ _NUMBERS = range(10, 100)
 
 
 def brands(split: Split) -> list[str]:
-    """All brands of one half, in a fixed order: 768 or so for training, 256 or so for evaluation."""
+    """All brands of one half, in a fixed order: about 768 for training, 256 for evaluation."""
     return [f"{a} {b}" for a in _BRAND_FIRST for b in _BRAND_LAST if split_of_name(a, b) == split]
 
 
 def asins(split: Split) -> list[str]:
-    """All asins of one half, in a fixed order: 4,320 or so for training, 1,440 or so for evaluation."""
+    """All asins of one half, in a fixed order: about 4,320 for training, 1,440 for evaluation."""
     return [f"{word.upper()}{n}" for word in _CODES for n in _NUMBERS if split_of_name(word, str(n)) == split]
 
 
 def shop_words() -> list[str]:
-    """Every word of the catalogues and their instructions in lower case, numbers apart, each once.
+    """Every distinct word of catalogues and instructions in lower case, without numbers.
 
     A word is a run of letters, so the asin HOLA88 is "hola" and a number; numbers have one or two digits.
     """
@@ -134,30 +146,30 @@ def _texts() -> Iterator[str]:
 
 
 _MODELS = 5
-"""Products of one line."""
+"""Products per line."""
 _DOLLARS = (10, 59)
-"""Lowest and highest whole dollars of a price: bounds, at most 40 dollars higher, have two digits, too."""
+"""Lowest and highest whole dollars of a price: bounds, at most 40 dollars higher, have two digits too."""
 _CENTS = (0.25, 0.49, 0.75, 0.99)
 _PRICE_RANGES = 0.1
-"""Share of products with a lowest and a highest price."""
+"""Share of products with a price range."""
 _REVIEWED = 0.3
 _HIDDEN = 3
-"""Attributes among the features of a product."""
+"""Number of attributes among a product's features."""
 _ASKED_HIDDEN = (1, 1, 2)
-"""How many of these an instruction asks for, besides the one in the title; one of the numbers is drawn."""
+"""Numbers of these, one of which is drawn, that an instruction asks for besides the one in the title."""
 _SHELVES = tuple(
     (name, group, kind)
     for name, department in DEPARTMENTS.items()
     for group, kinds in department.groups.items()
     for kind in kinds
 )
-"""Every (department, group, type); lines go round them."""
+"""Every (department, group, type), in the order of the lines."""
 
 
 def invent(seed: int, split: Split, products: int = 500) -> Catalogue:
     """The catalogue of this seed; each product has a synthetic instruction.
 
-    Raises UserError where there are not enough asins, or too few products for a line of every type.
+    Raises UserError for more products than asins, or too few for a line of every type.
     """
     pool, fewest = asins(split), _MODELS * len(_SHELVES)
     if not fewest <= products <= len(pool):
@@ -169,22 +181,22 @@ def invent(seed: int, split: Split, products: int = 500) -> Catalogue:
     lines = (_line(rng, sellers, *shelf) for shelf in itertools.cycle(_SHELVES))
     models = itertools.chain.from_iterable(itertools.repeat(line, _MODELS) for line in lines)
     made = [_product(rng, split, line, asin) for asin, line in zip(rng.sample(pool, products), models, strict=False)]
-    rng.shuffle(made)  # equal scores of a search keep the order of the products, which should tell nothing
+    rng.shuffle(made)  # a search keeps the order of products with equal scores, which must reveal nothing
     return Catalogue.of(Entry(product, synthetic=_instruction(rng, product)) for product in made)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    """What the models of one line have in common."""
+    """The common properties of a line's products."""
 
     department: str
     group: str
     kind: str
     brand: str
     attribute: str
-    """Stands in the title."""
+    """The attribute in the title."""
     values: tuple[str, ...]
-    """Of the first option."""
+    """Values of the first option."""
 
 
 def _line(rng: random.Random, sellers: Sequence[str], department: str, group: str, kind: str) -> _Line:
@@ -226,7 +238,7 @@ def _product(rng: random.Random, split: Split, line: _Line, asin: str) -> Produc
 
 
 def _hidden(rng: random.Random, split: Split, line: _Line, department: Department) -> list[str]:
-    """Attributes that, with the line's own, this type of product has in this half only."""
+    """Attributes that, with the line's own, occur together for this type of product in this half only."""
     others = [attribute for attribute in department.attributes if attribute != line.attribute]
     while True:
         drawn = rng.sample(others, _HIDDEN)
@@ -240,13 +252,13 @@ def _pricing(rng: random.Random) -> tuple[float, ...]:
 
 
 def _features(rng: random.Random, attributes: Sequence[str]) -> tuple[str, ...]:
-    """Bullet points; that about nothing comes first, since the first is the one that a search sees."""
+    """Bullet points; the first, which a search sees, states no attribute."""
     frames = rng.sample(PRAISE, len(attributes))
     return rng.choice(CHATTER), *(frame.format(a) for frame, a in zip(frames, attributes, strict=True))
 
 
 def _some(rng: random.Random, values: Sequence[str], count: int) -> tuple[str, ...]:
-    """So many of the values, in their usual order."""
+    """`count` of the values, in their usual order."""
     kept = rng.sample(values, count)
     return tuple(value for value in values if value in kept)
 

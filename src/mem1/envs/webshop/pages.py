@@ -1,4 +1,4 @@
-"""A page as the row of its texts, and the three ways in which it is observed.
+"""The eight pages of the shop: sequences of texts, and the three ways in which a page is observed.
 
     page = [Element("button", "Back to Search"), Element("link", "B06Y3VLDFB"), Element("text", "$877.8")]
     as_text(page)   ->  "Back to Search [SEP] B06Y3VLDFB [SEP] $877.8"
@@ -6,7 +6,11 @@
     as_html(page)   ->  markup of our own whose visible texts are the page's
 
 The original renders HTML and strips it again with BeautifulSoup (web_agent_text_env.py, convert_html_to_text).
-Stripping our HTML by those rules gives `as_text` and `as_rich`, so that neither needs HTML.
+Stripping our HTML by those rules gives `as_text` and `as_rich`, so neither needs HTML.
+
+The texts and their order are those of the templates in the public recordings (WebShop's release: "< Prev" leads back).
+The original repository's redesign ("< Back to Results", "Current Query: ...") cannot be reached from its text
+environment, whose code still looks for "< prev".
 """
 
 from __future__ import annotations
@@ -26,21 +30,21 @@ _TAGS = {"heading": "h4", "text": "p"}
 
 
 class Element(NamedTuple):
-    """One visible text, raw: with the blanks that the original has around it."""
+    """One visible text, with the original's white space around it."""
 
     kind: Literal["heading", "text", "button", "link", "option"]
     text: str
     name: str = ""
-    """Of an option: what its value is a value of."""
+    """Option: name of the option that the text is a value of."""
     clicked: bool = False
-    """Of a link: opened before; of an option: chosen."""
+    """Link: opened before; option: chosen."""
 
 
 def clickables(page: Sequence[Element]) -> dict[str, Element]:
-    """Text in lower case -> what a click on it means, in the original's order: buttons, links, options.
+    """Text in lower case -> the element that a click on it selects, in the original's order: buttons, links, options.
 
-    Where two options share a value, the last one is clicked, as in the original; a button comes before an option.
-    What has no text cannot be clicked.
+    As in the original, the last of two options with the same value is clicked, and buttons precede options.
+    Elements without text cannot be clicked.
     """
     page = [element for element in page if element.text]
     buttons = {element.text.lower(): element for element in page if element.kind == "button"}
@@ -49,12 +53,12 @@ def clickables(page: Sequence[Element]) -> dict[str, Element]:
 
 
 def as_text(page: Sequence[Element]) -> str:
-    """The texts, stripped, between separators."""
+    """The stripped texts, joined by separators."""
     return SEPARATOR.join(text.strip() for _, text in _visible(page))
 
 
 def as_rich(page: Sequence[Element]) -> str:
-    """One text a line, what can be clicked in marks; above it what has been chosen, the last option first."""
+    """One text per line, clickable ones marked, preceded by the chosen options, last one first."""
     lines: list[str] = []
     chosen: list[str] = []
     for element, text in _visible(page):
@@ -73,7 +77,7 @@ def as_rich(page: Sequence[Element]) -> str:
 
 
 def as_html(page: Sequence[Element]) -> str:
-    """A whole document; every text is escaped, for anybody may have written it."""
+    """A complete document; every text is escaped because its author is not trusted."""
     lines = [_markup(element, number) for number, element in enumerate(page)]
     return "\n".join(
         (
@@ -107,9 +111,9 @@ def _markup(element: Element, number: int) -> str:
 
 
 def _visible(page: Sequence[Element]) -> Iterator[tuple[Element, str]]:
-    """What BeautifulSoup finds and the original does not skip.
+    """The texts that BeautifulSoup finds and the original does not skip.
 
-    An empty text is no text; blanks alone count as one blank, or, where they hold a line end, as nothing.
+    Empty texts are skipped; white space alone counts as one space, or is skipped if it contains a line end.
     """
     for element in page:
         text = element.text
@@ -130,12 +134,12 @@ RESULTS_A_PAGE = 10
 
 
 def head_length(page: PageName) -> int:
-    """Elements at the start of a page that repeat the instruction."""
+    """Number of elements at the start of a page that repeat the instruction."""
     return {"search": 3, "done": 0}.get(page, 2)
 
 
 def search_page(session: Session, products: Mapping[str, Product]) -> Iterator[Element]:
-    """The search box; between two goals also what has been bought, which the original does not know."""
+    """The search box; between two goals also the purchases so far, which the original does not have."""
     yield Element("heading", "WebShop")
     yield Element("heading", "Instruction: ")
     yield Element("heading", session.instruction)
@@ -146,7 +150,7 @@ def search_page(session: Session, products: Mapping[str, Product]) -> Iterator[E
 
 
 def results_page(session: Session, products: Mapping[str, Product]) -> Iterator[Element]:
-    """Ten products. As in the original "Next >" is there even where nothing follows."""
+    """Ten products. As in the original, "Next >" appears even on the last page."""
     yield from _head(session)
     yield Element("heading", f"Page {session.results_page} (Total results: {len(session.results)})")
     if session.results_page > 1:
@@ -180,7 +184,7 @@ def item_page(session: Session, product: Product, *, show_attributes: bool) -> I
 
 
 def description_page(session: Session, product: Product) -> Iterator[Element]:
-    """The long text; nothing where the product has none."""
+    """The long text; empty if the product has none."""
     yield from _head(session)
     yield Element("button", PREVIOUS)
     yield Element("text", product.description)
@@ -195,7 +199,7 @@ def features_page(session: Session, product: Product) -> Iterator[Element]:
 
 
 def reviews_page(session: Session, product: Product) -> Iterator[Element]:
-    """What buyers wrote; nothing where nobody did."""
+    """The reviews; empty if there are none."""
     yield from _head(session)
     yield Element("button", PREVIOUS)
     for review in product.reviews:
@@ -205,7 +209,7 @@ def reviews_page(session: Session, product: Product) -> Iterator[Element]:
 
 
 def attributes_page(session: Session, product: Product) -> Iterator[Element]:
-    """The hidden list that goals are scored by; only where the shop shows it."""
+    """The hidden list that goals are scored by; only in shops that show it."""
     yield from _head(session)
     yield Element("button", PREVIOUS)
     for attribute in product.attributes:
@@ -215,7 +219,7 @@ def attributes_page(session: Session, product: Product) -> Iterator[Element]:
 
 
 def done_page(session: Session, rewards: Sequence[float]) -> Iterator[Element]:
-    """The end, wording and gaps of the original's text environment, which hands its template neither code nor goal."""
+    """The last page, with the gaps of the original's text environment, which fills in neither code nor goal."""
     yield Element("heading", "Thank you for shopping with us!")
     for purchase, reward in zip(session.purchases, rewards, strict=True):
         yield from _receipt(purchase, reward)
@@ -254,18 +258,18 @@ def _head(session: Session) -> Iterator[Element]:
 
 
 def _address(session: Session) -> str:
-    """The part of the original's address of an item page that can hold a quotation mark.
+    """The part of the URL of the original's item page that can contain a quotation mark.
 
-    There an option counts as chosen if its value, in quotation marks, stands in the address. So one that holds a
-    quotation mark itself never does, nor one beyond ASCII, but every option that shares its value with a chosen one,
-    and one that the query has in quotation marks. In `text_rich` we repeat this.
+    The original marks an option as chosen if its value occurs, in quotation marks, in the URL. So a value with a
+    quotation mark or beyond ASCII is never marked, but every option that shares its value with a chosen one is, and so
+    is a value that the query has in quotation marks. `text_rich` reproduces this.
     """
     words = session.query.replace(" ", "+")
     return f"{session.asin}/{words}/{session.results_page}/{json.dumps(dict(session.options))}"
 
 
 def _script_json(options: Mapping[str, str]) -> str:
-    """JSON as Flask's `tojson` writes it: sorted, and safe inside a script."""
+    """JSON as written by Flask's `tojson`: sorted, and safe inside a script."""
     text = json.dumps(dict(options), sort_keys=True)
     for character in "<>&'":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -1,8 +1,11 @@
-"""When two attributes, or two options, are the same: token-set ratio above 85, as the original asks thefuzz.
+"""The reward of a purchase, exactly as WebShop computes it, with everything needed to explain it.
 
-alike(plain("Machine Wash"), plain("machine washable"))  ->  True     ratio 85.7
-alike(plain("charging case"), plain("carrying case"))    ->  False    ratio 84.6
-alike(plain("!!"), plain("!!"))                          ->  False    nothing is left to compare
+    goal      a blue rug, easy clean, under 30 dollars        product   a blue rug, easy to clean, 25 dollars
+    score(product, goal, price=25.0, options={"color": "navy blue"})
+    ->  r_type 1.0 x (1 attribute + 1 option + 1 price) / (1 attribute + 1 option + 1)  =  1.0
+
+The rules are those of the original's engine/goal.py and engine/normalize.py, except with `strict=False` and
+`reward="minimal"`. Two attributes, or two options, are the same if their token-set ratio is above 85, as in thefuzz.
 """
 
 from __future__ import annotations
@@ -20,21 +23,26 @@ from mem1.envs.webshop.goals import Goal
 from mem1.errors import UserError
 
 THRESHOLD = 85
-"""Percent; more than this is alike."""
+"""Percentage above which two texts are alike."""
 
 _LATIN_1 = dict.fromkeys(range(128, 256))
 
 
 def plain(text: str) -> str:
-    """Lower case, all but letters and digits as spaces, as thefuzz prepares both sides.
+    """Lower case, with spaces for everything but letters and digits, as thefuzz prepares texts.
 
-    It first leaves out the characters 128 to 255 (the accented letters of Latin-1, the hard space), and no later ones.
+    It first drops the characters 128 to 255 (accented Latin-1 letters, the non-breaking space), but no later ones.
     """
     return default_process(text.translate(_LATIN_1))
 
 
 def alike(a: str, b: str) -> bool:
-    """Of two `plain` texts. Rounded to whole percent before it is compared, as thefuzz does: 85.2 is not above 85."""
+    """Whether two `plain` texts are alike. As in thefuzz, the ratio is rounded first: 85.2 is not above 85.
+
+    alike(plain("Machine Wash"), plain("machine washable"))  ->  True     ratio 85.7
+    alike(plain("charging case"), plain("carrying case"))    ->  False    ratio 84.6
+    alike(plain("!!"), plain("!!"))                          ->  False    nothing left to compare
+    """
     return round(token_set_ratio(a, b)) > THRESHOLD
 
 
@@ -51,16 +59,19 @@ COLORS = tuple(_WORDS.split())
 
 
 def reduced(value: str) -> str:
-    """The first colour word of the list that stands in the value, else the value itself."""
+    """The first colour word that occurs in the value, else the value: "123 navy blue" -> "blue"."""
     return next((color for color in COLORS if color in value), value)
 
 
 def reduced_pair(name: str, value: str) -> str:
-    """What the original compares in place of an option of a synthetic goal.
+    """The text that the original compares for an option of a synthetic goal.
 
-    It hands the pair itself to the function for one value: "stands in" then means "is one of the two", so that only a
-    value (or name) that is exactly a colour word is reduced. Any other pair is compared as Python writes it, with
-    quotes, and with escapes such as \\xa0 for what cannot be printed.
+        reduced_pair("color", "black")    ->  "black"
+        reduced_pair("color", "jet black")->  "('color', 'jet black')"
+
+    It passes the pair to the function for a single value, so "occurs in" means "is one of the two", and only a value
+    (or name) that is exactly a colour word is reduced. Any other pair is compared as Python's repr, with quotes, and
+    with escapes such as \\xa0 for unprintable characters.
     """
     pair = (name, value)
     return next((color for color in COLORS if color in pair), str(pair))
@@ -70,32 +81,32 @@ Reward = Literal["full", "minimal"]
 Place = Literal["attributes", "title", "features", "description"]
 
 _TITLE_ALIKE = 0.2
-"""A title score above this is enough for a product of the same type; that of a goal whose name has no noun."""
+"""A title score above this suffices for the same type; also the score of a goal whose name has no noun."""
 _TITLE_FAR = 0.1
-"""A title score below this is another type, whatever the query and the categories say."""
+"""A title score below this means another type, whatever query and categories say."""
 _ASCII_WORD = re.compile("[A-Za-z]+")
 
 
 def ascii_words(name: str) -> list[str]:
-    """Every run of ASCII letters, in lower case: what stands in for the nouns.
+    """Every run of ASCII letters, in lower case, in place of the nouns.
 
-    The original asks spaCy's en_core_web_sm for nouns and proper nouns; its answers change with its version.
+    The original finds nouns with spaCy's en_core_web_sm, whose results depend on its version.
     """
     return [word.lower() for word in _ASCII_WORD.findall(name)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeMatch:
-    """Whether the product is of the kind that was asked for."""
+    """Evidence that the product is of the requested type."""
 
     same_query: bool
-    """Both were found by the same search when the data were gathered."""
+    """Whether the same search found both when the data were gathered."""
     shared_categories: tuple[str, ...]
-    """Levels of the category path that both have, in alphabetical order; two are enough."""
+    """Category levels that both share, in alphabetical order; two suffice."""
     shared_nouns: tuple[str, ...]
-    """Of the two names, in alphabetical order."""
+    """Nouns of both names, in alphabetical order."""
     title_score: float
-    """Shared nouns (each once) / nouns of the goal's name (each as often as it stands); 0.2 if it has none."""
+    """Distinct shared nouns / nouns of the goal's name (with repetitions); 0.2 if it has none."""
 
     @property
     def r_type(self) -> float:
@@ -110,33 +121,33 @@ class TypeMatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttributeMatch:
-    """One attribute of the goal, and where it was found."""
+    """One attribute of the goal and where it was found."""
 
     wanted: str
     place: Place | None
     """None: nowhere."""
     attribute: str = ""
-    """Of the product, where `place` is "attributes"."""
+    """The product's attribute, if `place` is "attributes"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionMatch:
-    """One option of the goal, and which of the options bought it was found in."""
+    """One option of the goal and the purchased option that matches it."""
 
     name: str
-    """Empty where the goal has values alone."""
+    """Empty if the goal has only values."""
     wanted: str
     """The value."""
     compared: str
-    """What of the two was compared, in lower case without signs: "blue" of a "navy blue", "color navy blue" of a pair
-    read strictly."""
+    """The text compared, in lower case without punctuation: "blue" for "navy blue", "color navy blue" for a pair read
+    strictly."""
     bought: tuple[str, str] | None
-    """Name and value; None: no option is like it."""
+    """(name, value); None: no option matches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """What a purchase is worth, part by part."""
+    """The reward of a purchase, part by part."""
 
     type: TypeMatch
     attributes: tuple[AttributeMatch, ...]
@@ -147,7 +158,7 @@ class Score:
 
     @property
     def price_ok(self) -> bool:
-        """A price at the bound is within it."""
+        """Whether the price is at most the bound."""
         return self.price <= self.price_upper
 
     @property
@@ -169,20 +180,20 @@ def score(
     reward: Reward = "full",
     nouns: Callable[[str], Sequence[str]] = ascii_words,
 ) -> Score:
-    """Of buying `product`, at `price` dollars, with the chosen `options` (name -> value), for `goal`.
+    """Score buying `product` at `price` dollars with the chosen `options` (name -> value) for `goal`.
 
-    Product and goal are records or mappings with the original's own keys, where keys that are missing count as empty.
+    Product and goal are records, or mappings with the original's keys, where missing keys count as empty.
 
-    strict=True     A goal's options that have names (synthetic goals) are compared as the original does, name and
-                    value together, and reduced to a colour only where the value is exactly a colour word: a goal
-                    "color: jet black" is compared as "color jet black", one "color: black" as "black".
-    strict=False    Values alone are compared, reduced to colours on both sides, as for goals by people.
+    strict=True     Options with names (synthetic goals) are compared as in the original: name and value together,
+                    reduced to a colour only if the value is exactly a colour word. "color: jet black" is compared as
+                    "color jet black", but "color: black" as "black".
+    strict=False    Only values are compared, reduced to colours on both sides, as for goals by people.
 
-    reward="minimal"    What the package webshop_minimal gives, which MEM1's release is said to have used from September
-                        2025 on: all the options that the product offers are compared, and those chosen are ignored
+    reward="minimal"    The reward of the package webshop_minimal, which MEM1's release reportedly used from September
+                        2025 on: it compares all options that the product offers and ignores the chosen ones
                         (get_reward in webshop_minimal/goal.py of WillDreamer/webshop-minimal, at 39d73b9).
 
-    `nouns` are those of a name, in lower case, as often as they stand. Raises UserError for another `reward`.
+    `nouns` returns the nouns of a name in lower case, with repetitions. Raises UserError for any other `reward`.
     """
     product = product if isinstance(product, Product) else Product.from_keys(product)
     goal = goal if isinstance(goal, Goal) else Goal.from_keys(goal)
@@ -210,7 +221,7 @@ def _type(product: Product, goal: Goal, nouns: Callable[[str], Sequence[str]]) -
 
 
 def _levels(path: str) -> set[str]:
-    """Of a path; of an empty one the empty level, as in the original."""
+    """The levels of a category path; an empty path has one empty level, as in the original."""
     return {level.strip() for level in path.split("\u203a")}
 
 
@@ -229,7 +240,7 @@ def _attribute(wanted: str, own: Iterable[tuple[str, str]], texts: Mapping[Place
     for attribute, text in own:
         if alike(text, compared):
             return AttributeMatch(wanted=wanted, place="attributes", attribute=attribute)
-    # the text is in lower case and the attribute as it stands: one with a capital is never found there
+    # texts are in lower case but the attribute is not: one with a capital is never found there
     return AttributeMatch(wanted=wanted, place=next((place for place, text in texts.items() if wanted in text), None))
 
 

@@ -1,13 +1,16 @@
-"""What a shopper may write: `search[words]` or `click[text of a button, a product or an option]`.
+"""The state of a shopper, a value so that a shop stores nothing between actions; and the actions a shopper may write.
+
+    session = shop.start([goal])                  Session(goals=(goal,), page="search")
+    session = shop.step(session, "search[rug]")   Session(goals=(goal,), page="results", query="rug", results=...)
 
     read_action("search[Blue Rug]")          ->  ("search", "blue rug")
     read_action("click[Buy Now], I think")   ->  ("click", "buy now")
     read_action("Action: click[buy now]")    ->  None
     read_action("buy it")                    ->  None
 
-As the original reads it: of the first line, what stands before the last opening bracket that a later `]` closes is
-the name, what stands between that bracket and the last `]` is the argument, in lower case. The original does this with
-a regular expression that takes quadratic time on a row of brackets; this takes linear time.
+An action is read as in the original: in its first line, the text before the last opening bracket that a later `]`
+closes is the name, and the text from there to the last `]` is the argument, in lower case. The original's regular
+expression takes quadratic time on a row of brackets; this takes linear time.
 """
 
 from __future__ import annotations
@@ -23,9 +26,9 @@ CLICK = "click"
 
 
 def read_action(action: str) -> tuple[str, str] | None:
-    """(search or click, argument), or None where it is neither. Never raises.
+    """(search or click, argument), or None for anything else. Never raises.
 
-    The text of a click may hold brackets or line ends, which the original cannot read: "click[size [eu]]".
+    Unlike in the original, the text of a click may contain brackets or line ends: "click[size [eu]]".
     """
     line = action.partition("\n")[0]
     closing = line.rfind("]")
@@ -43,44 +46,44 @@ PageName = Literal["search", "results", "item", "description", "features", "revi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purchase:
-    """What was bought for one goal."""
+    """A purchase for one goal."""
 
     asin: str
     price: float
     """Dollars."""
     options: Mapping[str, str]
-    """Name of an option -> the value that was chosen; an option left alone does not stand here."""
+    """Option name -> chosen value; options that were not chosen are absent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """One shopper's state. Two equal ones look the same and go on the same way."""
+    """One shopper's state. Equal sessions look the same and continue the same way."""
 
     goals: tuple[Goal, ...]
-    """Bought one after the other, in this order."""
+    """Goals, to be bought in this order."""
     page: PageName = "search"
     query: str = ""
-    """Of the last search, in lower case; empty on the search page."""
+    """Words of the last search in lower case; empty on the search page."""
     results: tuple[str, ...] = ()
-    """asins found by it, best first."""
+    """asins that the search found, best first."""
     results_page: int = 1
-    """Which ten of them are shown, counted from 1; there is no last one, those beyond the results are empty."""
+    """Page of ten results that is shown, counted from 1; pages beyond the results are empty."""
     asin: str = ""
-    """Of the product looked at; empty on the search and the results page."""
+    """asin of the product in view; empty on the search and results pages."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Chosen for that product, in the order of the clicks."""
+    """Options chosen for that product, in the order of the clicks."""
     visited: frozenset[str] = frozenset()
-    """asins opened since the search page was left."""
+    """asins opened since leaving the search page."""
     purchases: tuple[Purchase, ...] = ()
 
     @property
     def done(self) -> bool:
-        """Everything is bought; no action changes the session any more."""
+        """Whether everything is bought; then no action changes the session."""
         return self.page == "done"
 
     @property
     def instruction(self) -> str:
-        """As every page shows it: the goal's text, or all of them with their numbers."""
+        """The instruction on every page: the goal's text, or all goals' texts, numbered."""
         if len(self.goals) == 1:
             return self.goals[0].instruction
         return " ".join(f"{number}. {goal.instruction}" for number, goal in enumerate(self.goals, start=1))

@@ -1,4 +1,4 @@
-"""The shop: what an action leads to, what can be clicked, what is seen. Pure functions over a `Session`.
+"""The shop: the effect of actions, the possible clicks and the visible page. Pure functions of a `Session`.
 
 shop = Shop.build(products, prices)
 session = shop.start([goal])
@@ -24,14 +24,14 @@ from mem1.records import Passage
 from mem1.retrieval import BM25
 
 RESULTS = 50
-"""Products that a search finds at most."""
+"""Maximum number of products that a search finds."""
 SEARCHED_WORDS = 1024
-"""Words of a query that are searched: Lucene refuses a query of more."""
+"""Words of a query that are searched: Lucene rejects longer queries."""
 _SHOWN: Mapping[str, Callable[[Sequence[Element]], str]] = {"text": as_text, "text_rich": as_rich, "html": as_html}
 
 
 class Scored(Protocol):
-    """What a purchase is worth."""
+    """The value of a purchase."""
 
     @property
     def total(self) -> float:
@@ -40,31 +40,31 @@ class Scored(Protocol):
 
 
 class Scorer(Protocol):
-    """The reward's port."""
+    """The port for rewards."""
 
     def __call__(self, product: Product, goal: Goal, *, price: float, options: Mapping[str, str]) -> Scored:
-        """Of the product bought for `goal` at `price` dollars with these options chosen."""
+        """Score `product`, bought for `goal` at `price` dollars with these options."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actions:
-    """What can be done on a page. A search is answered on every page, as in the original, box or no box."""
+    """Possible actions on a page. As in the original, a search works on every page, with or without a box."""
 
     search: bool
-    """There is a search box."""
+    """Whether there is a search box."""
     clickables: tuple[str, ...]
-    """Texts in lower case, each once: buttons, then products, then options."""
+    """Distinct texts in lower case: buttons, then products, then options."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Shop:
-    """A finished shop: nothing in it changes, so any number of sessions and threads may use it."""
+    """An immutable shop, which any number of sessions and threads may share."""
 
     products: Mapping[str, Product]
-    """By asin."""
+    """asin -> product."""
     prices: Mapping[str, float]
-    """asin -> dollars; drawn from the range of a product that has one."""
+    """asin -> dollars; drawn from the range if a product has one."""
     index: BM25
     scorer: Scorer
     show_attributes: bool
@@ -78,15 +78,15 @@ class Shop:
         scorer: Scorer | None = None,
         show_attributes: bool = False,
     ) -> Shop:
-        """Index the products. `scorer` None: WebShop's reward. `show_attributes`: item pages lead to their attributes.
+        """Index the products. `scorer` None: WebShop's reward. `show_attributes`: item pages link to attributes.
 
-        Raises UserError where an asin stands twice (clicks are read in lower case, so capitals make no difference) or
-        has no price, or no product holds a word.
+        Raises UserError for a repeated asin (regardless of case, as clicks are read in lower case), for a product
+        without a price, and if no product contains a word.
         """
         by_asin = {product.asin: product for product in products}
         asins = Counter(product.asin.lower() for product in products)
         if twice := [product.asin for product in products if asins[product.asin.lower()] > 1]:
-            raise UserError(f"asin {twice[0]!r} stands twice among the products, capitals or not; keep one of them")
+            raise UserError(f"asin {twice[0]!r} occurs twice among the products (regardless of case); keep one of them")
         if unpriced := [asin for asin in by_asin if asin not in prices]:
             raise UserError(f"product {unpriced[0]!r} has no price; give one for each of the {len(by_asin)} products")
         if scorer is None:
@@ -98,13 +98,13 @@ class Shop:
         return cls(products=by_asin, prices=prices, index=index, scorer=scorer, show_attributes=show_attributes)
 
     def start(self, goals: Sequence[Goal]) -> Session:
-        """A shopper on the search page. Raises UserError without a goal."""
+        """A new session on the search page. Raises UserError without a goal."""
         if not goals:
-            raise UserError("a session needs one goal at least")
+            raise UserError("a session needs at least one goal")
         return Session(goals=tuple(goals))
 
     def step(self, session: Session, action: str) -> Session:
-        """Where the action leads; the same session where it is no action or there is nothing to click. Never raises."""
+        """The session after the action; the same session if the action is invalid. Never raises."""
         read = read_action(action)
         if read is None or session.done:
             return session
@@ -115,7 +115,7 @@ class Shop:
         return session if element is None else self._click(session, element)
 
     def actions(self, session: Session) -> Actions:
-        """What the page offers."""
+        """The possible actions."""
         return Actions(search=session.page == "search", clickables=tuple(clickables(self.page(session))))
 
     def observe(self, session: Session, mode: Mode = "text") -> str:
@@ -125,7 +125,7 @@ class Shop:
         return _SHOWN[mode](self.page(session))
 
     def rewards(self, session: Session) -> tuple[float, ...]:
-        """What each purchase so far is worth, in the order of the goals."""
+        """Rewards of the purchases so far, in the order of the goals."""
         return tuple(
             self.scorer(self.products[bought.asin], goal, price=bought.price, options=bought.options).total
             for bought, goal in zip(session.purchases, session.goals, strict=False)
@@ -176,7 +176,7 @@ class Shop:
 
 
 def indexed_text(product: Product) -> str:
-    """What a search sees: title, description, the first bullet point alone, and every option with its values."""
+    """The searchable text: title, description, only the first bullet point, and every option with its values."""
     options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in product.options.items())
     return " ".join((product.title, product.description, *product.bullet_points[:1], options))
 

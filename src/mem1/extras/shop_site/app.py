@@ -31,7 +31,7 @@ from mem1.envs.webshop.goals import KINDS, Goal, goals_by_id, prices
 from mem1.envs.webshop.invented import invent
 from mem1.envs.webshop.session import Session
 from mem1.envs.webshop.shop import RESULTS, Shop
-from mem1.envs.webshop.shoppers import search_for
+from mem1.envs.webshop.sight import search_for
 from mem1.errors import UserError
 from mem1.extras.shop_site import views
 from mem1.extras.shop_site.recordings import Recording, read_recordings
