@@ -111,7 +111,7 @@ def test_counts_and_what_was_left_out_are_said(terminal: Terminal, tmp_path: Pat
 
 def test_what_is_there_is_kept_and_what_broke_off_is_gone_on_with(mirror: Mirror, tmp_path: Path):
     mirror.hang_up_after = 100
-    with pytest.raises(UserError, match=r"items_shuffle_1000\.json: the connection .* failed .*; call again to go on"):
+    with pytest.raises(UserError, match=r"items_shuffle_1000\.json: the connection .* failed .*; call again to resume"):
         fetch(SMALL, tmp_path, mirror=mirror.address)
     assert (tmp_path / ".items_shuffle_1000.json.partial").stat().st_size == 100
     assert not (tmp_path / NAMES[0]).exists()
@@ -137,7 +137,7 @@ def test_a_server_that_cannot_go_on_sends_all_again(mirror: Mirror, tmp_path: Pa
 
 def test_what_is_not_the_file_is_not_taken_for_it(mirror: Mirror, tmp_path: Path):
     with pytest.raises(
-        UserError, match=r"items_shuffle\.json: .*/items_shuffle\.json answers 404; open .* in a browser"
+        UserError, match=r"items_shuffle\.json: .*/items_shuffle\.json answered 404; open .* in a browser"
     ):
         fetch(ALL, tmp_path, mirror=mirror.address)
     with pytest.raises(UserError, match="more than 50 bytes come; this is not WebShop's file"):

@@ -107,27 +107,27 @@ def test_what_is_written_is_read_again(tmp_path: Path, name: str):
 
 def test_an_asin_stands_once_in_a_catalogue():
     entry = Entry(clean(raw_product("B1"), None))
-    with pytest.raises(ValueError, match="product 'B1' stands twice"):
+    with pytest.raises(ValueError, match="product 'B1' occurs twice"):
         Catalogue.of([entry, entry])
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("items_shuffle_1000.json", "{}", "a JSON array of products must stand there; it begins with '{}'"),
-        ("items_shuffle_1000.json", '[{"asin": "B1"', "product 1 is not whole JSON; is the file cut short?"),
-        ("items_shuffle_1000.json", "[", "product 1 is not whole JSON"),
+        ("items_shuffle_1000.json", "{}", "expected a JSON array of products, but it begins with '{}'"),
+        ("items_shuffle_1000.json", '[{"asin": "B1"', "product 1 is not complete JSON; is the file truncated?"),
+        ("items_shuffle_1000.json", "[", "product 1 is not complete JSON"),
         ("items_shuffle_1000.json", "[7]", "product 1 must be a JSON object, not int"),
         ("items_shuffle_1000.json", '[{"asin": "B1"}]', "product 1: 'small_description' is missing"),
-        ("items_shuffle_1000.json", json.dumps([raw_product("B1", pricing="?")]), "product 1: not of WebShop's form"),
-        ("items_shuffle_1000.json", json.dumps([raw_product("B1", query=3)]), "product 1: not of WebShop's form"),
-        ("items_ins_v2_1000.json", "[]", "one JSON object, asin -> instructions, must stand there, not list"),
-        ("items_ins_v2_1000.json", '{"B1": ', "not whole JSON"),
+        ("items_shuffle_1000.json", json.dumps([raw_product("B1", pricing="?")]), "product 1: not in WebShop's format"),
+        ("items_shuffle_1000.json", json.dumps([raw_product("B1", query=3)]), "product 1: not in WebShop's format"),
+        ("items_ins_v2_1000.json", "[]", "expected one JSON object, asin -> instructions, not list"),
+        ("items_ins_v2_1000.json", '{"B1": ', "not complete JSON"),
         ("items_human_ins.json", '{"B1": [{"text": "a rug"}]}', "items_human_ins.json: B1: 'instruction' is missing"),
         (
             "items_human_ins.json",
             '{"B1": [{"instruction": "a", "instruction_options": "red"}]}',
-            "is a text with a list",
+            "needs a text, a list of attributes",
         ),
     ],
 )
@@ -142,11 +142,11 @@ def test_a_broken_file_of_the_original_is_named(tmp_path: Path, name: str, text:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"Title": "Rug"}, "shop.jsonl:2: not of WebShop's form (a product needs an asin and a Title)"),
+        ({"Title": "Rug"}, "shop.jsonl:2: not in WebShop's format (a product needs an asin and a Title)"),
         ({"asin": "B2"}, "a product needs an asin and a Title"),
-        ({"asin": "B1", "Title": "Rug"}, "shop.jsonl:2: not of WebShop's form (product 'B1' stands on line 1 already)"),
-        ({"asin": "B2", "Title": "Rug", "options": ["red"]}, "shop.jsonl:2: not of WebShop's form"),
-        ({"asin": "B2", "Title": "Rug", "pricing": ["?"]}, "shop.jsonl:2: not of WebShop's form"),
+        ({"asin": "B1", "Title": "Rug"}, "shop.jsonl:2: not in WebShop's format (product 'B1' is already on line 1)"),
+        ({"asin": "B2", "Title": "Rug", "options": ["red"]}, "shop.jsonl:2: not in WebShop's format"),
+        ({"asin": "B2", "Title": "Rug", "pricing": ["?"]}, "shop.jsonl:2: not in WebShop's format"),
         ({"asin": "B2", "Title": "Rug", "instructions": [{}]}, "'instruction' is missing"),
     ],
 )
@@ -158,7 +158,7 @@ def test_a_broken_line_of_cleaned_products_is_named(tmp_path: Path, record: dict
 
 
 def test_files_are_known_by_their_names(tmp_path: Path):
-    with pytest.raises(UserError, match=r"no products; known are items_shuffle\*\.json, .*`mem1 webshop fetch`"):
+    with pytest.raises(UserError, match=r"no products; known: items_shuffle\*\.json, .*`mem1 webshop fetch`"):
         load(tmp_path)
     with pytest.raises(UserError, match=r"no file or folder .*nowhere; check the path"):
         load(tmp_path / "nowhere")

@@ -11,7 +11,7 @@ import pytest
 from shoppers import ScriptedShopper, mean_reward, shop_with
 
 from mem1.envs.webshop.catalogue import Product
-from mem1.envs.webshop.expert import CLEAN, PRICE, STATE_WORDS, Decision, Laziness, Memory, ShopExpert, demonstrate
+from mem1.envs.webshop.expert import CLEAN, PRICE, STATE_WORDS, Decision, Laziness, Notes, ShopExpert, demonstrate
 from mem1.envs.webshop.goals import Goal, prices, shuffled, split, synthetic_goals
 from mem1.envs.webshop.invented import invent, shop_words
 from mem1.envs.webshop.shop import Shop
@@ -124,14 +124,14 @@ def test_states_stay_short_and_speak_the_words_of_the_shop():
 
 def test_a_memory_is_what_its_words_say():
     memories = [
-        Memory(),
-        Memory(goal=2),
-        Memory(goal=3, tried=(("hola88", 2), ("gola64", 1))),
-        Memory(verb="try", asin="hola88"),
-        Memory(tried=(("hola88", 2),), verb="check", asin="gola64", need=("roomy", "s", PRICE), read=True),
-        Memory(verb="take", asin="gola64", choose=("teal", "s")),
+        Notes(),
+        Notes(goal=2),
+        Notes(goal=3, tried=(("hola88", 2), ("gola64", 1))),
+        Notes(verb="try", asin="hola88"),
+        Notes(tried=(("hola88", 2),), verb="check", asin="gola64", need=("roomy", "s", PRICE), read=True),
+        Notes(verb="take", asin="gola64", choose=("teal", "s")),
     ]
-    assert [Memory.of(str(memory)) for memory in memories] == memories
+    assert [Notes.of(str(memory)) for memory in memories] == memories
     assert str(memories[4]) == "tried hola88 misses 2 ; check gola64 need roomy s price read"
     assert len({str(memory) for memory in memories}) == 6
 
@@ -186,5 +186,5 @@ def test_goals_and_states_of_others_are_refused():
         demonstrate(ShopExpert(), SHOP, [Goal(instruction="rugs please")])
     session = SHOP.step(SHOP.step(SHOP.start(GOALS[:1]), "search[tent]"), "search[tent]")
     session = SHOP.step(session, f"click[{session.results[0]}]")
-    with pytest.raises(ValueError, match="not a state of an expert on the page of an item: 'I like it'"):
+    with pytest.raises(ValueError, match="no expert writes this state on the page of an item: 'I like it'"):
         ShopExpert()(look(SHOP, session, turns_left=5), "I like it")

@@ -214,7 +214,7 @@ def test_products_without_any_text_are_sold_but_not_found():
 
 def test_a_shop_refuses_twice_the_same_asin_a_missing_price_and_no_goal():
     for again in (LAMP, replace(LAMP, asin="b00000lamp")):
-        with pytest.raises(UserError, match="asin 'B00000LAMP' stands twice"):
+        with pytest.raises(UserError, match="asin 'B00000LAMP' occurs twice"):
             small_shop(again)
     with pytest.raises(UserError, match="product 'B00000LAMP' has no price"):
         Shop.build([RUG, LAMP], {RUG.asin: 1.0}, scorer=half_for_blue)
