@@ -140,7 +140,7 @@ def test_what_is_not_the_file_is_not_taken_for_it(mirror: Mirror, tmp_path: Path
         UserError, match=r"items_shuffle\.json: .*/items_shuffle\.json answered 404; open .* in a browser"
     ):
         fetch(ALL, tmp_path, mirror=mirror.address)
-    with pytest.raises(UserError, match="more than 50 bytes come; this is not WebShop's file"):
+    with pytest.raises(UserError, match="more than 50 bytes; this is not WebShop's file"):
         fetch([Source(NAMES[0], "", 50)], tmp_path, mirror=mirror.address)
     mirror.kind = "text/html; charset=utf-8"
     with pytest.raises(UserError, match="the server gives a web page, perhaps as its quota is spent"):
