@@ -112,7 +112,9 @@ def test_splits_are_cut_from_the_front():
     assert [(part[0], part[-1]) for part in parts] == [(0, 499), (500, 1_499), (1_500, 1_999)]
     assert split(goals[:13], "test") == goals[:13]
     assert split(goals[:501], "development") == [500]
-    with pytest.raises(UserError, match="no goals for 'train': they start after the first 1,500, and the shop has 1,500"):
+    with pytest.raises(
+        UserError, match="no goals for 'train': they start after the first 1,500, and the shop has 1,500"
+    ):
         split(goals[:1_500], "train")
     with pytest.raises(UserError, match="unknown split of goals 'eval'; known: train, development, test"):
         split(goals, "eval")  # type: ignore[arg-type]
