@@ -143,7 +143,7 @@ def test_what_is_not_the_file_is_not_taken_for_it(mirror: Mirror, tmp_path: Path
     with pytest.raises(UserError, match="more than 50 bytes; this is not WebShop's file"):
         fetch([Source(NAMES[0], "", 50)], tmp_path, mirror=mirror.address)
     mirror.kind = "text/html; charset=utf-8"
-    with pytest.raises(UserError, match="the server gives a web page, perhaps as its quota is spent"):
+    with pytest.raises(UserError, match="the server returned a web page, perhaps because its quota is used up"):
         fetch(SMALL, tmp_path, mirror=mirror.address)
     mirror.kind, mirror.status = "application/json", 203
     with pytest.raises(UserError, match="answers 203"):
