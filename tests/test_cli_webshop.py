@@ -146,7 +146,7 @@ def test_what_is_not_the_file_is_not_taken_for_it(mirror: Mirror, tmp_path: Path
     with pytest.raises(UserError, match="the server returned a web page, perhaps because its quota is used up"):
         fetch(SMALL, tmp_path, mirror=mirror.address)
     mirror.kind, mirror.status = "application/json", 203
-    with pytest.raises(UserError, match="answers 203"):
+    with pytest.raises(UserError, match="answered 203"):
         fetch(SMALL, tmp_path, mirror=mirror.address)
     assert not any((tmp_path / name).exists() for name in NAMES)
 
