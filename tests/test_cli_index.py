@@ -51,7 +51,7 @@ def test_a_folder_of_documents_is_indexed_and_what_was_passed_over_is_named(term
         "passages": 1,
         "skipped": {"[red]empty.txt": "empty"},
     }
-    assert "Read 1 files, passed over 1:" in err and "[red]empty.txt: empty" in err
+    assert "Read 1 files, skipped 1:" in err and "[red]empty.txt: empty" in err
     assert open_passages(tmp_path / "index")[0].id == "toll.md#1"
 
 

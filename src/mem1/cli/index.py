@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mem1.records import Passage
 
 _NAMED = 20
-"""Files that were passed over and are named one by one."""
+"""Most skipped files that are listed."""
 
 
 def command(
@@ -96,7 +96,7 @@ def command(
 
 
 def read(corpus: Path, console: Console) -> tuple[Sequence[Passage], dict[str, str]]:
-    """The passages of a file, an index or a folder, and file -> reason of what was passed over."""
+    """The passages of a file, an index or a folder, and file -> the reason why it was skipped."""
     from mem1.retrieval.documents import read_documents
     from mem1.retrieval.open_index import holds_index, open_passages
 
@@ -105,11 +105,11 @@ def read(corpus: Path, console: Console) -> tuple[Sequence[Passage], dict[str, s
             return open_passages(corpus), {}
         found = read_documents(corpus, on_file=lambda seen: status.update(f"Reading {corpus}: {seen:,} files"))
     if found.skipped:
-        console.print(f"Read {found.files:,} files, passed over {len(found.skipped):,}:")
+        console.print(f"Read {found.files:,} files, skipped {len(found.skipped):,}:")
         for name, reason in found.skipped[:_NAMED]:
             console.print(f"  {name}: {reason}", markup=False)
         if len(found.skipped) > _NAMED:
-            console.print(f"  and {len(found.skipped) - _NAMED:,} more; --json names all of them")
+            console.print(f"  and {len(found.skipped) - _NAMED:,} more; --json lists all of them")
     return found.passages, dict(found.skipped)
 
 
