@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
+from mem1.durable import is_partial, sync, write_file
 from mem1.errors import UserError
 from mem1.jsonl import encode_object
 from mem1.records import Passage
@@ -78,7 +78,7 @@ class VectorOrigin:
 def embed(
     passages: Sequence[Passage],
     encoder: Encoder,
-    made_of: VectorOrigin,
+    origin: VectorOrigin,
     *,
     work: Path | None = None,
     on_progress: OnProgress | None = None,
@@ -89,10 +89,10 @@ def embed(
     prefix or corpus, or where the disk is full.
     """
     if work is None:
-        chunks = [rows for _, rows in _chunks(passages, encoder, made_of.prefix, 0, on_progress)]
+        chunks = [rows for _, rows in _chunks(passages, encoder, origin.prefix, 0, on_progress)]
         return np.concatenate([np.zeros((0, encoder.dimension), dtype=np.float16), *chunks])
     try:
-        _embed_on_disk(passages, encoder, made_of, work, on_progress)
+        _embed_on_disk(passages, encoder, origin, work, on_progress)
         # copy-on-write, because torch warns about read-only arrays
         return np.memmap(work / _VECTORS, dtype=np.float16, mode="c", shape=(len(passages), encoder.dimension))
     except OSError as error:
@@ -117,44 +117,33 @@ def _chunks(
 def _embed_on_disk(
     passages: Sequence[Passage],
     encoder: Encoder,
-    made_of: VectorOrigin,
+    origin: VectorOrigin,
     work: Path,
     on_progress: OnProgress | None,
 ) -> None:
     work.mkdir(parents=True, exist_ok=True)
-    done = _finished(work, made_of)
+    done = _finished(work, origin)
     with open(work / _VECTORS, "r+b" if done else "wb") as file:
-        file.truncate(done * made_of.row_bytes)
+        file.truncate(done * origin.row_bytes)
         file.seek(0, os.SEEK_END)
-        for now_done, rows in _chunks(passages, encoder, made_of.prefix, done, on_progress):
+        for now_done, rows in _chunks(passages, encoder, origin.prefix, done, on_progress):
             file.write(rows.tobytes())
-            _reach_disk(file)
-            _say(work, made_of, now_done)
-
-
-def _say(work: Path, made_of: VectorOrigin, done: int) -> None:
-    """Put a new progress.json in place of the old one, whole."""
-    partial = work / f"{_PROGRESS}.partial"
-    with open(partial, "wb") as file:
-        file.write(encode_object({**asdict(made_of), "done": done}))
-        _reach_disk(file)
-    os.replace(partial, work / _PROGRESS)
+            file.flush()
+            sync(work / _VECTORS)
+            write_file(work / _PROGRESS, encode_object({**asdict(origin), "done": now_done}))
 
 
 def remove_work(work: Path) -> None:
     """Remove the files that `embed` wrote, and the folder if it is then empty."""
-    for name in (_VECTORS, _PROGRESS, f"{_PROGRESS}.partial"):
-        (work / name).unlink(missing_ok=True)
-    with suppress(OSError):
-        work.rmdir()
+    if work.is_dir():
+        for file in work.iterdir():
+            if file.name in (_VECTORS, _PROGRESS) or is_partial(file):
+                file.unlink()
+        with suppress(OSError):
+            work.rmdir()
 
 
-def _reach_disk(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _finished(work: Path, made_of: VectorOrigin) -> int:
+def _finished(work: Path, origin: VectorOrigin) -> int:
     """Number of valid vectors in `work`. Raises UserError where they are damaged or of another origin."""
     if not (work / _PROGRESS).exists():
         return 0
@@ -165,7 +154,7 @@ def _finished(work: Path, made_of: VectorOrigin) -> int:
         whole = (work / _VECTORS).stat().st_size >= done * earlier.row_bytes
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise UserError(f"{work}, a half-finished embedding, is damaged ({error}); delete it to start over") from error
-    if different := made_of.difference(earlier):
+    if different := origin.difference(earlier):
         raise UserError(
             f"{work} holds a half-finished embedding with {different}; delete it to start over, or choose another "
             "folder for the index"
