@@ -436,15 +436,17 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("else parameter.grad.add_(gradient)", "else gradient"),
     ),
     ("training/checkpoints/checkpoint.py", ("test_checkpoint.py",)): (
-        (' and path.with_name(path.name.removeprefix(".old-")).exists()', ""),
+        ("        if successor.exists():\n            remove_listed(old)", "        remove_listed(successor)"),
         ("        for old in _complete(folder)[:-keep]:", "        for old in _complete(folder)[: -keep - 1]:"),
-        ('not p.name.startswith(".old-")))', 'p.name.startswith(".old-")))'),
-        ('int(p.name.rpartition("-")[2]), not', "p.name, not"),
-        ('        target.rename(target.with_name(f".old-{target.name}"))', "        shutil.rmtree(target)"),
-        ("            manifest.seal(partial)\n", ""),
+        ('key=lambda p: int(p.name.rpartition("-")[2]))', "key=lambda p: p.name)"),
+        ("        seal(partial, kind=KIND, format=FORMAT)\n", ""),
         ('    if state["fingerprint"] != fingerprint:', "    if False:"),
         ("        _load_weights(path, path / MODULES / name, module)", "        pass"),
-        ("        read(stem, tensors)\n        states", "        states"),
+        ("        read(path / OPTIMIZERS, tensors)\n", ""),
+    ),
+    ("durable.py", ("test_checkpoint.py", "test_index_folder.py")): (
+        ("            target.rename(old)\n", "            shutil.rmtree(target)\n"),
+        ("    for _, target in set_aside(folder):\n        restore(target)", "    return"),
     ),
     ("training/rl_metrics.py", RL): (
         (

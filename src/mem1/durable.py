@@ -237,8 +237,13 @@ def restore(path: str | os.PathLike[str]) -> None:
 
 def restore_within(folder: Path) -> None:
     """`restore` for every folder that was in this one."""
-    for name in sorted({match[1] for inner in folder.iterdir() if (match := _OLD.fullmatch(inner.name))}):
-        restore(folder / name)
+    for _, target in set_aside(folder):
+        restore(target)
+
+
+def set_aside(folder: Path) -> list[tuple[Path, Path]]:
+    """(replaced folder, the path it had) of each one in `folder` that a killed process has left."""
+    return [(p, folder / match[1]) for p in sorted(folder.iterdir()) if (match := _OLD.fullmatch(p.name))]
 
 
 def sweep(target: Path) -> None:
