@@ -461,7 +461,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ),
     ("contexts/base.py", ("test_contexts.py", "test_rollout.py")): (
         ("    for a, b in reversed(_dropped(kept)):", "    for a, b in _dropped(kept):"),
-        ("        if kept.result:\n            ids", "        if True:\n            ids"),
+        ("        if kept.result and kept.turn.observation_ids:", "        if kept.turn.observation_ids:"),
         ('dropped = [spans["thought"]] if "thought" in spans else []', "dropped = []"),
         ("        if stop - start > kept.state_tokens:", "        if stop - start >= kept.state_tokens - 1:"),
         ("return turn.prefill_ids + turn.completion_ids", "return turn.completion_ids"),

@@ -12,6 +12,8 @@ from mem1.engines.codec import Codec
 from mem1.engines.scripted import ScriptedEngine
 from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.envs.base import TaskSource
+from mem1.evaluation.flops import ModelShape
+from mem1.evaluation.metrics import summarize
 from mem1.evaluation.report.rows import Attempts, Run
 from mem1.protocol import PAPER
 from mem1.records import Question, Task, Trajectory, Turn
@@ -22,6 +24,7 @@ from mem1.training.tiny_model.tokenizers import atlas_tokenizer
 CODEC = Codec(atlas_tokenizer(PAPER))
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u2028 &amp; é"
 """Must be shown as it stands here."""
+SHAPE = ModelShape(parameters=1000, output_parameters=100, layers=2, width=8)
 LAZY = Laziness(stop=1.0, shortcut=1.0)
 
 
@@ -47,9 +50,13 @@ def run_of(*parts: tuple[str, Sequence[Trajectory]], name: str = "a", family: st
         curve=CURVE,
         attempts=[
             Attempts(
-                policy=policy,
-                context=trajectories[0].context,
-                objectives=trajectories[0].task.objectives if trajectories[0].task else 0,
+                row=summarize(
+                    trajectories,
+                    policy=policy,
+                    context=trajectories[0].context,
+                    objectives=trajectories[0].task.objectives if trajectories[0].task else 0,
+                    shape=SHAPE,
+                ),
                 trajectories=trajectories,
             )
             for policy, trajectories in parts

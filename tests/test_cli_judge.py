@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from pathlib import Path
 
@@ -23,6 +25,20 @@ def test_a_judge_stands_in_the_row_and_below_the_table_and_a_repeat_asks_nobody(
     assert (judge["model"], judge["correct"], judge["judged"], judge["agreement"]) == ("m", 0.0, 1.0, 1.0)
     code, out, _ = terminal(*asked)
     assert code == 0 and "it judged 100% of them" in " ".join(out.split())
+
+
+def test_the_tables_of_a_report_keep_the_flops_and_the_verdict_of_the_evaluation(terminal: Terminal, tmp_path: Path):
+    with chat_server(honest) as server:
+        asked = (*ATLAS, "--out", tmp_path, "--judge-url", server.url, "--judge-model", "m", "--json")
+        (row,) = json.loads(terminal(*asked)[1])["rows"]
+    assert row["flops"] and row["judge"]["judged"] == 1.0
+    (line,) = csv.DictReader(io.StringIO(terminal("report", tmp_path, "--format", "csv")[1]))
+    assert float(line["flops_cached"]) == row["flops_cached"]
+    assert (line["judge.model"], float(line["judge.agreement"])) == ("m", row["judge"]["agreement"])
+    table = terminal("report", tmp_path, "--format", "latex")[1]
+    assert f"{row['flops']:.3g}" in table and "it judged 100% of them" in table
+    assert not terminal(*asked)[0] and not terminal("report", tmp_path)[0]
+    assert "the judge m accepts" in (tmp_path / "report.html").read_text()
 
 
 def test_half_a_judge_is_refused_before_anything_is_run(terminal: Terminal):

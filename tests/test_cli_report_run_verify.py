@@ -18,7 +18,7 @@ from servers import in_a_thread
 from typer.testing import CliRunner
 
 from mem1.cli.main import app
-from mem1.cli.reporting import read_evaluations, read_runs, run_names, write_run_report
+from mem1.cli.reporting import read_runs, run_names, write_run_report
 from mem1.cli.run_facts import facts
 from mem1.cli.watching import LONGEST, Watched, shown
 from mem1.configuration import load_toml
@@ -30,6 +30,7 @@ from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.evaluation.metrics import appended_tokens
+from mem1.evaluation.report.rows import read_evaluations
 from mem1.evaluation.store import write_trajectories
 from mem1.protocol import PAPER
 from mem1.records import Task, Trajectory
@@ -252,7 +253,8 @@ class TestReport:
 
     def test_base_comes_first_and_trained_last_each_by_rising_n(self, tmp_path, source):
         run = make_run(tmp_path / "run", tmp_path / "run", source, sizes=(2, 10, 1))
-        assert list(read_evaluations(run / "evaluation")) == [
+        found = read_evaluations(run / "evaluation")
+        assert [(attempts.row.policy, attempts.row.objectives) for attempts in found] == [
             ("base", 1), ("base", 2), ("base", 10), ("trained", 1), ("trained", 2), ("trained", 10),
         ]  # fmt: skip
 

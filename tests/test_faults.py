@@ -17,6 +17,7 @@ from mem1.engines.scripted import Script
 from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.envs.search.env import QAEnvironment
 from mem1.evaluation.metrics import summarize
+from mem1.evaluation.report.rows import ReportRow
 from mem1.evaluation.report.tables import note
 from mem1.evaluation.runner import evaluate
 from mem1.evaluation.store import read_trajectories, write_trajectories
@@ -118,9 +119,9 @@ def test_an_evaluation_counts_and_names_the_tasks_in_which_the_search_failed():
     assert (row.endings["tool_failed"], row.endings["answered"]) == (1, 3)
     assert (row.em, row.tasks) == (0.75, 4)
     said = "p, N = 1: the search failed in 1 of 4 tasks (tool_failed), which count as wrong."
-    assert said in note([row.as_dict()])
+    assert said in note([ReportRow.of(row)])
     sound = replace(row, endings={**row.endings, "tool_failed": 0})
-    assert "tool_failed" not in note([sound.as_dict()])
+    assert "tool_failed" not in note([ReportRow.of(sound)])
 
 
 def test_an_evaluation_that_is_run_again_attempts_only_the_tasks_in_which_the_search_failed(tmp_path: Path):

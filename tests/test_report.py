@@ -13,6 +13,7 @@ from html.parser import HTMLParser
 import pytest
 from reports import HOSTILE, atlas, attempts, decode_words, hostile_attempt, random_run, run_of
 from test_report_figures import STATIC
+from test_report_table import JUDGED
 
 from mem1.errors import UserError
 from mem1.evaluation.report.page import LARGEST, SCRIPTS, render, write_page
@@ -129,6 +130,15 @@ def test_the_page_works_on_a_phone(html):
     assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in html
 
 
+def test_flops_and_the_judges_verdict_are_on_the_page():
+    (run,) = [run_of(("trained", [hostile_attempt()]), decode=decode_words)]
+    (attempts,) = run.attempts
+    judged = dataclasses.replace(attempts, row=dataclasses.replace(attempts.row, judge=JUDGED))
+    shown = Page(render([dataclasses.replace(run, attempts=[judged])], title="t")).shown
+    assert f"{attempts.row.flops:.3g}" in shown and "forward FLOPs per task" in shown
+    assert "the judge m accepts 0.50 of the answers; it judged 98% of them and agrees with EM on 0.88." in shown
+
+
 def test_runs_side_by_side_name_what_they_share_once_and_what_differs_each():
     one = run_of(("trained", [hostile_attempt()]), name="s0", decode=decode_words)
     other = dataclasses.replace(one, name="s1", facts={"seed": "1", "hardware": "x"})
@@ -156,7 +166,9 @@ def test_a_failed_and_unscored_trajectory_is_there():
 
 def test_what_does_not_fit_is_left_out_task_by_task_and_named():
     run = random_run(40, turns=2)
-    both = dataclasses.replace(run, attempts=[run.attempts[0], dataclasses.replace(run.attempts[0], policy="base")])
+    (trained,) = run.attempts
+    base = dataclasses.replace(trained, row=dataclasses.replace(trained.row, policy="base"))
+    both = dataclasses.replace(run, attempts=[trained, base])
     whole = render([both], title="t")
     assert "Left out" not in whole
     largest = len(whole) - 8_000

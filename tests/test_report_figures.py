@@ -12,7 +12,12 @@ from test_report_table import row, seeds
 
 import mem1.evaluation.report
 from mem1.evaluation.report.figures import curves, endings, over_n
-from mem1.evaluation.report.rows import EM, PEAK, rows_of
+from mem1.evaluation.report.rows import EM, PEAK, ReportRow, rows_of
+
+
+def appended_peak(row: ReportRow) -> float:
+    return row.appended_peak_tokens
+
 
 STATIC = Path(mem1.evaluation.report.__file__).parent / "static"
 
@@ -37,13 +42,13 @@ def test_of_several_seeds_each_is_drawn_and_their_mean():
 def test_the_peak_over_n_has_intervals_and_shows_what_appending_would_have_cost():
     found = attempts(atlas(), 2)
     measured = rows_of([run_of(("trained", found))])
-    real, appended = over_n(measured, PEAK, "t", appended="appended_peak_tokens")["data"]
+    real, appended = over_n(measured, PEAK, "t", appended=appended_peak)["data"]
     (one,) = measured
-    assert real["y"] == [one["peak_tokens"]] and appended["y"] == [one["appended_peak_tokens"]]
-    assert one["peak_tokens_low"] <= one["peak_tokens"] <= one["peak_tokens_high"]
+    assert real["y"] == [one.peak_tokens] and appended["y"] == [one.appended_peak_tokens]
+    assert one.peak_tokens_low <= one.peak_tokens <= one.peak_tokens_high
     assert appended["name"] == "trained, if appended" and appended["visible"] is True
-    full = [dict(one, context="full")]
-    assert len(over_n(full, PEAK, "t", appended="appended_peak_tokens")["data"]) == 1, "it is appended already"
+    full = [dataclasses.replace(one, context="full")]
+    assert len(over_n(full, PEAK, "t", appended=appended_peak)["data"]) == 1, "it is appended already"
 
 
 def test_learning_curves_have_one_line_a_run_and_of_many_steps_their_mean():
@@ -65,7 +70,7 @@ def test_steps_that_did_not_record_a_number_are_left_out_of_its_curve():
 
 
 def test_endings_are_shares_of_tasks():
-    mixed = row(endings={**dict.fromkeys(row()["endings"], 0), "answered": 1, "bad_tags": 2})
+    mixed = row(endings={**dict.fromkeys(row().endings, 0), "answered": 1, "bad_tags": 2})
     traces = {t["name"]: t for t in endings([mixed])["data"]}
     assert {name: t["x"] for name, t in traces.items()} == {
         "answered": [pytest.approx(1 / 3)],
@@ -76,8 +81,8 @@ def test_endings_are_shares_of_tasks():
 
 def test_every_colour_of_a_figure_is_in_the_style_sheet():
     css = (STATIC / "page.css").read_text()
-    every_ending = row(endings=dict.fromkeys(row()["endings"], 1), tasks=5)
-    many = [dict(row(f"p{i}"), endings=every_ending["endings"]) for i in range(20)]
+    every_ending = row(endings=dict.fromkeys(row().endings, 1), tasks=5)
+    many = [row(f"p{i}", endings=every_ending.endings) for i in range(20)]
     text = str([over_n(many, EM, "t"), endings(many), endings([every_ending])])
     used = set(re.findall(r"'(--[\w-]+)'", text))
     assert len(used) == 8 + 6

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv as csv_module
-import dataclasses
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from reports import hostile_attempt
@@ -13,22 +13,22 @@ from rich.console import Console
 
 from mem1.evaluation.metrics import Judged, summarize
 from mem1.evaluation.report.page import headlines
-from mem1.evaluation.report.rows import EM, MAIN, Column, series, shown
+from mem1.evaluation.report.rows import EM, MAIN, PEAK, Column, ReportRow, series, shown
 from mem1.evaluation.report.tables import by_depth, csv, latex, markdown, note, print_table, results, warnings
 
 
-def row(policy: str = "trained", n: int = 1, em: float = 1.0, **more) -> dict:
+def row(policy: str = "trained", n: int = 1, em: float = 1.0, **more) -> ReportRow:
     attempts = [hostile_attempt(em=em, objectives=n)] * 3
-    return {**summarize(attempts, policy=policy, context="constant", objectives=n).as_dict(), **more}
+    return replace(ReportRow.of(summarize(attempts, policy=policy, context="constant", objectives=n)), **more)
 
 
-def rows() -> list[dict]:
+def rows() -> list[ReportRow]:
     return [
         row(p, n, em) for p, n, em in (("base", 1, 0.4), ("base", 2, 0.0), ("trained", 1, 1.0), ("trained", 2, 1.0))
     ]
 
 
-def seeds() -> list[dict]:
+def seeds() -> list[ReportRow]:
     """Two seeds of one family and a run of another."""
     return [
         row(em=0.5, run="s0", family="a"),
@@ -37,7 +37,7 @@ def seeds() -> list[dict]:
     ]
 
 
-def printed(results: list[dict]) -> str:
+def printed(results: list[ReportRow]) -> str:
     file = io.StringIO()
     print_table(results, Console(file=file, width=80))
     return file.getvalue()
@@ -51,11 +51,11 @@ def test_the_cells_of_a_row_by_hand():
 
 
 def test_a_new_number_needs_a_column_and_nothing_else():
-    judged = Column(key="judge", heading="judge", meaning="share that a model calls right", digits=1)
-    with_judge = [{**row(), "judge": 0.25, "judge_low": 0.1, "judge_high": 0.4}, row(n=2)]
-    cells = results(with_judge, (*MAIN, judged))
-    assert (cells.headings[-1], [line[-1] for line in cells.body]) == ("judge", ["0.2 [0.1, 0.4]", ""])
-    assert judged not in shown((*MAIN, judged), rows())
+    lost = Column(heading="lost", meaning="facts", value=lambda row: row.facts_lost or None, format=".1f")
+    with_facts = [row(facts_lost=0.25), row(n=2)]
+    cells = results(with_facts, (*MAIN, lost))
+    assert (cells.headings[-1], [line[-1] for line in cells.body]) == ("lost", ["0.2", ""])
+    assert lost not in shown((*MAIN, lost), rows())
 
 
 def test_the_table_prints_every_row_within_80_columns():
@@ -66,12 +66,12 @@ def test_the_table_prints_every_row_within_80_columns():
 
 
 def test_a_policy_name_with_square_brackets_is_printed_as_it_is():
-    assert "[red]x" in printed([dict(one, policy="[red]x") for one in rows()])
+    assert "[red]x" in printed([replace(one, policy="[red]x") for one in rows()])
 
 
 def test_a_second_table_has_exact_match_by_depth_where_questions_depend_on_one_another():
-    deep = {**rows()[1], "em_by_depth": {"0": 0.75, "1": 0.5, "2": 0.25}}
-    mixed = [rows()[0], deep, {**deep, "policy": "trained", "em_by_depth": {"0": 1.0, "1": 0.5}}]
+    deep = replace(rows()[1], em_by_depth={"0": 0.75, "1": 0.5, "2": 0.25})
+    mixed = [rows()[0], deep, replace(deep, policy="trained", em_by_depth={"0": 1.0, "1": 0.5})]
     cells = by_depth(mixed)
     assert cells is not None
     assert cells.headings == ["policy", "N", "EM at depth 0", "1", "2"]
@@ -81,7 +81,7 @@ def test_a_second_table_has_exact_match_by_depth_where_questions_depend_on_one_a
 
 
 def test_lines_are_told_apart_by_context_policy_and_family_where_there_are_several():
-    both = rows()[:2] + [dict(one, context="full") for one in rows()[:2]]
+    both = rows()[:2] + [replace(one, context="full") for one in rows()[:2]]
     assert [line.name for line in series(both)] == ["base, constant", "base, full"]
     assert [line.name for line in series(rows())] == ["base", "trained"]
     assert [line.name for line in series(seeds())] == ["trained, a", "trained, b"]
@@ -91,8 +91,8 @@ def test_seeds_of_one_family_are_shown_each_and_as_their_mean_with_the_lowest_an
     one, other = series(seeds())
     assert list(one.runs) == ["s0", "s1"] and list(other.runs) == ["other"] and other.mean == []
     (mean,) = one.mean
-    assert (mean["em"], mean["em_low"], mean["em_high"]) == (0.75, 0.5, 1.0)
-    assert (mean["tasks"], mean["endings"]["answered"], mean["run"]) == (6, 6, "mean of 2 runs")
+    assert (mean.em, mean.em_low, mean.em_high) == (0.75, 0.5, 1.0)
+    assert (mean.tasks, mean.endings["answered"], mean.run) == (6, 6, "mean of 2 runs")
     assert [line[:2] for line in results(seeds()).body] == [
         ["trained, a", "s0"], ["trained, a", "s1"], ["trained, a", "mean of 2 runs"], ["trained, b", "other"],
     ]  # fmt: skip
@@ -110,7 +110,7 @@ def test_markdown_is_a_table_whose_cells_cannot_leave_it():
 
 def test_latex_escapes_what_means_something_to_it():
     text = latex([row(r"[a_b] 50% & \x{y}~^$#<")])
-    (line,) = [line for line in text.splitlines() if line.endswith(r"\\") and "policy" not in line]
+    line = next(line for line in text.splitlines() if line.endswith(r"\\") and "policy" not in line)
     names = r"{[}a\_b] 50\% \& \textbackslash{}x\{y\}\textasciitilde{}\textasciicircum{}\$\#\textless{}"
     assert line == names + r" & 1 & 3 & 1.00 {\scriptsize [0.00, 1.00]} & 1.00 & 2.0 & 11 & 10 & 11 \\"
     assert text.startswith("% Context policy: constant.") and r"\begin{tabular}{lrrrrrrrr}" in text
@@ -133,7 +133,7 @@ def test_the_same_rows_give_the_same_text(write):
 def test_headlines_compare_before_and_after_and_show_the_peaks():
     before, two = rows()[1], rows()[3]
     assert [h.value for h in headlines([before, two])] == ["0.00 → 1.00", "11"]
-    four = dict(two, objectives=4, em=0.5, peak_tokens_without_prompt=25.0, appended_peak_tokens_without_prompt=50.0)
+    four = replace(two, objectives=4, em=0.5, peak_tokens_without_prompt=25.0, appended_peak_tokens_without_prompt=50.0)
     found = headlines([before, two, four])
     assert [h.value for h in found] == ["0.00 → 1.00", "0.50", "11", "\u00d7 2.5"]
     assert found[3].label.endswith("appended: \u00d7 5.0")
@@ -145,28 +145,46 @@ def test_headlines_of_a_single_policy_have_no_before():
 
 
 def test_an_interval_is_shown_only_where_there_is_one():
-    assert EM.cell({"em": 0.4}) == "0.40" and EM.cell({}) == ""
+    assert PEAK.cell(row()) == "11" and EM.cell(row(em=0.4)) == "0.40 [0.00, 1.00]"
 
 
-def test_a_judge_is_named_below_the_table_with_what_it_judged_and_how_far_it_agrees():
-    judged = Judged(model="m", version="1", correct=0.5, judged=0.98, agreement=0.875, kappa=0.7, failures={"x": 2})
-    mute = dataclasses.replace(judged, correct=None, judged=0.0, agreement=None)
-    known, silent, unasked = (
-        {**row, "judge": None if of is None else dataclasses.asdict(of)}
-        for row, of in zip(rows(), (judged, mute, None), strict=False)
-    )
-    said = "the judge m takes 0.50 of the answers for right; it judged 98% of them and agrees with EM on 0.88."
+JUDGED = Judged(model="m", version="1", correct=0.5, judged=0.98, agreement=0.875, kappa=0.7, failures={"x": 2})
+
+
+def test_a_judge_is_named_below_the_table_with_its_coverage_and_its_agreement():
+    mute = replace(JUDGED, correct=None, judged=0.0, agreement=None)
+    known, silent, unasked = (replace(row, judge=of) for row, of in zip(rows(), (JUDGED, mute, None), strict=False))
+    said = "the judge m accepts 0.50 of the answers; it judged 98% of them and agrees with EM on 0.88."
     assert note([known, unasked]).endswith(f" base, N = 1: {said}")
-    assert "takes - of the answers for right; it judged 0% of them and agrees with EM on -." in note([silent])
+    assert "accepts - of the answers; it judged 0% of them and agrees with EM on -." in note([silent])
     assert "judge" not in note([unasked])
+
+
+def test_flops_and_the_judges_verdict_are_in_every_format():
+    measured = row(flops=1234567.0, flops_cached=345678.0, judge=JUDGED)
+    for text in (markdown([measured]), latex([measured])):
+        assert "1.23e+06" in text and "3.46e+05" in text and "accepts 0.50 of the answers" in text
+        assert re.search(r"FLOPs", text) and re.search(r"judge", text)
+    (line,) = csv_module.DictReader(io.StringIO(csv([measured])))
+    assert (line["flops"], line["flops_cached"]) == ("1234567.0", "345678.0")
+    assert (line["judge.model"], line["judge.correct"], line["judge.kappa"]) == ("m", "0.5", "0.7")
+    two = [
+        replace(measured, run=run, family="a", judge=replace(JUDGED, correct=c)) for run, c in (("x", 0.5), ("y", 0.7))
+    ]
+    (mean,) = series(two)[0].mean
+    assert mean.judge is not None and (mean.judge.correct, mean.judge.failures, mean.flops) == (
+        0.6,
+        {"x": 4},
+        1234567.0,
+    )
 
 
 def test_numbers_by_turn_are_averaged_over_the_turns_that_every_run_has():
     two = [
-        row(run="s0", family="a", state_tokens_by_turn=[4.0, None, 8.0]),
-        row(run="s1", family="a", state_tokens_by_turn=[6.0, 2.0]),
+        row(run="s0", family="a", state_tokens_by_turn=(4.0, None, 8.0)),
+        row(run="s1", family="a", state_tokens_by_turn=(6.0, 2.0)),
     ]
-    assert series(two)[0].mean[0]["state_tokens_by_turn"] == [5.0, 2.0]
+    assert series(two)[0].mean[0].state_tokens_by_turn == (5.0, 2.0)
 
 
 def test_the_table_says_how_tasks_ended_and_warns_where_most_failed_alike():

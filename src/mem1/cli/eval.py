@@ -316,10 +316,9 @@ def command(
         )
     if judge is not None:
         with bars(stderr()) as progress:
-            rows = judge_rows(rows, trajectories, judge, on_progress=JudgeBar(progress))
-    shown = [row.as_dict() for row in rows]
-    say_fewer(shown, config.evaluation.tasks)
-    show(shown, as_json=as_json, computed=computed)
+            rows = judge_rows(rows, trajectories, judge, folder=out, on_progress=JudgeBar(progress))
+    say_fewer(rows, config.evaluation.tasks)
+    show(rows, as_json=as_json, computed=computed)
 
 
 def _refuse_what_has_no_effect(

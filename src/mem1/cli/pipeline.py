@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
@@ -17,6 +16,8 @@ from mem1.engines.base import Engine
 from mem1.engines.device import Computed, Device
 from mem1.engines.workers import local_engine
 from mem1.evaluation.flops import model_shape
+from mem1.evaluation.metrics import Row
+from mem1.evaluation.report.rows import ReportRow
 from mem1.evaluation.report.tables import print_table, warnings
 from mem1.evaluation.runner import Chunking, evaluate
 from mem1.evaluation.store import made_with
@@ -30,13 +31,11 @@ from mem1.training.run_folder import METRICS, read_metrics
 from mem1.training.train import make_rollout, weight_sync
 from mem1.training.weights.policy import Policy
 
-Rows = list[dict[str, Any]]
-
 
 def evaluate_policy(
     config: TrainConfig, policy: Policy, *, name: str, folder: Path | None, bars: Progress, device: Device
-) -> tuple[Rows, dict[int, list[Trajectory]]]:
-    """Rows for `--json` and the trajectories by number of objectives, on the evaluation half of the tasks.
+) -> tuple[list[Row], dict[int, list[Trajectory]]]:
+    """Rows and the trajectories by number of objectives, on the evaluation half of the tasks.
 
     Whoever samples for the recipe's [rl] samples here too: its servers, which get this policy's weights, or this
     process, with the policy on `device`.
@@ -56,17 +55,16 @@ def evaluate_policy(
             on_progress=EvaluationBar(bars, name),
             shape=model_shape(policy.model),
         )
-    shown = [row.as_dict() for row in rows]
-    say_fewer(shown, config.evaluation.tasks)
-    return shown, trajectories
+    say_fewer(rows, config.evaluation.tasks)
+    return rows, trajectories
 
 
-def say_fewer(rows: Sequence[Mapping[str, Any]], asked: int) -> None:
+def say_fewer(rows: Sequence[Row], asked: int) -> None:
     """Name the sizes of which there are fewer different tasks than were asked for."""
     for row in rows:
-        if row["tasks"] < asked:
+        if row.tasks < asked:
             stderr().print(
-                f"{row['policy']}, N = {row['objectives']}: {row['tasks']} tasks, not {asked}: no more different ones "
+                f"{row.policy}, N = {row.objectives}: {row.tasks} tasks, not {asked}: no more different ones "
                 "were drawn from these questions (a task is asked once)",
                 markup=False,
                 soft_wrap=True,
@@ -97,11 +95,12 @@ def _sampler(
         yield sync.engine, Chunking(tasks=1, at_a_time=config.rollout.concurrency), None
 
 
-def show(rows: Sequence[Mapping[str, Any]], *, as_json: bool, computed: Computed | None = None) -> None:
+def show(rows: Sequence[Row], *, as_json: bool, computed: Computed | None = None) -> None:
     """The result on stdout: one JSON object, with what computed it, or a table."""
     if as_json:
-        print(json.dumps({"rows": list(rows), **({} if computed is None else computed.record())}))
-        for warning in warnings(rows):
+        record = {"rows": [row.as_dict() for row in rows], **({} if computed is None else computed.record())}
+        print(json.dumps(record))
+        for warning in warnings([ReportRow.of(row) for row in rows]):
             stderr().print(warning, style="yellow", markup=False, soft_wrap=True)
     else:
-        print_table(rows, Console())
+        print_table([ReportRow.of(row) for row in rows], Console())

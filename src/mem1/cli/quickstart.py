@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from mem1.engines.device import Computed
+    from mem1.evaluation.metrics import Row
     from mem1.training.ranks.processes import Ranks
     from mem1.training.recipe import TrainConfig
     from mem1.training.weights.policy import Policy
@@ -67,11 +68,12 @@ def command(
         console.print(note, markup=False, soft_wrap=True)
     with alone_in(folder):
         rows = _run(config, ranks, folder, resume, console)
-        (folder / "result.json").write_text(json.dumps({"rows": rows}, indent=2), encoding="utf-8")
+        result = json.dumps({"rows": [row.as_dict() for row in rows]}, indent=2)
+        (folder / "result.json").write_text(result, encoding="utf-8")
         _finish(rows, computed, folder, console, as_json)
 
 
-def _run(config: TrainConfig, ranks: Ranks, folder: Path, resume: bool, console: Console) -> list[dict[str, Any]]:
+def _run(config: TrainConfig, ranks: Ranks, folder: Path, resume: bool, console: Console) -> list[Row]:
     from mem1.cli.display import TrainingBar, bars
     from mem1.cli.pipeline import evaluate_policy, warn_of_nothing_learnt
     from mem1.training.train import train
@@ -79,7 +81,7 @@ def _run(config: TrainConfig, ranks: Ranks, folder: Path, resume: bool, console:
 
     with bars(console) as progress:
 
-        def measured(policy: Policy, name: str) -> list[dict[str, Any]]:
+        def measured(policy: Policy, name: str) -> list[Row]:
             return evaluate_policy(
                 config, policy, name=name, folder=folder / "evaluation", bars=progress, device=ranks.device
             )[0]
@@ -95,7 +97,7 @@ def _run(config: TrainConfig, ranks: Ranks, folder: Path, resume: bool, console:
         return base + measured(finished.policy, "trained")
 
 
-def _finish(rows: list[dict[str, Any]], computed: Computed, folder: Path, console: Console, as_json: bool) -> None:
+def _finish(rows: list[Row], computed: Computed, folder: Path, console: Console, as_json: bool) -> None:
     from mem1.cli.pipeline import show
     from mem1.cli.reporting import write_run_report
 

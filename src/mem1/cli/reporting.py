@@ -14,22 +14,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mem1.errors import UserError
-from mem1.records import Trajectory
 
 if TYPE_CHECKING:
     from mem1.evaluation.report.rows import Run
 
 PAGE = "report.html"
-
-Evaluations = Mapping[tuple[str, int], Sequence[Trajectory]]
-"""(policy, objectives) -> its trajectories."""
 
 
 def write_run_report(run: Path, *, tokenizer: Path | None = None) -> Path:
@@ -73,7 +69,7 @@ def run_names(folders: Sequence[Path]) -> list[str]:
 def _read(run: Path, name: str, tokenizer: Path | None) -> Run:
     from mem1.cli.run_codec import run_codec
     from mem1.cli.run_facts import facts
-    from mem1.evaluation.report.rows import Attempts, Run
+    from mem1.evaluation.report.rows import Run, read_evaluations
     from mem1.training.run_folder import METRICS, read_metrics
 
     training = training_folder(run)
@@ -84,17 +80,13 @@ def _read(run: Path, name: str, tokenizer: Path | None) -> Run:
             f"{run} holds nothing to report: no <policy>-<N>.jsonl and no {METRICS}; "
             "give the folder of a `mem1 quickstart`, `mem1 train` or `mem1 eval --out`"
         )
-    trajectories = [t for of_size in evaluations.values() for t in of_size]
+    trajectories = [t for attempts in evaluations for t in attempts.trajectories]
     return Run(
         name=name,
         family=str(run.resolve()) if training is None else _all_but_seeds(training),
         facts={} if training is None else facts(training),
         curve=[row for row in metrics if "reward" in row],
-        attempts=[
-            Attempts(policy=policy, context=of_size[0].context, objectives=objectives, trajectories=of_size)
-            for (policy, objectives), of_size in evaluations.items()
-            if of_size
-        ],
+        attempts=evaluations,
         decode=run_codec(run, training, trajectories, tokenizer=tokenizer).decode if trajectories else _no_tokens,
     )
 
@@ -106,17 +98,6 @@ def _no_tokens(ids: Sequence[int]) -> str:
 def training_folder(run: Path) -> Path | None:
     """The folder that holds config.toml; None: the run is an evaluation alone."""
     return next((folder for folder in (run / "train", run) if (folder / "config.toml").is_file()), None)
-
-
-def read_evaluations(folder: Path) -> Evaluations:
-    """All trajectories of a run's evaluations: "base" first, "trained" last, each by rising N."""
-    from mem1.evaluation.store import read_trajectories
-
-    named = [(match, path) for path in folder.glob("*.jsonl") if (match := re.fullmatch(r"(.+)-(\d+)", path.stem))]
-    found = {(match[1], int(match[2])): path for match, path in named}
-    rank = {"base": 0, "trained": 2}
-    order = sorted(found, key=lambda key: (rank.get(key[0], 1), key))
-    return {key: read_trajectories(found[key]) for key in order}
 
 
 def _all_but_seeds(training: Path) -> str:

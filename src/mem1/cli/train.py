@@ -97,7 +97,7 @@ def command(
             bars=progress,
             device=ranks.device,
         )
-    (folder / "result.json").write_text(json.dumps({"rows": rows}, indent=2))
+    (folder / "result.json").write_text(json.dumps({"rows": [row.as_dict() for row in rows]}, indent=2))
     show(rows, as_json=as_json, computed=computed)
 
 

@@ -25,6 +25,7 @@ from typing import Any
 from mem1.errors import UserError
 from mem1.evaluation.judge_prompt import JUDGE_VERSION, Asked, messages, read_verdict
 from mem1.evaluation.metrics import Judged, Row
+from mem1.evaluation.store import write_row
 from mem1.jsonl import append_objects, drop_cut_line, read_objects
 from mem1.net.api_keys import read_key
 from mem1.net.failover import Retry, is_http
@@ -224,19 +225,24 @@ def judge_rows(
     trajectories: Mapping[int, Sequence[Trajectory]],
     judge: Judge,
     *,
+    folder: Path | None = None,
     on_progress: Callable[[int, int, int], None] | None = None,
 ) -> list[Row]:
-    """The rows with `judge` filled in; `trajectories` are those of each row, by its number of objectives.
+    """The rows with `judge` filled in; `trajectories` maps the number of objectives of a row to its trajectories.
 
-    Rows whose answers are no texts (a shop) stay as they are. `on_progress` is told (objectives of a row, answers
-    done, answers to ask for). Raises ValueError for a trajectory without its task.
+    Rows whose answers are not texts (a shop) stay as they are. With the `folder` of the evaluation, the rows in it are
+    updated. `on_progress` is called with (objectives of a row, answers done, answers sent to the judge). Raises
+    ValueError for a trajectory without its task.
     """
-
-    def with_judge(row: Row) -> Row:
-        tell = None if on_progress is None else partial(on_progress, row.objectives)
-        return replace(row, judge=judged(trajectories[row.objectives], judge, on_reply=tell))
-
-    return [row if row.contains is None else with_judge(row) for row in rows]
+    found: list[Row] = []
+    for row in rows:
+        if row.contains is not None:
+            tell = None if on_progress is None else partial(on_progress, row.objectives)
+            row = replace(row, judge=judged(trajectories[row.objectives], judge, on_reply=tell))
+            if folder is not None:
+                write_row(folder / f"{row.policy}-{row.objectives}.jsonl", row)
+        found.append(row)
+    return found
 
 
 def judged(

@@ -27,7 +27,7 @@ from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.evaluation.flops import ModelShape
 from mem1.evaluation.metrics import Row, summarize
-from mem1.evaluation.store import append_trajectories, read_attempts, write_trajectories
+from mem1.evaluation.store import append_trajectories, read_attempts, write_row, write_trajectories
 from mem1.lock import alone_in
 from mem1.net.threads import run_jobs
 from mem1.records import Task, Trajectory
@@ -131,12 +131,7 @@ def evaluate(
             ):
                 size.add(places, trajectories)
                 tell(size)
-        rows = [
-            summarize(
-                size.finish(), policy=policy, context=rollout.context.name, objectives=size.objectives, shape=shape
-            )
-            for size in sizes
-        ]
+        rows = [size.finish(policy=policy, context=rollout.context.name, shape=shape) for size in sizes]
         return rows, {size.objectives: size.trajectories for size in sizes}
 
 
@@ -218,11 +213,14 @@ class _Size:
         """One a task, in their order, once all are there."""
         return [self.found[i] for i in range(len(self.tasks))]
 
-    def finish(self) -> list[Trajectory]:
-        """Put the file in the order of the tasks, each once."""
-        if self.path is not None and self.on_disk != list(range(len(self.tasks))):
-            write_trajectories(self.path, self.trajectories)
-        return self.trajectories
+    def finish(self, *, policy: str, context: str, shape: ModelShape | None) -> Row:
+        """The row; on disk the attempts are put in the order of the tasks, each once, with the row beside them."""
+        row = summarize(self.trajectories, policy=policy, context=context, objectives=self.objectives, shape=shape)
+        if self.path is not None:
+            if self.on_disk != list(range(len(self.tasks))):
+                write_trajectories(self.path, self.trajectories)
+            write_row(self.path, row)
+        return row
 
 
 def _settings(rollout: Rollout, config: Evaluation) -> dict[str, Any]:

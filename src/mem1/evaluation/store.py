@@ -11,6 +11,7 @@ The manifest keeps results of different settings from being mixed in one file:
 
     trained-2.jsonl    the trajectories
     trained-2.json     {"model": "ac37a94d...", "context": "constant", "temperature": 0.0, "tasks": {"count": 100, ...}}
+    trained-2.row.json the row of results, with FLOPs and the judge's verdict, for reports
 
 An evaluation may later be extended to more tasks, provided that the first ones are the same: "added_at": [100] then
 records that there were 100 before. It may continue on another device, but not in another precision: "devices" lists
@@ -22,31 +23,32 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from mem1.configuration import Config, plain
 from mem1.durable import write_file
 from mem1.errors import UserError
+from mem1.evaluation.metrics import Row
 from mem1.jsonl import append_lines, cut_line, encode_object, write_lines
 from mem1.records import Task, Trajectory, task_to_json, trajectory_from_json, trajectory_to_json
 from mem1.training.run_folder import differences
 
 
 def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> None:
-    """Write the file anew; a reader, or a kill, sees the old file or the whole new one.
-
-    Raises UserError if it cannot be written (no folder, full disk); the old file is then untouched.
-    """
+    """Replace the file atomically. Raises UserError if it cannot be written; the old file is then unchanged."""
     write_lines(path, map(encode_object, map(trajectory_to_json, trajectories)))
 
 
 def append_trajectories(path: str | Path, trajectories: Iterable[Trajectory], *, drop_cut_line: bool = False) -> None:
-    """Add records at the end of the file, which is made if there is none.
+    """Append records to the file, creating it if necessary.
 
-    Raises UserError if the last line is cut, unless `drop_cut_line`, which removes it from the file for good, and
-    if the file cannot be written.
+    Raises UserError if the file cannot be written, or if its last line is incomplete, unless `drop_cut_line` removes
+    that line from the file for good.
     """
     append_lines(path, map(encode_object, map(trajectory_to_json, trajectories)), drop_cut_line=drop_cut_line)
 
@@ -54,8 +56,8 @@ def append_trajectories(path: str | Path, trajectories: Iterable[Trajectory], *,
 def read_trajectories(path: str | Path, *, drop_cut_line: bool = False) -> list[Trajectory]:
     """All records of a file, in order; blank lines are skipped.
 
-    Raises UserError, naming file and line, for a missing file, a line that is not a trajectory, and a cut last
-    line; with `drop_cut_line` the latter is left out (the file is not changed).
+    Raises UserError, naming file and line, for a missing file, a line that is not a trajectory, and an incomplete last
+    line; with `drop_cut_line` that line is left out and the file not changed.
     """
     path = Path(path)
     trajectories: list[Trajectory] = []
@@ -86,20 +88,20 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
 
 
 _MAY_DIFFER = ("retriever", "budget", "seconds_between_searches")
-"""Keys of a source of tasks that say how it is reached and what may be spent, not what is asked and found."""
+"""Task settings that say how the source is reached and what may be spent, not what is asked and found."""
 
 
 def made_with(model: str, tasks: Config, computed: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The settings that a rollout does not know: the fingerprint of the model, the configuration of the tasks.
+    """The settings that a rollout does not know: the model's fingerprint and the configuration of the tasks.
 
-    computed    "device" and "dtype" of a model in this process; None: a server computes, or nobody
+    computed    "device" and "dtype" of a model in this process; None: a server or a script answers
     """
     source = plain(tasks, [key for key in _MAY_DIFFER if key in type(tasks).model_fields])
     return {"model": model, "source": source, **(computed or {})}
 
 
 def fingerprint(tasks: Sequence[Task]) -> str:
-    """BLAKE2 (hexadecimal) of everything in the tasks, in their order."""
+    """BLAKE2 digest (hexadecimal) of everything in the tasks, in their order."""
     digest = hashlib.blake2b(digest_size=16)
     for task in tasks:
         digest.update(json.dumps(task_to_json(task)).encode())
@@ -108,36 +110,64 @@ def fingerprint(tasks: Sequence[Task]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What a file holds of an evaluation."""
+    """Attempts of an evaluation that are on disk already."""
 
     trajectories: Sequence[Trajectory] = ()
     added_at: Sequence[int] = ()
-    """How many tasks there were each time when more were asked for."""
+    """Numbers of tasks that there were before more were added."""
 
 
 def read_attempts(path: Path, settings: Mapping[str, Any], tasks: Sequence[Task], *, overwrite: bool) -> Recorded:
-    """What `path` holds of an evaluation of these tasks, or of the first of them, with these settings.
+    """The attempts in `path` at these tasks, or at the first of them, made with these settings.
 
-    An empty file's header is written, and so is one that now has more tasks. What an evaluation with other settings
-    made is removed if `overwrite`. Else raises UserError, naming each setting that differs, and always for a file
-    without the header that says what it is. A cut last line is left out.
+    Writes the manifest of a new file, and again when tasks were added. A file made with other settings is removed if
+    `overwrite`; otherwise raises UserError, naming each setting that differs. Without a readable manifest it always
+    raises. An incomplete last line is left out.
     """
-    header = path.with_suffix(".json")
-    settings = _as_json({**settings, "tasks": _described(tasks)})
+    manifest = path.with_suffix(".json")
+    # as it will be read back: tuples are lists
+    settings = dict(json.loads(json.dumps({**settings, "tasks": _described(tasks)})))
     here = [device] if (device := settings.pop("device", None)) is not None else []
-    known = _read(header)
+    known = _read_manifest(manifest)
     added_at, before = ([], []) if known is None else (known.pop("added_at", []), known.pop("devices", []))
     devices = {"devices": [*before, *(d for d in here if d not in before)]} if before or here else {}
     fewer = None if known is None or known == settings else _fewer_tasks(known, settings, tasks)
     if path.is_file() and (known == settings or fewer is not None):
         added_at = added_at if fewer is None else [*added_at, fewer]
         if fewer is not None or devices.get("devices", []) != before:
-            _write(header, {**settings, **({"added_at": added_at} if added_at else {}), **devices})
+            _write_json(manifest, {**settings, **({"added_at": added_at} if added_at else {}), **devices})
         return Recorded(trajectories=read_trajectories(path, drop_cut_line=True), added_at=added_at)
     if path.is_file() and (known is None or not overwrite):
         raise UserError(_mismatch(path, known, settings))
-    _write(header, {**settings, **({"devices": here} if here else {})}, instead_of=path)
+    _write_json(manifest, {**settings, **({"devices": here} if here else {})}, remove=(path, _row_file(path)))
     return Recorded()
+
+
+def write_row(path: Path, row: Row) -> None:
+    """Write the row of the trajectories in `path` beside them, where reports read it. Raises UserError.
+
+    An equal row is left as it is, with the judge's verdict that it may have.
+    """
+    known = None
+    with suppress(UserError):  # a damaged one is replaced
+        known = read_row(path)
+    if known is None or row not in (known, replace(known, judge=None)):
+        _write_json(_row_file(path), row.as_dict())
+
+
+def read_row(path: Path) -> Row | None:
+    """The row written for the trajectories in `path`; None: none was. Raises UserError where it is damaged."""
+    file = _row_file(path)
+    if not file.is_file():
+        return None
+    try:
+        return TypeAdapter(Row).validate_json(file.read_bytes())
+    except (ValidationError, OSError) as error:
+        raise UserError(f"{file} is not a row of results; delete it, or evaluate again") from error
+
+
+def _row_file(path: Path) -> Path:
+    return path.with_suffix(".row.json")
 
 
 def _described(tasks: Sequence[Task]) -> dict[str, Any]:
@@ -145,7 +175,7 @@ def _described(tasks: Sequence[Task]) -> dict[str, Any]:
 
 
 def _fewer_tasks(known: Mapping[str, Any], settings: Mapping[str, Any], tasks: Sequence[Task]) -> int | None:
-    """How many of the tasks `known` is about, if these are the first ones and all else is as in `settings`."""
+    """Number of tasks in `known` if these are the first of `tasks` and all else equals `settings`; None otherwise."""
     described = known.get("tasks")
     count = described.get("count") if isinstance(described, dict) else None
     if not isinstance(count, int) or not 0 < count < len(tasks):
@@ -153,26 +183,21 @@ def _fewer_tasks(known: Mapping[str, Any], settings: Mapping[str, Any], tasks: S
     return count if known == {**settings, "tasks": _described(tasks[:count])} else None
 
 
-def _write(header: Path, settings: Mapping[str, Any], *, instead_of: Path | None = None) -> None:
-    """A new header; the trajectories `instead_of` which it comes are removed first."""
+def _write_json(path: Path, record: Mapping[str, Any], *, remove: Sequence[Path] = ()) -> None:
+    """Write the file atomically, after removing the files that it replaces."""
     try:
-        header.parent.mkdir(parents=True, exist_ok=True)
-        if instead_of is not None:
-            instead_of.unlink(missing_ok=True)
-        write_file(header, json.dumps(settings, indent=1).encode())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for old in remove:
+            old.unlink(missing_ok=True)
+        write_file(path, json.dumps(record, indent=1).encode())
     except OSError as error:
-        raise UserError(f"cannot write {header}: {error.strerror or error}; give another folder") from error
+        raise UserError(f"cannot write {path}: {error.strerror or error}; choose another folder") from error
 
 
-def _as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """As it will be read: tuples are lists there."""
-    return json.loads(json.dumps(settings))
-
-
-def _read(header: Path) -> dict[str, Any] | None:
-    """None: there is none that can be understood."""
+def _read_manifest(path: Path) -> dict[str, Any] | None:
+    """None: there is none that can be read."""
     try:
-        settings = json.loads(header.read_bytes())
+        settings = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(settings, dict):
@@ -184,11 +209,11 @@ def _read(header: Path) -> dict[str, Any] | None:
 def _mismatch(path: Path, known: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> str:
     if known is None:
         return (
-            f"{path} holds trajectories, but {path.with_suffix('.json').name} beside it, which says how they came "
-            "about, is missing or damaged; delete the file, or give another --out"
+            f"{path} holds trajectories, but its manifest {path.with_suffix('.json').name}, which records how they "
+            "were made, is missing or damaged; delete the file, or choose another --out"
         )
     changed = (f"  {key}: {there} in the folder, {here} now" for key, there, here in differences(known, settings))
     return (
         f"{path} was made with other settings:\n" + "\n".join(changed) + "\n"
-        "give the folder's settings to go on with it; for the new ones give another --out, or delete the file"
+        "use the folder's settings to continue it; for the new ones choose another --out, or delete the file"
     )

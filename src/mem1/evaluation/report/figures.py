@@ -1,27 +1,27 @@
-"""The figures of a page as plain data for Plotly; colours are names that the page looks up in its style sheet.
+"""The figures of a page as plain data for Plotly.
 
-    over_n(rows, EM)      exact match over N with intervals: one line a policy, of several seeds each run and their mean
-    curves(runs)          learning curves, one line a run
-    endings(rows)         share of tasks by how they ended
+    over_n(rows, EM)      exact match over N with intervals: one line per policy, or per run and their mean
+    curves(runs)          learning curves, one line per run
+    endings(rows)         share of tasks by ending
 
-Each figure is {"title", "data", "layout"}; a colour "--line-0" is a CSS variable, light or dark as the page is.
+Each figure is {"title", "data", "layout"}; a colour such as "--line-0" is a CSS variable of the page, light or dark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from mem1.evaluation.report.rows import Column, Record, Run, Series, series
+from mem1.evaluation.report.rows import Column, ReportRow, Run, Series, series
 from mem1.records import Ended
 
 Figure = dict[str, Any]
 
 COLORS = 8
-"""CSS variables --line-0 to --line-7; further lines begin again with another dash."""
+"""CSS variables --line-0 to --line-7; further lines reuse the colours with another dash."""
 DASHES = ("solid", "dash", "dot", "dashdot")
 SMOOTHED_STEPS = 10
-"""Steps in the trailing mean drawn over a learning curve."""
+"""Window of the trailing mean over a learning curve, in steps."""
 CURVES = (
     ("reward", "reward per task"),
     ("em", "exact match per objective"),
@@ -31,25 +31,28 @@ CURVES = (
 """Keys of metrics.jsonl drawn as learning curves, with their titles."""
 
 
-def over_n(rows: Sequence[Record], column: Column, title: str, *, appended: str | None = None) -> Figure:
-    """A number over N, one line for each of `lines(rows)`.
+def over_n(
+    rows: Sequence[ReportRow], column: Column, title: str, *, appended: Callable[[ReportRow], float] | None = None
+) -> Figure:
+    """A number over N, one line for each of `series(rows)`.
 
-    `appended`: key of what the same turns would have had if nothing had been dropped, drawn dashed for the last line
-    that drops something and left to the legend for the others.
+    `appended`: the number that the same turns would have had if nothing had been dropped; dashed for the last policy
+    that drops something, and hidden behind the legend for the others.
     """
     found = series(rows)
     traces = [trace for number, line in enumerate(found) for trace in _line(line, number, column)]
-    rewriting = [number for number, line in enumerate(found) if line.context != "full"] if appended else []
-    for number in rewriting:
-        shown = True if number == rewriting[-1] else "legendonly"
-        traces.append(_if_appended(found[number], number, str(appended), visible=shown))
-    sizes = sorted({row["objectives"] for row in rows})
+    if appended is not None:
+        rewriting = [number for number, line in enumerate(found) if line.context != "full"]
+        for number in rewriting:
+            shown = True if number == rewriting[-1] else "legendonly"
+            traces.append(_if_appended(found[number], number, appended, visible=shown))
+    sizes = sorted({row.objectives for row in rows})
     axis = {"type": "log", "tickvals": sizes, "ticktext": list(map(str, sizes)), "title": {"text": "N, questions"}}
     return {"title": title, "data": traces, "layout": {"xaxis": axis, "yaxis": {"rangemode": "tozero"}}}
 
 
 def curves(runs: Sequence[Run]) -> list[Figure]:
-    """One figure for each of `CURVES` that some run recorded."""
+    """One figure for each of `CURVES` that any run recorded."""
     drawn = [(key, title) for key, title in CURVES if any(r.get(key) is not None for run in runs for r in run.curve)]
     return [
         {
@@ -61,9 +64,9 @@ def curves(runs: Sequence[Run]) -> list[Figure]:
     ]
 
 
-def endings(rows: Sequence[Record]) -> Figure:
-    """Bars, one a policy and N, of the shares of their tasks by ending."""
-    bars = [(f"{line.name}, N = {row['objectives']}", row) for line in series(rows) for row in line.best]
+def endings(rows: Sequence[ReportRow]) -> Figure:
+    """One bar per policy and N, divided by ending."""
+    bars = [(f"{line.name}, N = {row.objectives}", row) for line in series(rows) for row in line.best]
     return {
         "title": "how tasks ended",
         "data": [
@@ -72,13 +75,13 @@ def endings(rows: Sequence[Record]) -> Figure:
                 "orientation": "h",
                 "name": ended.value.replace("_", " "),
                 "y": [name for name, _ in bars],
-                "x": [row["endings"][ended.value] / row["tasks"] for _, row in bars],
-                "customdata": [row["endings"][ended.value] for _, row in bars],
+                "x": [row.endings[ended.value] / row.tasks for _, row in bars],
+                "customdata": [row.endings[ended.value] for _, row in bars],
                 "hovertemplate": "%{y}: %{customdata} tasks, %{x:.1%}<extra>%{fullData.name}</extra>",
                 "marker": {"color": f"--ended-{ended.value.replace('_', '-')}"},
             }
             for ended in Ended
-            if any(row["endings"][ended.value] for _, row in bars)
+            if any(row.endings[ended.value] for _, row in bars)
         ],
         "layout": {
             "barmode": "stack",
@@ -91,7 +94,7 @@ def endings(rows: Sequence[Record]) -> Figure:
 
 
 def _line(line: Series, number: int, column: Column) -> Iterator[Figure]:
-    """The mean in full strength over its runs; a single run alone."""
+    """The runs, faint where their mean is drawn over them."""
     for run, rows in line.runs.items():
         name = f"{line.name}, {run}" if len(line.runs) > 1 else line.name
         faint = {"opacity": 0.45, "showlegend": False} if line.mean else {}
@@ -100,41 +103,41 @@ def _line(line: Series, number: int, column: Column) -> Iterator[Figure]:
         yield {**_over_n(line.mean, number, column, f"{line.name}, mean"), "legendgroup": str(number)}
 
 
-def _over_n(rows: Sequence[Record], number: int, column: Column, name: str) -> Figure:
-    drawn = [row for row in rows if row.get(column.key) is not None]
-    values = [row[column.key] for row in drawn]
+def _over_n(rows: Sequence[ReportRow], number: int, column: Column, name: str) -> Figure:
+    drawn = [row for row in rows if column.value(row) is not None]
     trace = {
         **_style(number),
         "name": name,
-        "x": [row["objectives"] for row in drawn],
-        "y": values,
-        "text": [f"{column.cell(row)}, {row['tasks']:,} tasks" for row in drawn],
+        "x": [row.objectives for row in drawn],
+        "y": [column.value(row) for row in drawn],
+        "text": [f"{column.cell(row)}, {row.tasks:,} tasks" for row in drawn],
         "hovertemplate": "N = %{x}: %{text}<extra>%{fullData.name}</extra>",
     }
-    if all(column.interval(row) for row in drawn):
-        highs = [row[f"{column.key}_high"] - value for row, value in zip(drawn, values, strict=True)]
-        lows = [value - row[f"{column.key}_low"] for row, value in zip(drawn, values, strict=True)]
-        error = {"type": "data", "symmetric": False, "array": highs, "arrayminus": lows}
+    bars = [(column.ends(row), value) for row in drawn if (value := column.value(row)) is not None]
+    errors = [(value - low, high - value) for (low, high), value in bars if low is not None and high is not None]
+    if len(errors) == len(drawn):
+        lows, highs = zip(*errors, strict=True) if errors else ((), ())
+        error = {"type": "data", "symmetric": False, "array": list(highs), "arrayminus": list(lows)}
         trace["error_y"] = {**error, "thickness": 1.2, "width": 4, "color": trace["line"]["color"]}
     return trace
 
 
-def _if_appended(line: Series, number: int, key: str, *, visible: bool | str) -> Figure:
+def _if_appended(line: Series, number: int, value: Callable[[ReportRow], float], *, visible: bool | str) -> Figure:
     style = _style(number)
     return {
         **style,
         "line": {**style["line"], "dash": "dot", "width": 1.5},
         "marker": {**style["marker"], "symbol": "circle-open"},
         "name": f"{line.name}, if appended",
-        "x": [row["objectives"] for row in line.best],
-        "y": [row[key] for row in line.best],
+        "x": [row.objectives for row in line.best],
+        "y": [value(row) for row in line.best],
         "visible": visible,
         "hovertemplate": "N = %{x}: %{y:,.0f}<extra>%{fullData.name}</extra>",
     }
 
 
 def _curve(run: Run, number: int, key: str) -> Iterator[Figure]:
-    """The recorded values; of many steps faint, with their trailing mean. Steps without the number are left out."""
+    """The recorded values, faint under their trailing mean where there are many; steps without a value are left out."""
     points = [(row["step"], row[key]) for row in run.curve if row.get(key) is not None]
     steps, values = [step for step, _ in points], [value for _, value in points]
     many = len(values) > 2 * SMOOTHED_STEPS

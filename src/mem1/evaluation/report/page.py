@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -26,7 +26,7 @@ from markupsafe import Markup
 from mem1.durable import write_file
 from mem1.errors import UserError
 from mem1.evaluation.report.figures import Figure, curves, endings, over_n
-from mem1.evaluation.report.rows import EM, FURTHER, PEAK, Record, Run, rows_of, series, shown
+from mem1.evaluation.report.rows import EM, FURTHER, PEAK, ReportRow, Run, rows_of, series, shown
 from mem1.evaluation.report.tables import by_depth, note, results, warnings
 from mem1.evaluation.report.viewer_data import compressed, fit
 
@@ -39,46 +39,36 @@ class Headline:
     label: str
 
 
-def headlines(rows: Sequence[Record]) -> list[Headline]:
-    """Exact match at the smallest and largest N above 1, before and after where both are there, and the peaks.
+def headlines(rows: Sequence[ReportRow]) -> list[Headline]:
+    """Exact match at the smallest and the largest N above 1, before and after training where known, and the peaks.
 
-    The numbers are those of the last policy of `rows`; "before" is the first policy, in the same context.
+    The numbers are those of the last policy in `rows`; "before" is the first policy under the same context policy.
     """
     if not rows:
         return []
-    policy, context = rows[-1]["policy"], rows[-1]["context"]
-    after = {row["objectives"]: row for row in rows if (row["policy"], row["context"]) == (policy, context)}
-    first = rows[0]["policy"]
-    before = {r["objectives"]: r for r in rows if r["policy"] == first != policy and r["context"] == context}
+    policy, context = rows[-1].policy, rows[-1].context
+    after = {row.objectives: row for row in rows if (row.policy, row.context) == (policy, context)}
+    before = {row.objectives: row for row in rows if row.policy == rows[0].policy != policy and row.context == context}
     several = sorted(n for n in after if n > 1) or sorted(after)
     low, high = several[0], several[-1]
-    shown = [_em_headline(n, after[n], before.get(n)) for n in dict.fromkeys((low, high))]
-    peak = after[high]
-    shown.append(
-        Headline(
-            f"{peak['peak_tokens']:,.0f}",
-            f"peak tokens at {_n(high)}; the same turns appended: {peak['appended_peak_tokens']:,.0f}",
-        )
+    first, last = after[low], after[high]
+    found = [_em_headline(after[n], before.get(n)) for n in dict.fromkeys((low, high))]
+    appended = f"{last.appended_peak_tokens:,.0f}"
+    found.append(
+        Headline(f"{last.peak_tokens:,.0f}", f"peak tokens at {_n(high)}; the same turns appended: {appended}")
     )
-    if low != high and after[low]["peak_tokens_without_prompt"] > 0:
-        growth = {
-            key: after[high][key] / after[low][key]
-            for key in ("peak_tokens_without_prompt", "appended_peak_tokens_without_prompt")
-        }
-        appended = growth["appended_peak_tokens_without_prompt"]
-        shown.append(
-            Headline(
-                f"\u00d7 {growth['peak_tokens_without_prompt']:.1f}",
-                f"growth of the peak without the prompt from {_n(low)} to {high}; appended: \u00d7 {appended:.1f}",
-            )
-        )
-    return shown
+    if low != high and first.peak_tokens_without_prompt > 0:
+        growth = last.peak_tokens_without_prompt / first.peak_tokens_without_prompt
+        appended = last.appended_peak_tokens_without_prompt / first.appended_peak_tokens_without_prompt
+        label = f"growth of the peak without the prompt from {_n(low)} to {high}; appended: \u00d7 {appended:.1f}"
+        found.append(Headline(f"\u00d7 {growth:.1f}", label))
+    return found
 
 
-def _em_headline(n: int, after: Record, before: Record | None) -> Headline:
-    value = f"{after['em']:.2f}" if before is None else f"{before['em']:.2f} → {after['em']:.2f}"
-    change = "" if before is None else f", {before['policy']} → {after['policy']}"
-    return Headline(value, f"exact match per objective at {_n(n)}{change}")
+def _em_headline(after: ReportRow, before: ReportRow | None) -> Headline:
+    value = f"{after.em:.2f}" if before is None else f"{before.em:.2f} → {after.em:.2f}"
+    change = "" if before is None else f", {before.policy} → {after.policy}"
+    return Headline(value, f"exact match per objective at {_n(after.objectives)}{change}")
 
 
 def _n(objectives: int) -> str:
@@ -156,10 +146,10 @@ def _size(page: str) -> int:
     return len(page.encode("utf-8", errors="replace"))
 
 
-def figure_groups(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, list[Figure]]]:
+def figure_groups(runs: Sequence[Run], rows: Sequence[ReportRow]) -> list[tuple[str, str, list[Figure]]]:
     """(heading, note, figures) of each group that there is something to draw for."""
     em = over_n(rows, EM, "exact match per objective")
-    peak = over_n(rows, PEAK, "peak tokens", appended="appended_peak_tokens")
+    peak = over_n(rows, PEAK, "peak tokens", appended=lambda row: row.appended_peak_tokens)
     of_means = "; of a mean, the lowest and the highest run" if any(line.mean for line in series(rows)) else ""
     bars = f"Bars: 95 % intervals over tasks{of_means}."
     sampled = "Means over the attempts sampled for each step, at the temperature of training."

@@ -1,6 +1,6 @@
 """The rows of a report: which numbers are shown, where they come from, and how runs are averaged.
 
-    EM.cell({"em": 0.4, "em_low": 0.31, "em_high": 0.52})   ->  "0.40 [0.31, 0.52]"
+    EM.cell(row)   ->  "0.40 [0.31, 0.52]"
 
     runs a and b differ in their seed only, each with rows of "trained" at N = 1, 2
     ->  Series("trained", runs={"a": [row, row], "b": [row, row]}, mean=[row, row])
@@ -11,102 +11,190 @@ column without a value in any row is left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 from mem1.evaluation.intervals import mean_interval
-from mem1.evaluation.metrics import peak_tokens, summarize
+from mem1.evaluation.metrics import Row, peak_tokens, summarize
 from mem1.evaluation.report.token_attribution import Decode
+from mem1.evaluation.store import read_row, read_trajectories
 from mem1.records import Trajectory
 
-Record = Mapping[str, Any]
-"""`Row.as_dict()`, of several runs with "run" as well."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportRow(Row):
+    """A row of an evaluation, with the run it belongs to."""
+
+    run: str = ""
+    """Name of the run; empty where the report has only one."""
+    family: str = ""
+    """Runs of one family differ only in their seed and are averaged."""
+    peak_tokens_low: float | None = None
+    """Lower end of the 95 % interval of `peak_tokens` over tasks; None: a single task."""
+    peak_tokens_high: float | None = None
+    """Upper end of the same interval."""
+
+    @classmethod
+    def of(cls, row: Row, **more: Any) -> ReportRow:
+        """The row with further fields."""
+        return cls(**{field.name: getattr(row, field.name) for field in fields(Row)}, **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """One number of a row."""
 
-    key: str
-    """Key of the row; with an interval the row has `<key>_low` and `<key>_high` too."""
     heading: str
     meaning: str
     """A phrase for the reader, unit included."""
-    digits: int = 0
-    """Digits after the point."""
+    value: Callable[[ReportRow], float | None]
+    """The number; None: the row has none."""
+    ends: Callable[[ReportRow], tuple[float | None, float | None]] = lambda row: (None, None)
+    """Both ends of its interval."""
+    format: str = ",.0f"
 
-    def value(self, row: Record) -> str:
+    def text(self, row: ReportRow) -> str:
         """The number alone; empty where the row has none."""
-        value = row.get(self.key)
-        return "" if value is None else self._number(value)
+        return self._written(self.value(row))
 
-    def interval(self, row: Record) -> str:
+    def interval(self, row: ReportRow) -> str:
         """ "[low, high]"; empty where the row has no interval."""
-        low, high = row.get(f"{self.key}_low"), row.get(f"{self.key}_high")
-        return "" if low is None or high is None else f"[{self._number(low)}, {self._number(high)}]"
+        low, high = self.ends(row)
+        return "" if low is None or high is None else f"[{self._written(low)}, {self._written(high)}]"
 
-    def cell(self, row: Record) -> str:
+    def cell(self, row: ReportRow) -> str:
         """The number with its interval."""
-        return f"{self.value(row)} {self.interval(row)}".strip()
+        return f"{self.text(row)} {self.interval(row)}".strip()
 
-    def _number(self, value: float) -> str:
-        return f"{value:,.{self.digits}f}"
+    def _written(self, value: float | None) -> str:
+        return "" if value is None else format(value, self.format)
 
 
-N = Column(key="objectives", heading="N", meaning="questions in one task")
-EM = Column(key="em", heading="EM per objective", meaning="exact match, mean over tasks [95 % interval]", digits=2)
-PEAK = Column(key="peak_tokens", heading="peak tokens", meaning="largest context and completion of a task's turns")
+N = Column(heading="N", meaning="questions in one task", value=lambda row: row.objectives)
+EM = Column(
+    heading="EM per objective",
+    meaning="exact match, mean over tasks [95 % interval]",
+    value=lambda row: row.em,
+    ends=lambda row: (row.em_low, row.em_high),
+    format=".2f",
+)
+PEAK = Column(
+    heading="peak tokens",
+    meaning="largest context and completion of a task's turns",
+    value=lambda row: row.peak_tokens,
+    ends=lambda row: (row.peak_tokens_low, row.peak_tokens_high),
+)
 
 MAIN = (
     N,
-    Column(key="tasks", heading="tasks", meaning="attempts behind the row"),
+    Column(heading="tasks", meaning="attempts in the row", value=lambda row: row.tasks),
     EM,
-    Column(key="f1", heading="F1", meaning="token F1 per objective", digits=2),
-    Column(key="turns", heading="turns", meaning="calls of the policy per task", digits=1),
+    Column(heading="F1", meaning="token F1 per objective", value=lambda row: row.f1, format=".2f"),
+    Column(heading="turns", meaning="calls of the policy per task", value=lambda row: row.turns, format=".1f"),
     PEAK,
-    Column(key="peak_tokens_without_prompt", heading="without prompt", meaning="peak tokens without the prompt"),
-    Column(key="appended_peak_tokens", heading="if appended", meaning="peak of the same turns if nothing were dropped"),
+    Column(
+        heading="without prompt",
+        meaning="peak tokens without the prompt",
+        value=lambda row: row.peak_tokens_without_prompt,
+    ),
+    Column(
+        heading="if appended",
+        meaning="peak of the same turns if nothing had been dropped",
+        value=lambda row: row.appended_peak_tokens,
+    ),
 )
 """The columns of every table."""
 
 FURTHER = (
     N,
-    Column(key="reward", heading="reward", meaning="mean reward, in the environment's unit", digits=2),
-    Column(key="total_tokens", heading="total tokens", meaning="context and completion summed over a task's turns"),
-    Column(key="dependency", heading="dependency", meaning="(generated, visible) token pairs per task"),
-    Column(key="state_tokens", heading="state tokens", meaning="mean length of a written state, tags included"),
-    Column(key="searches", heading="searches", meaning="searches per task", digits=1),
-    Column(key="duplicate_searches", heading="again", meaning="searches per task sent before in it", digits=2),
-    Column(key="malformed", heading="malformed", meaning="share of turns that could not be parsed", digits=3),
+    Column(
+        heading="reward", meaning="mean reward, in the environment's unit", value=lambda row: row.reward, format=".2f"
+    ),
+    Column(
+        heading="judge",
+        meaning="share of the judged answers that the judge accepts",
+        value=lambda row: row.judge.correct if row.judge else None,
+        format=".2f",
+    ),
+    Column(
+        heading="total tokens",
+        meaning="context and completion, summed over a task's turns",
+        value=lambda row: row.total_tokens,
+    ),
+    Column(heading="FLOPs", meaning="forward FLOPs per task", value=lambda row: row.flops, format=".3g"),
+    Column(
+        heading="FLOPs cached",
+        meaning="forward FLOPs per task with a prefix cache",
+        value=lambda row: row.flops_cached,
+        format=".3g",
+    ),
+    Column(heading="dependency", meaning="(generated, visible) token pairs per task", value=lambda row: row.dependency),
+    Column(
+        heading="state tokens",
+        meaning="mean length of a written state, tags included",
+        value=lambda row: row.state_tokens,
+    ),
+    Column(heading="searches", meaning="searches per task", value=lambda row: row.searches, format=".1f"),
+    Column(
+        heading="repeated",
+        meaning="searches per task that repeat an earlier one",
+        value=lambda row: row.duplicate_searches,
+        format=".2f",
+    ),
+    Column(
+        heading="malformed",
+        meaning="share of turns that could not be parsed",
+        value=lambda row: row.malformed,
+        format=".3f",
+    ),
 )
-"""The columns of the page's second table: cost and behaviour."""
+"""The columns of the second table: cost and behaviour."""
 
 
-def shown(columns: Sequence[Column], rows: Sequence[Record]) -> list[Column]:
+def shown(columns: Sequence[Column], rows: Sequence[ReportRow]) -> list[Column]:
     """The columns for which some row has a value."""
-    return [column for column in columns if any(row.get(column.key) is not None for row in rows)]
+    return [column for column in columns if any(column.value(row) is not None for row in rows)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempts:
     """One policy under one context policy at the tasks of one size."""
 
-    policy: str
-    context: str
-    objectives: int
+    row: Row
     trajectories: Sequence[Trajectory]
     """In the order of the tasks, which is the same for every policy of an evaluation; not empty."""
 
-    def row(self) -> dict[str, Any]:
-        """`Row.as_dict()`, with the 95 % interval of the peak over tasks, where there are several."""
-        row = summarize(
-            self.trajectories, policy=self.policy, context=self.context, objectives=self.objectives
-        ).as_dict()
-        if row["tasks"] == 1:
-            return row
-        low, high = mean_interval([float(peak_tokens(t)) for t in self.trajectories], within=None)
-        return {f"{PEAK.key}_low": low, f"{PEAK.key}_high": high, **row}
+    @classmethod
+    def read(cls, path: Path, *, policy: str, objectives: int) -> Attempts | None:
+        """The trajectories of a file and their row, as the evaluation wrote it; None: the file is empty.
+
+        Where there is no row, because the evaluation was interrupted, the trajectories are summarised.
+        """
+        trajectories, row = read_trajectories(path), read_row(path)
+        if not trajectories:
+            return None
+        if row is None or row.tasks != len(trajectories):
+            row = summarize(trajectories, policy=policy, context=trajectories[0].context, objectives=objectives)
+        return cls(row=row, trajectories=trajectories)
+
+    def report_row(self, **names: str) -> ReportRow:
+        """The row with the 95 % interval of the peak."""
+        low = high = None
+        if len(self.trajectories) > 1:
+            low, high = mean_interval([float(peak_tokens(t)) for t in self.trajectories], within=None)
+        return ReportRow.of(self.row, peak_tokens_low=low, peak_tokens_high=high, **names)
+
+
+def read_evaluations(folder: Path) -> list[Attempts]:
+    """Everything that evaluations wrote to a folder: "base" first, "trained" last, each by rising N."""
+    named = [(match, path) for path in folder.glob("*.jsonl") if (match := re.fullmatch(r"(.+)-(\d+)", path.stem))]
+    rank = {"base": 0, "trained": 2}
+    found = sorted((rank.get(match[1], 1), match[1], int(match[2]), path) for match, path in named)
+    read = [Attempts.read(path, policy=policy, objectives=n) for _, policy, n, path in found]
+    return [attempts for attempts in read if attempts is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,30 +202,26 @@ class Run:
     """One training or evaluation."""
 
     name: str
-    """Unlike that of any other run of the report."""
+    """Different from that of any other run in the report."""
     family: str
-    """Runs of one family differ in their seed alone; their lines are averaged."""
+    """Runs of one family differ only in their seed; their series are averaged."""
     facts: Mapping[str, str]
-    """How the run came about: names and values."""
-    curve: Sequence[Record]
-    """The lines of metrics.jsonl of its reinforcement learning; empty: it had none."""
+    """How the run was made: names and values."""
+    curve: Sequence[Mapping[str, Any]]
+    """Lines of metrics.jsonl of its reinforcement learning; empty: it had none."""
     attempts: Sequence[Attempts]
     decode: Decode
     """Token ids of this run to text."""
 
 
-def rows_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """One row a run, policy and N; of several runs each names its run and family."""
+def rows_of(runs: Sequence[Run]) -> list[ReportRow]:
+    """One row per run, policy and N; with several runs each names its run and family."""
     several = len(runs) > 1
     return [
-        {**({"run": run.name, "family": run.family} if several else {}), **attempts.row()}
+        attempts.report_row(**({"run": run.name, "family": run.family} if several else {}))
         for run in runs
         for attempts in run.attempts
     ]
-
-
-SUMMED = ("tasks", "endings")
-"""Keys of counts: a mean row has their sum over the runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,69 +231,60 @@ class Series:
     name: str
     policy: str
     context: str
-    runs: Mapping[str, Sequence[Record]]
+    runs: Mapping[str, Sequence[ReportRow]]
     """Name of the run -> its rows, by rising N."""
-    mean: Sequence[Record]
+    mean: Sequence[ReportRow]
     """One row for each N that more than one run has; empty for a single run."""
 
     @property
-    def best(self) -> Sequence[Record]:
-        """The mean where there is one, else the rows of the one run."""
+    def best(self) -> Sequence[ReportRow]:
+        """The mean if there is one, else the rows of the only run."""
         return self.mean or next(iter(self.runs.values()))
 
 
-def series(rows: Sequence[Record]) -> list[Series]:
-    """The lines in the order in which their first rows come.
-
-    Rows of several runs carry "run", the run's name, and "family": only runs of one family differ in their seed
-    alone and are averaged.
-    """
-    contexts = {row["context"] for row in rows}
-    families = {row.get("family", "") for row in rows}
-    grouped: dict[tuple[str, str, str], dict[str, list[Record]]] = {}
+def series(rows: Sequence[ReportRow]) -> list[Series]:
+    """The series in the order of their first rows; only runs of one family are averaged."""
+    contexts = {row.context for row in rows}
+    families = {row.family for row in rows}
+    grouped: dict[tuple[str, str, str], dict[str, list[ReportRow]]] = {}
     for row in rows:
-        key = (row["policy"], row["context"], row.get("family", ""))
-        grouped.setdefault(key, {}).setdefault(row.get("run", ""), []).append(row)
+        grouped.setdefault((row.policy, row.context, row.family), {}).setdefault(row.run, []).append(row)
     found = []
     for (policy, context, family), runs in grouped.items():
         parts = (policy, context if len(contexts) > 1 else "", family if len(families) > 1 else "")
-        ordered = {run: sorted(of, key=lambda row: row["objectives"]) for run, of in runs.items()}
-        found.append(
-            Series(
-                name=", ".join(filter(None, parts)),
-                policy=policy,
-                context=context,
-                runs=ordered,
-                mean=_means(list(ordered.values())),
-            )
-        )
+        ordered = {run: sorted(of_run, key=lambda row: row.objectives) for run, of_run in runs.items()}
+        name, mean = ", ".join(filter(None, parts)), _means(list(ordered.values()))
+        found.append(Series(name=name, policy=policy, context=context, runs=ordered, mean=mean))
     return found
 
 
-def _means(runs: Sequence[Sequence[Record]]) -> list[dict[str, Any]]:
-    by_n: dict[int, list[Record]] = {}
+def _means(runs: Sequence[Sequence[ReportRow]]) -> list[ReportRow]:
+    by_n: dict[int, list[ReportRow]] = {}
     for row in (row for rows in runs for row in rows):
-        by_n.setdefault(row["objectives"], []).append(row)
-    return [_mean(by_n[n]) for n in sorted(by_n) if len(by_n[n]) > 1]
+        by_n.setdefault(row.objectives, []).append(row)
+    return [_mean_row(by_n[n]) for n in sorted(by_n) if len(by_n[n]) > 1]
 
 
-def _mean(rows: Sequence[Record]) -> dict[str, Any]:
-    """Numbers averaged, counts summed, `<key>_low` and `<key>_high` the lowest and the highest of `<key>`."""
-    first = rows[0]
-    mean = {key: _combined(key, [row[key] for row in rows if row.get(key) is not None]) for key in first}
-    for key in first:
-        base, _, end = key.rpartition("_")
-        if end in ("low", "high") and base in first:
-            mean[key] = (min if end == "low" else max)(row[base] for row in rows)
-    return {**mean, "objectives": first["objectives"], "run": f"mean of {len(rows)} runs"}
+def _mean_row(rows: Sequence[ReportRow]) -> ReportRow:
+    """Numbers averaged, counts summed; intervals from the lowest to the highest run."""
+    em, peaks = [row.em for row in rows], [row.peak_tokens for row in rows]
+    ends = {"em_low": min(em), "em_high": max(em)}
+    if rows[0].peak_tokens_low is not None:
+        ends |= {"peak_tokens_low": min(peaks), "peak_tokens_high": max(peaks)}
+    means = {field.name: _combined(field.name, [getattr(row, field.name) for row in rows]) for field in fields(rows[0])}
+    return ReportRow(**{**means, **ends, "objectives": rows[0].objectives, "run": f"mean of {len(rows)} runs"})
 
 
-def _combined(key: str, values: Sequence[Any]) -> Any:
+def _combined(name: str, values: Sequence[Any]) -> Any:
+    values = [value for value in values if value is not None]
     if not values or isinstance(values[0], str):
         return values[0] if values else None
+    if is_dataclass(values[0]):  # the judge's opinion
+        names = [field.name for field in fields(values[0])]
+        return type(values[0])(**{name: _combined(name, [getattr(value, name) for value in values]) for name in names})
     if isinstance(values[0], Mapping):
-        keys = dict.fromkeys(name for value in values for name in value)
-        return {name: _combined(key, [value[name] for value in values if name in value]) for name in keys}
+        keys = dict.fromkeys(key for value in values for key in value)
+        return {key: _combined(name, [value[key] for value in values if key in value]) for key in keys}
     if isinstance(values[0], Sequence):  # by turn; as many turns as every run has
-        return [_combined(key, [v for v in at if v is not None]) for at in zip(*values, strict=False)]
-    return sum(values) if key in SUMMED else sum(values) / len(values)
+        return tuple(_combined(name, at) for at in zip(*values, strict=False))
+    return sum(values) if name in ("tasks", "endings", "failures") else sum(values) / len(values)

@@ -29,70 +29,71 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mem1.evaluation.report.rows import EM, MAIN, Column, Record, Series, series, shown
+from mem1.evaluation.report.rows import EM, FURTHER, MAIN, Column, ReportRow, Series, series, shown
 from mem1.records import Ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
-    """A table of texts; the first columns, `names` of them, say whose numbers follow."""
+    """A table of texts."""
 
     headings: Sequence[str]
     body: Sequence[Sequence[str]]
     names: int
+    """Number of leading columns that name the row; the others are numbers."""
 
 
-def results(rows: Sequence[Record], columns: Sequence[Column] = MAIN) -> Cells:
-    """One line a run, policy and N, and after the runs of a policy their mean."""
+def results(rows: Sequence[ReportRow], columns: Sequence[Column] = MAIN) -> Cells:
+    """One line per run, policy and N; the mean follows the runs of a policy."""
     wanted = shown(columns, rows)
-    several = len({row.get("run") for row in rows}) > 1
+    several = len({row.run for row in rows}) > 1
     return Cells(
         headings=["policy", *(["run"] if several else []), *(column.heading for column in wanted)],
         body=[
-            [line.name, *([row["run"]] if several else []), *(column.cell(row) for column in wanted)]
+            [line.name, *([row.run] if several else []), *(column.cell(row) for column in wanted)]
             for line, row in _in_order(series(rows))
         ],
         names=2 if several else 1,
     )
 
 
-def by_depth(rows: Sequence[Record]) -> Cells | None:
-    """Exact match by depth; None where no question of any row depends on another."""
-    deepest = max((int(depth) for row in rows for depth in row["em_by_depth"] or ()), default=0)
+def by_depth(rows: Sequence[ReportRow]) -> Cells | None:
+    """Exact match by depth; None if no question depends on another."""
+    deepest = max((int(depth) for row in rows for depth in row.em_by_depth or ()), default=0)
     if not deepest:
         return None
-    several = len({row.get("run") for row in rows}) > 1
+    several = len({row.run for row in rows}) > 1
     depths = [str(depth) for depth in range(deepest + 1)]
     return Cells(
         headings=["policy", *(["run"] if several else []), "N", "EM at depth 0", *depths[1:]],
         body=[
             [
                 line.name,
-                *([row["run"]] if several else []),
-                str(row["objectives"]),
-                *(f"{row['em_by_depth'][depth]:.2f}" if depth in row["em_by_depth"] else "" for depth in depths),
+                *([row.run] if several else []),
+                str(row.objectives),
+                *(f"{row.em_by_depth[depth]:.2f}" if depth in row.em_by_depth else "" for depth in depths),
             ]
             for line, row in _in_order(series(rows))
-            if row["em_by_depth"] is not None
+            if row.em_by_depth is not None
         ],
         names=2 if several else 1,
     )
 
 
-def _in_order(found: Sequence[Series]) -> Iterator[tuple[Series, Record]]:
+def _in_order(found: Sequence[Series]) -> Iterator[tuple[Series, ReportRow]]:
     for line in found:
         for rows in (*line.runs.values(), line.mean):
             for row in rows:
                 yield line, row
 
 
-def note(rows: Sequence[Record]) -> str:
-    """What the columns mean, the context policy where all share one, how tasks ended, and what recurs or failed."""
-    contexts = {row["context"] for row in rows}
+def note(rows: Sequence[ReportRow]) -> str:
+    """The meaning of the columns, the context policy if all share one, endings, repeated questions and failures."""
+    contexts = {row.context for row in rows}
     shared = f"Context policy: {contexts.pop()}. " if len(contexts) == 1 else ""
-    means = " Of a mean of runs: [lowest run, highest run]." if any(line.mean for line in series(rows)) else ""
+    means = " For a mean of runs: [lowest run, highest run]." if any(line.mean for line in series(rows)) else ""
     special = "".join((_endings(rows), _repeats(rows), *_failures(rows), *_opinions(rows)))
-    return f"{shared}EM: {EM.meaning}.{means} If appended: peak of the same turns if nothing were dropped.{special}"
+    return f"{shared}EM: {EM.meaning}.{means} If appended: peak of the same turns if nothing had been dropped.{special}"
 
 
 _ADVICE = {
@@ -106,77 +107,77 @@ _ADVICE = {
 }
 
 
-def warnings(rows: Sequence[Record]) -> list[str]:
-    """A sentence for each row in which most tasks ended for the same failing reason, with what to change."""
+def warnings(rows: Sequence[ReportRow]) -> list[str]:
+    """A sentence for each row in which most tasks failed for the same reason, with what to change."""
     found: list[str] = []
     for name, row in _named(rows):
         for ended, advice in _ADVICE.items():
-            count = row["endings"].get(ended.value, 0)
-            if 2 * count > row["tasks"]:
-                of = f"{count} of {row['tasks']} tasks ended with {ended}"
-                found.append(f"Warning: {name}, N = {row['objectives']}: {of}: {advice}.")
+            count = row.endings.get(ended.value, 0)
+            if 2 * count > row.tasks:
+                of = f"{count} of {row.tasks} tasks ended with {ended}"
+                found.append(f"Warning: {name}, N = {row.objectives}: {of}: {advice}.")
     return found
 
 
-def _endings(rows: Sequence[Record]) -> str:
-    """How tasks ended that gave no answer; what failed outside the policy has sentences of its own."""
+def _endings(rows: Sequence[ReportRow]) -> str:
+    """Endings without an answer; failures of a tool or an engine have sentences of their own."""
     policy_failed = (Ended.OUT_OF_TURNS, Ended.OUT_OF_TOKENS, Ended.BAD_TAGS)
     parts: list[str] = []
     for name, row in _named(rows):
-        counts = [f"{row['endings'][e.value]} {e}" for e in policy_failed if row["endings"].get(e.value)]
+        counts = [f"{row.endings[e.value]} {e}" for e in policy_failed if row.endings.get(e.value)]
         if counts:
-            parts.append(f"{name}, N = {row['objectives']}: {', '.join(counts)} of {row['tasks']}")
-    answered = all(row["endings"].get(Ended.ANSWERED.value) == row["tasks"] for _, row in _named(rows))
+            parts.append(f"{name}, N = {row.objectives}: {', '.join(counts)} of {row.tasks}")
+    answered = all(row.endings.get(Ended.ANSWERED.value) == row.tasks for _, row in _named(rows))
     return f" Endings without an answer: {'; '.join(parts)}." if parts else " All tasks answered." if answered else ""
 
 
-def _repeats(rows: Sequence[Record]) -> str:
-    """One sentence on tasks that share questions: how many different ones the tasks of each size ask."""
+def _repeats(rows: Sequence[ReportRow]) -> str:
+    """One sentence on tasks that share questions: the number of distinct questions for each N."""
     asked = {
-        f"N = {row['objectives']}: {row['questions']} different of {row['tasks'] * row['objectives']}": None
+        f"N = {row.objectives}: {row.questions} different of {row.tasks * row.objectives}": None
         for _, row in _named(rows)
-        if row["questions"] < row["tasks"] * row["objectives"]
+        if row.questions < row.tasks * row.objectives
     }
     return f" Questions that recur count once in the intervals ({'; '.join(asked)})." if asked else ""
 
 
-def _failures(rows: Sequence[Record]) -> Iterator[str]:
-    """A sentence for each row in which a tool or an engine failed, which counts as wrong there."""
+def _failures(rows: Sequence[ReportRow]) -> Iterator[str]:
+    """A sentence for each row in which a tool or an engine failed; such tasks count as wrong."""
     for name, row in _named(rows):
         for ended, what in ((Ended.TOOL_FAILED, "search"), (Ended.ENGINE_FAILED, "model's server")):
-            if failed := row["endings"].get(ended.value, 0):
-                of = f"{failed} of {row['tasks']} tasks"
-                yield f" {name}, N = {row['objectives']}: the {what} failed in {of} ({ended}), which count as wrong."
+            if failed := row.endings.get(ended.value, 0):
+                of = f"{failed} of {row.tasks} tasks"
+                yield f" {name}, N = {row.objectives}: the {what} failed in {of} ({ended}), which count as wrong."
 
 
-def _opinions(rows: Sequence[Record]) -> Iterator[str]:
-    """A sentence for each row that a judge was asked about, with how much of it there is and how far to believe it."""
+def _opinions(rows: Sequence[ReportRow]) -> Iterator[str]:
+    """A sentence for each judged row: what the judge accepted, its coverage and its agreement with exact match."""
     for name, row in _named(rows):
-        if judge := row["judge"]:
-            right, agreement = ("-" if judge[key] is None else f"{judge[key]:.2f}" for key in ("correct", "agreement"))
+        if judge := row.judge:
+            right, agreement = ("-" if share is None else f"{share:.2f}" for share in (judge.correct, judge.agreement))
             yield (
-                f" {name}, N = {row['objectives']}: the judge {judge['model']} takes {right} of the answers for right; "
-                f"it judged {judge['judged']:.0%} of them and agrees with EM on {agreement}."
+                f" {name}, N = {row.objectives}: the judge {judge.model} accepts {right} of the answers; it judged "
+                f"{judge.judged:.0%} of them and agrees with EM on {agreement}."
             )
 
 
-def _named(rows: Sequence[Record]) -> Iterator[tuple[str, Record]]:
-    """Every row with its policy, and its run where there are several."""
+def _named(rows: Sequence[ReportRow]) -> Iterator[tuple[str, ReportRow]]:
+    """Every row with the name of its policy, and of its run if there are several."""
     for line in series(rows):
         for run, of_run in line.runs.items():
             for row in of_run:
                 yield ", ".join(filter(None, (line.name, run if len(line.runs) > 1 else ""))), row
 
 
-def print_table(rows: Sequence[Record], console: Console) -> None:
-    """Print one line a row, with a space between policies. `rows` are `Row.as_dict()`."""
+def print_table(rows: Sequence[ReportRow], console: Console) -> None:
+    """Print one line per row, with a space between policies."""
     cells = results(rows)
     headings = [h if h == EM.heading else h.replace(" ", "\n", 1) for h in cells.headings]
     console.print(_table(headings, cells, note(rows)))
     for warning in warnings(rows):
         console.print(warning, style="yellow", markup=False, highlight=False)
     if depths := by_depth(rows):
-        caption = "EM by depth: the longest chain of references behind a question; 0: it stands alone."
+        caption = "Depth: longest chain of references behind a question; 0: it refers to no other."
         console.print(_table(depths.headings, depths, caption))
 
 
@@ -198,26 +199,26 @@ _LATEX = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    "[": "{[}",  # after the end of a row it would begin an argument
+    "[": "{[}",  # after the end of a row it would start an optional argument
     **{character: "\\" + character for character in "&%$#_{}"},
 }
 
 
-def markdown(rows: Sequence[Record]) -> str:
-    """Tables of GitHub's Markdown, with what the columns mean below."""
+def markdown(rows: Sequence[ReportRow]) -> str:
+    """Tables in GitHub's Markdown, followed by the meaning of the columns."""
     below = "\n\n".join(map(_markdown_text, (note(rows), *warnings(rows))))
     return "\n".join([*(_markdown(cells) for cells in _tables(rows)), below, ""])
 
 
-def latex(rows: Sequence[Record]) -> str:
-    """`tabular`s for the package booktabs; what the columns mean is a comment above them."""
+def latex(rows: Sequence[ReportRow]) -> str:
+    """`tabular`s for the package booktabs, preceded by the meaning of the columns as a comment."""
     above = [f"% {' '.join(line.split())}" for line in (note(rows), *warnings(rows))]
     return "\n".join([*above, *(_latex(cells) for cells in _tables(rows)), ""])
 
 
-def csv(rows: Sequence[Record]) -> str:
-    """One line a run, policy and N; a field that holds several numbers is one column for each ("endings.answered")."""
-    flat = [dict(_flat(row)) for row in rows]
+def csv(rows: Sequence[ReportRow]) -> str:
+    """One line per run, policy and N; a field with several numbers has a column for each ("endings.answered")."""
+    flat = [dict(_flat(_record(row))) for row in rows]
     text = io.StringIO()
     writer = csv_module.DictWriter(text, _columns(flat), lineterminator="\n")
     writer.writeheader()
@@ -225,17 +226,23 @@ def csv(rows: Sequence[Record]) -> str:
     return text.getvalue()
 
 
-FORMATS: Mapping[str, Callable[[Sequence[Record]], str]] = {"md": markdown, "csv": csv, "latex": latex}
-"""Name of `mem1 report --format` -> what writes it."""
+FORMATS: Mapping[str, Callable[[Sequence[ReportRow]], str]] = {"md": markdown, "csv": csv, "latex": latex}
+"""Value of `mem1 report --format` -> writer."""
 
 
-def _tables(rows: Sequence[Record]) -> list[Cells]:
-    depths = by_depth(rows)
-    return [results(rows), *([depths] if depths else [])]
+def _tables(rows: Sequence[ReportRow]) -> list[Cells]:
+    tables = (results(rows), by_depth(rows), results(rows, FURTHER))
+    return [table for table in tables if table is not None]
+
+
+def _record(row: ReportRow) -> dict[str, Any]:
+    record = row.as_dict()
+    names = {name: record.pop(name) for name in ("run", "family")}
+    return {**names, **record} if row.run else record
 
 
 def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(column, cell); entries of a list are counted from 1, as turns are."""
+    """(column, cell); the entries of a list are numbered from 1, like turns."""
     for key, value in row.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")
@@ -246,7 +253,7 @@ def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """All columns, those of one field side by side, although some rows have more turns than the first."""
+    """All columns, those of one field side by side even if later rows have more turns than the first."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     fields = list(dict.fromkeys(column.partition(".")[0] for column in columns))
     return sorted(columns, key=lambda column: fields.index(column.partition(".")[0]))
@@ -260,7 +267,7 @@ def _markdown(cells: Cells) -> str:
 
 
 def _markdown_text(text: str) -> str:
-    """Characters that mean something in Markdown are shown as they are; an interval's brackets make no link."""
+    """Escape the characters with a meaning in Markdown; the brackets of an interval make no link."""
     return re.sub(r"([\\`*_<>|#])", r"\\\1", " ".join(text.split()))
 
 
@@ -279,7 +286,7 @@ def _latex(cells: Cells) -> str:
 
 
 def _latex_cell(text: str) -> str:
-    """A number; its interval in a smaller size."""
+    """A number with its interval in a smaller size."""
     number, _, interval = text.partition(" ")
     return _latex_text(number) + (rf" {{\scriptsize {interval}}}" if interval else "")
 

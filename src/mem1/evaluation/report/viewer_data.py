@@ -242,7 +242,7 @@ def fit(runs: Sequence[Run], largest: int) -> Fitted:
         shown=sum(min(tasks, len(attempts.trajectories)) for _, attempts in parts),
         of=sum(len(attempts.trajectories) for _, attempts in parts),
         omissions=[
-            f"{group_name(run, attempts, runs)}, N = {attempts.objectives}: "
+            f"{group_name(run, attempts, runs)}, N = {attempts.row.objectives}: "
             f"tasks {tasks + 1:,} to {len(attempts.trajectories):,}"
             for run, attempts in parts
             if len(attempts.trajectories) > tasks
@@ -252,8 +252,8 @@ def fit(runs: Sequence[Run], largest: int) -> Fitted:
 
 def group_name(run: Run, attempts: Attempts, runs: Sequence[Run]) -> str:
     """What the page calls a policy: with its context policy and its run, where there are several."""
-    contexts = {attempts.context for run in runs for attempts in run.attempts}
-    parts = (attempts.policy, attempts.context if len(contexts) > 1 else "", run.name if len(runs) > 1 else "")
+    contexts = {attempts.row.context for run in runs for attempts in run.attempts}
+    parts = (attempts.row.policy, attempts.row.context if len(contexts) > 1 else "", run.name if len(runs) > 1 else "")
     return ", ".join(filter(None, parts))
 
 
@@ -263,9 +263,9 @@ def _text(runs: Sequence[Run], tasks: int) -> str:
         for attempts in run.attempts:
             data.add_group(
                 run=run.name,
-                policy=attempts.policy,
-                context=attempts.context,
-                objectives=attempts.objectives,
+                policy=attempts.row.policy,
+                context=attempts.row.context,
+                objectives=attempts.row.objectives,
                 name=group_name(run, attempts, runs),
             )
             for trajectory in attempts.trajectories[:tasks]:
