@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import CODEC, SAMPLING, rollout, shelf, task
 
-from mem1.engines.dialects import Dialect, read
+from mem1.engines.dialects import TokenIds
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.servers import ModelServer, Servers
 from mem1.net.post import number, read_json, retry_after, shown, whole_number
@@ -20,7 +20,7 @@ from mem1.protocol import PAPER
 from mem1.records import Ended
 
 HUGE = int("9" * 400)
-WIRE = Dialect("completions", token_ids=True, extras=True)
+DIALECT = TokenIds()
 
 
 def answer(**changed: Any) -> dict[str, Any]:
@@ -72,14 +72,14 @@ def test_what_is_shown_of_a_value_is_short(value: Any):
     ids=lambda changed: "-".join(changed),
 )
 def test_an_answer_with_a_number_that_cannot_be_has_failed(changed: dict[str, Any]):
-    assert read(json.dumps(answer()).encode(), WIRE, ()).usage == Usage(3, 2)
+    assert DIALECT.read(json.dumps(answer()).encode(), ()).usage == Usage(3, 2)
     with pytest.raises(ValueError, match="the answer"):
-        read(json.dumps(answer(**changed)).encode(), WIRE, ())
+        DIALECT.read(json.dumps(answer(**changed)).encode(), ())
 
 
 def test_an_answer_without_log_probabilities_or_usage_has_none():
     for logprobs in (None, {}, {"token_logprobs": None}, {"token_logprobs": [None, -1]}):
-        said = read(json.dumps(answer(logprobs=logprobs, usage=None)).encode(), WIRE, ())
+        said = DIALECT.read(json.dumps(answer(logprobs=logprobs, usage=None)).encode(), ())
         assert (said.logprobs, said.usage) == ((), None)
 
 
@@ -101,7 +101,7 @@ def test_an_evaluation_goes_on_where_a_server_answers_with_numbers_of_400_digits
     limit = SpendingLimit(tokens=10**9, dollars=1.0, dollars_per_million_input=1.0)
     config = ModelServer(urls=("http://a/v1",), model="m", tries=2, first_wait_s=0.0, limit=limit)
     servers = Servers(config, transport=httpx.MockTransport(respond))
-    engine = OpenAIEngine(servers, config, WIRE, CODEC, PAPER.stop_strings)
+    engine = OpenAIEngine(servers, config, DIALECT, CODEC, PAPER.stop_strings)
     (attempt,) = rollout(engine, shelf("a"), codec=CODEC)([task("x")], sampling=SAMPLING)
     assert attempt.ended is Ended.ENGINE_FAILED and "tried 2 times" in (attempt.detail or "")
     assert engine.spending.used.input_tokens < 10_000

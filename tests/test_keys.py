@@ -14,7 +14,7 @@ from model_servers import content_with
 from sites import site
 from worlds import CODEC, SAMPLING, rollout, shelf, task
 
-from mem1.engines.dialects import Dialect
+from mem1.engines.dialects import Text
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.servers import ModelServer, Servers
 from mem1.evaluation.judge import KEY_VARIABLE, Judge, JudgeServer
@@ -100,7 +100,7 @@ def test_no_failure_of_an_attempt_holds_the_key(where: str, form: str, monkeypat
 
     config = ModelServer(urls=("http://a/v1",), model="m", api_key_env="MY_KEY", tries=2, first_wait_s=0.0)
     servers = Servers(config, transport=httpx.MockTransport(respond))
-    engine = OpenAIEngine(servers, config, Dialect("completions"), CODEC, PAPER.stop_strings)
+    engine = OpenAIEngine(servers, config, Text(), CODEC, PAPER.stop_strings)
     (attempt,) = rollout(engine, shelf("a"), codec=CODEC)([task("x")], sampling=SAMPLING)
     assert attempt.ended is Ended.ENGINE_FAILED and set(asked) == {"a"}
     detail = attempt.detail or ""

@@ -142,7 +142,7 @@ def test_a_spent_limit_leaves_rows_that_say_so(served, sources):
         ([], r"--base-url needs --tokenizer FOLDER.*--tokenizer stand-in"),
         (["--tokenizer", "stand-in", "--max-cost", "1"], r"the server's options: limit: dollars limits nothing"),
         (["--tokenizer", "stand-in", "--price", "1"], r"--price takes two numbers"),
-        (["--tokenizer", "stand-in", "--endpoint", "both"], r"the server's options: endpoint: Input should be 'auto'"),
+        (["--tokenizer", "stand-in", "--endpoint", "both"], r"the server's options: endpoint: unknown endpoint 'both'"),
         (["--tokenizer", "stand-in", "--api-key-env", "NO_SUCH_KEY"], r"NO_SUCH_KEY is not set"),
         (["--tokenizer", "stand-in", "--chat-template"], r"stand-in has no chat template"),
     ],

@@ -17,7 +17,7 @@ from sites import Site, as_json, content, one_after_the_other, site, status
 from worlds import CODEC, SAMPLING, SMALL, replay, rollout, shelf, task
 
 from mem1.engines.base import Completion, Sampling
-from mem1.engines.dialects import Dialect, read
+from mem1.engines.dialects import Chat, Text, TokenIds
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.scripted import Script
 from mem1.engines.servers import ModelServer
@@ -70,7 +70,7 @@ class TestForms:
     def test_with_token_ids_both_ways_nothing_is_encoded_again(self, serving):
         server = serving(vllm=True)
         asked = engine(server)
-        assert asked.wire == Dialect("completions", token_ids=True, extras=True)
+        assert asked.dialect == TokenIds()
         done = write(asked)
         assert (text(done), done.stopped, done.logprobs) == (SEARCH, True, (-0.5,) * 7)
         body = json.loads(server.asked[-1][3])
@@ -80,7 +80,7 @@ class TestForms:
     def test_a_server_of_openais_own_fields_is_sent_text_and_the_stop_string_is_put_back(self, serving):
         server = serving()
         asked = engine(server)
-        assert asked.wire == Dialect("completions")
+        assert asked.dialect == Text()
         done = write(asked)
         assert (text(done), done.stopped, done.logprobs) == (SEARCH, True, ())
         assert json.loads(server.asked[-1][3])["prompt"] == "Q1 a city"
@@ -98,7 +98,7 @@ class TestForms:
     def test_without_completions_the_context_is_what_the_user_says(self, serving):
         server = serving(chat_only=True)
         asked = engine(server)
-        assert asked.wire == Dialect("chat")
+        assert asked.dialect == Chat()
         assert text(write(asked)) == SEARCH
         assert json.loads(server.asked[-1][3])["messages"] == [{"role": "user", "content": "Q1 a city"}]
 
@@ -115,7 +115,7 @@ class TestForms:
 
     def test_the_endpoint_can_be_chosen(self, serving):
         server = serving(vllm=True)
-        assert engine(server, endpoint="chat").wire == Dialect("chat", extras=True)
+        assert engine(server, endpoint="chat").dialect == Chat(extras=True)
         with pytest.raises(UserError, match=r"refuses every form.*/completions: status 404"):
             engine(serving(chat_only=True), endpoint="completions")
 
@@ -127,11 +127,11 @@ class TestForms:
                 return code, said
 
         with model_site(Other(CODEC, lambda _: SEARCH, vllm=True)) as server:
-            with pytest.raises(UserError, match=r"tokenizer is another .* makes 2 tokens"):
+            with pytest.raises(UserError, match=r"tokenizer is not the one .* makes 2 tokens"):
                 engine(server)
             config = ModelServer(urls=(server.url,), model="m")
             stand_in = OpenAIEngine.open(config, CODEC, PAPER.stop_strings, own_tokenizer=False)
-            assert stand_in.wire == Dialect("completions", extras=True)
+            assert stand_in.dialect == Text(extras=True)
 
     def test_attempts_at_one_task_are_sampled_with_seeds_of_their_own(self, serving):
         server = serving(vllm=True)
@@ -152,7 +152,7 @@ class TestRecorded:
     @pytest.mark.parametrize("name", [n for n in RECORDED if not n.startswith("_")])
     def test_an_answer_of_vllm_is_read(self, name):
         case = RECORDED[name]
-        answer = read(json.dumps(case["answer"]).encode(), Dialect("completions"), ["</search>", "</answer>"])
+        answer = Text().read(json.dumps(case["answer"]).encode(), ["</search>", "</answer>"])
         for field, expected in case["expected"].items():
             value = getattr(answer, field)
             assert (list(value) if isinstance(value, tuple) else value) == expected, field
@@ -226,7 +226,7 @@ class TestFaults:
             ({"text": "", "token_ids": [10**6], "prompt_token_ids": "same", "finish_reason": "stop"}, "unknown ones"),
             (
                 {"text": "", "token_ids": [1] * 41, "prompt_token_ids": "same", "finish_reason": "stop"},
-                "41 tokens where 40",
+                "41 tokens for 40",
             ),
             ({"text": "", "token_ids": [1], "prompt_token_ids": [9], "finish_reason": "stop"}, "another context"),
             ({"text": "", "token_ids": [1], "finish_reason": "content_filter"}, "'content_filter'"),
@@ -354,7 +354,7 @@ class TestKeys:
 def test_waiting_is_as_long_as_the_server_asks_and_jittered(serving):
     from servers import FakeTime
 
-    from mem1.engines.dialects import CompletionRequest, encode
+    from mem1.engines.dialects import CompletionRequest
     from mem1.engines.servers import EngineFailed, Servers
     from mem1.net.spending import Usage
 
@@ -365,9 +365,7 @@ def test_waiting_is_as_long_as_the_server_asks_and_jittered(serving):
         config = ModelServer(urls=(server.url,), model="m", tries=4, first_wait_s=1.0)
         servers = Servers(config, clock=time.clock)
         with pytest.raises(EngineFailed, match=r"status 500 .* tried 4 times"):
-            servers.ask(
-                "/completions", encode(Dialect("completions"), ask), lambda b: (b, Usage()), at_most=Usage(1, 1)
-            )
+            servers.ask("/completions", Text().encode(ask), lambda b: (b, Usage()), at_most=Usage(1, 1))
         assert time.slept == [7 + 0.5, 0.5 * 2, 0.5 * 4]
         server.pages[COMPLETIONS] = status(429, Retry_After="86400")
         with pytest.raises(EngineFailed, match="asks for a wait of 86400 s"):

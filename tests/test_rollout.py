@@ -352,7 +352,7 @@ class Seeded(ScriptedEngine):
     def complete(
         self, contexts: Sequence[Sequence[int]], *, max_tokens: Sequence[int], sampling: Sampling
     ) -> list[Completion]:
-        for context, seed in zip(contexts, sampling.context_seeds(len(contexts)), strict=True):
+        for context, seed in zip(contexts, sampling.seeds_for(len(contexts)), strict=True):
             self.seeds[CODEC.decode(context)].append(seed)
         return super().complete(contexts, max_tokens=max_tokens, sampling=sampling)
 

@@ -16,7 +16,7 @@ from worlds import rollout, shelf, task
 
 from mem1.engines.base import Sampling
 from mem1.engines.codec import Codec
-from mem1.engines.dialects import Dialect
+from mem1.engines.dialects import Chat, Text
 from mem1.engines.local import LocalEngine
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.servers import ModelServer
@@ -96,7 +96,7 @@ def greedy(asked: OpenAIEngine | LocalEngine, codec: Codec, tokens: int = 12) ->
 def test_it_is_sent_text_and_writes_what_the_model_writes_here(address: str, policy: tuple[Policy, Path]):
     made, _ = policy
     asked = engine(address, policy)
-    assert asked.wire == Dialect("completions")
+    assert asked.dialect == Text()
     here = LocalEngine(made.model, made.codec, PAPER.stop_strings)
     assert greedy(asked, made.codec) == greedy(here, made.codec)
 
@@ -114,7 +114,7 @@ def test_a_stop_string_ends_the_completion_and_is_part_of_it(address: str, polic
 
 def test_chat_is_spoken_where_it_is_asked_for(address: str, policy: tuple[Policy, Path]):
     asked = engine(address, policy, endpoint="chat")
-    assert asked.wire == Dialect("chat")
+    assert asked.dialect == Chat()
     assert all(greedy(asked, policy[0].codec))
 
 

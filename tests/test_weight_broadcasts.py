@@ -22,7 +22,7 @@ from torch import Tensor
 from mem1.engines.weight_update import PublishedWeights, ServerFailed, WeightRoutes
 from mem1.engines.weights import untied
 from mem1.errors import UserError
-from mem1.extras.nccl import WeightBroadcasts
+from mem1.extras.nccl import NcclTransfer
 from mem1.training.rollout_config import ServerRollouts
 from mem1.training.weights.weight_sync import write_weights
 
@@ -128,13 +128,13 @@ def groups() -> Iterator[list[GlooGroup]]:
 
 
 @pytest.fixture
-def broadcasts(groups: list[GlooGroup]) -> WeightBroadcasts:
+def broadcasts(groups: list[GlooGroup]) -> NcclTransfer:
     def formed(size: int) -> GlooGroup:
         groups.append(GlooGroup(size))
         return groups[-1]
 
     routes = WeightRoutes("vllm", model="m", token=None, timeout_s=20)
-    return WeightBroadcasts(routes._ask, formed)
+    return NcclTransfer(routes.ask, timeout_s=20, new_group=formed)
 
 
 def assert_received(workers: Workers, model: torch.nn.Module) -> None:
@@ -154,9 +154,9 @@ def test_every_worker_has_the_weights_of_each_version_to_the_bit(folder, broadca
         assert running.paths == [
             "/get_world_size",
             "/init_weight_transfer_engine",
-            *("/start_weight_update", "/update_weights", "/finish_weight_update") * 2,
+            *("/start_weight_update", "/update_weights", "/finish_weight_update", "/reset_prefix_cache") * 2,
         ]
-        assert json.loads(running.asked[-1][3]) == {"weight_version": "2"}
+        assert json.loads(running.asked[-2][3]) == {"weight_version": "2"}
     assert len(groups) == 1, "formed once"
     broadcasts.close()
     assert groups[0].closed
@@ -220,7 +220,7 @@ def test_what_goes_wrong_on_this_side_is_told_of_the_server(folder, groups, half
     routes = WeightRoutes("vllm", model="m", token=None, timeout_s=20)
     weights = write_weights(folder, tiny(1), 1)
     with site(Workers().pages) as running, pytest.raises(ServerFailed, match="could not be sent: the cable is out"):
-        WeightBroadcasts(routes._ask, formed).send(f"{running.url}/v1", weights)
+        NcclTransfer(routes.ask, timeout_s=20, new_group=formed).send(f"{running.url}/v1", weights)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says that there is no GPU")
@@ -238,7 +238,7 @@ def test_only_vllm_is_sent_weights(folder):
 
 def test_over_nccl_it_is_paused_before_and_resumed_after_with_an_empty_cache(folder, broadcasts):
     routes = WeightRoutes("vllm", model="m", token=None, timeout_s=20)
-    routes._broadcasts = broadcasts
+    routes.transfer = broadcasts
     workers = Workers()
     weights: PublishedWeights = write_weights(folder, tiny(1), 1)
     with site(workers.pages) as running:

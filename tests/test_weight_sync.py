@@ -325,7 +325,7 @@ class TestVllm:
         answer = lambda handler: as_json(other.completion(json.loads(handler.body))[1])(handler)  # noqa: E731
         with site({**Vllm().pages, COMPLETIONS: answer}) as running:
             sync = synced(running.url, kind="vllm", model="m", update_timeout_s=0.5)
-            with pytest.raises(UserError, match=r"the server's tokenizer is another than the one given"):
+            with pytest.raises(UserError, match=r"the server's tokenizer is not the one given"):
                 sync.push_weights(tiny(), 4)
 
 
@@ -345,7 +345,7 @@ class TestSettings:
         for given in ({}, {"servers": ("http://a",), "servers_file": "b"}):
             with pytest.raises(ValueError, match="give servers or servers_file"):
                 ServerRollouts(weights_folder="w", **given)
-        with pytest.raises(ValueError, match="is no address"):
+        with pytest.raises(ValueError, match="is not the address"):
             ServerRollouts(weights_folder="w", servers=("nowhere",))
         listed = ServerRollouts(weights_folder="w", servers_file=str(tmp_path / "servers.txt"))
         with pytest.raises(UserError, match=r"cannot read rollout\.servers_file"):

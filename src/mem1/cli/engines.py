@@ -202,16 +202,16 @@ def _on_server(on_server: Served, tags: Tags, name: str, *, chat_template: bool)
     codec = Codec.load(folder)
     frame = ChatTemplate.load(folder, codec) if chat_template else ChatTemplate()
     engine = OpenAIEngine.open(on_server.server, codec, tags.stop_strings, own_tokenizer=not stand_in)
-    if chat_template and engine.wire.endpoint == "chat":
+    if chat_template and engine.dialect.own_template:
         raise UserError(
             "--chat-template, or model.chat_template of a recipe, is for --endpoint completions: at /chat/completions "
             "the server has its own"
         )
-    notes = (f"{on_server.server.urls[0]}: {engine.wire}",)
+    notes = (f"{on_server.server.urls[0]}: {engine.dialect}",)
     if stand_in:
         name += " (stand-in tokens)"
         notes += ("Token counts and budgets are those of the stand-in tokenizer, not of the model.",)
-    identity = f"{on_server.server.model} by {engine.wire}, tokens of {codec.fingerprint()}"
+    identity = f"{on_server.server.model} by {engine.dialect}, tokens of {codec.fingerprint()}"
     return Agent(
         engine=engine,
         codec=codec,

@@ -35,11 +35,11 @@ class Sampling:
     temperature: float = 1.0
     """0: greedy; log-probabilities are then those at temperature 1."""
     seed: int = 0
-    """Of everything that is sampled. Not for engines, which ask `context_seeds`."""
+    """Of everything that is sampled. Not for engines, which ask `seeds_for`."""
     seeds: tuple[int, ...] = ()
     """One a context of the call; empty: made of `seed` and the context's place in the call."""
 
-    def context_seeds(self, contexts: int) -> tuple[int, ...]:
+    def seeds_for(self, contexts: int) -> tuple[int, ...]:
         """One for each of so many contexts, from which alone its random numbers may come: in [0, 2**63).
 
         So what is sampled does not depend on what else is in the call. Raises ValueError for another number of seeds.

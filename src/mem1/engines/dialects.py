@@ -1,13 +1,15 @@
-"""OpenAI's protocol as bytes: requests for one completion, and what their answers say.
+"""Dialects of OpenAI's protocol: how a completion is requested, and what an answer says.
 
-    Wire("completions", token_ids=True, extras=True)    token ids in and out, log-probabilities: vLLM
-    Wire("completions", extras=True)                    text, with the samplers' defaults turned off: SGLang, llama.cpp
-    Wire("completions") and Wire("chat")                nothing but OpenAI's own fields
+    TokenIds()          /completions, token ids in and out, with log-probabilities: vLLM, `mem1 serve-policy`
+    Text(extras=True)   /completions, text, with the samplers' defaults turned off: SGLang, llama.cpp
+    Text()              /completions, text, with nothing but OpenAI's own fields
+    Chat(extras=...)    /chat/completions, the same for chat servers
 
 The fields beyond OpenAI's are those of vLLM (vllm/entrypoints/openai/completion/protocol.py), and `weights_version` of
-`mem1 serve-policy`. Some servers refuse
-fields that they do not know, others ignore them. They matter: without them vLLM samples with the top-p, top-k and
-repetition penalty of the model's generation_config.json.
+`mem1 serve-policy`. Some servers refuse unknown fields, others ignore them. They matter: without them vLLM samples with
+the top-p, top-k and repetition penalty of the model's generation_config.json.
+
+A dialect of your own is a subclass of one of these, named in `endpoint` as package.module:Name.
 """
 
 from __future__ import annotations
@@ -15,18 +17,27 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar
 
+from mem1.engines.base import Completion
+from mem1.engines.codec import Codec
+from mem1.engines.stop_strings import complete, opened
+from mem1.errors import UserError
 from mem1.net.post import number, read_json, shown, whole_number
 from mem1.net.spending import Usage
+from mem1.registry import load
 from mem1.retrieval.base import sound_text
 
+_PROBE = "The capital of Norway is Oslo; 12 + 30 = 42. <think> ... </think>"
+"""Long enough to tell tokenizers apart."""
+_SEEDS = 1 << 31
+"""Seeds that any server accepts; servers that speak token ids accept all of ours."""
 _LARGEST_LOGPROB = 1e-4
 """A log-probability is at most 0; rounding may add a little."""
 _SMALLEST_LOGPROB = -1e6
-"""Of a token that was sampled; servers say -9999 for "never"."""
+"""For a token that was sampled; servers write -9999 for "never"."""
 _MOST_TOKENS = 1 << 40
-"""That a request can have used."""
+"""Most tokens that one request can have used."""
 _EXTRAS: Mapping[str, Any] = {
     "top_k": -1,
     "min_p": 0.0,
@@ -37,84 +48,25 @@ _EXTRAS: Mapping[str, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """How a server is spoken to."""
-
-    endpoint: Literal["completions", "chat"]
-    token_ids: bool = False
-    """Contexts and completions go as token ids; only with `extras`."""
-    extras: bool = False
-    """With the fields beyond OpenAI's."""
-
-    @property
-    def path(self) -> str:
-        return "/chat/completions" if self.endpoint == "chat" else "/completions"
-
-    def __str__(self) -> str:
-        form = "token ids" if self.token_ids else "text"
-        return f"{self.path}, {form}, {'with' if self.extras else 'without'} vLLM's fields"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionRequest:
-    """One completion that is asked for."""
+    """A request for one completion."""
 
     model: str
     context: str
+    """Text of the context, as the server may read it; not used where token ids are sent."""
     context_ids: Sequence[int]
     opening: str = ""
-    """The tag with which the context ends, where the completion goes on from it."""
+    """The tag at the end of the context that the completion continues; empty: none."""
     max_tokens: int
     temperature: float
     seed: int
     stops: Sequence[str]
 
 
-def encode(wire: Dialect, ask: CompletionRequest) -> bytes:
-    """The body of the request."""
-    body: dict[str, Any] = {
-        "model": ask.model,
-        "max_tokens": ask.max_tokens,
-        "temperature": ask.temperature,
-        "top_p": 1.0,
-        "seed": ask.seed,
-        "stop": list(ask.stops),
-        "stream": False,
-    }
-    if wire.extras:
-        body |= _EXTRAS
-    if wire.endpoint == "chat":
-        body["messages"] = _messages(ask)
-        if wire.extras and ask.opening:
-            body |= {"continue_final_message": True, "add_generation_prompt": False}
-    elif wire.token_ids:
-        body |= {"prompt": list(ask.context_ids), "return_token_ids": True, "logprobs": 0}
-    else:
-        body["prompt"] = sound_text(ask.context)
-    return json.dumps(body).encode()
-
-
-def encode_probe(wire: Dialect, ask: CompletionRequest) -> bytes:
-    """The body of a first request; it asks for the token ids of the context where it can."""
-    body = json.loads(encode(wire, ask))
-    if wire == Dialect("completions", extras=True):
-        body |= {"return_token_ids": True, "add_special_tokens": False}
-    return json.dumps(body).encode()
-
-
-def _messages(ask: CompletionRequest) -> list[dict[str, str]]:
-    """The context as what the user says; a tag that was opened is the beginning of the reply."""
-    context = sound_text(ask.context)
-    if not ask.opening:
-        return [{"role": "user", "content": context}]
-    asked = context.rstrip().removesuffix(ask.opening).rstrip()
-    return [{"role": "user", "content": asked}, {"role": "assistant", "content": ask.opening}]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionResponse:
-    """What a server says of one completion."""
+    """A server's answer to a CompletionRequest."""
 
     text: str
     stopped: bool
@@ -122,49 +74,270 @@ class CompletionResponse:
     interrupted: bool = False
     """The server was paused for new weights while it sampled: finish_reason "abort"."""
     stop: str | None
-    """The stop string that ended it; "": none did; None: the server does not say."""
+    """The stop string that ended it; empty: none did; None: the server does not report it."""
     token_ids: tuple[int, ...] | None = None
-    """None: the server gives none."""
+    """Sampled tokens; None: not reported."""
     prompt_token_ids: tuple[int, ...] | None = None
-    """The context as the server read it; None: it does not say."""
+    """The context as the server read it; None: not reported."""
     logprobs: tuple[float, ...] = ()
-    """One a token; empty: not given."""
+    """One per sampled token; empty: not reported."""
     weights_version: int | None = None
-    """Of the weights that sampled it; None: the server does not say."""
+    """Version of the weights that sampled it; None: not reported."""
     usage: Usage | None = None
-    """None: the server does not say."""
+    """Tokens charged; None: not reported."""
 
 
-def read(body: bytes, wire: Dialect, stops: Sequence[str]) -> CompletionResponse:
-    """The answer's first choice. Raises ValueError saying what is wrong with it; whatever the bytes, nothing else."""
-    answer = read_json(body)
-    choices = answer.get("choices") if isinstance(answer, dict) else None
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise ValueError('the answer has no "choices"')
-    choice = choices[0]
-    reason = choice.get("finish_reason")
-    if reason not in ("stop", "length", "abort"):
-        raise ValueError(f"the answer ended with finish_reason {shown(reason)}, not with stop, length or abort")
-    prompt_ids = choice.get("prompt_token_ids", answer.get("prompt_token_ids"))
-    return CompletionResponse(
-        text=_text(choice, wire),
-        stopped=reason == "stop",
-        interrupted=reason == "abort",
-        stop=_stop(choice, stops),
-        token_ids=_ids(choice.get("token_ids")),
-        prompt_token_ids=_ids(prompt_ids),
-        logprobs=_logprobs(choice.get("logprobs")),
-        weights_version=_version(choice.get("weights_version")),
-        usage=_usage(answer.get("usage")),
+@dataclass(frozen=True)
+class Text:
+    """/completions with contexts and completions as text; the completion's text is encoded once."""
+
+    extras: bool = False
+    """Send the fields beyond OpenAI's."""
+    path: ClassVar[str] = "/completions"
+    form: ClassVar[str] = "text"
+    own_template: ClassVar[bool] = False
+    """The server applies its own chat template."""
+
+    def __str__(self) -> str:
+        return f"{self.path}, {self.form}, {'with' if self.extras else 'without'} vLLM's fields"
+
+    def request(
+        self,
+        codec: Codec,
+        context_ids: Sequence[int],
+        *,
+        model: str,
+        max_tokens: int,
+        temperature: float,
+        seed: int,
+        stops: Sequence[str],
+    ) -> CompletionRequest:
+        """A request in this dialect. No document in the context can write a special token into its text."""
+        return CompletionRequest(
+            model=model,
+            context=codec.text_for_server(context_ids),
+            context_ids=context_ids,
+            opening=opened(codec.decode(context_ids), stops),
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=seed % _SEEDS,
+            stops=stops,
+        )
+
+    def encode(self, request: CompletionRequest) -> bytes:
+        """The body of a request."""
+        return json.dumps(self._body(request)).encode()
+
+    def probe(self, model: str, stops: Sequence[str]) -> bytes:
+        """The body of a request for one token, whose answer shows what the server speaks."""
+        opening = self._probe_opening(stops)
+        request = CompletionRequest(
+            model=model,
+            context=_PROBE + opening,
+            context_ids=(),
+            opening=opening,
+            max_tokens=1,
+            temperature=0.0,
+            seed=0,
+            stops=stops,
+        )
+        return json.dumps({**self._body(request), **self._probe_fields()}).encode()
+
+    def after_probe(self, response: CompletionResponse, codec: Codec) -> Text:
+        """The dialect to use with a server that gave this response to the probe: TokenIds where it reported ids.
+
+        Raises UserError where the server has another tokenizer.
+        """
+        theirs, ours = response.prompt_token_ids, codec.encode(_PROBE)
+        if theirs is None or response.token_ids is None:
+            return self
+        if theirs != ours:
+            raise UserError(
+                f"the server's tokenizer is not the one given: it makes {len(theirs)} tokens of a text of which "
+                f"--tokenizer makes {len(ours)}, or other ones; give the folder of the model that is served"
+            )
+        return TokenIds()
+
+    def read(self, body: bytes, stops: Sequence[str]) -> CompletionResponse:
+        """The answer's first choice. Raises ValueError, and nothing else, saying what is wrong with the answer."""
+        answer = read_json(body)
+        choices = answer.get("choices") if isinstance(answer, dict) else None
+        if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+            raise ValueError('the answer has no "choices"')
+        choice = choices[0]
+        reason = choice.get("finish_reason")
+        if reason not in ("stop", "length", "abort"):
+            raise ValueError(f"the answer ended with finish_reason {shown(reason)}, not with stop, length or abort")
+        text = self._text(choice)
+        if not isinstance(text, str):
+            raise ValueError("the answer's first choice has no text")
+        return CompletionResponse(
+            text=sound_text(text),
+            stopped=reason == "stop",
+            interrupted=reason == "abort",
+            stop=_stop(choice, stops),
+            token_ids=_ids(choice.get("token_ids")),
+            prompt_token_ids=_ids(choice.get("prompt_token_ids", answer.get("prompt_token_ids"))),
+            logprobs=_logprobs(choice.get("logprobs")),
+            weights_version=whole_number(choice.get("weights_version"), most=(1 << 63) - 1),
+            usage=_usage(answer.get("usage")),
+        )
+
+    def completion(
+        self, response: CompletionResponse, request: CompletionRequest, codec: Codec, *, processed_logprobs: bool
+    ) -> Completion:
+        """What was sampled. Raises ValueError for a response that does not fit the request."""
+        if response.interrupted:
+            raise ValueError("the answer was interrupted, and its text cannot be continued")
+        text = self._without_opening(response.text, request)
+        stops = tuple(request.stops)
+        text = complete(text, stops, stopped=response.stopped, named=response.stop, opening=request.opening)
+        # a server that does not know stop strings continues after one, possibly until its tokens are used up
+        stopped = response.stopped or text.endswith(stops)
+        ids = codec.encode(text)
+        return Completion(token_ids=ids[: request.max_tokens], stopped=stopped and len(ids) <= request.max_tokens)
+
+    def _body(self, request: CompletionRequest) -> dict[str, Any]:
+        own = {
+            "model": request.model,
+            "max_tokens": request.max_tokens,
+            "temperature": request.temperature,
+            "top_p": 1.0,
+            "seed": request.seed,
+            "stop": list(request.stops),
+            "stream": False,
+        }
+        return {**own, **(_EXTRAS if self.extras else {}), **self._context(request)}
+
+    def _context(self, request: CompletionRequest) -> dict[str, Any]:
+        return {"prompt": sound_text(request.context)}
+
+    def _text(self, choice: Mapping[str, Any]) -> Any:
+        return choice.get("text")
+
+    def _without_opening(self, text: str, request: CompletionRequest) -> str:
+        return text
+
+    def _probe_opening(self, stops: Sequence[str]) -> str:
+        return ""
+
+    def _probe_fields(self) -> dict[str, Any]:
+        return {"return_token_ids": True, "add_special_tokens": False} if self.extras else {}
+
+
+@dataclass(frozen=True)
+class Chat(Text):
+    """/chat/completions: the context is the user's message, and a tag that it opened the beginning of the reply."""
+
+    path: ClassVar[str] = "/chat/completions"
+    own_template: ClassVar[bool] = True
+
+    def after_probe(self, response: CompletionResponse, codec: Codec) -> Text:
+        """Always this dialect: the server's chat template stands between our tokens and the model's."""
+        return self
+
+    def _context(self, request: CompletionRequest) -> dict[str, Any]:
+        context = sound_text(request.context)
+        if not request.opening:
+            return {"messages": [{"role": "user", "content": context}]}
+        user = context.rstrip().removesuffix(request.opening).rstrip()
+        messages = [{"role": "user", "content": user}, {"role": "assistant", "content": request.opening}]
+        extras = {"continue_final_message": True, "add_generation_prompt": False} if self.extras else {}
+        return {"messages": messages, **extras}
+
+    def _text(self, choice: Mapping[str, Any]) -> Any:
+        message = choice.get("message")
+        return message.get("content") if isinstance(message, dict) else None
+
+    def _without_opening(self, text: str, request: CompletionRequest) -> str:
+        # a server that does not continue the opened tag writes it once more
+        return text.lstrip().removeprefix(request.opening) if request.opening else text
+
+    def _probe_opening(self, stops: Sequence[str]) -> str:
+        return next(iter(stops), "").replace("</", "<", 1)
+
+    def _probe_fields(self) -> dict[str, Any]:
+        return {}
+
+
+@dataclass(frozen=True)
+class TokenIds(Text):
+    """/completions with token ids both ways: contexts and completions are exactly the server's."""
+
+    extras: bool = True
+    form: ClassVar[str] = "token ids"
+
+    def request(
+        self,
+        codec: Codec,
+        context_ids: Sequence[int],
+        *,
+        model: str,
+        max_tokens: int,
+        temperature: float,
+        seed: int,
+        stops: Sequence[str],
+    ) -> CompletionRequest:
+        """A request in this dialect."""
+        return CompletionRequest(
+            model=model,
+            context="",
+            context_ids=context_ids,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=seed,
+            stops=stops,
+        )
+
+    def completion(
+        self, response: CompletionResponse, request: CompletionRequest, codec: Codec, *, processed_logprobs: bool
+    ) -> Completion:
+        """What was sampled. Raises ValueError for a response that does not fit the request."""
+        ids, logprobs = response.token_ids, response.logprobs
+        if ids is None or response.prompt_token_ids is None:
+            raise ValueError("the answer has no token ids")
+        if response.prompt_token_ids != tuple(request.context_ids):
+            raise ValueError("the answer is to another context than the one sent")
+        if len(ids) > request.max_tokens or any(i >= codec.vocab_size for i in ids):
+            raise ValueError(f"the answer has {len(ids)} tokens for {request.max_tokens} requested, or unknown ones")
+        # by default vLLM's log-probabilities are those at temperature 1, as ours are at temperature 0
+        exact = (processed_logprobs or request.temperature in (0, 1)) and len(logprobs) == len(ids)
+        if processed_logprobs and not exact:
+            raise ValueError(f"the answer has {len(logprobs)} log-probabilities for {len(ids)} tokens")
+        version = response.weights_version
+        return Completion(
+            token_ids=ids,
+            logprobs=logprobs if exact else (),
+            stopped=response.stopped,
+            interrupted=response.interrupted and len(ids) < request.max_tokens,
+            weights_versions=((version, len(ids)),) if version is not None and ids else (),
+        )
+
+    def _context(self, request: CompletionRequest) -> dict[str, Any]:
+        return {"prompt": list(request.context_ids), "return_token_ids": True, "logprobs": 0}
+
+
+DIALECTS: Mapping[str, tuple[Text, ...]] = {
+    "completions": (Text(extras=True), Text()),
+    "chat": (Chat(extras=True), Chat()),
+}
+"""Endpoint -> the dialects to try with a server, the most exact first."""
+
+
+def dialects(endpoint: str) -> tuple[Text, ...]:
+    """Those of an endpoint: a name of DIALECTS, auto for all of them, or the class at package.module:Name.
+
+    Raises UserError for anything else.
+    """
+    if endpoint == "auto":
+        return tuple(dialect for known in DIALECTS.values() for dialect in known)
+    if endpoint in DIALECTS:
+        return DIALECTS[endpoint]
+    if ":" in endpoint:
+        return (load(endpoint)(),)
+    raise UserError(
+        f"unknown endpoint {endpoint!r}; known: auto, {', '.join(DIALECTS)}, or package.module:Name of a dialect"
     )
-
-
-def _text(choice: Mapping[str, Any], wire: Dialect) -> str:
-    message = choice.get("message") if wire.endpoint == "chat" else {"content": choice.get("text")}
-    text = message.get("content") if isinstance(message, dict) else None
-    if not isinstance(text, str):
-        raise ValueError("the answer's first choice has no text")
-    return sound_text(text)
 
 
 def _stop(choice: Mapping[str, Any], stops: Sequence[str]) -> str | None:
@@ -185,7 +358,7 @@ def _ids(value: Any) -> tuple[int, ...] | None:
 
 
 def _logprobs(value: Any) -> tuple[float, ...]:
-    """The sampled tokens' own; empty where one is missing. Raises ValueError for a number that is none."""
+    """Those of the sampled tokens; empty where one is missing. Raises ValueError for a number out of range."""
     values = value.get("token_logprobs") if isinstance(value, dict) else None
     if not isinstance(values, list) or not all(type(v) in (int, float) for v in values):
         return ()
@@ -195,18 +368,14 @@ def _logprobs(value: Any) -> tuple[float, ...]:
     return tuple(v for v in read if v is not None)
 
 
-def _version(value: Any) -> int | None:
-    return whole_number(value, most=(1 << 63) - 1)
-
-
 def _usage(value: Any) -> Usage | None:
-    """Raises ValueError for numbers that no request can have used: what is left to spend hangs on them."""
+    """Raises ValueError for numbers that no request can have used: the spending limit depends on them."""
     if not isinstance(value, dict):
         return None
-    said = value.get("prompt_tokens"), value.get("completion_tokens")
-    if any(type(tokens) not in (int, float) for tokens in said):
+    reported = value.get("prompt_tokens"), value.get("completion_tokens")
+    if any(type(tokens) not in (int, float) for tokens in reported):
         return None
-    read, written = (whole_number(tokens, most=_MOST_TOKENS) for tokens in said)
+    read, written = (whole_number(tokens, most=_MOST_TOKENS) for tokens in reported)
     if read is None or written is None:
-        raise ValueError(f"the answer says that it used {shown(said[0])} and {shown(said[1])} tokens")
+        raise ValueError(f"the answer claims a usage of {shown(reported[0])} and {shown(reported[1])} tokens")
     return Usage(read, written)

@@ -73,7 +73,7 @@ class LocalEngine:
         """One completion a context, each of at most its own `max_tokens`."""
         if not contexts:
             return []
-        noise_BT = draw_noise(sampling.context_seeds(len(contexts)), max(max_tokens))
+        noise_BT = draw_noise(sampling.seeds_for(len(contexts)), max(max_tokens))
         completions: list[Completion | None] = [None] * len(contexts)
         was_training = self.model.training
         self.model.eval()

@@ -9,12 +9,13 @@ the last try it raises EngineFailed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
 from mem1.configuration import Config
+from mem1.engines.dialects import dialects
 from mem1.errors import UserError
 from mem1.net.api_keys import read_key, repeats
 from mem1.net.failover import CLOCK, Addresses, Clock, Retry, is_http
@@ -24,7 +25,6 @@ from mem1.net.spending import Spending, SpendingLimit, Usage
 if TYPE_CHECKING:
     import httpx
 
-Endpoint = Literal["auto", "completions", "chat"]
 _CONNECT_S = 10.0
 """Longest wait for a connection: a machine that is switched off does not refuse, it is silent."""
 _LARGEST_ANSWER = 16 << 20
@@ -47,8 +47,8 @@ class ModelServer(Config):
     """One base address such as http://127.0.0.1:8000/v1, or several of the same model; /v1 is added to a bare host."""
     model: str = Field(min_length=1)
     """The model's name on the server."""
-    endpoint: Endpoint = "auto"
-    """completions or chat; auto: completions where the server has them."""
+    endpoint: str = "auto"
+    """completions or chat; auto: completions where the server has them; package.module:Name: a dialect of your own."""
     api_key_env: str | None = None
     """Environment variable with the API key; None: no key is sent."""
     concurrency: int = Field(default=16, ge=1, le=10_000)
@@ -70,6 +70,12 @@ class ModelServer(Config):
     @classmethod
     def _addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(map(base_address, urls))
+
+    @field_validator("endpoint")
+    @classmethod
+    def _known(cls, endpoint: str) -> str:
+        dialects(endpoint)
+        return endpoint
 
 
 def base_address(url: str) -> str:

@@ -76,7 +76,7 @@ class ParallelEngine:
         """One completion a context, as `LocalEngine.complete`."""
         if not contexts:
             return []
-        seeds = sampling.context_seeds(len(contexts))
+        seeds = sampling.seeds_for(len(contexts))
         own, *others = [
             (contexts[rows], max_tokens[rows], replace(sampling, seeds=seeds[rows]))
             for rows in _shares(len(contexts), len(self._helpers) + 1)

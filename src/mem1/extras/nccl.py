@@ -1,12 +1,17 @@
-"""New weights straight into the memory of a vLLM server's workers, without a disk that they share with the trainer.
+"""Sends new weights by NCCL into the memory of vLLM's workers, without a disk shared with the trainer.
 
-    broadcasts.send(url, weights)
-        once       get_world_size, init_weight_transfer_engine; the trainer and the workers form a group
-        each time  start_weight_update, update_weights, finish_weight_update
+    transfer = NcclTransfer(ask, timeout_s=300)         rollout.transfer = "nccl"
+    transfer.send(url, weights)
+        once per server    get_world_size, init_weight_transfer_engine: the trainer and the workers form a group
+        each time          start_weight_update, update_weights, finish_weight_update, reset_prefix_cache
 
-Each server has a group of its own, so that one that dies or joins disturbs no other. Routes:
-vllm/entrypoints/serve/dev/rlhf/api_router.py of vllm-project/vllm at 0100a21, and NCCLWeightTransferUpdateInfo of
-vllm/distributed/weight_transfer/nccl_engine.py.
+Each server has a group of its own, so that one that dies or joins does not disturb the others. The workers join by
+NCCL's unique id alone, without vLLM in the trainer: a one-element all-reduce is the first operation of the group. It
+needs a GPU that no worker uses, and has not been run on one yet.
+
+Sources: vllm/entrypoints/serve/dev/rlhf/api_router.py of vllm-project/vllm at 0100a21, NCCLWeightTransferUpdateInfo of
+vllm/distributed/weight_transfer/nccl_engine.py; docs/training/weight_transfer/nccl.md and nccl_common.py as of
+2026-09-23.
 """
 
 from __future__ import annotations
@@ -31,13 +36,15 @@ from mem1.net.post import whole_number
 _MOST_WORKERS = 1 << 16
 _TRAINER = 1
 """Ranks before the first worker's."""
+_FIRST = "0"
+"""Key under which torch stores the unique id of a group's first communicator."""
 
 
 class WeightGroup(Protocol):
     """The trainer, as rank 0, and all workers of one server."""
 
     def invitation(self) -> Mapping[str, Any]:
-        """What the workers join by; may wait for `join` to have begun."""
+        """What the workers need to join; may wait until `join` has begun."""
         ...
 
     def join(self) -> None:
@@ -49,23 +56,26 @@ class WeightGroup(Protocol):
         ...
 
     def close(self) -> None:
-        """Wait for nobody any more."""
+        """Stop waiting for the workers."""
         ...
 
 
-class WeightBroadcasts:
-    """Safe to use from many threads; one server at a time gets weights."""
+class NcclTransfer:
+    """The `WeightTransfer` of `rollout.transfer = "nccl"`. Thread-safe; servers receive one at a time."""
 
-    def __init__(self, ask: Ask, new_group: Callable[[int], WeightGroup]) -> None:
-        """`new_group` of so many ranks, this process the first."""
-        self._ask, self._new_group = ask, new_group
+    def __init__(self, ask: Ask, *, timeout_s: float, new_group: Callable[[int], WeightGroup] | None = None) -> None:
+        """`new_group` makes a group of a number of ranks; None: NcclGroup. Raises UserError where there is no NCCL."""
+        if new_group is None:
+            require_nccl()
+        self._ask = ask
+        self._new_group = new_group or partial(NcclGroup, timeout_s=timeout_s)
         self._groups: dict[str, WeightGroup] = {}
         self._one_at_a_time = threading.Lock()  # broadcasts of two groups on one GPU can wait for each other
 
     def send(self, url: str, weights: PublishedWeights) -> None:
-        """Raises ServerFailed; the group is then given up, and formed anew the next time."""
+        """Raises ServerFailed; the group is then closed, and formed anew the next time."""
         with self._one_at_a_time:
-            group = self._groups.pop(url, None) or self._formed(url)
+            group = self._groups.pop(url, None) or self._form(url)
             try:
                 self._ask("POST", url, "/start_weight_update", {})
                 self._broadcast(url, group, load_file(weights.path))
@@ -75,6 +85,7 @@ class WeightBroadcasts:
                 group.close()
                 raise
             self._groups[url] = group
+        self._ask("POST", url, "/reset_prefix_cache", {})
 
     def close(self) -> None:
         """Leave all groups."""
@@ -83,9 +94,9 @@ class WeightBroadcasts:
                 group.close()
             self._groups.clear()
 
-    def _formed(self, url: str) -> WeightGroup:
-        said = self._ask("GET", url, "/get_world_size")
-        workers = whole_number(said.get("world_size") if isinstance(said, dict) else None, most=_MOST_WORKERS)
+    def _form(self, url: str) -> WeightGroup:
+        answer = self._ask("GET", url, "/get_world_size")
+        workers = whole_number(answer.get("world_size") if isinstance(answer, dict) else None, most=_MOST_WORKERS)
         if not workers:
             raise ServerFailed(f"{url}/get_world_size: the answer has no number of workers")
         size = _TRAINER + workers
@@ -98,7 +109,7 @@ class WeightBroadcasts:
         try:
             _both(url, here=group.join, there=invite)
         except BaseException:
-            group.close()  # or our half would wait for one that does not come
+            group.close()  # or our half would wait for workers that do not come
             raise
         return group
 
@@ -117,16 +128,16 @@ class WeightBroadcasts:
 
 
 def _both(url: str, *, here: Callable[[], None], there: Callable[[], None]) -> None:
-    """The two halves of what the trainer and a server do together, each waiting for the other.
+    """Run the two halves of a collective operation of trainer and server, each of which waits for the other.
 
-    Raises ServerFailed at once where one fails; the group must then be closed, for the other half to end.
+    Raises ServerFailed at once where one fails; closing the group then ends the other half.
     """
     ours: Future[None] = Future()
 
     def run() -> None:
         try:
             here()
-        except Exception as error:  # of torch's many kinds
+        except Exception as error:  # torch raises many kinds
             ours.set_exception(error)
         else:
             ours.set_result(None)
@@ -141,12 +152,8 @@ def _both(url: str, *, here: Callable[[], None], there: Callable[[], None]) -> N
         raise ServerFailed(f"{url}: the weights could not be sent: {error}") from error
 
 
-_FIRST = "0"
-"""Under which torch's own code leaves the unique number of a group's first communicator in the store."""
-
-
 def require_nccl() -> None:
-    """Raises UserError where this machine cannot send by NCCL."""
+    """Raises UserError where this machine has no NCCL."""
     if not (torch.cuda.is_available() and dist.is_nccl_available()):
         raise UserError(
             "rollout.transfer = 'nccl' needs a GPU here, and a torch with NCCL; with transfer = 'folder' the servers "
@@ -155,12 +162,12 @@ def require_nccl() -> None:
 
 
 class NcclGroup:
-    """Joined by the workers when they are invited."""
+    """A group of NCCL, which the workers join when they are invited."""
 
     def __init__(self, size: int, *, timeout_s: float) -> None:
-        """Nobody is asked yet; `require_nccl` says whether it can be."""
+        """Does not communicate yet. `require_nccl` must have passed."""
         self._device = torch.device("cuda", torch.cuda.current_device())
-        # of this process alone: the workers are invited over HTTP
+        # only this process uses the store: the workers are invited over HTTP
         self._store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
         self._store.set_timeout(timedelta(seconds=timeout_s))
         options = dist.ProcessGroupNCCL.Options()
@@ -168,25 +175,19 @@ class NcclGroup:
         self._group: Any = dist.ProcessGroupNCCL(self._store, 0, size, options)
 
     def invitation(self) -> Mapping[str, str]:
-        """Waits for `join`, which another thread has to have called."""
+        """Waits for `join`, which another thread must have called."""
         return {"nccl_unique_id_b64": base64.b64encode(self._store.get(_FIRST)).decode()}
 
     def join(self) -> None:
-        """Waits for all workers."""
+        """Wait for all workers."""
         self._group.allreduce([torch.zeros(1, device=self._device)]).wait()
         torch.cuda.synchronize(self._device)
 
     def broadcast(self, tensor: Tensor) -> None:
-        """To all workers, which must expect its type and shape; returns when it is sent."""
-        self._group.broadcast([tensor.to(self._device)]).wait()  # of rank 0, by default
+        """Send to all workers, which must expect this type and shape; returns when it is sent."""
+        self._group.broadcast([tensor.to(self._device)]).wait()  # from rank 0, by default
         torch.cuda.synchronize(self._device)
 
     def close(self) -> None:
-        """Whoever waits for the others, here or there, waits no longer."""
+        """End all waiting, here and in the workers."""
         self._group.abort()
-
-
-def open_transfer(ask: Ask, *, timeout_s: float) -> WeightBroadcasts:
-    """`rollout.transfer = "nccl"`. Raises UserError where this machine has no NCCL."""
-    require_nccl()
-    return WeightBroadcasts(ask, partial(NcclGroup, timeout_s=timeout_s))

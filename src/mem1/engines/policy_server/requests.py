@@ -106,7 +106,7 @@ def rows(asked: CompletionBody, codec: Codec, *, vocabulary: int, longest: int |
     for context in contexts:
         _check(context, asked.max_tokens, vocabulary, longest)
     seed = secrets.randbits(63) if asked.seed is None else asked.seed
-    seeds = (seed,) if len(contexts) == 1 else Sampling(seed=seed).context_seeds(len(contexts))
+    seeds = (seed,) if len(contexts) == 1 else Sampling(seed=seed).seeds_for(len(contexts))
     return [Row(context, asked.max_tokens, own) for context, own in zip(contexts, seeds, strict=True)]
 
 
