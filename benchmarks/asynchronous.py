@@ -97,7 +97,10 @@ def run(config: TrainConfig, folder: Path, given: argparse.Namespace) -> Measure
         seconds=times[-1] - times[0],
         staleness=statistics.mean(row["staleness_mean"] for row in rows if row["staleness_mean"] is not None),
         mixed=statistics.mean(row["mixed_weights_share"] for row in rows),
-        em={n: [statistics.mean(t.em) if t.em else 0.0 for t in done] for n, done in attempts.items()},
+        em={
+            n: [statistics.mean(t.per_objective("em")) if t.per_objective("em") else 0.0 for t in done]
+            for n, done in attempts.items()
+        },
     )
 
 

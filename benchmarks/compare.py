@@ -279,7 +279,7 @@ def _measured(attempts: Sequence[Trajectory], shape: ModelShape) -> Measured:
     """What the tables need of the attempts at tasks of one size."""
     by_depth = em_by_depth(attempts)
     return {
-        "em": [round(statistics.mean(t.em), 4) if t.em else 0.0 for t in attempts],
+        "em": [round(statistics.mean(t.per_objective("em")), 4) if t.per_objective("em") else 0.0 for t in attempts],
         "peak": statistics.mean(peak_tokens(t) for t in attempts),
         "peak_without_prompt": statistics.mean(peak_tokens(t, prompt=False) for t in attempts),
         "tokens": statistics.mean(total_tokens(t) for t in attempts),

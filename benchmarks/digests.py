@@ -98,7 +98,7 @@ tokens = 1024
 pack_tokens = 1024
 contexts = ["constant", "full"]
 cut_short = 0.2
-[sft.laziness]
+[tasks.laziness]
 diligent = 0.25
 stop = 0.9
 forget = 0.5

@@ -228,7 +228,7 @@ def run(variant: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
     for objectives, tasks in zip(given.objectives, given.tasks, strict=True):
         asked = config.evaluation.model_copy(update={"objectives": [objectives], "tasks": tasks})
         _, attempts = evaluate(rollout, held_out, asked, policy=variant)
-        em[objectives] = [sum(t.em) / len(t.em) for t in attempts[objectives]]
+        em[objectives] = [sum(t.per_objective("em")) / len(t.per_objective("em")) for t in attempts[objectives]]
     return {"variant": variant, "seed": seed, "steps": len(rows), "seconds": seconds, "em": em, "metrics": rows}
 
 

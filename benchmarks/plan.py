@@ -170,7 +170,15 @@ def _rewarded(attempts: Sequence[Trajectory], vocabulary: int) -> Group:
             )
             for turn in attempt.turns
         )
-        done.append(replace(attempt, turns=turns, ended=Ended.ANSWERED, reward=float(number % 2), em=(0.0,), f1=(0.0,)))
+        done.append(
+            replace(
+                attempt,
+                turns=turns,
+                ended=Ended.ANSWERED,
+                reward=float(number % 2),
+                metrics={"em": (0.0,), "f1": (0.0,)},
+            )
+        )
     return Group(trajectories=tuple(done))
 
 

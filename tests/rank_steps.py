@@ -46,7 +46,7 @@ def attempts(groups: int = 3, size: int = 3) -> list[Group]:
 
     def attempt(t: Trajectory) -> Trajectory:
         turns = tuple(replace(u, logprobs=tuple(-1 - rng.random() for _ in u.completion_ids)) for u in t.turns)
-        return replace(t, turns=turns, reward=rng.random(), em=(0.0,), f1=(0.0,))
+        return replace(t, turns=turns, reward=rng.random(), metrics={"em": (0.0,), "f1": (0.0,)})
 
     return [
         Group(trajectories=tuple(map(attempt, random_group(rng, size, policy="constant", turns=1 + number))))

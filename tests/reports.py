@@ -106,8 +106,7 @@ def hostile_attempt(*, em: float = 1.0, objectives: int = 1) -> Trajectory:
         task=Task(id="t", questions=questions, prompt="Where?", turn_limit=2),
         answer="Bergen",
         reward=em,
-        em=(em,) * objectives,
-        f1=(em,) * objectives,
+        metrics={"em": (em,) * objectives, "f1": (em,) * objectives},
         context="constant",
     )
 
@@ -144,7 +143,9 @@ def random_run(trajectories: int, *, turns: int = 5, seed: int = 0) -> Run:
         questions = tuple(Question(id=f"{number}-{i}", text=f"Question {i} of {number}?", answers=("x",)) for i in "ab")
         task = Task(id=str(number), questions=questions, prompt="p", turn_limit=9)
         scores = (1.0, float(number % 2))
-        return Trajectory(turns=tuple(done), task=task, reward=sum(scores), em=scores, f1=scores, context="constant")
+        return Trajectory(
+            turns=tuple(done), task=task, reward=sum(scores), metrics={"em": scores, "f1": scores}, context="constant"
+        )
 
     def decode(ids: Sequence[int]) -> str:
         return " ".join(vocabulary[i] for i in ids)

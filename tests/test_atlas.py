@@ -44,7 +44,7 @@ def attempts(expert: Expert, objectives: int, *, hops: tuple[int, ...] = (1, 2),
 
 
 def exact(trajectories: list[Trajectory]) -> float:
-    return sum(sum(t.em) / len(t.em) for t in trajectories) / len(trajectories)
+    return sum(sum(t.per_objective("em")) / len(t.per_objective("em")) for t in trajectories) / len(trajectories)
 
 
 def lazy(**habits: float) -> Expert:
@@ -212,12 +212,12 @@ def test_the_clean_expert_gives_the_answers_it_has_when_it_must(turns: int, know
         assert trajectory.ended is Ended.ANSWERED
         assert len(trajectory.turns) == turns
         assert trajectory.turns[-1].prefilled
-        assert trajectory.em == (1,) * known + (0,) * (3 - known)
+        assert trajectory.per_objective("em") == (1,) * known + (0,) * (3 - known)
 
 
 def test_one_who_stops_answers_the_first_question_only():
     trajectories = attempts(lazy(stop=1.0), 4)
-    assert {t.em for t in trajectories} == {(1.0, 0.0, 0.0, 0.0)}
+    assert {t.per_objective("em") for t in trajectories} == {(1.0, 0.0, 0.0, 0.0)}
     assert {t.ended for t in trajectories} == {Ended.ANSWERED}
 
 
@@ -226,7 +226,7 @@ def test_one_who_stops_has_nothing_to_stop_at_one_question():
 
 
 def test_one_who_forgets_keeps_the_newest_answer_only():
-    assert {t.em for t in attempts(lazy(forget=1.0), 3)} == {(0.0, 0.0, 1.0)}
+    assert {t.per_objective("em") for t in attempts(lazy(forget=1.0), 3)} == {(0.0, 0.0, 1.0)}
 
 
 def test_one_who_takes_the_shortcut_skips_the_first_hop_and_is_wrong():
@@ -242,8 +242,8 @@ def test_one_who_takes_the_shortcut_skips_the_first_hop_and_is_wrong():
 def test_the_diligent_share_of_tasks_is_done_cleanly_from_beginning_to_end():
     assert exact(attempts(lazy(diligent=1.0, stop=1.0, shortcut=1.0, forget=1.0), 4)) == 1.0
     trajectories = attempts(lazy(diligent=0.5, stop=1.0), 2, count=200)
-    assert {t.em for t in trajectories} == {(1.0, 1.0), (1.0, 0.0)}
-    assert 70 < sum(t.em == (1.0, 1.0) for t in trajectories) < 130
+    assert {t.per_objective("em") for t in trajectories} == {(1.0, 1.0), (1.0, 0.0)}
+    assert 70 < sum(t.per_objective("em") == (1.0, 1.0) for t in trajectories) < 130
 
 
 def test_a_question_whose_search_shows_nothing_is_noted_as_unknown_and_not_asked_again():

@@ -127,12 +127,12 @@ def rollout(learner: RlStage, seed: int, version: int) -> list[Group]:
     tasks = attempts_at_tasks(rng)
     made = iter(sampled([t for task in tasks for t in task], learner, version, rng))
     groups = [
-        Group(trajectories=tuple(replace(next(made), reward=r, em=(r,), f1=(r,)) for r in rewards))
+        Group(trajectories=tuple(replace(next(made), reward=r, metrics={"em": (r,), "f1": (r,)}) for r in rewards))
         for rewards in REWARDS
     ]
     first, *middle, last = groups
-    failure = replace(last.trajectories[1], ended=Ended.TOOL_FAILED, reward=None, em=(), f1=())
-    other = replace(first.trajectories[1], ended=Ended.TOOL_FAILED, reward=None, em=(), f1=())
+    failure = replace(last.trajectories[1], ended=Ended.TOOL_FAILED, reward=None, metrics={})
+    other = replace(first.trajectories[1], ended=Ended.TOOL_FAILED, reward=None, metrics={})
     wrong = replace(first.trajectories[0], ended=Ended.BAD_TAGS)
     return [
         Group(trajectories=(other, wrong, *first.trajectories[1:])),

@@ -58,7 +58,7 @@ def attempts(
 
 
 def em(trajectories: list[Trajectory]) -> float:
-    return statistics.mean(statistics.mean(t.em) for t in trajectories)
+    return statistics.mean(statistics.mean(t.per_objective("em")) for t in trajectories)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_everything_it_writes_is_copied_from_what_it_sees(source, codec):
 def test_a_lazy_expert_stops_early_and_forgets_in_most_tasks_and_always_alike(source, codec):
     expert = ClozeExpert(tags=PAPER, laziness=LAZY)
     done = attempts(source, codec, expert, 4, count=120)
-    whole = sum(all(t.em) for t in done) / len(done)
+    whole = sum(all(t.per_objective("em")) for t in done) / len(done)
     assert 0.15 < whole < 0.45, "a quarter is diligent"
     assert sum(len(t.turns) == 2 for t in done) / len(done) > 0.5, "most stop after the first question"
     forgetful = attempts(source, codec, ClozeExpert(tags=PAPER, laziness=Laziness(forget=1.0)), 3)
@@ -123,14 +123,13 @@ def test_where_turns_run_out_it_gives_what_it_knows(source, codec):
         budget=Budget(completion_per_objective=60, completion_extra=300, context=8192),
     )
     (done,) = rollout([limited], sampling=Sampling())
-    assert done.turns[-1].prefilled and done.em == (1.0, 0.0, 0.0)
+    assert done.turns[-1].prefilled and done.per_objective("em") == (1.0, 0.0, 0.0)
 
 
 def test_a_recipe_for_clozes_is_demonstrated_by_it(source, tmp_path: Path):
     from mem1.training.recipe import TrainConfig
-    from mem1.training.sft import _expert
 
-    tasks = {"kind": "cloze", "corpus": str(source.config.corpus)}  # type: ignore[attr-defined]
-    config = TrainConfig.model_validate({"tasks": tasks, "sft": {"laziness": {"stop": 0.5}}})
-    found = _expert(config, source.tasks(objectives=1, count=1, seed=0), source.environment, PAPER)
+    tasks = {"kind": "cloze", "corpus": str(source.config.corpus), "laziness": {"stop": 0.5}}  # type: ignore[attr-defined]
+    config = TrainConfig.model_validate({"tasks": tasks})
+    found = config.tasks.expert([], source.environment, PAPER, seed=0)
     assert found == ClozeExpert(tags=PAPER, laziness=Laziness(stop=0.5), seed=0)

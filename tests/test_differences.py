@@ -22,8 +22,7 @@ def run(scores: Sequence[float], order: Sequence[int] | None = None) -> list[Tra
             task=Task(
                 id=f"t{i}", questions=(Question(id=f"q{i}", text=f"Who{i}?", answers=("A",)),), prompt="?", turn_limit=1
             ),
-            em=(score,),
-            f1=(score,),
+            metrics={"em": (score,), "f1": (score,)},
             reward=score,
             seconds=float(i),
         )
@@ -69,7 +68,7 @@ def test_a_constant_gain_on_hard_and_easy_tasks_is_beyond_doubt():
 
 
 def test_a_failure_that_was_never_scored_counts_as_wrong():
-    failed = [replace(t, em=(), f1=(), reward=None, ended=Ended.TOOL_FAILED) for t in run([1, 1])]
+    failed = [replace(t, metrics={}, reward=None, ended=Ended.TOOL_FAILED) for t in run([1, 1])]
     assert paired_difference(run([1, 1]), failed).mean == 1
 
 

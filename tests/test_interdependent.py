@@ -164,7 +164,7 @@ def attempts(
 def test_the_clean_expert_solves_dependent_tasks_by_searching(dependence: Dependence, depth: int, objectives: int):
     config = AtlasTasks(entities=100, worlds=2, composition=dependence, depth=depth)
     trajectories = attempts(config, objectives)
-    assert {t.em for t in trajectories} == {(1.0,) * objectives}
+    assert {t.per_objective("em") for t in trajectories} == {(1.0,) * objectives}
     assert {t.ended for t in trajectories} == {Ended.ANSWERED}
     assert all(t.task and max(t.task.depths) == depth for t in trajectories)
     # one search a hop and no more: what was found is taken from memory
@@ -184,7 +184,7 @@ def test_an_expert_that_forgets_an_answer_cannot_go_on_from_it():
     config = AtlasTasks(entities=100, worlds=1, composition="shared", depth=1, hops=(1,))
     trajectories = attempts(config, 3, laziness=Laziness(forget=1.0))
     # at Q2 it holds Q1's answer; noting Q2's it drops Q1's, and Q3 needs it
-    assert {t.em[2] for t in trajectories} == {0.0}
+    assert {t.per_objective("em")[2] for t in trajectories} == {0.0}
 
 
 def test_a_depth_that_the_objectives_do_not_allow_is_explained():

@@ -334,7 +334,9 @@ TASK = Task(id="t", questions=QUESTIONS, prompt="p", turn_limit=3)
 
 
 def attempt(answer: str, *em: float, ended: Ended = Ended.ANSWERED) -> Trajectory:
-    return Trajectory(turns=(), task=TASK, answer=answer, em=em, f1=em, reward=sum(em) if em else None, ended=ended)
+    return Trajectory(
+        turns=(), task=TASK, answer=answer, metrics={"em": em, "f1": em}, reward=sum(em) if em else None, ended=ended
+    )
 
 
 ATTEMPTS = [

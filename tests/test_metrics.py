@@ -55,8 +55,7 @@ SECOND = turn((P, P, A, B, R), (C, D), (J, J), action="search", content="the osl
 CONSTANT = Trajectory(
     turns=(FIRST, SECOND, turn((P, P, C, D, J, J), (E, F, G), action="answer")),
     task=TASK,
-    em=(1.0, 0.0),
-    f1=(1.0, 0.5),
+    metrics={"em": (1.0, 0.0), "f1": (1.0, 0.5)},
     reward=1.0,
     context="constant",
 )
@@ -66,7 +65,7 @@ MALFORMED = Trajectory(turns=(turn((P, P), (A,), action="malformed"),), task=TAS
 
 
 def scored(em: tuple[float, float]) -> Trajectory:
-    return dataclasses.replace(CONSTANT, em=em, f1=em, reward=sum(em))
+    return dataclasses.replace(CONSTANT, metrics={"em": em, "f1": em}, reward=sum(em))
 
 
 def row(*trajectories: Trajectory, shape: ModelShape | None = None) -> Row:
@@ -207,7 +206,7 @@ def chained(*em: float) -> Trajectory:
     depends = ((), (1,), (2,), ())
     questions = tuple(Question(id=str(i), text="Who?", answers=("A",), depends_on=d) for i, d in enumerate(depends))
     task = Task(id="t", questions=questions, prompt="p", turn_limit=4)
-    return Trajectory(turns=(), task=task, ended=Ended.OUT_OF_TURNS, reward=sum(em), em=em, f1=em)
+    return Trajectory(turns=(), task=task, ended=Ended.OUT_OF_TURNS, reward=sum(em), metrics={"em": em, "f1": em})
 
 
 def test_exact_match_by_depth_is_over_all_questions_of_a_depth():
@@ -241,8 +240,8 @@ def test_a_row_as_json_has_the_names_that_others_rely_on():
     ("trajectory", "missing"),
     [
         (dataclasses.replace(CONSTANT, task=None), "no task"),
-        (dataclasses.replace(CONSTANT, em=()), "0 em scores for 2 objectives"),
-        (dataclasses.replace(CONSTANT, f1=(1.0,)), "1 f1 scores for 2 objectives"),
+        (dataclasses.replace(CONSTANT, metrics={"em": ()}), "0 em scores for 2 objectives"),
+        (dataclasses.replace(CONSTANT, metrics={"f1": (1.0,)}), "1 f1 scores for 2 objectives"),
         (dataclasses.replace(CONSTANT, reward=None), "no reward"),
         (dataclasses.replace(CONSTANT, task=dataclasses.replace(TASK, questions=TASK.questions[:1])), "1 objectives"),
     ],

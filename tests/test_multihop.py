@@ -109,8 +109,8 @@ def test_one_search_and_an_answer_score_and_cost_what_they_do_by_hand(
     trajectory = attempt(script, task(question), config, policy.codec)
 
     # gold without articles: cathedral of blessed virgin mary truro; both given words are among its six
-    assert (trajectory.ended, trajectory.em) == (Ended.ANSWERED, (0.0,))
-    assert trajectory.f1 == pytest.approx([2 * 1 * (2 / 6) / (1 + 2 / 6)])  # 0.5
+    assert (trajectory.ended, trajectory.per_objective("em")) == (Ended.ANSWERED, (0.0,))
+    assert trajectory.per_objective("f1") == pytest.approx([2 * 1 * (2 / 6) / (1 + 2 / 6)])  # 0.5
     assert trajectory.reward == 0.0
 
     def count(text: str) -> int:
@@ -136,7 +136,11 @@ def test_right_answers_score_one_whatever_their_case_articles_and_aliases(
     answer = f"Q1 cathedral of blessed virgin mary truro! ; Q2 the {two[1].answers[2].upper()}"
     script = search_then_answer(answer, state="IS", search="query")
     trajectory = attempt(script, task(*two), config, policy.codec)
-    assert (trajectory.reward, trajectory.em, trajectory.f1) == (2.0, (1.0, 1.0), (1.0, 1.0))
+    assert (trajectory.reward, trajectory.per_objective("em"), trajectory.per_objective("f1")) == (
+        2.0,
+        (1.0, 1.0),
+        (1.0, 1.0),
+    )
 
 
 @pytest.mark.parametrize("context", ["constant", "full"])
@@ -146,7 +150,7 @@ def test_two_searches_cost_what_they_do_by_hand_constant_and_appended(
     two = list(questions.values())[:2]
     one = task(*two)
     trajectory = attempt(GoldExpert(PAPER, [one]), one, config, policy.codec, context)
-    assert (trajectory.reward, trajectory.em) == (2.0, (1.0, 1.0))
+    assert (trajectory.reward, trajectory.per_objective("em")) == (2.0, (1.0, 1.0))
 
     def count(text: str) -> int:
         return len(policy.codec.encode(text))

@@ -111,7 +111,7 @@ def scored_groups(model: PreTrainedModel, turns: int = 3) -> list[Group]:
 
 def _scored(t: Trajectory, values: Sequence[Tensor], reward: float) -> Trajectory:
     turns = tuple(replace(turn, logprobs=tuple(v.tolist())) for turn, v in zip(t.turns, values, strict=True))
-    return replace(t, turns=turns, reward=reward, em=(reward,), f1=(reward,))
+    return replace(t, turns=turns, reward=reward, metrics={"em": (reward,), "f1": (reward,)})
 
 
 def invariant(name: str) -> None:
@@ -221,7 +221,7 @@ def answers_by_position() -> None:
 def reward_as_evaluated() -> None:
     answer, question = "the oslo. ; BERGEN", task("Oslo", "Bergen")
     evaluated = metrics.score_answers(answer, [q.answers for q in question.questions])
-    assert shelf().score(question, answer).em == tuple(evaluated.em) == (1.0, 1.0)
+    assert shelf().score(question, answer).metrics["em"] == tuple(evaluated.em) == (1.0, 1.0)
 
 
 def tokens_of_every_turn() -> None:
@@ -232,7 +232,9 @@ def tokens_of_every_turn() -> None:
         context_spans={"prompt": (0, 1)},
         completion_spans={"state": (0, 1)},
     )
-    right = Trajectory(turns=(turn,) * 12, task=task("Oslo", turns=12), reward=1.0, em=(1.0,), f1=(1.0,))
+    right = Trajectory(
+        turns=(turn,) * 12, task=task("Oslo", turns=12), reward=1.0, metrics={"em": (1.0,), "f1": (1.0,)}
+    )
     failure = Trajectory(turns=(turn,), task=task("Oslo", turns=12), ended=Ended.BAD_TAGS)
     row = metrics.summarize([right, failure], policy="p", context="constant", objectives=1)
     assert (row.total_tokens, row.em) == (32.5, 0.5)

@@ -48,7 +48,7 @@ def summarised(*completions: str, turns: int = 4, context: str = "summary(30)") 
 def test_the_clean_expert_answers_everything(context: str):
     trajectories = expert_attempts(context)
     assert {t.ended for t in trajectories} == {Ended.ANSWERED}
-    assert {t.em for t in trajectories} == {(1.0,) * 4}
+    assert {t.per_objective("em") for t in trajectories} == {(1.0,) * 4}
     assert reencoded_share(trajectories) == 0
 
 
@@ -82,7 +82,7 @@ def test_what_the_model_reads_around_a_summary():
         "state": "<summary> Q1 then Q2 </summary>",
         "result": "<info> [HINT] You have 2 turns left . [/HINT] </info>",
     }
-    assert (trajectory.ended, trajectory.em) == (Ended.ANSWERED, (1.0,))
+    assert (trajectory.ended, trajectory.per_objective("em")) == (Ended.ANSWERED, (1.0,))
 
 
 def test_a_summary_before_the_last_turn_is_followed_by_a_forced_answer():

@@ -44,12 +44,18 @@ TURNS = (
     ),
 )
 TRAJECTORY = Trajectory(
-    turns=TURNS, task=TASK, answer="Q1 Mira Toll", reward=1.0, em=(1.0,), f1=(1.0,), context="constant", seconds=0.25
+    turns=TURNS,
+    task=TASK,
+    answer="Q1 Mira Toll",
+    reward=1.0,
+    metrics={"em": (1.0,), "f1": (1.0,)},
+    context="constant",
+    seconds=0.25,
 )
 
 
 def test_a_record_holds_every_field():
-    assert json.dumps(trajectory_to_json(TRAJECTORY)) == json.dumps({"version": 2, **dataclasses.asdict(TRAJECTORY)})
+    assert json.dumps(trajectory_to_json(TRAJECTORY)) == json.dumps({"version": 3, **dataclasses.asdict(TRAJECTORY)})
 
 
 def test_a_trajectory_written_as_a_line_of_json_reads_back_equal():

@@ -157,7 +157,7 @@ def test_a_run_with_a_curve_alone_and_one_with_trajectories_alone_have_their_pag
 def test_a_failed_and_unscored_trajectory_is_there():
     failed = dataclasses.replace(
         hostile_attempt(), turns=hostile_attempt().turns[:1], ended=Ended.BAD_TAGS, detail="<IS> is open",
-        answer="", reward=None, em=(), f1=(),
+        answer="", reward=None, metrics={},
     )  # fmt: skip
     data = unpacked(Page(render([run_of(("x", [failed]), decode=decode_words)], title="t")).scripts["data"])
     (shown,) = data["trajectories"]

@@ -108,7 +108,7 @@ def sampled(
         )
 
     return [
-        replace(t, turns=tuple(map(turn, t.turns, per_turn)), em=(0.0,), f1=(0.0,))
+        replace(t, turns=tuple(map(turn, t.turns, per_turn)), metrics={"em": (0.0,), "f1": (0.0,)})
         for t, per_turn in zip(trajectories, nested, strict=True)
     ]
 
@@ -488,7 +488,9 @@ class OneTells:
         rewards = [0.0 if task.id == tasks[0].id and number == 0 else 1.0 for task, number in attempts]
         turn = Turn(context_ids=(1, 2), completion_ids=(3,), logprobs=(-1.0,))
         return [
-            Trajectory(turns=(turn,), task=task, reward=r, em=(r,) * task.objectives, f1=(r,) * task.objectives)
+            Trajectory(
+                turns=(turn,), task=task, reward=r, metrics={"em": (r,) * task.objectives, "f1": (r,) * task.objectives}
+            )
             for task, r in zip(tasks, rewards, strict=True)
         ]
 
@@ -548,14 +550,14 @@ def test_attempts_without_a_token_are_neither_trained_nor_in_the_way():
     for algorithm in (Grpo(), Ppo(), Gspo(unit="turn")):
         learner = stage(recipe(algorithm, kl=Kl()))
         (full,) = groups(learner.policy.model, (1, 0))
-        empty = Trajectory(turns=(), reward=0.0, em=(0.0,), f1=(0.0,))
+        empty = Trajectory(turns=(), reward=0.0, metrics={"em": (0.0,), "f1": (0.0,)})
         row = learner.update([Group(trajectories=(*full.trajectories, empty)), Group(trajectories=(empty, empty))], 0)
         assert cast(float, row["grad_norm"]) > 0
 
 
 def failed(attempt: Trajectory) -> Trajectory:
     """The same, cut short by a search engine that did not answer."""
-    return replace(attempt, turns=attempt.turns[:1], ended=Ended.TOOL_FAILED, reward=None, em=(), f1=())
+    return replace(attempt, turns=attempt.turns[:1], ended=Ended.TOOL_FAILED, reward=None, metrics={})
 
 
 @everything

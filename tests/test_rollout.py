@@ -43,7 +43,7 @@ class Counter:
 
     def score(self, task: Task, answer: str) -> Outcome:
         reward = float(answer.partition(" ")[2] or 0)
-        return Outcome(reward=reward, em=(reward / 3,), f1=(reward / 3,))
+        return Outcome(reward=reward, metrics={"em": (reward / 3,), "f1": (reward / 3,)})
 
 
 def counted(turns: int, *completions: str) -> Trajectory:
@@ -84,7 +84,7 @@ def test_each_context_is_the_prompt_and_the_completions_and_results_that_the_pol
 def test_an_attempt_that_answers_is_scored_and_its_turns_are_parsed():
     trajectory = attempt(SEARCHES[0], ANSWER)
     assert (trajectory.ended, trajectory.answer) == (Ended.ANSWERED, "Q1 city")
-    assert (trajectory.reward, trajectory.em, trajectory.f1) == (1.0, (1.0,), (1.0,))
+    assert (trajectory.reward, trajectory.per_objective("em"), trajectory.per_objective("f1")) == (1.0, (1.0,), (1.0,))
     first, last = trajectory.turns
     assert (first.state, first.action, first.content) == ("now Q1", SEARCH, "city 1")
     assert first.observation == "[HINT] You have 3 turns left. [/HINT] a book ."
@@ -252,7 +252,9 @@ def test_a_search_engine_that_fails_ends_the_attempt_with_tool_failed():
     run = rollout(replay(SEARCHES[0]), QAEnvironment({"": Broken()}))
     (trajectory,) = run([task("city")], sampling=SAMPLING)
     assert (trajectory.ended, trajectory.detail) == (Ended.TOOL_FAILED, "connection refused")
-    assert (trajectory.reward, trajectory.em, trajectory.f1) == (None, (), ()), "a score would be the tool's"
+    assert (trajectory.reward, trajectory.per_objective("em"), trajectory.per_objective("f1")) == (None, (), ()), (
+        "a score would be the tool's"
+    )
     assert len(trajectory.turns) == 1
 
 

@@ -35,8 +35,7 @@ def attempt(answer: str) -> Trajectory:
         ended=Ended.OUT_OF_TURNS,
         answer=answer,
         reward=0.0,
-        em=(0.0,),
-        f1=(0.0,),
+        metrics={"em": (0.0,), "f1": (0.0,)},
         seconds=0.1,
     )
 

@@ -25,14 +25,15 @@ PAIR = Task(
 
 def test_the_reward_is_the_number_of_exact_matches_or_their_share_and_exact_match_is_the_same():
     by_sum, by_mean = QAEnvironment({}).score(PAIR, "Q1 x; Q2 y"), QAEnvironment({}, reward="mean").score(PAIR, "Q1 x")
-    assert (by_sum.reward, by_sum.em) == (2.0, (1.0, 1.0))
-    assert (by_mean.reward, by_mean.em) == (0.5, (1.0, 0.0))
+    assert (by_sum.reward, by_sum.metrics["em"]) == (2.0, (1.0, 1.0))
+    assert (by_mean.reward, by_mean.metrics["em"]) == (0.5, (1.0, 0.0))
 
 
-def test_another_reward_is_a_function_or_an_error():
-    assert QAEnvironment({}, reward=lambda task, answer: len(answer)).score(PAIR, "x").reward == 1.0
-    with pytest.raises(UserError, match="unknown reward 'median'; known: sum, mean, or a function"):
-        QAEnvironment({}, reward="median")  # type: ignore[arg-type]
+def test_an_unknown_reward_lists_the_known_ones():
+    with pytest.raises(UserError, match="unknown reward 'median'; known: sum, mean"):
+        QAEnvironment({}, reward="median")
+    with pytest.raises(ValueError, match=r"unknown reward; known: sum, mean, or package\.module:name"):
+        AtlasTasks(reward="median")
 
 
 @pytest.mark.parametrize("reward", ["sum", "mean"])

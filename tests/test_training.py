@@ -420,7 +420,9 @@ def test_demonstrations_in_atlas_are_those_of_the_expert_with_the_recipes_contex
     source = SMALL.source("train", PAPER)
     shown = demonstrate(atlas, make_rollout(atlas, make_policy(atlas, PAPER), source, PAPER), source, PAPER)
     assert [t.task.objectives for t in shown if t.task] == [1] * 5 + [2] * 5
-    assert {(t.context, t.ended, sum(t.em) / len(t.em)) for t in shown} == {("full", Ended.ANSWERED, 1.0)}
+    assert {(t.context, t.ended, sum(t.per_objective("em")) / len(t.per_objective("em"))) for t in shown} == {
+        ("full", Ended.ANSWERED, 1.0)
+    }
 
 
 def test_demonstrations_that_are_cut_short_show_the_forced_answer(config: TrainConfig):
@@ -432,8 +434,8 @@ def test_demonstrations_that_are_cut_short_show_the_forced_answer(config: TrainC
     forced = [t for t in shown if t.turns[-1].prefilled]
     assert {t.ended for t in shown} == {Ended.ANSWERED}
     assert 2 <= len(forced) <= 8
-    assert any(sum(t.em) < 4 for t in forced)
-    assert all(sum(t.em) == 4 for t in shown if t not in forced)
+    assert any(sum(t.per_objective("em")) < 4 for t in forced)
+    assert all(sum(t.per_objective("em")) == 4 for t in shown if t not in forced)
 
 
 def test_the_run_folder_says_what_ran(config: TrainConfig, unbroken: Path):

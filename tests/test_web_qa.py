@@ -158,8 +158,7 @@ def test_other_actions_and_other_collections_are_refused(web: Site, tmp_path: Pa
 
 def test_answers_are_scored_as_those_over_passages(web: Site, tmp_path: Path):
     env = environment(web, tmp_path)
-    assert env.score(task("Sela Prand"), "Q1 sela prand") == Outcome(reward=1.0, em=(1.0,), f1=(1.0,))
-    assert dataclasses.replace(env, reward=lambda task, answer: 7.0).score(task("x"), "y").reward == 7.0
+    assert env.score(task("Sela Prand"), "Q1 sela prand") == Outcome(reward=1.0, metrics={"em": (1.0,), "f1": (1.0,)})
 
 
 # --- the loop

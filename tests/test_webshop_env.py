@@ -81,7 +81,11 @@ def test_a_purchase_ends_the_attempt_and_is_its_answer():
     price = ENVIRONMENT.shop.prices["B000000RUG"]
     assert json.loads(reply.answer or "") == [{"asin": "B000000RUG", "price": price, "options": {"color": "dark blue"}}]
     outcome = ENVIRONMENT.score(task("rug"), reply.answer or "")
-    assert (outcome.reward, outcome.em, outcome.f1) == (0.0, (0.0,), (0.0,))  # its option is "dark blue", not "blue"
+    assert (outcome.reward, outcome.metrics["em"], outcome.metrics["score"]) == (
+        0.0,
+        (0.0,),
+        (0.0,),
+    )  # its option is "dark blue", not "blue"
 
 
 def test_goals_are_bought_in_their_order_and_each_is_scored():
@@ -89,11 +93,11 @@ def test_goals_are_bought_in_their_order_and_each_is_scored():
     reply = after(*blue, *BUY_LAMP, goals=("rug", "lamp"))
     assert reply.ended
     outcome = ENVIRONMENT.score(task("rug", "lamp"), reply.answer or "")
-    assert (outcome.reward, outcome.em, outcome.f1) == (0.75, (0.0, 0.0), (0.5, 0.25))
+    assert (outcome.reward, outcome.metrics["em"], outcome.metrics["score"]) == (0.75, (0.0, 0.0), (0.5, 0.25))
     half = after(*blue, goals=("rug", "lamp"))
     assert not half.ended and "Bought 1 of 2: B000000RUG" in half.text
-    assert ENVIRONMENT.score(task("rug", "lamp"), half.answer or "").f1 == (0.5, 0.0)
-    assert ENVIRONMENT.score(task("rug", "lamp"), "").f1 == (0.0, 0.0)
+    assert ENVIRONMENT.score(task("rug", "lamp"), half.answer or "").metrics["score"] == (0.5, 0.0)
+    assert ENVIRONMENT.score(task("rug", "lamp"), "").metrics["score"] == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +138,7 @@ def test_other_actions_and_unknown_goals_are_named():
 
 def test_an_attempt_ends_with_the_last_purchase_even_in_its_last_turn():
     trajectory = shopped(*BUY_LAMP, goals=("lamp",), turns=3)
-    assert (trajectory.ended, trajectory.reward, trajectory.em) == (Ended.ANSWERED, 0.25, (0.0,))
+    assert (trajectory.ended, trajectory.reward, trajectory.per_objective("em")) == (Ended.ANSWERED, 0.25, (0.0,))
     assert [turn.action for turn in trajectory.turns] == [ACT] * 3
     assert trajectory.turns[-1].observation == ""
     assert "You have 1 turn left. You must finish now." in trajectory.turns[1].observation
@@ -142,7 +146,11 @@ def test_an_attempt_ends_with_the_last_purchase_even_in_its_last_turn():
 
 def test_what_was_bought_before_the_turns_ran_out_counts():
     trajectory = shopped(*BUY_LAMP, "search[rug]", goals=("lamp", "rug"), turns=4)
-    assert (trajectory.ended, trajectory.reward, trajectory.f1) == (Ended.OUT_OF_TURNS, 0.25, (0.25, 0.0))
+    assert (trajectory.ended, trajectory.reward, trajectory.per_objective("score")) == (
+        Ended.OUT_OF_TURNS,
+        0.25,
+        (0.25, 0.0),
+    )
 
 
 # --- tasks
@@ -213,7 +221,7 @@ def test_a_demonstration_by_the_loop_is_what_the_expert_does_in_the_shop(context
         goals = [environment.goals[question.id] for question in one.questions]
         session, decisions = demonstrate(expert, environment.shop, goals, one.turn_limit)
         assert session.done and trajectory.ended is Ended.ANSWERED
-        assert trajectory.f1 == environment.shop.rewards(session)
+        assert trajectory.per_objective("score") == environment.shop.rewards(session)
         spaceless = ["".join(turn.content.split()) for turn in trajectory.turns]
         assert spaceless == ["".join(decision.action.split()) for decision in decisions]
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-TRACE_VERSION = 2
+TRACE_VERSION = 3
 """Version of the JSON record written by `trajectory_to_json`; raised when older records can no longer be read."""
 
 Span = tuple[int, int]
@@ -25,6 +25,9 @@ Span = tuple[int, int]
 Origin = tuple[int, str, int, int]
 """(turn, role, start, stop): context tokens copied from an earlier turn, counted from 1 (0: from none of them). The
 role is "state", "query", "result" or "text"."""
+
+Metric = float | tuple[float, ...]
+"""One number for an attempt, or one per objective."""
 
 VersionRun = tuple[int, int]
 """(version, tokens): so many sampled tokens in a row by weights behind which are `version` optimiser steps."""
@@ -219,10 +222,9 @@ class Trajectory:
     """The final answer's text; empty if there was none."""
     reward: float | None = None
     """None: never scored. 0.0: scored, nothing right."""
-    em: tuple[float, ...] = ()
-    """Exact match per objective, 0 or 1."""
-    f1: tuple[float, ...] = ()
-    """F1 per objective, in [0, 1]."""
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    """What the environment measured besides the reward, by name: one number, or one per objective. Questions have
+    "em" (exact match, 0 or 1) and "f1" (in [0, 1]); empty: never scored, or nothing measured."""
     context: str = ""
     """Name of the context policy, such as "constant" or "fold(4)"."""
     attempt: int = 0
@@ -233,6 +235,11 @@ class Trajectory:
     All attempts of a batch take their turns together, so with more than one of them this is the time that an attempt
     took at that concurrency, waiting for the others included; their sum is not the time of the batch.
     """
+
+    def per_objective(self, metric: str) -> tuple[float, ...]:
+        """The values of a metric, one per objective; a single number counts as one; empty: not measured."""
+        value = self.metrics.get(metric, ())
+        return value if isinstance(value, tuple) else (value,)
 
     @property
     def num_completion_tokens(self) -> int:
@@ -293,7 +300,8 @@ def trajectory_from_json(record: Mapping[str, Any]) -> Trajectory:
     if task is not None:
         fields["task"] = task_from_json(task)
     fields["ended"] = Ended(fields["ended"])
-    return Trajectory(**_tuples(fields, "em", "f1"))
+    fields["metrics"] = _tuples(fields["metrics"], *fields["metrics"])
+    return Trajectory(**fields)
 
 
 def _fields(record: Question | Task | Turn | Trajectory) -> dict[str, Any]:

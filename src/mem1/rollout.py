@@ -9,6 +9,7 @@ Everything that can go wrong with an attempt is recorded as its ending; nothing 
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -106,6 +107,10 @@ class Rollout:
     budget: Budget = field(default_factory=Budget)
     frame: ChatTemplate = field(default_factory=ChatTemplate)
     """Tokens around the prompt, which go with it into every context; none: the prompt by itself."""
+    reward: Callable[[Task, Trajectory], float] | None = None
+    """Called with the scored attempt, in place of the environment's reward; None: that one counts."""
+    on_turn: Callable[[Task, Turn], None] | None = None
+    """Called after each turn, once the environment has replied to it."""
 
     def __post_init__(self) -> None:
         asks = self.context.requested_action
@@ -173,9 +178,11 @@ class Rollout:
             attempt.take(self._turn(ids, context, asked, completion, version))
             self._judge(attempt, completion)
         self._observe([a for a in ready if a.ended is None])
-        for attempt in ready:
+        for attempt, completion in zip(ready, completions, strict=True):
             if attempt.ended is None and attempt.turns_left == 0:
                 attempt.ended = Ended.OUT_OF_TURNS
+            if self.on_turn is not None and completion.failed is None:
+                self.on_turn(attempt.task, attempt.turns[-1])
 
     def _room(self, task: Task) -> int:
         """Token budget of a completion. No question can hold a tag, so one in the prompt is part of instructions."""
@@ -263,7 +270,15 @@ class Rollout:
         if not attempt.ended.scorable:
             return unscored  # a score would be the tool's or the engine's
         outcome = self.environment.score(attempt.task, attempt.answer)
-        return replace(unscored, reward=outcome.reward, em=outcome.em, f1=outcome.f1)
+        scored = replace(unscored, reward=outcome.reward, metrics=outcome.metrics)
+        if self.reward is not None:
+            scored = replace(scored, reward=float(self.reward(attempt.task, scored)))
+        if not math.isfinite(scored.reward or 0.0):
+            raise ValueError(
+                f"the reward of task {attempt.task.id!r} for the answer {attempt.answer!r} is {scored.reward}; "
+                "it must be a finite number"
+            )
+        return scored
 
 
 def attempt_numbers(tasks: Sequence[Task]) -> list[int]:

@@ -163,7 +163,7 @@ def command(
     _introduce(drawn.questions, console)
     (trajectory,) = rollout([drawn], sampling=Sampling(temperature=temperature, seed=seed))
     if task:  # without gold answers there is nothing to score
-        trajectory = replace(trajectory, reward=None, em=(), f1=())
+        trajectory = replace(trajectory, reward=None, metrics={})
     if as_json:
         computed = {} if agent.computed is None else agent.computed.record()
         print(json.dumps({**as_record(trajectory), **computed}))
@@ -197,7 +197,7 @@ def _web(given: dict[str, Any], top_k: int | None) -> Environment:
     from mem1.cli.sources import web_config
     from mem1.envs.web.tasks import Web
 
-    return web_config(Web, given if top_k is None else {**given, "top_k": top_k}).environment()
+    return web_config(Web, given if top_k is None else {**given, "top_k": top_k}).make_environment()
 
 
 def _over_passages(corpus: Path | None, retriever: list[str] | None, top_k: int) -> tuple[str, Environment]:
@@ -272,7 +272,7 @@ def as_record(trajectory: Trajectory) -> dict[str, Any]:
             zip(questions, split_answers(trajectory.answer, len(questions)), strict=True), start=1
         )
     ]
-    for answer, question, em in zip(answers, questions, trajectory.em, strict=False):
+    for answer, question, em in zip(answers, questions, trajectory.per_objective("em"), strict=False):
         answer |= {"em": em, "gold": " / ".join(question.answers)}
     turns = [
         {

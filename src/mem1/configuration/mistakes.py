@@ -15,7 +15,9 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pydantic
+from pydantic.fields import FieldInfo
 
+from mem1.configuration.by_name import ByName
 from mem1.configuration.toml_text import key_text, value_text
 
 
@@ -89,16 +91,23 @@ def _place(
     for part in loc:
         kind = _unwrapped(kind)
         origin, args = get_origin(kind), get_args(kind)
-        if origin in (Union, UnionType):
+        if isinstance(kind, ByName):
+            kind = kind.section(str(part))
+        elif origin in (Union, UnionType):
             kind = _branch(args, part)
         elif isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
             section, field = kind, kind.model_fields.get(str(part))
-            kind = field.annotation if field is not None else None
+            kind = _open_list(field) if field is not None else None
             keys.append(part)
         elif args and part != "[key]":
             kind = args[part] if origin is tuple and isinstance(part, int) and ... not in args else _item(origin, args)
             keys.append(part)
     return keys, section
+
+
+def _open_list(field: FieldInfo) -> Any:
+    """What finds the class of a field's section by name, or the field's type."""
+    return next((item for item in field.metadata if isinstance(item, ByName)), field.annotation)
 
 
 def _unwrapped(kind: Any) -> Any:

@@ -31,6 +31,7 @@ import pydantic
 from pydantic.fields import FieldInfo
 
 from mem1.configuration import toml_text
+from mem1.configuration.by_name import ByName
 from mem1.configuration.mistakes import explain
 from mem1.configuration.numbers import check_value
 from mem1.configuration.reading import apply_override, read_toml
@@ -66,7 +67,8 @@ class Config(pydantic.BaseModel):
             default = ... if field.is_required() else field.get_default(call_default_factory=True)
             if type(None) in get_args(field.annotation) and default is not None:
                 raise TypeError(f"{cls.__name__}.{name} may be None, so its default must be None")
-            if isinstance(default, pydantic.BaseModel):
+            open_list = any(isinstance(item, ByName) for item in field.metadata)
+            if isinstance(default, pydantic.BaseModel) and not open_list:
                 _check_section_default(f"{cls.__name__}.{name}", field.annotation, default)
 
 

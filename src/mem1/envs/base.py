@@ -1,18 +1,18 @@
 """The port of every environment: it turns actions into observations and scores the end.
 
     observe([Request(task, "search", "capital of Norway")])  ->  [Observation(text="Doc 1 (Title: Oslo) Oslo is ...")]
-    score(task, "Q1 Oslo")                                   ->  Outcome(reward=1.0, em=(1.0,), f1=(1.0,))
+    score(task, "Q1 Oslo")                                   ->  Outcome(1.0, {"em": (1.0,), "f1": (1.0,)})
 
 Environments speak text, never tokens. They keep nothing between calls: all they need is in the request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from mem1.records import Task
+from mem1.records import Metric, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,29 +41,27 @@ class Observation:
     """The action was the last: the attempt is over, `answer` is what is scored."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What an answer is worth."""
 
     reward: float
-    """What training maximises."""
-    em: tuple[float, ...]
-    """Exact match per objective, 0 or 1."""
-    f1: tuple[float, ...]
-    """F1 per objective, in [0, 1]."""
+    """What training maximises, unless the recipe names another reward."""
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    """Whatever else is measured, by name: one number, or one per objective. Logged, and averaged in evaluations."""
 
 
 class Environment(Protocol):
     """Anything that an agent can act in."""
 
-    def observe(self, actions: Sequence[Action]) -> list[Observation]:
+    def observe(self, actions: Sequence[Action], /) -> list[Observation]:
         """One observation per action; a batch, so that slow tools are called once.
 
         Raises UserError for a kind of action that this environment does not know.
         """
         ...
 
-    def score(self, task: Task, answer: str) -> Outcome:
+    def score(self, task: Task, answer: str, /) -> Outcome:
         """Worth of the answer; "" where the trajectory ended without one."""
         ...
 

@@ -250,7 +250,7 @@ def judged(
 ) -> Judged:
     """Every answer of every attempt; where there is no answer it is wrong, as for exact match."""
     verdicts = judge([asked for trajectory in trajectories for asked in answers(trajectory)], on_reply=on_reply)
-    em = [bool(score) for t in trajectories for score in (t.em or (0.0,) * _objectives(t))]
+    em = [bool(score) for t in trajectories for score in (t.per_objective("em") or (0.0,) * _objectives(t))]
     pairs = [(v.correct, e) for v, e in zip(verdicts, em, strict=True) if v.correct is not None]
     return Judged(
         model=judge.server.model,

@@ -73,14 +73,18 @@ class Row:
     """Number of trajectories behind this row."""
     questions: int
     """Different questions that they ask; fewer than tasks times N where questions stand in several tasks."""
-    em: float
-    """Exact match per objective, in [0, 1]: mean over tasks of the mean over the N objectives."""
-    em_low: float
+    em: float | None
+    """Exact match per objective, in [0, 1]: mean over tasks of the mean over the N objectives; None: not measured in
+    this domain."""
+    em_low: float | None
     """Lower end of the 95 % interval of `em` over tasks, and over questions where some stand in several tasks."""
-    em_high: float
+    em_high: float | None
     """Upper end of the same interval."""
-    f1: float
-    """Token F1 per objective, in [0, 1], averaged like `em`."""
+    f1: float | None
+    """Token F1 per objective, in [0, 1], averaged like `em`; None: a domain without it."""
+    metrics: dict[str, float]
+    """The domain's other metrics, averaged like `em`, with `<name>_low` and `<name>_high` where it is measured per
+    objective."""
     contains: float | None
     """Objectives whose answer contains a gold alias, in [0, 1], averaged like `em`; None: what counts is not a text."""
     judge: Judged | None = None
@@ -142,7 +146,10 @@ class Row:
 
     def as_dict(self) -> dict[str, Any]:
         """A plain dict for JSON, keys in the order of the fields."""
-        return dataclasses.asdict(self)
+        record = dataclasses.asdict(self)
+        return (
+            {**record.pop("metrics"), **record} if self.metrics else {k: v for k, v in record.items() if k != "metrics"}
+        )
 
 
 __all__ = [
@@ -167,12 +174,16 @@ __all__ = [
 
 def solved(trajectory: Trajectory) -> float:
     """Exact match per objective, in [0, 1]; 0 for an attempt that was never scored."""
-    return _mean(trajectory.em)
+    return _mean(trajectory.per_objective("em"))
 
 
 def em_by_question(trajectory: Trajectory) -> tuple[float, ...]:
     """Exact match of each objective; zeros for an attempt that was never scored."""
-    return trajectory.em or (0.0,) * (1 if trajectory.task is None else trajectory.task.objectives)
+    return _by_question(trajectory, "em")
+
+
+def _by_question(trajectory: Trajectory, metric: str) -> tuple[float, ...]:
+    return trajectory.per_objective(metric) or (0.0,) * (1 if trajectory.task is None else trajectory.task.objectives)
 
 
 def asked(trajectory: Trajectory) -> tuple[str, ...]:
@@ -210,7 +221,7 @@ def em_by_depth(trajectories: Sequence[Trajectory]) -> dict[str, float] | None:
     scores: defaultdict[int, list[float]] = defaultdict(list)
     for trajectory in trajectories:
         depths = trajectory.task.depths if trajectory.task is not None else ()
-        for depth, em in zip(depths, trajectory.em or (0.0,) * len(depths), strict=True):
+        for depth, em in zip(depths, trajectory.per_objective("em") or (0.0,) * len(depths), strict=True):
             scores[depth].append(em)
     return {str(depth): _mean(scores[depth]) for depth in sorted(scores)} if max(scores, default=0) > 0 else None
 
@@ -228,7 +239,18 @@ def summarize(
     for trajectory in trajectories:
         _check(trajectory, objectives)
     em = [solved(t) for t in trajectories]
-    low, high = mean_interval([em_by_question(t) for t in trajectories], asked=[asked(t) for t in trajectories])
+    measured = dict.fromkeys(name for t in trajectories for name in t.metrics) or ("em", "f1")
+
+    def interval(name: str) -> tuple[float, float]:
+        return mean_interval([_by_question(t, name) for t in trajectories], asked=[asked(t) for t in trajectories])
+
+    low, high = interval("em") if "em" in measured else (None, None)
+    others: dict[str, float] = {}
+    for name in measured:
+        if name not in ("em", "f1"):
+            others[name] = _mean([_mean(t.per_objective(name)) for t in trajectories])
+            if any(isinstance(t.metrics.get(name), tuple) for t in trajectories):
+                others[f"{name}_low"], others[f"{name}_high"] = interval(name)
     turns = [turn for t in trajectories for turn in t.turns]
     facts = fidelity(trajectories)
 
@@ -248,10 +270,11 @@ def summarize(
         objectives=objectives,
         tasks=len(trajectories),
         questions=len({key for t in trajectories for key in asked(t)}),
-        em=_mean(em),
+        em=_mean(em) if "em" in measured else None,
         em_low=low,
         em_high=high,
-        f1=mean(lambda t: _mean(t.f1)),
+        f1=mean(lambda t: _mean(t.per_objective("f1"))) if "f1" in measured else None,
+        metrics=others,
         contains=_mean_of_some([contained(t) for t in trajectories]),
         em_by_depth=em_by_depth(trajectories),
         reward=mean(lambda t: t.reward or 0.0),
@@ -292,9 +315,9 @@ def _check(trajectory: Trajectory, objectives: int) -> None:
     where = f"trajectory of task {trajectory.task.id!r}"
     if trajectory.task.objectives != objectives:
         raise ValueError(f"{where} has {trajectory.task.objectives} objectives, not {objectives}")
-    for name, scores in (("em", trajectory.em), ("f1", trajectory.f1)):
+    for name, scores in trajectory.metrics.items():
         unscored_failure = not scores and trajectory.ended is not Ended.ANSWERED
-        if len(scores) != objectives and not unscored_failure:
+        if isinstance(scores, tuple) and len(scores) != objectives and not unscored_failure:
             raise ValueError(f"{where} has {len(scores)} {name} scores for {objectives} objectives; score it first")
     if trajectory.reward is None and trajectory.ended is Ended.ANSWERED:
         raise ValueError(f"{where} has no reward; score it first")

@@ -87,7 +87,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
             number, line = number + 1, following
 
 
-_MAY_DIFFER = ("retriever", "budget", "seconds_between_searches")
+_MAY_DIFFER = ("retriever", "budget", "seconds_between_searches", "laziness")
 """Task settings that say how the source is reached and what may be spent, not what is asked and found."""
 
 

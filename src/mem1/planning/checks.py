@@ -12,15 +12,10 @@ from pathlib import Path
 
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec, check_words
-from mem1.envs.atlas.tasks import AtlasTasks
-from mem1.envs.cloze.tasks import ClozeTasks
-from mem1.envs.search.tasks import MultihopTasks
-from mem1.envs.web.tasks import WebTasks
-from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.errors import UserError
 from mem1.packing.exactness import check_packable
 from mem1.protocol import vocabulary
-from mem1.training.recipe import Tasks, TrainConfig
+from mem1.training.recipe import TrainConfig
 from mem1.training.rollout_config import ServerRollouts
 from mem1.training.weights.policy import SHIPPED, policy_folder
 
@@ -45,7 +40,7 @@ def checks(config: TrainConfig, *, disk: int, out: Path) -> list[Check]:
         _checked("model", lambda: _model(config)),
         _checked("tokenizer", lambda: _tokenizer(config)),
         _checked("tasks", lambda: _tasks(config)),
-        _checked("search", lambda: _search(config.tasks)),
+        _checked("search", config.tasks.check_search),
         *([_checked("servers", lambda: _servers(rollout))] if isinstance(rollout, ServerRollouts) else []),
         _checked("disk", lambda: _disk(disk, out)),
     ]
@@ -99,15 +94,10 @@ def _tokenizer(config: TrainConfig) -> str:
 def _tasks(config: TrainConfig) -> str:
     """Draws a task of each size, as a run does before its first step."""
     tasks, tags = config.tasks, vocabulary(config.vocabulary)
-    if isinstance(tasks, WebShopTasks) and tasks.catalogue is not None:
-        _must_exist(tasks.catalogue, "tasks.catalogue", "mem1 webshop fetch and mem1 webshop load write one")
-        return f"{tasks.catalogue}; its goals are read when the run begins"
-    if isinstance(tasks, ClozeTasks):
-        _must_exist(tasks.corpus, "tasks.corpus", "give documents of your own by corpus=FOLDER")
-        return f"{tasks.corpus}; its clozes are made or read when the run begins"
-    few = tasks.model_copy(update={"worlds": 1}) if isinstance(tasks, AtlasTasks) else tasks
+    if (found := tasks.check_tasks()) is not None:
+        return found
     trains = config.sft is not None or config.rl is not None
-    source = few.source("train" if trains else "evaluation", tags)
+    source = tasks.few().source("train" if trains else "evaluation", tags)
     sizes = sorted(set(_sizes(config)))
     folder = _folder(config)
     codec = None if folder is None or not (folder / "tokenizer.json").is_file() else Codec.load(folder)
@@ -127,24 +117,6 @@ def _sizes(config: TrainConfig) -> Iterator[int]:
         yield from config.evaluation.objectives
 
 
-def _search(tasks: Tasks) -> str:
-    if isinstance(tasks, WebTasks):
-        return f"{tasks.api}: not asked, as a search may cost money"
-    if not isinstance(tasks, MultihopTasks):
-        return "in this process"
-    if tasks.corpus is not None:
-        _must_exist(tasks.corpus, "tasks.corpus", "give a file of passages, or the folder of an index")
-        return f"{tasks.corpus}; its index is built or opened when the run begins"
-    from mem1.retrieval.client import HttpRetriever
-
-    if isinstance(tasks.retriever, str):
-        return f"{tasks.retriever}; it is made when the run begins"
-    assert tasks.retriever is not None
-    patience = {"deadline_s": SERVER_S, "timeout_s": SERVER_S}
-    HttpRetriever.open(tasks.retriever.model_copy(update=patience)).close()
-    return f"{', '.join(tasks.retriever.urls)} answers"
-
-
 def _servers(rollout: ServerRollouts) -> str:
     """Whether all servers of the policy are there; whether they can take its weights shows when it trains."""
     import httpx
@@ -160,11 +132,6 @@ def _servers(rollout: ServerRollouts) -> str:
                 "rollout.servers"
             ) from error
     return f"{', '.join(urls)} answers" if len(urls) == 1 else f"all {len(urls)} answer"
-
-
-def _must_exist(path: str, key: str, next_step: str) -> None:
-    if not Path(path).exists():
-        raise UserError(f"{path} ({key}) does not exist; {next_step}")
 
 
 def _disk(needed: int, out: Path) -> str:

@@ -17,7 +17,6 @@ import torch
 
 from mem1.engines.codec import Codec
 from mem1.envs.atlas.tasks import AtlasTasks
-from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.errors import UserError
 from mem1.planning.families import made_model, small
 from mem1.planning.recipe_network import recipe_network
@@ -26,7 +25,7 @@ from mem1.records import Group
 from mem1.rollout import Budget
 from mem1.training.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 from mem1.training.ranks.placement import Placement
-from mem1.training.recipe import Sft, Tasks, TrainConfig
+from mem1.training.recipe import Sft, TrainConfig
 from mem1.training.rl import RlStage
 from mem1.training.rl_config import Dapo, Phase, Ppo, Rejection, Rl
 from mem1.training.sft import demonstrate
@@ -36,8 +35,6 @@ from mem1.training.weights.policy import SHIPPED, Policy, policy_folder
 
 TOKENS = 1024
 """Of a step and of a pack, at most."""
-SHOP = 150
-"""Products, the fewest of an invented shop."""
 WRITTEN = 16
 """Tokens of a completion, which a random model never ends by itself."""
 
@@ -87,15 +84,6 @@ def _codec(config: TrainConfig) -> tuple[Codec, str]:
     return Codec.load(Path(str(resources.files("mem1"))) / "assets" / "stand-in"), "one that stands in"
 
 
-def _tasks(config: TrainConfig) -> Tasks:
-    """A small world or shop, whatever the recipe's tasks are: no file is read and no server asked."""
-    if isinstance(config.tasks, WebShopTasks):
-        return config.tasks.model_copy(update={"catalogue": None, "goals": "synthetic", "products": SHOP})
-    if isinstance(config.tasks, AtlasTasks):
-        return config.tasks.model_copy(update={"worlds": 1, "entities": 60, "questions_per_world": 60})
-    return AtlasTasks(worlds=1, entities=60, questions_per_world=60)
-
-
 def _objectives(config: TrainConfig) -> tuple[int]:
     """The smallest size of the recipe's tasks."""
     if config.rl is not None:
@@ -108,7 +96,7 @@ def _shown(config: TrainConfig) -> TrainConfig:
     sft = (config.sft or Sft()).model_copy(update={"tasks": 2, "objectives": _objectives(config), "cut_short": 0.0})
     return config.model_copy(
         update={
-            "tasks": _tasks(config),
+            "tasks": config.tasks.small() or AtlasTasks().small(),
             "workers": 1,
             "budget": Budget(completion_extra=400, context=config.budget.context + 8192),
             "sft": sft,

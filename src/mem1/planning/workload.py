@@ -14,24 +14,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mem1.contexts import ContextPolicy, context_policy, next_context
-from mem1.envs.atlas.tasks import AtlasTasks
-from mem1.envs.cloze.tasks import ClozeTasks
-from mem1.envs.search.tasks import MultihopTasks
-from mem1.envs.web.tasks import WebTasks
 from mem1.evaluation.tokens import Sizes, TurnSizes, even_sizes
 from mem1.packing import pack, split_into_packs
 from mem1.packing.blocks import cut
 from mem1.planning.activations import Load
 from mem1.records import Trajectory, Turn
-from mem1.tasks.prompts import instructs
 from mem1.training.recipe import TrainConfig
 
 TASKS_MADE = 4
 """Tasks that stand for all of a step."""
-TOKENS_A_WORD = 1.4
-"""Of English text under a large vocabulary; assumed."""
-PROMPT_TOKENS, QUESTION_TOKENS = 250, 30
-"""Of the instructions, and of each question; assumed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,32 +52,12 @@ class StepTokens:
 
 def limits(config: TrainConfig, objectives: int) -> Sizes:
     """An attempt that uses everything the recipe allows: all turns, all of each completion, full results."""
-    budget = config.budget.completion(objectives, general=_instructed(config))
-    if isinstance(config.tasks, AtlasTasks):
-        turns = config.tasks.turn_limit.turns(objectives)
-        prompt, result = 20 + 20 * objectives, 16 * config.tasks.top_k
-    elif isinstance(config.tasks, ClozeTasks):
-        turns = config.tasks.turn_limit.turns(objectives)
-        prompt = 20 + QUESTION_TOKENS * objectives
-        result = 20 + round(config.tasks.top_k * config.tasks.snippet_words * TOKENS_A_WORD)
-    elif isinstance(config.tasks, MultihopTasks | WebTasks):
-        turns = config.tasks.turn_limit.turns(objectives)
-        prompt = PROMPT_TOKENS + QUESTION_TOKENS * objectives
-        result = 20 + round(config.tasks.top_k * config.tasks.passage_words * TOKENS_A_WORD)
-    else:
-        turns = config.tasks.turns_per_goal * objectives
-        prompt, result = PROMPT_TOKENS + QUESTION_TOKENS * objectives, 500
+    budget = config.budget.completion(objectives, general=config.model.chat_template or config.tasks.explains_tags)
+    turns, (prompt, result) = config.tasks.turns(objectives), config.tasks.text_sizes(objectives)
     room = config.budget.context - prompt - 2 * budget
     return even_sizes(
         prompt=prompt, state=budget // 2, action=budget - budget // 2, result=max(1, min(result, room)), turns=turns
     )
-
-
-def _instructed(config: TrainConfig) -> bool:
-    """Whether the model has its chat template, or the prompt explains the tags; that of the web always does."""
-    if config.model.chat_template:
-        return True
-    return not isinstance(config.tasks, AtlasTasks) and (config.tasks.prompt is None or instructs(config.tasks.prompt))
 
 
 def made_groups(policy: ContextPolicy, sizes: Sizes, *, groups: int, attempts: int) -> list[list[Trajectory]]:

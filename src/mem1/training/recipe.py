@@ -17,15 +17,9 @@ from pydantic import AfterValidator, Field, model_validator
 from mem1.configuration import Config
 from mem1.configuration.numbers import MOST_TASKS, MOST_TOKENS, MOST_WORKERS, GreedyOrWarm, LearningRate, Seed, Sizes
 from mem1.contexts import context_policy
-from mem1.envs.atlas.tasks import AtlasTasks
-from mem1.envs.cloze.tasks import ClozeTasks
-from mem1.envs.search.tasks import MultihopTasks
-from mem1.envs.web.tasks import WebTasks
-from mem1.envs.webshop.expert import Laziness as ShopLaziness
-from mem1.envs.webshop.tasks import WebShopTasks
+from mem1.envs.tasks import Tasks
 from mem1.protocol import vocabulary
 from mem1.rollout import Budget
-from mem1.tasks.atlas import Laziness
 from mem1.training.rl_config import Rl
 from mem1.training.rollout_config import LocalRollouts, Rollouts
 
@@ -139,7 +133,6 @@ ContextName = Annotated[str, AfterValidator(lambda name: context_policy(name) an
 """A name that `mem1.contexts.context_policy` knows."""
 VocabularyName = Annotated[str, AfterValidator(lambda name: vocabulary(name).name)]
 """A name that `mem1.protocol.vocabulary` knows."""
-Tasks = Annotated[AtlasTasks | MultihopTasks | ClozeTasks | WebTasks | WebShopTasks, Field(discriminator="kind")]
 
 
 class Recall(Config):
@@ -169,11 +162,6 @@ class Sft(Config):
     """Context policies of the demonstrations, which take the tasks in turn; empty: the recipe's own."""
     cut_short: float = Field(default=0.0, ge=0, le=1)
     """Share of the demonstrations whose turn limit is too low, so that they show the forced answer."""
-    laziness: Laziness = Laziness()
-    """Habits of the experts of Atlas and of clozes; the latter knows diligent, stop and forget alone. Of no effect on
-    real questions, where the expert searches the question itself."""
-    shop_laziness: ShopLaziness = ShopLaziness()
-    """Habits of the shop's expert."""
     tokens: int = Field(default=8192, ge=64, le=MOST_TOKENS)
     """Tokens of a step, shared ones counted once."""
     pack_tokens: int = Field(default=8192, ge=64, le=MOST_TOKENS)

@@ -19,9 +19,10 @@ def recipe_rollout(
     return Rollout(
         engine=engine,
         codec=codec,
-        environment=source.environment,
+        environment=config.tasks.around(source.environment),
         context=context_policy(config.context),
         tags=tags,
         budget=config.budget,
         frame=frame,
+        reward=config.tasks.reward_function,
     )

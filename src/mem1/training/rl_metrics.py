@@ -21,11 +21,11 @@ from mem1.training.verify.checks import reencoded_share
 def about_attempts(trajectories: Sequence[Trajectory]) -> dict[str, float | dict[str, float] | None]:
     """What the attempts of a step were like; means over those whose tool did not fail, None where all did."""
     judged = [t for t in trajectories if t.ended.scorable]
+    measured = dict.fromkeys(name for t in judged for name in t.metrics)
     endings = Counter(str(t.ended) for t in trajectories)
     return {
         "reward": _mean([t.reward or 0.0 for t in judged]),
-        "em": _mean([sum(t.em) / len(t.em) for t in judged]),
-        "f1": _mean([sum(t.f1) / len(t.f1) for t in judged]),
+        **{name: _mean([_share(t.per_objective(name)) for t in judged]) for name in measured or ("em", "f1")},
         "turns": _mean([len(t.turns) for t in judged]),
         "peak_tokens": _mean([max((turn.num_tokens for turn in t.turns), default=0) for t in judged]),
         "completion_tokens": _mean([t.num_completion_tokens for t in judged]),
@@ -33,6 +33,11 @@ def about_attempts(trajectories: Sequence[Trajectory]) -> dict[str, float | dict
         "mixed_weights_share": _mean([float(mixed(t)) for t in judged]),
         "endings": {ending: float(number) for ending, number in sorted(endings.items())},
     }
+
+
+def _share(values: Sequence[float]) -> float:
+    """The mean over the objectives of an attempt."""
+    return sum(values) / (len(values) or 1)
 
 
 def nothing_to_learn(rows: Sequence[Mapping[str, Any]]) -> str | None:

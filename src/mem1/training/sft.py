@@ -13,19 +13,12 @@ from mem1.algorithms.likelihood import negative_log_likelihood
 from mem1.contexts import context_policy
 from mem1.engines.base import Sampling
 from mem1.engines.scripted import ScriptedEngine
-from mem1.envs.atlas.tasks import AtlasTasks
-from mem1.envs.base import Environment, TaskSource
-from mem1.envs.cloze.tasks import ClozeTasks
-from mem1.envs.webshop.env import WebShopEnvironment
-from mem1.envs.webshop.expert import ShopExpert, ShopScript
+from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.packing import Pack, pack, split_into_packs
 from mem1.protocol import Tags
 from mem1.records import Ended, Task, Trajectory
 from mem1.rollout import Rollout
-from mem1.tasks.atlas import Expert
-from mem1.tasks.cloze.expert import ClozeExpert
-from mem1.tasks.gold_expert import GoldExpert
 from mem1.training.logprobs import flat_logprobs
 from mem1.training.rank_packs import RankPacks
 from mem1.training.ranks.optimizers import Optimizers, muon, warmup, warmup_decay
@@ -154,7 +147,9 @@ def demonstrate(config: TrainConfig, rollout: Rollout, source: TaskSource, tags:
     ]
     rng = random.Random(f"{config.seed}/cut_short")
     tasks = [_cut_short(task, rng) if rng.random() < config.sft.cut_short else task for task in tasks]
-    engine = ScriptedEngine(rollout.codec, _expert(config, tasks, rollout.environment, tags), rollout.frame)
+    engine = ScriptedEngine(
+        rollout.codec, config.tasks.expert(tasks, rollout.environment, tags, seed=config.seed), rollout.frame
+    )
     contexts = [context_policy(name) for name in config.sft.contexts] or [rollout.context]
     demonstrations: list[Trajectory] = []
     for number, context in enumerate(contexts):
@@ -176,14 +171,3 @@ def _cut_short(task: Task, rng: random.Random) -> Task:
     """The task with 2 turns up to about one a search, where 3N + 3 are usual."""
     enough = task.objectives + task.objectives // 2
     return replace(task, turn_limit=min(task.turn_limit, rng.randint(2, max(2, enough))))
-
-
-def _expert(config: TrainConfig, tasks: Sequence[Task], environment: Environment, tags: Tags) -> Callable[[str], str]:
-    assert config.sft is not None
-    if isinstance(environment, WebShopEnvironment):
-        return ShopScript(ShopExpert(laziness=config.sft.shop_laziness, seed=config.seed), environment, tasks, tags)
-    if isinstance(config.tasks, AtlasTasks):
-        return Expert(tags=tags, laziness=config.sft.laziness, seed=config.seed)
-    if isinstance(config.tasks, ClozeTasks) and config.tasks.composition == "independent" and not config.tasks.real:
-        return ClozeExpert(tags=tags, laziness=config.sft.laziness, seed=config.seed)
-    return GoldExpert(tags, tasks)

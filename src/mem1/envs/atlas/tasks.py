@@ -6,20 +6,21 @@ AtlasTasks(worlds=2).source("train", PAPER).tasks(objectives=2, count=4, seed=0)
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from mem1.configuration import Config
 from mem1.configuration.numbers import Seed
-from mem1.envs.base import TaskSource
-from mem1.envs.search.env import QAEnvironment, RewardOf
+from mem1.envs.base import Environment, TaskSource
+from mem1.envs.search.env import QAEnvironment
+from mem1.envs.tasks import QuestionTasks, TextSizes
 from mem1.protocol import Tags
 from mem1.records import Question, Task
 from mem1.retrieval import BM25
-from mem1.tasks.atlas import AtlasMaterial, World, make_world
+from mem1.tasks.atlas import AtlasMaterial, Expert, Laziness, World, make_world
 from mem1.tasks.compose import TaskTemplate, TurnLimit
 from mem1.tasks.dependencies import Composition, check_depth, compose_as
 from mem1.tasks.splits import Split
@@ -28,10 +29,10 @@ _DEVELOPMENT = 10_000_000
 """Distance from the first training world to the first development world, so that training never draws one."""
 
 
-class AtlasTasks(Config):
+class AtlasTasks(QuestionTasks):
     """Tasks from invented worlds."""
 
-    kind: Literal["atlas"] = "atlas"
+    kind: str = "atlas"
     entities: int = Field(default=400, ge=20, le=100_000)
     """Entities, hence passages, of a world."""
     worlds: int = Field(default=16, ge=1, le=10_000)
@@ -46,9 +47,8 @@ class AtlasTasks(Config):
     top_k: int = Field(default=2, ge=1)
     """Passages shown a search."""
     turn_limit: TurnLimit = TurnLimit()
-    reward: RewardOf = "sum"
-    """Of a task of N questions, sum: the number of exact matches, in [0, N], so that larger tasks weigh more outside
-    the group-normalised algorithms; mean: their share, in [0, 1]."""
+    laziness: Laziness = Laziness()
+    """Habits of the expert in demonstrations."""
     first_world: Seed = 0
     """Seed of the first world; the others follow."""
     evaluated: Literal["test", "development"] = "test"
@@ -58,6 +58,22 @@ class AtlasTasks(Config):
     def source(self, split: Split, tags: Tags) -> TaskSource:
         """The tasks of one half; no name of the other half's worlds occurs in it."""
         return _Atlas(self, split, tags)
+
+    def expert(self, tasks: Sequence[Task], environment: Environment, tags: Tags, *, seed: int) -> Callable[[str], str]:
+        return Expert(tags=tags, laziness=self.laziness, seed=seed)
+
+    def small(self) -> AtlasTasks:
+        return self.model_copy(update={"worlds": 1, "entities": 60, "questions_per_world": 60})
+
+    def few(self) -> AtlasTasks:
+        return self.model_copy(update={"worlds": 1})
+
+    def text_sizes(self, objectives: int) -> TextSizes:
+        return TextSizes(prompt=20 + 20 * objectives, result=16 * self.top_k)
+
+    @property
+    def explains_tags(self) -> bool:
+        return False
 
     @model_validator(mode="after")
     def _depth_goes_with_dependence(self) -> AtlasTasks:
@@ -81,7 +97,7 @@ class _Atlas(TaskSource):
     @cached_property
     def environment(self) -> QAEnvironment:
         indexes = {world.name: BM25.build(world.passages()) for world in self.worlds}
-        return QAEnvironment(indexes, top_k=self.config.top_k, style="bare", reward=self.config.reward)
+        return QAEnvironment(indexes, top_k=self.config.top_k, style="bare", reward=self.config.own_reward)
 
     @cached_property
     def _questions(self) -> list[list[Question]]:

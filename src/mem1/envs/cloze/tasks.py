@@ -6,23 +6,26 @@ ClozeTasks(corpus="notes")     the documents themselves: the clozes are made fir
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from mem1.configuration import Config
-from mem1.envs.base import TaskSource
+from mem1.envs.base import Environment, TaskSource
 from mem1.envs.cloze.folder import ClozeFolder, open_cloze_folder
-from mem1.envs.search.env import QAEnvironment, RewardOf
+from mem1.envs.search.env import QAEnvironment
+from mem1.envs.tasks import QUESTION_TOKENS, TOKENS_PER_WORD, QuestionTasks, TextSizes, must_exist
 from mem1.errors import UserError, printable
 from mem1.protocol import Tags
-from mem1.records import Question, Task
+from mem1.records import Passage, Question, Task
 from mem1.retrieval.combine import Snippets
+from mem1.tasks.atlas import Laziness
 from mem1.tasks.cloze import ClozeOptions
 from mem1.tasks.cloze.compose import ClozeMaterial, compose_clozes
+from mem1.tasks.cloze.expert import MARKS, ClozeExpert
 from mem1.tasks.cloze.making import OnProgress
 from mem1.tasks.cloze.questions import Ranked
 from mem1.tasks.compose import TaskTemplate, TurnLimit, check_disjoint
@@ -31,10 +34,11 @@ from mem1.tasks.dependencies import Composition, check_depth, compose_dependent
 from mem1.tasks.splits import Split
 
 
-class ClozeTasks(Config):
+class ClozeTasks(QuestionTasks):
     """Tasks from blanked facts of a corpus."""
 
-    kind: Literal["cloze"] = "cloze"
+    kind: str = "cloze"
+    special_tokens: ClassVar[tuple[str, ...]] = MARKS
     corpus: str
     """Folder that `mem1 data cloze` wrote; or a file of passages, an index or a folder of documents, whose clozes are
     made with `making` and kept."""
@@ -64,9 +68,9 @@ class ClozeTasks(Config):
     titles: bool = False
     """Show each passage's title before its words."""
     turn_limit: TurnLimit = TurnLimit()
-    reward: RewardOf = "sum"
-    """Of a task of N questions, sum: the number of exact matches, in [0, N], so that larger tasks weigh more outside
-    the group-normalised algorithms; mean: their share, in [0, 1]."""
+    laziness: Laziness = Laziness()
+    """Habits of the expert in demonstrations: diligent, stop and forget. Of no effect where composed or real questions
+    are asked: that expert searches each question itself."""
 
     @model_validator(mode="after")
     def _options_go_together(self) -> ClozeTasks:
@@ -82,6 +86,22 @@ class ClozeTasks(Config):
     def source(self, split: Split, tags: Tags) -> TaskSource:
         """The tasks of one half: passages of the training part, or of the part that is held out."""
         return _Clozes(self, split, tags)
+
+    def expert(self, tasks: Sequence[Task], environment: Environment, tags: Tags, *, seed: int) -> Callable[[str], str]:
+        if self.composition == "independent" and not self.real:
+            return ClozeExpert(tags=tags, laziness=self.laziness, seed=seed)
+        return super().expert(tasks, environment, tags, seed=seed)
+
+    def passages(self) -> Sequence[Passage]:
+        return self.folder().index().passages
+
+    def check_tasks(self) -> str:
+        must_exist(self.corpus, "tasks.corpus", "give documents of your own by corpus=FOLDER")
+        return f"{self.corpus}; its clozes are made or read when the run begins"
+
+    def text_sizes(self, objectives: int) -> TextSizes:
+        words = self.top_k * self.snippet_words
+        return TextSizes(20 + QUESTION_TOKENS * objectives, 20 + round(words * TOKENS_PER_WORD))
 
     def folder(self) -> ClozeFolder:
         """What the tasks are about. Raises UserError where there is nothing at `corpus`."""
@@ -103,7 +123,7 @@ class _Clozes(TaskSource):
         config = self.config
         retriever = Snippets(self.folder.index(), config.snippet_words)
         style = "titled" if config.titles else "bare"
-        return QAEnvironment({self._corpus: retriever}, top_k=config.top_k, style=style, reward=config.reward)
+        return QAEnvironment({self._corpus: retriever}, top_k=config.top_k, style=style, reward=config.own_reward)
 
     @property
     def _corpus(self) -> str:

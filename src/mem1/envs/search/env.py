@@ -7,9 +7,8 @@ env.observe([Request(task, "search", "capital of Norway")])[0].text
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Literal, get_args
 
@@ -23,8 +22,6 @@ from mem1.scoring import score_answers
 Style = Literal["titled", "bare", "addressed"]
 """How a passage is shown: "Doc 1 (Title: Oslo) text", the text alone, or "Doc 1 (Title: Oslo) address text"."""
 
-RewardOf = Literal["sum", "mean"]
-"""How the scores of a task's questions make its reward."""
 NOTHING_FOUND = "No passage was found."
 """Shown where a search returns no passage."""
 
@@ -43,17 +40,16 @@ class QAEnvironment:
     passage_words: int | None = None
     """Words of each passage that are shown, its title not counted; None: all."""
     style: Style = "titled"
-    reward: RewardOf | Callable[[Task, str], float] = "sum"
-    """sum: the number of answers that match exactly, in [0, N]; mean: their share, in [0, 1]; or your own reward of
-    (task, answer)."""
+    reward: str = "sum"
+    """sum: the number of answers that match exactly, in [0, N]; mean: their share, in [0, 1]."""
 
     def __post_init__(self) -> None:
         if self.top_k < 1:
             raise UserError(f"top_k must be at least 1, not {self.top_k}")
         if self.passage_words is not None and self.passage_words < 1:
             raise UserError(f"passage_words must be at least 1, or None for all words, not {self.passage_words}")
-        if not callable(self.reward) and self.reward not in get_args(RewardOf):
-            raise UserError(f"unknown reward {self.reward!r}; known: {', '.join(get_args(RewardOf))}, or a function")
+        if self.reward not in ("sum", "mean"):
+            raise UserError(f"unknown reward {self.reward!r}; known: sum, mean. Your own is tasks.reward of a recipe")
         if self.style not in get_args(Style):
             raise UserError(f"unknown style of passages {self.style!r}; known: {', '.join(get_args(Style))}")
 
@@ -73,15 +69,10 @@ class QAEnvironment:
         return [observations[i] for i in range(len(actions))]
 
     def score(self, task: Task, answer: str) -> Outcome:
-        """Exact match and F1 per question, and the reward. Raises ValueError where the reward is not a number."""
+        """The reward; exact match ("em") and F1 ("f1") per question as metrics."""
         scores = score_answers(answer, [q.answers for q in task.questions])
-        if callable(self.reward):
-            reward = float(self.reward(task, answer))
-        else:
-            reward = sum(scores.em) / (len(scores.em) if self.reward == "mean" else 1)
-        if not math.isfinite(reward):
-            raise ValueError(f"the reward of task {task.id!r} for the answer {answer!r} is {reward}, not a number")
-        return Outcome(reward=reward, em=tuple(scores.em), f1=tuple(scores.f1))
+        reward = sum(scores.em) / (len(scores.em) if self.reward == "mean" else 1)
+        return Outcome(reward, {"em": tuple(scores.em), "f1": tuple(scores.f1)})
 
     def _check(self, action: Action) -> None:
         task, kind = action.task, action.kind

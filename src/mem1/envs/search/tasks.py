@@ -7,6 +7,7 @@ MultihopTasks(questions="test.jsonl", corpus="wiki.jsonl", composition="chain", 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,25 +16,29 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
-from mem1.configuration import Config
 from mem1.envs.base import TaskSource
-from mem1.envs.search.env import QAEnvironment, RewardOf
+from mem1.envs.search.env import QAEnvironment
+from mem1.envs.tasks import PROMPT_TOKENS, QUESTION_TOKENS, TOKENS_PER_WORD, QuestionTasks, TextSizes, must_exist
 from mem1.errors import UserError
 from mem1.protocol import Tags
 from mem1.records import Question, Task
 from mem1.registry import register
+from mem1.records import Passage, Question, Task
 from mem1.retrieval import Retriever
 from mem1.retrieval.client import HttpRetriever, RetrievalServer
 from mem1.retrieval.combine import Snippets
-from mem1.retrieval.open_index import open_retriever
+from mem1.retrieval.open_index import open_passages, open_retriever
 from mem1.tasks.bridge_questions import LinkedQuestions
 from mem1.tasks.compose import TaskTemplate, TurnLimit, as_composed, check_disjoint
 from mem1.tasks.datasets import read_questions, read_tasks
 from mem1.tasks.dependencies import Composition, check_depth, compose_as
 from mem1.tasks.splits import Split
 
+SERVER_S = 3.0
+"""Seconds that a search server has to answer in a dry run."""
 
-class QuestionFiles(Config):
+
+class QuestionFiles(QuestionTasks):
     """Which questions are asked, and how they are joined."""
 
     questions: str
@@ -48,9 +53,6 @@ class QuestionFiles(Config):
     depth: int | None = Field(default=None, ge=1)
     """Longest chain of references in a task; None: 1, or 0 with independent questions."""
     turn_limit: TurnLimit = TurnLimit()
-    reward: RewardOf = "sum"
-    """Of a task of N questions, sum: the number of exact matches, in [0, N], so that larger tasks weigh more outside
-    the group-normalised algorithms; mean: their share, in [0, 1]."""
 
     @model_validator(mode="after")
     def _options_go_together(self) -> QuestionFiles:
@@ -58,6 +60,10 @@ class QuestionFiles(Config):
         if self.composition == "file" and self.decompose:
             raise ValueError("decompose goes with files of questions, not with composed tasks (composition = file)")
         return self
+
+    def text_sizes(self, objectives: int) -> TextSizes:
+        words: int = self.top_k * self.passage_words  # type: ignore[attr-defined]  # of both subclasses
+        return TextSizes(PROMPT_TOKENS + QUESTION_TOKENS * objectives, 20 + round(words * TOKENS_PER_WORD))
 
 
 @dataclass(frozen=True)
@@ -134,7 +140,7 @@ class MultihopTasks(QuestionFiles):
     """Tasks from questions in files, one's own or a public data set in its own format, and passages in a file or on a
     server."""
 
-    kind: Literal["multihop"] = "multihop"
+    kind: str = "multihop"
     corpus: str | None = None
     """File of the passages, searched by BM25, or the folder of an index that `mem1 index` made; None: `retriever` has
     them."""
@@ -159,6 +165,20 @@ class MultihopTasks(QuestionFiles):
         """The tasks of one half. Raises UserError where a question stands in both halves, or a file is missing."""
         return _Multihop(self, split, tags)
 
+    def passages(self) -> Sequence[Passage]:
+        return super().passages() if self.corpus is None else open_passages(self.corpus)
+
+    def check_search(self) -> str:
+        if self.corpus is not None:
+            must_exist(self.corpus, "tasks.corpus", "give a file of passages, or the folder of an index")
+            return f"{self.corpus}; its index is built or opened when the run begins"
+        if isinstance(self.retriever, str):
+            return f"{self.retriever}; it is made when the run begins"
+        assert self.retriever is not None
+        patience = {"deadline_s": SERVER_S, "timeout_s": SERVER_S}
+        HttpRetriever.open(self.retriever.model_copy(update=patience)).close()
+        return f"{', '.join(self.retriever.urls)} answers"
+
 
 @dataclass(frozen=True)
 class _Multihop(FileQuestions):
@@ -170,7 +190,7 @@ class _Multihop(FileQuestions):
             {self.corpus: self._searched()},
             top_k=self.config.top_k,
             passage_words=self.config.passage_words,
-            reward=self.config.reward,
+            reward=self.config.own_reward,
         )
 
     def _searched(self) -> Retriever:

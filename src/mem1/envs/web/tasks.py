@@ -27,7 +27,6 @@ from mem1.retrieval.web.cache import Mode, WebCache
 from mem1.tasks.splits import Split
 
 if TYPE_CHECKING:
-    from mem1.envs.search.env import RewardOf
     from mem1.envs.web.env import WebQAEnvironment
 
 WEB = "web"
@@ -85,7 +84,7 @@ class Web(Config):
         register.search_api.get(api)
         return api
 
-    def environment(self, reward: RewardOf = "sum") -> WebQAEnvironment:
+    def make_environment(self, reward: str = "sum") -> WebQAEnvironment:
         """Answers the searches of tasks whose collection is `WEB`."""
         from mem1.envs.web.env import WebQAEnvironment
         from mem1.retrieval.web.apis import search_api
@@ -120,13 +119,16 @@ class Web(Config):
 class WebTasks(QuestionFiles, Web):
     """Tasks from questions in files, answered on the open web."""
 
-    kind: Literal["web"] = "web"
+    kind: str = "web"
     prompt: str | None = None
     """None: "web" where the vocabulary can open pages, else "mem1"."""
 
     def source(self, split: Split, tags: Tags) -> TaskSource:
         """The tasks of one half. Raises UserError where a question stands in both halves, or a file is missing."""
         return _Web(self, split, tags)
+
+    def check_search(self) -> str:
+        return f"{self.api}: not asked, as a search may cost money"
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ class _Web(FileQuestions):
 
     @cached_property
     def environment(self) -> WebQAEnvironment:
-        return self.config.environment(self.config.reward)
+        return self.config.make_environment(self.config.own_reward)
 
     @property
     def corpus(self) -> str:

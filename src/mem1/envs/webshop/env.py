@@ -4,7 +4,7 @@
     env.observe([Request(task, "act", "click[buy now]", earlier)])
         ->  [Observation(text="Thank you ...", answer=bought, ended=True)]
     bought  ->  '[{"asin": "B06Y3VLDFB", "price": 24.5, "options": {}}]'
-    env.score(task, bought)                                   ->  Outcome(reward=0.75, em=(0.0,), f1=(0.75,))
+    env.score(task, bought)                                   ->  Outcome(0.75, {"em": (0.0,), "score": (0.75,)})
 
 The questions of a task are goals, identified by their ids. A page is a function of the task and the actions so far, so
 nothing is stored between calls except a cache of sessions, which another process would recompute.
@@ -58,12 +58,12 @@ class WebShopEnvironment:
         return [self._reply(action) for action in actions]
 
     def score(self, task: Task, answer: str) -> Outcome:
-        """Per goal the reward of its purchase, 0 where nothing was bought; "exact match" is the full reward."""
+        """The goals' rewards summed. Metrics per goal: "score", its reward, and "em", 1 for the full reward."""
         goals = self._goals(task)
         bought = tuple(Purchase(**purchase) for purchase in json.loads(answer or "[]"))
         rewards = self.shop.rewards(Session(goals=goals, purchases=bought))
         each = (*rewards, *(0.0 for _ in goals[len(rewards) :]))
-        return Outcome(reward=sum(each), em=tuple(float(r >= SOLVED) for r in each), f1=each)
+        return Outcome(sum(each), {"em": tuple(float(r >= SOLVED) for r in each), "score": each})
 
     def show(self, session: Session) -> str:
         """The page as the policy sees it."""

@@ -7,17 +7,19 @@ WebShopTasks().source("train", PAPER_SHOP).tasks(objectives=2, count=1, seed=0)
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from mem1.configuration import Config
 from mem1.configuration.numbers import Seed
-from mem1.envs.base import TaskSource
+from mem1.envs.base import Environment, TaskSource
+from mem1.envs.tasks import TasksConfig, must_exist
 from mem1.envs.webshop.catalogue import Catalogue
 from mem1.envs.webshop.env import Pages, WebShopEnvironment
+from mem1.envs.webshop.expert import Laziness, ShopExpert, ShopScript
 from mem1.envs.webshop.files import load
 from mem1.envs.webshop.goals import Goal, goals_by_id, prices, split
 from mem1.envs.webshop.invented import invent
@@ -29,12 +31,15 @@ from mem1.tasks.prompts import render
 from mem1.tasks.splits import Split
 
 CORPUS = "shop"
+FEWEST_PRODUCTS = 150
+"""Products of the smallest invented shop."""
 
 
-class WebShopTasks(Config):
+class WebShopTasks(TasksConfig):
     """Shopping in an invented shop, or in one of the original's data."""
 
-    kind: Literal["webshop"] = "webshop"
+    kind: str = "webshop"
+    rewards: ClassVar[tuple[str, ...]] = ("full", "minimal")
     catalogue: str | None = None
     """Folder or file that `mem1 webshop load` wrote, or the original's; None: an invented shop."""
     products: int = Field(default=500, ge=1, le=1_000_000)
@@ -49,8 +54,11 @@ class WebShopTasks(Config):
     """text, text_rich or html, as the original shows them; short: text without the instruction."""
     show_attributes: bool = False
     """Item pages lead to the attributes that goals are scored by."""
-    reward: Literal["full", "minimal"] = "full"
-    """full: WebShop's; minimal: that of webshop_minimal, which ignores the chosen options."""
+    reward: str = "full"
+    """full: WebShop's; minimal: webshop_minimal's, which ignores the chosen options; or one of your own, as
+    package.module:name."""
+    laziness: Laziness = Laziness()
+    """Habits of the expert in demonstrations."""
     strict: bool = True
     """Options of synthetic goals compared with their names, as the original does; false: their values alone."""
     prompt: str = "shop"
@@ -64,6 +72,23 @@ class WebShopTasks(Config):
                 "paper-shop) or released-shop"
             )
         return WebShopSource(self, split, tags)
+
+    def expert(self, tasks: Sequence[Task], environment: Environment, tags: Tags, *, seed: int) -> Callable[[str], str]:
+        if not isinstance(environment, WebShopEnvironment):
+            raise UserError("the shop's expert reads the shop; leave out tasks.environment in [sft]")
+        return ShopScript(ShopExpert(laziness=self.laziness, seed=seed), environment, tasks, tags)
+
+    def small(self) -> WebShopTasks:
+        return self.model_copy(update={"catalogue": None, "goals": "synthetic", "products": FEWEST_PRODUCTS})
+
+    def check_tasks(self) -> str | None:
+        if self.catalogue is None:
+            return None
+        must_exist(self.catalogue, "tasks.catalogue", "mem1 webshop fetch and mem1 webshop load write one")
+        return f"{self.catalogue}; its goals are read when the run begins"
+
+    def turns(self, objectives: int) -> int:
+        return self.turns_per_goal * objectives
 
 
 @dataclass(frozen=True)
@@ -93,7 +118,7 @@ class WebShopSource(TaskSource):
         shop = Shop.build(
             self.catalogue.products,
             self._prices,
-            scorer=partial(score, strict=config.strict, reward=config.reward),
+            scorer=partial(score, strict=config.strict, reward="minimal" if config.own_reward == "minimal" else "full"),
             show_attributes=config.show_attributes,
         )
         return WebShopEnvironment(shop, self._goals, pages=config.pages)

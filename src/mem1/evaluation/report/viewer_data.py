@@ -75,8 +75,8 @@ class PageData:
                 "detail": trajectory.detail,
                 "reward": trajectory.reward,
                 "answers": split_answers(trajectory.answer, 0 if task is None else task.objectives),
-                "em": trajectory.em,
-                "f1": trajectory.f1,
+                "em": trajectory.per_objective("em"),
+                "f1": trajectory.per_objective("f1"),
                 "turns": self._turns(trajectory, facts, decode),
             }
         )

@@ -64,8 +64,7 @@ def trajectory(attempt: ReleasedAttempt, codec: Codec, inference: Inference) -> 
         detail=attempt.detail,
         answer=attempt.answer,
         reward=sum(scores.em) if attempt.golds is not None else None,
-        em=tuple(scores.em),
-        f1=tuple(scores.f1),
+        metrics={"em": tuple(scores.em), "f1": tuple(scores.f1)},
         context={"mem1": Fold(1).name, "normal": Full().name, "amem": "amem"}[inference],
     )
 

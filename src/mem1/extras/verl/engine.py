@@ -173,10 +173,10 @@ def turn_outputs(trajectory: Trajectory, engine: ServerEngine) -> list[dict[str,
 
 def _measured(trajectory: Trajectory) -> dict[str, float]:
     """Values that verl logs for a validation. Only "acc" counts an attempt without rows, which failed, as 0."""
-    objectives = len(trajectory.em) or 1
+    em, f1 = trajectory.per_objective("em"), trajectory.per_objective("f1")
     return {
-        "acc": sum(trajectory.em) / objectives,
-        "f1": sum(trajectory.f1) / objectives,
+        "acc": sum(em) / (len(em) or 1),
+        "f1": sum(f1) / (len(f1) or 1),
         "answered": float(trajectory.ended is Ended.ANSWERED),
         "turns": float(len(trajectory.turns)),
         "peak_tokens": float(max((turn.num_tokens for turn in trajectory.turns), default=0)),

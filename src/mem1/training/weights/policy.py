@@ -28,15 +28,11 @@ from mem1.engines.chat_template import ChatTemplate, code_in, tokenizer_files, w
 from mem1.engines.codec import Codec
 from mem1.engines.device import ON_CPU, Computed, Device, dtype_name, sampling_dtype
 from mem1.engines.weights import check_finite
-from mem1.envs.cloze.tasks import ClozeTasks
-from mem1.envs.search.tasks import MultihopTasks
 from mem1.errors import UserError
 from mem1.protocol import Tags
 from mem1.records import Passage
 from mem1.retrieval.model_folder import cached_snapshot, how_to_fetch
-from mem1.retrieval.open_index import open_passages
-from mem1.tasks.cloze.expert import MARKS
-from mem1.training.recipe import Tasks, TinyModel, TrainConfig
+from mem1.training.recipe import TinyModel, TrainConfig
 from mem1.training.tiny_model.model import new_model
 from mem1.training.tiny_model.tokenizers import (
     ALIKE,
@@ -140,19 +136,8 @@ def _new_codec(config: TrainConfig, new: TinyModel, tags: Tags) -> Codec:
         return Codec(atlas_tokenizer(tags))
     if new.tokenizer == "shop":
         return Codec(shop_tokenizer(tags))
-    texts, marks = _texts(_passages(config.tasks)), MARKS if isinstance(config.tasks, ClozeTasks) else ()
+    texts, marks = _texts(config.tasks.passages()), config.tasks.special_tokens
     return Codec(bpe_tokenizer(texts, vocab_size=new.vocab_size, tags=tags, marks=marks))
-
-
-def _passages(tasks: Tasks) -> Sequence[Passage]:
-    if isinstance(tasks, MultihopTasks) and tasks.corpus is not None:
-        return open_passages(tasks.corpus)
-    if isinstance(tasks, ClozeTasks):
-        return tasks.folder().index().passages
-    raise UserError(
-        "model.new.tokenizer = 'bpe' is trained on a corpus; tasks.kind must be 'multihop' or 'cloze', with a "
-        "tasks.corpus"
-    )
 
 
 def _texts(passages: Sequence[Passage]) -> Iterable[str]:

@@ -1,0 +1,220 @@
+"""What a recipe's [tasks] can be: any class that is a `TasksConfig`, or a plain class with tasks, observe and score.
+
+    class SumsTasks(mem1.TasksConfig):                              [tasks]
+        largest: int = 100                                          kind = "sums:SumsTasks"
+                                                                    largest = 10
+        def source(self, split, tags):
+            return Sums(self.largest, split)
+
+A task configuration says everything that mem1 needs to know about a domain; every method but `source` has a default.
+A plain class is configured by the parameters of its constructor; parameters called split and tags get the half of the
+tasks and the vocabulary.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import pydantic
+
+from mem1.configuration import Config
+from mem1.configuration.by_name import ByName
+from mem1.envs.base import Environment, TaskSource
+from mem1.errors import UserError
+from mem1.protocol import Tags
+from mem1.records import Passage, Task, Trajectory
+from mem1.registry import register
+from mem1.tasks.gold_expert import GoldExpert
+from mem1.tasks.prompts import instructs
+from mem1.tasks.splits import Split
+
+Reward = Callable[[Task, Trajectory], float]
+"""The reward of a finished attempt, which has its ending, answer, turns, metrics and the environment's own reward."""
+TOKENS_PER_WORD = 1.4
+"""Assumed for English text under a large vocabulary."""
+PROMPT_TOKENS, QUESTION_TOKENS = 250, 30
+"""Assumed length of instructions, and of one question."""
+
+
+class TextSizes(NamedTuple):
+    """Lengths that planning assumes, in tokens of a large vocabulary."""
+
+    prompt: int
+    result: int
+
+
+class TasksConfig(Config):
+    """Base of all task configurations."""
+
+    kind: str = ""
+    """Name of this class in a recipe: one that ships, a registered name, or package.module:Name."""
+    reward: str = ""
+    """Name of the reward: one of the domain's own, a registered name, or package.module:name, a function of the task
+    and the finished attempt. Empty: the environment's."""
+    environment: str | None = None
+    """Registered name or package.module:Name of a function or class that takes this domain's environment and returns
+    the one to use, such as one with a tool more. None: the domain's own."""
+
+    rewards: ClassVar[tuple[str, ...]] = ()
+    """Rewards that the domain's environment computes itself."""
+    special_tokens: ClassVar[tuple[str, ...]] = ()
+    """Texts that a tokenizer trained for this domain keeps as one token, besides the tags."""
+
+    @pydantic.field_validator("reward")
+    @classmethod
+    def _reward_is_known(cls, name: str) -> str:
+        if name and name not in cls.rewards:
+            if ":" not in name and name not in register.reward.names():
+                known = ", ".join((*cls.rewards, *register.reward.names()))
+                raise ValueError(f"unknown reward; known: {known}, or package.module:name")
+            if not callable(register.reward.get(name)):
+                raise ValueError("the reward must be a function (task, attempt) -> float")
+        return name
+
+    @pydantic.field_validator("environment")
+    @classmethod
+    def _environment_is_known(cls, name: str | None) -> str | None:
+        return name if name is None or register.environment.get(name) else None
+
+    @property
+    def own_reward(self) -> str:
+        """The reward that the environment computes."""
+        return self.reward if self.reward in self.rewards else next(iter(self.rewards), "")
+
+    @property
+    def reward_function(self) -> Reward | None:
+        """What replaces the environment's reward; None: nothing does."""
+        return None if self.reward in ("", *self.rewards) else register.reward.get(self.reward)
+
+    def source(self, split: Split, tags: Tags) -> TaskSource:
+        """The tasks of one half; no question of the other half occurs in it."""
+        raise NotImplementedError(f"{type(self).__name__} needs a method source(self, split, tags)")
+
+    def around(self, environment: Environment) -> Environment:
+        """The environment that attempts use."""
+        return environment if self.environment is None else register.environment.get(self.environment)(environment)
+
+    def expert(self, tasks: Sequence[Task], environment: Environment, tags: Tags, *, seed: int) -> Callable[[str], str]:
+        """The scripted policy of supervised demonstrations: text of a context -> completion."""
+        return GoldExpert(tags, tasks)
+
+    def passages(self) -> Sequence[Passage]:
+        """Texts that a tokenizer is trained on."""
+        raise UserError(
+            f"model.new.tokenizer = 'bpe' is trained on a corpus; tasks.kind = {self.kind!r} has none. Use 'multihop' "
+            "or 'cloze' with a tasks.corpus, or give the model of another run"
+        )
+
+    def small(self) -> TasksConfig | None:
+        """A small version for a rehearsal, without files and servers; None: an Atlas world takes its place."""
+        return None
+
+    def check_tasks(self) -> str | None:
+        """What is found where tasks cannot be drawn in a dry run; None: they are drawn. Raises UserError."""
+        return None
+
+    def few(self) -> TasksConfig:
+        """The same tasks, as cheap to draw as they can be."""
+        return self
+
+    def check_search(self) -> str:
+        """What answers actions. Raises UserError where it cannot be reached."""
+        return "in this process"
+
+    def turns(self, objectives: int) -> int:
+        """Assumed turn limit of a task, for planning."""
+        limit = getattr(self, "turn_limit", None)
+        return 3 * objectives + 3 if limit is None else limit.turns(objectives)
+
+    def text_sizes(self, objectives: int) -> TextSizes:
+        """Assumed lengths of prompt and results, for planning."""
+        return TextSizes(PROMPT_TOKENS + QUESTION_TOKENS * objectives, 500)
+
+    @property
+    def explains_tags(self) -> bool:
+        """Whether the prompt explains the tags, so that a general model can follow them."""
+        prompt = getattr(self, "prompt", None)
+        return prompt is None or instructs(prompt)
+
+
+class QuestionTasks(TasksConfig):
+    """Base of the domains whose tasks are questions with gold answers."""
+
+    rewards: ClassVar[tuple[str, ...]] = ("sum", "mean")
+    reward: str = "sum"
+    """For a task of N questions, sum: the number of exact matches, in [0, N], so that larger tasks weigh more outside
+    the group-normalised algorithms; mean: their share, in [0, 1]; or one of your own, as package.module:name."""
+
+
+def must_exist(path: str, key: str, next_step: str) -> None:
+    """Raises UserError where a dry run does not find the file or folder that a recipe's key names."""
+    if not Path(path).exists():
+        raise UserError(f"{path} ({key}) does not exist; {next_step}")
+
+
+class _PlainTasks(TasksConfig):
+    """Configuration of a plain class: its fields are the parameters of the constructor."""
+
+    made_by: ClassVar[Callable[..., Any]]
+    given: ClassVar[frozenset[str]]
+    """Those of split and tags that the constructor takes."""
+
+    def source(self, split: Split, tags: Tags) -> TaskSource:
+        own = {name: getattr(self, name) for name in type(self).model_fields if name not in TasksConfig.model_fields}
+        made = type(self).made_by(**own, **{k: v for k, v in (("split", split), ("tags", tags)) if k in self.given})
+        for name in ("tasks",) if hasattr(made, "environment") else ("tasks", "observe", "score"):
+            if not callable(getattr(made, name, None)):
+                raise UserError(f"tasks.kind = {self.kind!r}: {type(made).__name__} has no method {name}")
+        return made if hasattr(made, "environment") else _Both(made)
+
+    @property
+    def explains_tags(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class _Both:
+    """Tasks and environment in one object."""
+
+    made: Any
+
+    @property
+    def environment(self) -> Environment:
+        return self.made
+
+    def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
+        return self.made.tasks(objectives=objectives, count=count, seed=seed)
+
+
+def as_source(thing: Any) -> TaskSource:
+    """A task source from one, or from an object with tasks, observe and score."""
+    return thing if hasattr(thing, "environment") else _Both(thing)
+
+
+@lru_cache
+def _config_class(thing: Any) -> type[pydantic.BaseModel]:
+    if isinstance(thing, type) and issubclass(thing, TasksConfig):
+        return thing
+    try:
+        parameters = inspect.signature(thing, eval_str=True).parameters
+    except (NameError, TypeError, ValueError) as error:
+        raise UserError(f"tasks of {thing!r} cannot be configured: {error}") from error
+    fields: Mapping[str, Any] = {
+        name: (Any if p.annotation is p.empty else p.annotation, ... if p.default is p.empty else p.default)
+        for name, p in parameters.items()
+        if name not in ("split", "tags") and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    }
+    made = pydantic.create_model(thing.__name__, __base__=_PlainTasks, __module__=thing.__module__, **fields)
+    made.made_by = staticmethod(thing)
+    made.given = frozenset(parameters) & {"split", "tags"}
+    made.__qualname__ = thing.__qualname__
+    return made
+
+
+Tasks = Annotated[TasksConfig, ByName(register.tasks, key="kind", adapt=_config_class)]
+"""The [tasks] of a recipe."""
