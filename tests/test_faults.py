@@ -92,7 +92,9 @@ def test_a_server_that_stays_away_ends_the_attempts_with_tool_failed_and_no_scor
     server = RetrievalServer(urls=("http://127.0.0.1:9",), deadline_s=120)
     run = rollout(Expert(tags=PAPER), environment(HttpRetriever(server, clock=time.clock)))
     trajectories = run(SOURCE.tasks(objectives=2, count=8, seed=4), sampling=SAMPLING)
-    assert {(t.ended, t.reward, t.per_objective("em"), len(t.turns)) for t in trajectories} == {(Ended.TOOL_FAILED, None, (), 1)}
+    assert {(t.ended, t.reward, t.per_objective("em"), len(t.turns)) for t in trajectories} == {
+        (Ended.TOOL_FAILED, None, (), 1)
+    }
     assert all("no answer within 120 s" in t.detail for t in trajectories)
     assert 110 < time.seconds <= 120
 

@@ -21,9 +21,8 @@ from mem1.envs.search.env import QAEnvironment
 from mem1.envs.tasks import PROMPT_TOKENS, QUESTION_TOKENS, TOKENS_PER_WORD, QuestionTasks, TextSizes, must_exist
 from mem1.errors import UserError
 from mem1.protocol import Tags
-from mem1.records import Question, Task
-from mem1.registry import register
 from mem1.records import Passage, Question, Task
+from mem1.registry import register
 from mem1.retrieval import Retriever
 from mem1.retrieval.client import HttpRetriever, RetrievalServer
 from mem1.retrieval.combine import Snippets
