@@ -45,7 +45,7 @@ SLOWEST = (
     "test_cli_report_run_verify.py",
     "test_verification.py",
     "test_weight_sync.py",
-    "test_isolated.py",
+    "test_documents.py",
 )
 """They come first, so that all workers are done at about the same time."""
 

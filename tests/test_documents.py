@@ -1,16 +1,26 @@
-"""A folder of documents: what is read from each kind of file, and what is passed over."""
+"""Folders of documents: reading, cutting into passages, and documents that are too large, slow or hostile."""
 
 from __future__ import annotations
 
 import io
 import os
+import sys
+import time
+import zlib
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from mem1.errors import UserError
 from mem1.records import Passage
-from mem1.retrieval.documents import read_documents
+from mem1.retrieval.documents import cut_text, read_documents
+from mem1.retrieval.extraction import Unreadable, extract
+from mem1.retrieval.web.fetch import Fetched
+from mem1.retrieval.web.reader import read_page
+from mem1.retrieval.web.urls import FetchFailed, Why
 
 PAGE = """<html><head><title>Oslo &amp; its fjord</title><script>var hidden = "never shown";</script></head><body>
 <h1>Oslo</h1><p>Oslo is the capital of Norway, and it lies at the end of a long fjord with many islands in it.</p>
@@ -144,3 +154,137 @@ def test_what_may_not_be_read_is_named(tmp_path: Path):
     (tmp_path / "closed.txt").write_text("Closed.")
     (tmp_path / "closed.txt").chmod(0)
     assert dict(read_documents(tmp_path).skipped) == {"closed.txt": "Permission denied"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "passages"),
+    [
+        ("One two. Three four five. Six.", 4, ["One two.", "Three four five. Six."]),
+        ("One two. Three four five. Six.", 6, ["One two. Three four five. Six."]),
+        ("a b c d e f g h i", 4, ["a b c d", "e f g h", "i"]),
+        ("Short. a b c d e f g", 4, ["Short. a b c", "d e f g"]),
+        ("One. Two three four five six. Seven.", 4, ["One.", "Two three four five", "six. Seven."]),
+        ("Use e.g. this one. It is fine.", 5, ["Use e.g. this one.", "It is fine."]),
+        ('He said "Go away!" Then (see there.) Gone?', 4, ['He said "Go away!"', "Then (see there.) Gone?"]),
+        ("A heading\n\nand its text goes on", 5, ["A heading", "and its text goes on"]),
+        ("Lines that\nwrap are\none sentence.  Another.", 7, ["Lines that wrap are one sentence. Another."]),
+        ("It costs 3.50 in v1.2.Next one here", 9, ["It costs 3.50 in v1.2.Next one here"]),
+        ("\u6771\u4eac\u306f\u9996\u90fd\u3067\u3059\u3002\u5927\u962a\u3082\u5927\u304d\u3044\u3002 Yes.", 8,
+         ["\u6771\u4eac\u306f\u9996\u90fd\u3067\u3059\u3002", "\u5927\u962a\u3082\u5927\u304d\u3044\u3002 Yes."]),
+        ("", 4, []),
+        (" \n\t ", 4, []),
+    ],
+)  # fmt: skip
+def test_examples(text: str, words: int, passages: list[str]):
+    assert cut_text(text, words=words) == passages
+
+
+TEXTS = st.text(st.sampled_from("ab Z.!?\u3002\u6771\n\t\"')(1"), max_size=200) | st.text(max_size=60)
+
+
+@given(TEXTS, st.integers(1, 12))
+@example("." * 500, 1)
+def test_nothing_is_lost_and_no_passage_is_too_long(text: str, words: int):
+    passages = cut_text(text, words=words)
+    assert "".join("".join(passages).split()) == "".join(text.split())
+    assert all(0 < len(passage.split()) <= words for passage in passages)
+
+
+@given(st.lists(st.integers(1, 10), min_size=1, max_size=30))
+def test_sentences_that_fit_are_never_cut_and_two_passages_could_not_have_been_one(lengths: list[int]):
+    text = " ".join(" ".join(["Word"] * length) + "." for length in lengths)
+    passages = cut_text(text, words=10)
+    assert all(passage.endswith(".") for passage in passages)
+    firsts = [len(passage.split(".")[0].split()) for passage in passages]
+    assert all(len(a.split()) + first > 10 for a, first in zip(passages, firsts[1:], strict=False))
+
+
+def test_what_has_no_spaces_is_cut_too():
+    assert max(map(len, cut_text("x" * 100_000, words=100))) == 100 * 200
+
+
+needs_readers = pytest.mark.skipif(
+    find_spec("pypdf") is None or find_spec("trafilatura") is None, reason="needs mem1[documents]"
+)
+
+
+def packed_pdf(stream: bytes) -> bytes:
+    """A page whose content is this stream, compressed."""
+    packed = zlib.compress(stream, 9)
+    plain = pdf("PLACE")
+    before, _, rest = plain.partition(b"<< /Length ")
+    _, _, after = rest.partition(b"endstream")
+    head = b"<< /Filter /FlateDecode /Length %d >>\nstream\n" % len(packed)
+    return before + head + packed + b"\nendstream" + after
+
+
+SLOW_PDF = packed_pdf(b"BT /F1 12 Tf " + b"(a) Tj T* " * 3_000_000 + b"ET")
+SLOW_PAGE = "<html><body>" + "<div><p>word <b>word</b> word</p>" * 60_000
+GOOD = pdf("The mill was built in 1823.")
+
+
+@needs_readers
+def test_a_pdf_and_a_page_that_take_too_long_are_given_up_and_the_next_is_read():
+    start = time.monotonic()
+    for kind, content in (("pdf", SLOW_PDF), ("page", SLOW_PAGE.encode())):
+        with pytest.raises(Unreadable, match=r"not read within 0\.3 seconds"):
+            extract(kind, content, seconds=0.3)  # pyright: ignore[reportArgumentType]
+        assert extract("pdf", GOOD, seconds=60) == ("", "The mill was built in 1823.\n")
+    assert time.monotonic() - start < 60
+    assert len(SLOW_PDF) < 100_000
+
+
+@needs_readers
+def test_a_small_pdf_with_a_huge_stream_is_refused_and_the_rest_of_the_folder_is_read(tmp_path: Path):
+    (tmp_path / "bomb.pdf").write_bytes(packed_pdf(b" " * 80_000_000))
+    (tmp_path / "good.pdf").write_bytes(GOOD)
+    (tmp_path / "good.txt").write_text("Read me.")
+    found = read_documents(tmp_path)
+    assert [p.id for p in found.passages] == ["good.pdf#1", "good.txt#1"]
+    ((name, reason),) = found.skipped
+    assert name == "bomb.pdf" and ("damaged" in reason or "too much memory" in reason or "no text" in reason)
+
+
+@needs_readers
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not bound the memory of a process")
+def test_a_process_that_needs_too_much_memory_is_replaced(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mem1.retrieval.extraction.MEMORY_BYTES", 600 << 20)
+    monkeypatch.setattr("mem1.retrieval.extraction._idle", [])
+    try:
+        _, text = extract("page", b"<html><body><p>" + b"a" * 200_000_000, seconds=60)
+    except Unreadable as error:
+        assert "memory" in str(error)
+    else:
+        assert text == "", "lxml itself gives up where there is no memory"
+    monkeypatch.setattr("mem1.retrieval.extraction.MEMORY_BYTES", 2 << 30)
+    assert extract("pdf", GOOD, seconds=60)[1] == "The mill was built in 1823.\n"
+
+
+def test_a_file_of_six_gigabytes_is_named_and_passed_over_at_once(tmp_path: Path):
+    for ending in ("txt", "md", "html", "pdf"):
+        with open(tmp_path / f"large.{ending}", "wb") as file:
+            file.truncate(6 << 30)  # without a block on the disk
+    (tmp_path / "good.txt").write_text("Read me.")
+    start = time.process_time()
+    found = read_documents(tmp_path)
+    assert [p.id for p in found.passages] == ["good.txt#1"]
+    assert {reason for _, reason in found.skipped} == {"larger than 100 MB; split it"} and len(found.skipped) == 4
+    assert time.process_time() - start < 2
+
+
+@needs_readers
+def test_a_page_of_the_web_that_kills_its_reader_is_a_page_without_text(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mem1.retrieval.web.reader.SECONDS", 0.3)
+    with pytest.raises(FetchFailed, match=r"not read within 0\.3 seconds") as failed:
+        read_page(Fetched(address="", content_type="text/html", text=SLOW_PAGE))
+    assert failed.value.why is Why.UNREADABLE
+
+
+@needs_readers
+def test_modules_in_the_folder_of_the_documents_are_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("pypdf", "json", "trafilatura", "sitecustomize"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'run')!r}, 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("mem1.retrieval.extraction._idle", [])
+    assert extract("pdf", GOOD, seconds=60)[1] == "The mill was built in 1823.\n"
+    assert not os.path.exists(tmp_path / "run")
