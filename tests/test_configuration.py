@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mem1.configuration import Config, fingerprint, flatten, load_toml, plain, to_toml
-from mem1.configuration.reading import tomllib
-from mem1.configuration.toml_text import dumps
+from mem1.configuration.toml import dumps, tomllib
 from mem1.errors import UserError
 
 
@@ -290,11 +289,11 @@ def test_a_configuration_survives_its_own_toml(tmp_path: Path) -> None:
 
 def test_the_written_toml_is_what_a_person_would_write() -> None:
     assert to_toml(Run(steps=1, stages=[Stage(steps=2)])) == (
-        'steps = 1\nname = "run"\ngreedy = false\npace = "slow"\nbetas = [0.9, 0.999]\n\n'
+        'steps = 1\nname = "run"\ngreedy = false\npace = "slow"\nbetas = [0.9, 0.999]\n'
+        "stages = [{ steps = 2 }]\n\n"
         "[sampler]\ntemperature = 1\nseed = 0\n\n"
         '[env]\nkind = "qa"\ntop_k = 3\n\n'
-        "[corpora]\n\n"
-        "[[stages]]\nsteps = 2\n"
+        "[corpora]\n"
     )
 
 
@@ -311,7 +310,7 @@ def test_any_table_of_plain_values_survives_toml(table: dict) -> None:
 
 
 def test_toml_has_no_null() -> None:
-    with pytest.raises(TypeError, match="TOML has no value for None"):
+    with pytest.raises(TypeError, match=r"NoneType.* is not TOML serializable"):
         dumps({"a": [None]})
 
 

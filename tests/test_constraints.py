@@ -8,7 +8,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from mem1.configuration.reading import read_toml
+from mem1.configuration.toml import read_toml
 
 ROOT = Path(__file__).parents[1]
 PROJECT = read_toml(ROOT / "pyproject.toml")["project"]

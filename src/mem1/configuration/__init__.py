@@ -1,6 +1,6 @@
 """Configuration of everything: one frozen model a component, one TOML file an experiment."""
 
 from mem1.configuration.model import Config, fingerprint, flatten, load_toml, plain, to_toml
-from mem1.configuration.reading import read_toml
+from mem1.configuration.toml import read_toml
 
 __all__ = ["Config", "fingerprint", "flatten", "load_toml", "plain", "read_toml", "to_toml"]

@@ -18,7 +18,7 @@ import pydantic
 from pydantic.fields import FieldInfo
 
 from mem1.configuration.by_name import ByName
-from mem1.configuration.toml_text import key_text, value_text
+from mem1.configuration.toml import key_text, value_text
 
 
 def explain(

@@ -30,11 +30,10 @@ import annotated_types
 import pydantic
 from pydantic.fields import FieldInfo
 
-from mem1.configuration import toml_text
 from mem1.configuration.by_name import ByName
 from mem1.configuration.mistakes import explain
 from mem1.configuration.numbers import check_value
-from mem1.configuration.reading import apply_override, read_toml
+from mem1.configuration.toml import apply_override, dumps, key_text, read_toml
 from mem1.errors import UserError
 
 ConfigT = TypeVar("ConfigT", bound="Config")
@@ -112,7 +111,7 @@ def load_toml(path: str | Path, model_type: type[ConfigT], overrides: Sequence[s
 
 def to_toml(config: Config) -> str:
     """The whole configuration, defaults included, as TOML; `load_toml` gives an equal one. None is left out."""
-    return toml_text.dumps(plain(config))
+    return dumps(plain(config))
 
 
 def fingerprint(config: Config, exclude: Sequence[str] = ()) -> str:
@@ -133,7 +132,7 @@ def flatten(table: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> dict[str,
         if isinstance(value, Mapping) and value:
             leaves |= flatten(value, (*prefix, key))
         else:
-            leaves[toml_text.key_text(*prefix, key)] = value
+            leaves[key_text(*prefix, key)] = value
     return leaves
 
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import mem1
 from mem1.configuration import Config, fingerprint, flatten, plain, read_toml, to_toml
-from mem1.configuration.toml_text import value_text
+from mem1.configuration.toml import value_text
 from mem1.durable import explain_full_disk, is_partial, write_file
 from mem1.errors import UserError
 

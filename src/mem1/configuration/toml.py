@@ -1,18 +1,34 @@
-"""TOML files and `key=value` overrides as plain tables, before anything knows which keys are right."""
+"""TOML files read and written, and `key=value` overrides, as plain tables.
+
+    read_toml("quick.toml")                                 ->  {"steps": 40}
+    apply_override(table, "sampler.temperature=0.7")        ->  ("sampler", "temperature"), and the table has it
+    dumps({"steps": 40, "sampler": {"sizes": [1, 2]}})      ->  'steps = 40\\n\\n[sampler]\\nsizes = [1, 2]\\n'
+
+Which keys are right is checked elsewhere (`model.py`).
+"""
 
 from __future__ import annotations
 
+import json
+import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mem1.configuration.toml_text import key_text
+import tomli_w
+
 from mem1.errors import UserError
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib  # pyright: ignore[reportMissingImports]  # Python 3.10 only
+
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_SHORT_ARRAY = re.compile(r"\[\n((?: +[^\n\[\]]+,\n)+) *\]")
+"""An array of plain values, one per line."""
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -95,3 +111,29 @@ def _value(text: str) -> Any:
 
 def _start(text: str) -> str:
     return repr(text) if len(text) <= 40 else f"{text[:40]!r}..."
+
+
+def dumps(table: Mapping[str, Any]) -> str:
+    """The table as a TOML document, arrays of plain values on one line; a reader gives back an equal table.
+
+    Raises TypeError where a value is not a string, boolean, number, list or mapping of them: TOML has no null.
+    """
+    return _SHORT_ARRAY.sub(_on_one_line, tomli_w.dumps(table))
+
+
+def _on_one_line(array: re.Match[str]) -> str:
+    return "[" + ", ".join(line.strip().removesuffix(",") for line in array[1].split("\n")[:-1]) + "]"
+
+
+def key_text(*keys: str | int) -> str:
+    """A dotted key, quoted where TOML requires it.   key_text("corpora", "my.set")  ->  corpora."my.set" """
+    return ".".join(k if _BARE_KEY.fullmatch(k) else value_text(k) for k in map(str, keys))
+
+
+def value_text(value: Any) -> str:
+    """One value on one line, for messages.   value_text({"k": [1, 2.5]})  ->  {k = [1, 2.5]}"""
+    if isinstance(value, list):
+        return "[" + ", ".join(map(value_text, value)) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key_text(k)} = {value_text(v)}" for k, v in value.items()) + "}"
+    return json.dumps(value, ensure_ascii=False)
