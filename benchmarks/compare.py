@@ -61,9 +61,9 @@ from mem1.evaluation.tokens import cached_by_turn
 from mem1.protocol import vocabulary
 from mem1.records import Trajectory
 from mem1.tasks.splits import Split
-from mem1.training.recipe import TrainConfig
+from mem1.training.loop.recipe import TrainConfig
+from mem1.training.loop.train import make_rollout
 from mem1.training.rl import RlStage
-from mem1.training.train import make_rollout
 from mem1.training.weights.policy import load_policy, make_policy
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "compare-atlas" / "train.toml"

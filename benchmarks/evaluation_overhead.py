@@ -39,7 +39,7 @@ from mem1.protocol import PAPER
 from mem1.records import Task
 from mem1.rollout import Rollout
 from mem1.tasks.atlas import make_world
-from mem1.training.recipe import Evaluation
+from mem1.training.loop.recipe import Evaluation
 from mem1.training.tiny_model.tokenizers import bpe_tokenizer
 from mem1.training.weights.policy import policy_folder
 

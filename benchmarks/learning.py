@@ -46,12 +46,12 @@ from mem1.protocol import vocabulary
 from mem1.records import Group, Trajectory
 from mem1.training.advantages import TokenAdvantages, token_advantages
 from mem1.training.lessons import Lesson
+from mem1.training.loop.recipe import TrainConfig
+from mem1.training.loop.train import make_rollout
 from mem1.training.networks import Networks
-from mem1.training.recipe import TrainConfig
 from mem1.training.rl import RlStage
 from mem1.training.rl_config import Ppo
 from mem1.training.scores import Scores
-from mem1.training.train import make_rollout
 from mem1.training.weights.policy import make_policy
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "atlas-quick.toml"

@@ -38,7 +38,7 @@ from mem1.planning.stages import rl_stage
 from mem1.planning.step_flops import update_flops
 from mem1.planning.workload import counted, made_groups
 from mem1.records import Ended, Group, Trajectory
-from mem1.training.recipe import TrainConfig
+from mem1.training.loop.recipe import TrainConfig
 from mem1.training.rl import RlStage
 from mem1.training.weights.policy import Policy
 

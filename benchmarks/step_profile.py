@@ -29,9 +29,9 @@ from machine import commit, hardware
 from mem1.configuration import load_toml
 from mem1.engines.device import flushed_denormals
 from mem1.protocol import vocabulary
-from mem1.training.recipe import TrainConfig
+from mem1.training.loop.recipe import TrainConfig
+from mem1.training.loop.train import make_rollout
 from mem1.training.rl import RlStage
-from mem1.training.train import make_rollout
 from mem1.training.weights.policy import make_policy
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "atlas-quick.toml"

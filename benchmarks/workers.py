@@ -29,7 +29,7 @@ from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.protocol import PAPER
 from mem1.records import Group
 from mem1.rollout import Rollout
-from mem1.training.recipe import TrainConfig
+from mem1.training.loop.recipe import TrainConfig
 from mem1.training.rl import RlStage
 from mem1.training.weights.policy import Policy, load_policy
 

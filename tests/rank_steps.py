@@ -21,11 +21,11 @@ from transformers import PreTrainedModel
 
 from mem1.records import Group, Trajectory
 from mem1.training.checkpoints.checkpoint import load_checkpoint, save_checkpoint
+from mem1.training.loop.recipe import Distributed, Lora, Sft
 from mem1.training.ranks.optimizers import Optimizers
 from mem1.training.ranks.placement import Placement
 from mem1.training.ranks.processes import Ranks, joined
 from mem1.training.ranks.sharding import whole
-from mem1.training.recipe import Distributed, Lora, Sft
 from mem1.training.rl import RlStage
 from mem1.training.rl_config import Algorithm, Grpo, Kl, Phase, Ppo, Rl
 from mem1.training.sft import SftStage

@@ -18,8 +18,8 @@ from mem1.errors import UserError
 from mem1.packing import pack
 from mem1.training.checkpoints.checkpoint import load_weights, save_checkpoint
 from mem1.training.logprobs import flat_logprobs
+from mem1.training.loop.recipe import Lora, TrainConfig
 from mem1.training.ranks.placement import Placement
-from mem1.training.recipe import Lora, TrainConfig
 from mem1.training.rl import RlStage
 from mem1.training.rl_config import Kl, Phase, Rl
 from mem1.training.weights.adapters import adapters_off, merged, with_adapters

@@ -34,12 +34,12 @@ from mem1.records import Group, Trajectory, Turn
 from mem1.rollout import Budget, Rollout
 from mem1.training import rl
 from mem1.training.ahead import Abandoned, Ahead
-from mem1.training.recipe import ModelConfig, TrainConfig
+from mem1.training.loop.recipe import ModelConfig, TrainConfig
+from mem1.training.loop.run_folder import read_metrics
+from mem1.training.loop.train import Progress, train
 from mem1.training.rl_config import Importance, Phase, Rl
 from mem1.training.rollout_config import ServerRollouts
-from mem1.training.run_folder import read_metrics
 from mem1.training.staleness import mixed, sampled_by, staleness
-from mem1.training.train import Progress, train
 from mem1.training.weights.weight_sync import WeightSync
 
 CONTEXT = [5, 9, 20, 7, 5]

@@ -20,12 +20,12 @@ from mem1.errors import UserError
 from mem1.evaluation.store import read_trajectories
 from mem1.protocol import PAPER
 from mem1.records import Trajectory
-from mem1.training.recipe import Evaluation, ModelConfig, Sft, TinyModel, TrainConfig
+from mem1.training.loop.recipe import Evaluation, ModelConfig, Sft, TinyModel, TrainConfig
+from mem1.training.loop.train import make_rollout, train
 from mem1.training.rl_config import Phase, Rl
 from mem1.training.sft import demonstrate
 from mem1.training.tiny_model.model import new_model
 from mem1.training.tiny_model.tokenizers import bpe_tokenizer
-from mem1.training.train import make_rollout, train
 from mem1.training.weights.export import export_checkpoint
 from mem1.training.weights.policy import Policy, load_policy, make_policy
 

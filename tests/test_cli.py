@@ -13,7 +13,7 @@ import mem1
 from mem1.cli.main import main
 from mem1.configuration import to_toml
 from mem1.envs.atlas.tasks import AtlasTasks
-from mem1.training.recipe import Evaluation, ModelConfig, Sft, TinyModel, TrainConfig
+from mem1.training.loop.recipe import Evaluation, ModelConfig, Sft, TinyModel, TrainConfig
 from mem1.training.rl_config import Phase, Rl
 
 MULTIHOP_ONLY = "--questions, --corpus, --retriever, --prompt and --decompose go with --task multihop"

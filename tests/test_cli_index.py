@@ -18,7 +18,7 @@ from mem1.retrieval.dense import Dense
 from mem1.retrieval.encoders import HashedWords, Prefixes
 from mem1.retrieval.open_index import open_passages, open_retriever
 from mem1.tasks.datasets import write_passages
-from mem1.training.recipe import ModelConfig, Sft, TinyModel, TrainConfig
+from mem1.training.loop.recipe import ModelConfig, Sft, TinyModel, TrainConfig
 from mem1.training.weights.policy import make_policy
 
 QUESTION = {"id": "q1", "text": "Who founded Alvex?", "answers": ["Mira Toll"]}

@@ -38,8 +38,8 @@ from mem1.retrieval import BM25
 from mem1.rollout import Rollout
 from mem1.tasks.atlas import Expert, Laziness
 from mem1.tasks.datasets import write_passages
-from mem1.training.recipe import TinyModel, TrainConfig
-from mem1.training.run_folder import MetricsLog, RunFolder
+from mem1.training.loop.recipe import TinyModel, TrainConfig
+from mem1.training.loop.run_folder import MetricsLog, RunFolder
 from mem1.training.tiny_model.model import new_model
 from mem1.training.tiny_model.tokenizers import atlas_tokenizer, bpe_tokenizer
 from mem1.training.weights.policy import SHIPPED_SHOP, Policy, policy_folder

@@ -127,7 +127,7 @@ def test_where_turns_run_out_it_gives_what_it_knows(source, codec):
 
 
 def test_a_recipe_for_clozes_is_demonstrated_by_it(source, tmp_path: Path):
-    from mem1.training.recipe import TrainConfig
+    from mem1.training.loop.recipe import TrainConfig
 
     tasks = {"kind": "cloze", "corpus": str(source.config.corpus), "laziness": {"stop": 0.5}}  # type: ignore[attr-defined]
     config = TrainConfig.model_validate({"tasks": tasks})

@@ -29,7 +29,7 @@ from mem1.tasks.compose import TaskTemplate
 from mem1.tasks.datasets import write_passages, write_questions
 from mem1.tasks.dependencies import Dependence, compose_dependent
 from mem1.tasks.splits import PARTS, Split
-from mem1.training.recipe import TrainConfig
+from mem1.training.loop.recipe import TrainConfig
 from mem1.training.weights.policy import make_policy
 
 OPTIONS = ClozeOptions(development=0.2, test=0.2)

@@ -20,14 +20,14 @@ from mem1.engines.device import CPU, Machine, choose, sampling_dtype, with_float
 from mem1.errors import UserError
 from mem1.packing.attention import choose_attention
 from mem1.protocol import PAPER
+from mem1.training.loop.recipe import Lora, ModelConfig, TrainConfig
+from mem1.training.loop.run_folder import RunFolder
+from mem1.training.loop.train import NOT_FINGERPRINTED
 from mem1.training.ranks.placement import Placement
 from mem1.training.ranks.processes import Ranks, joined
-from mem1.training.recipe import Lora, ModelConfig, TrainConfig
 from mem1.training.rollout_config import ServerRollouts
-from mem1.training.run_folder import RunFolder
 from mem1.training.tiny_model.model import new_model
 from mem1.training.tiny_model.tokenizers import atlas_tokenizer
-from mem1.training.train import NOT_FINGERPRINTED
 from mem1.training.weights.policy import Policy, load_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")

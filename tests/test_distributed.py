@@ -39,9 +39,9 @@ from test_training import config as config
 from mem1.configuration import to_toml
 from mem1.engines.workers import one_thread
 from mem1.training.checkpoints.checkpoint import latest_checkpoint
+from mem1.training.loop.recipe import TrainConfig
 from mem1.training.ranks.placement import SINGLE_PROCESS
 from mem1.training.ranks.processes import ONE_PROCESS
-from mem1.training.recipe import TrainConfig
 from mem1.training.rl_config import Phase
 
 # importing it costs every worker seconds, also the one that runs none of these

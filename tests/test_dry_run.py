@@ -17,7 +17,7 @@ from mem1.errors import UserError
 from mem1.planning.checks import checks
 from mem1.planning.rehearsal import rehearse
 from mem1.retrieval import BM25
-from mem1.training.recipe import TrainConfig
+from mem1.training.loop.recipe import TrainConfig
 
 FOLDER = Path(__file__).parents[1] / "recipes"
 RECIPES = {path.relative_to(FOLDER).with_suffix("").as_posix(): path for path in sorted(FOLDER.rglob("*.toml"))}

@@ -27,7 +27,7 @@ from mem1.retrieval import BM25, RetrievalFailed, Retriever
 from mem1.retrieval.client import HttpRetriever, RetrievalServer
 from mem1.tasks.atlas import Expert
 from mem1.tasks.datasets import write_passages
-from mem1.training.recipe import Evaluation
+from mem1.training.loop.recipe import Evaluation
 
 ATTEMPTS = 64
 SOURCE = AtlasTasks(entities=60, worlds=1, questions_per_world=200).source("evaluation", PAPER)

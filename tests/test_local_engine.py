@@ -17,7 +17,7 @@ from mem1.engines.local import LocalEngine, draw_noise
 from mem1.protocol import PAPER
 from mem1.records import Trajectory, Turn
 from mem1.training.logprobs import completion_logprobs
-from mem1.training.recipe import TinyModel
+from mem1.training.loop.recipe import TinyModel
 from mem1.training.tiny_model.model import new_model
 from mem1.training.tiny_model.tokenizers import bpe_tokenizer
 

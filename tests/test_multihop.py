@@ -26,11 +26,11 @@ from mem1.rollout import Budget
 from mem1.tasks.datasets import read_questions
 from mem1.tasks.gold_expert import GoldExpert
 from mem1.tasks.prompts import render
-from mem1.training.recipe import ModelConfig, Sft, TinyModel, TrainConfig
+from mem1.training.loop.recipe import ModelConfig, Sft, TinyModel, TrainConfig
+from mem1.training.loop.train import make_rollout
 from mem1.training.rl import RlStage
 from mem1.training.rl_config import Phase, Rl
 from mem1.training.sft import SftStage, demonstrate
-from mem1.training.train import make_rollout
 from mem1.training.weights.policy import Policy, make_policy
 
 pytestmark = needs_shared_qa

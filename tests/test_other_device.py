@@ -12,11 +12,11 @@ from valued import META, other_device
 from mem1.engines.device import Device
 from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.rollout import Budget
+from mem1.training.loop.recipe import ModelConfig, Recall, Sft, TrainConfig
+from mem1.training.loop.run_folder import read_metrics
+from mem1.training.loop.train import train
 from mem1.training.ranks.processes import Ranks
-from mem1.training.recipe import ModelConfig, Recall, Sft, TrainConfig
 from mem1.training.rl_config import Gspo, Kl, Phase, Ppo, Rl
-from mem1.training.run_folder import read_metrics
-from mem1.training.train import train
 
 RL = Rl(phases=(Phase(steps=1, objectives=(1,)),), groups=2, attempts=2, learning_rate=0.01, entropy=0.1, kl=Kl())
 BASE = TrainConfig(

@@ -34,7 +34,7 @@ from mem1.planning.recipe_network import recipe_network
 from mem1.planning.setup import LAYERS, Setup
 from mem1.planning.step_flops import Passes, forward_flops, update_flops
 from mem1.planning.workload import counted, made_groups
-from mem1.training.recipe import Distributed, Lora, TrainConfig
+from mem1.training.loop.recipe import Distributed, Lora, TrainConfig
 from mem1.training.scores import score
 from mem1.training.weights.adapters import with_adapters
 from mem1.training.weights.policy import load_policy, policy_folder

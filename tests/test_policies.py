@@ -16,7 +16,7 @@ from mem1.protocol import PAPER, PAPER_SUMMARY
 from mem1.records import Ended, Group, Trajectory
 from mem1.tasks.atlas import Expert
 from mem1.training.logprobs import completion_logprobs
-from mem1.training.recipe import TinyModel
+from mem1.training.loop.recipe import TinyModel
 from mem1.training.tiny_model.model import new_model
 from mem1.training.tiny_model.tokenizers import atlas_tokenizer
 from mem1.training.verify.checks import reencoded_share

@@ -16,7 +16,7 @@ from random_values import RECIPES, Drawn, keys_of
 
 from mem1.cli.main import main
 from mem1.cli.options import only_checked
-from mem1.training.recipe import TrainConfig
+from mem1.training.loop.recipe import TrainConfig
 
 COMMANDS = walk()
 KEYS = sorted(set(keys_of(TrainConfig)))

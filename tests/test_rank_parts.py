@@ -24,12 +24,12 @@ from mem1.packing import Pack, Piece, split_into_packs
 from mem1.records import Group, Question, Task, Trajectory, Turn
 from mem1.training.balance import Pass, costs, deal
 from mem1.training.checkpoints.checkpoint import BackgroundSaves, Snapshot, latest_checkpoint
+from mem1.training.loop.recipe import Distributed
 from mem1.training.networks import Networks
 from mem1.training.rank_packs import RankPacks
 from mem1.training.rank_rollouts import in_groups, of_the_first, on_all_ranks
 from mem1.training.ranks.placement import Placement
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks, joined
-from mem1.training.recipe import Distributed
 from mem1.training.rl_config import Phase, Rl
 
 

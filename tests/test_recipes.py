@@ -10,7 +10,7 @@ import pytest
 from mem1.cli.recipes import find_recipe
 from mem1.configuration import load_toml, to_toml
 from mem1.errors import UserError
-from mem1.training.recipe import TrainConfig
+from mem1.training.loop.recipe import TrainConfig
 
 FOLDER = Path(__file__).parents[1] / "recipes"
 RECIPES = sorted(FOLDER.rglob("*.toml"))

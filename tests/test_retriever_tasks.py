@@ -29,9 +29,9 @@ from mem1.retrieval import BM25
 from mem1.retrieval.client import RetrievalServer
 from mem1.retrieval.documents import read_documents
 from mem1.retrieval.web.apis import SERPER
-from mem1.training.recipe import ModelConfig, TinyModel, TrainConfig
+from mem1.training.loop.recipe import ModelConfig, TinyModel, TrainConfig
+from mem1.training.loop.train import NOT_FINGERPRINTED
 from mem1.training.rl_config import Phase, Rl
-from mem1.training.train import NOT_FINGERPRINTED
 from mem1.training.weights.policy import make_policy
 
 RECIPE = """

@@ -39,9 +39,9 @@ from mem1.training.checkpoints.checkpoint import load_checkpoint, save_checkpoin
 from mem1.training.critic import Critic
 from mem1.training.lessons import Before, has_variance, make_lessons
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
+from mem1.training.loop.recipe import TrainConfig
 from mem1.training.losses import step_denominator
 from mem1.training.ranks.optimizers import adamw
-from mem1.training.recipe import TrainConfig
 from mem1.training.rl import RlStage
 from mem1.training.rl_config import (
     Algorithm,

@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import mem1
 from mem1.configuration import Config, fingerprint, load_toml
 from mem1.errors import UserError
-from mem1.training.run_folder import MetricsLog, RunFolder, read_metrics
+from mem1.training.loop.run_folder import MetricsLog, RunFolder, read_metrics
 
 
 class Optimizer(Config):
@@ -190,7 +190,7 @@ def test_step_is_the_rows_own_key(tmp_path: Path) -> None:
 
 _FILL = """
 import sys
-from mem1.training.run_folder import MetricsLog
+from mem1.training.loop.run_folder import MetricsLog
 log = MetricsLog(sys.argv[1], tensorboard=False)
 for step in range(1, 1000):
     log.append(step, {"loss": 0.5})

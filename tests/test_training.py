@@ -33,12 +33,12 @@ from mem1.tasks.compose import TurnLimit
 from mem1.tasks.datasets import write_passages, write_questions
 from mem1.training.checkpoints.checkpoint import latest_checkpoint
 from mem1.training.logprobs import completion_logprobs
-from mem1.training.recipe import Evaluation, Lora, ModelConfig, Recall, Sft, TinyModel, TrainConfig
+from mem1.training.loop.recipe import Evaluation, Lora, ModelConfig, Recall, Sft, TinyModel, TrainConfig
+from mem1.training.loop.run_folder import read_metrics
+from mem1.training.loop.train import Finished, Progress, make_rollout, train
 from mem1.training.rl import RlStage
 from mem1.training.rl_config import Phase, Rl
-from mem1.training.run_folder import read_metrics
 from mem1.training.sft import SftStage, demonstrate
-from mem1.training.train import Finished, Progress, make_rollout, train
 from mem1.training.weights.export import export_checkpoint
 from mem1.training.weights.policy import Policy, load_policy, make_policy
 

@@ -23,7 +23,7 @@ from mem1.engines.servers import ModelServer
 from mem1.protocol import PAPER
 from mem1.records import Ended
 from mem1.rollout import Budget
-from mem1.training.recipe import TinyModel
+from mem1.training.loop.recipe import TinyModel
 from mem1.training.tiny_model.model import new_model
 from mem1.training.tiny_model.tokenizers import bpe_tokenizer
 from mem1.training.weights.policy import Policy

@@ -17,9 +17,9 @@ from mem1.errors import UserError
 from mem1.planning.dry_run import dry_run
 from mem1.protocol import PAPER
 from mem1.records import Question, Task
-from mem1.training.recipe import ModelConfig, TrainConfig
+from mem1.training.loop.recipe import ModelConfig, TrainConfig
+from mem1.training.loop.train import make_stages
 from mem1.training.tiny_model.tokenizers import bpe_tokenizer
-from mem1.training.train import make_stages
 from mem1.training.weights.policy import make_policy
 
 REFUSED = "of the tokens of the questions are unknown to the tokenizer of"

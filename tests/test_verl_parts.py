@@ -37,7 +37,7 @@ from mem1.protocol import PAPER
 from mem1.records import Ended
 from mem1.rollout import Budget, Rollout
 from mem1.training.advantages import trajectory_advantages
-from mem1.training.recipe import TrainConfig
+from mem1.training.loop.recipe import TrainConfig
 from mem1.training.rl_config import Grpo, ReinforcePlusPlus
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "qwen2.5-7b-multihop"

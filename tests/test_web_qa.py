@@ -33,7 +33,7 @@ from mem1.retrieval.web.reader import PageReader
 from mem1.retrieval.web.search import WebSearch
 from mem1.rollout import Budget
 from mem1.tasks.prompts import render
-from mem1.training.recipe import ModelConfig, TrainConfig
+from mem1.training.loop.recipe import ModelConfig, TrainConfig
 from mem1.training.rl_config import Phase, Rl
 from mem1.training.tiny_model.tokenizers import bpe_tokenizer
 

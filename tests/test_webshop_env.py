@@ -23,7 +23,7 @@ from mem1.errors import UserError
 from mem1.protocol import ACT, PAPER, PAPER_SHOP
 from mem1.records import Ended, Question, Task, Trajectory
 from mem1.rollout import Budget
-from mem1.training.recipe import TrainConfig
+from mem1.training.loop.recipe import TrainConfig
 from mem1.training.rl_config import Phase, Rl
 from mem1.training.tiny_model.tokenizers import UNKNOWN, bpe_tokenizer, shop_tokenizer
 

@@ -20,12 +20,12 @@ from mem1.protocol import PAPER_SHOP, vocabulary
 from mem1.records import Ended
 from mem1.rollout import Budget
 from mem1.training.logprobs import completion_logprobs
-from mem1.training.recipe import ModelConfig, Sft, TinyModel, TrainConfig
+from mem1.training.loop.recipe import ModelConfig, Sft, TinyModel, TrainConfig
+from mem1.training.loop.train import make_rollout, train
 from mem1.training.rl_config import Phase, Rl
 from mem1.training.sft import demonstrate
 from mem1.training.tiny_model.model import new_model
 from mem1.training.tiny_model.tokenizers import bpe_tokenizer, shop_tokenizer
-from mem1.training.train import make_rollout, train
 from mem1.training.weights.policy import SHIPPED_SHOP, Policy, load_policy, make_policy
 
 TINY = TinyModel(hidden_size=32, layers=2, feed_forward=64, tokenizer="shop")

@@ -37,11 +37,11 @@ from mem1.errors import UserError
 from mem1.protocol import PAPER
 from mem1.records import Ended, Trajectory, Turn
 from mem1.rollout import Budget
-from mem1.training.recipe import Evaluation, ModelConfig, TrainConfig
+from mem1.training.loop.recipe import Evaluation, ModelConfig, TrainConfig
+from mem1.training.loop.run_folder import read_metrics
+from mem1.training.loop.train import make_rollout, train
 from mem1.training.rl_config import Phase, Rl
 from mem1.training.rollout_config import ServerRollouts
-from mem1.training.run_folder import read_metrics
-from mem1.training.train import make_rollout, train
 from mem1.training.weights.policy import load_policy
 from mem1.training.weights.weight_sync import WeightSync, remove_others, write_weights
 

@@ -34,7 +34,7 @@ def command(
     from mem1.errors import UserError
     from mem1.extras.verl.tasks import write_tasks
     from mem1.protocol import vocabulary
-    from mem1.training.recipe import TrainConfig
+    from mem1.training.loop.recipe import TrainConfig
 
     if split != "train" and split != "evaluation":
         raise UserError(f"--split takes train or evaluation, not {split!r}")

@@ -8,7 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from mem1.engines.device import Device, Machine
-    from mem1.training.recipe import TrainConfig
+    from mem1.training.loop.recipe import TrainConfig
 
 DeviceOption = Annotated[
     str | None,
@@ -73,7 +73,7 @@ def known(key: str, value: str | None) -> str:
     import pydantic
 
     from mem1.errors import UserError
-    from mem1.training.recipe import ModelConfig
+    from mem1.training.loop.recipe import ModelConfig
 
     try:
         return getattr(ModelConfig.model_validate({} if value is None else {key: value}), key)

@@ -17,7 +17,7 @@ from mem1.errors import printable
 
 if TYPE_CHECKING:
     from mem1.evaluation.runner import Progress as Evaluated
-    from mem1.training.train import Progress as Step
+    from mem1.training.loop.train import Progress as Step
 
 _LABELS = {
     "reward": "reward",

@@ -45,14 +45,14 @@ def command(
     temperature: Annotated[
         float,
         typer.Option(min=0, max=WARMEST, help="0: greedy.", rich_help_panel=_MODEL),
-        Fills("mem1.training.recipe:Evaluation.temperature"),
+        Fills("mem1.training.loop.recipe:Evaluation.temperature"),
     ] = 0.0,
     workers: Annotated[
         int,
         typer.Option(
             min=1, max=MOST_WORKERS, help="Processes that sample, for a small model on a CPU.", rich_help_panel=_MODEL
         ),
-        Fills("mem1.training.recipe:TrainConfig.workers"),
+        Fills("mem1.training.loop.recipe:TrainConfig.workers"),
     ] = 1,
     device: DeviceOption = None,
     dtype: DtypeOption = None,
@@ -75,7 +75,9 @@ def command(
     max_cost: MaxCost = None,
     price: Price = None,
     context: Annotated[
-        str, typer.Option(help=f"{KNOWN}.", rich_help_panel=_AGENT), Fills("mem1.training.recipe:TrainConfig.context")
+        str,
+        typer.Option(help=f"{KNOWN}.", rich_help_panel=_AGENT),
+        Fills("mem1.training.loop.recipe:TrainConfig.context"),
     ] = "constant",
     vocabulary: Annotated[
         str,
@@ -83,7 +85,7 @@ def command(
             help="Tags: paper, released; with -web they can open pages, with -shop they are for a shop.",
             rich_help_panel=_AGENT,
         ),
-        Fills("mem1.training.recipe:TrainConfig.vocabulary"),
+        Fills("mem1.training.loop.recipe:TrainConfig.vocabulary"),
     ] = "paper",
     prompt: Annotated[
         str | None,
@@ -113,7 +115,7 @@ def command(
         typer.Option(
             "--limit", min=1, max=MOST_TASKS, help="Tasks for each number of objectives.", rich_help_panel=_TASKS
         ),
-        Fills("mem1.training.recipe:Evaluation.tasks"),
+        Fills("mem1.training.loop.recipe:Evaluation.tasks"),
     ] = 100,
     objectives: Annotated[
         str | None,
@@ -125,7 +127,7 @@ def command(
     seed: Annotated[
         int,
         typer.Option(min=0, max=LARGEST_SEED, help="Seed of the tasks and of sampling.", rich_help_panel=_TASKS),
-        Fills("mem1.training.recipe:Evaluation.seed"),
+        Fills("mem1.training.loop.recipe:Evaluation.seed"),
     ] = 0,
     composition: Annotated[
         str,
@@ -223,7 +225,7 @@ def command(
     from mem1.evaluation.store import made_with
     from mem1.protocol import vocabulary as tags_called
     from mem1.rollout import Rollout
-    from mem1.training.recipe import Evaluation, TrainConfig
+    from mem1.training.loop.recipe import Evaluation, TrainConfig
     from mem1.training.weights.policy import policy_folder
 
     _refuse_what_has_no_effect(invocation, recipe=recipe, script=script, base_url=base_url)

@@ -23,12 +23,12 @@ from mem1.evaluation.runner import Chunking, evaluate
 from mem1.evaluation.store import made_with
 from mem1.protocol import Tags, vocabulary
 from mem1.records import Trajectory
-from mem1.training.recipe import TrainConfig
+from mem1.training.loop.recipe import TrainConfig
+from mem1.training.loop.run_folder import METRICS, read_metrics
+from mem1.training.loop.train import make_rollout, weight_sync
 from mem1.training.rl import weights_version
 from mem1.training.rl_metrics import nothing_to_learn
 from mem1.training.rollout_config import ServerRollouts
-from mem1.training.run_folder import METRICS, read_metrics
-from mem1.training.train import make_rollout, weight_sync
 from mem1.training.weights.policy import Policy
 
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from mem1.engines.device import Computed
     from mem1.evaluation.metrics import Row
+    from mem1.training.loop.recipe import TrainConfig
     from mem1.training.ranks.processes import Ranks
-    from mem1.training.recipe import TrainConfig
     from mem1.training.weights.policy import Policy
 
 RECIPE = "atlas-quick"
@@ -30,7 +30,7 @@ def command(
     seed: Annotated[
         int,
         typer.Option(min=0, max=LARGEST_SEED, help="Seed of tasks, sampling and evaluation."),
-        Fills("mem1.training.recipe:TrainConfig.seed"),
+        Fills("mem1.training.loop.recipe:TrainConfig.seed"),
     ] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/quickstart-seed<SEED> without it.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
@@ -47,9 +47,9 @@ def command(
     from mem1.configuration import load_toml
     from mem1.errors import UserError
     from mem1.lock import alone_in
+    from mem1.training.loop.recipe import TrainConfig
     from mem1.training.ranks.placement import Placement
     from mem1.training.ranks.processes import Ranks
-    from mem1.training.recipe import TrainConfig
 
     context = "full" if full_context else "constant"
     folder = out or Path("runs") / ("quickstart" + ("-full" if full_context else "") + f"-seed{seed}")
@@ -76,7 +76,7 @@ def command(
 def _run(config: TrainConfig, ranks: Ranks, folder: Path, resume: bool, console: Console) -> list[Row]:
     from mem1.cli.display import TrainingBar, bars
     from mem1.cli.pipeline import evaluate_policy, warn_of_nothing_learnt
-    from mem1.training.train import train
+    from mem1.training.loop.train import train
     from mem1.training.weights.policy import SHIPPED, load_policy
 
     with bars(console) as progress:

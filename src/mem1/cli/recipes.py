@@ -13,7 +13,7 @@ from mem1.cli.options import is_given
 from mem1.errors import UserError
 
 if TYPE_CHECKING:
-    from mem1.training.recipe import TrainConfig
+    from mem1.training.loop.recipe import TrainConfig
 
 Recipe = Annotated[
     str | None,
@@ -54,7 +54,7 @@ def evaluation_recipe(
     `besides` names options that the command has in its own right, whatever the recipe says.
     """
     from mem1.configuration import load_toml
-    from mem1.training.recipe import TrainConfig
+    from mem1.training.loop.recipe import TrainConfig
 
     options = {option.name: option.opts[0] for option in command.command.params}
     given = sorted(

@@ -70,7 +70,7 @@ def _read(run: Path, name: str, tokenizer: Path | None) -> Run:
     from mem1.cli.run_codec import run_codec
     from mem1.cli.run_facts import facts
     from mem1.evaluation.report.rows import Run, read_evaluations
-    from mem1.training.run_folder import METRICS, read_metrics
+    from mem1.training.loop.run_folder import METRICS, read_metrics
 
     training = training_folder(run)
     evaluations = read_evaluations(run / "evaluation" if (run / "evaluation").is_dir() else run)

@@ -64,12 +64,12 @@ def command(
         Fills("mem1.engines.base:Sampling.seed"),
     ] = 0,
     context: Annotated[
-        str, typer.Option(help=f"{KNOWN}."), Fills("mem1.training.recipe:TrainConfig.context")
+        str, typer.Option(help=f"{KNOWN}."), Fills("mem1.training.loop.recipe:TrainConfig.context")
     ] = "constant",
     vocabulary: Annotated[
         str,
         typer.Option(help="Tags: paper, released; with opening pages paper-web, released-web."),
-        Fills("mem1.training.recipe:TrainConfig.vocabulary"),
+        Fills("mem1.training.loop.recipe:TrainConfig.vocabulary"),
     ] = "paper",
     prompt: Annotated[
         str | None, typer.Option(help="plain (without: for Atlas and 'shipped') or mem1, which has instructions.")
@@ -85,7 +85,9 @@ def command(
         int | None, typer.Option(min=1, help="Passages shown a search, with --task; 3, of the web 10.")
     ] = None,
     temperature: Annotated[
-        float, typer.Option(min=0, max=WARMEST, help="0: greedy."), Fills("mem1.training.recipe:Evaluation.temperature")
+        float,
+        typer.Option(min=0, max=WARMEST, help="0: greedy."),
+        Fills("mem1.training.loop.recipe:Evaluation.temperature"),
     ] = 0.0,
     device: DeviceOption = None,
     dtype: DtypeOption = None,

@@ -14,7 +14,7 @@ from mem1.cli.mistakes import say
 from mem1.cli.options import refuse, work_begins
 
 if TYPE_CHECKING:
-    from mem1.training.recipe import TrainConfig
+    from mem1.training.loop.recipe import TrainConfig
 
 
 def command(
@@ -42,10 +42,10 @@ def command(
     from mem1.cli.recipes import expanded, find_recipe
     from mem1.cli.upload import Upload
     from mem1.configuration import load_toml
+    from mem1.training.loop.recipe import TrainConfig
+    from mem1.training.loop.train import train
     from mem1.training.ranks.placement import Placement
     from mem1.training.ranks.processes import joined
-    from mem1.training.recipe import TrainConfig
-    from mem1.training.train import train
 
     if dry:
         refuse(invocation, "resume", "evaluate", "upload", because="--dry-run trains nothing; leave it out")

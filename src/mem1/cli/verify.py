@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mem1.engines.device import Computed
     from mem1.envs.base import TaskSource
     from mem1.records import Group, Task, Trajectory
-    from mem1.training.recipe import TrainConfig
+    from mem1.training.loop.recipe import TrainConfig
     from mem1.training.verify.checks import Check
     from mem1.training.weights.policy import Policy
 
@@ -41,10 +41,10 @@ def command(
     ] = None,
     settings: Settings = None,
     context: Annotated[
-        str, typer.Option(help=f"{KNOWN}."), Fills("mem1.training.recipe:TrainConfig.context")
+        str, typer.Option(help=f"{KNOWN}."), Fills("mem1.training.loop.recipe:TrainConfig.context")
     ] = "constant",
     vocabulary: Annotated[
-        str, typer.Option(help="Tags: paper or released."), Fills("mem1.training.recipe:TrainConfig.vocabulary")
+        str, typer.Option(help="Tags: paper or released."), Fills("mem1.training.loop.recipe:TrainConfig.vocabulary")
     ] = "paper",
     task: Annotated[
         str, typer.Option(help="atlas; multihop: --questions over --corpus or --retriever; cloze: --corpus.")
@@ -75,7 +75,7 @@ def command(
     attention: Annotated[
         str,
         typer.Option(help="Of the token tree: auto (flex on CUDA, else blocks), blocks or flex."),
-        Fills("mem1.training.recipe:ModelConfig.attention"),
+        Fills("mem1.training.loop.recipe:ModelConfig.attention"),
     ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as one JSON object.")] = False,
 ) -> None:
@@ -89,7 +89,7 @@ def command(
     from mem1.engines.codec import check_words
     from mem1.packing.attention import choose_attention
     from mem1.protocol import vocabulary as tags_called
-    from mem1.training.recipe import ModelConfig, TrainConfig
+    from mem1.training.loop.recipe import ModelConfig, TrainConfig
     from mem1.training.verify.verify import NO_GRADIENTS, has_gradients, verify
     from mem1.training.weights.policy import make_policy
 
@@ -156,8 +156,8 @@ def _sample(
     """Attempts, and whether they had to be steered: no attempt of the model's own came to a second turn."""
     from mem1.engines.local import LocalEngine
     from mem1.protocol import vocabulary
+    from mem1.training.loop.train import make_rollout
     from mem1.training.steering import Turns
-    from mem1.training.train import make_rollout
 
     tags = vocabulary(config.vocabulary)
     engine = LocalEngine(policy.model, policy.codec, tags.stop_strings)

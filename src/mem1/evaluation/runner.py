@@ -33,8 +33,8 @@ from mem1.net.threads import run_jobs
 from mem1.records import Task, Trajectory
 from mem1.rollout import Rollout
 from mem1.tasks.compose import different
-from mem1.training.interrupt import Stop, interruptible
-from mem1.training.recipe import Evaluation
+from mem1.training.loop.interrupt import Stop, interruptible
+from mem1.training.loop.recipe import Evaluation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ from mem1.errors import UserError
 from mem1.evaluation.metrics import Row
 from mem1.jsonl import append_lines, cut_line, encode_object, write_lines
 from mem1.records import Task, Trajectory, task_to_json, trajectory_from_json, trajectory_to_json
-from mem1.training.run_folder import differences
+from mem1.training.loop.run_folder import differences
 
 
 def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> None:

@@ -10,7 +10,7 @@ from mem1.planning.gpus import Cluster
 from mem1.planning.plan import Plan, make_plan
 from mem1.planning.setup import Setup
 from mem1.planning.stages import Attempts
-from mem1.training.recipe import Distributed, Lora, TrainConfig
+from mem1.training.loop.recipe import Distributed, Lora, TrainConfig
 from mem1.training.rl_config import Ppo
 
 SMALLEST_PACK = 2048

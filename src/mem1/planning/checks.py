@@ -15,7 +15,7 @@ from mem1.engines.codec import Codec, check_words
 from mem1.errors import UserError
 from mem1.packing.exactness import check_packable
 from mem1.protocol import vocabulary
-from mem1.training.recipe import TrainConfig
+from mem1.training.loop.recipe import TrainConfig
 from mem1.training.rollout_config import ServerRollouts
 from mem1.training.weights.policy import SHIPPED, policy_folder
 

@@ -13,7 +13,7 @@ from mem1.planning.families import meta_parameters
 from mem1.planning.plan import Plan, make_plan, record
 from mem1.planning.rehearsal import Rehearsed, rehearse
 from mem1.planning.setup import Setup
-from mem1.training.recipe import TrainConfig
+from mem1.training.loop.recipe import TrainConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from mem1.planning.activations import WIDE
 from mem1.planning.moments import Needs, passes, sampling
 from mem1.planning.networks import Network
 from mem1.planning.setup import Setup
-from mem1.training.recipe import BLOCK
+from mem1.training.loop.recipe import BLOCK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

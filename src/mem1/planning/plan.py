@@ -20,7 +20,7 @@ from mem1.planning.stages import Attempts, Stage, stages
 from mem1.planning.step_flops import sampling_flops, update_flops
 from mem1.planning.step_time import StepTime, step_time, training
 from mem1.planning.workload import limits
-from mem1.training.recipe import TrainConfig
+from mem1.training.loop.recipe import TrainConfig
 
 USABLE = 0.9
 """Share of a GPU's memory that a plan may fill; CUDA, libraries and gaps between tensors take the rest. Assumed."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from mem1.planning.known_networks import known
 from mem1.planning.networks import Network, read_network
 from mem1.protocol import vocabulary
-from mem1.training.recipe import TinyModel, TrainConfig
+from mem1.training.loop.recipe import TinyModel, TrainConfig
 from mem1.training.tiny_model.tokenizers import atlas_tokenizer, shop_tokenizer
 from mem1.training.weights.policy import SHIPPED, policy_folder
 

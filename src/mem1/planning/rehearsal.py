@@ -24,13 +24,13 @@ from mem1.protocol import vocabulary
 from mem1.records import Group
 from mem1.rollout import Budget
 from mem1.training.checkpoints.checkpoint import load_checkpoint, save_checkpoint
+from mem1.training.loop.recipe import Sft, TrainConfig
+from mem1.training.loop.train import Stage, make_rollout, make_stages
 from mem1.training.ranks.placement import Placement
-from mem1.training.recipe import Sft, TrainConfig
 from mem1.training.rl import RlStage
 from mem1.training.rl_config import Dapo, Phase, Ppo, Rejection, Rl
 from mem1.training.sft import demonstrate
 from mem1.training.tiny_model.tokenizers import atlas_tokenizer, shop_tokenizer
-from mem1.training.train import Stage, make_rollout, make_stages
 from mem1.training.weights.policy import SHIPPED, Policy, policy_folder
 
 TOKENS = 1024

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from mem1.training.recipe import Distributed, Lora, TrainConfig
+from mem1.training.loop.recipe import Distributed, Lora, TrainConfig
 
 LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The linear layers of a network but its head, which have adapters where `Lora.layers` names none."""

@@ -12,7 +12,7 @@ from mem1.planning.setup import Setup
 from mem1.planning.step_flops import Passes
 from mem1.planning.workload import StepTokens, counted, limits, made_groups, step_tokens
 from mem1.records import Trajectory
-from mem1.training.recipe import Recall, TrainConfig
+from mem1.training.loop.recipe import Recall, TrainConfig
 from mem1.training.rl_config import Ppo, Rl
 
 SAMPLER_TOKENS = 24576

@@ -19,7 +19,7 @@ from mem1.packing import pack, split_into_packs
 from mem1.packing.blocks import cut
 from mem1.planning.activations import Load
 from mem1.records import Trajectory, Turn
-from mem1.training.recipe import TrainConfig
+from mem1.training.loop.recipe import TrainConfig
 
 TASKS_MADE = 4
 """Tasks that stand for all of a step."""

@@ -20,11 +20,11 @@ from mem1.protocol import Tags
 from mem1.records import Ended, Task, Trajectory
 from mem1.rollout import Rollout
 from mem1.training.logprobs import flat_logprobs
+from mem1.training.loop.recipe import Recall, Sft, TrainConfig
 from mem1.training.rank_packs import RankPacks
 from mem1.training.ranks.optimizers import Optimizers, muon, warmup, warmup_decay
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.ranks.sharding import as_forward
-from mem1.training.recipe import Recall, Sft, TrainConfig
 from mem1.training.tiny_model.recall import recall_batch, recall_loss
 from mem1.training.weights.policy import Policy
 

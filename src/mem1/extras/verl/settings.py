@@ -34,8 +34,7 @@ from mem1.protocol import Tags, vocabulary
 from mem1.records import Task
 from mem1.rollout import Budget, Rollout
 from mem1.tasks.splits import Split
-from mem1.training.recipe import TrainConfig
-from mem1.training.recipe_rollout import recipe_rollout
+from mem1.training.loop.recipe import TrainConfig, recipe_rollout
 
 
 class VerlSettings(Config):

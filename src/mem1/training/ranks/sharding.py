@@ -30,7 +30,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
-from mem1.training.recipe import Distributed
+from mem1.training.loop.recipe import Distributed
 
 Said = TypeVar("Said", Tensor, tuple[Tensor, ...])
 _FORWARD = "_mem1_forward"

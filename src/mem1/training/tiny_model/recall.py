@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from mem1.training.loop.recipe import Recall
 from mem1.training.ranks.sharding import as_forward
-from mem1.training.recipe import Recall
 
 FIRST_TOKEN = 2
 """Padding and the unknown token do not take part."""

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from mem1.errors import UserError
+from mem1.training.loop.recipe import BLOCK, Lora
 from mem1.training.ranks.sharding import whole
-from mem1.training.recipe import BLOCK, Lora
 
 M = TypeVar("M", bound=PreTrainedModel)
 _NAME = "default"

@@ -12,8 +12,8 @@ from mem1.errors import UserError
 from mem1.lock import alone_in
 from mem1.protocol import vocabulary
 from mem1.training.checkpoints.checkpoint import load_weights
+from mem1.training.loop.recipe import TrainConfig
 from mem1.training.ranks.placement import Placement
-from mem1.training.recipe import TrainConfig
 from mem1.training.weights.policy import make_policy
 
 

@@ -32,7 +32,7 @@ from mem1.errors import UserError
 from mem1.protocol import Tags
 from mem1.records import Passage
 from mem1.retrieval.model_folder import cached_snapshot, how_to_fetch
-from mem1.training.recipe import TinyModel, TrainConfig
+from mem1.training.loop.recipe import TinyModel, TrainConfig
 from mem1.training.tiny_model.model import new_model
 from mem1.training.tiny_model.tokenizers import (
     ALIKE,

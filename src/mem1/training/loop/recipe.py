@@ -17,44 +17,48 @@ from pydantic import AfterValidator, Field, model_validator
 from mem1.configuration import Config
 from mem1.configuration.numbers import MOST_TASKS, MOST_TOKENS, MOST_WORKERS, GreedyOrWarm, LearningRate, Seed, Sizes
 from mem1.contexts import context_policy
+from mem1.engines.base import Engine
+from mem1.engines.chat_template import ChatTemplate
+from mem1.engines.codec import Codec
+from mem1.envs.base import TaskSource
 from mem1.envs.tasks import Tasks
-from mem1.protocol import vocabulary
-from mem1.rollout import Budget
+from mem1.protocol import Tags, vocabulary
+from mem1.rollout import Budget, Rollout
 from mem1.training.rl_config import Rl
 from mem1.training.rollout_config import LocalRollouts, Rollouts
 
 
 class Distributed(Config):
-    """Of no effect on what is learnt, but for `mixed_precision`."""
+    """`[distributed]`: how the networks are sharded over the ranks. Only `mixed_precision` changes what is learnt."""
 
     mixed_precision: Literal["bf16"] | None = None
-    """Weights and activations of forward and backward pass in it; sums of gradients, optimiser and the weights that
-    it moves stay in fp32. None: everything in the model's own type."""
+    """Precision of weights and activations in the forward and backward pass; gradient sums, the optimiser and the
+    weights that it updates stay in fp32. None: everything in the model's own type."""
     activation_checkpointing: bool = False
-    """Each layer is computed again in the backward pass instead of kept: less memory, a third more work."""
+    """Recompute each layer in the backward pass instead of keeping its activations: less memory, a third more work."""
     cpu_offload: bool = False
-    """Weights, gradients and optimiser states rest in the computer's memory, not on the GPU; of no effect on a CPU."""
+    """Keep weights, gradients and optimiser states in the computer's memory, not on the GPU; no effect on a CPU."""
     reference_offload: bool = False
-    """The same of the frozen reference policy alone."""
+    """`cpu_offload` for the frozen reference policy alone."""
     reshard_after_forward: bool = True
-    """Let go of a layer's whole weights between forward and backward pass. False: faster, and more memory."""
+    """Free a layer's gathered weights between forward and backward pass. False: faster, with more memory."""
 
 
 BLOCK = 64
-"""Weights of a row that share a scale where they are quantised."""
+"""Weights of a row that share a scale when they are quantised."""
 
 
 class Lora(Config):
-    """Size and place of the adapters."""
+    """`[lora]`: reinforcement learning trains adapters beside the layers, not the layers."""
 
     rank: int = Field(default=16, ge=1, le=65_536)
-    """Rows of A, columns of B."""
+    """Rank of the adapters: rows of A, columns of B."""
     alpha: float = Field(default=32.0, gt=0)
-    """The product B A is scaled by alpha / rank."""
+    """Scale of the adapters, times the rank: the product B A is multiplied by alpha / rank."""
     layers: tuple[str, ...] | None = Field(default=None, min_length=1)
     """Last parts of the names of linear layers, such as q_proj; None: all of them but the head."""
     quantize: Literal["nf4"] | None = None
-    """Hold the frozen linear layers, the head aside, in 4 bits a weight (QLoRA); None: as they are. The policy that
+    """Hold the frozen linear layers, except the head, in 4 bits per weight (QLoRA); None: as they are. The policy that
     samples gets the quantised weights too, so both are the same policy. Needs mem1[qlora]."""
 
 
@@ -67,7 +71,7 @@ AttentionName = Literal["auto", "blocks", "flex"]
 
 
 class TinyModel(Config):
-    """Shape of a small Qwen2 made from nothing."""
+    """`[model.new]`: a small Qwen2 made from scratch."""
 
     hidden_size: int = Field(default=128, gt=0, le=65_536)
     layers: int = Field(default=4, gt=0, le=1_000)
@@ -76,17 +80,17 @@ class TinyModel(Config):
     max_positions: int = Field(default=8192, gt=0, le=MOST_TOKENS)
     rope_theta: float = Field(default=10000.0, gt=0)
     look_back: tuple[Annotated[int, Field(ge=1, le=10_000)], ...] = (1, 2)
-    """Distances at which heads of layers 0 and 1 look back, one head a distance; empty: none."""
+    """Distances, in tokens, at which heads of layers 0 and 1 look back, one head per distance; empty: none."""
     look_back_strength: float = Field(default=3.0, gt=0)
-    """Scale of the biases; the attention scores grow with its square."""
+    """Scale of the look-back biases; attention scores grow with its square."""
     induction: bool = False
-    """Begin with heads that copy what followed the same tokens before (`mem1.training.tiny_model.model`); for three
-    layers and four heads or more, with look_back = [1, 2, 5, 6], a strength of about 6 and a rope_theta of about
-    1e6."""
+    """Start with heads that copy what followed the same tokens before (`mem1.training.tiny_model.model`). Needs at
+    least three layers and four heads, and look_back = [1, 2, 5, 6]; works best with a look_back_strength of about 6 and
+    a rope_theta of about 1e6."""
     tokenizer: Literal["atlas", "shop", "bpe"] = "atlas"
-    """atlas, shop: a token a word of the invented worlds or shops; bpe: byte-level, trained on the tasks' corpus."""
+    """atlas, shop: one token per word of the invented worlds or shops; bpe: byte-level, trained on the tasks' corpus."""
     vocab_size: int = Field(default=2000, ge=300, le=1_000_000)
-    """Tokens of a bpe tokenizer; the others have their own number."""
+    """Number of tokens of a bpe tokenizer; the other tokenizers have a fixed number."""
 
     @model_validator(mode="after")
     def _heads_have_room(self) -> TinyModel:
@@ -98,26 +102,26 @@ class TinyModel(Config):
 
 
 class ModelConfig(Config):
-    """Which weights, and what computes with them. Give `path`, or `new`, or neither for the shipped policy."""
+    """`[model]`: which weights, and what computes with them. Give `path`, `new`, or neither for the shipped policy."""
 
     path: str | None = None
     """Folder of a transformers model with safetensors weights and tokenizer.json."""
     new: TinyModel | None = None
     chat_template: bool = False
-    """Put every prompt into the chat template of the model's folder, and let all that follows be the model's reply: for
-    models that were trained on chats. The template's tokens are in the contexts and are never trained."""
+    """Put every prompt into the chat template of the model's folder; everything after it is the model's reply. For
+    models that were trained on chats. The template's tokens are part of the contexts and are never trained."""
     device: DeviceName = "auto"
-    """auto, cpu, cuda, cuda:N or mps. Under torchrun auto and cuda are the GPU of each process's own rank."""
+    """auto, cpu, cuda, cuda:N or mps. Under torchrun, auto and cuda mean the GPU of each process's own rank."""
     dtype: DtypeName = "auto"
-    """Precision of the policy that samples and is evaluated: auto, float32 or bfloat16. What is trained is float32;
-    bfloat16 therefore needs [lora], [distributed] or several ranks, where the policy that samples is a copy of it."""
+    """Precision of the policy that samples and is evaluated: auto, float32 or bfloat16. Trained weights are float32, so
+    bfloat16 needs [lora], [distributed] or several ranks, where the policy that samples is a copy."""
     attention: AttentionName = "auto"
-    """Attention over the token tree, in training: blocks, flex (FlexAttention, on CUDA), or auto, which takes flex on
-    CUDA and blocks elsewhere."""
+    """Attention over the token tree in training: blocks, flex (FlexAttention, on CUDA), or auto: flex on CUDA, blocks
+    elsewhere."""
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name of the model in messages."""
         return "the recipe's new model" if self.new is not None else self.path or "the shipped policy"
 
     @model_validator(mode="after")
@@ -136,53 +140,53 @@ VocabularyName = Annotated[str, AfterValidator(lambda name: vocabulary(name).nam
 
 
 class Recall(Config):
-    """How much to exercise."""
+    """`[recall]`: associative recall on random tokens, which teaches a small model to copy."""
 
     steps: int = Field(default=150, ge=1)
     tokens: int = Field(default=8192, ge=64, le=MOST_TOKENS)
-    """Tokens of a step."""
+    """Tokens per step."""
     pairs: tuple[Annotated[int, Field(ge=1, le=10_000)], ...] = Field(default=(4, 8, 16, 32), min_length=1)
-    """Pairs of a sequence; drawn anew for each step."""
+    """Numbers of key-value pairs per sequence; each step draws one."""
     learning_rate: LearningRate = 0.02
-    """Of Muon, on matrices."""
+    """Learning rate of Muon, for matrices."""
     adam_learning_rate: LearningRate = 3e-3
-    """Of AdamW, on everything else."""
+    """Learning rate of AdamW, for everything else."""
     warmup: int = Field(default=10, ge=0)
 
 
 class Sft(Config):
-    """Supervised fine-tuning on demonstrations by a scripted expert."""
+    """`[sft]`: supervised fine-tuning on demonstrations by a scripted expert."""
 
     steps: int = Field(default=400, ge=1)
     objectives: Sizes = (1, 2, 3, 4)
     """Numbers of objectives of the demonstrated tasks."""
     tasks: int = Field(default=2000, ge=1, le=10_000_000)
-    """Demonstrated tasks for each number of objectives."""
+    """Demonstrated tasks per number of objectives."""
     contexts: tuple[ContextName, ...] = ()
-    """Context policies of the demonstrations, which take the tasks in turn; empty: the recipe's own."""
+    """Context policies of the demonstrations; tasks are dealt to them in turn. Empty: the recipe's own."""
     cut_short: float = Field(default=0.0, ge=0, le=1)
-    """Share of the demonstrations whose turn limit is too low, so that they show the forced answer."""
+    """Share of the demonstrations whose turn limit is too low, so that they show a forced answer."""
     tokens: int = Field(default=8192, ge=64, le=MOST_TOKENS)
-    """Tokens of a step, shared ones counted once."""
+    """Tokens per step; shared tokens count once."""
     pack_tokens: int = Field(default=8192, ge=64, le=MOST_TOKENS)
-    """Most tokens of one forward and backward pass; affects memory, speed and the order of addition alone."""
+    """Maximum tokens per forward and backward pass; affects only memory, speed and the order of additions."""
     turns_of_a_piece: int = Field(default=4, ge=1)
-    """Long demonstrations are cut into pieces of so many turns, so that a step mixes many tasks."""
+    """Turns per piece: long demonstrations are cut into pieces, so that a step mixes many tasks."""
     learning_rate: LearningRate = 0.02
-    """Of Muon, on matrices."""
+    """Learning rate of Muon, for matrices."""
     adam_learning_rate: LearningRate = 3e-3
-    """Of AdamW, on everything else."""
+    """Learning rate of AdamW, for everything else."""
     warmup: int = Field(default=10, ge=0)
     decay: float = Field(default=0.4, ge=0, le=1)
-    """Share of the steps, at the end, over which the learning rates fall to a twentieth."""
+    """Share of the steps, at the end of the stage, over which the learning rates fall to a twentieth."""
 
 
 class Evaluation(Config):
-    """What is measured, on the evaluation half of the tasks."""
+    """`[evaluation]`: what is measured, on the evaluation half of the tasks."""
 
     objectives: Sizes = (1, 2, 4, 8, 16)
     tasks: int = Field(default=100, ge=1, le=MOST_TASKS)
-    """Tasks for each number of objectives."""
+    """Tasks per number of objectives."""
     temperature: GreedyOrWarm = 0.0
     """0: greedy."""
     seed: Seed = 0
@@ -193,31 +197,31 @@ class TrainConfig(Config):
 
     seed: Seed = 0
     vocabulary: VocabularyName = "paper"
-    """Tags of the protocol; -web: pages can be opened; -summary: summaries can be asked for; -shop: for a shop."""
+    """Tags of the protocol; -web: can open pages; -summary: can write summaries; -shop: for a shop."""
     context: ContextName = "constant"
     """Context policy: constant, capped(n), fold(k), full, masked, window(k), summary(n), external(k) or none."""
     model: ModelConfig = ModelConfig()
     tasks: Tasks
     budget: Budget = Budget()
     rollout: Rollouts = LocalRollouts()
-    """Who samples for [rl]; whoever it is evaluates the policy when the run has ended, too."""
+    """What samples for [rl], and evaluates the policy at the end of the run."""
     workers: int = Field(default=1, ge=1, le=MOST_WORKERS)
-    """Processes that sample, and packs that are trained at a time; 2 for a small model on two cores, 1 for a GPU."""
+    """Processes that sample, and packs trained in parallel; 2 for a small model on two cores, 1 for a GPU."""
     recall: Recall | None = None
     sft: Sft | None = None
     rl: Rl | None = None
     evaluation: Evaluation = Evaluation()
     lora: Lora | None = None
-    """Adapters for reinforcement learning; None: it moves all weights."""
+    """Adapters for reinforcement learning; None: it trains all weights."""
     distributed: Distributed | None = None
-    """How the networks are spread over the ranks of torchrun; given, also in one process. None: on several ranks by
-    its defaults."""
+    """How the networks are sharded over the ranks of torchrun, or in one process. None: by the defaults on several
+    ranks, not at all on one."""
     checkpoint_every: int = Field(default=20, ge=1)
     """Steps between checkpoints."""
     tensorboard: bool = True
 
     @model_validator(mode="after")
-    def _others_sample_ahead(self) -> TrainConfig:
+    def _staleness_needs_servers(self) -> TrainConfig:
         if self.rl is not None and self.rl.max_staleness and self.rollout.engine == "local":
             raise ValueError(
                 f"rl.max_staleness = {self.rl.max_staleness} needs servers that sample while this process trains: give "
@@ -226,7 +230,23 @@ class TrainConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _adapters_learn_from_outcomes(self) -> TrainConfig:
+    def _adapters_need_rl(self) -> TrainConfig:
         if self.lora is not None and (self.recall is not None or self.sft is not None):
             raise ValueError("[lora] is for [rl] alone; train [recall] and [sft] in a recipe of their own, without it")
         return self
+
+
+def recipe_rollout(
+    config: TrainConfig, *, engine: Engine, codec: Codec, frame: ChatTemplate, source: TaskSource, tags: Tags
+) -> Rollout:
+    """The rollout of a recipe, whatever samples: this process, servers or another project. `frame` encloses every prompt."""
+    return Rollout(
+        engine=engine,
+        codec=codec,
+        environment=config.tasks.around(source.environment),
+        context=context_policy(config.context),
+        tags=tags,
+        budget=config.budget,
+        frame=frame,
+        reward=config.tasks.reward_function,
+    )

@@ -34,15 +34,14 @@ from mem1.training.checkpoints.checkpoint import (
     load_checkpoint,
     read_checkpoint,
 )
-from mem1.training.interrupt import interruptible
+from mem1.training.loop.interrupt import interruptible
+from mem1.training.loop.recipe import Distributed, TrainConfig, recipe_rollout
+from mem1.training.loop.run_folder import MetricsLog, RunFolder
 from mem1.training.ranks.optimizers import Optimizers
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks
-from mem1.training.recipe import Distributed, TrainConfig
-from mem1.training.recipe_rollout import recipe_rollout
 from mem1.training.rl import RlStage
 from mem1.training.rollout_config import ServerRollouts
-from mem1.training.run_folder import MetricsLog, RunFolder
 from mem1.training.sft import Metrics, RecallStage, SftStage, demonstrate
 from mem1.training.weights.policy import Policy, make_policy
 from mem1.training.weights.weight_sync import WeightSync
