@@ -88,7 +88,7 @@ class TinyModel(Config):
     least three layers and four heads, and look_back = [1, 2, 5, 6]; works best with a look_back_strength of about 6 and
     a rope_theta of about 1e6."""
     tokenizer: Literal["atlas", "shop", "bpe"] = "atlas"
-    """atlas, shop: one token per word of the invented worlds or shops; bpe: byte-level, trained on the tasks' corpus."""
+    """atlas, shop: a token per word of the invented worlds or shops; bpe: byte-level, trained on the tasks' corpus."""
     vocab_size: int = Field(default=2000, ge=300, le=1_000_000)
     """Number of tokens of a bpe tokenizer; the other tokenizers have a fixed number."""
 
@@ -239,7 +239,7 @@ class TrainConfig(Config):
 def recipe_rollout(
     config: TrainConfig, *, engine: Engine, codec: Codec, frame: ChatTemplate, source: TaskSource, tags: Tags
 ) -> Rollout:
-    """The rollout of a recipe, whatever samples: this process, servers or another project. `frame` encloses every prompt."""
+    """The rollout of a recipe, whatever samples (this process, servers); `frame` encloses every prompt."""
     return Rollout(
         engine=engine,
         codec=codec,
