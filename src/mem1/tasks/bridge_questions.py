@@ -1,15 +1,15 @@
-"""Real questions linked through bridge entities: the answer of one is what another is about.
+"""Real questions linked through bridge entities: the answer to one is the subject of another.
 
     Q1 Who founded Alvex?       Mira Toll        Q1 Who founded Alvex?
     Q2 Where was Mira Toll born?          ->     Q2 Where was the answer to Q1 born?
 
 Question j can follow question i where a gold title of j (the entity that a supporting passage is about) is a gold
-answer of i, stands in the text of j exactly once, as whole words, and is not the answer of j itself. A title such as
-"Green (album)" links nothing, as "Green" may be something else. Gold titles come with HotpotQA, 2WikiMultihopQA,
-MuSiQue and PopQA; the single hops of the middle two (`decompose`) are linked by construction.
+answer of i, occurs exactly once in the text of j, as whole words, and is not the answer to j itself. A title such as
+"Green (album)" links nothing, because "Green" may be something else. HotpotQA, 2WikiMultihopQA, MuSiQue and PopQA have
+gold titles; the single hops of the middle two (`decompose`) are linked by construction.
 
-A comparison is by the alphabet, which needs no further knowledge: "Which comes first in alphabetical order, the answer
-to Q1 or the answer to Q2?"
+Comparisons use alphabetical order, which needs no further knowledge: "Which comes first in alphabetical order, the
+answer to Q1 or the answer to Q2?"
 """
 
 from __future__ import annotations
@@ -21,35 +21,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from mem1.errors import UserError
 from mem1.records import Question
 from mem1.scoring import normalize
-from mem1.tasks.dependencies import Draft, Group
+from mem1.tasks.dependencies import Draft, Group, Material
 
-_TRIES = 200
-"""A draw that fails (a question twice, answers that the alphabet does not tell apart) is begun again so many times."""
 _NOT_NAMES = frozenset({"yes", "no"})
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What can follow a question."""
+    """A question that can follow another."""
 
     follower: int
-    """Its index."""
+    """Index of the question."""
     parts: tuple[str, str]
-    """Its text before and after the name of the bridge entity."""
+    """The text before and after the name of the bridge entity."""
 
 
 @dataclass(frozen=True)
-class LinkedQuestions:
-    """Questions and which of them can follow which."""
+class LinkedQuestions(Material):
+    """Questions, and which of them can follow which."""
 
     questions: Sequence[Question]
 
     @cached_property
     def links(self) -> Mapping[int, list[Link]]:
-        """Index of a question -> what can follow it; questions that nothing follows have no entry."""
+        """Index of a question -> its possible followers, if there are any."""
         answered: defaultdict[str, list[int]] = defaultdict(list)
         for index, question in enumerate(self.questions):
             for answer in sorted({normalize(answer) or answer for answer in question.answers}):
@@ -65,28 +62,21 @@ class LinkedQuestions:
                         links[earlier].append(Link(index, parts))
         return dict(links)
 
-    def draw(self, group: Group, taken: frozenset[str], rng: random.Random) -> list[Draft]:
-        """Raises UserError where no questions hang together in this way."""
-        starts = self._starts(group)
-        for _ in range(_TRIES if starts else 0):
-            drafts = self._attempt(group, starts, rng)
-            ids = {draft.question.id for draft in drafts}
-            if len(drafts) == len(group) == len(ids) and not ids & taken:
-                return drafts
+    def shortage(self, size: int) -> str:
         linked = sum(map(len, self.links.values()))
-        raise UserError(
-            f"among these {len(self.questions)} questions, of which pairs can be linked through a bridge entity in "
-            f"{linked} ways, no {len(group)} were found that hang together as asked; lower the depth or the number of "
-            "objectives, or add questions with gold titles (of 2WikiMultihopQA and MuSiQue, the single hops)"
+        return (
+            f"these {len(self.questions)} questions, with {linked} links through bridge entities, contain no {size} "
+            "questions that depend on one another in this way; lower the depth or the number of objectives, or add "
+            "questions with gold titles (for 2WikiMultihopQA and MuSiQue, single hops)"
         )
 
     def text(self, parts: Sequence[str], numbers: Sequence[int]) -> str:
-        """("Where was ", " born?") and (1,) -> "Where was the answer to Q1 born?" """
-        text = parts[0] + "".join(f"the answer to Q{n}{part}" for n, part in zip(numbers, parts[1:], strict=True))
+        """As in `Material`, with a capital letter at the start."""
+        text = super().text(parts, numbers)
         return text if parts[0].strip() else text[:1].upper() + text[1:]
 
     def _starts(self, group: Group) -> dict[int, list[int]]:
-        """Position of a question without references -> the questions that may stand there; empty: there are none."""
+        """Position of a question without references -> the questions possible there."""
         return {
             position: found
             for position, references in enumerate(group)
@@ -94,13 +84,13 @@ class LinkedQuestions:
         }
 
     def _height(self, group: Group, position: int) -> int:
-        """Questions that must follow one another after this one."""
+        """Length of the longest chain of questions that follows this position."""
         followers = [i for i, references in enumerate(group) if references == (position,)]
         return max((1 + self._height(group, i) for i in followers), default=0)
 
     @cached_property
     def _reaches(self) -> list[list[int]]:
-        """Per number of followers, the questions that so many can follow one after the other."""
+        """Entry h: the questions that a chain of h others can follow."""
         return [list(range(len(self.questions)))]
 
     def _begins(self, height: int) -> list[int]:
@@ -109,8 +99,8 @@ class LinkedQuestions:
             self._reaches.append([i for i in self.links if any(link.follower in below for link in self.links[i])])
         return self._reaches[height]
 
-    def _attempt(self, group: Group, starts: Mapping[int, list[int]], rng: random.Random) -> list[Draft]:
-        """The drafts of the group, or fewer where chance led nowhere."""
+    def attempt(self, group: Group, taken: frozenset[str], rng: random.Random) -> list[Draft]:
+        starts = self._starts(group)
         drafts: list[Draft] = []
         chosen: list[int | None] = []
         for position, references in enumerate(group):
@@ -140,7 +130,7 @@ class LinkedQuestions:
 
 
 def _around(question: Question, title: str) -> tuple[str, str] | None:
-    """The text before and after the title's name, where it stands there once and is no part of a longer name."""
+    """The text before and after the title, if it occurs exactly once and not as part of a longer name."""
     found = list(re.finditer(rf"(?<!\w){re.escape(title)}(?!\w)", question.text))
     if len(found) != 1:
         return None
@@ -151,7 +141,7 @@ def _around(question: Question, title: str) -> tuple[str, str] | None:
 
 
 def compared(one: Question, other: Question) -> Draft | None:
-    """Which of two answers comes first; None where the aliases do not all say the same."""
+    """A question which of two answers comes first; None unless all their aliases agree."""
     if not all(_ordered(name) for question in (one, other) for name in question.answers):
         return None
     keys = [[_keys(name) for name in question.answers] for question in (one, other)]
@@ -171,11 +161,11 @@ def compared(one: Question, other: Question) -> Draft | None:
 
 
 def _ordered(name: str) -> bool:
-    """Whether it has a clear place in the alphabet: it begins with a letter from A to Z and is no yes or no."""
+    """Whether the name has a clear place in the alphabet: it begins with A to Z and is not yes or no."""
     key = normalize(name)
     return key not in _NOT_NAMES and key[:1].isascii() and key[:1].isalpha()
 
 
 def _keys(name: str) -> tuple[str, str]:
-    """With its article and without, as either may be what is compared."""
+    """Sort keys with and without the article, as either may be compared."""
     return name.casefold(), normalize(name)

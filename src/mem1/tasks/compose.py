@@ -1,4 +1,11 @@
-"""What the tasks of one source have in common besides their questions: prompt, tags, turns, collection."""
+"""Questions joined into tasks (MEM1, arXiv 2506.15841, section 3.3).
+
+    compose(questions, TaskTemplate(prompt="plain", tags=PAPER), objectives=2, count=3, seed=0)
+    -> three tasks "n2-seed0-0", "n2-seed0-1", "n2-seed0-2" of two questions each and 9 turns
+
+Task i depends only on the questions, the seed and i: the questions are shuffled and cut into tasks of `objectives`;
+when they are used up (a remainder is dropped), they are shuffled again.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +24,15 @@ from mem1.tasks.prompts import render
 
 
 class TurnLimit(Config):
-    """The turns that a task may take, as a function of its number of questions.
+    """Maximum number of turns of a task, as a function of its number of questions.
 
     TurnLimit().turns(2)  ->  9
     """
 
     per_objective: int = Field(default=3, ge=1)
-    """Turns for each question."""
+    """Turns per question."""
     extra: int = Field(default=3, ge=0)
-    """Turns on top of them, whatever the number of questions."""
+    """Additional turns per task."""
 
     def turns(self, objectives: int) -> int:
         return self.per_objective * objectives + self.extra
@@ -33,17 +40,17 @@ class TurnLimit(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskTemplate:
-    """Makes a task of questions."""
+    """Turns questions into a task: the properties that all tasks of one source share."""
 
     prompt: str
-    """Name of the prompt at the head of every context."""
+    """Name of the prompt at the start of every context."""
     tags: Tags
     turn_limit: TurnLimit = field(default_factory=TurnLimit)
     corpus: str = ""
-    """Name of the collection that the tasks search, with which their ids begin."""
+    """Name of the collection that the tasks search; their ids begin with it."""
 
     def task(self, name: str, questions: tuple[Question, ...], rng: random.Random) -> Task:
-        """These questions as one task, "corpus-name", with a seed that is drawn."""
+        """The task "corpus-name" of these questions, with a seed drawn from `rng`."""
         return Task(
             id="-".join(filter(None, (self.corpus, name))),
             questions=questions,
@@ -57,10 +64,10 @@ class TaskTemplate:
 def compose(
     questions: Sequence[Question], form: TaskTemplate, *, objectives: int, count: int, seed: int, start: int = 0
 ) -> list[Task]:
-    """Tasks number `start` to `start + count - 1` of the endless sequence that `seed` fixes.
+    """Tasks `start` to `start + count - 1` of the endless sequence that `seed` determines.
 
-    No task holds two questions whose texts are the same after normalisation. Raises UserError where there are fewer
-    than `objectives` different questions.
+    No task has two questions with the same normalised text. Raises UserError for fewer than `objectives` different
+    questions.
     """
     if objectives < 1 or count < 0 or start < 0:
         raise UserError(f"objectives must be at least 1, count and start at least 0: {objectives}, {count}, {start}")
@@ -78,7 +85,7 @@ def compose(
 
 
 def _draws(questions: Sequence[Question], objectives: int, seed: int, start: int) -> Iterator[list[Question]]:
-    """The draws from number `start` on, without end."""
+    """The endless sequence of draws, from number `start`."""
     per_shuffle = len(questions) // objectives
     shuffles, offset = divmod(start, per_shuffle)
     while True:
@@ -90,7 +97,7 @@ def _draws(questions: Sequence[Question], objectives: int, seed: int, start: int
 
 
 def _without_repeats(drawn: Sequence[Question], pool: Sequence[Question], rng: random.Random) -> tuple[Question, ...]:
-    """The draw, with each question that repeats an earlier one replaced by another of the pool."""
+    """The draw, with repeated questions replaced by others from the pool."""
     chosen: dict[str, Question] = {}
     for question in drawn:
         chosen.setdefault(_same(question), question)
@@ -110,16 +117,16 @@ def _without_repeats(drawn: Sequence[Question], pool: Sequence[Question], rng: r
 def as_composed(
     groups: Sequence[tuple[Question, ...]], form: TaskTemplate, *, objectives: int, count: int, seed: int
 ) -> list[Task]:
-    """`count` different tasks of the groups that have `objectives` questions, in an order that `seed` fixes.
+    """`count` of the given groups with `objectives` questions, as tasks, in an order that `seed` determines.
 
-    Raises UserError where there are fewer.
+    Raises UserError if there are fewer.
     """
     fitting = [number for number, group in enumerate(groups) if len(group) == objectives]
     if len(fitting) < count:
         sizes = ", ".join(str(size) for size in sorted({len(group) for group in groups}))
         raise UserError(
-            f"{count} tasks of {objectives} objectives are asked for, but the file holds {len(fitting)} (its tasks "
-            f"have {sizes}); ask for fewer tasks or another number of objectives"
+            f"the file has {len(fitting)} tasks of {objectives} objectives, not {count} (its tasks have {sizes}); "
+            "request fewer tasks or another number of objectives"
         )
     random.Random(f"as composed {seed}").shuffle(fitting)
     return [
@@ -129,9 +136,9 @@ def as_composed(
 
 
 def check_disjoint(train: Sequence[Question], evaluation: Sequence[Question]) -> None:
-    """Raises UserError, with examples, where a question's text or id stands on both sides of a split.
+    """Raises UserError, with examples, if both sides of a split share a question's text or id.
 
-    The text of a question that depends on others says too little to be compared; its id counts.
+    Questions that depend on others are compared only by their ids, because their texts say too little.
     """
     texts = {_same(q) for q in train if not q.depends_on}
     ids = {q.id for q in train}
@@ -145,16 +152,15 @@ def check_disjoint(train: Sequence[Question], evaluation: Sequence[Question]) ->
 
 
 def question_keys(task: Task) -> tuple[str, ...]:
-    """What tells each question of a task from others, of this task and of others that search the same collection.
+    """A key per question, equal for equal questions about the same collection, in this task or another.
 
-    Two texts that are the same after normalisation are one question. The text of a question that depends on others
-    says too little; its id counts.
+    Questions are equal if their normalised texts are, or, if they depend on others, their ids.
     """
     return tuple(f"{task.corpus}/{f'id {q.id}' if q.depends_on else _same(q)}" for q in task.questions)
 
 
 def different(tasks: Sequence[Task]) -> list[Task]:
-    """The tasks without those that ask what an earlier one asks, in the same order of the same collection."""
+    """The tasks, without repetitions of the same questions in the same order about the same collection."""
     found: dict[tuple[tuple[str, str], ...], Task] = {}
     for task in tasks:
         texts = (q.text if q.depends_on else "" for q in task.questions)
@@ -163,5 +169,5 @@ def different(tasks: Sequence[Task]) -> list[Task]:
 
 
 def _same(question: Question) -> str:
-    """Key under which two questions count as the same; a text of nothing but punctuation stands for itself."""
+    """Key of equal questions; a text of nothing but punctuation is its own key."""
     return normalize(question.text) or question.text

@@ -1,8 +1,9 @@
-"""The texts at the head of every context, as data: named templates, filled with tags and numbered questions.
+"""Prompts, the texts at the start of every context: named templates, filled with tags and numbered questions.
 
     render("plain", questions, PAPER)  ->  "Q1 Who founded Alvex? Q2 Where was Mira Toll born?"
 
-Questions that speak of one another's answers are numbered in every template.
+Questions that refer to one another's answers are numbered in every template. Your own prompt: see
+`mem1.register.prompt`.
 
 A template's fields: {questions}, {objectives}, {example} (how answers are labelled), {order} (of the labels), {state},
 {result}, {hint} and one field per action of the vocabulary, such as {search} and {answer}. Tags are filled in without
@@ -23,13 +24,13 @@ from mem1.registry import register
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """A template and how its questions are joined."""
+    """A template and the way its questions are joined."""
 
     template: str
     separator: str
     """Between two questions."""
     numbered: bool = True
-    """Whether each question has its label, Q1, Q2, ..., before it."""
+    """Whether each question is preceded by its label: Q1, Q2, ..."""
 
 
 _MEM1 = """\
@@ -114,55 +115,54 @@ To buy ({objectives}):
 """
 
 MAX_LABEL = 40
-"""Largest N whose questions all have a label token of their own (Q1 … Q40) in our own tokenizers."""
+"""Largest number of questions whose labels (Q1 … Q40) are single tokens in our own tokenizers."""
 THEN = " then "
 """Between two labels of the order."""
 DONE = "done"
-"""Stands behind the last label of the order."""
+"""Follows the last label of the order."""
 
 _ORDER = re.compile(rf" \| Q1{THEN}(?:Q\d+{THEN})*{DONE}")
 
 PROMPTS: Mapping[str, Prompt] = {
-    # only the questions, for a policy trained from nothing on one kind of task
+    # only the questions, for a policy trained from scratch on one kind of task
     "plain": Prompt(template="{questions}", separator=" "),
-    # only clozes, each with its end marked: what stands behind a blank would else run into the next question; and the
-    # order of the labels, so that a small policy can copy which is next, for more questions than it was trained on
+    # only clozes, each with an end mark, as the text after a blank would otherwise run into the next question; and the
+    # order of the labels, from which a small policy can copy the next one, for more questions than it was trained on
     "cloze": Prompt(template="{questions} | {order}", separator=" | "),
-    # instructions for a general language model that was not trained on this protocol
+    # instructions for a general language model without training on this protocol
     "mem1": Prompt(template=_MEM1, separator="\n"),
-    # for the published code, whose scorer takes answers by position and would take a label for part of the answer
+    # for the published code, whose scorer matches answers by position and reads a label as part of the answer
     "released": Prompt(template=_RELEASED, separator="; ", numbered=False),
-    # the same where pages can be opened
+    # instructions with pages to open
     "web": Prompt(template=_WEB, separator="\n"),
-    # instructions of the shop
+    # instructions for the shop
     "shop": Prompt(template=_SHOP, separator="\n"),
 }
 
 
 def first_question(text: str) -> str:
-    """The first question of a task, from the text that `render` made of it."""
+    """The first question of a task, recovered from its prompt."""
     for prompt in PROMPTS.values():
         head = prompt.template.partition("{questions}")[0].rpartition("\n")[2]
         if not prompt.numbered and head in text:
             asked = text.rpartition(head)[2].partition("\n")[0]
             if not asked.startswith("Q1 "):
                 return asked.partition(prompt.separator)[0].strip()
-    marked = _ORDER.search(text)  # clozes end with a mark, which no question of theirs holds
+    marked = _ORDER.search(text)  # clozes end with a mark, which occurs in no cloze
     if marked is not None:
         return text[: marked.start()].rsplit("Q1 ", 1)[-1].partition(" | ")[0].strip()
     return text.rsplit("Q1 ", 1)[-1].split("Q2 ", 1)[0].strip()
 
 
 def instructs(prompt_name: str) -> bool:
-    """Whether this prompt explains the tags, to a model that was not trained on them."""
+    """Whether this prompt explains the tags to a model that was not trained on them."""
     return "{state}" in register.prompt.get(prompt_name).template
 
 
 def render(prompt_name: str, questions: Sequence[Question], tags: Tags) -> str:
-    """The prompt of a task. White space in a question's text is folded, so that each stands on one line, and no tag
-    can be read in it, as questions may be made of documents.
+    """The prompt of a task. Each question is put on one line and stripped of tags, as it may come from a document.
 
-    Raises UserError for an unknown prompt, and where it speaks of an action that the vocabulary has not.
+    Raises UserError for an unknown prompt, and for a prompt with an action that the vocabulary lacks.
     """
     prompt: Prompt = register.prompt.get(prompt_name)
     numbered = prompt.numbered or any(question.depends_on for question in questions)
@@ -183,6 +183,6 @@ def render(prompt_name: str, questions: Sequence[Question], tags: Tags) -> str:
         return prompt.template.format(**fields)
     except KeyError as error:
         raise UserError(
-            f"prompt {prompt_name!r} speaks of the action {error}, which the vocabulary {tags.name!r} does not have; "
+            f"prompt {prompt_name!r} mentions the action {error}, which the vocabulary {tags.name!r} lacks; "
             f"it has: {', '.join(tags.action_tags)}"
         ) from error

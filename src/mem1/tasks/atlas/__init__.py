@@ -1,4 +1,4 @@
-"""Atlas, the invented world: entities, relations, passages, questions alone and dependent, scripted experts."""
+"""Atlas, the invented world: entities, passages, independent and dependent questions, scripted experts."""
 
 from mem1.tasks.atlas.compose import AtlasMaterial
 from mem1.tasks.atlas.expert import CLEAN, Expert, Laziness

@@ -1,51 +1,38 @@
-"""Atlas questions that speak of the answers of earlier ones; every answer is found by walking the world.
+"""Atlas questions that refer to the answers of earlier ones; every answer is found by walking the world.
 
     chain        Q1 Velan Toris 's birthplace ?     Q2 answer Q1 's mayor ?
     shared       Q1 Velan Toris 's birthplace ?     Q2 answer Q1 's mayor ?     Q3 answer Q1 's twin ?
     comparison   Q1 Velan Toris 's birthplace ?     Q2 Dora Lint 's seat ?
                  Q3 answer Q1 ; answer Q2 's mayor is Sela Prand ?              -> the city whose mayor that is
 
-All words are Atlas's own, so a policy that speaks Atlas can read them.
+All words are Atlas's own, so a policy that knows Atlas can read them.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from mem1.errors import UserError
 from mem1.records import Question
 from mem1.tasks.atlas.world import POSSESSIVE, RELATIONS, World
-from mem1.tasks.dependencies import Draft, Group
-
-_TRIES = 1000
-"""A draw that fails (a loop, two answers of different kinds) is begun again so many times."""
+from mem1.tasks.dependencies import Draft, Group, Material
 
 
 @dataclass(frozen=True)
-class AtlasMaterial:
+class AtlasMaterial(Material):
     """Questions of one world."""
 
     world: World
     hops: tuple[int, ...] = (1, 2)
-    """Searches of each question but comparisons, in equal shares."""
+    """Numbers of searches per question, in equal shares; comparisons need one."""
+    tries: ClassVar[int] = 1000
+    reference: ClassVar[str] = "answer Q{}"
 
-    def draw(self, group: Group, taken: frozenset[str], rng: random.Random) -> list[Draft]:
-        """Raises UserError where the world is too small."""
-        for _ in range(_TRIES):
-            drafts = self._attempt(group, rng)
-            ids = {draft.question.id for draft in drafts}
-            if len(drafts) == len(group) == len(ids) and not ids & taken:
-                return drafts
-        raise UserError(f"{self.world.name} is too small for such questions; give it more entities")
+    def shortage(self, size: int) -> str:
+        return f"{self.world.name} is too small for such questions; give it more entities"
 
-    def text(self, parts: Sequence[str], numbers: Sequence[int]) -> str:
-        """("", " 's mayor ?") and (1,) -> "answer Q1 's mayor ?" """
-        return parts[0] + "".join(f"answer Q{n}{part}" for n, part in zip(numbers, parts[1:], strict=True))
-
-    def _attempt(self, group: Group, rng: random.Random) -> list[Draft]:
-        """The drafts of the group, or fewer where chance led into a loop."""
+    def attempt(self, group: Group, taken: frozenset[str], rng: random.Random) -> list[Draft]:
         drafts: list[Draft] = []
         seen: set[str] = set()
         for references in group:
@@ -61,7 +48,7 @@ class AtlasMaterial:
         return drafts
 
     def _asked(self, start: str, refers: bool, seen: set[str], rng: random.Random) -> Draft | None:
-        """A question about `start`; None where it leads back to an entity that the group has seen."""
+        """A question about `start`; None if it leads back to an entity of the group."""
         relations: tuple[str, ...] = ()
         names = [start]
         for _ in range(rng.choice(self.hops)):
@@ -75,7 +62,7 @@ class AtlasMaterial:
         return Draft(question, ("", question.text.removeprefix(start)) if refers else (question.text,))
 
     def _compared(self, one: str, other: str, rng: random.Random) -> Draft | None:
-        """Which of two names has a certain value; None where they are of different kinds or the values agree."""
+        """A question which of two names has a certain value; None if their kinds differ or their values agree."""
         kind = self.world.kind_of[one]
         relation = rng.choice(tuple(RELATIONS[kind]))
         answer = rng.choice((one, other))

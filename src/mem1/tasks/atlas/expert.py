@@ -1,20 +1,20 @@
-"""Scripted experts for Atlas: a clean one, and lazy ones for warm starts whose habits are mostly bad.
+"""Scripted experts for Atlas: a clean one, and lazy ones for warm starts with mostly bad habits.
 
-An expert reads only the text of the current context, so it has exactly the memory that a policy has.
-Its state begins with what the last search has shown, then lists the answers found and what is left of the question in
-work, so that every step copies from what is in sight, and ends with what follows it, so that it knows where to stop:
+An expert reads only the text of the current context, so it has exactly a policy's memory. Its state begins with the
+result of the last search, lists the answers found and the rest of the current question, so that every step copies text
+in sight, and ends with the next label, so that it knows where to stop:
 
     <IS> now Q1 Velan Toris 's birthplace ? Q1 then Q2 </IS> <query> Velan Toris 's birthplace </query>
     <IS> Velan Toris 's birthplace is Moru Kest . Q1 Moru Kest now Q2 Dora Lint 's seat ? Q2 last </IS> ...
     <IS> Dora Lint 's seat is Ana Brul . done </IS> <answer> Q1 Moru Kest ; Q2 Ana Brul </answer>
 
-Asked for a summary it writes what its next state would have been, with the answers, and goes on from there:
+When a summary is requested, it writes its next state, with the answers, and continues from there:
 
     <summary> Velan Toris 's birthplace is Moru Kest . Q1 Moru Kest now Q2 Dora Lint 's seat ? Q2 last </summary>
     <IS> Q1 Moru Kest now Q2 Dora Lint 's seat ? Q2 last </IS> <query> Dora Lint 's seat </query>
 
-A question whose search shows nothing is noted as unknown, so that its place in the list is not asked again; so is one
-that speaks of the answer of such a question. Names are put in for references when a question is begun:
+A question whose search finds nothing is noted as unknown and not repeated, and so is a question that refers to its
+answer. Names replace references when a question is started:
 
     Q2 answer Q1 's mayor ?                                   now Q2 Moru Kest 's mayor ? ...
     Q3 answer Q1 ; answer Q2 's mayor is Sela Prand ?         now Q3 Moru Kest ; Ana Brul 's mayor is Sela Prand ? ...
@@ -38,24 +38,24 @@ _KNOWN = re.compile(r"Q(\d+) (unknown|[A-Z]\w+ \w+)")
 _REFERENCE = re.compile(r"answer Q(\d+)")
 _FACT = re.compile(r"(\w+ \w+) 's (\w+) is (\w+ \w+) \.")
 UNKNOWN = "unknown"
-"""Written where a search has not shown what was asked, and as the answer to that question."""
+"""Written for a fact that a search did not show, and as the answer to that question."""
 _LAST_TURN = re.compile(r"You have 1 turn left")
 
 
 class Laziness(Config):
-    """How often an expert does the lazy thing, each a probability at one decision; all 0: the clean expert."""
+    """Probabilities of lazy habits, each per decision; all 0: the clean expert."""
 
     diligent: Probability = 0.0
-    """Share of tasks that are done without the habits below."""
+    """Share of tasks done without the habits below."""
     slip: Probability = 0.0
-    """Takes the shortcut in those tasks nevertheless: shows how to go on after a search that found nothing."""
+    """Takes the shortcut even in those tasks, to show how to continue after a search that found nothing."""
 
     stop: Probability = 0.0
-    """Answers at once although questions are open; drawn after each finished question."""
+    """Answers although questions are open; drawn after each finished question."""
     shortcut: Probability = 0.0
     """Skips the first hop of a two-hop question, finds nothing, and leaves the question unanswered."""
     forget: Probability = 0.0
-    """Drops one remembered answer from the state; drawn when an answer is added to others."""
+    """Drops a remembered answer from the state; drawn when an answer is added to others."""
 
 
 CLEAN = Laziness()
@@ -63,27 +63,27 @@ CLEAN = Laziness()
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """A question, or what is left of it; names may be references, such as "answer Q1"."""
+    """A question, or the rest of it; names may be references, such as "answer Q1"."""
 
     start: str
     relations: tuple[str, ...]
     """In the order of the searches: ("birthplace", "mayor")."""
     rival: str = ""
-    """Of a comparison: the name that is the answer if `start` is not."""
+    """In a comparison: the answer if `start` is not."""
     value: str = ""
-    """Of a comparison: what is reached from the answer."""
+    """In a comparison: the value that the answer leads to."""
 
     def __str__(self) -> str:
         names = f"{self.start} ; {self.rival}" if self.rival else self.start
         return " 's ".join((names, *self.relations)) + (f" is {self.value}" if self.value else "") + " ?"
 
     def resolved(self, known: Mapping[int, str]) -> _Chain | None:
-        """With names in place of references; None where one of them is not known."""
+        """The chain with names in place of references; None if one is unknown."""
         names = [_name(name, known) for name in (self.start, self.rival)]
         return None if UNKNOWN in names else replace(self, start=names[0], rival=names[1])
 
     def concluded(self, found: str | None) -> str | None:
-        """The answer, where `found` is what the last relation leads to; None: not found."""
+        """The answer, given the name that the last relation leads to; None: not found."""
         if not self.value or found is None:
             return found
         return self.start if found == self.value else self.rival
@@ -91,16 +91,16 @@ class _Chain:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What is to be written down."""
+    """The content of the next state."""
 
     note: str
-    """What the last search has shown."""
+    """Result of the last search."""
     known: Mapping[int, str]
     """Number of a question -> its answer."""
     label: int = 0
-    """Number of the question in work."""
+    """Number of the current question."""
     work: _Chain | None = None
-    """What is left of it; None: no question is left."""
+    """The rest of the current question; None: no question is left."""
 
 
 def _chains(pattern: re.Pattern[str], text: str) -> dict[int, _Chain]:
@@ -135,7 +135,7 @@ class Expert:
             first = min(asked)
             return _Step("", {}, first, self._begin(asked[first], rng, lazy))
         last = _LAST_TURN.search(self._result(context)) is not None
-        if tag == SUMMARY:  # its result has only a hint
+        if tag == SUMMARY:  # its result is only a hint
             return replace(memory, work=None) if last else memory
         assert memory.work is not None
         known, label, work = memory.known, memory.label, memory.work
@@ -154,7 +154,7 @@ class Expert:
         return _Step(note, known)
 
     def _memory(self, context: str) -> tuple[str, _Step | None]:
-        """The tag of the last memory, state or summary, and what it says; None where there is none yet."""
+        """The tag and content of the last memory, a state or a summary; None before the first."""
         blocks = re.findall(rf"<({self._state}|{SUMMARY})>(.*?)</\1>", context, re.DOTALL)
         if not blocks:
             return "", None
@@ -164,7 +164,7 @@ class Expert:
         if not now:
             if tag == SUMMARY:
                 return tag, _Step("", known)
-            raise ValueError(f"not a state of an Atlas expert: {text!r}")
+            raise ValueError(f"no Atlas expert writes this state: {text!r}")
         ((label, work),) = _chains(_WORKING, text).items()
         return tag, _Step("", known, label, work)
 
@@ -172,12 +172,12 @@ class Expert:
         return context.rsplit(f"<{self.tags.result}>", 1)[-1]
 
     def _found(self, context: str, work: _Chain) -> str | None:
-        """The object of the fact that was searched; None where the result does not state it."""
+        """The object of the fact that was searched; None if the result does not state it."""
         stated = _FACT.findall(self._result(context))
         return next((o for s, r, o in stated if (s, r) == (work.start, work.relations[0])), None)
 
     def _laziness(self, prompt: str) -> Laziness:
-        """The habits for this task, the same on all its turns."""
+        """The habits for this task, the same in all its turns."""
         drawn = random.Random(f"{self.seed}/{prompt.split('?')[0]}").random()
         return Laziness(shortcut=self.laziness.slip) if drawn < self.laziness.diligent else self.laziness
 
@@ -190,12 +190,12 @@ class Expert:
         return {**kept, label: found}
 
     def _begin(self, asked: _Chain, rng: random.Random, lazy: Laziness) -> _Chain:
-        """The question as it is noted down: whole, or without its first hop."""
+        """The question as noted in the state: complete, or without its first hop."""
         skips = len(asked.relations) > 1 and rng.random() < lazy.shortcut
         return replace(asked, relations=asked.relations[1:]) if skips else asked
 
     def _written(self, step: _Step, context: str, objectives: int) -> str:
-        """The completion that follows the context: state and action, or what stands behind an opened tag."""
+        """The completion of the context: state and action, or the rest after an opened tag."""
         answers = " ; ".join(f"Q{q} {name}" for q, name in sorted(step.known.items()))
         answer, search = self.tags.action_tags[ANSWER], self.tags.action_tags[SEARCH]
         if context.endswith(f"<{answer}>"):

@@ -1,7 +1,12 @@
-"""Names of two words, so that copying them is learnt and not memorised.
+"""Atlas: invented worlds of people, cities, companies and books, with passages and questions.
 
-Every name is a first word and a last word ("Velan Toris"). A name belongs for ever to the training or to the
-evaluation half, by a hash of the pair: single words are shared, whole names never are.
+    Velan Toris is a person . Velan Toris 's birthplace is Moru Kest . Velan Toris 's employer is …
+    one hop:   Velan Toris 's birthplace ?             -> Moru Kest
+    two hops:  Velan Toris 's birthplace 's mayor ?    -> first the city, then its mayor
+
+A world is a pure function of its seed and its half (training or evaluation). Names consist of a first and a last word,
+so that a policy learns to copy rather than memorise them. A hash assigns every name to one half, so nothing about an
+evaluation world can be memorised in weights; single words occur in both halves.
 """
 
 from __future__ import annotations
@@ -22,9 +27,9 @@ from mem1.tasks.datasets import write_passages, write_questions
 from mem1.tasks.splits import Split
 
 WORDS = 160
-"""First words, and as many last words."""
+"""Number of first words, and of last words."""
 _EVALUATION_SHARE = 4
-"""One name in so many is kept for evaluation worlds."""
+"""One of this many names is reserved for evaluation worlds."""
 
 
 def _words(onsets: str, vowels: str, middles: str, codas: tuple[str, ...]) -> tuple[str, ...]:
@@ -42,7 +47,7 @@ LAST_WORDS = _words("br ch dr fl gr kl pr sk st tr th wh", "aeiou", "nd st rk ll
 
 
 def names(split: Split) -> list[str]:
-    """All names of one half, in a fixed order: 19,200 or so for training, 6,400 or so for evaluation."""
+    """All names of one half, in a fixed order: about 19,200 for training, 6,400 for evaluation."""
     return [f"{first} {last}" for first in FIRST_WORDS for last in LAST_WORDS if split_of_name(first, last) == split]
 
 
@@ -64,7 +69,7 @@ RELATIONS: dict[str, dict[str, str]] = {
 """Kind of the subject -> relation -> kind of the object."""
 
 POSSESSIVE = "'s"
-"""Between a name and a relation; the tokenizer keeps it whole."""
+"""Separates a name and a relation; a single token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,7 @@ class Entity:
 
 @dataclass(frozen=True)
 class World:
-    """Entities and facts; passages and questions are derived from them."""
+    """Entities and facts, from which passages and questions are derived."""
 
     name: str
     entities: tuple[Entity, ...]
@@ -83,14 +88,14 @@ class World:
     """(subject's name, relation) -> object's name."""
 
     def passages(self) -> list[Passage]:
-        """One short passage an entity, all its facts in it."""
+        """One short passage per entity, with all its facts."""
         return [
             Passage(id=f"{self.name}-{i:05d}", title=e.name, text=self._describe(e))
             for i, e in enumerate(self.entities)
         ]
 
     def questions(self, *, seed: int, hops: tuple[int, ...] = (1, 2)) -> Iterator[Question]:
-        """An endless stream of questions, `hops` in equal shares; the same for the same seed."""
+        """An endless stream of questions, with `hops` in equal shares, determined by the seed."""
         rng = random.Random(f"{self.name}/questions/{seed}")
         while True:
             question = self._one_hop(rng) if rng.choice(hops) == 1 else self._two_hop(rng)
@@ -100,9 +105,9 @@ class World:
     def save(
         self, folder: str | os.PathLike[str], *, questions: int, seed: int = 0, hops: tuple[int, ...] = (1, 2)
     ) -> None:
-        """Write passages.jsonl and questions.jsonl, the files that one's own data comes in; no question twice.
+        """Write passages.jsonl and questions.jsonl, in the format of user data, with distinct questions.
 
-        Raises UserError where the world has fewer different questions, or the files cannot be written.
+        Raises UserError if the world has fewer different questions, or the files cannot be written.
         """
         drawn = itertools.islice(self.questions(seed=seed, hops=hops), 100 * questions)
         distinct: dict[str, Question] = {}
@@ -111,14 +116,14 @@ class World:
                 break
             distinct.setdefault(question.id, question)
         if len(distinct) < questions:
-            raise UserError(f"{self.name} has fewer than {questions} different questions; it has {len(distinct)} or so")
+            raise UserError(f"{self.name} has only about {len(distinct)} different questions, not {questions}")
         Path(folder).mkdir(parents=True, exist_ok=True)
         write_passages(Path(folder) / "passages.jsonl", self.passages())
         write_questions(Path(folder) / "questions.jsonl", distinct.values())
 
     @cached_property
     def kind_of(self) -> dict[str, str]:
-        """Entity's name -> kind."""
+        """Name of an entity -> its kind."""
         return {e.name: e.kind for e in self.entities}
 
     @cached_property
@@ -126,11 +131,11 @@ class World:
         return {e.name: f"{self.name}-{i:05d}" for i, e in enumerate(self.entities)}
 
     def passage_id(self, name: str) -> str:
-        """Id of the passage about the entity of this name."""
+        """Id of the passage about this entity."""
         return self._passage_ids[name]
 
     def question(self, relations: tuple[str, ...], start: str) -> Question:
-        """What is reached from `start` by `relations`, in the order in which they are looked up."""
+        """The question that leads from `start` through `relations`, in the order of the searches."""
         via = [start]
         for relation in relations:
             via.append(self.facts[via[-1], relation])
@@ -160,12 +165,12 @@ class World:
         second = rng.choice(tuple(RELATIONS[self.kind_of[bridge]]))
         answer = self.facts[bridge, second]
         if answer in (start.name, bridge) or first == second:
-            return None  # a loop, or a chain whose two searches read alike
+            return None  # a loop, or a chain of two identical relations
         return self.question((first, second), start.name)
 
 
 def make_world(seed: int, *, split: Split = "train", entities: int = 400) -> World:
-    """The world of this seed. Raises UserError where there are not enough names or too few entities."""
+    """The world of this seed. Raises UserError for too few entities, or more than there are names."""
     pool = names(split)
     if not 20 <= entities <= len(pool):
         raise UserError(f"a world of split {split!r} has 20 to {len(pool)} entities, not {entities}")
@@ -182,6 +187,6 @@ def make_world(seed: int, *, split: Split = "train", entities: int = 400) -> Wor
 
 
 def question_words() -> list[str]:
-    """Every word that Atlas's passages and questions use, names and `POSSESSIVE` apart."""
+    """Every word in Atlas's passages and questions except names and `POSSESSIVE`."""
     relations = sorted({r for by_relation in RELATIONS.values() for r in by_relation})
     return [*relations, *KINDS, "is", "a", ".", "?", ";"]

@@ -1,4 +1,4 @@
-"""Questions made from any text by blanking out facts: for a corpus of one's own, without questions of one's own."""
+"""Questions made from any text by blanking out facts, for a corpus without questions."""
 
 from mem1.tasks.cloze.questions import BLANK, Cloze, ClozeOptions
 

@@ -1,10 +1,13 @@
-"""What can be blanked out of a text: one to four capitalised words in a row, or a number.
+"""The parts of a text that can be blanked out, and the words shown around the blank.
 
     It was founded by Mira Toll in 1901.     ->  "Mira Toll", "1901"
-    The Bob Hope Show ended.                 ->  "Bob Hope Show"     a name does not begin with a little word
-    Despite this, Oslo grew. Bergen shrank   ->  "Oslo"              one word that opens a sentence is no name
+    The Bob Hope Show ended.                 ->  "Bob Hope Show"     a name does not begin with a function word
+    Despite this, Oslo grew. Bergen shrank   ->  "Oslo"              a single word that opens a sentence is no name
 
-It reads any script that has capital letters. In one without, only numbers are found.
+    window(words, Span(4, 6, "Mira Toll"), left=3, right=2)  ->  "was founded by ____ in 1901"
+
+A span is one to four capitalised words in a row, or a number, in any script with capital letters; elsewhere only
+numbers are found.
 """
 
 from __future__ import annotations
@@ -18,9 +21,9 @@ from mem1.scoring import normalize
 from mem1.tasks.cloze.questions import BLANK
 
 LONGEST = 4
-"""Words of a name; a longer row of capitalised words is left alone."""
+"""Maximum number of words in a name; longer rows of capitalised words are skipped."""
 LONGEST_WORD = 100
-"""Characters; what is longer is no word, and is not taken apart (which could take long)."""
+"""Maximum number of characters in a word; longer ones are not parsed, which could take long."""
 _CORE = re.compile(r"^(\W*)(.*?)(['\u2019]s?)?(\W*)$", re.DOTALL)
 _NAME = re.compile(r"[^\W\d_]+(?:[-'\u2019.&][^\W\d_]+)*")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
@@ -33,12 +36,12 @@ _LITTLE_WORDS = (
     "your according despite following including currently today"
 )
 _LITTLE = frozenset(_LITTLE_WORDS.split())
-"""Lower case; never an answer by themselves, nor the first word of one."""
+"""Function words, in lower case: never an answer, nor the first word of one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word of a text, taken apart: '"Toll's,' is '"', "Toll", "'s,"."""
+    """A parsed word: '"Toll's,' is '"', "Toll", "'s,"."""
 
     before: str
     core: str
@@ -46,7 +49,7 @@ class Word:
 
     @property
     def initial(self) -> bool:
-        """J. in J. Toll: its full stop ends no sentence."""
+        """Whether this is an initial, as in J. Toll, whose full stop does not end a sentence."""
         return len(self.core) == 1 and self.after == "."
 
 
@@ -60,7 +63,7 @@ class Span:
 
 
 def words_apart(text: str) -> list[Word]:
-    """The words between white space."""
+    """The words of a text, split at white space."""
     return [_apart(word) for word in text.split()]
 
 
@@ -73,7 +76,7 @@ def _apart(word: str) -> Word:
 
 
 def spans(words: Sequence[Word]) -> Iterator[Span]:
-    """Every span that can be blanked, in order; no two share a word."""
+    """Every span that can be blanked out, in order, without overlaps."""
     position = 0
     while position < len(words):
         if _is_number(words[position]):
@@ -88,7 +91,7 @@ def spans(words: Sequence[Word]) -> Iterator[Span]:
 
 
 def _end_of_run(words: Sequence[Word], start: int) -> int:
-    """Past the last word of the row of capitalised words: punctuation between two words ends it."""
+    """The end of the row of capitalised words, which punctuation between two words ends."""
     stop = start + 1
     while stop < len(words) and _is_name(words[stop]) and not words[stop].before:
         if words[stop - 1].after and not words[stop - 1].initial:
@@ -113,7 +116,7 @@ def _is_name(word: Word) -> bool:
 
 
 def _is_number(word: Word) -> bool:
-    """Of two digits or more: one is too easily guessed."""
+    """Whether the word is a number of at least two digits; one digit is too easily guessed."""
     return sum(map(str.isdigit, word.core)) > 1 and _NUMBER.fullmatch(word.core) is not None
 
 
@@ -124,7 +127,7 @@ _LEAST_BEFORE = 2
 
 
 def window(words: Sequence[Word], span: Span, *, left: int, right: int) -> str:
-    """`left` words before the blank and `right` after it; where one side has too few, the other gives more."""
+    """`left` words before the blank and `right` after it; if one side has too few, the other provides more."""
     low, high = _borders(len(words), span, left, right)
     first, last = words[span.start], words[span.stop - 1]
     before = [_whole(word) for word in words[low : span.start]]
@@ -142,7 +145,13 @@ def _whole(word: Word) -> str:
 
 
 def refused(text: str, answer: str, title: str, *, least: int) -> Refusal | None:
-    """Why this window makes no question of this answer; None: it makes one. `least` is the fewest words around it."""
+    """Why this window makes no question; None: it does.
+
+    "odd"        a mark in it that prompts or states use, or a word of over 100 characters
+    "short"      fewer than `least` words, or fewer than two before the blank
+    "repeated"   the answer, or a word of it, occurs in the window
+    "title"      the passage's title contains the answer, or most of it
+    """
     around = text.replace(BLANK, " ", 1)
     answered = set(normalize(answer).split())
     if not answered or _MARKS.search(around) or max(map(len, around.split()), default=0) > LONGEST_WORD:

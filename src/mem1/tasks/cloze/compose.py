@@ -1,10 +1,17 @@
-"""N clozes of different passages joined into one task, real questions among them where they are wanted.
+"""Clozes of different passages joined into tasks, mixed with real questions or depending on one another.
 
-    compose_clozes(clozes, [], form, share=0.0, objectives=2, count=3, seed=0)
+    compose_clozes(clozes, [], template, share=0.0, objectives=2, count=3, seed=0)
     -> "own-n2-seed0-0", "own-n2-seed0-1", "own-n2-seed0-2", each of two clozes
 
-The passages are shuffled and taken one after the other, one question of each; when all were taken they are shuffled
-anew. So a task never has two questions of a passage, and every passage is asked about equally often.
+The passages are shuffled and used one after the other, one question of each; after the last one they are shuffled
+again. So a task never has two questions of one passage, and every passage is used equally often. Dependent clozes are
+linked where the answer of one is a name in the window of the next:
+
+    Q1 Alvex was founded by ____ in the year       Mira Toll
+    Q2 In ____ Mira Toll was born as the           Bergen       ->  Q2 In ____ the answer to Q1 was born as the
+
+Only names link clozes: a year that occurs in two texts means nothing. Comparisons are alphabetical, as with real
+questions (`mem1.tasks.bridge_questions`).
 """
 
 from __future__ import annotations
@@ -22,10 +29,10 @@ from mem1.tasks.bridge_questions import compared
 from mem1.tasks.cloze.blanks import spans, words_apart
 from mem1.tasks.cloze.questions import Ranked
 from mem1.tasks.compose import TaskTemplate
-from mem1.tasks.dependencies import Draft, Group
+from mem1.tasks.dependencies import Draft, Group, Material
 
 _Unit = tuple[str, Sequence[Question]]
-"""What must not stand in a task twice, and its questions: a passage with its clozes, or one real question."""
+"""What a task uses at most once, with its questions: a passage with its clozes, or one real question."""
 
 
 def compose_clozes(
@@ -38,15 +45,15 @@ def compose_clozes(
     count: int,
     seed: int,
 ) -> list[Task]:
-    """The first `count` tasks of the sequence that `seed` fixes; each question is a real one with chance `share`.
+    """The first `count` tasks of the sequence that `seed` determines; each question is real with probability `share`.
 
-    Raises UserError where a task would need more passages, or more different real questions, than there are.
+    Raises UserError if there are fewer passages, or fewer different real questions, than objectives.
     """
     passages, others = _by_passage(clozes), _by_text(real)
     if (share < 1 and len(passages) < objectives) or (share > 0 and len(others) < objectives):
         raise UserError(
-            f"{objectives} objectives need {objectives} passages with clozes and, if mixed, as many real questions; "
-            f"there are {len(passages)} and {len(others)}: lower the number of objectives or add text"
+            f"{objectives} objectives need {objectives} passages with clozes and as many real questions if mixed, but "
+            f"there are {len(passages)} and {len(others)}; lower the number of objectives or add text"
         )
     streams = _endless(passages, f"passages {seed}"), _endless(others, f"real {seed}")
     tasks: list[Task] = []
@@ -55,7 +62,7 @@ def compose_clozes(
         chosen: dict[str, Question] = {}
         while len(chosen) < objectives:
             key, questions = next(streams[rng.random() < share])
-            if key not in chosen:  # it can be, where one shuffle ends and the next begins
+            if key not in chosen:  # possible where one shuffle ends and the next begins
                 chosen[key] = rng.choice(questions)
         tasks.append(form.task(f"n{objectives}-seed{seed}-{index}", tuple(chosen.values()), rng))
     return tasks
@@ -78,19 +85,15 @@ def _endless(units: Sequence[_Unit], seed: str) -> Iterator[_Unit]:
         yield from rng.sample(units, len(units))
 
 
-_TRIES = 200
-"""A draw that fails (an answer that stands in no other window) is begun again so many times."""
-
-
 @dataclass(frozen=True)
-class ClozeMaterial:
-    """Questions of one part of a corpus."""
+class ClozeMaterial(Material):
+    """Clozes of one part of a corpus."""
 
     clozes: Sequence[Ranked]
 
     @cached_property
     def windows(self) -> Mapping[str, list[int]]:
-        """Name, normalised -> the clozes whose windows have it once."""
+        """Normalised name -> the clozes whose windows contain it once."""
         found: defaultdict[str, list[int]] = defaultdict(list)
         for index, cloze in enumerate(self.clozes):
             for name in names_around(cloze.question.text):
@@ -101,25 +104,16 @@ class ClozeMaterial:
     def _starts(self) -> list[int]:
         return [i for i, cloze in enumerate(self.clozes) if normalize(cloze.question.answers[0]) in self.windows]
 
-    def draw(self, group: Group, taken: frozenset[str], rng: random.Random) -> list[Draft]:
-        """Raises UserError where no clozes hang together in this way."""
-        followed = {position for references in group for position in references if len(references) == 1}
-        used = {name.rpartition(":")[0] for name in taken}
-        for _ in range(_TRIES if self._starts or not followed else 0):
-            drafts = self._attempt(group, followed, set(used), rng)
-            if len(drafts) == len(group) and not {draft.question.id for draft in drafts} & taken:
-                return drafts
-        raise UserError(
-            f"among these {len(self.clozes)} clozes, {len(self._starts)} of whose answers stand in other windows, no "
-            f"{len(group)} were found that hang together as asked; lower the depth, or make more clozes"
+    def shortage(self, size: int) -> str:
+        return (
+            f"these {len(self.clozes)} clozes, {len(self._starts)} of whose answers occur in other windows, contain no "
+            f"{size} that depend on one another in this way; lower the depth, or make more clozes"
         )
 
-    def text(self, parts: Sequence[str], numbers: Sequence[int]) -> str:
-        """("In ____ ", " was born") and (1,) -> "In ____ the answer to Q1 was born" """
-        return parts[0] + "".join(f"the answer to Q{n}{part}" for n, part in zip(numbers, parts[1:], strict=True))
-
-    def _attempt(self, group: Group, followed: set[int], used: set[str], rng: random.Random) -> list[Draft]:
-        """The drafts of the group, or fewer where chance led nowhere; adds their passages to `used`."""
+    def attempt(self, group: Group, taken: frozenset[str], rng: random.Random) -> list[Draft]:
+        """As in `Material`; all clozes of a task are of different passages."""
+        followed = {position for references in group for position in references if len(references) == 1}
+        used = {name.rpartition(":")[0] for name in taken}
         drafts: list[Draft] = []
         for position, references in enumerate(group):
             if len(references) == 2:
@@ -134,6 +128,8 @@ class ClozeMaterial:
         return drafts
 
     def _first(self, followed: bool, used: set[str], rng: random.Random) -> Draft | None:
+        if followed and not self._starts:
+            return None
         cloze = self.clozes[rng.choice(self._starts) if followed else rng.randrange(len(self.clozes))]
         return self._drafted(cloze, (cloze.question.text,), used)
 
@@ -157,7 +153,7 @@ class ClozeMaterial:
 
 
 def names_around(text: str) -> dict[str, tuple[str, str]]:
-    """The names that stand in a window once -> the text before and after each."""
+    """The names that occur once in a window -> the text before and after each."""
     words = words_apart(text)
     written = text.split()
     found: dict[str, tuple[str, str]] = {}

@@ -1,15 +1,15 @@
-"""A scripted expert for clozes, for warm starts: it reads the answer off the passage, and keeps a list.
+"""A scripted expert for clozes, for warm starts: it reads answers off passages and keeps a list of them.
 
-An expert reads only the text of the current context, so it has exactly the memory that a policy has. All that it writes
-is copied from what is in sight: a question as its own query; then the words before the blank, as they stand in the
-question, a "->" and what stands after them in the result; then the list, with what was found added to it; then the
-question that it was and the next, in the order at the end of the prompt.
+An expert reads only the text of the current context, so it has exactly a policy's memory. Everything it writes is
+copied from text in sight: a question as its own query; then the words before the blank, a "->" and what follows these
+words in the result; then the list with the new answer; then the labels of this question and the next, in the order
+given at the end of the prompt.
 
     <IS> Q1 </IS> <query> Q1 and asteroid ____ Armstrong are named </query>
     <IS> and asteroid -> 6469 | Q1 = 6469 ; Q1 then Q2 </IS> <query> Q2 adapted from a ____ Mexican film </query>
     <IS> adapted from a -> 1961 | Q1 = 6469 ; Q2 = 1961 ; Q2 then done </IS> <answer> Q1 = 6469 ; Q2 = 1961 ; </answer>
 
-What a search has not shown is written down as unknown.
+Answers that a search did not show are written down as unknown.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from mem1.tasks.prompts import DONE, MAX_LABEL, THEN
 
 UNKNOWN = "unknown"
 FOUND = "->"
-"""Stands in a note before what was found."""
+"""Precedes the answer in a note."""
 MARKS = (
     *(f" {BLANK}", BLANK, f" {FOUND}", " =", " |", " ;", f" {UNKNOWN}", THEN.rstrip(), f" {DONE}", "Q1"),
     *(f" Q{number}" for number in range(1, MAX_LABEL + 1)),
 )
-"""What prompts and states have and text may lack; a small model copies better where each is one token."""
+"""Marks of prompts and states that texts may lack; a small model copies better if each is one token."""
 _QUESTION = re.compile(r"Q(\d+) (.*?) \|(?= Q\d+ )", re.DOTALL)
 _KNOWN = re.compile(r"Q(\d+) = (.*?) ;")
 _NEIGHBOURS = (4, 3, 2, 1)
-"""Words on either side of the blank that the passage must have, tried in this order."""
+"""Numbers of words on either side of the blank that the passage must contain, tried in this order."""
 _LONGEST = 80
-"""Characters of an answer, at most."""
+"""Maximum number of characters of an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class ClozeExpert:
 
     tags: Tags
     laziness: Laziness = CLEAN
-    """`stop` and `forget`, in tasks that are not `diligent`; it takes no shortcuts."""
+    """`stop` and `forget` apply, in tasks that are not `diligent`; shortcuts do not."""
     seed: int = 0
 
     def __call__(self, context: str) -> str:
@@ -73,7 +73,7 @@ class ClozeExpert:
         return self._written(note, known, order, f"Q{following} {asked[following]}", context)
 
     def _written(self, note: str, known: dict[int, str], order: str, query: str | None, context: str) -> str:
-        """With this query, or with the answer where there is none to come."""
+        """The completion with this query; None: with the answer."""
         answer, search, state = self.tags.action_tags[ANSWER], self.tags.action_tags[SEARCH], self.tags.state
         memory = "".join(f"Q{number} = {found} ; " for number, found in sorted(known.items()))
         if context.rstrip().endswith(f"<{answer}>"):
@@ -82,7 +82,7 @@ class ClozeExpert:
         return f"<{state}> {note}{memory}{order} </{state}> {action}"
 
     def _laziness(self, prompt: str) -> Laziness:
-        """The habits for this task, the same on all its turns."""
+        """The habits for this task, the same in all its turns."""
         drawn = random.Random(f"{self.seed}/{prompt}").random()
         return CLEAN if drawn < self.laziness.diligent else self.laziness
 
@@ -92,7 +92,7 @@ class ClozeExpert:
 
 
 def read_answer(window: str, result: str) -> str:
-    """What stands in the result where the window has its blank; "unknown" where it does not show.
+    """The text of the result at the window's blank; "unknown" if the result does not show it.
 
     read_answer("and asteroid ____ Armstrong are", "site, and asteroid 6469 Armstrong are named")  ->  "6469"
     """

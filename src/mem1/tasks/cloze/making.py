@@ -1,10 +1,10 @@
-"""From passages to questions: candidates, near-duplicates, and a search for each of those that are left.
+"""From passages to questions: candidates, removal of near-duplicates, and a search for each that remains.
 
     made = make_clozes(passages, bm25.search, ClozeOptions())
     made.clozes     Cloze(text="Alvex was founded by ____ in the year 1901 and", answer="Mira Toll", rank=1), ...
     made.counts     {"passages": 4, "candidates": 31, "repeated": 5, ..., "not_found": 1, "questions": 14}
 
-Each candidate ends in exactly one count, so they add up.
+Each candidate is counted exactly once, so the counts add up.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from mem1.tasks.cloze.questions import BLANK, Cloze, ClozeOptions
 from mem1.tasks.splits import part_of
 
 Search = Callable[[Sequence[str], int], Sequence[Sequence[tuple[Passage, float]]]]
-"""(queries, k) -> per query at most k (passage, score), best first: what every search engine does."""
+"""(queries, k) -> per query at most k (passage, score), best first."""
 OnProgress = Callable[[str, int, int], None]
-"""(what is done, so many, of so many)."""
+"""(activity, number done, total)."""
 COUNTS = (*REFUSALS, "same_answer", "over_limit", "near_duplicate", "ambiguous", "not_found", "questions")
-"""Where a candidate can end, in the order of the filters."""
+"""Outcomes of a candidate, in the order of the filters."""
 _BATCH = 512
-"""Questions of one call of the search engine."""
+"""Questions per call of the search engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """What a corpus gave."""
+    """The questions of a corpus."""
 
     clozes: tuple[Cloze, ...]
-    """In the order of the passages, each with its rank."""
+    """Questions in the order of the passages, with their ranks."""
     counts: Mapping[str, int]
     """passages, candidates, and each of `COUNTS`."""
 
@@ -46,9 +46,9 @@ class Made:
 def make_clozes(
     passages: Sequence[Passage], search: Search, options: ClozeOptions, *, on_progress: OnProgress | None = None
 ) -> Made:
-    """The questions of a corpus whose passages a search with the whole question finds.
+    """The questions of a corpus for which a search with the whole question finds the passage.
 
-    `search` looks through the same passages. Raises UserError where no question is left.
+    `search` searches the same passages. Raises UserError if no question remains.
     """
     counts: Counter[str] = Counter(dict.fromkeys(("passages", "candidates", *COUNTS), 0))
     drawn = draw_clozes(passages, options, counts, on_progress=on_progress)
@@ -72,7 +72,7 @@ def draw_clozes(
     *,
     on_progress: OnProgress | None = None,
 ) -> list[Cloze]:
-    """Everything before the search: at most `per_passage` questions a passage, none of them twice. Adds to `counts`."""
+    """The steps before the search: at most `per_passage` distinct questions per passage. Adds to `counts`."""
     known = NearDuplicates()
     kept: list[Cloze] = []
     for number, passage in enumerate(passages, start=1):
@@ -91,12 +91,11 @@ def draw_clozes(
 
 
 def of_passage(passage: Passage, options: ClozeOptions, counts: Counter[str]) -> list[Cloze]:
-    """At most `per_passage` questions in a random order that the passage's id fixes, each answer once.
+    """At most `per_passage` questions with distinct answers, in a random order that the passage's id determines.
 
-    Adds what becomes of the passage's other names and numbers to `counts`; those that were not looked at any more
-    are over the limit.
+    Adds the outcome of the other candidates to `counts`; those not examined are over the limit.
     """
-    words = words_apart(strip_markup(passage.text))  # as it is shown to a policy, so that windows can be found in it
+    words = words_apart(strip_markup(passage.text))  # as shown to a policy, so that windows can be found in it
     part = part_of(passage.text, development=options.development, test=options.test)
     least = (options.left + options.right) // 2
     found = list(spans(words))
@@ -122,7 +121,7 @@ def of_passage(passage: Passage, options: ClozeOptions, counts: Counter[str]) ->
 def ranked(
     clozes: Sequence[Cloze], search: Search, within: int, *, on_progress: OnProgress | None = None
 ) -> Iterator[Cloze]:
-    """Each with the place of its passage among the first `within` results; None: it is not among them."""
+    """The clozes with the rank of their passage among the first `within` results; None: not among them."""
     for start in range(0, len(clozes), _BATCH):
         batch = clozes[start : start + _BATCH]
         for cloze, found in zip(batch, search([cloze.text for cloze in batch], within), strict=True):
@@ -133,23 +132,32 @@ def ranked(
 
 
 _SKETCH = 4
-"""Hashes that stand for a window."""
+"""Hashes per window."""
 _SHARED = 2
-"""Of them, so many in common make a near-duplicate."""
+"""Shared hashes that make a near-duplicate."""
 _SHINGLE = 3
-"""Words that are hashed together."""
+"""Words per hash."""
 
 
 class NearDuplicates:
-    """Grows by four numbers a question that is new."""
+    """Finds near-duplicates of earlier questions, in linear time; stores four numbers per new question.
+
+        Alvex was founded in 1901 by ____ of Bergen          Mira Toll
+        the firm Alvex was founded in 1901 by ____ of        Mira Toll      a near-duplicate
+
+    The window's word triples are hashed together with the answer; the smallest hashes form a sketch (Broder, "On the
+    resemblance and containment of documents", 1997). Sharing half of its sketch with an earlier question makes a
+    near-duplicate. Only the first question of each hash is stored, so boilerplate in ten thousand passages costs only
+    one comparison each.
+    """
 
     def __init__(self) -> None:
         self._first: dict[int, int] = {}
-        """Hash -> number of the first question that has it."""
+        """Hash -> number of the first question with it."""
         self._known = 0
 
     def seen(self, answer: str, text: str) -> bool:
-        """Whether a question with this answer and nearly this text was seen; it is remembered if not."""
+        """Whether this is a near-duplicate of an earlier question; stores it if not."""
         marks = _sketch(answer, text)
         earlier = Counter(self._first[mark] for mark in marks if mark in self._first)
         if earlier and max(earlier.values()) >= min(_SHARED, len(marks)):
@@ -172,7 +180,7 @@ def _hash(text: str) -> int:
 
 
 def ambiguous(clozes: Iterable[Cloze]) -> frozenset[str]:
-    """Texts, normalised, that stand for more than one answer: nobody can say which is meant."""
+    """Normalised texts of several questions with different answers."""
     answers: dict[str, str] = {}
     found: set[str] = set()
     for cloze in clozes:

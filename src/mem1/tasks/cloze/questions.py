@@ -1,4 +1,10 @@
-"""How questions are made from a corpus."""
+"""A question with a blank, its options and its file.
+
+    Cloze(passage_id="p3", title="Alvex", start=5, text="Alvex was founded by ____ in the year 1901 and", ...)
+    one line of a file: {"id": "p3:5", "text": ..., "answers": ["Mira Toll"], "passage_ids": ["p3"], "rank": 1}
+
+A line is a question in our own format, plus the rank, so every reader of questions reads it.
+"""
 
 from __future__ import annotations
 
@@ -21,32 +27,32 @@ from mem1.tasks.splits import Part
 
 
 class ClozeOptions(Config):
-    """The same options and the same corpus give the same questions."""
+    """How questions are made; the same options and corpus give the same questions."""
 
     left: int = Field(default=6, ge=3)
-    """Words shown before the blank."""
+    """Words before the blank."""
     right: int = Field(default=4, ge=0)
-    """Words shown after it; where one side has too few, the other gives more."""
+    """Words after the blank; if one side has too few, the other provides more."""
     per_passage: int = Field(default=6, ge=1)
-    """Questions of one passage at most, drawn among all that it has."""
+    """Maximum number of questions per passage, drawn from all candidates."""
     within: int = Field(default=2, ge=1)
-    """Results of a search with the window among which its passage has to be."""
+    """Number of results of a search with the window that must include its passage."""
     development: float = Field(default=0.05, ge=0, lt=1)
-    """Share of the passages whose questions are for choosing between policies."""
+    """Share of passages whose questions are for choosing between policies."""
     test: float = Field(default=0.05, ge=0, lt=1)
-    """Share of the passages whose questions are for the final number."""
+    """Share of passages whose questions are for the final number."""
     seed: Seed = 0
-    """Of the draw of `per_passage`."""
+    """Seed of the draw of `per_passage`."""
 
     @model_validator(mode="after")
     def _something_is_left_to_train(self) -> ClozeOptions:
         if self.development + self.test >= 1:
-            raise ValueError("development and test are shares of the passages; together they must be below 1")
+            raise ValueError("development and test are shares of the passages; their sum must be below 1")
         return self
 
 
 BLANK = "____"
-"""Stands where the answer stood."""
+"""Replaces the answer."""
 SOURCE = "cloze"
 
 
@@ -56,19 +62,19 @@ class Cloze:
 
     passage_id: str
     title: str
-    """Of the passage; not shown in the question."""
+    """Title of the passage, not shown in the question."""
     start: int
-    """Which word of the passage the answer begins with, from 0; with the passage it names the question."""
+    """Index, from 0, of the answer's first word in the passage; with the passage it identifies the question."""
     text: str
-    """The words around the answer, `BLANK` in its place."""
+    """The window: the words around the answer, with `BLANK` in its place."""
     answer: str
-    """As it stands in the passage."""
+    """The answer as written in the passage."""
     part: Part
     rank: int | None = None
-    """Place of the passage in a search with `text`, from 1; None: not searched."""
+    """Rank of the passage in a search with `text`, from 1; None: not searched, or not found."""
 
     def question(self) -> Question:
-        """As it is asked: one search finds the passage."""
+        """The cloze as a question that one search answers."""
         return Question(
             id=f"{self.passage_id}:{self.start}",
             text=self.text,
@@ -82,14 +88,14 @@ class Cloze:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A question of a file, with what makes it easy or hard."""
+    """A question from a file, with its difficulty."""
 
     question: Question
     rank: int
 
     @property
     def words(self) -> int:
-        """Words of the window, the blank not counted."""
+        """Words of the window, without the blank."""
         return len(self.question.text.split()) - 1
 
     @property
@@ -98,7 +104,7 @@ class Ranked:
 
 
 def write_clozes(path: str | os.PathLike[str], clozes: Iterable[Cloze]) -> None:
-    """One line a question; `read_ranked` reads it. Raises UserError where the file cannot be written."""
+    """Write one line per question, for `read_ranked`. Raises UserError if the file cannot be written."""
     write_objects(path, map(_line, clozes))
 
 
@@ -107,7 +113,7 @@ def _line(cloze: Cloze) -> dict[str, Any]:
 
 
 def read_ranked(path: str | os.PathLike[str]) -> list[Ranked]:
-    """Every question of a file. Raises UserError, with file and line, for what `write_clozes` does not write."""
+    """Every question of a file. Raises UserError, with file and line, for a line that `write_clozes` did not write."""
     return list(_read(path))
 
 
@@ -126,7 +132,11 @@ _HYPHENS = dict.fromkeys(map(ord, "-\u2010\u2011\u2013"), " ")
 
 
 def aliases(answer: str) -> tuple[str, ...]:
-    """The answer first, then its other spellings, none twice after normalisation."""
+    """The answer and its other spellings, distinct after the scorer's normalisation (case, punctuation, articles).
+
+    aliases("Jean-Luc Müller")  ->  ("Jean-Luc Müller", "Jean Luc Müller", "Jean-Luc Muller", "Jean Luc Muller")
+    aliases("1,200")            ->  ("1,200",)      the scorer drops the comma
+    """
     spellings = [answer, answer.translate(_HYPHENS)]
     spellings += [_without_accents(spelling) for spelling in spellings]
     kept: dict[str, str] = {}

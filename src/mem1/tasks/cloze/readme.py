@@ -1,6 +1,6 @@
-"""What stands in the README of a folder of clozes: numbers, and some questions to look at.
+"""The README of a folder of clozes: statistics and sample questions.
 
-The questions came out of documents, so every character that Markdown could read as markup is escaped.
+Questions come from documents, so every character that Markdown could interpret is escaped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mem1.tasks.splits import PARTS
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>~&$:@^])")
 _SAMPLES = 8
-"""Of each part."""
+"""Samples per part."""
 _MEANING = {
     "passages": "passages of the corpus",
     "candidates": "names and numbers in them",
@@ -34,7 +34,7 @@ _MEANING = {
 
 
 def statistics(clozes: Sequence[Cloze], counts: Mapping[str, int]) -> dict[str, Any]:
-    """What is known of the questions, as JSON can hold it."""
+    """Statistics of the questions, ready for JSON."""
     lengths = Counter(len(cloze.text.split()) - 1 for cloze in clozes)
     return {
         "counts": dict(counts),
@@ -48,7 +48,7 @@ def statistics(clozes: Sequence[Cloze], counts: Mapping[str, int]) -> dict[str, 
 
 
 def readme(clozes: Sequence[Cloze], known: Mapping[str, Any], *, corpus: str, options: Mapping[str, Any]) -> str:
-    """The whole file; `known` is what `statistics` gave."""
+    """The file's text; `known` is the result of `statistics`."""
     lines = [
         f"# Clozes of {_escaped(corpus)}",
         "",
