@@ -123,11 +123,11 @@ def test_chains_are_composed_of_single_hops(terminal: Terminal, tmp_path: Path):
     [
         (("--out", "t.csv"), "must end in .parquet (for MEM1's code) or .jsonl"),
         (("--split", "dev"), "--split takes train or evaluation, not 'dev'"),
-        (("--depth", "2"), "--depth goes with the compositions chain, shared and comparison"),
+        (("--depth", "2"), "--depth applies to the compositions chain, shared and comparison"),
         (("--composition", "braid"), "unknown composition 'braid'; known: independent, chain, shared, comparison"),
         (("--composition", "chain"), "--count is missing"),
-        (("--format", "squad"), "unknown format 'squad'; known: searchr1"),
-        (("--decompose",), "known for musique, 2wikimultihopqa alone"),
+        (("--format", "squad"), "unknown dataset 'squad'; known: searchr1"),
+        (("--decompose",), "only musique, 2wikimultihopqa can be decomposed"),
         (("--passages", "p.jsonl"), "--passages: no passages come with these files"),
         (("--evaluation-share", "0", "--split", "evaluation"), "belongs to the evaluation half; give more questions"),
         (("--objectives", "9"), "9 objectives need 9 different questions, but there are 2"),
@@ -170,7 +170,7 @@ def test_an_evaluation_of_chains_gives_exact_match_by_depth(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--depth", "2"), "--depth goes with the compositions chain, shared and comparison, not with independent"),
+        (("--depth", "2"), "--depth applies to the compositions chain, shared and comparison, not to independent"),
         (("--composition", "file"), "--composition file goes with --task multihop"),
         (("--composition", "braid"), "unknown composition 'braid'; known: independent, chain, shared, comparison"),
         (("--decompose",), "--decompose go with --task multihop"),

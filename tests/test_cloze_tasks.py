@@ -80,7 +80,7 @@ def test_real_questions_take_the_share_that_was_asked_for():
 
 @pytest.mark.parametrize(("share", "objectives"), [(0.0, 6), (0.5, 2)])
 def test_too_few_passages_or_real_questions_are_named(share: float, objectives: int):
-    with pytest.raises(UserError, match=r"there are 5 and 1: lower"):
+    with pytest.raises(UserError, match=r"there are 5 and 1; lower"):
         compose(FIVE, objectives, 1, share=share, real=[Question(id="r", text="Who?", answers=("x",))])
 
 
@@ -118,7 +118,7 @@ def test_the_answer_of_one_cloze_is_a_name_in_the_window_of_the_next():
 
 def test_clozes_of_one_passage_are_not_linked():
     only = [LINKED[0], LINKED[4]]
-    with pytest.raises(UserError, match="hang together as asked; lower the depth"):
+    with pytest.raises(UserError, match="depend on one another in this way; lower the depth"):
         linked(only, "chain", 1, 2)
 
 
@@ -255,7 +255,7 @@ def test_real_questions_are_mixed_in_by_half(folder: Path, tmp_path: Path):
     [
         ({"real": 0.5}, "give files: questions, train_questions"),
         ({"real": 0.5, "questions": "q", "composition": "chain"}, "where composition is independent"),
-        ({"depth": 2}, "depth goes with the compositions"),
+        ({"depth": 2}, "depth applies to the compositions"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(options: dict, message: str):
@@ -315,7 +315,7 @@ def test_the_command_writes_the_same_folder_twice(terminal: Terminal, tmp_path: 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--development", "0.6", "--test", "0.6"), "together they must be below 1"),
+        (("--development", "0.6", "--test", "0.6"), "their sum must be below 1"),
         (("--test", "1.5"), "test: input should be less than 1"),
     ],
 )

@@ -145,7 +145,7 @@ def test_an_unknown_prompt_and_a_missing_action_are_named():
     with pytest.raises(UserError, match="unknown prompt 'mem2'; known: plain, cloze, mem1, released, web"):
         render("mem2", TEN, PAPER)
     shop = Tags(name="shop", state="state", actions=(("buy", "buy"), ("answer", "answer")), result="page")
-    with pytest.raises(UserError, match="the action 'search', which the vocabulary 'shop' does not have"):
+    with pytest.raises(UserError, match="the action 'search', which the vocabulary 'shop' lacks"):
         render("mem1", TEN, shop)
 
 

@@ -166,7 +166,7 @@ def test_2wiki_taken_apart_asks_its_evidences(tmp_path: Path):
 
 
 def test_what_has_no_single_hops_cannot_be_taken_apart(tmp_path: Path):
-    with pytest.raises(UserError, match="known for musique, 2wikimultihopqa alone"):
+    with pytest.raises(UserError, match="only musique, 2wikimultihopqa can be decomposed"):
         read_questions(FILES["hotpotqa"](tmp_path), decompose=True)
 
 
@@ -224,7 +224,7 @@ def test_a_faulty_record_is_named_with_its_place(name: str, change: dict[str, An
 def test_a_step_may_speak_of_earlier_steps_alone(step: dict[str, Any], tmp_path: Path):
     steps = [{"answer": "x", "paragraph_support_idx": 1, **step}]
     path = write_lines(tmp_path / "m.jsonl", {**MUSIQUE, "question_decomposition": steps})
-    with pytest.raises(UserError, match="step 1 of question '3hop1__1_2_3' speaks of a step that is not before it"):
+    with pytest.raises(UserError, match="step 1 of question '3hop1__1_2_3' refers to a step that is not before it"):
         read_questions(path, decompose=True)
 
 
@@ -232,25 +232,25 @@ def test_an_unknown_format_lists_the_known_ones(tmp_path: Path):
     path = write_lines(tmp_path / "q.jsonl", {"prompt": "Who?", "completion": "A"})
     with pytest.raises(UserError) as caught:
         read_questions(path)
-    assert "the format is not known by the fields prompt, completion" in str(caught.value)
+    assert "no known format has the fields prompt, completion" in str(caught.value)
     assert all(name in str(caught.value) for name in FORMATS)
-    with pytest.raises(UserError, match="unknown format 'squad'; known: searchr1, tasks, musique, 2wiki"):
+    with pytest.raises(UserError, match="unknown dataset 'squad'; known: searchr1, tasks, musique, 2wiki"):
         read_questions(path, format="squad")
 
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (json.dumps([HOTPOTQA])[:-40], "not a whole JSON document"),
-        (json.dumps({"Data": [TRIVIAQA]}, indent=2)[:-40], "not a whole JSON document"),
+        (json.dumps([HOTPOTQA])[:-40], "not a complete JSON document"),
+        (json.dumps({"Data": [TRIVIAQA]}, indent=2)[:-40], "not a complete JSON document"),
         ('[{"id": "a", "text": "Who?", "answers": ["A"]}, 3]', r"\[1\]: must be a JSON object, not int"),
-        ('{\n"Version": 1}', 'must be a list of objects, or hold one under "Data"'),
-        ("Question,Answer\nWho?\n", ":2: this row has not as many fields"),
-        ("Question,Answer\nWho?,A,B\n", ":2: this row has not as many fields"),
+        ('{\n"Version": 1}', 'must be a list of objects, or contain one under "Data"'),
+        ("Question,Answer\nWho?\n", ":2: this row does not have as many fields"),
+        ("Question,Answer\nWho?,A,B\n", ":2: this row does not have as many fields"),
         ("PAR1 and no more", "the Parquet data is cut short or damaged"),
         ("Who founded Alvex?", ":1: not a whole JSON object"),
         ('{"question": "who", "answer"', ":1: not a whole JSON object"),
-        ("[]", "holds no question"),
+        ("[]", "has no questions"),
     ],
 )
 def test_a_cut_or_strange_file_is_an_error_of_its_own(content: str, complaint: str, tmp_path: Path):
@@ -354,7 +354,7 @@ def test_another_ending_and_single_questions_are_refused(tmp_path: Path):
     with pytest.raises(UserError, match=r"must end in \.parquet \(for MEM1's code\) or \.jsonl"):
         write_tasks(tmp_path / "t.csv", composed(2, 1))
     write_questions(tmp_path / "q.jsonl", composed(2, 1)[0].questions)
-    with pytest.raises(UserError, match="holds single questions, not composed tasks"):
+    with pytest.raises(UserError, match="has single questions, not composed tasks"):
         read_tasks(tmp_path / "q.jsonl")
 
 

@@ -83,11 +83,11 @@ def test_what_was_written_is_read_back(tmp_path: Path, name: str):
         ({"id": "q2", "answers": ["A"]}, "question 'q2' has no text"),
         ({"id": "q2", "text": " ", "answers": ["A"]}, "question 'q2' has no text"),
         ({"id": "q2", "text": ["Who?"], "answers": ["A"]}, "the text of question 'q2' is not a string"),
-        ({"id": "q2", "text": "Who?", "answers": ["A"], "hops": "2"}, "hops of question 'q2' must be a whole number"),
+        ({"id": "q2", "text": "Who?", "answers": ["A"], "hops": "2"}, "hops of question 'q2' must be an integer"),
         ({"id": "q2", "text": "Who?", "answers": ["A"], "source": 3}, "the source of question 'q2' is not a string"),
         ({"id": "q2", "text": "Who?", "answers": ["A"], "gold_ids": [3]}, "passage ids of question 'q2' must be"),
         ({"text": "Who?", "answers": ["A"]}, "a question needs an id"),
-        (GOOD, "question id 'q1' stands on line 1 already"),
+        (GOOD, "question id 'q1' is already on line 1"),
         (["q2"], "one JSON object, not list"),
     ],
 )
@@ -101,7 +101,7 @@ def test_a_faulty_line_is_named_with_file_and_line(tmp_path: Path, record: objec
 def test_a_missing_an_empty_and_a_cut_file_are_errors(tmp_path: Path):
     with pytest.raises(UserError, match="no file"):
         read_questions(tmp_path / "nowhere.jsonl")
-    with pytest.raises(UserError, match="holds no question"):
+    with pytest.raises(UserError, match="has no questions"):
         read_questions(write(tmp_path / "empty.jsonl"))
     (tmp_path / "cut.jsonl").write_text(json.dumps(GOOD) + "\n" + json.dumps(GOOD)[:30])
     with pytest.raises(UserError, match=r"cut\.jsonl:2: not a whole JSON object"):

@@ -106,7 +106,7 @@ def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
         ("eval --script x --base-url http://127.0.0.1:9/v1 --model m", "--base-url: a --script takes the place"),
         ("eval --base-url http://127.0.0.1:9/v1 --model m --workers 2", "--workers: the server of --base-url samples"),
         ("eval --price 0.1,0.2", "--price go with --base-url"),
-        ("eval --depth 2", "--depth goes with the compositions chain, shared and comparison"),
+        ("eval --depth 2", "--depth applies to the compositions chain, shared and comparison"),
         ("run --task x --objectives 3", "--objectives: each --task is a question"),
         ("run --top-k 3", "--top-k: is for questions of your own, with --task"),
         ("index c --out o --batch-size 3", "--batch-size: goes with --kind dense"),

@@ -131,6 +131,8 @@ class _Register:
     """Context policies, or functions and classes that make one from whole numbers."""
     prompt: Registry = Registry("prompt", "mem1.tasks.prompts:PROMPTS")
     """`mem1.tasks.prompts.Prompt`."""
+    dataset: Registry = Registry("dataset", "mem1.tasks.datasets.reading:FORMATS")
+    """Formats of question files (`mem1.tasks.datasets.reading.Format`)."""
     vocabulary: Registry = Registry("vocabulary", "mem1.protocol:VOCABULARIES")
     """`mem1.Tags`."""
     algorithm: Registry = Registry("algorithm", {})

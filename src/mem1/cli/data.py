@@ -149,7 +149,7 @@ def _tasks(
 
     if composition == "independent":
         if depth is not None:
-            raise UserError("--depth goes with the compositions chain, shared and comparison, not with independent")
+            raise UserError("--depth applies to the compositions chain, shared and comparison, not to independent")
         kind, number = composition, count or max(1, len(questions) // objectives)
     else:
         kind, number = dependence(composition), count

@@ -171,7 +171,7 @@ def _composition(task: str, composition: str, depth: int | None) -> Any:
     if composition not in ("independent", FROM_FILE):
         return dependence(composition)
     if depth is not None:
-        raise UserError(f"--depth goes with the compositions chain, shared and comparison, not with {composition}")
+        raise UserError(f"--depth applies to the compositions chain, shared and comparison, not to {composition}")
     return composition
 
 

@@ -1,4 +1,4 @@
-"""Questions and passages from files: our own form, public data sets as they are published, composed tasks."""
+"""Questions and passages from files: our own format, public data sets as published, composed tasks."""
 
 from mem1.tasks.datasets.own import write_passages, write_questions
 from mem1.tasks.datasets.parquet import write_tasks

@@ -1,4 +1,4 @@
-"""What every translation of a record is made of: fields read with errors that name them, and the sample it gives.
+"""Building blocks for translating records: readers of fields whose errors name the field, and the resulting sample.
 
 text({"question": "Who?"}, "question")          ->  "Who?"
 strings(["A", " "], "the answers")              ->  ("A",)      a blank gold alias would match an empty answer
@@ -21,33 +21,33 @@ Aliases = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one record of a file holds."""
+    """The content of one record of a file."""
 
     questions: tuple[Question, ...]
-    """One; the hops of one, where a question was taken apart; several, where they were composed into a task; none,
-    where the record is not to be asked."""
+    """One question, the hops of a decomposed one, the questions of a composed task, or none if the record is to be
+    skipped."""
     passages: tuple[Passage, ...] = ()
-    """The paragraphs that come with it, gold ones and distractors."""
+    """The paragraphs of the record, gold ones and distractors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """How records are to be translated."""
+    """How to translate records."""
 
     aliases: Aliases
     decompose: bool = False
-    """Give the single hops of a question in place of the question."""
+    """Replace a question by its single hops."""
 
 
 def identifier(value: Any) -> str:
-    """An id, a string or a whole number, as a string. Raises ValueError."""
+    """An id, a string or an integer, as a string. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
-        raise ValueError("a question needs an id, a string or a whole number")
+        raise ValueError("a question needs an id, a string or an integer")
     return str(value)
 
 
 def text(record: Record, field: str) -> str:
-    """A field that is a string. Raises ValueError where it is missing or something else."""
+    """A field that must be a string. Raises ValueError if it is not."""
     value = record.get(field)
     if not isinstance(value, str):
         raise ValueError(f"{field!r} must be a string, not {shown(value)}")
@@ -55,7 +55,7 @@ def text(record: Record, field: str) -> str:
 
 
 def items(record: Record, field: str) -> list[Any]:
-    """A field that is a list. Raises ValueError where it is missing or something else."""
+    """A field that must be a list. Raises ValueError if it is not."""
     value = record.get(field)
     if not isinstance(value, list):
         raise ValueError(f"{field!r} must be a list, not {shown(value)}")
@@ -63,14 +63,14 @@ def items(record: Record, field: str) -> list[Any]:
 
 
 def mapping(value: Any, what: str) -> Record:
-    """An object of JSON. Raises ValueError for anything else."""
+    """A value that must be a JSON object. Raises ValueError if it is not."""
     if not isinstance(value, dict):
         raise ValueError(f"{what} must be an object, not {shown(value)}")
     return value
 
 
 def strings(values: Any, what: str) -> tuple[str, ...]:
-    """A list of strings, blank ones left out; none for None. Raises ValueError for anything else."""
+    """A list of strings without blank ones; empty for None. Raises ValueError for anything else."""
     if values is None:
         return ()
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
@@ -79,26 +79,26 @@ def strings(values: Any, what: str) -> tuple[str, ...]:
 
 
 def distinct(values: Iterable[str]) -> tuple[str, ...]:
-    """Each value once, in the order in which it comes first; blank ones left out."""
+    """The distinct values in their original order, without blank ones."""
     return tuple(dict.fromkeys(value for value in values if value.strip()))
 
 
 def first(record: Record, names: Iterable[str]) -> Any:
-    """The value under the first of `names` that the record has; None where it has none of them."""
+    """The value of the first of `names` that the record has; None without any."""
     return next((record[name] for name in names if name in record), None)
 
 
 def hashed(source: str, *parts: str) -> str:
-    """An id for what has none: the same for the same content, whatever file it came in."""
+    """An id made from content, the same in every file."""
     return f"{source}:{hashlib.sha256(chr(0).join(parts).encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
 def passage(source: str, title: str, content: str) -> Passage:
-    """A passage whose id is its content's. Raises ValueError where the text is empty."""
+    """A passage with an id made from its content. Raises ValueError for an empty text."""
     return Passage(hashed(source, title, content), title, content)
 
 
 def shown(value: Any) -> str:
-    """A value as an error quotes it: short."""
+    """A value, shortened for an error message."""
     quoted = repr(value)
     return quoted if len(quoted) <= 80 else f"{quoted[:80]} ..."

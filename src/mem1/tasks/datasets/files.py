@@ -1,11 +1,15 @@
-"""The records of a file, whatever holds them: JSONL, one JSON document, CSV, TSV or Parquet, plain or gzipped.
+"""The records of a file (JSONL, JSON, CSV, TSV or Parquet, plain or gzipped) or of a data set on the Hugging Face hub.
 
     nq.jsonl          ("nq.jsonl:1", {"question": "...", "answer": ["..."]}), ("nq.jsonl:2", ...)
     hotpot.json       ("hotpot.json[0]", {"_id": "...", ...})           a list, or the list under "Data"
     popqa.tsv         ("popqa.tsv:2", {"id": "...", "subj": "...", ...})
     train.parquet     ("train.parquet[0]", {"prompt": [...], ...})
 
-What a file is shows in how it begins, not in its name.
+    hf:akariasai/PopQA:test                        data set and split
+    hf:hotpotqa/hotpot_qa/distractor:validation    data set, configuration and split
+
+The type of a file is recognised from its beginning, not from its name. The `datasets` library loads hub data sets from
+its cache or the network; the command line keeps the network off unless HF_HUB_OFFLINE=0 is set.
 """
 
 from __future__ import annotations
@@ -23,13 +27,13 @@ from mem1.jsonl import read_lines, read_objects, read_start
 from mem1.parquet import is_parquet, read_rows
 
 _START = 1 << 16
-"""Bytes that are looked at; some files are one line of 500 MB."""
+"""Bytes examined; some files are one line of 500 MB."""
 _LONGEST_FIELD = 1 << 24
-"""Characters of one CSV field; the csv module's own limit is 131,072."""
+"""Maximum number of characters in a CSV field; the csv module's own limit is 131,072."""
 
 
 def read_records(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (where it stands, record), one by one. Raises UserError, with the place, for what cannot be read."""
+    """Yield (location, record) one by one. Raises UserError, with the location, for unreadable data."""
     if is_parquet(path):
         return ((f"{path}[{number - 1}]", row) for number, row in read_rows(path))
     start = read_start(path, _START).lstrip()
@@ -42,11 +46,11 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, 
 
 
 def _is_document(start: bytes) -> bool:
-    """Whether what begins with a brace is one object over the whole file, rather than lines of JSONL."""
+    """Whether a file that begins with a brace is a single object, rather than lines of JSONL."""
     first, line_end, _ = start.partition(b"\n")
     if not first.startswith(b"{"):
         return False
-    # an object over several lines opens with its brace or its first key alone; a cut line of JSONL goes on
+    # the first line of a longer object has only its brace or its first key; a line of JSONL has more
     opens = bool(line_end) and first.rstrip().endswith((b"{", b"[", b","))
     return opens or re.match(rb'\{\s*"(Data|Version|VerifiedEval|Domain)"', first) is not None
 
@@ -58,10 +62,10 @@ def _document(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text ({error.reason}); save the file as UTF-8") from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not a whole JSON document ({error}); is the file cut short?") from error
+        raise UserError(f"{path}: not a complete JSON document ({error}); is the file truncated?") from error
     records = document.get("Data") if isinstance(document, dict) else document
     if not isinstance(records, list):
-        raise UserError(f'{path}: a JSON document must be a list of objects, or hold one under "Data"')
+        raise UserError(f'{path}: a JSON document must be a list of objects, or contain one under "Data"')
     for number, record in enumerate(records):
         if not isinstance(record, dict):
             raise UserError(f"{path}[{number}]: must be a JSON object, not {type(record).__name__}")
@@ -75,7 +79,7 @@ def _table(path: str | os.PathLike[str], delimiter: str) -> Iterator[tuple[str, 
         for row in reader:
             where = f"{path}:{reader.line_num}"
             if None in row or None in row.values():
-                raise UserError(f"{where}: this row has not as many fields as the first line names; is it cut?")
+                raise UserError(f"{where}: this row does not have as many fields as the header; is it truncated?")
             yield where, dict(row)
     except csv.Error as error:
         raise UserError(f"{path}:{reader.line_num}: not a row of a table ({error})") from error
@@ -92,7 +96,7 @@ def _decoded(path: str | os.PathLike[str]) -> Iterator[str]:
 def peek(
     records: Iterator[tuple[str, dict[str, Any]]],
 ) -> tuple[dict[str, Any] | None, Iterator[tuple[str, dict[str, Any]]]]:
-    """The first record, None where there is none, and all of them."""
+    """The first record (None without records), and an iterator over all of them."""
     for where, record in records:
         return record, chain([(where, record)], records)
     return None, records
@@ -102,7 +106,7 @@ PREFIX = "hf:"
 
 
 def hub_records(address: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (where it stands, record). Raises UserError where the address is faulty or the data set not to be had."""
+    """Yield (location, record). Raises UserError for an invalid address or an unavailable data set."""
     name, configuration, split = _parts(address)
     try:
         import datasets
@@ -110,7 +114,7 @@ def hub_records(address: str) -> Iterator[tuple[str, dict[str, Any]]]:
         raise UserError(f"{address} needs the datasets library: pip install 'mem1[datasets]'") from error
     try:
         rows = datasets.load_dataset(name, configuration, split=split)
-    except Exception as error:  # the library raises errors of many kinds, its own and those of the network
+    except Exception as error:  # the library raises many kinds of errors, its own and the network's
         raise UserError(
             f"cannot load {address} ({type(error).__name__}: {error}); check name, configuration and split, and set "
             "HF_HUB_OFFLINE=0 to let it be downloaded"

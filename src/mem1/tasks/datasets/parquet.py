@@ -6,8 +6,8 @@
     N questions     the same, but "... Answer the following questions: who founded alvex?; where is it?",
     (MEM1)          "target": [["Mira Toll"], ["Bergen"]] and extra_info {"split", "indices"}
 
-What we write has both layouts' columns and one more, `questions`, which other readers pass over: each question in our
-own form, so that ids, sources and what a question depends on come back as they were.
+Our files have the columns of both layouts and one more, `questions`, which other readers ignore: each question in our
+own format, so that ids, sources and dependencies are preserved.
 
 Sources: Search-R1, scripts/data_process/qa_search_train_merge.py; MEM1, gen_data/data_process/
 qa_search_train_merge_multi.py, inference/generate_rollout.py and train/verl/utils/reward_score/qa_multiple.py.
@@ -33,9 +33,9 @@ from mem1.tasks.prompts import render
 from mem1.tasks.splits import Split
 
 PROMPT = "released"
-"""Of the files that we write: answers by position, separated by semicolons, as MEM1's scorer takes them."""
+"""Prompt of our files: answers by position, separated by semicolons, as MEM1's scorer expects them."""
 SCORED = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
-"""The data sources for which the published trainers have a reward; at another one they stop."""
+"""Data sources for which the published trainers have a reward; they stop at any other."""
 _MANY, _ONE = "questions: ", "Question: "
 _BETWEEN = re.compile(r"(?<=\?); ")
 
@@ -62,7 +62,7 @@ def searchr1(record: Record, wanted: Wanted) -> Sample:
 
 
 def _asked(record: Record, count: int) -> list[str]:
-    """The questions of a row: of one, its column; of several, the end of the prompt."""
+    """The questions of a row: a single one from its column, several from the end of the prompt."""
     if count == 1 and isinstance(record.get("question"), str):
         return [record["question"].strip()]
     messages = [mapping(message, "a message") for message in items(record, "prompt")]
@@ -77,7 +77,7 @@ def _asked(record: Record, count: int) -> list[str]:
 
 
 def _name(record: Record, source: str, asked: str) -> str:
-    """Ids such as "train_0" begin anew in each data set of a file."""
+    """Id with its source, as ids such as "train_0" are repeated in every data set of a file."""
     given = record.get("id")
     if not isinstance(given, str) or not given:
         return hashed(source, asked)
@@ -87,10 +87,10 @@ def _name(record: Record, source: str, asked: str) -> str:
 def write_tasks(
     path: str | os.PathLike[str], tasks: Sequence[Task], *, split: Split = "train", source: str | None = None
 ) -> None:
-    """Write composed tasks, as the ending says: .parquet for MEM1's and Search-R1's code, .jsonl(.gz) in our own form.
+    """Write composed tasks: .parquet for MEM1's and Search-R1's code, .jsonl(.gz) in our own format.
 
-    `split` and `source` are what the Parquet file says of its rows: train or test, and its data_source, without
-    which it is that of a task's first question. Raises UserError for another ending.
+    `split` and `source` (None: that of a task's first question) are columns of the Parquet file. Raises UserError for
+    any other ending.
     """
     target = Path(path)
     if target.suffix == ".parquet":
@@ -98,14 +98,11 @@ def write_tasks(
     elif target.name.endswith((".jsonl", ".jsonl.gz")):
         write_objects(target, (task_record(task.id, task.questions) for task in tasks))
     else:
-        raise UserError(f"{target}: the name must end in .parquet (for MEM1's code) or .jsonl (our own form)")
+        raise UserError(f"{target}: the name must end in .parquet (for MEM1's code) or .jsonl (our own format)")
 
 
 def write_parquet(path: Path, tasks: Sequence[Task], *, split: Split, source: str | None) -> None:
-    """Write tasks for MEM1's and Search-R1's code; the old file or the whole new one. Raises UserError.
-
-    `source` is the data_source of all rows; None: that of a task's first question.
-    """
+    """Write tasks for MEM1's and Search-R1's code; on failure the old file stays. Raises UserError."""
     rows = [_row(index, task, split, source) for index, task in enumerate(tasks)]
     write_rows(path, rows, lambda pa: _schema(pa, max(t.objectives for t in tasks)))
 
@@ -132,13 +129,13 @@ def _row(index: int, task: Task, split: Split, source: str | None) -> dict[str, 
 
 
 def _closed(text: str) -> str:
-    """On one line and with a question mark, as the published files have it: it keeps joined questions apart."""
+    """The text on one line, with a question mark, which separates joined questions as in the published files."""
     folded = " ".join(text.split())
     return folded if folded.endswith("?") else f"{folded}?"
 
 
 def _schema(pa: Any, objectives: int) -> Any:
-    """Fixed, so that the types of a column do not hang on what happens to be empty."""
+    """A fixed schema, so that the types of columns do not depend on which values are empty."""
     names, numbers = pa.list_(pa.string()), pa.list_(pa.int64())
     golds = pa.list_(names) if objectives > 1 else names
     question = {

@@ -1,4 +1,6 @@
-"""HotpotQA, 2WikiMultihopQA and MuSiQue: questions that need several paragraphs, which come with them.
+"""Public data sets as published, each translated by one function.
+
+Multi-hop questions, with the paragraphs they need:
 
     HotpotQA   {"_id", "question", "answer", "supporting_facts": [[title, sentence]], "context": [[title, [sentence]]]}
     2Wiki      the same, "evidences": [[subject, relation, object]], and in later releases "answer_id", "evidences_id"
@@ -6,11 +8,18 @@
                 "paragraphs": [{"idx", "title", "paragraph_text", "is_supporting"}],
                 "question_decomposition": [{"id", "question": "Where was #1 born?", "answer", "paragraph_support_idx"}]}
 
-Taken apart ("decompose"), a question of 2Wiki or MuSiQue gives its hops as questions of their own: "Who founded
-Alvex?" and "Where was Mira Toll born?" in place of "Where was the founder of Alvex born?".
+Decomposed, a question of 2Wiki or MuSiQue becomes its single hops: "Who founded Alvex?" and "Where was Mira Toll born?"
+instead of "Where was the founder of Alvex born?". Questions and answers without passages:
 
-Sources: the README of github.com/hotpotqa/hotpot, of github.com/Alab-NII/2wikimultihop and of
-github.com/StonyBrookNLP/musique.
+    NQ-open     {"question": "who founded alvex", "answer": ["Mira Toll"]}                                JSONL
+    TriviaQA    {"Data": [{"QuestionId": "tc_1", "Question": "...",
+                           "Answer": {"Value": "Mira Toll", "Aliases": ["M. Toll"], "NormalizedAliases": [...]}}]}
+    PopQA       id, subj, prop, obj, ..., question, possible_answers ('["Mira Toll", "M. Toll"]')         TSV or CSV
+    Bamboogle   Question, Answer                                                                          CSV
+
+Sources: the READMEs of github.com/hotpotqa/hotpot, Alab-NII/2wikimultihop, StonyBrookNLP/musique,
+google-research-datasets/natural-questions (nq_open) and mandarjoshi90/triviaqa (samples), the card of
+huggingface.co/datasets/akariasai/PopQA, and Press et al. 2023 (arXiv 2210.03350) for Bamboogle.
 """
 
 from __future__ import annotations
@@ -42,13 +51,13 @@ _REFERENCE = re.compile(r"#(\d+)")
 
 
 def hotpotqa(record: Record, wanted: Wanted) -> Sample:
-    """The question, its paragraphs, and which of them are gold."""
+    """The question, and its gold and other paragraphs."""
     passages = tuple(_paragraphs(HOTPOTQA, record))
     return Sample((_whole(HOTPOTQA, record, passages, ()),), passages)
 
 
 def twowiki(record: Record, wanted: Wanted) -> Sample:
-    """The question, with the aliases of its answer where they are known; or its evidences as questions."""
+    """The question, with known aliases of its answer; or its evidences as questions."""
     passages = tuple(_paragraphs(TWOWIKI, record))
     if wanted.decompose:
         return Sample(tuple(_evidences(record, passages, wanted)), passages)
@@ -57,7 +66,7 @@ def twowiki(record: Record, wanted: Wanted) -> Sample:
 
 
 def musique(record: Record, wanted: Wanted) -> Sample:
-    """The question or its hops. Unanswerable ones are left out: there is nothing to score them against."""
+    """The question or its hops; none for unanswerable questions, which cannot be scored."""
     if record.get("answerable") is False:
         return Sample(())
     name = identifier(record.get("id"))
@@ -67,7 +76,7 @@ def musique(record: Record, wanted: Wanted) -> Sample:
         paragraph = mapping(value, f"paragraph {number}")
         index = paragraph.get("idx", number)
         if not isinstance(index, int):
-            raise ValueError(f"'idx' of paragraph {number} must be a whole number, not {shown(index)}")
+            raise ValueError(f"'idx' of paragraph {number} must be an integer, not {shown(index)}")
         made[index] = passage(MUSIQUE, text(paragraph, "title"), text(paragraph, "paragraph_text"))
         if paragraph.get("is_supporting"):
             gold.append(index)
@@ -99,7 +108,7 @@ def _whole(source: str, record: Record, passages: Sequence[Passage], aliases: Se
 
 
 def _answer(record: Record) -> str:
-    """ "" where there is none, as in test sets: the question then says that it has no answer."""
+    """ "" without an answer, as in test sets; `Question` then reports it."""
     return text(record, "answer") if record.get("answer") is not None else ""
 
 
@@ -153,12 +162,12 @@ def _object_ids(record: Record) -> list[str]:
 
 
 def _hops(name: str, steps: Sequence[Record], passages: dict[int, Passage]) -> Iterator[Question]:
-    """Each step with the answers of earlier ones put in for #1, #2, ...; "Alvex >> founded by" is written out."""
+    """Each step with earlier answers in place of #1, #2, ...; "Alvex >> founded by" becomes a sentence."""
     answers: list[str] = []
     for number, step in enumerate(steps, start=1):
         asked, spoken_of = text(step, "question"), [int(n) for n in _REFERENCE.findall(text(step, "question"))]
         if any(not 1 <= n < number for n in spoken_of):
-            raise ValueError(f"step {number} of question {name!r} speaks of a step that is not before it: {asked!r}")
+            raise ValueError(f"step {number} of question {name!r} refers to a step that is not before it: {asked!r}")
         resolved = _REFERENCE.sub(lambda match: answers[int(match[1]) - 1], asked)
         subject, arrow, relation = (part.strip() for part in resolved.partition(">>"))
         support: Any = step.get("paragraph_support_idx")
@@ -176,7 +185,7 @@ def _hops(name: str, steps: Sequence[Record], passages: dict[int, Passage]) -> I
 
 
 def _longest(steps: Sequence[Record]) -> int:
-    """Searches needed one after the other."""
+    """Length of the longest chain of searches."""
     lengths: list[int] = []
     for step in steps:
         before = [int(n) for n in _REFERENCE.findall(text(step, "question"))]
@@ -188,14 +197,14 @@ NQ, TRIVIAQA, POPQA, BAMBOOGLE = "nq", "triviaqa", "popqa", "bamboogle"
 
 
 def nq_open(record: Record, wanted: Wanted) -> Sample:
-    """A question without an id: it gets one from its text."""
+    """A question with an id made from its text, as it has none."""
     asked = text(record, "question")
     answers = strings(record.get("answer"), "'answer'")
     return Sample((Question(id=hashed(NQ, asked), text=asked, answers=distinct(answers), source=NQ),))
 
 
 def triviaqa(record: Record, wanted: Wanted) -> Sample:
-    """Value first, then the aliases, then their normalised forms."""
+    """A question whose answers are the value, the aliases and their normalised forms."""
     asked = first(record, ("Question", "question"))
     answer = mapping(first(record, ("Answer", "answer")), "'Answer'")
     given = first(answer, ("Value", "value"))
@@ -209,7 +218,7 @@ def triviaqa(record: Record, wanted: Wanted) -> Sample:
 
 
 def popqa(record: Record, wanted: Wanted) -> Sample:
-    """The subject is the title of the passage that answers it, by its Wikipedia title where the file has one."""
+    """A question whose titles are its subject and, if given, the subject's Wikipedia title."""
     answers: Any = record.get("possible_answers")
     if isinstance(answers, str):
         try:
@@ -228,6 +237,6 @@ def popqa(record: Record, wanted: Wanted) -> Sample:
 
 
 def bamboogle(record: Record, wanted: Wanted) -> Sample:
-    """A question without an id: it gets one from its text."""
+    """A question with an id made from its text, as it has none."""
     asked, answer = text(record, "Question"), text(record, "Answer")
     return Sample((Question(id=hashed(BAMBOOGLE, asked), text=asked, answers=distinct((answer,)), source=BAMBOOGLE),))

@@ -1,11 +1,13 @@
-"""Read a data set as it is published: the format is seen in its first record, or named.
+"""Reads data sets as published: the format is recognised from the first record, or named.
 
-    read_questions("dev.jsonl")                                   one's own form, or any other that is known
+    read_questions("dev.jsonl")                                   our own format, or any other known one
     read_dataset("hotpot_dev_distractor_v1.json").passages        the paragraphs that come with the questions
     read_questions("musique_ans_v1.0_dev.jsonl", decompose=True)  its single hops
     read_tasks("train.parquet")                                   the questions of each composed task
+    read_pool(["nq.jsonl", "hotpot.json"], split="evaluation")    half of the distinct questions of several files
 
-A Hugging Face id such as "hf:akariasai/PopQA:test" stands for a file everywhere (`hub`).
+A Hugging Face address such as "hf:akariasai/PopQA:test" may replace a file everywhere. Your own format: register a
+`Format` by `mem1.register.dataset`, or name it as package.module:NAME.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any
 from mem1.errors import UserError
 from mem1.jsonl import read_objects
 from mem1.records import Passage, Question
+from mem1.registry import register
 from mem1.scoring import normalize
 from mem1.tasks.datasets import own, published
 from mem1.tasks.datasets.fields import Aliases, Sample, Wanted, distinct, hashed, strings
@@ -32,20 +35,22 @@ Translate = Callable[[Mapping[str, Any], Wanted], Sample]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A layout of records."""
+    """A layout of records, and the function that translates them."""
 
     translate: Translate
     layouts: tuple[tuple[str, ...], ...]
-    """A record with all fields of one of these is of this format, unless an earlier one of `FORMATS` claims it."""
+    """Field names: a record with all fields of one layout has this format, unless an earlier format matches."""
     apart: bool = False
-    """Whether its questions can be taken apart into single hops."""
+    """Whether its questions can be decomposed into single hops."""
+    composed: bool = False
+    """Whether a record may hold the questions of a composed task."""
     repeats: bool = False
-    """Whether a question may stand in it twice, where its id comes from its text or several tasks hold it."""
+    """Whether questions may be repeated, because ids are made from texts or several tasks share a question."""
 
 
 FORMATS: Mapping[str, Format] = {
-    "searchr1": Format(searchr1, (("prompt", "reward_model"),), repeats=True),
-    "tasks": Format(own.composed, (("id", "questions"),), repeats=True),
+    "searchr1": Format(searchr1, (("prompt", "reward_model"),), composed=True, repeats=True),
+    "tasks": Format(own.composed, (("id", "questions"),), composed=True, repeats=True),
     "musique": Format(published.musique, (("id", "question", "paragraphs"),), apart=True),
     "2wikimultihopqa": Format(published.twowiki, (("_id", "question", "context", "evidences"),), apart=True),
     "hotpotqa": Format(published.hotpotqa, (("question", "context", "supporting_facts"),)),
@@ -57,16 +62,16 @@ FORMATS: Mapping[str, Format] = {
     "own": Format(own.own, (("id", "text"),)),
     "nq": Format(published.nq_open, (("question", "answer"),), repeats=True),
 }
-"""By name, in the order in which they are tried. `own` is also what has an id and a question by another name."""
+"""Formats by name, in the order in which they are tried. `own` also reads other names of its fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """What a file holds."""
+    """The content of a file."""
 
     questions: list[Question]
     passages: list[Passage]
-    """The paragraphs that come with the questions, each once; empty for data sets without."""
+    """The distinct paragraphs that come with the questions, if any."""
 
 
 def read_dataset(
@@ -76,13 +81,13 @@ def read_dataset(
     aliases: str | os.PathLike[str] | None = None,
     decompose: bool = False,
 ) -> Dataset:
-    """Every question of the file, in its order, and its passages.
+    """Every question of the file, in order, and its passages.
 
-    `format` is a name of `FORMATS`; None: it is seen in the first record. `aliases` is 2WikiMultihopQA's
-    id_aliases.json. With `decompose` the hops of each question stand in its place. Composed tasks are taken apart
-    into their questions. Raises UserError, with file and line or index, for a missing or cut file, a question
-    without id, text or answer, a field of the wrong type, an id that stands twice, an unknown format, and for a
-    question that speaks of the answers of its task's others.
+    `format` is a name of `register.dataset`; None: recognised from the first record. `aliases` is 2WikiMultihopQA's
+    id_aliases.json. `decompose` replaces each question by its hops. Composed tasks are split into their questions.
+    Raises UserError, with file and line or index, for a missing or truncated file, a question without id, text or
+    answer, a field of the wrong type, a repeated id, an unknown format, and for a question that refers to the
+    answers of others in its task.
     """
     questions: list[Question] = []
     passages: dict[str, Passage] = {}
@@ -93,18 +98,18 @@ def read_dataset(
         for question in sample.questions:
             if question.depends_on:
                 raise UserError(
-                    f"{where}: {question.id!r} speaks of the answers of other questions of its task, so it cannot be "
-                    'asked without them; use the file as it is composed (composition = "file")'
+                    f"{where}: {question.id!r} refers to the answers of other questions of its task, so it cannot be "
+                    'asked alone; use the composed tasks of the file (composition = "file")'
                 )
             if question.id in seen:
                 place, before = seen[question.id]
                 if known.repeats and before.text == question.text:
                     continue
-                raise UserError(f"{where}: question id {question.id!r} stands on {_short(place, path)} already")
+                raise UserError(f"{where}: question id {question.id!r} is already on {_short(place, path)}")
             seen[question.id] = (where, question)
             questions.append(question)
     if not questions:
-        raise UserError(f"{path} holds no question; each line must be an object with id, text and answers")
+        raise UserError(f"{path} has no questions; each line must be an object with id, text and answers")
     return Dataset(questions, list(passages.values()))
 
 
@@ -120,21 +125,21 @@ def read_questions(
 
 
 def read_tasks(path: str | os.PathLike[str], *, format: str | None = None) -> list[tuple[Question, ...]]:
-    """The questions of each task of a composed file: what `mem1 data compose` wrote, or MEM1's own Parquet.
+    """The questions of each task in a file that `mem1 data compose` wrote, or in MEM1's own Parquet.
 
     Raises UserError as `read_dataset` does, and for a format of single questions.
     """
     known, samples = _samples(path, format, None, False)
-    if known not in (FORMATS["searchr1"], FORMATS["tasks"]):
-        raise UserError(f"{path} holds single questions, not composed tasks; make them by `mem1 data compose`")
+    if not known.composed:
+        raise UserError(f"{path} has single questions, not composed tasks; compose them with `mem1 data compose`")
     tasks = [sample.questions for _, sample in samples if sample.questions]
     if not tasks:
-        raise UserError(f"{path} holds no task")
+        raise UserError(f"{path} has no tasks")
     return tasks
 
 
 def read_aliases(path: str | os.PathLike[str]) -> Aliases:
-    """2WikiMultihopQA's id_aliases.json: {"Q_id": "Q1", "aliases": [...], "demonyms": [...]} a line."""
+    """Read 2WikiMultihopQA's id_aliases.json, with {"Q_id": "Q1", "aliases": [...], "demonyms": [...]} per line."""
     aliases: dict[str, tuple[str, ...]] = {}
     for line, record in read_objects(path):
         try:
@@ -148,14 +153,12 @@ def read_aliases(path: str | os.PathLike[str]) -> Aliases:
 def _samples(
     path: str | os.PathLike[str], name: str | None, aliases: str | os.PathLike[str] | None, decompose: bool
 ) -> tuple[Format, Iterator[tuple[str, Sample]]]:
-    if name is not None and name not in FORMATS:
-        raise UserError(f"unknown format {name!r}; known: {', '.join(FORMATS)}")
     records = hub_records(str(path)) if str(path).startswith(PREFIX) else read_records(path)
     head, records = peek(records)
-    known = FORMATS[name] if name is not None else _detect(path, head)
+    known: Format = register.dataset.get(name) if name is not None else _detect(path, head)
     if decompose and not known.apart:
-        apart = ", ".join(name for name, f in FORMATS.items() if f.apart)
-        raise UserError(f"{path}: the single hops of questions are known for {apart} alone")
+        apart = ", ".join(name for name, f in _formats() if f.apart)
+        raise UserError(f"{path}: only {apart} can be decomposed into single hops")
     wanted = Wanted(aliases=read_aliases(aliases) if aliases is not None else {}, decompose=decompose)
     return known, _translated(known, records, wanted)
 
@@ -172,39 +175,44 @@ def _translated(
 
 def _detect(path: str | os.PathLike[str], head: Mapping[str, Any] | None) -> Format:
     if head is None:
-        return FORMATS["own"]  # an empty file: it holds no question, whatever its format
-    for known in FORMATS.values():
+        return FORMATS["own"]  # an empty file, which has no questions in any format
+    for _, known in _formats():
         if any(all(field in head for field in layout) for layout in known.layouts):
             return _renamed(known, head)
     if "id" in head or "_id" in head or "text" in head:
         return FORMATS["own"]
-    layouts = "; ".join(f"{name} ({', '.join(f.layouts[0])})" for name, f in FORMATS.items())
+    layouts = "; ".join(f"{name} ({', '.join(f.layouts[0])})" for name, f in _formats())
     raise UserError(
-        f"{path}: the format is not known by the fields {', '.join(head) or '(none)'}; known: {layouts}; name it by "
-        "--format, or give each question an id, a text and answers"
+        f"{path}: no known format has the fields {', '.join(head) or '(none)'}; known: {layouts}; name the format "
+        "with --format, or give each question an id, a text and answers"
     )
 
 
+def _formats() -> Iterator[tuple[str, Format]]:
+    """Shipped formats first, then registered ones and those of installed packages."""
+    return ((name, register.dataset.get(name)) for name in register.dataset.names())
+
+
 def _renamed(known: Format, head: Mapping[str, Any]) -> Format:
-    """Our own form under the names of Search-R1's JSONL has NQ-open's fields and an id."""
+    """The format, or our own for Search-R1's JSONL, which has NQ-open's fields and an id."""
     return FORMATS["own"] if known is FORMATS["nq"] and ("id" in head or "_id" in head) else known
 
 
 def _short(where: str, path: str | os.PathLike[str]) -> str:
-    """file.jsonl:3 -> line 3, as the file is named in the message already."""
+    """file.jsonl:3 -> line 3, for a message that already names the file."""
     place = where.removeprefix(str(path))
     return f"line {place[1:]}" if place.startswith(":") else f"entry {place}"
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Questions to compose tasks of."""
+    """Questions to compose into tasks."""
 
     questions: list[Question]
     passages: list[Passage]
-    """All that come with the files, each once, whatever half their questions are in: distractors are needed too."""
+    """The distinct passages of all files, regardless of the half, as distractors are needed too."""
     repeats: int
-    """Questions left out because their text, after normalisation, stood before them."""
+    """Number of questions dropped as repetitions of a normalised text."""
 
 
 def read_pool(
@@ -216,10 +224,10 @@ def read_pool(
     split: Split | None = None,
     evaluation_share: float = EVALUATION_SHARE,
 ) -> Pool:
-    """The questions of one half, or of both where `split` is None. Raises UserError where none is left.
+    """The distinct questions of several files, from one half or (`split` None) both. Raises UserError without any.
 
-    Of two questions with one id and different texts, as files numbered from 0 have them, the later one gets an id
-    that is made from its text.
+    If two questions with different texts share an id, as in files numbered from 0, the later one gets an id made from
+    its text.
     """
     questions: dict[str, Question] = {}
     passages: dict[str, Passage] = {}
@@ -241,5 +249,5 @@ def read_pool(
             ids.add(question.id)
             questions[key] = question
     if not questions:
-        raise UserError(f"no question of {', '.join(paths)} belongs to the {split} half; give more questions")
+        raise UserError(f"no question of {', '.join(paths)} is in the {split} half; give more questions")
     return Pool(list(questions.values()), list(passages.values()), repeats)
