@@ -348,7 +348,7 @@ def test_dependent_tasks_are_written_and_asked_as_they_stand(name: str, tmp_path
     assert {max(task.depths) for task in asked} == {2, 1}
     with pytest.raises(UserError, match=r"the file has 2 tasks of 3 objectives, not 3"):
         source.tasks(objectives=3, count=3, seed=0)
-    with pytest.raises(UserError, match=r"2 objectives are asked for, but the file holds 0 \(its tasks have 3\)"):
+    with pytest.raises(UserError, match=r"the file has 0 tasks of 2 objectives, not 1 \(its tasks have 3\)"):
         source.tasks(objectives=2, count=1, seed=0)
 
 
