@@ -129,7 +129,7 @@ def test_chains_are_composed_of_single_hops(terminal: Terminal, tmp_path: Path):
         (("--format", "squad"), "unknown dataset 'squad'; known: searchr1"),
         (("--decompose",), "only musique, 2wikimultihopqa can be decomposed"),
         (("--passages", "p.jsonl"), "--passages: no passages come with these files"),
-        (("--evaluation-share", "0", "--split", "evaluation"), "belongs to the evaluation half; give more questions"),
+        (("--evaluation-share", "0", "--split", "evaluation"), "is in the evaluation half; give more questions"),
         (("--objectives", "9"), "9 objectives need 9 different questions, but there are 2"),
     ],
 )
