@@ -9,6 +9,8 @@ import pytest
 from servers import FakeTime
 
 from mem1.net.failover import Clock, HostLimit
+from mem1.net.serving import ClientGone, Refused
+from mem1.net.serving.metrics import RequestMetrics
 from mem1.net.spending import LimitReached, Spending, SpendingLimit, Usage, WebBudget
 from mem1.net.threads import Batcher, Pool
 from mem1.records import Passage
@@ -114,6 +116,19 @@ def test_waiting_for_one_host_holds_up_no_other_request():
     limit.wait("b.org")  # would hang here if the waiting thread held the lock
     go_on.set()
     thread.join(10)
+
+
+def test_requests_are_counted_by_outcome_items_and_duration():
+    metrics = RequestMetrics("mem1_shop", "goals")
+    with metrics.request() as request:
+        request.items = 3
+    for error in (Refused(503, "later"), Refused(413, "too large"), ClientGone(), KeyError("x")):
+        with pytest.raises(type(error)), metrics.request():
+            raise error
+    text = metrics.text()
+    for outcome in ("answered", "refused", "failed", "busy", "gone"):
+        assert f'mem1_shop_requests_total{{outcome="{outcome}"}} 1.0' in text
+    assert "mem1_shop_goals_total 3.0" in text and 'mem1_shop_seconds_bucket{le="+Inf"} 5.0' in text
 
 
 class TestPool:

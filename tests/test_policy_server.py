@@ -139,6 +139,7 @@ class TestCompletions:
         (card,) = served.client.get("/v1/models").json()["data"]
         assert (card["id"], card["max_model_len"]) == ("policy", 512)
         assert served.client.get("/health").json() == {"status": "ok"}
+        assert "mem1_policy_prompts_total" in served.client.get("/metrics").text
 
 
 class TestWeights:
@@ -186,17 +187,17 @@ class TestWeights:
     @pytest.mark.parametrize(
         ("name", "status", "why"),
         [
-            ("../outside.safetensors", 403, "does not lie in the folder"),
-            ("/etc/passwd", 403, "does not lie in the folder"),
-            ("link/outside.safetensors", 403, "does not lie in the folder"),
+            ("../outside.safetensors", 403, "is outside the folder"),
+            ("/etc/passwd", 403, "is outside the folder"),
+            ("link/outside.safetensors", 403, "is outside the folder"),
             ("a\0b.safetensors", 404, "cannot be read"),
-            ("x" * 4000 + ".safetensors", 404, "is no .safetensors file|cannot be read"),
-            ("pickled.bin", 404, "is no .safetensors file"),
-            ("no.safetensors", 404, "is no .safetensors file"),
-            ("pickled.safetensors", 422, "is no safetensors file"),
+            ("x" * 4000 + ".safetensors", 404, "is not a .safetensors file|cannot be read"),
+            ("pickled.bin", 404, "is not a .safetensors file"),
+            ("no.safetensors", 404, "is not a .safetensors file"),
+            ("pickled.safetensors", 422, "is not a safetensors file"),
             ("other.safetensors", 422, r"does not fit the model.*model\."),
             ("nan.safetensors", 422, r"the weights model\.norm\.weight hold NaN or infinity"),
-            ("large.safetensors", 413, "more bytes than the weights"),
+            ("large.safetensors", 413, "larger than the weights"),
         ],
         ids=lambda value: repr(value)[:30],
     )
@@ -229,7 +230,7 @@ class TestWeights:
         damaged[-1] ^= 1
         (served.folder / "new.safetensors").write_bytes(damaged)
         response = served.post("/update_weights", info("new.safetensors", summed))
-        assert (response.status_code, "another checksum" in response.text) == (422, True)
+        assert (response.status_code, "checksum of the request" in response.text) == (422, True)
 
     def test_a_paused_server_answers_when_it_is_resumed(self, served):
         assert served.post("/pause?mode=wait").json() == {"status": "paused"}
@@ -293,10 +294,10 @@ class TestRefusals:
             ({"prompt": [5, -1]}, 422, "prompt"),
             ({"prompt": [5, True]}, 422, "prompt"),
             ({"prompt": [5, 10**30]}, 422, "prompt|no token"),
-            ({"prompt": [5, 10**6]}, 422, "there is no token 1000000"),
-            ({"prompt": [5] * 511, "max_tokens": 2}, 422, "more than the model's 512"),
+            ({"prompt": [5, 10**6]}, 422, "token 1000000 does not exist"),
+            ({"prompt": [5] * 511, "max_tokens": 2}, 422, "exceed the model's 512"),
             ({"prompt": [5], "max_tokens": 0}, 422, "max_tokens"),
-            ({"prompt": [5], "max_tokens": 10**9}, 422, "more than the model's 512"),
+            ({"prompt": [5], "max_tokens": 10**9}, 422, "exceed the model's 512"),
             ({"prompt": [[5]] * 1025}, 413, "at most 1,024"),
             ({"prompt": [5], "temperature": -1}, 422, "temperature"),
             (b'{"prompt": [5], "temperature": NaN}', 422, "temperature|Invalid JSON"),
@@ -366,7 +367,7 @@ class TestStarting:
             self.start(copy.deepcopy(tiny()), CODEC, host=host)
 
     def test_a_folder_that_is_not_there_is_named(self, tmp_path: Path):
-        with pytest.raises(UserError, match="no folder; make it"):
+        with pytest.raises(UserError, match="not a folder; create it"):
             self.start(tiny(), CODEC, weights_folder=tmp_path / "weights")
 
     def test_which_addresses_are_this_machines_own(self):

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,8 +22,8 @@ from typing import Any
 
 from mem1.errors import UserError
 from mem1.net.serving import FINISH_S, Hosts, address, bind, check_packages, handling, make_server
+from mem1.net.serving.metrics import share_metrics
 from mem1.retrieval.base import Retriever
-from mem1.retrieval.counters import Counters
 
 _SPAWN = get_context("spawn")
 
@@ -51,11 +52,11 @@ def serve(
     sockets = bind(host, port, workers)
     where = address(host, sockets[0])
     hosts = Hosts.of(host, sockets[0], allow_hosts)
-    counters = Counters.make(workers)
-    jobs = [_Job(open_retriever, s, hosts, top_k, c) for s, c in zip(sockets, counters, strict=True)]
     if workers == 1:
-        _work(jobs[0], lambda: listening(where))
-    else:
+        _work(_Job(open_retriever, sockets[0], hosts, top_k), lambda: listening(where))
+        return
+    with tempfile.TemporaryDirectory(prefix="mem1-metrics-") as metrics:
+        jobs = [_Job(open_retriever, socket, hosts, top_k, metrics) for socket in sockets]
         _supervise(jobs, lambda: listening(where))
 
 
@@ -67,14 +68,17 @@ class _Job:
     socket: socket.socket
     hosts: Hosts
     top_k: int
-    counters: Counters
+    metrics: str | None = None
+    """Folder of the counts of all workers; None: there is one worker."""
 
 
 def _work(job: _Job, ready: Callable[[], None]) -> None:
     """Serve on one socket, in this process, until a signal."""
+    if job.metrics is not None:
+        share_metrics(job.metrics)
     from mem1.retrieval.server import make_app
 
-    app = make_app(job.open_retriever(), top_k=job.top_k, counters=job.counters)
+    app = make_app(job.open_retriever(), top_k=job.top_k)
     make_server(app, job.socket, hosts=job.hosts, ready=ready).run()
 
 

@@ -10,7 +10,6 @@ requests in between. A request whose client hangs up is dropped. Needs the packa
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -21,16 +20,14 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.concurrency import run_in_threadpool
 
 import mem1
-from mem1.net.serving import ClientGone, Refused, Room, answered, read_body, read_json, refusal, unless_gone
+from mem1.net.serving import Refused, Room, answered, handle_refusals, read_body, read_json, unless_gone
+from mem1.net.serving.metrics import RequestMetrics
 from mem1.net.threads import Batcher
 from mem1.retrieval.base import Result, RetrievalFailed, Retriever
-from mem1.retrieval.counters import Counters, Outcome
 from mem1.retrieval.search_r1 import PATH, SearchRequest, encode_found, joined_answer
 
 _JOINED_QUERIES = 32
 """Most queries of waiting requests searched together; with more, the first would wait for the last."""
-_CLIENT_GONE = 499
-"""Status for a client that hung up; nobody sees it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +49,11 @@ class Limits:
     """Bytes of all requests being read."""
 
 
-def make_app(
-    retriever: Retriever, *, top_k: int = 3, limits: Limits = Limits(), counters: Counters | None = None
-) -> FastAPI:
+def make_app(retriever: Retriever, *, top_k: int = 3, limits: Limits = Limits()) -> FastAPI:
     """The server as an ASGI application; `top_k` is the number of passages for requests that do not set one."""
     app = FastAPI(title="mem1 retriever", version=mem1.__version__, docs_url=None, redoc_url=None)
-    counted = counters or Counters.make()[0]
+    handle_refusals(app)
+    metrics = RequestMetrics("mem1_retriever", "queries")
     # one thread: searching an index in memory is computation, and a second thread would only take turns with it
     batcher = Batcher(retriever.search, threads=1, size=_JOINED_QUERIES)
     bodies = Room(limits.all_body_bytes, "bytes of requests")
@@ -83,24 +79,14 @@ def make_app(
     @app.post(PATH, openapi_extra=_BODY)
     async def retrieve(request: Request) -> Response:
         """Passages for each query, best first."""
-        started = time.perf_counter()
-        outcome: Outcome = "failed"
-        number = 0
         try:
-            body = await read_body(request, largest=limits.body_bytes, instead="send fewer queries", room=bodies)
-            wanted = _read(body, top_k, limits)
-            number = len(wanted.queries)
-            response = await answer(request, wanted)
-            outcome = "answered"
-        except Refused as refused:
-            response, outcome = refusal(refused), "busy" if refused.status == 503 else "refused"
-        except ClientGone:
-            response, outcome = Response(status_code=_CLIENT_GONE), "gone"
+            with metrics.request() as counted:
+                body = await read_body(request, largest=limits.body_bytes, instead="send fewer queries", room=bodies)
+                wanted = _read(body, top_k, limits)
+                counted.items = len(wanted.queries)
+                return await answer(request, wanted)
         except RetrievalFailed as error:
-            response = JSONResponse({"detail": str(error)}, 503)
-        finally:
-            counted.add(outcome, queries=number, seconds=time.perf_counter() - started)
-        return response
+            return JSONResponse({"detail": str(error)}, 503)
 
     @app.get("/health")
     async def health() -> dict[str, str]:
@@ -108,9 +94,9 @@ def make_app(
         return {"status": "ok"}
 
     @app.get("/metrics", response_class=PlainTextResponse)
-    async def metrics() -> str:
+    async def show_metrics() -> str:
         """Sums over all worker processes."""
-        return counted.text()
+        return metrics.text()
 
     return app
 

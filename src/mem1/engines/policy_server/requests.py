@@ -1,10 +1,10 @@
-"""What a policy server is asked for: completions in OpenAI's form, with the fields of vLLM that mem1's client sends.
+"""Requests to a policy server and their answers: OpenAI's completions, with the fields of vLLM that our client sends.
 
     {"prompt": [5, 9, 2], "max_tokens": 40, "temperature": 1.0, "seed": 7, "stop": ["</query>"], "logprobs": 0,
      "return_token_ids": true}
 
-A field that is not listed, or a value that would not be honoured (top-p, penalties, several samples), is refused: a
-sampler that ignored it would give log-probabilities of another distribution than was asked for.
+Unknown fields, and values that the sampler would not honour (top-p, penalties, several samples), are refused: ignoring
+them would give log-probabilities of another distribution than the one requested.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from mem1.engines.codec import Codec
 from mem1.net.serving import Refused
 
 _LONGEST_STOP = 40
-"""Characters: the local engine looks for stop strings in the end of the text, of this length."""
+"""Characters of the end of a text in which the local engine looks for stop strings."""
 _PROMPTS = 1024
-"""Of one request."""
+"""Most prompts of one request."""
 
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 Stop = Annotated[str, Field(min_length=1, max_length=_LONGEST_STOP)]
@@ -37,21 +37,21 @@ class CompletionBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     prompt: str | list[TokenId] | list[str] | list[list[TokenId]]
-    """One context, as text or token ids, or several of a kind."""
+    """One context as text or token ids, or a list of several of one kind."""
     model: str | None = None
     max_tokens: int = Field(default=16, ge=1, lt=1 << 31)
     temperature: float = Field(default=1.0, ge=0, le=100, allow_inf_nan=False)
     """0: greedy; log-probabilities are then those at temperature 1."""
     seed: int | None = Field(default=None, ge=0, lt=1 << 63)
-    """None: another one for every request."""
+    """None: drawn anew for each request."""
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
     logprobs: Literal[0] | None = None
-    """0: those of the sampled tokens; there are no others."""
+    """0: those of the sampled tokens, the only ones available."""
     return_token_ids: bool = False
     include_stop_str_in_output: bool = False
-    """In the text; token ids always have it."""
+    """Keep it in the text; token ids always include it."""
 
-    # what else clients say, where it asks for nothing else than is done
+    # other fields that clients send, accepted with the values that change nothing
     stream: Literal[False] = False
     echo: Literal[False] = False
     n: Literal[1] = 1
@@ -70,7 +70,7 @@ class CompletionBody(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """What completions must have in common to be sampled together."""
+    """Options that completions must share to be sampled together."""
 
     temperature: float
     stops: tuple[str, ...]
@@ -78,36 +78,36 @@ class How:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One completion that is asked for."""
+    """One requested completion."""
 
     context: tuple[int, ...]
     max_tokens: int
     seed: int
-    """In [0, 2**63); what is sampled depends on it alone, not on what is sampled at the same time."""
+    """In [0, 2**63). The sample depends on it alone, not on the rest of the batch."""
 
 
-def how(asked: CompletionBody) -> How:
-    """The part of a request that all its completions share."""
-    stops = (asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop or ())
-    return How(asked.temperature, stops)
+def how(wanted: CompletionBody) -> How:
+    """The options that all completions of a request share."""
+    stops = (wanted.stop,) if isinstance(wanted.stop, str) else tuple(wanted.stop or ())
+    return How(wanted.temperature, stops)
 
 
-def rows(asked: CompletionBody, codec: Codec, *, vocabulary: int, longest: int | None) -> list[Row]:
-    """One a prompt, in order. A single prompt is sampled with the request's own seed.
+def rows(wanted: CompletionBody, codec: Codec, *, vocabulary: int, longest: int | None) -> list[Row]:
+    """One row per prompt, in order. A single prompt is sampled with the request's own seed.
 
-    vocabulary  tokens that the model knows
-    longest     tokens of context and completion together; None: any number
+    vocabulary  number of tokens that the model knows
+    longest     most tokens of context and completion together; None: no limit
 
     Raises Refused for an empty prompt, one that is too long, or a token that the model does not know.
     """
-    contexts = _contexts(asked.prompt, codec)
+    contexts = _contexts(wanted.prompt, codec)
     if len(contexts) > _PROMPTS:
         raise Refused(413, f"{len(contexts):,} prompts; a request may have at most {_PROMPTS:,}")
     for context in contexts:
-        _check(context, asked.max_tokens, vocabulary, longest)
-    seed = secrets.randbits(63) if asked.seed is None else asked.seed
+        _check(context, wanted.max_tokens, vocabulary, longest)
+    seed = secrets.randbits(63) if wanted.seed is None else wanted.seed
     seeds = (seed,) if len(contexts) == 1 else Sampling(seed=seed).seeds_for(len(contexts))
-    return [Row(context, asked.max_tokens, own) for context, own in zip(contexts, seeds, strict=True)]
+    return [Row(context, wanted.max_tokens, own) for context, own in zip(contexts, seeds, strict=True)]
 
 
 def _contexts(prompt: str | list[int] | list[str] | list[list[int]], codec: Codec) -> list[tuple[int, ...]]:
@@ -121,49 +121,49 @@ def _contexts(prompt: str | list[int] | list[str] | list[list[int]], codec: Code
 
 def _check(context: tuple[int, ...], max_tokens: int, vocabulary: int, longest: int | None) -> None:
     if not context:
-        raise Refused(422, "prompt: an empty one predicts nothing; give at least one token")
+        raise Refused(422, "prompt: is empty; send at least one token")
     if (largest := max(context)) >= vocabulary:
-        raise Refused(422, f"prompt: there is no token {largest}; the model has {vocabulary:,}")
+        raise Refused(422, f"prompt: token {largest} does not exist; the model has {vocabulary:,}")
     if longest is not None and len(context) + max_tokens > longest:
         raise Refused(
             422,
-            f"a prompt of {len(context):,} tokens and max_tokens {max_tokens:,} are more than the model's {longest:,}",
+            f"a prompt of {len(context):,} tokens and max_tokens {max_tokens:,} exceed the model's {longest:,}",
         )
 
 
 def answer(
-    asked: CompletionBody, rows: Sequence[Row], completions: Sequence[Completion], codec: Codec, *, model: str
+    wanted: CompletionBody, rows: Sequence[Row], completions: Sequence[Completion], codec: Codec, *, model: str
 ) -> dict[str, Any]:
-    """The body of the answer, one choice a prompt."""
+    """The body of the answer, one choice per prompt."""
     read, written = sum(len(r.context) for r in rows), sum(len(c.token_ids) for c in completions)
     pairs = enumerate(zip(rows, completions, strict=True))
     return {
         "object": "text_completion",
         "model": model,
-        "choices": [_choice(asked, number, row, completion, codec) for number, (row, completion) in pairs],
+        "choices": [_choice(wanted, number, row, completion, codec) for number, (row, completion) in pairs],
         "usage": {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written},
     }
 
 
-def _choice(asked: CompletionBody, number: int, row: Row, completion: Completion, codec: Codec) -> dict[str, Any]:
+def _choice(wanted: CompletionBody, number: int, row: Row, completion: Completion, codec: Codec) -> dict[str, Any]:
     text = codec.decode(completion.token_ids)
-    stop = _stop(text, how(asked).stops) if completion.stopped else None
-    if stop is not None and not asked.include_stop_str_in_output:
+    stop = _stop(text, how(wanted).stops) if completion.stopped else None
+    if stop is not None and not wanted.include_stop_str_in_output:
         text = text[: text.rindex(stop)]
     choice: dict[str, Any] = {
         "index": number,
         "text": text,
         "finish_reason": "stop" if completion.stopped else "abort" if completion.interrupted else "length",
         "stop_reason": stop,
-        "logprobs": None if asked.logprobs is None else {"token_logprobs": list(completion.logprobs)},
+        "logprobs": None if wanted.logprobs is None else {"token_logprobs": list(completion.logprobs)},
         "weights_version": completion.weights_versions[0][0] if completion.weights_versions else None,
     }
-    if asked.return_token_ids:
+    if wanted.return_token_ids:
         choice |= {"token_ids": list(completion.token_ids), "prompt_token_ids": list(row.context)}
     return choice
 
 
 def _stop(text: str, stops: Sequence[str]) -> str | None:
-    """The stop string that stands last in the text."""
+    """The last stop string in the text."""
     place, stop = max(((text.rfind(stop), stop) for stop in stops), default=(-1, ""))
     return stop if place >= 0 else None

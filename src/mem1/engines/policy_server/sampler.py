@@ -1,10 +1,10 @@
-"""The policy of a server: samples batches, and takes new weights between two of them.
+"""The policy of a server: samples batches, and changes its weights between two of them.
 
-sampler.complete(rows, how)          one batch; every completion says which weights sampled it
-sampler.stage(weights)               next to those in use
-sampler.change(version=3)            from the next batch on; no batch sees both
-sampler.pause(abort=False)           returns when the batch in work is done; the next waits for resume()
-sampler.pause(abort=True)            likewise, but what is in work ends where it is, as interrupted
+sampler.complete(rows, how)          one batch; each completion is marked with the version of its weights
+sampler.stage(weights)               keep them beside those in use
+sampler.change(version=3)            use them from the next batch on; no batch sees both
+sampler.pause(abort=False)           returns when the batch under way is done; the next one waits for resume()
+sampler.pause(abort=True)            the same, but interrupts the completions under way
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from mem1.engines.weights import Weights, put
 from mem1.engines.workers import local_engine
 
 _ENGINES = 8
-"""Engines that are kept, one for each list of stop strings; they share the model."""
+"""Most engines kept, one per list of stop strings; they share the model."""
 
 
 class Sampler:
-    """Safe to use from many threads; one batch is sampled at a time."""
+    """Thread-safe; samples one batch at a time."""
 
     def __init__(self, model: PreTrainedModel, codec: Codec, *, workers: int = 1) -> None:
         self.model, self.codec = model, codec
         self.version: int | None = None
-        """Of the weights in use; None: those that the server was started with."""
+        """Version of the weights in use; None: those that the server was started with."""
         self.paused = False
         self._workers = workers
         self._staged: Weights | None = None
@@ -46,16 +46,16 @@ class Sampler:
 
     @property
     def longest(self) -> int | None:
-        """Tokens of context and completion together; None: the model does not say."""
+        """Most tokens of context and completion together; None: the model's configuration has no limit."""
         return getattr(self.model.config, "max_position_embeddings", None)
 
     @property
     def vocabulary(self) -> int:
-        """Tokens that the model knows."""
+        """Number of tokens that the model knows."""
         return self.model.get_input_embeddings().weight.shape[0]  # type: ignore[index, union-attr]
 
     def complete(self, rows: Sequence[Row], how: How) -> list[Completion]:
-        """One completion a row, in order, all by the same weights."""
+        """One completion per row, in order, all by the same weights."""
         with self._turn:
             self._turn.wait_for(lambda: not (self.paused or self._changing))
             completions = self._engine(how.stops).complete(
@@ -71,8 +71,8 @@ class Sampler:
         return replace(completion, weights_versions=((self.version, len(completion.token_ids)),))
 
     def pause(self, *, abort: bool = False) -> None:
-        """Begin no further batch; returns when the one in work is done, or was cut short by `abort`."""
-        self.paused = True  # before the lock is had, or batches that wait could go first, one after the other
+        """Begin no further batch; returns when the one under way is done, or interrupted by `abort`."""
+        self.paused = True  # before taking the lock, or waiting batches could go first, one after the other
         self._interrupt.fill_(abort)
         with self._turn:
             self._interrupt.fill_(False)
@@ -83,7 +83,7 @@ class Sampler:
             self._turn.notify_all()
 
     def discard(self) -> None:
-        """Forget what was staged."""
+        """Drop staged weights."""
         self._staged = None
 
     def stage(self, weights: Weights) -> None:

@@ -1,4 +1,4 @@
-"""Runs the server of `server.py`: its address, its token, its signals.
+"""Runs the server of `server.py`: address, token, signals.
 
 serve(model, codec, name="policy", host="127.0.0.1", port=8001, workers=1, token=None, weights_folder=Path("weights"),
       listening=print)
@@ -32,21 +32,21 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT, then finish the open requests and return.
 
-    `listening` is called with the address once requests are answered; port 0 is any free one. `allow_hosts` are names
-    by which the server may be called besides its address.
+    `listening` is called with the address once requests are answered; port 0: any free port. `allow_hosts`: names of
+    the server that clients may use besides its address.
 
-    Raises UserError where others than this machine could ask and there is no token, the address cannot be had, or
-    something is missing.
+    Raises UserError where other machines could connect and there is no token, the address is taken, or a package or the
+    folder is missing.
     """
     check_packages()
     if token is None and not is_loopback(host):
         raise UserError(
-            f"{host} can be reached from other machines, so the server needs a token: put one into an environment "
+            f"other machines can connect to {host}, so the server needs a token: put one into an environment "
             "variable and name it with --token-env, or leave --host out"
         )
     if weights_folder is not None and not weights_folder.is_dir():
         raise UserError(
-            f"--weights-folder {weights_folder} is no folder; make it, and give trainer and servers the same"
+            f"--weights-folder {weights_folder} is not a folder; create it, and give trainer and servers the same one"
         )
     (socket,) = bind(host, port)
     hosts, where = Hosts.of(host, socket, allow_hosts), address(host, socket)
@@ -59,7 +59,7 @@ def serve(
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this address is of this machine alone."""
+    """Whether only this machine can connect to the address."""
     if host == "localhost":
         return True
     try:

@@ -1,15 +1,15 @@
 """A policy as a server: completions in OpenAI's protocol, and new weights by vLLM's routes.
 
-    POST /v1/completions           see `requests.py`; every choice says the `weights_version` that sampled it
-    GET  /v1/models, /health
-    POST /pause?mode=abort         what is in work ends where it is, with finish_reason "abort", and requests wait for
-                                   /resume; mode=wait: it is finished first
+    POST /v1/completions           see `requests.py`; each choice has the `weights_version` that sampled it
+    GET  /v1/models, /health, /metrics
+    POST /pause?mode=abort         interrupts completions (finish_reason "abort"); new requests wait for /resume
+         /pause?mode=wait          the same, but lets the batch under way finish first
     POST /start_weight_update, /update_weights, /finish_weight_update      see `updates.py`; used from the next batch on
     GET  /weight_info              {"weight_version": "3"}; null: the weights that the server was started with
-    POST /reset_prefix_cache       nothing is kept from one batch to the next, so there is nothing to reset
+    POST /reset_prefix_cache       accepted for clients of vLLM; nothing is cached between batches
 
-4xx: the request is wrong and says why; 503: too many wait already. Requests that wait at the same time are sampled
-together; one whose client hangs up before its batch begins is dropped. Needs the packages of `mem1[server]`.
+4xx: the request is wrong, and the answer says why; 503: too many requests are waiting. Requests that wait at the same
+time are sampled together; one whose client hangs up before its batch begins is dropped. Needs `mem1[server]`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Query, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -33,26 +33,26 @@ from mem1.engines.policy_server.requests import CompletionBody, How, Row, answer
 from mem1.engines.policy_server.sampler import Sampler
 from mem1.engines.policy_server.updates import Finish, Update, read_update
 from mem1.jsonl import encode_object
-from mem1.net.serving import ClientGone, Refused, Room, answered, read_body, read_json, refusal, unless_gone
+from mem1.net.serving import Refused, Room, answered, handle_refusals, read_body, read_json, unless_gone
+from mem1.net.serving.metrics import RequestMetrics
 from mem1.net.threads import Batcher
 
 _JOINED_ROWS = 256
-"""Of waiting requests that are sampled together."""
-_CLIENT_GONE = 499
-"""Nobody sees it."""
+"""Most prompts of waiting requests that are sampled together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a request may ask for, and all of them together; more is refused."""
+    """Upper limits of one request, and of all requests together; more is refused."""
 
     tokens: int = 1 << 20
-    """Of the prompts, and `max_tokens` for each."""
+    """Tokens of a request: its prompts, and `max_tokens` for each."""
     body_bytes: int = 8 << 20
+    """Bytes of a request."""
     all_tokens: int = 1 << 23
-    """Of the requests that wait or are worked on, and of answers that are being sent."""
+    """Tokens of all requests that wait, are worked on, or are being answered."""
     all_body_bytes: int = 128 << 20
-    """Of the requests that are being read."""
+    """Bytes of all requests that are being read."""
 
 
 def make_app(
@@ -65,15 +65,14 @@ def make_app(
 ) -> FastAPI:
     """The server as an ASGI application.
 
-    model           the name that requests may call the policy by
-    weights_folder  what new weights are read from; None: none are taken
-    token           what every request but /health must bear; None: none
+    model           the policy's name in requests
+    weights_folder  folder that new weights are read from; None: the server takes none
+    token           bearer token that every request but /health must carry; None: none
     """
     app = FastAPI(title="mem1 policy", version=mem1.__version__, docs_url=None, redoc_url=None)
     if token is not None:
         app.add_middleware(_TokenCheck, token=token)
-    app.add_exception_handler(Refused, _refused)
-    app.add_exception_handler(ClientGone, _gone)
+    handle_refusals(app)
     bodies = Room(limits.all_body_bytes, "bytes of requests")
     _add_completions(app, sampler, model, limits, bodies)
     _add_pauses(app, sampler)
@@ -84,23 +83,25 @@ def make_app(
 def _add_completions(app: FastAPI, sampler: Sampler, model: str, limits: Limits, bodies: Room) -> None:
     batcher: Batcher[Row, How, Completion] = Batcher(sampler.complete, threads=1, size=_JOINED_ROWS)
     tokens = Room(limits.all_tokens, "tokens")
+    metrics = RequestMetrics("mem1_policy", "prompts")
 
     @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
-        """One completion a prompt."""
-        body = await read_body(request, largest=limits.body_bytes, instead="send fewer prompts", room=bodies)
-        asked = read_json(body, CompletionBody)
-        if asked.model not in (None, model):
-            raise Refused(404, f"this server's model is {model!r}, not {asked.model!r}")
-        wanted = rows(asked, sampler.codec, vocabulary=sampler.vocabulary, longest=sampler.longest)
-        with ExitStack() as held:
-            held.enter_context(tokens.holding(_tokens(wanted, limits.tokens)))
+        """One completion per prompt."""
+        with metrics.request() as counted, ExitStack() as held:
+            body = await read_body(request, largest=limits.body_bytes, instead="send fewer prompts", room=bodies)
+            wanted = read_json(body, CompletionBody)
+            if wanted.model not in (None, model):
+                raise Refused(404, f"this server's model is {model!r}, not {wanted.model!r}")
+            prompts = rows(wanted, sampler.codec, vocabulary=sampler.vocabulary, longest=sampler.longest)
+            counted.items = len(prompts)
+            held.enter_context(tokens.holding(_tokens(prompts, limits.tokens)))
             done: list[Completion] = []
-            for start in range(0, len(wanted), _JOINED_ROWS):
-                part = batcher.submit(wanted[start : start + _JOINED_ROWS], how(asked))
+            for start in range(0, len(prompts), _JOINED_ROWS):
+                part = batcher.submit(prompts[start : start + _JOINED_ROWS], how(wanted))
                 done += await unless_gone(request, part)
-            said = await run_in_threadpool(_encoded, asked, wanted, done, sampler.codec, model)
-            return answered([said], done=held.pop_all().close)
+            encoded = await run_in_threadpool(_encoded, wanted, prompts, done, sampler.codec, model)
+            return answered([encoded], done=held.pop_all().close)
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -109,12 +110,17 @@ def _add_completions(app: FastAPI, sampler: Sampler, model: str, limits: Limits,
 
     @app.get("/health")
     async def health() -> dict[str, str]:
-        """Answers while the server can take requests."""
+        """Answers while the server accepts requests."""
         return {"status": "ok"}
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def show_metrics() -> str:
+        """Counts and durations of completions, for Prometheus."""
+        return metrics.text()
 
 
 def _tokens(wanted: Sequence[Row], most: int) -> int:
-    """Of contexts and completions at their longest. Raises Refused where they are too many for one request."""
+    """Tokens of contexts and longest completions. Raises Refused where they are too many for one request."""
     number = sum(len(row.context) + row.max_tokens for row in wanted)
     if number > most:
         raise Refused(
@@ -133,9 +139,9 @@ def _encoded(
 def _add_pauses(app: FastAPI, sampler: Sampler) -> None:
     @app.post("/pause")
     async def pause(mode: str = Query("wait")) -> dict[str, str]:
-        """Begin no further batch; answers when the one in work has ended."""
+        """Begin no further batch; answers when the one under way has ended."""
         if mode not in ("wait", "abort"):
-            raise Refused(422, f"mode {mode[:20]!r}: there are wait and abort")
+            raise Refused(422, f"mode {mode[:20]!r} is unknown; use wait or abort")
         await run_in_threadpool(lambda: sampler.pause(abort=mode == "abort"))
         return {"status": "paused"}
 
@@ -150,25 +156,25 @@ def _add_pauses(app: FastAPI, sampler: Sampler) -> None:
 
     @app.post("/reset_prefix_cache")
     async def reset_prefix_cache() -> dict[str, str]:
-        """Always done: no batch knows of the one before."""
+        """Nothing to do: no batch uses the one before."""
         return {"status": "reset"}
 
 
 def _add_updates(app: FastAPI, sampler: Sampler, folder: Path | None, bodies: Room) -> None:
     async def read(request: Request) -> bytes:
-        return await read_body(request, largest=1 << 16, instead="say no more than asked", room=bodies)
+        return await read_body(request, largest=1 << 16, instead="send path and checksum only", room=bodies)
 
     @app.post("/start_weight_update")
     async def start() -> dict[str, str]:
-        """Forget what an update that never ended has left."""
+        """Drop what an unfinished update has left."""
         sampler.discard()
         return {"message": "Weight update started"}
 
     @app.post("/update_weights")
     async def update(request: Request) -> dict[str, str]:
-        """Read new weights; they are not yet used."""
+        """Read new weights, without using them yet."""
         if folder is None:
-            raise Refused(403, "this server takes no weights: it was started without --weights-folder")
+            raise Refused(403, "this server accepts no weights: it was started without --weights-folder")
         asked = read_json(await read(request), Update)
         sampler.stage(await run_in_threadpool(read_update, folder, asked.update_info, sampler.model))
         return {"message": "Weights updated"}
@@ -178,7 +184,7 @@ def _add_updates(app: FastAPI, sampler: Sampler, folder: Path | None, bodies: Ro
         """Use them from the next batch on."""
         asked = read_json(await read(request), Finish)
         if not await run_in_threadpool(lambda: sampler.change(version=int(asked.weight_version))):
-            raise Refused(409, "there are no new weights; /start_weight_update and /update_weights come first")
+            raise Refused(409, "there are no new weights; call /start_weight_update and /update_weights first")
         return {"message": "Weight update finished"}
 
     @app.get("/weight_info")
@@ -186,17 +192,8 @@ def _add_updates(app: FastAPI, sampler: Sampler, folder: Path | None, bodies: Ro
         return {"weight_version": None if sampler.version is None else str(sampler.version)}
 
 
-async def _refused(_: Request, refused: Exception) -> Response:
-    assert isinstance(refused, Refused)
-    return refusal(refused)
-
-
-async def _gone(_: Request, gone: Exception) -> Response:
-    return Response(status_code=_CLIENT_GONE)
-
-
 class _TokenCheck:
-    """Lets nobody in without the token."""
+    """Refuses requests without the token."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
@@ -206,7 +203,7 @@ class _TokenCheck:
         if scope["type"] == "http" and scope["path"] != "/health":
             given = dict(scope["headers"]).get(b"authorization", b"")
             if not hmac.compare_digest(given, self._authorization):
-                refused = JSONResponse({"detail": "this server asks for its bearer token"}, 401)
+                refused = JSONResponse({"detail": "this server requires its bearer token"}, 401)
                 await refused(scope, receive, send)
                 return
         await self._app(scope, receive, send)

@@ -1,9 +1,9 @@
-"""New weights for a server: a safetensors file inside its folder, known by its checksum.
+"""New weights for a server: a safetensors file inside its folder, identified by its checksum.
 
     {"update_info": {"path": "weights-000003/model.safetensors", "checksum": "9f3c..."}}
 
-The bytes whose checksum was compared are the bytes that are read as weights. Nothing but safetensors is read, which
-holds numbers and no code; a path that leads out of the folder, by whatever links, is refused.
+The weights are read from the very bytes whose checksum was compared. Only safetensors is read, which holds numbers and
+no code; a path that leads out of the folder, by whatever links, is refused.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from mem1.errors import UserError
 from mem1.net.serving import Refused
 
 _HEADER = 32 << 20
-"""Bytes of a file beside its weights, at most."""
+"""Most bytes of a file besides its weights."""
 
 
 class UpdateInfo(BaseModel):
-    """Where the weights are."""
+    """Location of the weights."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     path: str = Field(min_length=1, max_length=4096)
-    """Of a .safetensors file, below the server's folder of weights."""
+    """Path of a .safetensors file, relative to the server's folder of weights."""
     checksum: str = Field(pattern="^[0-9a-f]{32}$")
-    """Of the file, as `mem1.engines.weights.checksum` has it."""
+    """`mem1.engines.weights.checksum` of the file."""
 
 
 class Update(BaseModel):
@@ -49,20 +49,20 @@ class Finish(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     weight_version: str = Field(pattern="^[0-9]{1,18}$")
-    """Number of the new weights, as text, as vLLM has it."""
+    """Version number of the new weights; text, as in vLLM."""
 
 
 def read_update(folder: Path, info: UpdateInfo, model: torch.nn.Module) -> Weights:
-    """The weights of a file in the folder. Raises Refused where it may not or cannot be read, or does not fit."""
+    """The weights in a file of the folder. Raises Refused where it may not or cannot be read, or does not fit."""
     data = _inside(folder, info.path, largest=_size(model) + _HEADER)
     if not hmac.compare_digest(checksum(data), info.checksum):
-        raise Refused(422, f"{info.path} has another checksum than was said: it is damaged, or not yet whole")
+        raise Refused(422, f"{info.path} does not have the checksum of the request: it is damaged, or not complete yet")
     try:
         weights = load(data)
         check_fit(weights, model, f"{info.path} does not fit the model that is served")
         check_finite(weights, info.path)
     except SafetensorError as error:
-        raise Refused(422, f"{info.path} is no safetensors file: {error}") from error
+        raise Refused(422, f"{info.path} is not a safetensors file: {error}") from error
     except UserError as error:
         raise Refused(422, str(error)) from error
     return weights
@@ -73,11 +73,11 @@ def _inside(folder: Path, name: str, *, largest: int) -> bytes:
     try:
         root, path = folder.resolve(), (folder / name).resolve()
         if not path.is_relative_to(root):
-            raise Refused(403, f"{name!r} does not lie in the folder of weights that this server was started with")
+            raise Refused(403, f"{name!r} is outside the folder of weights that this server was started with")
         if path.suffix != ".safetensors" or not path.is_file():
-            raise Refused(404, f"{name!r} is no .safetensors file in the folder of weights")
+            raise Refused(404, f"{name!r} is not a .safetensors file in the folder of weights")
         if path.stat().st_size > largest:
-            raise Refused(413, f"{name!r} has more bytes than the weights of the model that is served")
+            raise Refused(413, f"{name!r} is larger than the weights of the served model")
         return path.read_bytes()
     except (OSError, ValueError, RuntimeError) as error:  # a name that is too long, has a zero byte, or links in a ring
         raise Refused(

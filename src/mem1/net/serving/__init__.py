@@ -8,7 +8,17 @@ make_server(app, socket, hosts=hosts, ready=lambda: print("ready")).run()    unt
 
 from mem1.net.serving.connections import BOUNDS, Bounds
 from mem1.net.serving.guard import FORM, JSON, Hosts
-from mem1.net.serving.requests import ClientGone, Refused, Room, answered, read_body, read_json, refusal, unless_gone
+from mem1.net.serving.requests import (
+    ClientGone,
+    Refused,
+    Room,
+    answered,
+    handle_refusals,
+    read_body,
+    read_json,
+    refusal,
+    unless_gone,
+)
 from mem1.net.serving.server import FINISH_S, address, bind, check_packages, handling, make_server
 
 __all__ = [
@@ -25,6 +35,7 @@ __all__ = [
     "answered",
     "bind",
     "check_packages",
+    "handle_refusals",
     "handling",
     "make_server",
     "read_body",

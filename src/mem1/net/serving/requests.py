@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING, TypeVar
 import pydantic
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
 
 _RETRY_AFTER_S = "1"
+_CLIENT_GONE = 499
+"""Status of an answer that nobody receives."""
 _PIECE = 1 << 16
 """Bytes of an answer that are written at a time."""
 
@@ -124,6 +127,21 @@ def refusal(refused: Refused) -> Response:
     from starlette.responses import JSONResponse
 
     return JSONResponse({"detail": str(refused)}, refused.status, refused.headers)
+
+
+def handle_refusals(app: Starlette) -> None:
+    """Answer a route's Refused with its status and reason; a ClientGone needs no answer."""
+    from starlette.responses import Response
+
+    async def refuse(_: Request, refused: Exception) -> Response:
+        assert isinstance(refused, Refused)
+        return refusal(refused)
+
+    async def gone(_: Request, error: Exception) -> Response:
+        return Response(status_code=_CLIENT_GONE)
+
+    app.add_exception_handler(Refused, refuse)
+    app.add_exception_handler(ClientGone, gone)
 
 
 def answered(parts: Sequence[bytes], *, done: Callable[[], None]) -> Response:

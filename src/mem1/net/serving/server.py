@@ -81,6 +81,7 @@ def check_packages() -> None:
     """Raises UserError where those of a server are missing."""
     try:
         import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise UserError(f"the server needs {error.name}: pip install 'mem1[server]'") from error
