@@ -125,7 +125,7 @@ class TestPrecisionInTraining:
     HALF = CONFIG.model_copy(update={"model": ModelConfig(dtype="bfloat16")})
 
     def test_the_trained_policy_itself_samples_in_float32_alone(self):
-        with pytest.raises(UserError, match=r"beside the one that is trained in float32: add \[lora\]"):
+        with pytest.raises(UserError, match=r"a copy of the one trained in float32: add \[lora\]"):
             Placement.of(self.HALF, Ranks())
 
     def test_a_copy_that_samples_may_be_in_bfloat16_and_gets_its_precision_back_to_be_kept(self):

@@ -1,10 +1,10 @@
 """Named tensors of a checkpoint, whole or in shards, in safetensors files.
 
     on one rank     optimizers.safetensors                                      whole tensors
-    on 2 ranks      optimizers/shard-00001-…safetensors, shard-00002-…          each rank's rows, with where they belong
+    on 2 ranks      optimizers/shard-00001-…safetensors, shard-00002-…          each rank's rows, with their positions
 
-`torch.distributed.checkpoint` writes the shards and reads either kind: each rank takes the rows that it needs from
-the files that have them, so what was written on some ranks is read on any number of ranks, and on one.
+`torch.distributed.checkpoint` writes the shards and reads either kind: each rank takes the rows it needs from the files
+that have them, so tensors written on some ranks can be read on any number of ranks, and on one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COPY = StagingOptions(
 
 
 def copied(tensors: Mapping[str, Tensor], *, in_shards: bool) -> dict[str, Tensor]:
-    """Copies in the computer's memory, which training goes on without; whole unless `in_shards`."""
+    """Copies in the computer's memory, whole unless `in_shards`."""
     if not in_shards:
         return {name: whole(tensor).detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
     staged: Any = DefaultStager(_COPY).stage({name: tensor.detach() for name, tensor in tensors.items()})
@@ -44,12 +44,12 @@ def copied(tensors: Mapping[str, Tensor], *, in_shards: bool) -> dict[str, Tenso
 
 
 def write_whole(stem: Path, tensors: Mapping[str, Tensor]) -> None:
-    """`stem`.safetensors"""
+    """Write `stem`.safetensors."""
     save_file(dict(tensors), stem.with_name(f"{stem.name}.safetensors"), metadata={"format": "pt"})
 
 
 def write_shards(folder: Path, tensors: Mapping[str, Tensor], ranks: TorchRanks) -> None:
-    """This rank's rows, into `folder`; every rank must call it. Raises what writing raised on any of them."""
+    """Write this rank's rows into `folder`; every rank must call it. Raises the error of any rank."""
     try:
         save(
             dict(tensors),
@@ -62,18 +62,18 @@ def write_shards(folder: Path, tensors: Mapping[str, Tensor], ranks: TorchRanks)
 
 
 def shapes(stem: Path) -> dict[str, Shape]:
-    """Types and whole shapes of what was written."""
+    """Types and whole shapes of the tensors at `stem`."""
     found = _reader(stem).read_metadata().state_dict_metadata
     return {name: (kept.properties.dtype, tuple(kept.size)) for name, kept in found.items()}  # type: ignore[union-attr]
 
 
 def read(stem: Path, into: Mapping[str, Tensor]) -> None:
-    """Fill these tensors, in place; of those that are spread, this rank's rows. Nobody waits for other ranks."""
+    """Fill these tensors in place; sharded ones with this rank's rows. Does not wait for other ranks."""
     if into:
         planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         targets = {name: tensor.detach() for name, tensor in into.items()}
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as asked for
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # intended
             load(targets, storage_reader=_reader(stem), planner=planner, no_dist=True)
 
 
@@ -84,7 +84,7 @@ def written(folder: Path) -> Iterator[str]:
 
 
 class _These(FileSystem):
-    """A folder that holds these files alone."""
+    """A folder that seems to hold only these files."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self.files = [str(file) for file in files]

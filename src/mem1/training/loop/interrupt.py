@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from types import FrameType
 
 _SAME_S = 1.0
-"""Signals so soon after the first are the same one: torchrun passes on what the terminal has sent to all processes."""
+"""Signals this soon after the first count as the same: torchrun forwards what the terminal sent to all processes."""
 
 
 @dataclass(slots=True)
 class Stop:
-    """Whether somebody asked for an end; looked at between steps."""
+    """Whether a stop was requested; checked between steps."""
 
     requested: bool = False
 
@@ -37,7 +37,7 @@ def interruptible(notice: str = "") -> Iterator[Stop]:
     notice      printed to standard error at the first signal; empty: nothing
 
     A signal that was ignored before (a job under nohup) stays ignored; outside the main thread, where Python
-    delivers no signals, nothing is caught. The former handlers come back at the end of the block.
+    delivers no signals, nothing is caught. The previous handlers are restored at the end of the block.
     """
     stop = Stop()
     first = 0.0
@@ -60,5 +60,5 @@ def interruptible(notice: str = "") -> Iterator[Stop]:
         yield stop
     finally:
         for signum, handler in former.items():
-            # None: installed by other than Python code, which cannot be put back
+            # None: not installed by Python code, so it cannot be restored
             signal.signal(signum, signal.SIG_DFL if handler is None else handler)

@@ -28,7 +28,7 @@ class Optimizers:
 
     members: tuple[Optimizer, ...]
     rates: tuple[float, ...]
-    """Full learning rate of each."""
+    """Full learning rate of each member."""
     parameters: tuple[torch.nn.Parameter, ...]
 
     def step(self, *, scale: float, max_grad_norm: float = 1.0) -> float:
@@ -45,7 +45,7 @@ class Optimizers:
 
 
 def together(*parts: Optimizers) -> Optimizers:
-    """All their members, to be saved and put back together."""
+    """All members in one, to be saved and loaded together."""
     return Optimizers(
         tuple(member for part in parts for member in part.members),
         tuple(rate for part in parts for rate in part.rates),
@@ -54,13 +54,13 @@ def together(*parts: Optimizers) -> Optimizers:
 
 
 def adamw(model: torch.nn.Module, rate: float) -> Optimizers:
-    """AdamW on everything that is not frozen, without weight decay."""
+    """AdamW for all parameters that are not frozen, without weight decay."""
     parameters = tuple(p for p in model.parameters() if p.requires_grad)
     return Optimizers((AdamW(parameters, lr=rate, betas=(0.9, 0.95), weight_decay=0.0),), (rate,), parameters)
 
 
 def muon(model: PreTrainedModel, rate: float, adam_rate: float) -> Optimizers:
-    """Muon (Jordan et al. 2024) on the matrices of the layers, AdamW on embeddings, norms and biases."""
+    """Muon (Jordan et al. 2024) for the matrices of the layers, AdamW for embeddings, norms and biases."""
     embeddings = {
         id(parameter)
         for module in (model.get_input_embeddings(), model.get_output_embeddings())
@@ -91,7 +91,10 @@ def warmup_decay(step: int, *, steps: int, warmup_steps: int, decay: float) -> f
 
 
 class Muon(optim.Muon):
-    """`torch.optim.Muon` where nothing is spread."""
+    """`torch.optim.Muon`; the same updates when parameters are sharded.
+
+    It uses private functions of torch.optim._muon, so pyproject.toml limits torch's version.
+    """
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -105,7 +108,7 @@ class Muon(optim.Muon):
         return None
 
     def _move(self, group: dict[str, Any], p: DTensor, gradient: DTensor, momentum: DTensor) -> None:
-        """As torch's, but for where the update is computed."""
+        """torch's update, except that Newton-Schulz runs on the whole matrix."""
         momentum.lerp_(gradient, 1 - group["momentum"])
         update = gradient.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum
         found = _zeropower_via_newtonschulz(whole(update), group["ns_coefficients"], group["ns_steps"], group["eps"])

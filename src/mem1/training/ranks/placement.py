@@ -1,9 +1,9 @@
-"""Where the networks of a run live: in this process as they are, or spread over the ranks.
+"""Where the networks of a run live: in this process as they are, or sharded over the ranks.
 
 one process                 the policy that samples is the one that is trained
-several, or [distributed]   every rank samples with a whole policy of its own; what is trained is a copy, spread
-                            over the ranks, and `sync_to_sampler` brings what it has learnt to the whole one
-[lora]                      likewise; what is trained has adapters, and the one that samples has them merged
+several, or [distributed]   every rank samples with a whole policy of its own; a copy, sharded over the ranks, is
+                            trained, and `sync_to_sampler` copies its weights back
+[lora]                      likewise; the trained copy has adapters, and the policy that samples has them merged
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ M = TypeVar("M", bound=nn.Module)
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """One for all stages of a run."""
+    """The same for all stages of a run."""
 
     ranks: Ranks = ONE_PROCESS
     config: Distributed | None = None
-    """None: as the defaults say on several ranks, and nothing is spread on one."""
+    """None: the defaults on several ranks, no sharding on one."""
     lora: Lora | None = None
     """None: all weights are trained."""
     attention: Backend = "blocks"
-    """Over token trees, of every network."""
+    """Attention back-end over token trees, for every network."""
     sampling: torch.dtype | None = None
-    """Precision of the policy that samples, where it is another model than the trained one; None: the trained one's."""
+    """Precision of the policy that samples, where it is a copy; None: that of the trained model."""
 
     @classmethod
     def of(cls, config: TrainConfig, ranks: Ranks) -> Placement:
-        """The place of a recipe's run. Raises UserError where its `model.attention` or `model.dtype` cannot be had."""
+        """The placement of a recipe's run. Raises UserError where `model.attention` or `model.dtype` cannot work."""
         trees = config.sft is not None or (config.rl is not None and config.rl.packed)
         attention = choose_attention(config.model.attention, ranks.device.at, gradients=trees)
         place = cls(ranks=ranks, config=config.distributed, lora=config.lora, attention=attention)
@@ -53,11 +53,11 @@ class Placement:
         if isinstance(config.rollout, ServerRollouts):
             raise UserError(
                 "model.dtype = 'bfloat16' is for a policy that samples in this process; with [rollout] engine = "
-                "'servers' leave it out, and start the servers in the precision that they are to sample in"
+                "'servers' leave it out, and start the servers with the precision you want"
             )
         if not place.separate or ranks.device.workers(config.workers) > 1:
             raise UserError(
-                "model.dtype = 'bfloat16' needs a policy that samples beside the one that is trained in float32: add "
+                "model.dtype = 'bfloat16' needs a policy that samples as a copy of the one trained in float32: add "
                 "[lora] or [distributed], with workers = 1, or leave model.dtype out"
             )
         return replace(place, sampling=torch.bfloat16)
@@ -70,20 +70,20 @@ class Placement:
 
     @property
     def spread(self) -> bool:
-        """Whether what is trained is spread over the ranks."""
+        """Whether the trained networks are sharded over the ranks."""
         return self.ranks.size > 1 or self.config is not None
 
     @property
     def separate(self) -> bool:
-        """Whether what is trained is another model than the policy that samples."""
+        """Whether the trained model is a copy of the policy that samples."""
         return self.spread or self.lora is not None
 
     def trained(self, model: PreTrainedModel) -> PreTrainedModel:
-        """What an optimiser is to move: the model itself, or a copy of it with adapters, spread over the ranks."""
+        """The model for the optimiser: the policy itself, or a copy with adapters, sharded over the ranks."""
         if not self.separate:
             return model
         trained = copy.deepcopy(model)
-        if self.lora is not None:  # before it comes to a device that may have no room for unquantised weights
+        if self.lora is not None:  # before it moves to a device that may lack memory for unquantised weights
             trained = with_adapters(trained, self.lora)
         return self.shard_(trained)
 
@@ -100,9 +100,9 @@ class Placement:
 
     @torch.no_grad()
     def sync_to_sampler(self, trained: PreTrainedModel, policy: PreTrainedModel, *, exactly: bool = False) -> None:
-        """Bring the weights of `trained` to `policy`, in place; every rank must call it.
+        """Copy the weights of `trained` into `policy`; every rank must call it.
 
-        exactly     in their own precision, to be kept or trained on; else in the one that the policy samples in
+        exactly     in their own precision, to be saved or trained further; else in the precision of sampling
         """
         if trained is policy:
             return
@@ -115,4 +115,4 @@ class Placement:
 
 
 SINGLE_PROCESS = Placement()
-"""This process, as it is."""
+"""No sharding, no copy."""

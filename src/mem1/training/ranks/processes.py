@@ -1,12 +1,12 @@
-"""The processes of a training, as torchrun starts them: who I am, and what the others have.
+"""The processes of a training, as torchrun starts them: this rank, and how ranks exchange values.
 
     torchrun --nproc-per-node 2 -m mem1 train RECIPE
 
     with joined() as ranks:                     one process without torchrun: Ranks(), which waits for nobody
         ranks.gather_json(ranks.rank)           ->  [0, 1] on both
 
-All that ranks tell one another besides weights and gradients goes through `gather`, as bytes that are never
-unpickled. Every rank calls the same gathers in the same order; one that is missing makes the others wait.
+Everything that ranks exchange besides weights and gradients goes through `gather`, as bytes that are never unpickled.
+Every rank must make the same calls in the same order; a rank that does not makes the others wait.
 """
 
 from __future__ import annotations
@@ -28,56 +28,56 @@ from mem1.engines.device import ON_CPU, Device, Machine, choose
 from mem1.errors import UserError
 
 WAIT = timedelta(minutes=60)
-"""How long a rank waits for the others: a rollout of one may take so much longer than that of another."""
+"""How long a rank waits for the others; rollouts may differ this much in duration."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """One process alone; `TorchRanks` has company."""
+    """One process; `TorchRanks` are several."""
 
     rank: int = 0
     size: int = 1
     device: Device = ON_CPU
-    """Where this rank computes."""
+    """Device of this rank."""
 
     def gather(self, data: bytes) -> list[bytes]:
-        """What each rank has given, in the order of the ranks, on every rank."""
+        """The data of each rank, in the order of the ranks, on every rank."""
         return [data]
 
     def gather_json(self, value: Any) -> list[Any]:
-        """As `gather`, for what JSON can hold."""
-        return [json.loads(said) for said in self.gather(json.dumps(value).encode())]
+        """`gather` for JSON values."""
+        return [json.loads(text) for text in self.gather(json.dumps(value).encode())]
 
     def any(self, flag: bool) -> bool:
-        """Whether it holds on some rank."""
+        """Whether the flag is set on any rank."""
         return any(self.gather_json(flag))
 
     def barrier(self) -> None:
-        """Go on when all have come here."""
+        """Wait until all ranks are here."""
         self.gather(b"")
 
     def on_rank_zero(self, function: Callable[[], Any]) -> Any:
-        """What `function` returns on rank 0, where alone it is called; JSON. Its error is raised on every rank.
+        """Call `function` on rank 0 only, and return its JSON result on every rank. Its error is raised on every rank.
 
-        A UserError stays one; another error is a RuntimeError elsewhere than on rank 0.
+        A UserError is a UserError everywhere; any other error is a RuntimeError on the other ranks.
         """
         if self.size == 1:
             return function()
         return self.on_each_rank(function if self.rank == 0 else lambda: None)[0]
 
     def on_each_rank(self, function: Callable[[], Any]) -> list[Any]:
-        """What `function` returns on every rank, in their order; JSON. An error of any is raised on every rank."""
+        """Call `function` on every rank, and return all JSON results. An error of any rank is raised on every rank."""
         error: Exception | None = None
-        said: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         try:
-            said["value"] = function()
+            result["value"] = function()
         except UserError as caught:
-            error, said = caught, {"mistake": str(caught)}
+            error, result = caught, {"mistake": str(caught)}
         except Exception as caught:
-            error, said = caught, {"error": "".join(traceback.format_exception_only(caught)).strip()}
+            error, result = caught, {"error": "".join(traceback.format_exception_only(caught)).strip()}
         if self.size == 1 and error is not None:
             raise error
-        everything = self.gather_json(said)
+        everything = self.gather_json(result)
         if error is not None:
             raise error
         for rank, other in enumerate(everything):
@@ -89,7 +89,7 @@ class Ranks:
 
 
 ONE_PROCESS = Ranks()
-"""This process alone, on its CPU."""
+"""One process, on its CPU."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class TorchRanks(Ranks):
     """The ranks of a process group."""
 
     group: distributed.ProcessGroup | None = None
-    """None: the default one. What is gathered lies in the computer's memory, so it needs gloo."""
+    """None: the default group. Gathered data are in the computer's memory, so the group needs gloo."""
 
     def gather(self, data: bytes) -> list[bytes]:
         own = torch.tensor(len(data))
@@ -113,7 +113,7 @@ class TorchRanks(Ranks):
         return [part[: int(length)].numpy().tobytes() for part, length in pairs]
 
     def new_group(self) -> TorchRanks:
-        """The same ranks on a line of their own, for a thread beside the main one."""
+        """The same ranks with a process group of their own, for another thread."""
         group = distributed.new_group(backend="gloo", timeout=WAIT)
         assert isinstance(group, distributed.ProcessGroup)  # all ranks are in it
         return TorchRanks(rank=self.rank, size=self.size, device=self.device, group=group)
@@ -121,14 +121,14 @@ class TorchRanks(Ranks):
 
 @contextmanager
 def joined(*, grouped: bool = False, device: str = "auto", machine: Machine | None = None) -> Iterator[Ranks]:
-    """Inside, this process is one of torchrun's; without torchrun it is alone.
+    """Inside the block this process is one of torchrun's; without torchrun it is the only one.
 
-    grouped     alone too it has a process group, which sharding needs
-    device      as `mem1.engines.device.choose` takes it; on CUDA each of torchrun's processes has the GPU of its rank
-    machine     whose devices there are; None: this machine, as torch sees it
+    grouped     make a process group even for one process: sharding needs it
+    device      name for `mem1.engines.device.choose`; on CUDA each of torchrun's processes gets the GPU of its rank
+    machine     which devices there are; None: those that torch sees
 
-    Tensors of the CPU go over gloo on CUDA too. At the end of the block all ranks wait for one another; a rank that
-    leaves it with an error does not, and torchrun ends the others. Raises UserError where there is no such device.
+    CPU tensors use gloo on CUDA machines too. At the end of the block all ranks wait for one another; a rank that
+    fails does not wait, and torchrun ends the others. Raises UserError where there is no such device.
     """
     under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
     local_rank = int(os.environ.get("LOCAL_RANK", "0")) if under_torchrun else None
@@ -147,7 +147,7 @@ def joined(*, grouped: bool = False, device: str = "auto", machine: Machine | No
     ranks = TorchRanks(rank=distributed.get_rank(), size=distributed.get_world_size(), device=chosen)
     try:
         yield ranks
-        # A process that ends while another still talks to it makes gloo abort.
+        # if a process ends while another still communicates with it, gloo aborts
         ranks.barrier()
     finally:
         distributed.destroy_process_group()
