@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from mem1.cli.main import app
 from mem1.configuration import load_toml
 from mem1.errors import UserError
-from mem1.planning.checks import checks
-from mem1.planning.rehearsal import rehearse
+from mem1.planning.preflight import checks
+from mem1.planning.smoke_step import rehearse
 from mem1.retrieval import BM25
 from mem1.training.loop.recipe import TrainConfig
 
@@ -55,7 +55,7 @@ def test_a_recipe_that_begins_with_anothers_policy_says_where_it_should_be(name:
 @pytest.mark.parametrize("name", sorted(RECIPES.keys() - EVALUATION_ONLY - AFTER_ANOTHER))
 def test_every_recipe_takes_a_step_of_each_of_its_stages(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("mem1.planning.checks.SERVER_S", 0.05)
+    monkeypatch.setattr("mem1.planning.preflight.SERVER_S", 0.05)
     config = load_toml(RECIPES[name], TrainConfig)
     result = CliRunner().invoke(app, ["train", str(RECIPES[name]), "--dry-run", "--json"])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
@@ -101,7 +101,7 @@ def test_what_is_there_is_found(tmp_path: Path):
 
 
 def test_what_is_missing_comes_with_a_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("mem1.planning.checks.SERVER_S", 0.05)
+    monkeypatch.setattr("mem1.planning.preflight.SERVER_S", 0.05)
     found = multihop(tmp_path, "http://127.0.0.1:9", disk=10**18)
     assert "train.jsonl" in found["tasks"].detail or "test.jsonl" in found["tasks"].detail
     assert "start one with mem1 serve-retriever" in found["search"].detail

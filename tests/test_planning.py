@@ -23,18 +23,24 @@ from mem1.evaluation.tokens import even_sizes
 from mem1.packing import pack
 from mem1.planning.activations import Load, kept, layer_bytes, logits_kept
 from mem1.planning.advice import advise
-from mem1.planning.families import made_model, meta_parameters, small
 from mem1.planning.gpus import GPUS, cluster
-from mem1.planning.known_networks import KNOWN, known
-from mem1.planning.memory import stage_memory
-from mem1.planning.moments import Needs
-from mem1.planning.networks import Network, read_network
+from mem1.planning.networks import (
+    KNOWN,
+    Network,
+    known,
+    made_model,
+    meta_parameters,
+    read_network,
+    recipe_network,
+    small,
+)
+from mem1.planning.peak_memory import Needs, stage_memory
+from mem1.planning.placement import LAYERS, Setup
 from mem1.planning.plan import make_plan
-from mem1.planning.recipe_network import recipe_network
-from mem1.planning.setup import LAYERS, Setup
-from mem1.planning.step_flops import Passes, forward_flops, update_flops
-from mem1.planning.workload import counted, made_groups
-from mem1.training.loop.recipe import Distributed, Lora, TrainConfig
+from mem1.planning.stages import Passes
+from mem1.planning.step_time import forward_flops, update_flops
+from mem1.planning.token_counts import counted, made_groups
+from mem1.training.recipe import Distributed, Lora, TrainConfig
 from mem1.training.scores import score
 from mem1.training.weights.adapters import with_adapters
 from mem1.training.weights.policy import load_policy, policy_folder
@@ -101,7 +107,7 @@ class TestShapes:
 
     def test_an_unknown_model_names_the_known_ones(self):
         with pytest.raises(
-            UserError, match=r"models/Other-9B is no folder with a config.json here.*qwen2.5-7b.*model.path"
+            UserError, match=r"models/Other-9B is neither a folder with a config.json.*qwen2.5-7b.*model.path"
         ):
             known("models/Other-9B")
 

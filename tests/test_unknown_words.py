@@ -14,7 +14,7 @@ from worlds import CODEC, SMALL, task
 from mem1.configuration import load_toml
 from mem1.engines.codec import Codec, check_words
 from mem1.errors import UserError
-from mem1.planning.dry_run import dry_run
+from mem1.planning.preflight import dry_run
 from mem1.protocol import PAPER
 from mem1.records import Question, Task
 from mem1.training.loop.recipe import ModelConfig, TrainConfig

@@ -23,7 +23,7 @@ def command(
     server_gpus: Annotated[
         int,
         typer.Option(min=1, max=1000, help="GPUs that serve, with rollout.engine=servers."),
-        Fills("mem1.planning.setup:Setup.server_gpus"),
+        Fills("mem1.planning.placement:Setup.server_gpus"),
     ] = 1,
     run: Annotated[
         Path | None, typer.Option(help="Recorded attempts (.jsonl), whose sizes are taken in place of limits.")
@@ -43,9 +43,9 @@ def command(
     from mem1.configuration import load_toml
     from mem1.planning.advice import advise
     from mem1.planning.gpus import cluster
+    from mem1.planning.placement import Setup
     from mem1.planning.plan import make_plan, record
-    from mem1.planning.setup import Setup
-    from mem1.training.loop.recipe import TrainConfig
+    from mem1.training.recipe import TrainConfig
 
     config = load_toml(find_recipe(recipe), TrainConfig, expanded(overrides or []))
     if config.rollout.engine != "servers":

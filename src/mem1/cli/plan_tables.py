@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from mem1.planning.advice import Advice
-    from mem1.planning.dry_run import DryRun
     from mem1.planning.plan import Plan, StagePlan
+    from mem1.planning.preflight import DryRun
 
 _GB = 1e9
 

@@ -109,7 +109,7 @@ def _note_new_run(folder: Path, resume: bool) -> None:
 
 def _dry_run(config: TrainConfig, folder: Path, *, as_json: bool) -> None:
     from mem1.cli.plan_tables import show_dry_run
-    from mem1.planning.dry_run import dry_run
+    from mem1.planning.preflight import dry_run
 
     done = dry_run(config, out=folder)
     if as_json:

@@ -1,15 +1,15 @@
-"""What autograd keeps of a forward pass until the backward pass, in bytes.
+"""Bytes that autograd keeps of a forward pass until the backward pass.
 
-Counted by reading transformers' layers and `packing/block_attention.py`: each tensor that some backward formula needs,
-once. Per token and layer, in numbers (D hidden, A queries, K keys, F feed-forward; fp32; keys and values are repeated
-for the query heads that share them):
+Each tensor that some backward formula needs counts once, as found in transformers' layers and
+`packing/block_attention.py`. Per token and layer, in numbers (D hidden, A queries, K keys, F feed-forward; fp32; keys
+and values are repeated for the query heads that share them):
 
     two norms       3 D each: input, normalised, scaled
-    attention       A queries, A keys, A values, A output, one log-sum a head
+    attention       A queries, A keys, A values, A output, one log-sum per head
     feed-forward    4 F: gate, its activation, up, their product
 
-In bf16 the norm's input is kept in fp32, the rest in bf16. A frozen matrix keeps no input, and a frozen norm not what
-it has normalised. `benchmarks/plan.py` compares the sum with what torch allocates.
+In bf16 the norm's input is kept in fp32, the rest in bf16. A frozen matrix keeps no input, and a frozen norm keeps no
+normalised values. `benchmarks/plan.py` compares the sum with torch's allocations.
 
 Letters: T tokens, N of them sampled, V vocabulary.
 """
@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mem1.planning.networks import Network
-from mem1.planning.setup import Setup
+from mem1.planning.placement import Setup
 from mem1.training.logprobs import LOGITS_AT_ONCE
 
 WIDE = 4
@@ -28,25 +28,25 @@ WIDE = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What one backward pass works on."""
+    """Input of one backward pass."""
 
     tokens: int
-    """T, contexts that share a prefix counted once where they are packed."""
+    """T; with packing, shared prefixes count once."""
     sampled: int
     """N."""
     packed: bool = True
     rows: int = 0
-    """Sampled tokens of the longest completion; of effect where contexts are not packed: each has its own logits."""
+    """Sampled tokens of the longest completion; used without packing, where each context has its own logits."""
     contexts: int = 1
-    """Of effect where they are not packed: each adds to the gradients by itself, in one backward pass."""
+    """Number of contexts; used without packing, where each adds its gradients separately in one backward pass."""
     alone: int = 0
-    """Tokens of the longest context; of effect where they are not packed: the backward pass takes one at a time."""
+    """Tokens of the longest context; used without packing, where the backward pass handles one at a time."""
     part: int = 0
-    """Query-key pairs of the largest part of the attention; of effect on a GPU with attention by blocks."""
+    """Query-key pairs of the largest part of the attention; used on a GPU with attention by blocks."""
 
 
 def layer_bytes(network: Network, load: Load, setup: Setup) -> int:
-    """Kept of one layer."""
+    """Bytes kept of one layer."""
     return load.tokens * round(
         _norms(network, setup) + _attention(network, load, setup) + _feed_forward(network, setup)
     )
@@ -58,7 +58,7 @@ def _trains(setup: Setup, matrix: str) -> bool:
 
 
 def _norms(network: Network, setup: Setup) -> int:
-    """Of a token: the norms before attention and feed-forward."""
+    """Bytes per token: the norms before attention and feed-forward."""
     D, e = network.hidden, setup.compute_bytes
     normalised = e * D * (setup.lora is None)
     before_attention = e * D * any(_trains(setup, name) for name in ("q_proj", "k_proj", "v_proj"))
@@ -67,7 +67,7 @@ def _norms(network: Network, setup: Setup) -> int:
 
 
 def _attention(network: Network, load: Load, setup: Setup) -> int:
-    """Of a token: queries, keys, values, output; the adapters' inner values; Qwen3's norms of queries and keys."""
+    """Bytes per token: queries, keys, values, output; adapters' inner values; Qwen3's norms of queries and keys."""
     A, K, e = network.query_width, network.kv_width, setup.compute_bytes
     keys = A if load.packed else K  # block attention repeats them for the heads that share them
     inside = e * (2 * A + 2 * keys) + WIDE * network.heads
@@ -90,16 +90,16 @@ def _adapters(setup: Setup, matrices: tuple[str, ...]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """Bytes of one network on one load."""
+    """Bytes kept of one network for one load."""
 
     layers: int
-    """Of all layers; of their inputs alone where they are computed again."""
+    """All layers; with checkpointing only their inputs."""
     rotations: int
-    """Their sines and cosines, which all layers share."""
+    """Sines and cosines of the positions, shared by all layers."""
     top: int
-    """The last norm, and the states that logits and values are read from: gone once the layers' turn comes."""
+    """The last norm, and the states for logits and values; freed before the backward pass reaches the layers."""
     again: int
-    """One whole layer, while it is computed again; 0: nothing is."""
+    """One whole layer while it is recomputed; 0: no checkpointing."""
 
     @property
     def total(self) -> int:
@@ -107,7 +107,7 @@ class Kept:
 
 
 def kept(network: Network, load: Load, setup: Setup) -> Kept:
-    """Until the backward pass."""
+    """Bytes kept until the backward pass."""
     T, D, e = load.tokens, network.hidden, setup.compute_bytes
     each = layer_bytes(network, load, setup)
     rotations = T * 2 * network.head_size * e
@@ -118,14 +118,14 @@ def kept(network: Network, load: Load, setup: Setup) -> Kept:
 
 
 def logits_rows(network: Network, load: Load) -> int:
-    """Sampled tokens whose logits stand in memory together."""
+    """Sampled tokens whose logits are in memory at the same time."""
     if not load.packed:
         return load.rows
     return min(load.sampled, max(1, LOGITS_AT_ONCE // network.vocabulary))
 
 
 def logits_kept(network: Network, load: Load) -> int:
-    """Log-probabilities over the vocabulary that stay until the backward pass: none where they are computed again."""
+    """Bytes of log-probabilities over the vocabulary kept until the backward pass; 0 if they are recomputed."""
     if not load.packed:
         return load.sampled * network.vocabulary * WIDE
     in_pieces = load.sampled > logits_rows(network, load)
@@ -133,9 +133,9 @@ def logits_kept(network: Network, load: Load) -> int:
 
 
 def backward_bytes(network: Network, load: Load, setup: Setup, *, cuda: bool) -> int:
-    """Passing gradients, at their most: where a layer's product of gate and up is taken apart.
+    """Peak of the gradients passed between layers: at a layer's product of gate and up.
 
-    By blocks on a GPU also the scores of the attention's largest part, which exist four times at once.
+    With attention by blocks on a GPU, also the scores of the largest part, which exist four times at once.
     """
     tokens = load.tokens if load.packed else load.alone
     layer = tokens * (2 * network.feed_forward + 2 * network.hidden) * setup.compute_bytes

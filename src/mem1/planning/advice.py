@@ -1,4 +1,4 @@
-"""What to change where a plan does not fit: each change by itself, then the first few that suffice together."""
+"""What to change if a plan does not fit: each change alone, then the first few that suffice together."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mem1.planning.gpus import Cluster
+from mem1.planning.placement import Setup
 from mem1.planning.plan import Plan, make_plan
-from mem1.planning.setup import Setup
 from mem1.planning.stages import Attempts
 from mem1.training.loop.recipe import Distributed, Lora, TrainConfig
 from mem1.training.rl_config import Ppo
 
 SMALLEST_PACK = 2048
-"""Tokens to which advice shrinks a pack, or the longest context, if it is larger."""
+"""Smallest pack, in tokens, that is suggested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One step from what was asked for, with the peak that it leads to."""
+    """One suggested change of the recipe, with the resulting peak memory in bytes."""
 
     what: str
     peak: int
@@ -28,16 +28,16 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """For a plan that does not fit."""
+    """Suggested changes for a plan that does not fit."""
 
     alone: tuple[Change, ...]
-    """Each by itself, those that help most first."""
+    """Each change alone, most effective first."""
     together: tuple[Change, ...]
-    """One on top of the other until it fits; the last one does, or nothing here suffices."""
+    """Changes added one after another until the plan fits; the last one does, or none suffices."""
 
 
 def advise(config: TrainConfig, *, setup: Setup, cluster: Cluster, attempts: Attempts | None = None) -> Advice:
-    """What would help. Raises UserError as `make_plan` does."""
+    """The changes that would help. Raises UserError as `make_plan` does."""
 
     def planned(case: _Case) -> Plan:
         return make_plan(case.config, setup=case.setup, cluster=cluster, attempts=attempts)
@@ -61,7 +61,7 @@ def advise(config: TrainConfig, *, setup: Setup, cluster: Cluster, attempts: Att
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Case:
-    """A recipe with a setup; changes in the order of what they cost in time and in what is learnt."""
+    """A recipe with a setup; changes come in order of their cost in time and in learning."""
 
     config: TrainConfig
     setup: Setup

@@ -1,10 +1,10 @@
-"""GPUs as their makers describe them, and what `--gpus` may say of them.
+"""GPUs by their data sheets, and the values of `--gpus`.
 
     cluster("8xH100")      ->  8 GPUs on one machine
     cluster("2x8xH100")    ->  2 machines of 8
 
-Peaks are those of the data sheets without sparsity; nothing here was measured. A gigabyte is 10^9 bytes, as on a data
-sheet; what a driver reports for a GPU is up to 7 % more.
+Peaks are without sparsity; nothing here was measured. A gigabyte is 10^9 bytes, as on a data sheet; drivers report up
+to 7 % more.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from mem1.errors import UserError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One kind."""
+    """One model of GPU."""
 
     name: str
     memory_gb: float
     bf16_tflops: float
-    """Dense products of bf16 that are summed in fp32, peak."""
+    """Peak of dense bf16 products summed in fp32."""
     fp32_tflops: float
-    """Products of fp32 without TF32, which torch leaves off unless told otherwise; peak."""
+    """Peak of fp32 products without TF32, torch's default."""
     bandwidth_gb_s: float
-    """Of its memory."""
+    """Memory bandwidth."""
     link_gb_s: float
-    """To the other GPUs of its machine, in one direction."""
+    """Bandwidth to the other GPUs of its machine, in one direction."""
     source: str
 
 

@@ -1,24 +1,35 @@
-"""The shape of a transformer, as the config.json of its folder has it.
+"""The shape of a recipe's transformer: from a config.json, from the recipe, or from a table of known models.
 
-Only the numbers that memory and FLOPs follow from; nothing is downloaded.
+    recipe_network(config)       ->  Network(kind="qwen2", hidden=3584, layers=28, ...)
+    known("models/Qwen2.5-7B")   ->  the row of Qwen2.5-7B, by the folder's name
+    made_model(small(network, vocabulary=100))   ->  a transformers model of the same family with random weights
+
+Nothing is downloaded. Memory and FLOPs are computed from these numbers.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mem1.errors import UserError
 from mem1.evaluation.flops import ModelShape
 from mem1.packing.exactness import PACKABLE
+from mem1.protocol import vocabulary
+from mem1.training.recipe import TinyModel, TrainConfig
+from mem1.training.tiny_model.tokenizers import atlas_tokenizer, shop_tokenizer
+from mem1.training.weights.policy import SHIPPED, policy_folder
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """A dense transformer of the Llama family: grouped queries, gated feed-forward, RMS norms."""
+    """Shape of a dense transformer of the Llama family: grouped queries, gated feed-forward, RMS norms."""
 
     kind: str
     """transformers' model_type: qwen2, qwen3 or llama."""
@@ -29,12 +40,13 @@ class Network:
     head_size: int
     feed_forward: int
     vocabulary: int
-    """Rows of the embedding, which are more than the tokenizer has."""
+    """Rows of the embedding, possibly more than the tokenizer's tokens."""
     tied: bool
     """The output matrix is the embedding."""
     biases: bool
-    """Queries, keys and values have some."""
+    """Whether queries, keys and values have biases."""
     source: str = ""
+    """Where the numbers come from."""
 
     @property
     def query_width(self) -> int:
@@ -46,12 +58,12 @@ class Network:
 
     @property
     def norms_queries(self) -> bool:
-        """Qwen3 has norms on the queries and keys of each head."""
+        """Whether the queries and keys of each head are normalised, as in Qwen3."""
         return self.kind == "qwen3"
 
     @property
     def matrices(self) -> Mapping[str, tuple[int, int]]:
-        """(inputs, outputs) of those of a layer, by transformers' names."""
+        """(inputs, outputs) of a layer's matrices, by transformers' names."""
         D, F = self.hidden, self.feed_forward
         return {
             "q_proj": (D, self.query_width),
@@ -65,12 +77,12 @@ class Network:
 
     @property
     def matrix_parameters(self) -> int:
-        """Of one layer, without biases and norms."""
+        """Parameters of one layer's matrices, without biases and norms."""
         return sum(rows * columns for rows, columns in self.matrices.values())
 
     @property
     def layer_parameters(self) -> int:
-        """Of one layer."""
+        """Parameters of one layer."""
         biases = (self.query_width + 2 * self.kv_width) * self.biases
         norms = 2 * self.hidden + 2 * self.head_size * self.norms_queries
         return self.matrix_parameters + biases + norms
@@ -81,7 +93,7 @@ class Network:
 
     @property
     def trunk_parameters(self) -> int:
-        """Everything but an output matrix of its own."""
+        """Parameters without a separate output matrix."""
         return self.embedding_parameters + self.layers * self.layer_parameters + self.hidden
 
     @property
@@ -90,7 +102,7 @@ class Network:
 
     @property
     def flops(self) -> ModelShape:
-        """What `evaluation/flops.py` counts with."""
+        """The shape as `evaluation/flops.py` needs it."""
         return ModelShape(
             parameters=self.layers * self.matrix_parameters,
             output_parameters=self.embedding_parameters,
@@ -100,7 +112,7 @@ class Network:
 
 
 def read_network(folder: Path) -> Network:
-    """From the config.json of a model's folder. Raises UserError where it is unreadable or of another family."""
+    """The shape in a model folder's config.json. Raises UserError where it is unreadable or of another family."""
     path = folder / "config.json"
     try:
         config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -108,7 +120,7 @@ def read_network(folder: Path) -> Network:
         raise UserError(f"{path} cannot be read ({error}); copy the model again") from error
     kind = config.get("model_type")
     if kind not in PACKABLE:
-        raise UserError(f"{path}: the plan knows the architectures {', '.join(PACKABLE)}, not {kind!r}")
+        raise UserError(f"{path}: mem1 plan supports the architectures {', '.join(PACKABLE)}, not {kind!r}")
     try:
         hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
         return Network(
@@ -126,3 +138,139 @@ def read_network(folder: Path) -> Network:
         )
     except KeyError as error:
         raise UserError(f"{path} lacks {error}; copy the model again") from error
+
+
+def _qwen(name: str, shape: tuple[int, ...], *, tied: bool) -> tuple[str, Network]:
+    hidden, layers, heads, kv_heads, head_size, feed_forward, vocabulary = shape
+    third = name.startswith("Qwen3")
+    return name.lower(), Network(
+        kind="qwen3" if third else "qwen2",
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=head_size,
+        feed_forward=feed_forward,
+        vocabulary=vocabulary,
+        tied=tied,
+        biases=not third,
+        source=f"table: https://huggingface.co/Qwen/{name}/blob/main/config.json, in copies read 2026-11-22",
+    )
+
+
+KNOWN: Mapping[str, Network] = dict(
+    (
+        _qwen("Qwen2.5-0.5B", (896, 24, 14, 2, 64, 4864, 151936), tied=True),
+        _qwen("Qwen2.5-1.5B", (1536, 28, 12, 2, 128, 8960, 151936), tied=True),
+        _qwen("Qwen2.5-3B", (2048, 36, 16, 2, 128, 11008, 151936), tied=True),
+        _qwen("Qwen2.5-7B", (3584, 28, 28, 4, 128, 18944, 152064), tied=False),
+        _qwen("Qwen3-1.7B", (2048, 28, 16, 8, 128, 6144, 151936), tied=True),
+        _qwen("Qwen3-8B", (4096, 36, 32, 8, 128, 12288, 151936), tied=False),
+    )
+)
+"""Name in lower case -> shape. Fine-tuned models whose names begin so have the same shape."""
+
+
+def known(name: str) -> Network:
+    """The shape of the model, or folder, with this name. Raises UserError where it is not in the table."""
+    last = name.replace("\\", "/").rstrip("/").rpartition("/")[2].lower()
+    fitting = [key for key in KNOWN if last == key or last.startswith(f"{key}-")]
+    if not fitting:
+        raise UserError(
+            f"{name} is neither a folder with a config.json nor known ({', '.join(KNOWN)}); set model.path to a "
+            "folder with the model or only its config.json"
+        )
+    return KNOWN[max(fitting, key=len)]
+
+
+def recipe_network(config: TrainConfig) -> Network:
+    """The network of a recipe's policy: that of its model folder, a new small one, or a known one by name.
+
+    Raises UserError where the folder does not exist and the name is unknown, or the network is of another family.
+    """
+    if config.model.new is not None:
+        return _new(config.model.new, config)
+    folder = policy_folder(config.model.path or SHIPPED)
+    return read_network(folder) if (folder / "config.json").is_file() else known(str(folder))
+
+
+def _new(new: TinyModel, config: TrainConfig) -> Network:
+    """The network that `new_model` makes; its vocabulary is that of its tokenizer."""
+    made = Network(
+        kind="qwen2",
+        hidden=new.hidden_size,
+        layers=new.layers,
+        heads=new.heads,
+        kv_heads=new.heads,
+        head_size=new.hidden_size // new.heads,
+        feed_forward=new.feed_forward,
+        vocabulary=new.vocab_size,
+        tied=True,
+        biases=True,
+        source="model.new of the recipe",
+    )
+    if new.tokenizer == "bpe":
+        return made
+    make = atlas_tokenizer if new.tokenizer == "atlas" else shop_tokenizer
+    return replace(made, vocabulary=make(vocabulary(config.vocabulary)).get_vocab_size())
+
+
+def transformers_config(network: Network, *, positions: int = 32768) -> PretrainedConfig:
+    """The transformers configuration of the network's family."""
+    from transformers import LlamaConfig, Qwen2Config, Qwen3Config
+
+    shape = {
+        "vocab_size": network.vocabulary,
+        "hidden_size": network.hidden,
+        "num_hidden_layers": network.layers,
+        "num_attention_heads": network.heads,
+        "num_key_value_heads": network.kv_heads,
+        "head_dim": network.head_size,
+        "intermediate_size": network.feed_forward,
+        "tie_word_embeddings": network.tied,
+        "max_position_embeddings": positions,
+        "pad_token_id": None,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+    if network.kind == "qwen2":
+        return Qwen2Config(**shape)
+    if network.kind == "qwen3":
+        return Qwen3Config(**shape, attention_bias=network.biases)
+    return LlamaConfig(**shape, attention_bias=network.biases)
+
+
+def made_model(network: Network, *, seed: int = 0) -> PreTrainedModel:
+    """A model with random fp32 weights, equal for equal seeds."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(transformers_config(network)).eval()
+
+
+def meta_parameters(network: Network) -> int:
+    """Parameters of transformers' model with this shape, counted on the meta device; tied ones count once."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(transformers_config(network))
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def small(network: Network, vocabulary: int) -> Network:
+    """A small network of the same family: two layers of width 32, with the same grouping, ties and biases."""
+    grouped = network.kv_heads < network.heads
+    return replace(
+        network,
+        hidden=32,
+        layers=2,
+        heads=4,
+        kv_heads=2 if grouped else 4,
+        head_size=8,
+        feed_forward=64,
+        vocabulary=vocabulary,
+        source="small",
+    )

@@ -1,6 +1,6 @@
-"""What a recipe needs on given GPUs: the plan that `mem1 plan` prints.
+"""What a recipe needs on given GPUs, as `mem1 plan` prints it.
 
-make_plan(config, cluster("8xH100"), setup)  ->  per stage: memory by part, tokens, FLOPs, seconds; what to change
+make_plan(config, setup=setup, cluster=cluster("8xH100"))  ->  memory, tokens, FLOPs and seconds per stage
 """
 
 from __future__ import annotations
@@ -11,21 +11,18 @@ from typing import Any
 
 from mem1.errors import UserError
 from mem1.planning.gpus import Cluster
-from mem1.planning.memory import Memory, server_memory, stage_memory
-from mem1.planning.moments import Needs
-from mem1.planning.networks import Network
-from mem1.planning.recipe_network import recipe_network
-from mem1.planning.setup import Setup
+from mem1.planning.networks import Network, recipe_network
+from mem1.planning.peak_memory import Memory, Needs, server_memory, stage_memory
+from mem1.planning.placement import Setup
 from mem1.planning.stages import Attempts, Stage, stages
-from mem1.planning.step_flops import sampling_flops, update_flops
-from mem1.planning.step_time import StepTime, step_time, training
-from mem1.planning.workload import limits
-from mem1.training.loop.recipe import TrainConfig
+from mem1.planning.step_time import StepTime, sampling_flops, step_time, training, update_flops
+from mem1.planning.token_counts import limits
+from mem1.training.recipe import TrainConfig
 
 USABLE = 0.9
-"""Share of a GPU's memory that a plan may fill; CUDA, libraries and gaps between tensors take the rest. Assumed."""
+"""Assumed share of a GPU's memory that a plan may fill; CUDA, libraries and fragmentation take the rest."""
 KEPT_CHECKPOINTS = 3
-"""Of a run's folder: the last two, and the one that is being written."""
+"""Checkpoints in a run's folder: the last two, and the one being written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,29 +32,29 @@ class StagePlan:
     stage: Stage
     memory: Memory
     flops: Mapping[str, int]
-    """Of a step, on all GPUs together."""
+    """FLOPs of a step on all GPUs together, by purpose."""
     time: StepTime | None
-    """None: no GPUs were named."""
+    """None: no GPUs were given."""
     server: Mapping[str, int] | None = None
-    """Bytes of one server of the policy; None: none samples."""
+    """Bytes of one server of the policy, by part; None: no server samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Of a recipe."""
+    """The plan of a recipe."""
 
     network: Network
     setup: Setup
     cluster: Cluster | None
     stages: tuple[StagePlan, ...]
     disk: int
-    """Bytes of the checkpoints that stand in a run's folder together."""
+    """Bytes of all checkpoints in a run's folder."""
     sizes: str
-    """Where the sizes of the attempts are from."""
+    """Origin of the attempts' sizes."""
 
     @property
     def usable(self) -> float | None:
-        """Bytes of one GPU that may be filled; None: no GPUs were named."""
+        """Usable bytes of one GPU; None: no GPUs were given."""
         return None if self.cluster is None else USABLE * self.cluster.gpu.memory_gb * 1e9
 
     @property
@@ -66,7 +63,7 @@ class Plan:
 
     @property
     def fits(self) -> bool | None:
-        """None: no GPUs were named."""
+        """Whether the peak is usable; None: no GPUs were given."""
         return None if self.usable is None else self.peak <= self.usable
 
 
@@ -75,7 +72,7 @@ def make_plan(
 ) -> Plan:
     """The plan of a recipe.
 
-    Raises UserError where its model is not known, where it has no stage, or where more GPUs serve than there are.
+    Raises UserError where its model is unknown, it has no stage, or all GPUs serve.
     """
     network = recipe_network(config)
     ranks = 1
@@ -113,7 +110,7 @@ def _planned(network: Network, stage: Stage, setup: Setup, cluster: Cluster | No
 
 
 def _disk(network: Network, needs: Sequence[Needs], setup: Setup) -> int:
-    """A checkpoint holds the networks and the optimiser's states, whole; of weights in 4 bits nothing."""
+    """A checkpoint holds all networks and optimiser states, unsharded and without weights in 4 bits."""
 
     def one(need: Needs) -> int:
         whole = stage_memory(network, need, replace(setup, distributed=None))

@@ -1,4 +1,4 @@
-"""The stages of a recipe as the plan sees them: tokens of a step, passes over them, what they need memory for."""
+"""The stages of a recipe for planning: tokens of a step, passes over them, and what needs memory."""
 
 from __future__ import annotations
 
@@ -7,35 +7,46 @@ from dataclasses import dataclass, replace
 from mem1.contexts import context_policy
 from mem1.evaluation.tokens import Sizes
 from mem1.planning.activations import Load
-from mem1.planning.moments import Needs
-from mem1.planning.setup import Setup
-from mem1.planning.step_flops import Passes
-from mem1.planning.workload import StepTokens, counted, limits, made_groups, step_tokens
+from mem1.planning.peak_memory import Needs
+from mem1.planning.placement import Setup
+from mem1.planning.token_counts import StepTokens, counted, limits, made_groups, step_tokens
 from mem1.records import Trajectory
 from mem1.training.loop.recipe import Recall, TrainConfig
 from mem1.training.rl_config import Ppo, Rl
 
 SAMPLER_TOKENS = 24576
-"""Of one batch of `engines/local.py`."""
+"""Tokens of one batch of `engines/local.py`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """How often each network processes the packs of a step."""
+
+    trained: int = 1
+    """Forward and backward passes of the policy, and of a separate critic."""
+    critic: bool = False
+    policy_before: bool = False
+    """Whether the policy computes log-probabilities before the first update."""
+    reference: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One of a recipe."""
+    """One stage of a recipe."""
 
     name: str
     steps: int
     tokens: StepTokens
-    """Of one step."""
+    """Tokens of one step."""
     passes: Passes
     needs: Needs
-    """Of one rank."""
+    """Needs of one rank."""
     samples: bool = False
-    """Attempts are rolled out in each step."""
+    """Whether each step samples attempts."""
 
 
 def stages(config: TrainConfig, setup: Setup, *, ranks: int = 1, attempts: Attempts | None = None) -> list[Stage]:
-    """In the order in which they run, with the largest tasks of each."""
+    """The stages in order, each with its largest tasks."""
     made: list[Stage] = []
     if config.recall is not None:
         made.append(_recall(config.recall))
@@ -49,15 +60,15 @@ def stages(config: TrainConfig, setup: Setup, *, ranks: int = 1, attempts: Attem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempts:
-    """What is known of the attempts at a task; nothing: they use all that the recipe allows."""
+    """Known sizes of the attempts at a task; without any, attempts use everything the recipe allows."""
 
     sizes: Sizes | None = None
     recorded: tuple[Trajectory, ...] = ()
-    """Attempts of a run, in place of sizes."""
+    """Attempts of a run, instead of sizes."""
 
 
 def rl_stage(config: TrainConfig, rl: Rl, tokens: StepTokens, setup: Setup, *, ranks: int = 1) -> Stage:
-    """A stage of reinforcement learning with these tokens a step; its needs are those of one of `ranks`."""
+    """A stage of reinforcement learning with these tokens per step; its needs are those of one of `ranks`."""
     samples = setup.engine == "local"
     rows = min(max(1, SAMPLER_TOKENS // tokens.longest), -(-tokens.attempts // ranks)) if samples else 0
     needs = Needs(
@@ -79,7 +90,7 @@ def rl_stage(config: TrainConfig, rl: Rl, tokens: StepTokens, setup: Setup, *, r
 
 
 def _rl_tokens(config: TrainConfig, rl: Rl, known: Attempts) -> StepTokens:
-    """Of a step on the largest tasks of the stage."""
+    """Tokens of a step on the largest tasks of the stage."""
     if known.recorded:
         groups = [[t] for t in known.recorded]
         scale = rl.groups * rl.attempts / len(groups)
@@ -116,7 +127,7 @@ def _sft(config: TrainConfig) -> Stage:
 
 
 def _recall(recall: Recall) -> Stage:
-    """Rows of 8 tokens a pair; a quarter of the tokens is predicted, all logits at once."""
+    """Rows with 8 tokens per pair; a quarter of the tokens is predicted, all logits at once."""
     length = 8 * max(recall.pairs)
     sampled = recall.tokens // 4
     pairs = recall.tokens * (length + 1) // 2

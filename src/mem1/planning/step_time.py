@@ -1,12 +1,17 @@
-"""Seconds of a step on GPUs, by what they go to. Nothing of it was measured on a GPU.
+"""FLOPs of a step by purpose, and its estimated seconds on GPUs; none of the times were measured on a GPU.
+
+    forward pass      2 per matrix weight and token, 2 per output weight and sampled token, 4 layers * width per pair
+    backward pass     twice that; once for frozen matrices, since only the states have gradients
+    computed again    the layers once more with activation checkpointing; logits that are computed in pieces
 
     passes            FLOPs / (GPUs * peak * a share of it)
-    collectives       bytes that ranks exchange / link, as far as they take longer than the passes that hide them
+    collectives       bytes exchanged by the ranks / link, as far as they take longer than the passes that hide them
     optimiser         bytes of weights, gradients and states / bandwidth
     reading contexts  FLOPs / (sampling GPUs * peak * a share)
-    writing           rounds of one token a row; a round reads all weights and the keys and values of its rows
+    writing           rounds of one token per row; a round reads all weights and the keys and values of its rows
 
-The shares are assumptions, named below; a step that is measured tells the real ones.
+The shares below are assumptions; measure a step to know the real ones. Sources: Kaplan et al. 2020 (arXiv 2001.08361),
+section 2.1; checkpointing, Korthikanti et al. 2022 (arXiv 2205.05198).
 """
 
 from __future__ import annotations
@@ -14,27 +19,58 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mem1.planning.activations import WIDE
+from mem1.planning.activations import WIDE, logits_rows
 from mem1.planning.gpus import Cluster
 from mem1.planning.networks import Network
-from mem1.planning.setup import Setup
-from mem1.planning.stages import SAMPLER_TOKENS, Stage
-from mem1.planning.step_flops import sampling_flops, update_flops
+from mem1.planning.placement import Setup
+from mem1.planning.stages import SAMPLER_TOKENS, Passes, Stage
+from mem1.planning.token_counts import StepTokens
+
+
+def forward_flops(network: Network, *, tokens: int, rows: int, pairs: int) -> int:
+    """FLOPs of one forward pass with logits for `rows` tokens."""
+    shape = network.flops
+    matrices = shape.parameters * tokens + shape.output_parameters * rows
+    return 2 * matrices + 4 * shape.layers * shape.width * pairs
+
+
+def update_flops(network: Network, tokens: StepTokens, passes: Passes, setup: Setup) -> Mapping[str, int]:
+    """FLOPs of all passes over the packs, by purpose."""
+    layers = forward_flops(network, tokens=tokens.trained, rows=0, pairs=tokens.pairs)
+    logits = forward_flops(network, tokens=0, rows=tokens.sampled, pairs=0)
+    whole = layers + logits
+    frozen = forward_flops(network, tokens=tokens.trained, rows=tokens.sampled, pairs=0) if setup.lora else 0
+    backward = 2 * whole - frozen
+    in_pieces = tokens.load.packed and tokens.load.sampled > logits_rows(network, tokens.load)
+    again = layers * setup.checkpoints + logits * in_pieces
+    critic_backward = 2 * layers - (frozen and forward_flops(network, tokens=tokens.trained, rows=0, pairs=0))
+    critic = (layers + critic_backward + layers * setup.checkpoints) * passes.critic
+    before = whole * passes.policy_before + layers * passes.critic + whole * passes.reference
+    return {"before the update": before, "update": passes.trained * (whole + backward + again + critic)}
+
+
+def sampling_flops(network: Network, tokens: StepTokens) -> Mapping[str, int]:
+    """FLOPs of the model calls, without reuse of cached prefixes."""
+    return {
+        "reading contexts": forward_flops(network, tokens=tokens.prefill, rows=0, pairs=tokens.prefill_pairs),
+        "writing": forward_flops(network, tokens=tokens.sampled, rows=tokens.sampled, pairs=tokens.sampled_pairs),
+    }
+
 
 TRAINING_SHARE = 0.4
-"""Of the peak, in forward and backward passes; 0.38 to 0.43 is what Llama 3 reports for bf16 (arXiv 2407.21783,
-table 4), on far larger machines."""
+"""Share of the peak in forward and backward passes; Llama 3 reports 0.38 to 0.43 for bf16 on far larger clusters
+(arXiv 2407.21783, table 4)."""
 READING_SHARE = 0.5
-"""Of the peak, while contexts are read."""
+"""Share of the peak while contexts are read."""
 BANDWIDTH_SHARE = 0.6
-"""Of the memory's bandwidth."""
+"""Share of the memory bandwidth that is reached."""
 LAUNCH_S = {"local": 4e-4, "servers": 4e-5}
-"""A layer and round: kernels started one by one from Python, or replayed from a graph."""
+"""Seconds per layer and round: kernels launched one by one from Python, or replayed from a graph."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """Seconds, by part, in the order in which a step spends them."""
+    """Seconds by part, in the order of a step."""
 
     parts: Mapping[str, float]
 
@@ -44,7 +80,7 @@ class StepTime:
 
 
 def step_time(network: Network, stage: Stage, setup: Setup, cluster: Cluster) -> StepTime:
-    """Of one step of the stage. Sampling and training take turns, also where they have GPUs of their own."""
+    """Time of one step of the stage. Sampling and training alternate, even on separate GPUs."""
     served = setup.engine == "servers"
     sampling_gpus = setup.server_gpus if served and stage.samples else cluster.gpus
     training_gpus = training(setup, cluster)
@@ -64,20 +100,20 @@ def step_time(network: Network, stage: Stage, setup: Setup, cluster: Cluster) ->
 
 
 def training(setup: Setup, cluster: Cluster) -> int:
-    """GPUs that train."""
+    """Number of GPUs that train."""
     if setup.distributed is None:
         return 1
     return cluster.gpus - (setup.server_gpus if setup.engine == "servers" else 0)
 
 
 def _peak(setup: Setup, cluster: Cluster, *, sampling: bool = False) -> float:
-    """FLOPs a second; servers compute in bf16, what samples in the trainer's own process as the recipe says."""
+    """FLOPs per second; servers compute in bf16, sampling in the trainer's process as the recipe says."""
     wide = (setup.sampling_bytes if sampling else setup.compute_bytes) == WIDE
     return (cluster.gpu.fp32_tflops if wide else cluster.gpu.bf16_tflops) * 1e12
 
 
 def _writing(network: Network, stage: Stage, setup: Setup, cluster: Cluster, gpus: int) -> float:
-    """Each call writes its mean length, all rows of a batch together."""
+    """Seconds for writing completions of mean length, all rows of a batch together."""
     tokens = stage.tokens
     served = setup.engine == "servers"
     e = setup.sampling_bytes
@@ -91,7 +127,7 @@ def _writing(network: Network, stage: Stage, setup: Setup, cluster: Cluster, gpu
 
 
 def _collectives(network: Network, stage: Stage, setup: Setup, cluster: Cluster, ranks: int) -> float:
-    """A pack of each rank gathers the weights, twice where they were dropped, and sums the gradients."""
+    """Seconds for gathering weights per pack (twice with resharding) and summing gradients over the ranks."""
     if setup.distributed is None or ranks == 1:
         return 0.0
     e = setup.compute_bytes

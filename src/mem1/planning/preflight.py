@@ -1,36 +1,42 @@
-"""Whether everything that a recipe names is there: the model, its tasks, what they search, room on the disk.
+"""`mem1 train --dry-run`: whether everything that a recipe names exists, the plan, and one small real step.
 
-Nothing is written, no index is built, and a server is asked one question.
+Checks the model, the tasks, what they search and the disk. It writes nothing, builds no index, and sends a server only
+one request.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec, check_words
 from mem1.errors import UserError
 from mem1.packing.exactness import check_packable
+from mem1.planning.networks import meta_parameters
+from mem1.planning.placement import Setup
+from mem1.planning.plan import Plan, make_plan, record
+from mem1.planning.smoke_step import Rehearsed, rehearse
 from mem1.protocol import vocabulary
 from mem1.training.loop.recipe import TrainConfig
 from mem1.training.rollout_config import ServerRollouts
 from mem1.training.weights.policy import SHIPPED, policy_folder
 
 SERVER_S = 3.0
-"""Seconds that a server has to answer."""
+"""Seconds within which a server must answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that a run needs."""
+    """One requirement of a run."""
 
     name: str
     ok: bool
     detail: str
-    """What was found, or what is missing and the next step."""
+    """What was found, or what is missing and what to do."""
 
 
 def checks(config: TrainConfig, *, disk: int, out: Path) -> list[Check]:
@@ -143,3 +149,45 @@ def _disk(needed: int, out: Path) -> str:
     if free < needed:
         raise UserError(f"{said} for checkpoints; free some, or give another --out")
     return said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRun:
+    """What came out of it."""
+
+    parameters: int
+    """Of the model that transformers makes of the recipe's shape, on the meta device."""
+    plan: Plan
+    checks: tuple[Check, ...]
+    rehearsed: Rehearsed
+
+    @property
+    def ready(self) -> bool:
+        """Whether a run would find everything that it needs."""
+        return all(check.ok for check in self.checks)
+
+    def record(self) -> Mapping[str, Any]:
+        """As JSON."""
+        return {
+            "ready": self.ready,
+            "parameters": self.parameters,
+            "checks": [asdict(check) for check in self.checks],
+            "rehearsed": asdict(self.rehearsed),
+            "plan": record(self.plan),
+        }
+
+
+def dry_run(config: TrainConfig, *, out: Path) -> DryRun:
+    """Plan a recipe, look whether what it names is there, and rehearse a step; `out` is where a run would write.
+
+    Raises UserError where the recipe has no stage, its model's shape is not known, or its stages cannot work.
+    """
+    plan = make_plan(config, setup=Setup.of(config))
+    parameters = meta_parameters(plan.network)
+    if parameters != plan.network.parameters:
+        raise UserError(
+            f"transformers makes a model of {parameters:,} parameters of this shape, the plan counts "
+            f"{plan.network.parameters:,}; its config.json has parts that the plan does not know"
+        )
+    found = checks(config, disk=plan.disk, out=out)
+    return DryRun(parameters=parameters, plan=plan, checks=tuple(found), rehearsed=rehearse(config))

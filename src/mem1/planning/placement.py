@@ -11,12 +11,12 @@ from typing import Literal
 from mem1.training.loop.recipe import Distributed, Lora, TrainConfig
 
 LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""The linear layers of a network but its head, which have adapters where `Lora.layers` names none."""
+"""A network's linear layers except its head; they get adapters where `Lora.layers` names none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """The default is one process that trains all weights in fp32 and samples itself."""
+    """By default, one process that trains all weights in fp32 and samples itself."""
 
     distributed: Distributed | None = None
     """None: one process without sharding."""
@@ -25,15 +25,15 @@ class Setup:
     engine: Literal["local", "servers"] = "local"
     """Who samples: the trained model itself, or servers on GPUs of their own."""
     server_gpus: int = 1
-    """GPUs that serve, of all; of no effect with local."""
+    """Number of GPUs that serve; ignored with local."""
     half: bool = False
-    """A policy that samples in the trainer's own process does so in bf16."""
+    """Whether sampling in the trainer's own process uses bf16."""
     blocks: bool = False
-    """Attention by blocks on a GPU too, where its scores are tensors; else FlexAttention, which holds none."""
+    """Attention by blocks on a GPU too, whose scores are tensors, instead of FlexAttention, which stores none."""
 
     @classmethod
     def of(cls, config: TrainConfig, *, server_gpus: int = 1) -> Setup:
-        """As the recipe says; how many GPUs serve it does not say."""
+        """The recipe's placement; the number of serving GPUs is not part of a recipe."""
         return cls(
             distributed=config.distributed,
             lora=config.lora,
@@ -45,22 +45,22 @@ class Setup:
 
     @property
     def compute_bytes(self) -> int:
-        """Of a number in the forward pass."""
+        """Bytes of a number in the forward pass."""
         return 2 if self.distributed is not None and self.distributed.mixed_precision == "bf16" else 4
 
     @property
     def sampling_bytes(self) -> int:
-        """Of a number where a policy samples; servers do so in bf16."""
+        """Bytes of a number in the sampling policy; servers use bf16."""
         return 2 if self.half or self.engine == "servers" else 4
 
     @property
     def separate(self) -> bool:
-        """Whether what is trained is another model than the one that samples, as in `mem1.training.ranks.placement`."""
+        """Whether separate models train and sample, as in `mem1.training.ranks.placement`."""
         return self.distributed is not None or self.lora is not None
 
     @property
     def quantized(self) -> bool:
-        """Whether the matrices of the layers are in 4 bits, frozen and whole on every rank."""
+        """Whether the layers' matrices are in 4 bits, frozen and complete on every rank."""
         return self.lora is not None and self.lora.quantize is not None
 
     @property
@@ -69,5 +69,5 @@ class Setup:
 
     @property
     def adapted(self) -> tuple[str, ...]:
-        """Linear layers with adapters, by transformers' names; empty without."""
+        """Linear layers with adapters, by transformers' names; empty without adapters."""
         return () if self.lora is None else self.lora.layers or LAYERS

@@ -1,8 +1,8 @@
-"""One real step of each stage with a tiny model of the recipe's family on invented tasks: every part is built and used.
+"""One real step of each stage, with a tiny model of the recipe's family on invented tasks.
 
-The model has random weights, so nothing that it writes earns a reward; attempts get invented rewards, 1 and 0 in turn,
-so that there is something to learn. An expert's attempt shows that the environment answers. Nothing is written but a
-checkpoint into a temporary folder, which is read back.
+The model has random weights and earns no reward, so attempts get alternating rewards of 1 and 0 to learn from. An
+expert's attempt shows that the environment answers. The only file written is a checkpoint in a temporary folder, which
+is read back.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import torch
 from mem1.engines.codec import Codec
 from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.errors import UserError
-from mem1.planning.families import made_model, small
-from mem1.planning.recipe_network import recipe_network
+from mem1.planning.networks import made_model, recipe_network, small
 from mem1.protocol import vocabulary
 from mem1.records import Group
 from mem1.rollout import Budget
@@ -34,25 +33,25 @@ from mem1.training.tiny_model.tokenizers import atlas_tokenizer, shop_tokenizer
 from mem1.training.weights.policy import SHIPPED, Policy, policy_folder
 
 TOKENS = 1024
-"""Of a step and of a pack, at most."""
+"""Most tokens of a step and of a pack."""
 WRITTEN = 16
-"""Tokens of a completion, which a random model never ends by itself."""
+"""Tokens of a completion, which a random model never ends itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsed:
-    """What happened."""
+    """Results of the steps."""
 
     expert_turns: int
-    """Of the longest of the expert's attempts."""
+    """Turns of the expert's longest attempt."""
     stages: Mapping[str, float]
     """Stage -> loss of its step."""
     tokenizer: str
-    """Whose."""
+    """Description of the tokenizer: the recipe's, or one that stands in."""
 
 
 def rehearse(config: TrainConfig) -> Rehearsed:
-    """Take the steps. Raises UserError where a part of the recipe cannot work, RuntimeError where no weight moved."""
+    """Run the steps. Raises UserError where a part of the recipe cannot work, RuntimeError where no weight changed."""
     codec, whose = _codec(config)
     network = small(recipe_network(config), codec.vocab_size)
     policy = Policy(made_model(network, seed=config.seed), codec)
@@ -67,13 +66,13 @@ def rehearse(config: TrainConfig) -> Rehearsed:
         before = [parameter.clone() for parameter in stage.model.parameters()]
         losses[stage.name] = _step(stage)
         if all(torch.equal(a, b) for a, b in zip(before, stage.model.parameters(), strict=True)):
-            raise RuntimeError(f"the step of [{stage.name}] moved no weight")
+            raise RuntimeError(f"the step of [{stage.name}] changed no weight")
         _round_trip(stage)
     return Rehearsed(expert_turns=max(len(t.turns) for t in attempts), stages=losses, tokenizer=whose)
 
 
 def _codec(config: TrainConfig) -> tuple[Codec, str]:
-    """The recipe's tokenizer, or the one that stands in where it is not here or would have to be trained."""
+    """The recipe's tokenizer, or a stand-in where it is missing or would have to be trained."""
     tags = vocabulary(config.vocabulary)
     if config.model.new is not None and config.model.new.tokenizer != "bpe":
         make = atlas_tokenizer if config.model.new.tokenizer == "atlas" else shop_tokenizer
@@ -92,7 +91,7 @@ def _objectives(config: TrainConfig) -> tuple[int]:
 
 
 def _shown(config: TrainConfig) -> TrainConfig:
-    """For the expert: room for what it writes under any tokenizer."""
+    """The recipe for the expert, with room for its texts under any tokenizer."""
     sft = (config.sft or Sft()).model_copy(update={"tasks": 2, "objectives": _objectives(config), "cut_short": 0.0})
     return config.model_copy(
         update={
@@ -145,7 +144,7 @@ def _tiny_rl(rl: Rl, objectives: tuple[int]) -> Rl:
 
 
 def _step(stage: Stage) -> float:
-    """Its loss."""
+    """Run one step; returns its loss."""
     metrics = stage.update(_rewarded(stage.sample(0)), 0) if isinstance(stage, RlStage) else stage.step(0)
     loss = metrics["loss"]
     if not isinstance(loss, float) or not torch.isfinite(torch.tensor(loss)):
@@ -154,7 +153,7 @@ def _step(stage: Stage) -> float:
 
 
 def _rewarded(groups: Sequence[Group]) -> list[Group]:
-    """Rewards of 1 and 0 in turn, over all attempts."""
+    """Alternating rewards of 1 and 0 over all attempts."""
     number = 0
     done = []
     for group in groups:
@@ -167,7 +166,7 @@ def _rewarded(groups: Sequence[Group]) -> list[Group]:
 
 
 def _round_trip(stage: Stage) -> None:
-    """A checkpoint is written and read."""
+    """Write and read a checkpoint."""
     with tempfile.TemporaryDirectory(prefix="mem1-rehearsal-") as folder:
         members = stage.optimizers.members
         path = save_checkpoint(folder, 1, stage.model, members, modules=stage.modules, fingerprint="rehearsal")

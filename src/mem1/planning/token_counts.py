@@ -1,10 +1,10 @@
-"""The tokens of a step: invented attempts of given sizes, or recorded ones, put through the recipe's own packing.
+"""Tokens of a step: invented attempts of given sizes, or recorded ones, packed by the recipe's own packing.
 
-    sizes prompt 300, state 100, action 30, result 350, 6 turns; constant; 64 tasks, one attempt each
-    ->  T tokens of the trees of all packs, the sampled ones among them, the visible pairs; what the sampler computes
+    sizes prompt 300, state 100, action 30, result 350, 6 turns; constant; 64 tasks with one attempt each
+    ->  tokens of the trees of all packs, the sampled ones among them, visible pairs, and the work of sampling
 
-Attempts are token lists, so every context policy is counted by the code that trains it. Of many tasks a few are made,
-and counted for all.
+Attempts are token lists, so the training code itself counts every context policy. Of many tasks only a few are made,
+and their counts are scaled.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from mem1.records import Trajectory, Turn
 from mem1.training.loop.recipe import TrainConfig
 
 TASKS_MADE = 4
-"""Tasks that stand for all of a step."""
+"""Tasks that represent all tasks of a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTokens:
-    """Of one rollout and the passes over it; each sampled token trained once."""
+    """Tokens of one rollout and of the passes over it; each sampled token is trained once."""
 
     attempts: int
     calls: int
-    """Of the model, one a turn."""
+    """Model calls, one per turn."""
     prefill: int
-    """Context tokens, as if no call found any of them in a cache."""
+    """Context tokens, without reuse of cached prefixes."""
     sampled: int
     prefill_pairs: int
     """(token, visible token) pairs of the contexts."""
     sampled_pairs: int
-    """The same of the sampled tokens."""
+    """(token, visible token) pairs of the sampled tokens."""
     longest: int
-    """Largest context with its completion."""
+    """Tokens of the longest context with its completion."""
     trained: int
     """Tokens of all packs."""
     pairs: int
@@ -51,7 +51,7 @@ class StepTokens:
 
 
 def limits(config: TrainConfig, objectives: int) -> Sizes:
-    """An attempt that uses everything the recipe allows: all turns, all of each completion, full results."""
+    """Sizes of an attempt that uses everything the recipe allows: all turns, full completions and results."""
     budget = config.budget.completion(objectives, general=config.model.chat_template or config.tasks.explains_tags)
     turns, (prompt, result) = config.tasks.turns(objectives), config.tasks.text_sizes(objectives)
     room = config.budget.context - prompt - 2 * budget
@@ -61,7 +61,7 @@ def limits(config: TrainConfig, objectives: int) -> Sizes:
 
 
 def made_groups(policy: ContextPolicy, sizes: Sizes, *, groups: int, attempts: int) -> list[list[Trajectory]]:
-    """Attempts of these sizes; those of one group share their prompt and nothing else."""
+    """Attempts of these sizes; those of one group share only their prompt."""
     tokens = itertools.count()
     made = []
     for _ in range(groups):
@@ -97,7 +97,7 @@ def _take(tokens: Iterator[int], count: int) -> tuple[int, ...]:
 def step_tokens(
     config: TrainConfig, sizes: Sizes, *, groups: int, attempts: int, pack_tokens: int, packed: bool = True
 ) -> StepTokens:
-    """Of a step on tasks whose attempts all have these sizes."""
+    """Tokens of a step whose attempts all have these sizes."""
     made = min(groups, TASKS_MADE)
     policy = context_policy(config.context)
     some = made_groups(policy, sizes, groups=made, attempts=attempts)
@@ -107,7 +107,7 @@ def step_tokens(
 def counted(
     groups: Sequence[Sequence[Trajectory]], *, scale: float = 1.0, pack_tokens: int, packed: bool = True
 ) -> StepTokens:
-    """Of these attempts, each counted `scale` times."""
+    """Tokens of these attempts, each counted `scale` times."""
     trajectories = [t for group in groups for t in group]
     calls = [turn for t in trajectories for turn in t.turns]
     contexts = [len(turn.context_ids) for turn in calls]
@@ -142,7 +142,7 @@ def counted(
 
 
 def _packed(pieces: Sequence[Trajectory]) -> tuple[Load, int]:
-    """What a pack holds, and its visible pairs: each token sees itself and its ancestors."""
+    """A pack's load and visible pairs: each token sees itself and its ancestors."""
     tree = pack(pieces)
     parts = cut(tree)
     largest = max(
@@ -154,7 +154,7 @@ def _packed(pieces: Sequence[Trajectory]) -> tuple[Load, int]:
 
 
 def _alone(pieces: Sequence[Trajectory]) -> tuple[Load, int]:
-    """The same where each context is computed by itself; its last token predicts nothing and is left out."""
+    """The same without packing; the last token of a context predicts nothing and is left out."""
     turns = [turn for t in pieces for turn in t.turns]
     lengths = [turn.num_tokens - 1 for turn in turns]
     completions = [len(turn.completion_ids) for turn in turns]
