@@ -40,7 +40,7 @@ from mem1.planning.plan import make_plan
 from mem1.planning.stages import Passes
 from mem1.planning.step_time import forward_flops, update_flops
 from mem1.planning.token_counts import counted, made_groups
-from mem1.training.recipe import Distributed, Lora, TrainConfig
+from mem1.training.loop.recipe import Distributed, Lora, TrainConfig
 from mem1.training.scores import score
 from mem1.training.weights.adapters import with_adapters
 from mem1.training.weights.policy import load_policy, policy_folder

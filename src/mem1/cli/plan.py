@@ -45,7 +45,7 @@ def command(
     from mem1.planning.gpus import cluster
     from mem1.planning.placement import Setup
     from mem1.planning.plan import make_plan, record
-    from mem1.training.recipe import TrainConfig
+    from mem1.training.loop.recipe import TrainConfig
 
     config = load_toml(find_recipe(recipe), TrainConfig, expanded(overrides or []))
     if config.rollout.engine != "servers":

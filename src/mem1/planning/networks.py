@@ -19,7 +19,7 @@ from mem1.errors import UserError
 from mem1.evaluation.flops import ModelShape
 from mem1.packing.exactness import PACKABLE
 from mem1.protocol import vocabulary
-from mem1.training.recipe import TinyModel, TrainConfig
+from mem1.training.loop.recipe import TinyModel, TrainConfig
 from mem1.training.tiny_model.tokenizers import atlas_tokenizer, shop_tokenizer
 from mem1.training.weights.policy import SHIPPED, policy_folder
 

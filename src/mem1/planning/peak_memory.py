@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from mem1.planning.activations import WIDE, Load, backward_bytes, kept, logits_kept, logits_rows
 from mem1.planning.networks import Network
 from mem1.planning.placement import Setup
-from mem1.training.recipe import BLOCK
+from mem1.training.loop.recipe import BLOCK
 
 LOGIT_COPIES = 5
 

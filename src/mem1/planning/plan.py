@@ -17,7 +17,7 @@ from mem1.planning.placement import Setup
 from mem1.planning.stages import Attempts, Stage, stages
 from mem1.planning.step_time import StepTime, sampling_flops, step_time, training, update_flops
 from mem1.planning.token_counts import limits
-from mem1.training.recipe import TrainConfig
+from mem1.training.loop.recipe import TrainConfig
 
 USABLE = 0.9
 """Assumed share of a GPU's memory that a plan may fill; CUDA, libraries and fragmentation take the rest."""
