@@ -37,6 +37,7 @@ ROOMS = (
     "training",
     "evaluation",
     "planning",
+    "api",
     "extras",
     "cli",
     "__main__",
@@ -143,7 +144,7 @@ def test_light_rooms_load_no_heavy_library():
 
 def test_search_recipes_and_evaluations_load_no_torch():
     code = (
-        "import sys, mem1.evaluation.runner, mem1.training.loop.recipe; from mem1.retrieval import BM25; "
+        "import sys, mem1.api, mem1.evaluation.runner, mem1.training.loop.recipe; from mem1.retrieval import BM25; "
         "print(BM25.__name__, [m for m in ('torch', 'transformers') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

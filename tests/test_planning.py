@@ -13,8 +13,8 @@ from builders import tiny_model
 from torch.profiler import ProfilerActivity, profile
 from typer.testing import CliRunner
 
+from mem1.api import find_recipe
 from mem1.cli.main import app
-from mem1.cli.recipes import find_recipe
 from mem1.configuration import load_toml
 from mem1.contexts import context_policy
 from mem1.errors import UserError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mem1.cli.recipes import find_recipe
+from mem1.api import find_recipe
 from mem1.configuration import load_toml, to_toml
 from mem1.errors import UserError
 from mem1.training.loop.recipe import TrainConfig

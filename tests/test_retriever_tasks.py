@@ -135,14 +135,12 @@ def test_a_run_goes_on_with_a_server_that_has_moved():
     assert fingerprint(here, NOT_FINGERPRINTED) != fingerprint(config(corpus="c.jsonl"), NOT_FINGERPRINTED)
 
 
-def test_a_new_tokenizer_needs_a_corpus_to_be_trained_on():
-    config = TrainConfig(
-        rl=RL,
-        model=ModelConfig(new=TinyModel(tokenizer="bpe")),
-        tasks=MultihopTasks(questions="q.jsonl", retriever=RetrievalServer(urls=("http://a",))),
-    )
-    said = r"trained on a corpus; tasks\.kind must be 'multihop' or 'cloze', with a tasks\.corpus"
-    with pytest.raises(UserError, match=said):
+def test_without_a_corpus_a_new_tokenizer_is_trained_on_the_training_questions(tmp_path: Path):
+    (tmp_path / "q.jsonl").write_text('{"id": "1", "question": "Who?", "answers": ["x"]}\n', encoding="utf-8")
+    server = RetrievalServer(urls=("http://a",))
+    tasks = MultihopTasks(questions=str(tmp_path / "q.jsonl"), retriever=server)
+    config = TrainConfig(rl=RL, model=ModelConfig(new=TinyModel(tokenizer="bpe")), tasks=tasks)
+    with pytest.raises(UserError, match=r"tasks\.train_questions is missing"):
         make_policy(config, PAPER)
 
 

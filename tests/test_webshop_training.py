@@ -8,7 +8,7 @@ import pytest
 import torch
 from precision import rounding
 
-from mem1.cli.recipes import find_recipe
+from mem1.api import find_recipe
 from mem1.configuration import load_toml
 from mem1.engines.base import Sampling
 from mem1.engines.codec import Codec

@@ -1,7 +1,97 @@
 """mem1: train, evaluate and run LLM agents whose memory stays constant however long the task is.
 
-Rooms, in the order of the imports: records, protocol, scoring, contexts, tasks, retrieval, envs, engines,
-rollout, packing, algorithms, training, evaluation, planning, extras, cli. Importing `mem1` loads none of them.
+    import mem1
+
+    mem1.train(mem1.load_recipe("atlas-quick"), out="runs/quick")
+    print(mem1.evaluate(mem1.load_recipe("atlas-quick"), mem1.load_policy("runs/quick/policy")))
+
+Rooms, in the order of the imports: errors, registry, configuration, net, records, sanitize, protocol, scoring,
+contexts, tasks, retrieval, envs, engines, rollout, packing, algorithms, training, evaluation, planning, api, extras,
+cli. Importing `mem1` loads none of them: each name below is imported when it is first used.
 """
 
+# ruff: noqa: F401  (the imports below are for type checkers and editors)
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from mem1.api import connect, evaluate, load_recipe, train
+    from mem1.configuration import Config
+    from mem1.contexts import ContextPolicy, Kept, Selection, context_policy
+    from mem1.engines.base import Completion, Engine, Sampling
+    from mem1.engines.codec import Codec
+    from mem1.engines.local import LocalEngine
+    from mem1.engines.openai import OpenAIEngine
+    from mem1.engines.scripted import ScriptedEngine
+    from mem1.envs.atlas.tasks import AtlasTasks
+    from mem1.envs.base import Action, Environment, Observation, Outcome, TaskSource
+    from mem1.envs.search.env import QAEnvironment as SearchEnvironment
+    from mem1.envs.search.tasks import MultihopTasks
+    from mem1.envs.tasks import TasksConfig
+    from mem1.errors import UserError
+    from mem1.evaluation.metrics import Row
+    from mem1.packing import pack
+    from mem1.protocol import PAPER, RELEASED, Tags, parse
+    from mem1.records import Ended, Group, Passage, Question, Task, Trajectory, Turn
+    from mem1.registry import register
+    from mem1.retrieval import BM25, Retriever
+    from mem1.rollout import Budget, Rollout
+    from mem1.tasks.compose import TaskTemplate, compose
+    from mem1.training.logprobs import completion_logprobs
+    from mem1.training.loop.recipe import TrainConfig as Recipe
+    from mem1.training.rl import RlStage
+    from mem1.training.verify.verify import verify
+    from mem1.training.weights.policy import Policy, load_policy
+
+_HOMES = {
+    "mem1.api": "connect evaluate load_recipe train",
+    "mem1.configuration": "Config",
+    "mem1.contexts": "ContextPolicy Kept Selection context_policy",
+    "mem1.engines.base": "Completion Engine Sampling",
+    "mem1.engines.codec": "Codec",
+    "mem1.engines.local": "LocalEngine",
+    "mem1.engines.openai": "OpenAIEngine",
+    "mem1.engines.scripted": "ScriptedEngine",
+    "mem1.envs.atlas.tasks": "AtlasTasks",
+    "mem1.envs.base": "Action Environment Observation Outcome TaskSource",
+    "mem1.envs.search.env": "SearchEnvironment=QAEnvironment",
+    "mem1.envs.search.tasks": "MultihopTasks",
+    "mem1.envs.tasks": "TasksConfig",
+    "mem1.errors": "UserError",
+    "mem1.evaluation.metrics": "Row",
+    "mem1.packing": "pack",
+    "mem1.protocol": "PAPER RELEASED Tags parse",
+    "mem1.records": "Ended Group Passage Question Task Trajectory Turn",
+    "mem1.registry": "register",
+    "mem1.retrieval": "BM25 Retriever",
+    "mem1.rollout": "Budget Rollout",
+    "mem1.tasks.compose": "TaskTemplate compose",
+    "mem1.training.logprobs": "completion_logprobs",
+    "mem1.training.loop.recipe": "Recipe=TrainConfig",
+    "mem1.training.rl": "RlStage",
+    "mem1.training.verify.verify": "verify",
+    "mem1.training.weights.policy": "Policy load_policy",
+}
+"""Module -> the names that it gives; `a=b` is its b, called a here."""
+_FOUND = {
+    entry.partition("=")[0]: (module, entry.rpartition("=")[2])
+    for module, entries in _HOMES.items()
+    for entry in entries.split()
+}
+__all__ = sorted([*_FOUND, "__version__"])  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FOUND:
+        raise AttributeError(f"module 'mem1' has no attribute {name!r}")
+    module, inside = _FOUND[name]
+    value = globals()[name] = getattr(import_module(module), inside)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

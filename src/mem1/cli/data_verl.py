@@ -27,9 +27,10 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as one JSON object.")] = False,
 ) -> None:
     """Write the tasks of a recipe for verl's trainer."""
+    from mem1.api import find_recipe
     from mem1.cli.display import stderr
     from mem1.cli.outputs import new_file
-    from mem1.cli.recipes import expanded, find_recipe
+    from mem1.cli.recipes import expanded
     from mem1.configuration import load_toml
     from mem1.errors import UserError
     from mem1.extras.verl.tasks import write_tasks

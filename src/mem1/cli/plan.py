@@ -38,8 +38,9 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
 ) -> None:
     """Tell what a recipe needs: memory by part, tokens and FLOPs of a step, time; what does not fit, what to change."""
+    from mem1.api import find_recipe
     from mem1.cli.plan_tables import show_plan
-    from mem1.cli.recipes import expanded, find_recipe
+    from mem1.cli.recipes import expanded
     from mem1.configuration import load_toml
     from mem1.planning.advice import advise
     from mem1.planning.gpus import cluster

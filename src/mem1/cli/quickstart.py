@@ -41,9 +41,9 @@ def command(
     ] = False,
 ) -> None:
     """Evaluate the shipped policy, train it by reinforcement learning on two objectives, evaluate again."""
+    from mem1.api import find_recipe
     from mem1.cli.devices import chosen, few_workers, with_device
     from mem1.cli.display import stderr
-    from mem1.cli.recipes import find_recipe
     from mem1.configuration import load_toml
     from mem1.errors import UserError
     from mem1.lock import alone_in

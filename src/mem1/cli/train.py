@@ -36,10 +36,11 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
     """Train a policy as a recipe says; on several processes: torchrun --nproc-per-node N -m mem1 train RECIPE."""
+    from mem1.api import find_recipe
     from mem1.cli.devices import few_workers, machine, with_device
     from mem1.cli.display import TrainingBar, bars, stderr
     from mem1.cli.pipeline import evaluate_policy, show, warn_of_nothing_learnt
-    from mem1.cli.recipes import expanded, find_recipe
+    from mem1.cli.recipes import expanded
     from mem1.cli.upload import Upload
     from mem1.configuration import load_toml
     from mem1.training.loop.recipe import TrainConfig

@@ -46,7 +46,7 @@ class OpenAIEngine:
         self.dialect = dialect
         self._published, self._says_version = published, says_version
         self._servers, self._config = servers, config
-        self._codec, self._stops = codec, tuple(stop_strings)
+        self.codec, self._stops = codec, tuple(stop_strings)
         self._pool = Pool(config.concurrency)
 
     @classmethod
@@ -85,7 +85,7 @@ class OpenAIEngine:
         while whole.interrupted:
             done = len(whole.token_ids)
             request = self.dialect.request(
-                self._codec,
+                self.codec,
                 [*context, *whole.token_ids],
                 model=self._config.model,
                 max_tokens=max_tokens - done,
@@ -96,7 +96,7 @@ class OpenAIEngine:
             part = self._part(request)
             if part.failed is not None:
                 return part
-            whole = concat(whole, part, self._codec, self._stops)
+            whole = concat(whole, part, self.codec, self._stops)
             fruitless += part.interrupted and not part.token_ids
             if fruitless == self._config.tries:
                 return _failed(f"it was interrupted {fruitless} times before any token was sampled")
@@ -109,7 +109,7 @@ class OpenAIEngine:
         def read(body: bytes) -> tuple[Completion, Usage]:
             response = self.dialect.read(body, self._stops)
             completion = self.dialect.completion(
-                response, request, self._codec, processed_logprobs=self._config.processed_logprobs
+                response, request, self.codec, processed_logprobs=self._config.processed_logprobs
             )
             used = response.usage or Usage(len(request.context_ids), len(completion.token_ids))
             return self._with_version(completion, response.weights_version, published), used

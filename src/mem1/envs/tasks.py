@@ -14,7 +14,7 @@ tasks and the vocabulary.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -35,6 +35,10 @@ from mem1.tasks.splits import Split
 
 Reward = Callable[[Task, Trajectory], float]
 """The reward of a finished attempt, which has its ending, answer, turns, metrics and the environment's own reward."""
+TEXTS = 1000
+"""Tasks whose prompts a tokenizer is trained on."""
+MOST_PASSAGES = 5000
+"""Passages of a corpus that a tokenizer is trained on."""
 TOKENS_PER_WORD = 1.4
 """Assumed for English text under a large vocabulary."""
 PROMPT_TOKENS, QUESTION_TOKENS = 250, 30
@@ -103,12 +107,11 @@ class TasksConfig(Config):
         """The scripted policy of supervised demonstrations: text of a context -> completion."""
         return GoldExpert(tags, tasks)
 
-    def passages(self) -> Sequence[Passage]:
-        """Texts that a tokenizer is trained on."""
-        raise UserError(
-            f"model.new.tokenizer = 'bpe' is trained on a corpus; tasks.kind = {self.kind!r} has none. Use 'multihop' "
-            "or 'cloze' with a tasks.corpus, or give the model of another run"
-        )
+    def texts(self, tags: Tags) -> Iterable[str]:
+        """Texts that a new tokenizer (model.new.tokenizer = "bpe") is trained on; by default prompts of the tasks."""
+        for task in self.source("train", tags).tasks(objectives=1, count=TEXTS, seed=0):
+            yield task.prompt
+            yield " ".join(question.answers[0] for question in task.questions)
 
     def small(self) -> TasksConfig | None:
         """A small version for a rehearsal, without files and servers; None: an Atlas world takes its place."""
@@ -149,6 +152,12 @@ class QuestionTasks(TasksConfig):
     reward: str = "sum"
     """For a task of N questions, sum: the number of exact matches, in [0, N], so that larger tasks weigh more outside
     the group-normalised algorithms; mean: their share, in [0, 1]; or one of your own, as package.module:name."""
+
+
+def passage_texts(passages: Sequence[Passage]) -> Iterable[str]:
+    """What a tokenizer of a corpus is trained on."""
+    for passage in passages[:MOST_PASSAGES]:
+        yield f"{passage.title} {passage.text}"
 
 
 def must_exist(path: str, key: str, next_step: str) -> None:

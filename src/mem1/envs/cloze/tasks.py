@@ -6,7 +6,7 @@ ClozeTasks(corpus="notes")     the documents themselves: the clozes are made fir
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,10 +17,10 @@ from pydantic import Field, model_validator
 from mem1.envs.base import Environment, TaskSource
 from mem1.envs.cloze.folder import ClozeFolder, open_cloze_folder
 from mem1.envs.search.env import QAEnvironment
-from mem1.envs.tasks import QUESTION_TOKENS, TOKENS_PER_WORD, QuestionTasks, TextSizes, must_exist
+from mem1.envs.tasks import QUESTION_TOKENS, TOKENS_PER_WORD, QuestionTasks, TextSizes, must_exist, passage_texts
 from mem1.errors import UserError, printable
 from mem1.protocol import Tags
-from mem1.records import Passage, Question, Task
+from mem1.records import Question, Task
 from mem1.retrieval.combine import Snippets
 from mem1.tasks.atlas import Laziness
 from mem1.tasks.cloze import ClozeOptions
@@ -92,8 +92,8 @@ class ClozeTasks(QuestionTasks):
             return ClozeExpert(tags=tags, laziness=self.laziness, seed=seed)
         return super().expert(tasks, environment, tags, seed=seed)
 
-    def passages(self) -> Sequence[Passage]:
-        return self.folder().index().passages
+    def texts(self, tags: Tags) -> Iterable[str]:
+        return passage_texts(self.folder().index().passages)
 
     def check_tasks(self) -> str:
         must_exist(self.corpus, "tasks.corpus", "give documents of your own by corpus=FOLDER")

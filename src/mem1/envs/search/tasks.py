@@ -7,7 +7,7 @@ MultihopTasks(questions="test.jsonl", corpus="wiki.jsonl", composition="chain", 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,10 +18,18 @@ from pydantic import Field, model_validator
 
 from mem1.envs.base import TaskSource
 from mem1.envs.search.env import QAEnvironment
-from mem1.envs.tasks import PROMPT_TOKENS, QUESTION_TOKENS, TOKENS_PER_WORD, QuestionTasks, TextSizes, must_exist
+from mem1.envs.tasks import (
+    PROMPT_TOKENS,
+    QUESTION_TOKENS,
+    TOKENS_PER_WORD,
+    QuestionTasks,
+    TextSizes,
+    must_exist,
+    passage_texts,
+)
 from mem1.errors import UserError
 from mem1.protocol import Tags
-from mem1.records import Passage, Question, Task
+from mem1.records import Question, Task
 from mem1.registry import register
 from mem1.retrieval import Retriever
 from mem1.retrieval.client import HttpRetriever, RetrievalServer
@@ -164,8 +172,8 @@ class MultihopTasks(QuestionFiles):
         """The tasks of one half. Raises UserError where a question stands in both halves, or a file is missing."""
         return _Multihop(self, split, tags)
 
-    def passages(self) -> Sequence[Passage]:
-        return super().passages() if self.corpus is None else open_passages(self.corpus)
+    def texts(self, tags: Tags) -> Iterable[str]:
+        return super().texts(tags) if self.corpus is None else passage_texts(open_passages(self.corpus))
 
     def check_search(self) -> str:
         if self.corpus is not None:

@@ -88,7 +88,7 @@ class TinyModel(Config):
     least three layers and four heads, and look_back = [1, 2, 5, 6]; works best with a look_back_strength of about 6 and
     a rope_theta of about 1e6."""
     tokenizer: Literal["atlas", "shop", "bpe"] = "atlas"
-    """atlas, shop: a token per word of the invented worlds or shops; bpe: byte-level, trained on the tasks' corpus."""
+    """atlas, shop: a token per word of the invented worlds or shops; bpe: byte-level, trained on the tasks' texts."""
     vocab_size: int = Field(default=2000, ge=300, le=1_000_000)
     """Number of tokens of a bpe tokenizer; the other tokenizers have a fixed number."""
 
@@ -135,7 +135,7 @@ class ModelConfig(Config):
 
 ContextName = Annotated[str, AfterValidator(lambda name: context_policy(name) and name)]
 """A name that `mem1.contexts.context_policy` knows."""
-VocabularyName = Annotated[str, AfterValidator(lambda name: vocabulary(name).name)]
+VocabularyName = Annotated[str, AfterValidator(lambda name: vocabulary(name) and name)]
 """A name that `mem1.protocol.vocabulary` knows."""
 
 

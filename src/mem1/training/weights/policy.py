@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -30,7 +30,6 @@ from mem1.engines.device import ON_CPU, Computed, Device, dtype_name, sampling_d
 from mem1.engines.weights import check_finite
 from mem1.errors import UserError
 from mem1.protocol import Tags
-from mem1.records import Passage
 from mem1.retrieval.model_folder import cached_snapshot, how_to_fetch
 from mem1.training.loop.recipe import TinyModel, TrainConfig
 from mem1.training.tiny_model.model import new_model
@@ -48,8 +47,6 @@ _FOLDERS = {SHIPPED: "atlas-warm-start", SHIPPED_SHOP: "webshop-warm-start"}
 """Name of a policy that comes with the package -> its folder among the assets."""
 _SAVED_WITH = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
 """Keys of a model's configuration that saving and loading it may change."""
-_BPE_PASSAGES = 5000
-"""Passages that a bpe tokenizer is trained on."""
 
 
 @dataclass(frozen=True)
@@ -136,13 +133,8 @@ def _new_codec(config: TrainConfig, new: TinyModel, tags: Tags) -> Codec:
         return Codec(atlas_tokenizer(tags))
     if new.tokenizer == "shop":
         return Codec(shop_tokenizer(tags))
-    texts, marks = _texts(config.tasks.passages()), config.tasks.special_tokens
+    texts, marks = config.tasks.texts(tags), config.tasks.special_tokens
     return Codec(bpe_tokenizer(texts, vocab_size=new.vocab_size, tags=tags, marks=marks))
-
-
-def _texts(passages: Sequence[Passage]) -> Iterable[str]:
-    for passage in passages[:_BPE_PASSAGES]:
-        yield f"{passage.title} {passage.text}"
 
 
 def load_config(folder: Path) -> PreTrainedConfig:

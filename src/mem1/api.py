@@ -1,0 +1,152 @@
+"""The front door: a recipe is read, trained and evaluated in three lines.
+
+    recipe = mem1.load_recipe("atlas-quick", "tasks.kind=my_package.sums:Sums")
+    mem1.train(recipe, out="runs/sums")
+    rows = mem1.evaluate(recipe, mem1.load_policy("runs/sums/policy"), objectives=(2,), tasks=100)
+
+A model on a server needs no recipe, and no torch:
+
+    engine = mem1.connect("http://127.0.0.1:8000/v1", model="qwen", tokenizer="models/qwen")
+    rows = mem1.evaluate(mem1.AtlasTasks(), engine, context="full", objectives=(2,), tasks=100)
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mem1.configuration import load_toml
+from mem1.engines.base import Engine
+from mem1.engines.chat_template import ChatTemplate
+from mem1.envs.base import TaskSource
+from mem1.envs.tasks import TasksConfig, as_source
+from mem1.errors import UserError
+from mem1.evaluation.metrics import Row
+from mem1.protocol import PAPER, Tags, vocabulary
+from mem1.training.loop.recipe import Evaluation, TrainConfig
+
+if TYPE_CHECKING:
+    from mem1.engines.openai import OpenAIEngine
+    from mem1.training.loop.train import Finished
+    from mem1.training.weights.policy import Policy
+
+
+def recipe_folder() -> Path:
+    """The shipped recipes: inside the installed package, or at the root of the repository."""
+    installed = Path(str(resources.files("mem1"))) / "assets" / "recipes"
+    return installed if installed.is_dir() else Path(str(resources.files("mem1"))).parents[1] / "recipes"
+
+
+def find_recipe(name: str | Path) -> Path:
+    """The TOML file called `name`: as a path, else as a shipped recipe. Raises UserError listing the shipped ones."""
+    folder = recipe_folder()
+    for candidate in (Path(name), folder / name, folder / f"{name}.toml"):
+        if candidate.is_file():
+            return candidate
+    known = ", ".join(sorted(p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.toml")))
+    raise UserError(f"no recipe {str(name)!r}: neither a file nor one of the shipped recipes ({known})")
+
+
+def load_recipe(name: str | Path, *overrides: str) -> TrainConfig:
+    """A recipe from a file, or a shipped one by its name, with "key=value" overrides.
+
+    Raises UserError for an unknown recipe and for keys and values that do not fit.
+    """
+    return load_toml(find_recipe(name), TrainConfig, overrides)
+
+
+def train(recipe: TrainConfig, out: str | Path, *, resume: bool = False, **hooks: Any) -> Finished:
+    """Train in this process; the run's folder is `out`, its trained policy `out/policy`.
+
+    `hooks` are the other parameters of `mem1.training.loop.train.train`, such as on_step. Raises UserError as it does.
+    """
+    from mem1.training.loop.train import train as run
+
+    return run(recipe, Path(out), command=sys.argv, resume=resume, **hooks)
+
+
+def connect(url: str | Sequence[str], *, model: str, tokenizer: str | Path, tags: Tags = PAPER) -> OpenAIEngine:
+    """The engine of a model behind an OpenAI-compatible server, or several servers of the same model.
+
+    `tokenizer` is the folder with the model's tokenizer.json. Raises UserError where the server cannot be used.
+    """
+    from mem1.engines.codec import Codec
+    from mem1.engines.openai import OpenAIEngine
+    from mem1.engines.servers import ModelServer
+
+    server = ModelServer(urls=(url,) if isinstance(url, str) else tuple(url), model=model)
+    return OpenAIEngine.open(server, Codec.load(Path(tokenizer)), tags.stop_strings)
+
+
+def evaluate(
+    tasks_or_recipe: TrainConfig | TasksConfig | TaskSource | Any,
+    model: Policy | Engine | str | Path,
+    *,
+    name: str = "policy",
+    context: str | None = None,
+    objectives: Sequence[int] | None = None,
+    tasks: int | None = None,
+    tags: Tags | None = None,
+    out: str | Path | None = None,
+) -> list[Row]:
+    """One row per number of objectives, measured on the evaluation half of the tasks.
+
+    tasks_or_recipe     a recipe, a task configuration, or an object with tasks, observe and score
+    model               a policy, the folder of one, or an engine that has a codec
+    name                what the rows call the model
+    out                 folder that keeps the trajectories, and from which an interrupted evaluation goes on
+
+    What is not given is as in the recipe, else as in a recipe's defaults.
+    """
+    from mem1.evaluation.runner import Chunking
+    from mem1.evaluation.runner import evaluate as run
+    from mem1.evaluation.store import made_with
+    from mem1.training.loop.recipe import recipe_rollout
+
+    source: TaskSource | None = None
+    if isinstance(tasks_or_recipe, TrainConfig):
+        recipe = tasks_or_recipe
+    elif isinstance(tasks_or_recipe, TasksConfig):
+        recipe = TrainConfig(tasks=tasks_or_recipe)
+    else:
+        recipe, source = TrainConfig(tasks=TasksConfig()), as_source(tasks_or_recipe)
+    if context is not None:
+        recipe = recipe.model_copy(update={"context": context})
+    tags = tags or vocabulary(recipe.vocabulary)
+    source = source or recipe.tasks.source("evaluation", tags)
+    asked = {"objectives": None if objectives is None else tuple(objectives), "tasks": tasks}
+    sizes = Evaluation.model_validate(
+        {**recipe.evaluation.model_dump(), **{key: value for key, value in asked.items() if value is not None}}
+    )
+    engine, codec, frame, fingerprint, chunking = _sampler(model, recipe, tags)
+    rollout = recipe_rollout(recipe, engine=engine, codec=codec, frame=frame, source=source, tags=tags)
+    rows, _ = run(
+        rollout,
+        source,
+        sizes,
+        policy=name,
+        folder=None if out is None else Path(out),
+        settings=made_with(fingerprint() if out is not None else name, recipe.tasks),
+        chunking=chunking or Chunking(tasks=1, at_a_time=16),
+    )
+    return rows
+
+
+def _sampler(model: Any, recipe: TrainConfig, tags: Tags) -> tuple[Engine, Any, ChatTemplate, Any, Any]:
+    """Engine, codec, chat template, the model's fingerprint, and how tasks are cut up (None: as a server likes it)."""
+    if isinstance(model, (str, Path)):
+        from mem1.training.weights.policy import load_policy
+
+        model = load_policy(model, chat_template=recipe.model.chat_template)
+    if hasattr(model, "complete"):
+        if not hasattr(model, "codec"):
+            raise UserError(f"{type(model).__name__} has no codec, so its tokens cannot be read; give it one")
+        return model, model.codec, ChatTemplate(), lambda: type(model).__name__, None
+    from mem1.engines.local import LocalEngine
+    from mem1.evaluation.runner import Chunking
+
+    engine = LocalEngine(model.model, model.codec, tags.stop_strings)
+    return engine, model.codec, model.frame, model.fingerprint, Chunking()

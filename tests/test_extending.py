@@ -1,0 +1,45 @@
+"""Each page of docs/extending is a complete program: here it is saved, trained, resumed and evaluated."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import mem1
+
+PAGES = sorted((Path(__file__).parents[1] / "docs" / "extending").glob("*.md"))
+TINY = ("model.new.hidden_size=32", "model.new.layers=1", "model.new.heads=2", "model.new.feed_forward=32")
+SMALL = (*TINY, "model.new.look_back=[]", "budget.completion_extra=8", "tensorboard=false", "checkpoint_every=1")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_program_of_a_page_is_trained_resumed_and_evaluated(page: Path, tmp_path: Path, monkeypatch):
+    (program,), (recipe,) = blocks(page, "python"), blocks(page, "toml")
+    assert len(program.splitlines()) <= 30
+    assert [line for line in program.splitlines() if "mem1" in line and "import" in line] == ["import mem1"]
+    module = re.findall(r"`(\w+)\.py`", page.read_text(encoding="utf-8"))[0]
+    (tmp_path / f"{module}.py").write_text(program, encoding="utf-8")
+    (tmp_path / "recipe.toml").write_text(recipe, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    mem1.train(mem1.load_recipe("recipe.toml", *SMALL, "rl.phases=[{ steps = 1, objectives = [1] }]"), out="one")
+    config = mem1.load_recipe("one/config.toml")  # what the run left repeats it, the plug-in included
+    assert config == mem1.load_recipe("recipe.toml", *SMALL, "rl.phases=[{ steps = 1, objectives = [1] }]")
+    done = mem1.train(config, out="one", resume=True)
+    assert done is not None and (tmp_path / "one" / "policy").is_dir()
+    (row,) = mem1.evaluate(config, "one/policy")
+    assert (row.objectives, row.tasks, row.policy) == (1, 4, "policy")
+    assert row.context == config.context
+    assert ("right" in row.as_dict()) == (page.stem == "environment")
+
+
+def test_there_are_pages():
+    assert {page.stem for page in PAGES} >= {"environment", "memory", "reward", "tool"}
