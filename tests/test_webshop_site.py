@@ -414,7 +414,7 @@ def test_recordings_are_read_with_errors_that_name_the_line(tmp_path: Path):
         with pytest.raises(UserError, match=rf"trajectories\.jsonl:2: .*{why}"):
             read_recordings(path, lambda kind: GOALS)
     path.write_text("\n")
-    with pytest.raises(UserError, match="no trajectory stands in it"):
+    with pytest.raises(UserError, match="no trajectories; give"):
         read_recordings(path, lambda kind: GOALS)
 
 
@@ -432,9 +432,9 @@ def test_goals_have_their_ids_by_their_place_among_their_kind():
 
 
 def test_too_few_goals_are_an_error_that_names_the_way_out(tmp_path: Path):
-    with pytest.raises(UserError, match="0 human goals are too few for 1 a visit; try --goals synthetic"):
+    with pytest.raises(UserError, match="0 human goals are too few for 1 per visit; try --goals synthetic"):
         open_site(None, "human")
-    with pytest.raises(UserError, match="are too few for 9999 a visit; try another catalogue"):
+    with pytest.raises(UserError, match="are too few for 9999 per visit; try another catalogue"):
         open_site(None, "synthetic", goals_per_task=9999)
 
 

@@ -1,1 +1,1 @@
-"""The shop as a web page for people: shopping by hand, rewards explained, recordings replayed."""
+"""The shop as a web site for people: shopping by hand, explained rewards, replayed recordings."""

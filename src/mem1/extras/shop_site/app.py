@@ -1,10 +1,10 @@
-"""The pages for people as an ASGI application. Needs the packages of `mem1[server]`.
+"""The site as an ASGI application. Requires the packages of `mem1[server]`.
 
     GET  /                    the goals                     POST /shop                goal=17, or goal=random
     GET  /shop/VISITOR/STEP   a page of the shop            POST /shop/VISITOR/STEP   query=…, or click=… with options
     GET  /replay              the recordings                GET  /replay/1/3          the first, before its third turn
 
-Nothing is loaded from elsewhere, no script stands in a page, and every text of the shop is escaped.
+Pages load nothing from elsewhere and contain no scripts; every text of the shop is escaped.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from mem1.net.serving import ClientGone, Refused, Room, read_body, unless_gone
 _HERE = "mem1.extras.shop_site"
 _FORM_BYTES = 1 << 16
 _ALL_FORM_BYTES = 1 << 23
-"""Of the forms that are being read."""
+"""Maximum bytes of all forms that are being read."""
 _FORM_FIELDS = 100
 _WAITING = 100
-"""Requests whose page is made, or waits to be."""
+"""Maximum number of requests whose page is being made or is waiting."""
 _CLIENT_GONE = 499
-"""Nobody sees it."""
+"""Status that nobody sees."""
 _LISTED = 20
-"""Goals or recordings on one page."""
+"""Goals or recordings per page."""
 _DIGITS = 9
 _ASSETS = {"style.css": "text/css", "keys.js": "text/javascript"}
 T = TypeVar("T")
@@ -57,30 +57,30 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What is shown."""
+    """The content of the site."""
 
     shop: Shop
     goals: Mapping[str, Goal]
-    """By id, in their order: what can be shopped for."""
+    """Goals to choose from, by id, in order."""
     goals_per_task: int = 1
-    """Goals of one visit, the chosen one and those after it."""
+    """Goals per visit: the chosen one and those after it."""
     images: bool = False
-    """Pictures are loaded from the sellers' servers, which then see the visitor; False: no picture."""
+    """Whether to load pictures from the sellers' servers, which then see the visitor."""
     recordings: Sequence[Recording] = ()
 
 
 def make_app(site: Site, trails: Trails | None = None) -> FastAPI:
-    """Raises ValueError where there are fewer goals than one visit takes."""
+    """The application. Raises ValueError for fewer goals than a visit needs."""
     ids, goals = tuple(site.goals), tuple(site.goals.values())
     last = len(goals) - site.goals_per_task
     if last < 0:
-        raise ValueError(f"{len(goals)} goals are too few for {site.goals_per_task} a visit")
+        raise ValueError(f"{len(goals)} goals are too few for {site.goals_per_task} per visit")
     visitors = trails or Trails()
     show = _Pages(site)
     clerk, line, forms = ThreadPoolExecutor(1), Room(_WAITING, "requests"), Room(_ALL_FORM_BYTES, "bytes of forms")
 
     async def served(request: Request, work: Callable[[], T]) -> T:
-        """Searching and drawing pages, one after the other, beside the loop that reads requests."""
+        """Searches and renders one page at a time, in a thread beside the loop that reads requests."""
         with line.holding(1):
             return await unless_gone(request, clerk.submit(work))
 
@@ -174,7 +174,7 @@ def make_app(site: Site, trails: Trails | None = None) -> FastAPI:
 
 
 class _Pages:
-    """Renders a template into an answer."""
+    """Renders a template into a response."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -186,19 +186,19 @@ class _Pages:
                 f"default-src 'none'; style-src 'self'; script-src 'self'; img-src {images}; form-action 'self'; "
                 "base-uri 'none'; frame-ancestors 'none'"
             ),
-            # with "no-referrer" a browser would not say either that a form comes from our own page
+            # with "no-referrer" a browser would not reveal that a form comes from our own page
             "Referrer-Policy": "same-origin",
         }
 
     def __call__(self, name: str, *, status: int = 200, **values: Any) -> Response:
         page = _templates().get_template(f"{name}.html.jinja").render(values, site=self._site)
-        # half a surrogate pair, which JSON can hold and UTF-8 cannot, becomes a question mark
+        # half a surrogate pair, possible in JSON but not in UTF-8, becomes a question mark
         return Response(page.encode("utf-8", "replace"), status, self._headers, "text/html; charset=utf-8")
 
 
 @cache
 def _templates() -> Environment:
-    """Compiled once a process."""
+    """The templates, compiled once per process."""
     loader = PackageLoader(_HERE)
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -211,10 +211,10 @@ _NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}
 
 
 def _after(shop: Shop, session: Session, form: Mapping[str, str]) -> Session:
-    """Where the form leads, whoever filled it in; the same session where to nothing.
+    """The session after a form, which may come from anybody; the same session if it has no effect.
 
-    The radio buttons of an item page are sent with whatever button is pressed on it. They say which option they mean,
-    which a click in words cannot where two options have a value in common.
+    Any button on an item page also sends the page's radio buttons. They identify the option, which the text of a click
+    cannot do if two options share a value.
     """
     if session.page == "item":
         chosen = dict(session.options)
@@ -228,7 +228,7 @@ def _after(shop: Shop, session: Session, form: Mapping[str, str]) -> Session:
 
 
 async def _form(request: Request, room: Room) -> dict[str, str]:
-    """The fields of a form; the last one counts where two have one name."""
+    """The fields of a form; the last of several with one name counts."""
     body = await read_body(request, largest=_FORM_BYTES, instead="fill it in with less", room=room)
     try:
         return dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=_FORM_FIELDS, errors="replace"))
@@ -237,7 +237,7 @@ async def _form(request: Request, room: Room) -> dict[str, str]:
 
 
 def _number(text: str) -> int | None:
-    """Of its digits; None where it is no number of a page, a goal or a recording."""
+    """The number; None if it cannot be that of a page, a goal or a recording."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else None
 
 
@@ -249,7 +249,7 @@ def _known(text: str) -> int:
 
 
 def _slice(request: Request, total: int) -> int:
-    """The first that is listed, by ?from=."""
+    """Index of the first listed entry, from ?from=."""
     return min(_number(request.query_params.get("from", "0")) or 0, max(total - 1, 0))
 
 
@@ -267,9 +267,12 @@ def open_site(
     images: bool = False,
     seed: int = 0,
 ) -> Site:
-    """`catalogue` None: the invented one of this seed, of the half for evaluation.
+    """The site of a catalogue (None: the invented one of this seed, evaluation half).
 
-    Raises UserError where the catalogue or the recordings cannot be read, and where there are too few goals.
+        open_site(None, "synthetic")                 an invented shop with about 2,000 goals
+        open_site("shop.jsonl.gz", "human", replay="runs/a/trajectories.jsonl")
+
+    Raises UserError for an unreadable catalogue or recording, and for too few goals.
     """
     products = invent(seed, "evaluation") if catalogue is None else load(catalogue)
     drawn = prices(products.products, seed=seed)
@@ -283,7 +286,7 @@ def open_site(
         others = [f"--goals {one}" for one in KINDS if one != kind and len(goals_of(one)) >= goals_per_task]
         shop = catalogue or "the invented shop"
         raise UserError(
-            f"{shop}: {len(goals)} {kind} goals are too few for {goals_per_task} a visit; try "
+            f"{shop}: {len(goals)} {kind} goals are too few for {goals_per_task} per visit; try "
             + (" or ".join(others) or "another catalogue")
         )
     return Site(

@@ -1,10 +1,10 @@
-"""Recorded trajectories, to be walked through page by page.
+"""Recorded trajectories, to be viewed page by page.
 
     recordings = read_recordings("trajectories.jsonl", goals)
     recordings[0].sessions(shop)  ->  (session before turn 1, before turn 2, ..., after the last turn)
 
-The goals of a task are its questions, by their ids: "human-7", "synthetic-12". Pages are not recorded but walked to
-again by the actions, so shop, prices and goals must be those of the recording (--catalogue and --seed).
+The goals of a task are its questions, by their ids: "human-7", "synthetic-12". Pages are not recorded but recreated
+from the actions, so shop, prices and goals must be those of the recording (--catalogue and --seed).
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from mem1.protocol import ACT
 from mem1.records import Ended, Trajectory, Turn, trajectory_from_json
 
 Goals = Callable[[str], Mapping[str, Goal]]
-"""The goals of a kind ("human", "synthetic", or whatever an id begins with), by id; empty for an unknown kind."""
+"""Kind (the beginning of an id, such as "human") -> its goals by id; empty for an unknown kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One turn, without its tokens."""
+    """One turn without its tokens."""
 
     before: str
-    """The observation that it answers, as it was recorded; of the first turn the prompt."""
+    """The recorded observation before the turn; in the first turn the prompt."""
     state: str
     action: str
-    """What it asked of the shop, or why nothing can be made of it."""
+    """The action, or why the turn is malformed."""
     acts: bool
-    """The shop was asked; False: the turn was malformed, or asked for something else."""
+    """Whether the action was for the shop; False: the turn was malformed or contained another action."""
     written: str
     context_tokens: int
     completion_tokens: int
@@ -48,21 +48,21 @@ class Recording:
 
     task: str
     wanted: tuple[str, ...]
-    """The instructions."""
+    """The goals' instructions."""
     goals: tuple[Goal, ...]
-    """Empty where the shop cannot tell them: see `trouble`."""
+    """Empty if the shop does not have them: see `trouble`."""
     trouble: str
-    """Why no page can be shown; empty: they can."""
+    """Why pages cannot be shown; empty: they can."""
     steps: tuple[Step, ...]
     ended: Ended
     detail: str
     reward: float | None
-    """As recorded. None: never scored."""
+    """The recorded reward. None: never scored."""
     context: str
     """Name of the context policy."""
 
     def sessions(self, shop: Shop) -> tuple[Session, ...]:
-        """Before each turn and after the last one; none where there is `trouble`."""
+        """The sessions before each turn and after the last one; none in case of `trouble`."""
         if self.trouble:
             return ()
         sessions = [shop.start(self.goals)]
@@ -73,24 +73,24 @@ class Recording:
 
 
 def read_recordings(path: str | os.PathLike[str], goals: Goals) -> list[Recording]:
-    """One trajectory a line. Raises UserError, with file and line, where there is another thing, or nothing."""
+    """Read one trajectory per line. Raises UserError, with file and line, for anything else and for an empty file."""
     recordings = []
     for number, record in read_objects(path):
         try:
             recordings.append(recording(trajectory_from_json(record), goals))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UserError(f"{path}:{number}: not a trajectory of this mem1 ({error!r})") from error
+            raise UserError(f"{path}:{number}: not a trajectory of this version of mem1 ({error!r})") from error
     if not recordings:
-        raise UserError(f"{path}: no trajectory stands in it; give the trajectories.jsonl of a run")
+        raise UserError(f"{path}: no trajectories; give the trajectories.jsonl of a run")
     return recordings
 
 
 def recording(trajectory: Trajectory, goals: Goals) -> Recording:
-    """What is shown of a trajectory."""
+    """The recording of a trajectory."""
     task = trajectory.task
     questions = task.questions if task else ()
     found: dict[str, Goal] = {}
-    trouble = "" if task else "It was recorded without its task, so nobody knows what was to be bought."
+    trouble = "" if task else "It was recorded without its task, so its goals are unknown."
     for question in questions:
         goal = goals(question.id.partition("-")[0]).get(question.id)
         if goal is None:

@@ -1,11 +1,11 @@
-"""Who is shopping: per visitor all the pages walked through, so that the browser's Back is a way back.
+"""The visitors: all pages that each one has visited, so that the browser's Back button works.
 
     trails = Trails()
     id = trails.open(shop.start([goal]))       "hXv0…"            the visitor's address is /shop/hXv0…/0
     trails.walk(id, 0, searched)               1                  and after a search /shop/hXv0…/1
     trails.at(id, 0)                           the session before the search
 
-A step from an earlier page forgets those after it. The same step twice, as by a double click, is one step.
+A step from an earlier page discards the pages after it. Repeating a step, as by a double click, counts once.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from mem1.envs.webshop.session import Session
 
 
 class TrailLost(Exception):
-    """There is no such visitor or page: never was, or forgotten."""
+    """There is no such visitor or page, or it has been discarded."""
 
 
 class TrailTooLong(Exception):
-    """The visitor has walked through as many pages as are kept."""
+    """The visitor has reached the maximum number of pages."""
 
 
 @dataclass(slots=True)
 class _Trail:
     sessions: list[Session]
     seen: float
-    """When it was last asked for, in seconds of the clock."""
+    """Time of the last request, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trails:
-    """At most so many visitors, the one that was away longest is forgotten first."""
+    """At most `most` visitors; the one away longest is discarded first."""
 
     most: int = 1000
     steps: int = 500
-    """Pages of one visitor."""
+    """Maximum number of pages per visitor."""
     idle_s: float = 12 * 3600.0
     now: Callable[[], float] = time.monotonic
     _by_id: OrderedDict[str, _Trail] = field(default_factory=OrderedDict)
-    """Longest away first."""
+    """Visitors by id, longest away first."""
 
     def open(self, session: Session) -> str:
-        """A new visitor; the id cannot be guessed."""
+        """Add a visitor, and return an id that cannot be guessed."""
         self._forget()
         while len(self._by_id) >= self.most:
             self._by_id.popitem(last=False)
@@ -56,14 +56,14 @@ class Trails:
         return id
 
     def at(self, id: str, step: int) -> Session:
-        """Raises TrailLost."""
+        """The session at this step. Raises TrailLost."""
         sessions = self._trail(id).sessions
         if not 0 <= step < len(sessions):
             raise TrailLost
         return sessions[step]
 
     def walk(self, id: str, step: int, session: Session) -> int:
-        """Where `session` stands, one step after `step`. Raises TrailLost and TrailTooLong."""
+        """Store `session` after `step`, and return its step. Raises TrailLost and TrailTooLong."""
         self.at(id, step)
         if step + 1 >= self.steps:
             raise TrailTooLong

@@ -1,4 +1,4 @@
-"""A reward in words: what was asked for, whether it was got, and by what.
+"""The values shown by templates, computed beforehand, and rewards explained in words.
 
     explain(score)  ->  Explanation(total=0.75, formula="1 x (1 + 1 + 1) / (2 + 1 + 1)", parts=(
                             Part("attribute", "easy clean", True, "like the product's attribute “easy to clean”"),
@@ -6,7 +6,7 @@
                             Part("option", "color: blue", True, "chosen: color: navy blue"),
                             Part("price", "at most $30.00", True, "paid: $25.00")), ...)
 
-Nothing is judged here: every verdict is the `Score`'s.
+Nothing is judged here: every verdict is that of the `Score`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _VERDICTS = {
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one point of the reward was given for."""
+    """One point of the reward."""
 
     kind: Literal["attribute", "option", "price"]
     asked: str
@@ -49,20 +49,20 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """One purchase."""
+    """The explained reward of one purchase."""
 
     total: float
     formula: str
     r_type: float
     verdict: str
-    """Why the type counts so much."""
+    """The reason for `r_type`."""
     evidence: tuple[tuple[str, str], ...]
-    """What the verdict rests on: name and finding."""
+    """(name, finding) pairs that support the verdict."""
     parts: tuple[Part, ...]
 
 
 def explain(score: Score) -> Explanation:
-    """All that a person needs to work the reward out again."""
+    """Everything needed to recompute the reward by hand."""
     attributes = [_attribute(match) for match in score.attributes]
     options = [_option(match) for match in score.options]
     points = (sum(part.got for part in attributes), sum(part.got for part in options), int(score.price_ok))
@@ -83,7 +83,7 @@ def dollars(amount: float) -> str:
 
 
 def option_text(name: str, value: str) -> str:
-    """ "color: blue", or the value alone where the option has no name."""
+    """ "color: blue", or only the value if the option has no name."""
     return f"{name}: {value}" if name else value
 
 
@@ -118,7 +118,7 @@ def _price(score: Score) -> Part:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A part of a long list: the numbers shown, and where the parts before and after it begin."""
+    """A page of a long list: the numbers shown, and the starts of the previous and next pages."""
 
     numbers: range
     total: int
@@ -127,27 +127,27 @@ class Listed:
 
     @classmethod
     def of(cls, first: int, total: int, size: int) -> Listed:
-        """`size` of them, from `first` on."""
+        """`size` entries from `first`."""
         end = min(first + size, total)
         return cls(range(first, end), total, max(first - size, 0) if first else None, end if end < total else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bought:
-    """A purchase with its reward explained, or a goal that nothing was bought for."""
+    """A purchase with its explained reward, or a goal without a purchase."""
 
     goal: Goal
     wanted: Product | None
-    """What the goal was written for; None: not in this shop."""
+    """The product that the goal was written for; None: not in this shop."""
     product: Product | None
-    """What was bought; None: nothing."""
+    """The purchased product; None: nothing was bought."""
     options: tuple[tuple[str, str], ...] = ()
     explanation: Explanation | None = None
     """None: nothing was bought."""
 
     @property
     def reward(self) -> float:
-        """0 where nothing was bought."""
+        """0 without a purchase."""
         return self.explanation.total if self.explanation else 0.0
 
 
@@ -157,23 +157,23 @@ class Page:
 
     session: Session
     product: Product | None
-    """Looked at."""
+    """The product in view."""
     hits: tuple[Product, ...]
-    """Shown of the results."""
+    """The results shown."""
     first: int
-    """Number of the first of them, from 1."""
+    """Number of the first hit shown, from 1."""
     bought: tuple[Bought, ...]
-    """So far."""
+    """Purchases so far."""
 
     @property
     def template(self) -> str:
-        """The four pages about a part of a product have one."""
+        """Name of the template; the four pages about part of a product share one."""
         page = self.session.page
         return page if page in ("search", "results", "item", "done") else "detail"
 
     @property
     def more(self) -> bool:
-        """Results follow."""
+        """Whether more results follow."""
         return self.first - 1 + RESULTS_A_PAGE < len(self.session.results)
 
 
@@ -185,17 +185,17 @@ class Seen:
     step: Step | None
     """None: the end."""
     elements: tuple[tuple[Element, bool], ...]
-    """Of the page before the step, and whether it is what was clicked; empty where the shop cannot tell the page."""
+    """(element, whether it was clicked) for the page before the step; empty if the page cannot be recreated."""
     query: str | None
-    """Searched by the step. None: it was no search."""
+    """Words that the step searched; None: it was no search."""
     idle: bool
-    """The action led nowhere."""
+    """Whether the action had no effect."""
     bought: tuple[Bought, ...]
-    """At the end, one a goal."""
+    """At the end: one entry per goal."""
 
 
 def of_page(shop: Shop, session: Session) -> Page:
-    """What a visitor sees."""
+    """The page that a visitor sees."""
     first = (session.results_page - 1) * RESULTS_A_PAGE
     return Page(
         session=session,
@@ -207,7 +207,7 @@ def of_page(shop: Shop, session: Session) -> Page:
 
 
 def of_recording(shop: Shop, recording: Recording, at: int) -> Seen:
-    """Step `at`, counted from 1; one after the last is the end."""
+    """Step `at`, counted from 1; the number after the last step is the end."""
     sessions = recording.sessions(shop)
     ended = at > len(recording.steps)
     step = None if ended else recording.steps[at - 1]
@@ -228,7 +228,7 @@ def of_recording(shop: Shop, recording: Recording, at: int) -> Seen:
 
 
 def purchases(shop: Shop, session: Session) -> tuple[Bought, ...]:
-    """One a goal, in their order."""
+    """One entry per goal, in order."""
     bought = list(session.purchases) + [None] * (len(session.goals) - len(session.purchases))
     found = []
     for goal, purchase in zip(session.goals, bought, strict=True):
