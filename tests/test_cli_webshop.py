@@ -16,7 +16,7 @@ import pytest
 from servers import CommandProcess
 from test_cli import Terminal, terminal  # noqa: F401
 from test_webshop_catalogue import ASKED, write_originals
-from webshop_samples import SHARED_WEBSHOP, needs_shared_webshop, raw_product
+from webshop_samples import SHARED_WEBSHOP, needs_shared_webshop, raw_product, shared_catalogue
 
 from mem1.envs.webshop.fetch import ALL, SMALL, Source, fetch
 from mem1.envs.webshop.files import load
@@ -171,7 +171,7 @@ def test_the_small_set_as_cleaned_here(terminal: Terminal, tmp_path: Path):
     code, said, _ = terminal("webshop", "load", SHARED_WEBSHOP, "--out", tmp_path / "shop.jsonl", "--json")
     found = json.loads(said)
     assert (code, found["products"], found["human_goals"], found["synthetic_goals"]) == (0, 1_000, 13, 6_910)
-    assert load(tmp_path / "shop.jsonl") == load(SHARED_WEBSHOP)
+    assert load(tmp_path / "shop.jsonl") == shared_catalogue()
 
 
 def test_without_the_packages_of_a_server_the_message_says_what_to_install(

@@ -414,7 +414,7 @@ def test_the_halves_of_a_hash_are_fixed_for_ever():
     assert [i for i in range(40) if halves[i] == "evaluation"] == [5, 10, 22, 24, 28]
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.lists(st.lists(TEXTS, min_size=1, max_size=6), min_size=1, max_size=4), st.randoms(use_true_random=False))
 def test_a_question_of_several_files_in_any_order_is_in_one_half_and_once(
     tmp_path_factory: pytest.TempPathFactory, files: list[list[str]], shuffled: Any

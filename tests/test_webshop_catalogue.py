@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from webshop_samples import SHARED_WEBSHOP, needs_shared_webshop, raw_product
+from webshop_samples import SHARED_WEBSHOP, needs_shared_webshop, raw_product, shared_catalogue
 
 from mem1.envs.webshop import Catalogue, Instruction, Product
 from mem1.envs.webshop.catalogue import Entry
@@ -184,7 +184,7 @@ def test_an_array_is_read_in_pieces_however_they_fall(tmp_path: Path):
 
 @needs_shared_webshop
 def test_the_real_products_come_out_of_the_cleaning_as_the_original_cleaned_them():
-    products = dict.fromkeys(p.asin for p in load(SHARED_WEBSHOP).products)
+    products = dict.fromkeys(p.asin for p in shared_catalogue().products)
     for _, keys in read_objects(SHARED_WEBSHOP / "products_1000.jsonl.gz"):
         # what was gathered stands beside what was cleaned, but for the price, which only the tag still shows as text
         again = clean({**keys, "pricing": keys["Price"].replace("to", "-")}, keys["Attributes"])

@@ -6,11 +6,11 @@ import random
 from collections import Counter
 
 import pytest
-from webshop_samples import SHARED_WEBSHOP, needs_shared_webshop, raw_product
+from webshop_samples import needs_shared_webshop, raw_product, shared_catalogue
 
 from mem1.envs.webshop import Catalogue, Goal, Instruction
 from mem1.envs.webshop.catalogue import Entry
-from mem1.envs.webshop.files import clean, load
+from mem1.envs.webshop.files import clean
 from mem1.envs.webshop.goals import (
     NO_PRICE,
     human_goals,
@@ -127,7 +127,7 @@ def test_a_synthetic_instruction_needs_attributes():
 
 @needs_shared_webshop
 def test_the_goals_of_the_small_set():
-    catalogue = load(SHARED_WEBSHOP)
+    catalogue = shared_catalogue()
     cost = prices(catalogue.products, seed=0)
     synthetic, human = synthetic_goals(catalogue, cost, seed=0), human_goals(catalogue, cost, seed=0)
     assert (len(catalogue.products), len(synthetic), len({goal.asin for goal in synthetic})) == (1_000, 6_910, 415)

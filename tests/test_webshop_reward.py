@@ -6,10 +6,9 @@ import random
 from typing import Any
 
 import pytest
-from webshop_samples import SHARED_WEBSHOP, needs_shared_webshop
+from webshop_samples import needs_shared_webshop, shared_catalogue
 
 from mem1.envs.webshop import Goal, Product, score
-from mem1.envs.webshop.files import load
 from mem1.envs.webshop.goals import human_goals, prices, synthetic_goals
 from mem1.envs.webshop.reward import COLORS, Score, TypeMatch, alike, ascii_words, plain, reduced, reduced_pair
 from mem1.errors import UserError
@@ -253,7 +252,7 @@ def test_keys_that_are_missing_count_as_empty():
 
 @needs_shared_webshop
 def test_laws_on_real_products():
-    catalogue = load(SHARED_WEBSHOP)
+    catalogue = shared_catalogue()
     cost = prices(catalogue.products, seed=0)
     rng = random.Random(0)
     goals = rng.sample(synthetic_goals(catalogue, cost, seed=0), 100) + human_goals(catalogue, cost, seed=0)

@@ -7,10 +7,9 @@ from statistics import mean
 
 import pytest
 from shoppers import RandomShopper, ScriptedShopper, mean_reward, named, offered, shop_with
-from webshop_samples import SHARED_WEBSHOP, needs_shared_webshop
+from webshop_samples import needs_shared_webshop, shared_catalogue
 
 from mem1.envs.webshop.catalogue import Product
-from mem1.envs.webshop.files import load
 from mem1.envs.webshop.goals import NO_PRICE, Goal, prices, shuffled, split, synthetic_goals
 from mem1.envs.webshop.invented import invent
 from mem1.envs.webshop.session import Purchase
@@ -171,7 +170,7 @@ def test_the_scripted_shopper_is_better_than_chance_and_leaves_room():
 
 @needs_shared_webshop
 def test_the_scripted_shopper_buys_something_for_every_real_goal():
-    catalogue = load(SHARED_WEBSHOP)
+    catalogue = shared_catalogue()
     cost = prices(catalogue.products, seed=0)
     shop = Shop.build(catalogue.products, cost)
     goals = split(shuffled(synthetic_goals(catalogue, cost, seed=0)), "test")[:100]

@@ -409,7 +409,7 @@ def test_recordings_are_read_with_errors_that_name_the_line(tmp_path: Path):
     path = tmp_path / "trajectories.jsonl"
     write_objects(path, [trajectory_to_json(recorded("human-0"))] * 2)
     assert read_recordings(path, lambda kind: GOALS) == [recording_of(recorded("human-0"))] * 2
-    for line, why in (('{"version": 9}', "version 9"), ('{"version": 2}', "turns"), ("[]", "one JSON object")):
+    for line, why in (('{"version": 9}', "version 9"), ('{"version": 3}', "turns"), ("[]", "one JSON object")):
         path.write_text(json.dumps(trajectory_to_json(recorded("human-0"))) + f"\n{line}\n")
         with pytest.raises(UserError, match=rf"trajectories\.jsonl:2: .*{why}"):
             read_recordings(path, lambda kind: GOALS)

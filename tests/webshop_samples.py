@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mem1.envs.webshop.catalogue import Catalogue
+from mem1.envs.webshop.files import load
+
 SHARED_WEBSHOP = Path(__file__).parents[2] / "shared" / "data" / "webshop"
 """The 1,000 products of WebShop's small set; absent in a stranger's clone."""
 
 needs_shared_webshop = pytest.mark.skipif(not SHARED_WEBSHOP.is_dir(), reason="needs ../shared/data/webshop")
+
+
+@cache
+def shared_catalogue() -> Catalogue:
+    """The small set, read once for all tests."""
+    return load(SHARED_WEBSHOP)
 
 
 def raw_product(asin: str, **changed: Any) -> dict[str, Any]:
