@@ -143,7 +143,7 @@ class TestPrecisionInTraining:
     def test_servers_choose_their_own(self):
         servers = ServerRollouts(servers=("http://a:1",), weights_folder="w")
         config = self.HALF.model_copy(update={"rollout": servers})
-        with pytest.raises(UserError, match="start the servers in the precision"):
+        with pytest.raises(UserError, match="start the servers with the precision"):
             Placement.of(config, Ranks())
 
 

@@ -43,9 +43,9 @@ from mem1.training.tiny_model.tokenizers import ALIKE, TokenKinds
 
 
 def new_model(config: TinyModel, *, vocab_size: int, seed: int, kinds: TokenKinds = ALIKE) -> PreTrainedModel:
-    """A Qwen2 with random weights, tied embeddings and look-back heads; the same for the same seed.
+    """A Qwen2 with random weights, tied embeddings and look-back heads, determined by the seed.
 
-    `kinds` is of use with `config.induction` alone.
+    `kinds` matters only with `config.induction`.
     """
     qwen = Qwen2Config(
         vocab_size=vocab_size,
@@ -91,37 +91,41 @@ def look_back(attention: Any, head: int, distance: int, config: TinyModel) -> No
     attention.q_proj.bias[rows] = query.to(attention.q_proj.bias.dtype)
 
 
+# The weights of induction heads are written, not trained; these numbers were found by trying (docs/cloze.md). Widths:
 _STEADY = 0.42
-"""From this share of a head's rotary pairs on, they turn so slowly that they compare contents."""
+"""Share of a head's rotary pairs that is left out of matching: the others turn slowly enough to compare contents."""
 _PROJECTED = 0.45
-"""Numbers of a projection, over those of a head."""
+"""Width of a projection, as a share of a head's width."""
+# Lengths of vectors, beside an embedding of length 1:
 _WRITE = 0.05
-"""Of a projection, beside an embedding of length 1."""
-_WEIGHTS = (1.2, 0.84, 0.72)
-"""Of the tokens that are compared, the nearest first."""
+"""Length of a projection that layer 0 writes into the residual stream."""
 _KIND = 0.5
 """Length of the part that embeddings of tokens of one kind have in common."""
-_SHARPNESS = 3.0
-"""Of queries and of keys; scores of matches grow with its square."""
-_SHARPNESS_BEFORE = 10.0
-"""Where both sides are projections."""
-_ITSELF = 2.5
-"""Of a token's match with itself, in the head that compares the tokens before."""
 _MARK = 0.7
-"""Length of the part of a mark's embedding that says so."""
+"""Length of the part of a mark's embedding that says it is a mark."""
+# Factors of queries and keys; scores grow with their squares:
+_WEIGHTS = (1.2, 0.84, 0.72)
+"""Weights of the compared tokens, the nearest first."""
+_SHARPNESS = 3.0
+"""Factor where a token is compared with a projection."""
+_SHARPNESS_BEFORE = 10.0
+"""Factor where both sides are projections."""
+_ITSELF = 2.5
+"""Factor of a token's match with itself, in the head that compares the tokens before."""
 _REFUSED = 12.0
-"""Of queries and of keys, against marks."""
+"""Factor that keeps a head away from marks."""
 _SETTLED = 8.0
-"""Of queries and of keys, for copying heads that are to look at the mark alone."""
+"""Factor that keeps a copying head on the mark itself."""
+# Factors of outputs:
 _COPY, _COPY_AGAIN, _COPY_BEFORE = 1.0, 0.1, 1.5
-"""What the heads add to the output; `_COPY_AGAIN` those of layer 2."""
+"""Output of the copying heads of layer 1, of layer 2, and of the head that compares the tokens before."""
 _GAIN = 2.0
-"""Of the last norm: logits of a sure copy are well above the others."""
+"""Gain of the last norm: puts the logit of a sure copy well above the others."""
 
 
 @torch.no_grad()
 def write_induction(model: PreTrainedModel, config: TinyModel, kinds: TokenKinds, *, seed: int) -> None:
-    """Set the weights of a new model, in place; its look-back heads of layer 0 are there already (`models.py`)."""
+    """Set the weights of a new model, in place; its look-back heads of layer 0 are there already."""
     decoder: Any = model.get_decoder()
     for layer in decoder.layers:
         layer.mlp.down_proj.weight.zero_()
@@ -150,15 +154,15 @@ class _Space:
     draw: torch.Generator
     head_size: int
     before: Sequence[Tensor]
-    """(D, W) each: the token one, two, five and six back."""
+    """(D, W) each: directions for the token one, two, five and six back."""
     mark_D: Tensor
-    """That a token is a mark, and so never an answer."""
+    """Direction of marks, which are never answers."""
     found_D: Tensor
-    """That a token is the mark which an answer follows."""
+    """Direction of the mark that precedes an answer."""
     rest_DR: Tensor
-    """Of embeddings."""
+    """Directions of embeddings."""
     read_WD: Tensor
-    """The projection of an embedding that is written for a token further on."""
+    """Projection of an embedding, as layer 0 writes it for later tokens."""
 
     @classmethod
     def drawn(cls, config: TinyModel, seed: int) -> _Space:
@@ -195,21 +199,21 @@ class _Heads:
     space: _Space
 
     def write(self, head: int, value_Dw: Tensor, output_Dw: Tensor) -> None:
-        """What the place holds that the biases alone find."""
+        """Copy from the position that the biases alone select."""
         for projection in (self.attention.q_proj, self.attention.k_proj):
             projection.weight[self._rows(head)] = 0.0
         self.write_values(head, value_Dw, output_Dw)
 
     def write_values(self, head: int, value_Dw: Tensor, output_Dw: Tensor) -> None:
-        """What is read at the place that is found, and what is made of it; numbers beyond w stay zero."""
+        """Set what is read at the selected position and what is written; numbers of the head beyond w stay zero."""
         first, w = head * self.space.head_size, value_Dw.shape[1]
         self.attention.v_proj.weight[self._rows(head)] = 0.0
         self.attention.v_proj.weight[first : first + w] = value_Dw.T
         self.attention.o_proj.weight[:, first : first + w] = output_Dw
 
     def copy_what_followed(self, head: int, found_D: Tensor | None, strength: float) -> None:
-        """The token after the place where the current token and those one and five before it stood; after the mark
-        with this embedding, nothing."""
+        """Copy the token that followed where the current token and those one and five before it occurred earlier; after
+        the mark with this embedding, nothing."""
         space, steady = self.space, _steady(self.space.head_size)
         one, two, six = projections = self._projections(len(steady))
         one_back, _, five_back, _ = space.before
@@ -217,7 +221,7 @@ class _Heads:
         query = one @ space.read_WD + two @ one_back.T + six @ five_back.T
         copied_Dh = _directions(space.rest_DR, space.head_size, space.draw)
         self._compare(head, _SHARPNESS * query, _SHARPNESS * key)
-        if found_D is not None:  # the mark looks at itself, and has nothing to be copied
+        if found_D is not None:  # the mark attends to itself, where nothing is copied
             for projection in (self.attention.q_proj, self.attention.k_proj):
                 projection.weight[head * space.head_size + steady[-2]] = _SETTLED * space.found_D
             mark_D = torch.nn.functional.normalize(space.rest_DR @ (space.rest_DR.T @ found_D), dim=0)
@@ -225,8 +229,8 @@ class _Heads:
         self.write_values(head, copied_Dh, strength * copied_Dh)
 
     def copy_what_followed_the_tokens_before(self, head: int, config: TinyModel) -> None:
-        """The token after the place where the tokens before the current one stood; and the head that takes it
-        away where that is the current token itself."""
+        """Copy the token that followed where the tokens before the current one occurred earlier; the next head
+        subtracts it where that is the current token itself."""
         space, steady = self.space, _steady(self.space.head_size)
         h = space.head_size
         before = self._of_the_tokens_before(self._projections(len(steady)))
@@ -242,8 +246,8 @@ class _Heads:
         self.write(head + 1, copied_Dh, -_COPY_BEFORE * copied_Dh)
 
     def _projections(self, rows: int) -> list[Tensor]:
-        """(rows, W) for each token that is compared, by its weight; with orthogonal columns, so that a token is most
-        like itself."""
+        """(rows, W) for each compared token, times its weight; columns are orthogonal, so that a token matches itself
+        best."""
         W = len(self.space.read_WD)
         return [w * torch.linalg.qr(torch.randn(rows, W, generator=self.space.draw))[0] for w in _WEIGHTS]
 
@@ -269,14 +273,14 @@ def _directions(within_DR: Tensor, h: int, draw: torch.Generator) -> Tensor:
 
 
 def _steady(h: int) -> list[int]:
-    """Numbers of a head that turn slowly; rotary embeddings pair number i with i + h / 2."""
+    """Indices of a head's slowly turning numbers; rotary embeddings pair number i with i + h / 2."""
     half = h // 2
     pairs = range(int(half * _STEADY), half)
     return [*pairs, *(i + half for i in pairs)]
 
 
 def _placed(rows: Tensor, numbers: list[int], h: int) -> Tensor:
-    """(h, D) with these rows at these numbers, and zeros elsewhere."""
+    """(h, D) with these rows at these indices, and zeros elsewhere."""
     placed = torch.zeros(h, rows.shape[1])
     placed[numbers] = rows
     return placed

@@ -22,16 +22,16 @@ from mem1.packing import TokenTree
 from mem1.records import Trajectory, Turn
 
 SAMPLER_LIMIT = 1e-4
-"""Nats. The sampler works in batches and with a cache, so it adds up in another order (float32)."""
+"""Nats. The sampler uses batches and a cache, so it adds in another order (float32)."""
 EXACT_LIMIT = 1e-5
 """Packed against unpacked in float64: nats for log-probs, relative for gradients."""
 ROUNDING_LIMIT = 1e-4
-"""The same in the model's own precision. float32 alone moves a trained model's log-probs by 1e-5: one turn a row,
-with two attention implementations of the same library, differs as much."""
+"""The same in the model's own precision. float32 alone moves a trained model's log-probs by 1e-5: two attention
+implementations of one library, both on unpacked turns, differ as much."""
 CAUSALITY_LIMIT = 1e-6
-"""Nats; what does not see a token should not move at all."""
+"""Nats; a change to a token that cannot be seen should change nothing."""
 CHANGES = 3
-"""Sampled tokens of each tree that are changed, one at a time, and as many tokens of any kind."""
+"""Number of sampled tokens per tree that are changed, one at a time, and of tokens of any kind."""
 
 Score = Callable[[TokenTree], Tensor]
 """Log-probability (M,) of each sampled token of a tree."""
@@ -39,16 +39,16 @@ Score = Callable[[TokenTree], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One property, what was measured of it, and the verdict."""
+    """One property, its measurement and the verdict."""
 
     name: str
     measured: float
-    """In `unit`; nan where the model itself gives nan, which fails."""
+    """Measurement in `unit`; nan where the model itself gives nan, which fails."""
     limit: float
     """Largest value that passes."""
     unit: str
     compared: int
-    """How many things were compared."""
+    """Number of values that were compared."""
     explanation: str
 
     @property
@@ -65,14 +65,14 @@ class Check:
         return "passed" if self.passed else "failed" if self.failed else "not tested"
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, which has no nan and no infinity: they are None."""
+        """The check for JSON, with None for nan and infinity."""
         measured = self.measured if math.isfinite(self.measured) else None
         fields = {name: getattr(self, name) for name in ("name", "limit", "unit", "compared", "explanation", "verdict")}
         return {"measured": measured, **fields}
 
 
 def sampler_checks(trajectories: Sequence[Trajectory], logprobs_M: Tensor) -> list[Check]:
-    """What the sampler recorded against the trainer's log-probs of the same tokens.
+    """The sampler's recorded log-probs against the trainer's, for the same tokens.
 
     Raises ValueError where the sampler recorded none.
     """
@@ -96,7 +96,7 @@ def sampler_checks(trajectories: Sequence[Trajectory], logprobs_M: Tensor) -> li
 
 
 def packed_check(packed_M: Tensor, alone_M: Tensor, *, precision: str, limit: float) -> Check:
-    """Log-probs of the token tree against one turn a row."""
+    """Log-probs of the token tree against those of unpacked turns."""
     return Check(
         name=f"packed log-probs, {precision}",
         measured=(packed_M - alone_M).abs().max().item(),
@@ -120,7 +120,7 @@ def gradient_check(packed: Sequence[Tensor], alone: Sequence[Tensor], *, precisi
 
 
 def micro_batch_check(parts: Sequence[Tensor], whole: Sequence[Tensor], *, batches: int) -> Check:
-    """The gradient of half groups against that of whole groups; `batches` is how many were cut."""
+    """The gradient of half groups against that of whole groups; `batches` is the number of groups that were cut."""
     return Check(
         name="micro-batches add up",
         measured=relative_difference(parts, whole),
@@ -178,7 +178,7 @@ def _wrong_in_turn(nodes: Sequence[int], turn: Turn, parent: Sequence[int], ids:
 
 
 def reencoding_check(trajectories: Sequence[Trajectory]) -> Check:
-    """Sampled tokens enter the next context as they were sampled."""
+    """Sampled tokens enter the next context unchanged."""
     return Check(
         name="re-encoded tokens",
         measured=reencoded_share(trajectories),
@@ -191,10 +191,10 @@ def reencoding_check(trajectories: Sequence[Trajectory]) -> Check:
 
 @torch.no_grad()
 def causality_checks(score: Score, trees: Sequence[TokenTree], *, vocabulary: int) -> list[Check]:
-    """Change one token of a tree: nothing before it moves, nor anything on another branch.
+    """Change one token of a tree: neither tokens before it nor other branches may change.
 
-    `vocabulary` is the number of tokens there are. A change that moves nothing at all shows nothing, so it does
-    not count as compared.
+    `vocabulary` is the number of tokens. A change that affects nothing at all shows nothing, so it does not count as
+    compared.
     """
     earlier: list[Tensor] = []
     elsewhere: list[Tensor] = []
@@ -215,14 +215,14 @@ def causality_checks(score: Score, trees: Sequence[TokenTree], *, vocabulary: in
 
 
 def changed_nodes(tree: TokenTree) -> list[int]:
-    """Evenly spaced over the sampled tokens, and as many over all tokens, which are mostly context."""
+    """Nodes to change: evenly spaced over the sampled tokens, and as many over all tokens, which are mostly context."""
     sampled, size = tree.target_node.tolist(), len(tree)
     shares = [(change + 0.5) / CHANGES for change in range(CHANGES)]
     return sorted({sampled[int(len(sampled) * s)] for s in shares} | {int(size * s) for s in shares})
 
 
 def _related(tree: TokenTree, node: int) -> tuple[Tensor, Tensor]:
-    """Which of the M targets stand before `node` on its path, and which are `node` or come after it."""
+    """Which of the M targets are before `node` on its path, and which are `node` or come after it."""
     target_M = tree.target_node
     below_M = (target_M >= node) & (target_M < tree.end[node])
     above_M = (target_M < node) & (tree.end[target_M] > node)
@@ -244,9 +244,8 @@ def _causality_check(name: str, explanation: str, moved: Sequence[Tensor]) -> Ch
 def reencoded_share(trajectories: Sequence[Trajectory]) -> float:
     """Share of the tokens carried from a turn into the next context that are not the sampled ones; must be 0.
 
-    Every context policy keeps something of the newest turn: what lies there from its state to its query (where these
-    were not recorded: the whole completion, before the result) is looked for, token by token and in order, among what
-    was sampled; what is not found has been changed.
+    Every context policy keeps part of the newest turn. The tokens from its state to its query (the whole completion,
+    where these were not recorded) are looked up in order among the sampled tokens; those not found have changed.
     """
     carried = changed = 0
     for trajectory in trajectories:
@@ -258,7 +257,7 @@ def reencoded_share(trajectories: Sequence[Trajectory]) -> float:
 
 
 def _copy(before: Turn, after: Turn) -> tuple[int, ...]:
-    """Where the newest completion stands in the next context."""
+    """The tokens of the newest completion in the next context."""
     spans = [after.context_spans[role] for role in ("state", "query") if role in after.context_spans]
     if spans:
         return after.context_ids[min(start for start, _ in spans) : max(stop for _, stop in spans)]
@@ -267,7 +266,7 @@ def _copy(before: Turn, after: Turn) -> tuple[int, ...]:
 
 
 def _not_in_order(copy: Sequence[int], sampled: Sequence[int]) -> int:
-    """How many tokens of the copy are not found, one after the other, in what was sampled."""
+    """Number of tokens of the copy that are not found, in order, among the sampled ones."""
     found = position = 0
     for token in copy:
         try:

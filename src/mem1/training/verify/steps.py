@@ -1,16 +1,16 @@
-"""The checks of `mem1 verify` on whole optimiser steps: what must not change a step does not.
+"""The checks of `mem1 verify` on whole optimiser steps: changes that must not matter do not matter.
 
     step_checks(model, groups)  ->  [Check(name="grpo: small packs", ...), Check(name="grpo: other order", ...), ...]
 
-Each takes the gradient of one optimiser step, with advantages and all, on the attempts as they are and on
+Each compares the gradient of one optimiser step, advantages included, on the attempts as they are and on
 
     small packs       the same attempts, in micro-batches of a quarter of the largest group's tree
-    other order       the same attempts, their order reversed
-    more contexts     the same tokens after the same contexts, in twice the calls:  p | a b c  ->  p | a   p a | b c
+    other order       the same attempts, in reversed order
+    more contexts     the same tokens after the same contexts, in twice as many calls:  p | a b c  ->  p | a   p a | b c
 
-in float64, where no rounding hides or adds a difference. The attempts get rewards of their own making, so that there
-is something to learn whatever the model is worth; one that samples what another of its task sampled is left out, as
-opposite advantages on the same tokens cancel. PPO's critic reads the policy's states and begins at random weights.
+in float64, where no rounding hides or adds a difference. The attempts get made-up rewards, so that there is something
+to learn however good the model is. Of attempts on a task that sampled the same tokens only one is kept: opposite
+advantages on the same tokens cancel. PPO's critic reads the policy's states and starts from random weights.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from mem1.training.updates import accumulate
 from mem1.training.verify.checks import EXACT_LIMIT, Check, relative_difference
 
 ALGORITHMS: tuple[Algorithm, ...] = (Grpo(), Ppo(lam=0.95, critic="head"))
-"""Statistics over groups, and values that GAE carries across every rewritten context."""
+"""One with statistics over groups, one with values that GAE carries across every rewritten context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One thing that must not matter."""
+    """One change that must not matter."""
 
     name: str
     explanation: str
     groups: Sequence[Group]
     pack_tokens: int
     made: int
-    """How many things it changed."""
+    """Number of packs, attempts or turns that it changed."""
 
 
 def step_checks(
@@ -122,7 +122,7 @@ def _config(algorithm: Algorithm, temperature: float, pack_tokens: int) -> Rl:
 
 
 def _gradient(model: PreTrainedModel, groups: Sequence[Group], config: Rl, attention: Backend) -> list[Tensor]:
-    """Of one optimiser step, all networks."""
+    """The gradient of one optimiser step, for all networks."""
     model.zero_grad(set_to_none=True)
     place = Placement(ranks=Ranks(device=Device(name=str(model.device), at=model.device)), attention=attention)
     networks = Networks.make(config, model, place=place)

@@ -1,14 +1,14 @@
-"""Does the trainer see what the sampler saw? All checks on fresh trajectories of a model.
+"""Does the trainer see what the sampler saw? All checks, on fresh trajectories of a model.
 
-    trainer, one turn a row    ---- log-probs and gradients ----    trainer, packed (the token tree)
+    trainer, unpacked turns    ---- log-probs and gradients ----    trainer, packed (the token tree)
             |                                                              |
     recorded by the sampler                       causality, separate branches, every token once
 
     verify(model, groups)  ->  [Check(name="sampler and trainer, largest", measured=4e-7, limit=1e-4, ...), ...]
 
-The reference is always the plain way: one turn a row, unpadded, with the model's own attention. Packed and unpacked
-are compared on a copy of the model in float64 too, where no rounding hides or adds a difference. What each check
-compares, and with which limit, is in `comparisons.py`; whole optimiser steps are in `step_checks.py`.
+The reference is always the plain way: one turn per row, unpadded, with the model's own attention. Packed and unpacked
+are also compared on a float64 copy of the model, where no rounding hides or adds a difference. `checks.py` says what
+each check compares and with which limit; whole optimiser steps are in `steps.py`.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ NO_GRADIENTS = "FlexAttention has no backward pass on a CPU: its log-probs were 
 
 
 def has_gradients(attention: Backend, model: PreTrainedModel) -> bool:
-    """Whether this attention has a backward pass where the model is."""
+    """Whether this attention has a backward pass on the model's device."""
     return attention != "flex" or model.device.type == "cuda"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computed:
-    """What one way of computing gave."""
+    """Results of one way of computing."""
 
     logprobs_M: Tensor
     gradient: tuple[Tensor, ...]
-    """One tensor a parameter, of the loss in `compute`."""
+    """Gradient of the loss in `compute`, one tensor per parameter."""
 
 
 def verify(
@@ -69,12 +69,12 @@ def verify(
 ) -> list[Check]:
     """All checks on trajectories that this model has just sampled at this temperature.
 
-    attention   over the token trees; by flex on a CPU the gradients cannot be had, and are not checked
+    attention   back-end over the token trees; flex on a CPU has no gradients, so they are not checked
 
-    Clears the model's gradients. `progress` is told what is computed next. Raises UserError if the model cannot be
-    packed exactly or no token was sampled, ValueError if the sampler recorded no log-probs.
+    Clears the model's gradients. `progress` receives the name of each computation before it starts. Raises UserError
+    if the model cannot be packed exactly or no token was sampled, ValueError if the sampler recorded no log-probs.
     """
-    tell = progress or (lambda _: None)
+    report = progress or (lambda _: None)
     attempts = [called for g in groups if (called := [t for t in g.trajectories if t.turns])]
     trajectories = list(chain.from_iterable(attempts))
     if not any(t.num_completion_tokens for t in trajectories):
@@ -83,14 +83,14 @@ def verify(
     own = str(model.dtype).removeprefix("torch.")
     gradients = has_gradients(attention, model)
     with torch.set_grad_enabled(gradients):
-        alone, packed = _both_ways(model, attempts, temperature, attention, own, tell)
+        alone, packed = _both_ways(model, attempts, temperature, attention, own, report)
         exact = copy.deepcopy(model).double()
-        exact_alone, exact_packed = _both_ways(exact, attempts, temperature, attention, "float64", tell)
+        exact_alone, exact_packed = _both_ways(exact, attempts, temperature, attention, "float64", report)
     of_gradients: list[Check] = []
     if gradients:
-        tell("packed, in micro-batches")
+        report("packed, in micro-batches")
         parts = compute(model, halves(attempts), temperature=temperature, packed=True, attention=attention)
-        tell("whole optimiser steps")
+        report("whole optimiser steps")
         of_gradients = [
             gradient_check(exact_packed.gradient, exact_alone.gradient, precision="float64", limit=EXACT_LIMIT),
             gradient_check(packed.gradient, alone.gradient, precision=own, limit=ROUNDING_LIMIT),
@@ -98,7 +98,7 @@ def verify(
             *step_checks(exact, groups, temperature=temperature, attention=attention),
         ]
     trees = [pack(group) for group in attempts]
-    tell("tokens changed")
+    report("tokens changed")
     return [
         *sampler_checks(trajectories, packed.logprobs_M),
         packed_check(exact_packed.logprobs_M, exact_alone.logprobs_M, precision="float64", limit=EXACT_LIMIT),
@@ -120,12 +120,12 @@ def _both_ways(
     temperature: float,
     attention: Backend,
     precision: str,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> tuple[Computed, Computed]:
-    """One turn a row, and each group as one tree."""
-    tell(f"one turn a row, {precision}")
+    """One turn per row, and each group as one tree."""
+    report(f"one turn per row, {precision}")
     alone = compute(model, [[t] for t in chain.from_iterable(attempts)], temperature=temperature, packed=False)
-    tell(f"packed, {precision}")
+    report(f"packed, {precision}")
     return alone, compute(model, attempts, temperature=temperature, packed=True, attention=attention)
 
 
@@ -139,9 +139,9 @@ def compute(
 ) -> Computed:
     """Log-probs of all sampled tokens, and the gradient of a weighted sum of them, batch after batch.
 
-    Token i of a trajectory weighs cos(i) / tokens of all batches: each has a weight of its own, and of both signs, as
-    advantages have, so that a token counted twice or in another's place moves the gradient. Every trajectory needs
-    a turn. Clears the model's gradients; under `torch.no_grad` there is none.
+    Token i of a trajectory has the weight cos(i) / number of tokens in all batches. Weights differ and have both signs,
+    like advantages, so that a token counted twice or in the wrong place changes the gradient. Every trajectory needs a
+    turn. Clears the model's gradients; under `torch.no_grad` there is none.
     """
     model.zero_grad(set_to_none=True)
     denominator = sum(t.num_completion_tokens for batch in batches for t in batch)

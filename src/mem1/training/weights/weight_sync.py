@@ -39,18 +39,18 @@ from mem1.training.rollout_config import ServerRollouts
 
 log = logging.getLogger(__name__)
 _AT_ONCE = 32
-"""Servers that are looked after at a time."""
+"""Servers that are checked in parallel."""
 _PATIENCE_S = 5.0
-"""What a completion waits for the first server with new weights, before it counts as a try that failed."""
+"""Time a completion waits for the first server with new weights before it counts as a failed attempt."""
 _REST_S = 15.0
-"""Between two offers of the same weights to a server."""
+"""Time between two offers of the same weights to a server."""
 
 
 class WeightSync:
-    """Publishes a policy to its servers, and has the engine that samples on them."""
+    """Pushes a policy's weights to its servers, and holds the engine that samples on them."""
 
     def __init__(self, config: ServerRollouts, codec: Codec, stop_strings: Sequence[str]) -> None:
-        """Nothing is asked of a server yet. Raises UserError where there is no address, or the token is missing."""
+        """Contacts no server yet. Raises UserError where there is no address, or the token is missing."""
         self._config, self._codec, self._stops = config, codec, tuple(stop_strings)
         self._folder = Path(config.weights_folder)
         self._routes = WeightRoutes(
@@ -69,21 +69,21 @@ class WeightSync:
             codec,
             stop_strings,
             published=self._version,
-            says_version=config.kind == "mem1",  # vLLM does not say it of every answer
+            says_version=config.kind == "mem1",  # vLLM does not report it with every answer
         )
         self._pool = Pool(_AT_ONCE)
         self._listed = server.urls
         self._wanted: PublishedWeights | None = None
         self._changed = threading.Condition()
-        """Guards what follows, and tells of it."""
+        """Guards the fields below, and signals their changes."""
         self._held: dict[str, PublishedWeights] = {}
-        """Which weights each server in use was given from here: its own word alone could be of another run."""
+        """Weights that each server in use received from this run; its own version number could be of another run."""
         self._refusals: dict[str, str] = {}
-        """Why the others are not in use."""
+        """Reason why each other server is not in use."""
         self._rests: dict[str, tuple[PublishedWeights, float]] = {}
-        """When to offer the same weights again to a server that answered but did not take them."""
+        """Weights that a server answered but did not load, and when to offer them again."""
         self._looked: PublishedWeights | None = None
-        """The weights for which all servers have been seen to."""
+        """The last weights that all servers have been offered."""
         self._wake = threading.Event()
         self._closed = False
         threading.Thread(target=self._look_after, name="mem1-weights", daemon=True).start()
@@ -95,7 +95,7 @@ class WeightSync:
         self.close()
 
     def close(self) -> None:
-        """Look after nobody any more; the servers go on with what they have."""
+        """Stop looking after the servers, which keep the weights they have."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -103,9 +103,9 @@ class WeightSync:
         self.engine.close()
 
     def push_weights(self, model: nn.Module, version: int) -> None:
-        """Have all servers sample with these weights; those that cannot are left out until they can.
+        """Make all servers sample with these weights; a server that cannot load them is not used until it can.
 
-        Returns at once where this version is published. Raises UserError where no server has taken it in time.
+        Returns at once where this version was pushed before. Raises UserError where no server loads it in time.
         """
         if self._wanted is not None and self._wanted.version == version:
             return
@@ -120,43 +120,43 @@ class WeightSync:
                 raise UserError(
                     f"no server took the weights of version {version} within {self._config.update_timeout_s:g} s: "
                     f"{'; '.join(self._refusals.values())}; start one with mem1 serve-policy POLICY --weights-folder "
-                    f"{self._folder}, and go on with --resume"
+                    f"{self._folder}, and continue with --resume"
                 )
         remove_others(self._folder, wanted)
 
     @property
     def closed(self) -> bool:
-        """Whether nobody is looked after any more."""
+        """Whether the servers are no longer looked after."""
         return self._closed
 
     def _version(self) -> int:
-        """Of the weights that are published; waits a while for a server that has them, since one is about to."""
+        """Version of the pushed weights; waits a while for the first server that has loaded them."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._held) or self._closed, timeout=_PATIENCE_S)
             assert self._wanted is not None
             return self._wanted.version
 
     def _look_after(self) -> None:
-        """The life of the thread that owns the servers."""
+        """Main loop of the thread that looks after the servers."""
         while not self._closed:
             self._wake.clear()
             try:
                 self._look()
-            except Exception:  # whatever it is, the servers must be looked at again
+            except Exception:  # whatever happens, the servers must be checked again
                 log.exception("looking after the servers of the policy failed")
             self._wake.wait(self._config.poll_s)
         self._routes.close()
         self._pool.close()
 
     def _look(self) -> None:
-        """Once at every server that is listed."""
+        """Check every listed server once."""
         wanted = self._wanted
         if wanted is None:
             return
         try:
             self._listed = self._config.listed()
         except UserError as error:
-            log.warning("%s; going on with the servers of before", error)
+            log.warning("%s; continuing with the previous servers", error)
         with self._changed:
             for gone in (self._held.keys() | self._refusals.keys()) - set(self._listed):
                 self._held.pop(gone, None)
@@ -169,7 +169,7 @@ class WeightSync:
                 self._changed.notify_all()
 
     def _bring_up(self, url: str, *, wanted: PublishedWeights) -> None:
-        """Give a server the weights if it has others; in use afterwards, or not, and then it is known why."""
+        """Send a server the weights if it has others. Afterwards it is in use, or the reason why not is known."""
         refused, until = self._rests.get(url, (None, 0.0))
         if refused is wanted and time.monotonic() < until:
             return
@@ -191,7 +191,7 @@ class WeightSync:
             self._use(url, wanted)
 
     def _use(self, url: str, weights: PublishedWeights | None, *, why: str = "") -> None:
-        """Put a server in use with these weights, or out of use."""
+        """Take a server into use with these weights, or out of use."""
         with self._changed:
             known = self._refusals.pop(url, None)
             if weights is not None and weights is self._wanted:
@@ -203,7 +203,7 @@ class WeightSync:
                 if why:
                     self._refusals[url] = why
                 if why and known is None:
-                    log.warning("a server of the policy is left out: %s", why)
+                    log.warning("a server of the policy is not used: %s", why)
             self._addresses.use([listed for listed in self._listed if listed in self._held])
             self._changed.notify_all()
 
