@@ -540,14 +540,14 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("float(bool(p) and exact_match(p, g))", "float(exact_match(p, g))"),
         ("max((_f1(predicted,", "min((_f1(predicted,"),
     ),
-    ("engines/servers.py", ("test_openai_engine.py",)): (
+    ("net/failover.py", ("test_openai_engine.py",)): (
         (
-            "if failures and all(failure.for_good for failure in failures):",
-            "if failures and any(failure.for_good for failure in failures):",
+            "for_good=bool(failures) and all(failure.for_good for failure in failures),",
+            "for_good=bool(failures) and any(failure.for_good for failure in failures),",
         ),
         (
-            "asked = min((failure.wait_s for failure in failures), default=0.0)",
-            "asked = max((failure.wait_s for failure in failures), default=0.0)",
+            "wait_s=min((failure.wait_s for failure in failures), default=0.0),",
+            "wait_s=max((failure.wait_s for failure in failures), default=0.0),",
         ),
     ),
 }

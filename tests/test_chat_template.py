@@ -167,7 +167,7 @@ def templated(folder: Path, template: str, chat: Path) -> Path:
     [
         ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "runs for more than 0.2 s"),
         ("{{ 'x' * 200000 }}{{ messages[0].content }}", "writes 200,023 characters around a prompt"),
-        ("{{ messages[0].role }}", "leaves out what the user says"),
+        ("{{ messages[0].role }}", "leaves out the user.s message"),
         ("{{ messages.__class__.__mro__ }}", "is unsafe"),
         ("{{ raise_exception('no users here') }}", "no users here"),
     ],
@@ -198,5 +198,5 @@ def test_weights_that_are_no_numbers_are_refused_by_name(number: float, chat: Pa
     with torch.no_grad():
         policy.model.get_parameter("model.layers.1.mlp.up_proj.weight")[3, 5] = number
     policy.save(tmp_path)
-    with pytest.raises(UserError, match=r"weights model\.layers\.1\.mlp\.up_proj\.weight hold NaN or infinity"):
+    with pytest.raises(UserError, match=r"weights model\.layers\.1\.mlp\.up_proj\.weight contain NaN or infinity"):
         load_policy(tmp_path)

@@ -184,7 +184,7 @@ def test_without_the_packages_of_a_server_the_message_says_what_to_install(
 def test_a_user_s_mistakes_are_one_message(terminal: Terminal, tmp_path: Path):
     assert "unknown kind of goals 'all'" in terminal.error("webshop", "serve", "--port", "0", "--goals", "all")
     assert "no file or folder" in terminal.error("webshop", "serve", "--port", "0", "--catalogue", tmp_path / "x")
-    assert "is no name of a host" in terminal.error("webshop", "serve", "--port", "0", "--allow-host", "http://a.lan")
+    assert "is not a host name" in terminal.error("webshop", "serve", "--port", "0", "--allow-host", "http://a.lan")
     assert "no file" in terminal.error("webshop", "serve", "--port", "0", "--replay", tmp_path / "x.jsonl")
 
 

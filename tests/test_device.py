@@ -61,7 +61,7 @@ class TestTheChoice:
             ("cuda", BARE, False, "there is no device cuda: this machine has cpu"),
             ("cuda:2", TWO, False, r"no device cuda:2: this machine has cuda:0 \(Alpha\), cuda:1 \(Beta\), cpu"),
             ("mps", BARE, False, "there is no device mps: this machine has cpu"),
-            ("mps", APPLE, True, "no float64; for training and mem1 verify give cpu"),
+            ("mps", APPLE, True, "no float64; use cpu for training and mem1 verify"),
         ],
     )
     def test_a_device_that_is_not_there_is_refused_with_those_that_are(self, wanted, machine, training, message):
@@ -73,7 +73,7 @@ class TestTheChoice:
         assert choose("auto", BARE, training=True, local_rank=1).name == "cpu"
         with pytest.raises(UserError, match="local rank 2 has no GPU of its own"):
             choose("auto", TWO, training=True, local_rank=2)
-        with pytest.raises(UserError, match="each process has the GPU of its own rank"):
+        with pytest.raises(UserError, match="each process uses the GPU of its own rank"):
             choose("cuda:1", TWO, training=True, local_rank=0)
 
     def test_a_gpu_without_pretence_is_where_tensors_go(self):

@@ -333,7 +333,7 @@ class TestKeys:
         with pytest.raises(UserError, match="MY_KEY is not set"):
             OpenAIEngine.open(config, CODEC, PAPER.stop_strings)
         monkeypatch.setenv("MY_KEY", "two words")
-        with pytest.raises(UserError, match="MY_KEY holds no API key") as refused:
+        with pytest.raises(UserError, match="MY_KEY is not an API key") as refused:
             OpenAIEngine.open(config, CODEC, PAPER.stop_strings)
         assert "two words" not in str(refused.value)
 

@@ -196,7 +196,7 @@ class TestWeights:
             ("no.safetensors", 404, "is not a .safetensors file"),
             ("pickled.safetensors", 422, "is not a safetensors file"),
             ("other.safetensors", 422, r"does not fit the model.*model\."),
-            ("nan.safetensors", 422, r"the weights model\.norm\.weight hold NaN or infinity"),
+            ("nan.safetensors", 422, r"the weights model\.norm\.weight contain NaN or infinity"),
             ("large.safetensors", 413, "larger than the weights"),
         ],
         ids=lambda value: repr(value)[:30],
@@ -358,7 +358,7 @@ class TestStarting:
         serve(model, codec, name="policy", workers=1, listening=print, **given)
 
     def test_a_name_to_be_called_by_must_be_one(self):
-        with pytest.raises(UserError, match=r"'http://gpu\.lan' is no name of a host"):
+        with pytest.raises(UserError, match=r"'http://gpu\.lan' is not a host name"):
             self.start(copy.deepcopy(tiny()), CODEC, allow_hosts=["http://gpu.lan"])
 
     @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "example.org"])

@@ -233,7 +233,7 @@ class TestNames:
 
     @pytest.mark.parametrize("name", ["http://search.lan", "search.lan:80", "*", "", "a b", "a/b"])
     def test_what_is_no_name_cannot_be_allowed(self, name: str):
-        with bind("127.0.0.1", 0)[0] as bound, pytest.raises(UserError, match=r"--allow-host .* is no name of a host"):
+        with bind("127.0.0.1", 0)[0] as bound, pytest.raises(UserError, match=r"--allow-host .* is not a host name"):
             Hosts.of("127.0.0.1", bound, [name])
 
 
@@ -622,7 +622,7 @@ class TestTooMuch:
         room = Room(10, "queries")
         with (
             room.holding(100),
-            pytest.raises(Refused, match="100 queries wait already; at most 10 may"),
+            pytest.raises(Refused, match="100 queries are waiting, of at most 10"),
             room.holding(1),
         ):
             pass

@@ -21,11 +21,11 @@ class Completion:
     stopped: bool = True
     """False: the token budget ran out before a stop."""
     failed: str | None = None
-    """Why the engine gave nothing (`Ended.ENGINE_FAILED`); None: it sampled."""
+    """Why there is no completion (`Ended.ENGINE_FAILED`); None: there is one."""
     interrupted: bool = False
-    """True: it was cut short, with budget left, because new weights are on their way; it can be gone on with."""
+    """True: it was cut short, with budget left, for new weights, and can be continued."""
     weights_versions: tuple[VersionRun, ...] = ()
-    """Which weights sampled its tokens, as a server says; empty: those that the caller speaks of."""
+    """Versions of the weights that sampled its tokens, as reported by a server; empty: not reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,22 +35,22 @@ class Sampling:
     temperature: float = 1.0
     """0: greedy; log-probabilities are then those at temperature 1."""
     seed: int = 0
-    """Of everything that is sampled. Not for engines, which ask `seeds_for`."""
+    """Seed of the whole call. Engines use `seeds_for`."""
     seeds: tuple[int, ...] = ()
-    """One a context of the call; empty: made of `seed` and the context's place in the call."""
+    """One seed per context; empty: derived from `seed` and the context's place in the call."""
 
     def seeds_for(self, contexts: int) -> tuple[int, ...]:
-        """One for each of so many contexts, from which alone its random numbers may come: in [0, 2**63).
+        """Seeds in [0, 2**63), the only source of random numbers for each context.
 
-        So what is sampled does not depend on what else is in the call. Raises ValueError for another number of seeds.
+        Samples therefore do not depend on the rest of the call. Raises ValueError for another number of seeds.
         """
         if self.seeds and len(self.seeds) != contexts:
-            raise ValueError(f"{contexts} contexts have {len(self.seeds)} seeds; give one a context, or none")
+            raise ValueError(f"{contexts} contexts have {len(self.seeds)} seeds; give one per context, or none")
         return self.seeds or tuple(derived_seed(self.seed, place) for place in range(contexts))
 
 
 def derived_seed(*parts: int | str) -> int:
-    """A seed in [0, 2**63) that is a function of these parts and of nothing else: (seed, task, attempt, turn)."""
+    """A seed in [0, 2**63) that depends only on these parts, such as (seed, task, attempt, turn)."""
     digest = hashlib.blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
@@ -61,5 +61,5 @@ class Engine(Protocol):
     def complete(
         self, contexts: Sequence[Sequence[int]], *, max_tokens: Sequence[int], sampling: Sampling
     ) -> list[Completion]:
-        """One completion a context, in order, each of at most its own `max_tokens`; one that failed says so."""
+        """One completion per context, in order, each of at most its own `max_tokens`; failures are in `failed`."""
         ...

@@ -1,12 +1,13 @@
-r"""The tokens that a model's chat template puts around what the user says, for models that were trained on chats.
+r"""A model's chat template as tokens around the prompt, and the other tokenizer files of its folder.
 
-    ChatFrame.load(folder, codec)    before: <|im_start|>user\n    after: <|im_end|>\n<|im_start|>assistant\n
+    ChatTemplate.load(folder, codec)    prefix: <|im_start|>user\n    suffix: <|im_end|>\n<|im_start|>assistant\n
+    tokenizer_files(folder)             {"tokenizer_config.json": b"...", "chat_template.jinja": b"...", ...}
 
-The prompt is then what the user says, and everything after it (states, queries, results) the reply that the model goes
-on with: so MEM1's released checkpoint was trained. The frame is part of every context, so it is never trained.
+The prompt is the user's message, and everything after it (states, queries, results) the reply that the model continues,
+as in the training of MEM1's released checkpoint. The template's tokens are part of every context and never trained.
 
-A template is a program from the model's folder. transformers runs it in a sandbox (jinja2's, without access to Python),
-here with a limit of time and of length.
+A template is a program from the model's folder. transformers runs it in jinja2's sandbox, without access to Python;
+here its time and its output are limited.
 """
 
 from __future__ import annotations
@@ -30,33 +31,33 @@ if TYPE_CHECKING:
 _PLACE = "mem1-what-the-user-says"
 _LIMIT_S = 5.0
 _LONGEST = 100_000
-"""Characters of a frame."""
+"""Most characters around a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
     """Token ids before and after a prompt."""
 
-    before: tuple[int, ...] = ()
-    after: tuple[int, ...] = ()
+    prefix: tuple[int, ...] = ()
+    suffix: tuple[int, ...] = ()
 
     def around(self, prompt_ids: tuple[int, ...]) -> tuple[int, ...]:
-        """The prompt in its frame."""
-        return self.before + prompt_ids + self.after
+        """The prompt between prefix and suffix."""
+        return self.prefix + prompt_ids + self.suffix
 
     def without(self, context_ids: tuple[int, ...]) -> tuple[int, ...]:
-        """A context, which begins with a prompt in this frame, as it would be without the frame."""
-        inside = context_ids[len(self.before) :]
-        width = len(self.after)
+        """A context that begins with a prompt in this template, without the template's tokens."""
+        inside = context_ids[len(self.prefix) :]
+        width = len(self.suffix)
         starts = range(len(inside) - width + 1)
-        end = next((i for i in starts if inside[i : i + width] == self.after), len(inside))
+        end = next((i for i in starts if inside[i : i + width] == self.suffix), len(inside))
         return inside[:end] + inside[end + width :]
 
     @classmethod
     def load(cls, folder: Path, codec: Codec) -> ChatTemplate:
-        """That of the chat template in a model's folder.
+        """The chat template in a model's folder.
 
-        Raises UserError where there is none, it fails, or the tokenizer would need code of the folder, which is never
+        Raises UserError where it is missing, it fails, or the tokenizer would need code of the folder, which is never
         run.
         """
         from transformers import AutoTokenizer
@@ -64,23 +65,23 @@ class ChatTemplate:
         try:
             # trust_remote_code=False: without it transformers would ask whether to run the folder's code
             tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-        except Exception as error:  # whatever a damaged folder makes of it
-            raise UserError(f"{folder} has no chat template that can be used: {code_in(folder) or error}") from error
+        except Exception as error:  # a damaged folder can raise anything
+            raise UserError(f"{folder} has no usable chat template: {code_in(folder) or error}") from error
         return cls.of(tokenizer, codec, where=str(folder))
 
     @classmethod
     def of(cls, tokenizer: Any, codec: Codec, *, where: str) -> ChatTemplate:
-        """That of a tokenizer of transformers. Raises UserError, which names `where` it is from, as `load` does."""
+        """The template of a transformers tokenizer. Raises UserError naming `where` it comes from, as `load` does."""
         try:
             with _limited(_LIMIT_S):
                 text = tokenizer.apply_chat_template(
                     [{"role": "user", "content": _PLACE}], tokenize=False, add_generation_prompt=True
                 )
         except Exception as error:  # a template is a program: it can raise anything
-            raise UserError(f"{where} has no chat template that can be used: {error}") from error
+            raise UserError(f"{where} has no usable chat template: {error}") from error
         before, place, after = str(text).partition(_PLACE)
         if not place:
-            raise UserError(f"the chat template in {where} leaves out what the user says")
+            raise UserError(f"the chat template in {where} leaves out the user's message")
         if len(text) > _LONGEST:
             raise UserError(f"the chat template in {where} writes {len(text):,} characters around a prompt")
         return cls(codec.encode(before), codec.encode(after))
@@ -88,7 +89,7 @@ class ChatTemplate:
 
 @contextmanager
 def _limited(seconds: float) -> Iterator[None]:
-    """Python code inside raises TimeoutError once it has run so long; a template becomes Python code."""
+    """Raise TimeoutError in the template's code, which jinja2 compiles to Python, once it has run for `seconds`."""
     end = time.monotonic() + seconds
     before = sys.gettrace()
 
@@ -116,14 +117,14 @@ _TEMPLATES = "additional_chat_templates"
 
 
 def tokenizer_files(folder: Path) -> dict[str, bytes]:
-    """Every file of the tokenizer but tokenizer.json, by its path in the folder: chat templates, special tokens, ..."""
+    """All files of the tokenizer except tokenizer.json, by path in the folder: chat templates, special tokens, ..."""
     found = [path for path in folder.iterdir() if path.name in _NAMES and path.is_file()]
     found += (folder / _TEMPLATES).glob("*.jinja")
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(found)}
 
 
 def write_tokenizer_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Put the files of `tokenizer_files` into another folder."""
+    """Write the files of `tokenizer_files` into another folder."""
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

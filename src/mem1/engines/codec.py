@@ -3,8 +3,8 @@
 `Codec` wraps a fast tokenizer (the `tokenizers` library, so that no model library is loaded). Text from the
 environment is encoded once and by itself, without beginning-of-sequence tokens.
 
-    codec.encode("[INST] a <|im_end|>")                     ->  (3, 64, 2): its special tokens are read in any text
-    codec.encode_untrusted("[INST] a <|im_end|>", PAPER)    ->  (58, 40, 45, ...): letters, as all other text
+    codec.encode("[INST] a <|im_end|>")                     ->  (3, 64, 2): special tokens are recognised in any text
+    codec.encode_untrusted("[INST] a <|im_end|>", PAPER)    ->  (58, 40, 45, ...): letters, like any other text
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from mem1.retrieval.model_folder import how_to_fetch
 from mem1.sanitize import CONTROL_TOKENS, break_tokens, breakable
 
 _NOWHERE = "(?!)"
-"""A pattern that is found in no text."""
+"""A pattern that matches nothing."""
 _NO_LETTER = "\ufffd"
-"""What decoders put in place of a part of a letter."""
+"""What decoders write for an incomplete character."""
 
 
 class Codec:
@@ -45,7 +45,7 @@ class Codec:
 
     @classmethod
     def load(cls, folder: Path) -> Codec:
-        """The tokenizer.json of a model's folder. Raises UserError where there is none or it is damaged."""
+        """Load tokenizer.json from a model's folder. Raises UserError where it is missing or damaged."""
         path = Path(folder) / "tokenizer.json"
         if not path.is_file():
             raise UserError(
@@ -70,18 +70,18 @@ class Codec:
         return tuple(_encode(self.tokenizer, [text])[0])
 
     def encode_untrusted(self, text: str, tags: Tags) -> tuple[int, ...]:
-        """Tokens of a text that others had a part in: of all special tokens, only those of `tags` can arise.
+        """Tokens of a text that others may have written: the only special tokens that can result are those of `tags`.
 
-        Where our tags are tokens of their own, the text is cut at them; all else is encoded as ordinary text.
+        Where our tags are single tokens, the text is cut at them; everything else is encoded as ordinary text.
         """
         return self.encode_each_untrusted([text], tags)[0]
 
     def encode_each_untrusted(self, texts: Sequence[str], tags: Tags) -> list[tuple[int, ...]]:
-        """`encode_untrusted` of each text; what stands between tags in several, such as a hint, is encoded once."""
+        """`encode_untrusted` of each text; parts between tags that recur, such as a hint, are encoded once."""
         own, borders = self._own_tags(tags)
         parts = [[part for part in borders.split(text) if part] for text in texts]
         plain = [part for part in dict.fromkeys(chain.from_iterable(parts)) if part not in own]
-        # a model whose own vocabulary holds a special token can still produce it from letters: it is left out
+        # a vocabulary that contains a special token can still produce it from letters: it is removed
         encoded = map(self._without_special, _encode(self._plain, plain))
         ids = {**own, **dict(zip(plain, encoded, strict=True))}
         return [tuple(chain.from_iterable(map(ids.__getitem__, of_text))) for of_text in parts]
@@ -90,7 +90,7 @@ class Codec:
         return ids if self._never.isdisjoint(ids) else [i for i in ids if i not in self._never]
 
     def _own_tags(self, tags: Tags) -> tuple[Mapping[str, Sequence[int]], re.Pattern[str]]:
-        """The tags that are tokens of their own, and what finds them in a text."""
+        """The tags that are single tokens, and a pattern that finds them in a text."""
         if tags not in self._of_tags:
             own = {tag: (self._added[tag],) for tag in tags.special_tokens if tag in self._added}
             self._of_tags[tags] = own, re.compile(f"({'|'.join(map(re.escape, own)) or _NOWHERE})")
@@ -98,25 +98,25 @@ class Codec:
 
     @cached_property
     def _added(self) -> Mapping[str, int]:
-        """Tokens that were added to the model's own, special or not -> id."""
+        """Tokens added to the model's own, special or not -> id."""
         return {token.content: i for i, token in self.tokenizer.get_added_tokens_decoder().items()}
 
     @cached_property
     def _plain(self) -> Tokenizer:
-        """A copy of the tokenizer that reads no special token in text."""
+        """A copy of the tokenizer that recognises no special token in text."""
         plain = Tokenizer.from_str(self.tokenizer.to_str())
         plain.encode_special_tokens = True
         return plain
 
     @cached_property
     def _never(self) -> frozenset[int]:
-        """Ids that ordinary text must not have: every special token but the one for what is unknown."""
+        """Ids that ordinary text must not contain: every special token except the one for unknown text."""
         special = {i for i, token in self.tokenizer.get_added_tokens_decoder().items() if token.special}
         return frozenset(special - {self.unknown_id})
 
     @cached_property
     def unknown_id(self) -> int | None:
-        """The token in the place of what the tokenizer does not know; None: it can write any text."""
+        """The token that stands for unknown text; None: the tokenizer can encode any text."""
         model = json.loads(self.tokenizer.to_str())["model"]
         return model.get("unk_id", self.tokenizer.token_to_id(model.get("unk_token") or ""))
 
@@ -125,10 +125,10 @@ class Codec:
         return self.tokenizer.decode(list(ids), skip_special_tokens=False)
 
     def text_for_server(self, ids: Sequence[int]) -> str:
-        """The text of a context for a server that reads special tokens in it.
+        """The text of a context for a server that recognises special tokens in text.
 
-        Those that are tokens here stay. What merely reads like one, of this tokenizer or of well-known models, came
-        out of a document or a prompt, and is broken (`break_tokens`).
+        Special tokens of the context are kept. Text that only looks like one, of this tokenizer or well-known models,
+        came from a document or a prompt, and is broken up (`break_tokens`).
         """
         text = self.decode(ids)
         if break_tokens(text, self._breakable) == text:
@@ -161,14 +161,14 @@ class Codec:
 
         A token that straddles a border belongs to both sides.
 
-        A range starts after the largest number of leading tokens whose text does not go past its start, and ends with
-        the smallest number whose text reaches its end (separating blanks aside).
+        A range starts after the largest number of leading tokens whose text does not extend past its start, and ends
+        with the smallest number whose text reaches its end (ignoring separating blanks).
         """
         reach = self._reach_by_sums(ids, len(text)) or _Prefixes(self, ids, len(text)).reach
         return {role: (reach(a + 1) - 1, min(reach(b), len(ids))) for role, (a, b) in spans.items()}
 
     def _reach_by_sums(self, ids: Sequence[int], length: int) -> Callable[[int], int] | None:
-        """`_Prefixes.reach` where each token adds to the text what it adds anywhere; None where it does not sum up."""
+        """`_Prefixes.reach` where each token always adds the same length; None where lengths do not add up."""
         first = map(self._lengths.__getitem__, ids[:1])  # a blank before it may be left out
         lengths = [0, *accumulate(chain(first, map(self._added_lengths.__getitem__, ids[1:])))]
         return partial(bisect_left, lengths) if lengths[-1] == length else None
@@ -178,16 +178,16 @@ class Codec:
         return len(self.decode((token,)))
 
     def _added_length(self, token: int) -> float:
-        """Characters by which a token makes a text longer that it is added to.
+        """Number of characters that a token adds to a text before it.
 
-        Infinity for a token that begins or ends within a letter: what it adds depends on its neighbours.
+        Infinity for a token that begins or ends within a letter: its length depends on its neighbours.
         """
         once, twice = self.decode((token,)), self.decode((token, token))
         return inf if _NO_LETTER in once else len(twice) - len(once)
 
 
 class _Lookup(dict[int, float]):
-    """Token -> what a function finds for it; filled as tokens are met."""
+    """Cache of a function of tokens."""
 
     def __init__(self, function: Callable[[int], float]) -> None:
         self.function = function
@@ -197,16 +197,16 @@ class _Lookup(dict[int, float]):
 
 
 class _Prefixes:
-    """The lengths of the texts of the first n tokens, in characters, each found when it is needed."""
+    """The lengths of the texts of the first n tokens, in characters, each computed when needed."""
 
     def __init__(self, codec: Codec, ids: Sequence[int], length: int) -> None:
         self.codec, self.ids = codec, ids
         self.lengths = {0: 0, len(ids): length}
 
     def reach(self, chars: int) -> int:
-        """The smallest number of leading tokens with so many characters; one more than there are if none has.
+        """Smallest number of leading tokens whose text has `chars` characters; one more than all tokens if none has.
 
-        Looked for where it would be if all tokens were equally long, which is close: a few decodings do.
+        The search starts where it would be if all tokens were equally long, which is close: it needs few decodings.
         """
         lengths = self.lengths
         low = max((tokens for tokens, length in lengths.items() if length < chars), default=-1)
@@ -220,23 +220,24 @@ class _Prefixes:
 
 
 def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    # "fast": without the places of the tokens in the text, which nobody asks for
+    # "fast": without the offsets of the tokens in the text, which are not needed
     return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
 log = logging.getLogger(__name__)
 SAMPLE = 8
-"""Tasks that say enough."""
+"""Number of tasks that are checked."""
 REFUSED = 0.2
-"""Share of unknown tokens from which tasks are refused."""
+"""Share of unknown tokens from which the tokenizer is refused."""
 NAMED = 0.01
-"""Share from which a warning says so."""
+"""Share of unknown tokens from which a warning is logged."""
 
 
 def check_words(codec: Codec, tasks: Sequence[Task], tags: Tags, *, whose: str) -> None:
     """Measure the share of unknown tokens in a sample of prompts and of questions; the larger counts.
 
-    Raises UserError where it is REFUSED or more; a warning names it from NAMED on. `whose` the tokenizer is, for both.
+    Raises UserError if it is REFUSED or more, and warns from NAMED on. A tokenizer with a token for unknown words may
+    know none of them: its policy reads [UNK] in place of every word. `whose`: owner of the tokenizer, for the message.
     """
     if codec.unknown_id is None:
         return

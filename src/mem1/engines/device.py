@@ -27,7 +27,7 @@ class Machine:
     """The devices that a machine has besides its CPU."""
 
     gpus: tuple[str, ...] = ()
-    """Names of its CUDA devices, in their order."""
+    """Names of its CUDA devices, in order."""
     mps: bool = False
     """Whether torch can use Apple's GPU."""
     pretended: bool = False
@@ -42,7 +42,7 @@ class Machine:
 
     @property
     def listed(self) -> str:
-        """All devices, for people."""
+        """All devices, for messages."""
         named = [f"cuda:{i} ({name})" for i, name in enumerate(self.gpus)]
         return ", ".join([*named, *(["mps"] if self.mps else []), "cpu"])
 
@@ -54,7 +54,7 @@ class Device:
     name: str = "cpu"
     """cpu, mps, or cuda:N."""
     model: str = ""
-    """Of a GPU, as its driver calls it."""
+    """Name of a GPU according to its driver; empty for other devices."""
     at: torch.device = CPU
     """Where tensors go."""
 
@@ -66,7 +66,7 @@ class Device:
         return self.name == "cpu"
 
     def workers(self, wanted: int) -> int:
-        """Processes that sample, and packs that are trained at a time: several only where a CPU computes."""
+        """Number of processes that sample or train: `wanted` on a CPU, else 1."""
         return wanted if self.is_cpu else 1
 
 
@@ -75,14 +75,14 @@ ON_CPU = Device()
 
 @dataclass(frozen=True, kw_only=True)
 class Computed:
-    """What a result was computed with, for people and files."""
+    """What a result was computed with, for messages and files."""
 
     device: str
-    """Such as "cuda:0 (NVIDIA H100)"."""
+    """Device, such as "cuda:0 (NVIDIA H100)"."""
     dtype: str
-    """Such as "float32"."""
+    """Precision of sampling, such as "float32"."""
     attention: str | None = None
-    """Of log-probs and training; None: nothing but sampling was done."""
+    """Precision of log-probs and training; None: only sampling was done."""
 
     def __str__(self) -> str:
         attention = "" if self.attention is None else f", attention by {self.attention}"
@@ -108,7 +108,7 @@ def choose(wanted: str, machine: Machine, *, training: bool = False, local_rank:
         return _gpu(wanted, int(number) if number else None, machine, local_rank)
     if kind == "mps" and training:
         raise UserError(
-            "device mps samples and evaluates only, as it has no float64; for training and mem1 verify give cpu"
+            "device mps samples and evaluates only, because it has no float64; use cpu for training and mem1 verify"
         )
     if kind == "mps" and not machine.mps:
         raise UserError(f"there is no device mps: this machine has {machine.listed}")
@@ -119,11 +119,11 @@ def choose(wanted: str, machine: Machine, *, training: bool = False, local_rank:
 
 def _gpu(wanted: str, number: int | None, machine: Machine, local_rank: int | None) -> Device:
     if local_rank is not None and number is not None:
-        raise UserError(f"device {wanted}: under torchrun each process has the GPU of its own rank; give cuda or auto")
+        raise UserError(f"device {wanted}: under torchrun each process uses the GPU of its own rank; set cuda or auto")
     if local_rank is not None and local_rank >= len(machine.gpus):
         raise UserError(
             f"the process of local rank {local_rank} has no GPU of its own: this machine has {machine.listed}; start "
-            "torchrun with a smaller --nproc-per-node, or give device cpu"
+            "torchrun with a smaller --nproc-per-node, or set device cpu"
         )
     index = number if number is not None else local_rank or 0
     if index >= len(machine.gpus):
@@ -133,9 +133,9 @@ def _gpu(wanted: str, number: int | None, machine: Machine, local_rank: int | No
 
 
 def sampling_dtype(wanted: str, device: Device, stored: torch.dtype | None) -> torch.dtype:
-    """Precision of a policy that samples or is evaluated, and is not trained.
+    """Precision of a policy that is only sampled or evaluated.
 
-    stored      of its weights in the file; None: not known
+    stored      precision of the weights in the file; None: unknown
 
     auto never rounds a weight: bfloat16 on CUDA where the weights are stored in it, float32 everywhere else.
     """
@@ -156,7 +156,10 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 @contextmanager
 def flushed_denormals() -> Iterator[None]:
-    """Inside, this thread, and threads that it starts there, take denormal numbers for zero; afterwards as before.
+    """Inside the block, this thread and threads that it starts treat denormal numbers as zero.
+
+    A sharp softmax is full of numbers below float32's normal range, and a CPU computes with them so slowly that they
+    can cost a small model half its speed (`benchmarks/denormals.py`).
 
     Not for the whole process, because that would change other libraries' arithmetic too.
     """
@@ -169,5 +172,5 @@ def flushed_denormals() -> Iterator[None]:
 
 
 def _flushed() -> bool:
-    """Whether they are taken for zero now; torch has no function that tells."""
+    """Whether denormals are treated as zero now; torch has no function for it."""
     return sys.float_info.min / 2 == 0.0

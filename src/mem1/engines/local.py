@@ -1,10 +1,10 @@
 """`local`: a transformers model in this process, sampled in batches, with log-probabilities.
 
-Contexts are sorted by length and sampled batch by batch; rows that are done leave the batch. The random number
-of a token depends on its context's seed and its place in the completion alone, not on what else is sampled.
+Contexts are sorted by length and sampled batch by batch; rows that are done leave the batch. The random number of a
+token depends only on its context's seed and its place in the completion, not on what else is sampled.
 
-Sampling is from the whole softmax at the sampling temperature; there is no top-p or top-k, because they would
-make the importance ratios of training wrong.
+Tokens are drawn from the whole softmax at the sampling temperature; top-p or top-k would make the importance ratios of
+training wrong.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from mem1.engines.device import flushed_denormals, with_float64
 from mem1.engines.stop_strings import met
 
 _SHORT = 1024
-"""Contexts up to so many tokens are attended by plain matrix products on a CPU, which beat the fused kernel there."""
+"""Longest context, in tokens, that plain matrix products attend on a CPU: up to there they beat the fused kernel."""
 
 
 _SAME_TASK = 16
-"""Contexts that begin with the same tokens, so many of them, are taken for contexts of one task."""
+"""Number of equal first tokens that make contexts count as contexts of one task."""
 
 
 Steering = Callable[[Sequence[int], Sequence[int], int, int], int]
-"""(context, sampled so far, drawn token, token budget) -> the token that is written in the drawn one's place."""
+"""(context, sampled so far, drawn token, token budget) -> the token that replaces the drawn one."""
 
 
 class LocalEngine:
@@ -52,10 +52,10 @@ class LocalEngine:
     ) -> None:
         """A sampler of completions.
 
-        batch_tokens    bounds rows times tokens of the longest context in one batch (memory, not results)
-        interrupt       a flag, (), bool, in shared memory: as soon as another thread or process sets it, completions
-                        end where they are; None: nobody does
-        steering        replaces tokens that were drawn, for checks; what it writes has a log-probability like any other
+        batch_tokens    most rows times tokens of the longest context in one batch; affects memory, not results
+        interrupt       a boolean scalar in shared memory: as soon as another thread or process sets it, completions
+                        end where they are; None: they are never interrupted
+        steering        replaces drawn tokens, for checks; its tokens get log-probabilities like any others
         """
         self.interrupt = interrupt
         self.steering = steering
@@ -70,7 +70,7 @@ class LocalEngine:
     def complete(
         self, contexts: Sequence[Sequence[int]], *, max_tokens: Sequence[int], sampling: Sampling
     ) -> list[Completion]:
-        """One completion a context, each of at most its own `max_tokens`."""
+        """One completion per context, each of at most its own `max_tokens`."""
         if not contexts:
             return []
         noise_BT = draw_noise(sampling.seeds_for(len(contexts)), max(max_tokens))
@@ -87,7 +87,7 @@ class LocalEngine:
         return [c for c in completions if c is not None]
 
     def _batches(self, contexts: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Row numbers of each batch: similar lengths together, `batch_tokens` at most."""
+        """Row numbers of each batch: similar lengths together, at most `batch_tokens`."""
         batches: list[list[int]] = []
         for row in sorted(range(len(contexts)), key=lambda i: len(contexts[i])):
             if not batches or (len(batches[-1]) + 1) * len(contexts[row]) > self.batch_tokens:
@@ -97,7 +97,7 @@ class LocalEngine:
 
     @property
     def interrupted(self) -> bool:
-        """Whether what is being sampled is to end where it is."""
+        """Whether completions under way must end now."""
         return self.interrupt is not None and bool(self.interrupt)
 
     def stops(self, token: int, sampled: Sequence[int]) -> bool:
@@ -108,10 +108,10 @@ class LocalEngine:
 
 
 def draw_noise(seeds: Sequence[int], length: int) -> Tensor:
-    """Random numbers in [0, 1), (rows, length), float64: each a function of its row's seed and of its place.
+    """Random numbers in [0, 1), (rows, length), float64: each a function of its row's seed and its place alone.
 
-    SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014), which is cheap to start
-    anew in every row, and needs none of the numbers before a place.
+    SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014), which is cheap to
+    restart for each row and computes the number at any place directly.
     """
     places_T = np.arange(1, length + 1, dtype=np.uint64)
     mixed_BT = np.array(seeds, dtype=np.uint64)[:, None] + places_T * np.uint64(0x9E3779B97F4A7C15)
@@ -123,7 +123,7 @@ def draw_noise(seeds: Sequence[int], length: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """Contexts cut in two, so that what several of them begin with is computed once.
+    """Contexts cut in two, so that beginnings shared by several of them are computed once.
 
     contexts  p q a   p q b c   x y z    ->   prefixes  p q   x      suffixes  a   b c   y z
     """
@@ -145,7 +145,7 @@ def _split(contexts: Sequence[Sequence[int]]) -> _Split:
     prefix_of, cut = [0] * len(contexts), [0] * len(contexts)
     for key, rows in groups.items():
         for row in rows if not shared[key] else rows[:1]:
-            # a context alone is cut where the others' suffixes begin, so that it pads nobody
+            # a single context is cut where the others' suffixes begin, so that it adds no padding
             length = shared[key] or (max(0, len(contexts[row]) - longest) if longest else 0)
             prefixes.append(contexts[row][:length])
             for r in rows if shared[key] else [row]:
@@ -154,7 +154,7 @@ def _split(contexts: Sequence[Sequence[int]]) -> _Split:
 
 
 def _common(contexts: Sequence[Sequence[int]], rows: Sequence[int]) -> int:
-    """Length of what all these contexts begin with, their last tokens left out."""
+    """Length of the common beginning of these contexts, without their last tokens."""
     # of all rows, the smallest and the largest differ first
     low, high = min(tuple(contexts[r]) for r in rows), max(tuple(contexts[r]) for r in rows)
     same = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
@@ -225,14 +225,14 @@ class _Batch:
         return self._append(split.suffixes, self.real_BT.sum(-1), cache)
 
     def _append(self, pieces: Sequence[Sequence[int]], first_B: Tensor, cache: Cache) -> Tensor:
-        """Run pieces that begin at positions `first_B` through the model, after what the cache holds."""
+        """Run pieces that begin at positions `first_B` through the model, after the contents of the cache."""
         longest = max(len(p) for p in pieces)
         ids_BT = torch.tensor([[0] * (longest - len(p)) + list(p) for p in pieces], device=self.device)
         padding_B = torch.tensor([longest - len(p) for p in pieces], device=self.device)
         real_BT = torch.arange(longest, device=self.device)[None] >= padding_B[:, None]
         positions_BT = (first_B[:, None] + real_BT.cumsum(-1) - 1).clamp(min=0)
         causal_BTT = torch.ones(longest, longest, dtype=torch.bool, device=self.device).tril() & real_BT[:, None, :]
-        # a padded query must see something, or its softmax is 0/0; nobody reads what it computes
+        # a padded query must attend to something, or its softmax is 0/0; its output is not used
         causal_BTT |= torch.eye(longest, dtype=torch.bool, device=self.device)
         before_BTK = self.real_BT[:, None, :].expand(-1, longest, -1)
         self.real_BT = torch.cat([self.real_BT, real_BT], dim=1)
@@ -242,7 +242,7 @@ class _Batch:
     def _step(self, tokens_B: Tensor, cache: Cache) -> Tensor:
         self.position_B = self.position_B + 1
         self.real_BT = torch.cat([self.real_BT, self.real_BT.new_ones(len(tokens_B), 1)], dim=1)
-        # plain matrix products beat the fused CPU kernel where there is one query a row
+        # plain matrix products beat the fused CPU kernel where there is one query per row
         with _attention(self.model, "eager" if self.device.type == "cpu" else None):
             return self._forward(tokens_B[:, None], self.position_B[:, None], self.real_BT[:, None, :], cache)
 
@@ -262,7 +262,7 @@ class _Batch:
         return output.logits[:, -1].float()
 
     def _sample(self, rows: Sequence[int], logits_BV: Tensor) -> tuple[Tensor, list[bool]]:
-        """One token a row and whether the row goes on; records tokens and log-probabilities."""
+        """One token per row and whether the row continues; records tokens and log-probabilities."""
         logprobs_BV = torch.log_softmax(logits_BV / (self.temperature or 1.0), dim=-1)
         if self.temperature == 0:
             tokens_B = logprobs_BV.argmax(dim=-1)
@@ -298,7 +298,7 @@ class _Batch:
 
 
 class _BufferedLayer(DynamicLayer):
-    """Keys and values in a buffer that grows in steps, so that a new token copies nothing but itself."""
+    """Keys and values in a buffer that grows in steps, so that appending a token copies only that token."""
 
     _HEADROOM = 64
 

@@ -17,7 +17,7 @@ class ScriptedEngine:
     """Completes each context with what `script` writes for its text; it has no log-probabilities."""
 
     def __init__(self, codec: Codec, script: Script, frame: ChatTemplate | None = None) -> None:
-        """`frame`: what stands around the prompt of every context; the script does not see it."""
+        """`frame`: chat template around the prompt of every context, which the script does not see."""
         self.codec = codec
         self.script = script
         self.frame = frame or ChatTemplate()
@@ -25,7 +25,7 @@ class ScriptedEngine:
     def complete(
         self, contexts: Sequence[Sequence[int]], *, max_tokens: Sequence[int], sampling: Sampling
     ) -> list[Completion]:
-        """One completion a context; cut, as a model's would be, where it goes past its budget."""
+        """One completion per context, cut off at its budget like a model's."""
         del sampling  # a script does not sample
         completions = []
         for context, budget in zip(contexts, max_tokens, strict=True):

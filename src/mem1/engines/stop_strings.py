@@ -1,6 +1,10 @@
-"""Stop strings of a server that leaves them out of its text, or does not know them: put back, or cut after.
+"""Stop strings where a server leaves them out, ignores them, or was interrupted inside one.
 
-complete("<IS> a </IS> <query> Oslo", ["</query>", "</answer>"], stopped=True)  ->  "<IS> a </IS> <query> Oslo</query>"
+    complete("<IS> a </IS> <query> Oslo", ["</query>"], stopped=True)      "<IS> a </IS> <query> Oslo</query>"
+    concat(abc, de, codec, stops)       "abc" by weights 3, "de" by weights 4: abcde by ((3, 3), (4, 2))
+
+Each token of a concatenation has the log-probability of the weights that sampled it, given everything before it, as if
+two policies had written one after the other (partial rollouts: Kimi k1.5, arXiv 2501.12599).
 """
 
 from __future__ import annotations
@@ -11,11 +15,11 @@ from mem1.engines.base import Completion
 from mem1.engines.codec import Codec
 
 MOST_TOKENS, _MOST_CHARACTERS = 24, 40
-"""Of a stop string: a tag has fewer, even byte by byte."""
+"""Longest stop string: a tag is shorter, even byte by byte."""
 
 
 def met(sampled: Sequence[int], stops: Sequence[str], codec: Codec) -> bool:
-    """Whether a stop string stands at the end of these tokens."""
+    """Whether these tokens end with a stop string."""
     tail = codec.decode(sampled[-MOST_TOKENS:])[-_MOST_CHARACTERS:]
     return any(stop in tail for stop in stops)
 
@@ -26,18 +30,18 @@ def openings(stops: Sequence[str]) -> dict[str, str]:
 
 
 def opened(context: str, stops: Sequence[str]) -> str:
-    """The opening tag with which a context ends, because the completion must go on from it; "" for none."""
+    """The opening tag at the end of a context, which the completion continues; empty: none."""
     end = context.rstrip()
     return next((opening for opening in openings(stops) if end.endswith(opening)), "")
 
 
 def complete(text: str, stops: Sequence[str], *, stopped: bool, named: str | None = None, opening: str = "") -> str:
-    """The text up to and with its stop string, as a model that stops at it would have written it.
+    """The text up to and including its stop string, as a model that stops there would have written it.
 
-    stopped   the server says that the model came to an end by itself
-    named     the stop string that the server says it met; "": none, the model ended its text; None: it does not say,
-              and then the tag that is still open is closed
-    opening   the tag that the context had opened
+    stopped   the server reports that the model ended by itself
+    named     the stop string that the server reports; empty: none, the model ended its text; None: the server does not
+              report it, and the tag that is still open is closed
+    opening   the tag at the end of the context
     """
     ends = [text.index(stop) + len(stop) for stop in stops if stop in text]
     if ends:
@@ -52,9 +56,9 @@ def complete(text: str, stops: Sequence[str], *, stopped: bool, named: str | Non
 
 
 def concat(first: Completion, rest: Completion, codec: Codec, stops: Sequence[str]) -> Completion:
-    """`rest` goes on where `first` was interrupted.
+    """One completion of `first`, which was interrupted, and its continuation.
 
-    A stop string that begins in the one and ends in the other ends the whole: who sampled the rest could not see it.
+    It ends after a stop string that lies across the border, which the sampler of `rest` could not see.
     """
     ids, versions = first.token_ids + rest.token_ids, list(first.weights_versions)
     for version, tokens in rest.weights_versions:
@@ -75,7 +79,7 @@ def concat(first: Completion, rest: Completion, codec: Codec, stops: Sequence[st
 
 
 def _stop_across(ids: Sequence[int], border: int, codec: Codec, stops: Sequence[str]) -> int | None:
-    """Tokens up to the end of a stop string that lies across the border; None: there is none."""
+    """Number of tokens up to the end of a stop string across the border; None: there is none."""
     ends = range(border + 1, min(border + MOST_TOKENS, len(ids)) + 1 if border else 0)
     return next((end for end in ends if met(ids[:end], stops, codec)), None)
 

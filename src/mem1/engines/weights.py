@@ -1,10 +1,10 @@
-"""Weights of a model as safetensors: tied ones once, and put back only where names, types and shapes are the model's.
+"""Weights of a model as safetensors: tied ones saved once, and loaded only where names, types and shapes match.
 
 save_file(untied(model.state_dict()), "model.safetensors")
 saved = load_file("model.safetensors")
-check_fit(saved, model, "model.safetensors does not fit")        raises before anything is changed
+check_fit(saved, model, "model.safetensors does not fit")        raises before anything changes
 put(saved, model)
-checksum("model.safetensors")                                    by which a server knows that it reads what was written
+checksum("model.safetensors")                                    lets a server check that it reads what was written
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from mem1.errors import UserError
 Weights = Mapping[str, torch.Tensor]
 Shapes = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 _PIECE = 1 << 22
-"""Bytes of a file that are read at a time."""
+"""Bytes of a file read at a time."""
 
 
 def untied(weights: Weights) -> dict[str, torch.Tensor]:
-    """Of tensors that are one and the same in memory, the first name only."""
+    """The weights with tensors that share memory under their first name only."""
     first: dict[tuple[int, torch.Size], str] = {}
     for name, tensor in weights.items():
         first.setdefault((tensor.data_ptr(), tensor.shape), name)
@@ -32,24 +32,24 @@ def untied(weights: Weights) -> dict[str, torch.Tensor]:
 
 
 def check_fit(saved: Weights, module: torch.nn.Module, refusal: str) -> None:
-    """Raises UserError, which begins with `refusal`, where names, types or shapes differ from the module's."""
+    """Raises UserError beginning with `refusal` where names, types or shapes differ from the module's."""
     check_shapes(_shapes(untied(module.state_dict())), _shapes(saved), refusal)
 
 
 def check_shapes(needed: Shapes, found: Shapes, refusal: str) -> None:
-    """As `check_fit`, of types and shapes alone."""
+    """`check_fit` for types and shapes without tensors."""
     if needed != found:
         name = min(n for n in needed.keys() | found.keys() if needed.get(n) != found.get(n))
         raise UserError(f"{refusal}: {name} is {found.get(name)} there and {needed.get(name)} here")
 
 
 def check_finite(weights: Weights, where: str) -> None:
-    """Raises UserError, which names the tensor and `where` it is from, where one holds NaN or infinity."""
+    """Raises UserError naming the tensor and `where` it comes from if one contains NaN or infinity."""
     for name, tensor in weights.items():
-        # a sum costs one reading and no memory; finite numbers may overflow in it, so the numbers decide
+        # a sum reads once and needs no memory; finite numbers may overflow in it, so the second test decides
         if tensor.is_floating_point() and not tensor.sum().isfinite() and not tensor.isfinite().all():
             raise UserError(
-                f"{where}: the weights {name} hold NaN or infinity; copy the model again, or take an earlier checkpoint"
+                f"{where}: the weights {name} contain NaN or infinity; copy the model again or use an older checkpoint"
             )
 
 
@@ -60,7 +60,7 @@ def put(saved: Weights, module: torch.nn.Module) -> None:
 
 
 def checksum(source: Path | bytes) -> str:
-    """BLAKE2b (hexadecimal) of a file, or of bytes."""
+    """BLAKE2b (hexadecimal) of a file or of bytes."""
     digest = hashlib.blake2b(digest_size=16)
     if isinstance(source, bytes):
         digest.update(source)

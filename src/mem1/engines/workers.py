@@ -2,10 +2,10 @@
 
     contexts 0 1 2 3 4 5   ->   this process 0 1 2   |   a worker 3 4 5   ->   completions 0 1 2 3 4 5
 
-Sampling a small model is a long row of tiny operations, which a second thread does not speed up but a second
-process does. The weights lie in shared memory, so that a worker sees every optimiser step without a copy. What is
-sampled does not depend on the number of workers, since each context has a seed of its own. Worker processes are
-started once and serve every engine of this process.
+Sampling a small model is a long sequence of tiny operations, which a second thread does not speed up but a second
+process does. The weights are in shared memory, so workers see every optimiser step without a copy. Samples do not
+depend on the number of workers, since each context has a seed of its own. Worker processes are started once and serve
+every engine of this process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mem1.errors import UserError
 _NUMBERS = itertools.count()
 
 PROCESSES = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
-"""How processes beside this one are started.
+"""How other processes are started.
 
 On Linux all are forked from one that has imported torch and transformers, which takes seconds, once. It has no other
 thread, and so a fork is safe there; on macOS it is not, and each process imports them itself.
@@ -50,7 +50,7 @@ def local_engine(
     workers: int,
     interrupt: torch.Tensor | None = None,
 ) -> Engine:
-    """`LocalEngine`, in several processes where `workers` is more than 1; `interrupt` as it has it."""
+    """A `LocalEngine` with this `interrupt`, in several processes where `workers` is more than 1."""
     engine = LocalEngine(model, codec, stop_strings, interrupt=interrupt)
     return engine if workers == 1 else ParallelEngine(engine, workers=workers)
 
@@ -73,7 +73,7 @@ class ParallelEngine:
     def complete(
         self, contexts: Sequence[Sequence[int]], *, max_tokens: Sequence[int], sampling: Sampling
     ) -> list[Completion]:
-        """One completion a context, as `LocalEngine.complete`."""
+        """One completion per context, as `LocalEngine.complete`."""
         if not contexts:
             return []
         seeds = sampling.seeds_for(len(contexts))
@@ -87,7 +87,7 @@ class ParallelEngine:
         try:
             with one_thread():
                 completions = _sample(self.engine, *own)
-        finally:  # an answer left in the pipe would be taken for that of the next call
+        finally:  # an answer left in the pipe would be read as that of the next call
             answers = [helper.receive() for helper, _ in busy]
         for answer in answers:
             completions += answer.result()
@@ -95,7 +95,7 @@ class ParallelEngine:
 
 
 def _shares(rows: int, workers: int) -> list[slice]:
-    """Neighbouring rows, as equal as can be; none is empty. Attempts at one task are neighbours and share a prompt."""
+    """Runs of neighbouring rows (attempts at one task share a prompt), of nearly equal length and none empty."""
     workers = min(workers, rows)
     borders = [rows * i // workers for i in range(workers + 1)]
     return [slice(a, b) for a, b in itertools.pairwise(borders)]
@@ -126,7 +126,7 @@ class _Answer:
 
 
 class _Helper:
-    """A process that samples, seen from here."""
+    """Handle of a process that samples."""
 
     def __init__(self) -> None:
         self.connection, theirs = PROCESSES.Pipe()
@@ -153,7 +153,7 @@ class _Helper:
     def _lost(self) -> UserError:
         self.process.join(timeout=1)
         return UserError(
-            f"a sampling process ended (exit code {self.process.exitcode}), perhaps for want of memory; "
+            f"a sampling process ended (exit code {self.process.exitcode}), perhaps because memory ran out; "
             "resume, or run with workers = 1"
         )
 
@@ -162,7 +162,7 @@ _HELPERS: list[_Helper] = []
 
 
 def _helpers(count: int) -> list[_Helper]:
-    """So many living helpers, started now if they do not run yet."""
+    """`count` living helpers; missing ones are started."""
     _HELPERS[:] = [helper for helper in _HELPERS if helper.process.is_alive()]
     while len(_HELPERS) < count:
         _HELPERS.append(_Helper())
@@ -176,7 +176,7 @@ def _close(helpers: Sequence[_Helper], number: int) -> None:
 
 
 def _serve(connection: Connection) -> None:
-    """The life of a helper: until the other end of the pipe is closed, by whatever death."""
+    """Main loop of a helper; ends when the other end of the pipe is closed, for whatever reason."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that owns the run
     torch.set_num_threads(1)
     engines: dict[int, LocalEngine] = {}

@@ -1,8 +1,8 @@
-"""Keys of servers, each in the one environment variable that is named for it, and never shown.
+"""API keys: each is read from one named environment variable, and never shown.
 
 BRAVE_API_KEY=" abc123\n"    read_key("BRAVE_API_KEY")  ->  "abc123"      as `export KEY="$(cat file)"` may leave it
 redact("bad key abc123", "abc123")          ->  "bad key ***"
-redact("see /?key=%61bc123", "abc123")      ->  "***"          in any other form, nothing of the text is left
+redact("see /?key=%61bc123", "abc123")      ->  "***"          escaped: nothing of the text is kept
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from mem1.errors import UserError
 def read_key(variable: str) -> str:
     """The key in an environment variable; empty where it is not set.
 
-    Raises UserError, without showing what is there, where that cannot be sent as a key.
+    Raises UserError, without showing the value, where it cannot be a key.
     """
     key = os.environ.get(variable, "").strip()
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise UserError(
-            f"the environment variable {variable} holds no API key: it holds blanks or characters that no key has; "
+            f"the environment variable {variable} is not an API key: it contains blanks or characters that no key has; "
             "set it again"
         )
     return key
@@ -33,17 +33,16 @@ def read_key(variable: str) -> str:
 _ESCAPE = re.compile(r"\\u\{?([0-9a-f]{4})\}?|\\x([0-9a-f]{2})|=([0-9a-f]{2})", re.IGNORECASE)
 _PUNCTUATION = re.compile(r"[^0-9a-z]+")
 _DECODINGS = 6
-"""Escapes within escapes that are looked through."""
+"""Levels of nested escapes that are decoded."""
 _SECRET = 12
-"""Letters and digits of a key, at least; a shorter one, such as EMPTY, is a word and no secret."""
+"""Fewest letters and digits of a secret key; a shorter one, such as EMPTY, is a word."""
 
 
 def redact(text: str, key: str | None) -> str:
-    """What a server wrote, without the key that it was sent.
+    """A server's text without the key that was sent to it.
 
-    Where the key stands in it as it is, three stars take its place. Where it stands there in another form (escaped for
-    an address, for JSON or HTML, in base 64 or 16, with other capitals, with blanks in between), they take the place
-    of the whole text.
+    Three stars replace the key. They replace the whole text where it contains the key in another form: escaped for an
+    address, JSON or HTML, in base 64 or 16, in other capitals, or with blanks in between.
     """
     if not key:
         return text
@@ -52,12 +51,12 @@ def redact(text: str, key: str | None) -> str:
 
 
 def repeats(text: str, key: str | None) -> bool:
-    """Whether the key stands in the text, in any of these forms."""
+    """Whether the text contains the key, in any of these forms."""
     return bool(key) and len(_bare(key)) >= _SECRET and (key in text or _holds(text, key) is True)
 
 
 def _holds(text: str, key: str) -> bool | None:
-    """None: it is escaped too often to be told."""
+    """None: unknown, as the text is escaped too many times."""
     if len(_bare(key)) < _SECRET:
         return False
     forms = _forms(key)

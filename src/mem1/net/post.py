@@ -1,8 +1,14 @@
-"""One POST at one address: the body of a 200, or `TryFailed` that says whether trying again makes sense.
+"""One POST at one address: the body of a 200, or TryFailed, which says whether another try makes sense.
 
 503, no connection, a cut or slow answer    try again
 429 with "Retry-After: 7"                   try again, in 7 seconds
-302, 404                                    for good: a redirection is never followed
+302, 404                                    for good: redirections are never followed
+
+Also reads JSON and numbers that a server wrote, within bounds, so that no answer of any server ends a run:
+
+read_json(b'{"score": 2.5}')                    {"score": 2.5}      ValueError for anything but JSON
+number(10**400, least=0.0, most=1e9)            None                also for NaN, infinities, true and "2.5"
+retry_after("Wed, 21 Oct 2015 07:28:00 GMT")    0.0                 that time is past
 """
 
 from __future__ import annotations
@@ -22,28 +28,28 @@ if TYPE_CHECKING:
 _LARGEST_ANSWER = 64 << 20
 """Bytes."""
 _LONGEST_REFUSAL = 2000
-"""Bytes of a refusal that are kept."""
+"""Bytes of a refusal's body that are kept."""
 _SHOWN = 300
-"""Characters of a refusal, and of its text, that are shown."""
+"""Most characters of a message."""
 _PASSING = (408, 429)
-"""Refusals that pass; any other 3xx or 4xx is for good."""
+"""Statuses after which another try makes sense; any other 3xx or 4xx is for good."""
 
 
 class TryFailed(Exception):
-    """A try that was not answered."""
+    """A try without a usable answer."""
 
     def __init__(
         self, why: str, *, wait_s: float = 0.0, for_good: bool = False, worked: bool = True, said: str = ""
     ) -> None:
         super().__init__(why)
         self.wait_s = wait_s
-        """The server asks to wait so long."""
+        """Wait that the server asks for, in seconds."""
         self.for_good = for_good
-        """Another try would end the same."""
+        """Another try would fail alike."""
         self.worked = worked
-        """The server may have done the work (and charge for it): it was reached, and did not refuse."""
+        """The server may have done the work, and charge for it: it was reached and did not refuse."""
         self.said = said
-        """The beginning of what came with a refusal, on one line; not to be trusted."""
+        """Beginning of a refusal's body, on one line; untrusted."""
 
 
 def post(
@@ -55,9 +61,9 @@ def post(
     now: Callable[[], float],
     largest: int | None = None,
 ) -> bytes:
-    """The answer's body. Raises TryFailed for everything else than a whole 200 within the time and `largest` bytes.
+    """The answer's body. Raises TryFailed for anything but a complete 200 within the time and `largest` bytes.
 
-    What it says of a failure does not hold the bearer token that `client` sends, in whatever form a server repeats it.
+    The message never contains the bearer token that `client` sends, in whatever form a server repeats it.
     """
     import httpx
 
@@ -70,7 +76,7 @@ def post(
                 raise _refusal(response, _beginning(response), key)
             for piece in response.iter_bytes():
                 answer += piece
-                # the timeouts of httpx are of each piece: a server that sends byte by byte would never end
+                # httpx limits the time of each piece: a server that sends byte by byte would never end
                 if now() > ends:
                     raise TryFailed(f"the answer took longer than {timeout_s:g} s")
                 if len(answer) > largest:
@@ -82,7 +88,7 @@ def post(
 
 
 def _beginning(response: httpx.Response) -> bytes:
-    # the first piece alone: the rest may come byte by byte
+    # only the first piece: the rest may come byte by byte
     return next(response.iter_bytes(), b"")[:_LONGEST_REFUSAL]
 
 
@@ -97,7 +103,7 @@ def _refusal(response: httpx.Response, said: bytes, key: str) -> TryFailed:
 
 
 def one_line(text: str) -> str:
-    """On one line of at most _SHOWN characters, without control characters."""
+    """The text on one line of at most _SHOWN characters, without control characters."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:_SHOWN]
 
 
@@ -119,7 +125,7 @@ _SHOWN_VALUE = 40
 
 
 def read_json(body: bytes | str) -> Any:
-    """What the JSON says. Raises ValueError where it is none, or is nested too deeply to be read."""
+    """The JSON's value. Raises ValueError where it is not JSON, or nested too deeply."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -127,19 +133,19 @@ def read_json(body: bytes | str) -> Any:
 
 
 def number(value: Any, *, least: float, most: float) -> float | None:
-    """The number as a float; None for one that is not between the bounds, which are finite, or is no number."""
+    """The number as a float; None outside the finite bounds, and for anything but a number."""
     if type(value) not in (int, float) or not least <= value <= most:  # int and float compare exactly; NaN is in none
         return None
     return float(value)
 
 
 def whole_number(value: Any, *, most: int) -> int | None:
-    """The number, 0 to `most`; None for another, and for what is no whole number."""
+    """The number, 0 to `most`; None for anything else."""
     return value if type(value) is int and 0 <= value <= most else None
 
 
 def shown(value: Any) -> str:
-    """The beginning of a value of a server, for a message. Never raises."""
+    """Beginning of a server's value, for a message. Never raises."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # thousands of digits, or of brackets

@@ -1,4 +1,4 @@
-"""A web server in this process: packages, socket, signals, whom it answers, and how it reads what it is sent.
+"""A web server in this process: packages, sockets, signals, which clients it answers, how it reads requests.
 
 check_packages()
 (socket,) = bind("127.0.0.1", 8000)

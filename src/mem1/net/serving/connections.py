@@ -1,4 +1,13 @@
-"""What a server gives a client: seconds for each part of a request, and how many connections at a time."""
+"""Connections with deadlines, and an upper limit on their number.
+
+    half of the headers, then nothing       408 after `head_s`, and the connection is closed
+    half of the body, then nothing          408 after `body_s`
+    an answer that is not read              closed after `write_s`
+    one connection too many                 the one that has waited longest for its client is closed; 503 where all are
+                                            being worked on
+
+uvicorn only has a deadline for idle connections, and answers requests above a limit, where connections matter.
+"""
 
 from __future__ import annotations
 
@@ -15,27 +24,27 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _OTHER_FILES = 128
-"""Descriptors that are left to the index, pipes and libraries."""
+"""Descriptors left for the index, pipes and libraries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Limits of a connection; who exceeds them is hung up on."""
+    """Limits of a connection, which is closed when it exceeds them. Seconds:"""
 
     head_s: float = 10.0
     """From the connection, or the first byte of a later request, to the end of the headers."""
     body_s: float = 60.0
     """From the end of the headers to the end of the body."""
     write_s: float = 60.0
-    """Without progress of an answer that the client does not read."""
+    """Without progress, while the client does not read the answer."""
     idle_s: float = 75.0
     """Between two requests: a trainer's next round of searches comes after an update."""
     connections: int = 1000
-    """At a time, in each process; fewer where the process may open few files."""
+    """Most open connections of each process; fewer where the process may open few files."""
 
     @property
     def most_connections(self) -> int:
-        """`connections`, or what the process's limit of open files leaves room for."""
+        """`connections`, or as many as the process's limit of open files allows."""
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if files == resource.RLIM_INFINITY:
             return self.connections
@@ -50,28 +59,28 @@ _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\n" + _ENDED + b"\r\n"
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\n" + _ENDED + b"retry-after: 1\r\n\r\n"
 
 Phase = Literal["head", "body", "idle", "work"]
-"""What a connection is at: the first two wait for the rest of a request, "idle" for the next one."""
+"""Phase of a connection: the first two wait for the rest of a request, "idle" for the next one."""
 
 
 class Door:
-    """Keeps the connections of one server within their number."""
+    """Limits the number of connections of one server."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
         self._most = bounds.most_connections
         self._inside = 0
         self._waiting: dict[Connection, None] = {}
-        """Those that wait for their clients, longest first."""
+        """Connections that wait for their clients, longest first."""
 
     def enter(self) -> bool:
-        """Whether there is room for one more, which is then counted."""
+        """Whether there is room for one more connection; counts it if so."""
         if self._inside >= self._most and not self.make_room():
             return False
         self._inside += 1
         return True
 
     def make_room(self) -> bool:
-        """Hang up the connection that has waited longest; False where none waits."""
+        """Close the connection that has waited longest; False where none waits."""
         if not self._waiting:
             return False
         connection = next(iter(self._waiting))
@@ -84,14 +93,14 @@ class Door:
         self._waiting.pop(connection, None)
 
     def waits(self, connection: Connection, waits: bool) -> None:
-        """A connection begins to wait, or is worked on."""
+        """A connection begins to wait, or to be worked on."""
         self._waiting.pop(connection, None)
         if waits:
             self._waiting[connection] = None
 
 
 class Listener(socket.socket):
-    """A listening socket that accepts whom the door lets in."""
+    """A listening socket that accepts connections while the door has room."""
 
     def __init__(self, bound: socket.socket, door: Door) -> None:
         """Takes the place of `bound`."""
@@ -99,11 +108,11 @@ class Listener(socket.socket):
         self._door = door
         self._accepted = False
         self._spare: int | None = os.open(os.devnull, os.O_RDONLY)
-        """A descriptor that is given up to hang up on somebody where there is no other."""
+        """A spare descriptor, given up to refuse a connection when there is no other."""
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Raises BlockingIOError where nobody is let in at the moment, which asyncio takes for nobody being there."""
-        # asyncio accepts all who stand in line before it looks after any; one at a time can be counted
+        """Raises BlockingIOError where there is no room now; asyncio then acts as if nobody were waiting."""
+        # asyncio accepts everybody in the queue before serving anybody; one at a time can be counted
         if self._accepted:
             self._accepted = False
             raise BlockingIOError
@@ -128,7 +137,7 @@ class Listener(socket.socket):
         super().close()
 
     def _turn_away_without_descriptors(self) -> None:
-        """Or the line of those who wait would wake the server again and again for nothing."""
+        """Otherwise the waiting queue would wake the server again and again for nothing."""
         if self._spare is not None:
             os.close(self._spare)
             self._spare = None
@@ -142,7 +151,7 @@ def _turn_away(connection: socket.socket) -> None:
     with connection, contextlib.suppress(OSError):
         connection.setblocking(False)
         with contextlib.suppress(BlockingIOError):
-            connection.recv(1 << 16)  # what was not read would make the answer be lost
+            connection.recv(1 << 16)  # unread data would make the answer be lost
         connection.send(_FULL)
 
 
@@ -183,7 +192,7 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def _watch(self) -> None:
-        """A new phase begins a new deadline; a byte within a phase does not put it off."""
+        """Each phase has its own deadline; bytes within a phase do not extend it."""
         phase = self._now()
         if phase == self._phase or self.transport.is_closing():
             return
@@ -203,7 +212,7 @@ class Connection(H11Protocol):
         return "head" if fresh or self.conn.trailing_data[0] else "idle"
 
     def _too_late(self) -> None:
-        if self.transport.is_closing():  # and has something left to write that nobody reads
+        if self.transport.is_closing():  # with data left to write that nobody reads
             self.transport.abort()
             return
         if self._phase != "idle" and (self._phase == "head" or not self.cycle.response_started):

@@ -1,9 +1,9 @@
-"""Whom a server answers: requests that name it as it is called, and that no page of another site has made.
+"""Which requests a server answers: those that name it correctly and do not come from another site's page.
 
 Host: 127.0.0.1:8000                              answered
-Host: evil.example:8000                           421: a name that was pointed to this address (DNS rebinding)
+Host: evil.example:8000                           421: a foreign name that resolves to this address (DNS rebinding)
 Origin: https://evil.example                      403: a page of another site
-POST, Content-Type: text/plain                    415: what a page of another site can send without asking
+POST, Content-Type: text/plain                    415: what another site's page can send without permission
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
-"""What a page's own forms send; a page of another site is known by Origin and Sec-Fetch-Site alone."""
+"""Content type of HTML forms; pages of other sites are then recognised by Origin and Sec-Fetch-Site only."""
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/@\[\]]+)(?::[0-9]{1,5})?")
 _NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,251}[a-z0-9_])?")
 
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """The names and addresses by which a server may be called; loopback always is one.
+    """The names and addresses that clients may use for a server; loopback always works.
 
-    A page can point its own name to any address, but it cannot have an address for a name. So a server that listens
-    on all addresses of its machine may be called by each of them, and by a name only where the name is listed.
+    A site can point its own name to any address, but its name cannot be an address. A server that listens on all
+    addresses of its machine therefore accepts each of them, but only names that are listed.
     """
 
     names: frozenset[str] = frozenset({"localhost"})
@@ -43,7 +43,7 @@ class Hosts:
 
     @classmethod
     def of(cls, host: str, bound: socket.socket, allowed: Sequence[str] = ()) -> Hosts:
-        """Of a server that was told to listen on `host`. Raises UserError for an allowed one that is no name."""
+        """Hosts of a server that listens on `host`. Raises UserError where one of `allowed` is not a host name."""
         address = str(bound.getsockname()[0])
         wild = ipaddress.ip_address(address).is_unspecified
         own = () if wild else (_plain(host), address)
@@ -75,13 +75,13 @@ def _checked(name: str) -> str:
     except ValueError:
         if not _NAME.fullmatch(plain):
             raise UserError(
-                f"--allow-host {name!r} is no name of a host; give it alone, as in --allow-host search.lan"
+                f"--allow-host {name!r} is not a host name; write the name only, as in --allow-host search.lan"
             ) from None
     return plain
 
 
 class Guard:
-    """Stands before an ASGI application and refuses what it must not see."""
+    """Refuses requests before they reach an ASGI application."""
 
     def __init__(self, app: ASGIApp, hosts: Hosts, accepts: str) -> None:
         """`accepts`: the content type that every POST must have."""
@@ -92,7 +92,7 @@ class Guard:
         if refused is None:
 
             async def send_closing(message: Message) -> None:
-                # uvicorn hangs up after an exception; without this word clients would go on with the connection
+                # uvicorn closes the connection after an exception; without this header clients would reuse it
                 if message["type"] == "http.response.start" and message["status"] == 500:
                     message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
                 await send(message)
@@ -106,14 +106,14 @@ class Guard:
         await send({"type": "http.response.body", "body": body})
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
-        """Status and reason."""
+        """Status and reason of a refusal; None: the request is accepted."""
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get("host")
         # HTTP/1.0 may leave it out, a browser never does
         if host is not None and not self._hosts.include(host):
-            return 421, f"this server is not called {host[:100]!r}; --allow-host NAME adds a name"
+            return 421, f"{host[:100]!r} is not a name of this server; --allow-host NAME adds one"
         if _from_elsewhere(headers, scope["method"]):
-            return 403, "pages of other sites may ask nothing of this server"
+            return 403, "pages of other sites may not use this server"
         if scope["method"] == "POST":
             kind = headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != self._accepts:
@@ -122,7 +122,7 @@ class Guard:
 
 
 def _from_elsewhere(headers: Mapping[str, str], method: str) -> bool:
-    """Whether a page of another site has made the request. A link that somebody followed is no such request."""
+    """Whether another site's page made the request. Following a link does not count."""
     site = headers.get("sec-fetch-site")
     if site in ("cross-site", "same-site"):
         followed = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
@@ -132,7 +132,7 @@ def _from_elsewhere(headers: Mapping[str, str], method: str) -> bool:
 
 
 def _authority(origin: str) -> str:
-    """http://127.0.0.1:8000 -> 127.0.0.1:8000; empty for "null" and for what is no origin."""
+    """http://127.0.0.1:8000 -> 127.0.0.1:8000; empty for "null" and malformed origins."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:

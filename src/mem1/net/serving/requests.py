@@ -1,9 +1,9 @@
-"""How a request is read, waited for and answered, by every server alike.
+"""How every server reads, awaits and answers requests.
 
 body = await read_body(request, largest=8 << 20, instead="send fewer queries", room=bodies)
-asked = read_json(body, Asked)
-with queries.holding(len(asked.queries)):                 Refused with 503 and Retry-After where too many wait already
-    found = await unless_gone(request, batcher.submit(...))         given up where the client hangs up meanwhile
+wanted = read_json(body, SearchRequest)
+with queries.holding(len(wanted.queries)):              Refused with 503 and Retry-After where too many are waiting
+    found = await unless_gone(request, batcher.submit(...))         cancelled if the client hangs up meanwhile
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Refused(Exception):
-    """The request is wrong, or comes at a bad moment; the message is for the client."""
+    """The request is wrong, or the server is too busy; the message is for the client."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -41,11 +41,11 @@ class Refused(Exception):
 
 
 class ClientGone(Exception):
-    """The client has hung up; nobody reads the answer."""
+    """The client has hung up, and nobody reads the answer."""
 
 
 class Room:
-    """How much all requests together may hold at a time.
+    """Upper limit on what all requests together hold at a time.
 
     room = Room(4096, "queries")
     with room.holding(32): ...         Refused with 503 where 4,096 would be exceeded
@@ -56,9 +56,9 @@ class Room:
 
     @contextlib.contextmanager
     def holding(self, size: int) -> Iterator[None]:
-        """Raises Refused where that is too much beside what is held; alone, anything has room."""
+        """Raises Refused where it does not fit beside what is held; anything fits alone."""
         if self._held and self._held + size > self._most:
-            raise Refused(503, f"{self._held:,} {self._what} wait already; at most {self._most:,} may; try again later")
+            raise Refused(503, f"{self._held:,} {self._what} are waiting, of at most {self._most:,}; try again later")
         self._held += size
         try:
             yield
@@ -67,12 +67,12 @@ class Room:
 
 
 async def read_body(request: Request, *, largest: int, instead: str, room: Room) -> bytes:
-    """Read piece by piece, so that a body that is too large is refused before it is in memory.
+    """Read the body piece by piece, so that one that is too large is refused before it is in memory.
 
-    room    for the bytes of all requests that are being read
+    room    limit on the bytes of all requests being read
 
-    Raises Refused for one of more than `largest` bytes, with what to do `instead`, and where there is no room for it;
-    ClientGone for one that is cut short.
+    Raises Refused for more than `largest` bytes, with advice on what to do `instead`, and where there is no room;
+    ClientGone where the body is cut short.
     """
     from starlette.requests import ClientDisconnect
 
@@ -90,7 +90,7 @@ async def read_body(request: Request, *, largest: int, instead: str, room: Room)
 
 
 def read_json(body: bytes, model_type: type[ModelT]) -> ModelT:
-    """The body as an object of this type. Raises Refused, whatever the bytes, where it is none."""
+    """The body as an object of this type. Raises Refused for anything else."""
     try:
         return model_type.model_validate_json(body)
     except pydantic.ValidationError as error:
@@ -100,10 +100,9 @@ def read_json(body: bytes, model_type: type[ModelT]) -> ModelT:
 
 
 async def unless_gone(request: Request, work: Future[T]) -> T:
-    """The result of work that waits for its turn, or what it raised; its body must have been read.
+    """The result of `work`, or the error that it raised. The request's body must have been read.
 
-    Raises ClientGone as soon as the client has hung up, and then cancels the work, which has an effect if it has not
-    begun.
+    Raises ClientGone as soon as the client hangs up, and cancels the work if it has not begun.
     """
     result = asyncio.wrap_future(work)
     gone = asyncio.ensure_future(_hung_up(request))
@@ -123,7 +122,7 @@ async def _hung_up(request: Request) -> None:
 
 
 def refusal(refused: Refused) -> Response:
-    """The answer that says why, and when to come back."""
+    """The answer with the reason, and when to try again."""
     from starlette.responses import JSONResponse
 
     return JSONResponse({"detail": str(refused)}, refused.status, refused.headers)
@@ -145,9 +144,9 @@ def handle_refusals(app: Starlette) -> None:
 
 
 def answered(parts: Sequence[bytes], *, done: Callable[[], None]) -> Response:
-    """A large JSON answer, of which a piece is written when the one before has left.
+    """A large JSON answer, written piece by piece as the client reads it.
 
-    done    called when all was written or the client is gone; frees what was held for the answer
+    done    called when everything is written or the client is gone, to free what was held for the answer
     """
     from starlette.responses import StreamingResponse
     from starlette.types import Receive, Scope, Send

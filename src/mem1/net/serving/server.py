@@ -1,4 +1,4 @@
-"""What a server says on stderr: little, however often clients repeat a mistake, and nothing that a terminal obeys."""
+"""Running a web server: sockets, signals, and a log on stderr that clients cannot flood or fill with escape codes."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 _LOGGERS = ("uvicorn.error", "asyncio")
 _MOST = 5
-"""Records of one kind in a period."""
+"""Most records of one kind per period."""
 _PERIOD_S = 60.0
 
 
 class Sparing(logging.Filter):
-    """Lets a few records of a kind through in each minute, and says how many of them were left out."""
+    """Passes a few records of each kind per minute, and reports how many were left out."""
 
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._now = now
         self._kinds: dict[object, tuple[float, int]] = {}
-        """Kind -> when its period began, records since."""
+        """Kind -> (start of its period, records since)."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        # the template, without what a client could vary
+        # the template, without the parts that a client can vary
         kind = record.name, record.msg, record.exc_info and record.exc_info[0]
         began, seen = self._kinds.get(kind, (self._now(), 0))
         if self._now() - began >= _PERIOD_S:
@@ -50,7 +50,7 @@ class Sparing(logging.Filter):
 
 
 class _Plain(logging.Formatter):
-    """One that escapes what a terminal would obey; a traceback keeps its lines."""
+    """Escapes terminal control codes; a traceback keeps its lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
@@ -74,11 +74,11 @@ def logging_to_stderr() -> Iterator[None]:
 
 
 FINISH_S = 30
-"""Given to open requests when the server is stopped."""
+"""Seconds that open requests get to finish when the server stops."""
 
 
 def check_packages() -> None:
-    """Raises UserError where those of a server are missing."""
+    """Raises UserError where packages of a server are missing."""
     try:
         import fastapi  # noqa: F401
         import prometheus_client  # noqa: F401
@@ -88,12 +88,12 @@ def check_packages() -> None:
 
 
 def bind(host: str, port: int, sockets: int = 1) -> list[socket.socket]:
-    """So many sockets on one port; 0 is any free one. Raises UserError where the address cannot be had."""
+    """Sockets on one port; 0: any free port. Raises UserError where the address is taken or unknown."""
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         first = socket.socket(family, kind, protocol)
         first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # without SO_REUSEPORT yet, so that a port on which another server listens is refused and not shared
+        # without SO_REUSEPORT first, so that the port of another server is refused and not shared
         first.bind(place)
         if sockets == 1:
             return [first]
@@ -125,13 +125,13 @@ def make_server(
     bounds: Bounds = BOUNDS,
     ready: Callable[[], None] = lambda: None,
 ) -> uvicorn.Server:
-    """A server of the ASGI application on a socket from `bind`, which it takes over.
+    """A server of the ASGI application on a socket from `bind`, which it owns from now on.
 
     Its `run()` serves until SIGTERM or SIGINT, or until its `should_exit` is set, then finishes the open requests and
     returns.
 
-    hosts    the names by which it may be called
-    accepts  the content type of every POST
+    hosts    names that clients may use
+    accepts  content type of every POST
     ready    called once requests are answered
     """
     import uvicorn

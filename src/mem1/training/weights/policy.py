@@ -77,7 +77,7 @@ class Policy:
         digest.update(json.dumps(config, sort_keys=True, default=str).encode())
         digest.update(self.codec.tokenizer.to_str().encode())
         if self.frame != ChatTemplate():
-            digest.update(repr(self.frame).encode())
+            digest.update(f"ChatFrame(before={self.frame.prefix}, after={self.frame.suffix})".encode())
         for name, tensor in sorted(self.model.state_dict().items()):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
