@@ -60,7 +60,7 @@ def _checked(name: str, look: Callable[[], str]) -> Check:
 
 
 def _folder(config: TrainConfig) -> Path | None:
-    """Of the recipe's model; None: it is made from nothing."""
+    """Folder of the recipe's model; None: the recipe creates a new model."""
     return None if config.model.new is not None else policy_folder(config.model.path or SHIPPED)
 
 
@@ -69,7 +69,7 @@ def _model(config: TrainConfig) -> str:
     if folder is None:
         return "made from nothing"
     if not (folder / "config.json").is_file():
-        raise UserError(f"{folder} has no config.json; put the model's folder there, or give model.path=FOLDER")
+        raise UserError(f"{folder} has no config.json; put the model's folder there, or set model.path=FOLDER")
     if not list(folder.glob("*.safetensors")):
         raise UserError(f"{folder} has no *.safetensors file; mem1 loads weights from safetensors only")
     if config.sft is not None or (config.rl is not None and config.rl.packed):
@@ -98,7 +98,7 @@ def _tokenizer(config: TrainConfig) -> str:
 
 
 def _tasks(config: TrainConfig) -> str:
-    """Draws a task of each size, as a run does before its first step."""
+    """Draw a task of each size, as a run does before its first step."""
     tasks, tags = config.tasks, vocabulary(config.vocabulary)
     if (found := tasks.check_tasks()) is not None:
         return found
@@ -124,7 +124,7 @@ def _sizes(config: TrainConfig) -> Iterator[int]:
 
 
 def _servers(rollout: ServerRollouts) -> str:
-    """Whether all servers of the policy are there; whether they can take its weights shows when it trains."""
+    """Check that all servers of the policy answer; only training shows whether they accept new weights."""
     import httpx
 
     urls = rollout.listed()
@@ -145,10 +145,10 @@ def _disk(needed: int, out: Path) -> str:
     while not there.exists():
         there = there.parent
     free = shutil.disk_usage(there).free
-    said = f"{free / 1e9:,.1f} GB free, {needed / 1e9:,.1f} needed"
+    found = f"{free / 1e9:,.1f} GB free, {needed / 1e9:,.1f} needed"
     if free < needed:
-        raise UserError(f"{said} for checkpoints; free some, or give another --out")
-    return said
+        raise UserError(f"{found} for checkpoints; free some space or set another --out")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
