@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import sys
 from pathlib import Path
 
@@ -43,3 +44,11 @@ def test_the_program_of_a_page_is_trained_resumed_and_evaluated(page: Path, tmp_
 
 def test_there_are_pages():
     assert {page.stem for page in PAGES} >= {"environment", "memory", "reward", "tool"}
+
+
+def test_the_loop_in_one_file_runs_two_steps(capsys):
+    path = Path(__file__).parents[1] / "examples" / "rl_loop.py"
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 120
+    rewards = runpy.run_path(str(path))["main"](2)
+    assert len(rewards) == 2 and all(0 <= reward <= 2 for reward in rewards)
+    assert "trained: exact match" in capsys.readouterr().out

@@ -29,3 +29,18 @@ def test_importing_takes_a_fifth_of_a_second_more_than_python_and_loads_no_room(
 
     loaded = "import mem1, sys; sys.exit(any(m.startswith('mem1.') or m == 'torch' for m in sys.modules))"
     assert min(seconds(loaded) - seconds("pass") for _ in range(3)) < 0.2
+
+
+def test_an_evaluation_of_an_engine_loads_no_torch():
+    code = """
+import sys, mem1, mem1.engines.openai
+from importlib import resources
+from pathlib import Path
+codec = mem1.Codec.load(Path(str(resources.files("mem1"))) / "assets" / "atlas-warm-start")
+engine = mem1.ScriptedEngine(codec, lambda context: "<IS> a </IS> <answer> Q1 a </answer>")
+tasks = mem1.AtlasTasks(worlds=1, entities=40, questions_per_world=20)
+(row,) = mem1.evaluate(tasks, engine, objectives=(1,), tasks=2)
+print(row.tasks, [name for name in ("torch", "transformers") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "2 []\n"

@@ -103,7 +103,7 @@ def load(path: str) -> Any:
         try:
             thing = getattr(thing, part)
         except AttributeError as error:
-            known = ", ".join(key for key in vars(thing) if not key.startswith("_")) or "nothing"
+            known = ", ".join(key for key in dir(thing) if not key.startswith("_")) or "nothing"
             raise UserError(f"{module_name} has no {name!r} (for {path!r}); it has: {known}") from error
     return thing
 

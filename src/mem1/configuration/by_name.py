@@ -39,7 +39,7 @@ class ByName:
         """The class of a section that is called `name`. Raises UserError for an unknown name."""
         kind = self.adapt(self.registry.get(name))
         if not (isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)):
-            raise UserError(f"{self.registry.kind} {name!r} is a {type(kind).__name__}; it must be a mem1.Config class")
+            raise UserError(f"{self.registry.kind} {name!r} is a {type(kind).__name__}; it must be a class")
         return kind
 
     def __get_pydantic_core_schema__(self, base: Any, handler: Any) -> core_schema.CoreSchema:

@@ -225,5 +225,8 @@ def _config_class(thing: Any) -> type[pydantic.BaseModel]:
     return made
 
 
-Tasks = Annotated[TasksConfig, ByName(register.tasks, key="kind", adapt=_config_class)]
+Tasks = Annotated[
+    TasksConfig,
+    ByName(register.tasks, key="kind", adapt=lambda thing: _config_class(thing) if callable(thing) else thing),
+]
 """The [tasks] of a recipe."""
