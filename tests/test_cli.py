@@ -141,7 +141,7 @@ def test_a_wrong_value_is_named_with_its_key(
 def test_a_run_trains_evaluates_and_prints_one_json_object(terminal: Terminal, recipe: Path, tmp_path: Path):
     code, out, err = terminal("train", recipe, "--out", tmp_path / "run", "--json", "--resume")
     assert code == 0
-    assert f"warning: --resume: {tmp_path / 'run'} holds no run to go on with" in err
+    assert f"warning: --resume: {tmp_path / 'run'} holds no run to continue" in err
     assert "warning: in none of 1 steps did the rewards of a group differ, so there was nothing to learn from" in err
     rows = json.loads(out)["rows"]
     assert [(row["policy"], row["context"], row["objectives"], row["tasks"]) for row in rows] == [
@@ -151,7 +151,7 @@ def test_a_run_trains_evaluates_and_prints_one_json_object(terminal: Terminal, r
     assert json.loads((tmp_path / "run" / "result.json").read_text())["rows"] == rows
     assert "policy" in err
 
-    assert "exists and is not empty; go on with the run in it by --resume" in terminal.error(
+    assert "exists and is not empty; continue the run in it with --resume" in terminal.error(
         "train", recipe, "--out", tmp_path / "run"
     )
     assert "seed: 0 in the folder, 4 now" in terminal.error(

@@ -85,7 +85,7 @@ def test_where_there_are_no_locks_a_warning_says_so(why: str, tmp_path: Path, mo
     monkeypatch.setattr(lock, "fcntl", None if why == "no flock at all" else NoLocks)
     with alone_in(tmp_path), alone_in(tmp_path):
         pass
-    assert "see to it that no other command writes into" in caplog.text
+    assert "make sure that no other command writes into" in caplog.text
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):

@@ -99,7 +99,7 @@ def test_excluded_keys_may_differ(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_run_cannot_be_opened(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"holds no run to go on with: config\.toml is missing"):
+    with pytest.raises(UserError, match=r"holds no run to continue: config\.toml is missing"):
         RunFolder.open(tmp_path, Run())
 
 

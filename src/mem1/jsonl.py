@@ -54,7 +54,7 @@ def read_start(path: str | os.PathLike[str], size: int) -> bytes:
         with _unzipped(path) as file:
             return file.read(size).removeprefix(_BYTE_ORDER_MARK)
     except _UNREADABLE as error:
-        raise _told(error, path, 1) from error
+        raise _explained(error, path, 1) from error
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
@@ -65,11 +65,11 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
             for number, line in enumerate(lines, start=1):
                 yield number, line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
     except _UNREADABLE as error:
-        raise _told(error, path, number + 1) from error
+        raise _explained(error, path, number + 1) from error
 
 
-def _told(error: Exception, path: str | os.PathLike[str], number: int) -> UserError:
-    """What went wrong, in the line of that number."""
+def _explained(error: Exception, path: str | os.PathLike[str], number: int) -> UserError:
+    """The error for people, with the number of the line."""
     if isinstance(error, FileNotFoundError):
         return UserError(f"no file {path}; check the path")
     if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
@@ -97,7 +97,7 @@ def encode_object(record: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> by
 
 
 def write_objects(path: str | os.PathLike[str], records: Iterable[Mapping[str, Any]]) -> None:
-    """Write one object a line, gzipped if the name ends in .gz; an existing file is replaced only by a whole one.
+    """Write one object per line, gzipped if the name ends in .gz; an existing file is replaced only by a whole one.
 
     Raises UserError where the file cannot be written (full disk, missing folder); then nothing is left behind.
     """
@@ -121,7 +121,7 @@ def write_lines(path: str | os.PathLike[str], lines: Iterable[bytes]) -> None:
 def append_objects(
     path: str | os.PathLike[str], records: Iterable[Mapping[str, Any]], *, drop_cut_line: bool = False
 ) -> None:
-    """Add one line an object at the end of a plain file, which is made if there is none; on the disk on return.
+    """Append one line per object to a plain file, which is made if it is missing; on the disk on return.
 
     Raises UserError where a process was killed while it wrote the last line, unless `drop_cut_line`, which removes
     that line for good, and where the file cannot be written. A whole last line without its end is kept.
@@ -150,7 +150,7 @@ def append_lines(path: str | os.PathLike[str], lines: Iterable[bytes], *, drop_c
 
 
 def drop_cut_line(path: str | os.PathLike[str]) -> None:
-    """Remove what a killed process had not finished writing; a file that ends a line is not opened for writing."""
+    """Remove a last line that a killed process left incomplete; a whole file is not opened for writing."""
     with open(path, "rb") as file:
         tail = _last_line(file, file.seek(0, os.SEEK_END))
     if tail:
@@ -158,14 +158,14 @@ def drop_cut_line(path: str | os.PathLike[str]) -> None:
 
 
 def cut_line(path: str | os.PathLike[str], number: int) -> str:
-    """What is said of a last line that is cut."""
+    """Message about an incomplete last line."""
     return (
         f"{path}:{number}: the last line is cut (a process was killed while writing it); pass drop_cut_line to drop it"
     )
 
 
 def _last_line(file: BinaryIO, end: int) -> bytes:
-    """What follows the last line break, found from the end so that appending does not read the whole file."""
+    """The bytes after the last line break, searched from the end so that appending does not read the whole file."""
     tail = b""
     while end > 0 and b"\n" not in tail:
         start = max(0, end - _BLOCK)

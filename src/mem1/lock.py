@@ -1,9 +1,10 @@
-"""One command at a time writes into a folder.
+"""Only one command at a time writes into a folder.
 
-    with alone_in(Path("runs/a")): ...      a second one meanwhile: UserError, which names the process that holds it
+    with alone_in(Path("runs/a")): ...      a second command: UserError that names the process holding the folder
 
-The lock is the system's (flock) and lies on the folder itself: it goes when the process does, however that ends, and
-leaves no file behind. A folder that another replaces by renaming may be locked like any other.
+The lock is the system's (flock), on the folder itself: it ends with the process, however that ends, and leaves no file.
+A folder that is replaced by a rename can be locked like any other. The filelock package locks files of its own, which
+stay in the folder or beside it, so it is not used here.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ except ImportError:  # Windows
 log = logging.getLogger(__name__)
 _HELD = frozenset({errno.EWOULDBLOCK, errno.EACCES})
 _LOCKS = Path("/proc/locks")
-"""Linux lists there who holds which lock."""
+"""Linux lists there which process holds which lock."""
 
 
 @contextmanager
 def alone_in(folder: Path, *, wait: bool = False) -> Iterator[None]:
-    """Hold the folder, which is made if there is none, and removed again if it is still empty at the end.
+    """Hold the folder, which is made if it is missing, and removed if it is still empty at the end.
 
-    wait    wait until the other command has ended, in place of an error
+    wait    wait until the other command has ended instead of raising an error
 
     Raises UserError where another process holds it, or it cannot be made. Where the system has no such lock (Windows,
     some network drives), a warning says so and nothing is refused.
@@ -43,14 +44,14 @@ def alone_in(folder: Path, *, wait: bool = False) -> Iterator[None]:
         yield
     finally:
         if made:
-            with suppress(OSError):  # it holds files, which is as it should be
+            with suppress(OSError):  # it holds files, as intended
                 folder.rmdir()
         if place is not None:
             os.close(place)
 
 
 def _locked(folder: Path, wait: bool) -> int | None:
-    """A descriptor that holds the lock; None: there are no locks here."""
+    """A descriptor that holds the lock; None: the system has no locks."""
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -59,7 +60,7 @@ def _locked(folder: Path, wait: bool) -> int | None:
         except OSError as error:
             raise UserError(f"cannot make {folder}: {error.strerror or error}; give another folder") from error
         if fcntl is None:
-            log.warning("this system has no locks: see to it that no other command writes into %s", folder)
+            log.warning("this system has no locks: make sure that no other command writes into %s", folder)
             return None
         place = os.open(folder, os.O_RDONLY)
         try:
@@ -74,12 +75,12 @@ def _locked(folder: Path, wait: bool) -> int | None:
                     f"another command is writing into {folder}{_holder(inode)}; wait until it has ended, or give "
                     "another folder"
                 ) from error
-            log.warning("%s has no locks (%s): see to it that no other command writes into it", folder, error.strerror)
+            log.warning("%s has no locks (%s): make sure that no other command writes into it", folder, error.strerror)
             return place
         except BaseException:  # Ctrl-C while waiting
             os.close(place)
             raise
-        os.close(place)  # the one who held it has removed or replaced the folder meanwhile
+        os.close(place)  # its holder has removed or replaced the folder meanwhile
 
 
 def _is_still(folder: Path, place: int) -> bool:
@@ -90,7 +91,7 @@ def _is_still(folder: Path, place: int) -> bool:
 
 
 def _holder(inode: int) -> str:
-    """The process, where the system says it; it does not of a process on another machine."""
+    """The process that holds the lock, if it is on this machine."""
     with suppress(OSError):
         for line in _LOCKS.read_text(encoding="ascii", errors="replace").splitlines():
             fields = line.split()  # 1: FLOCK ADVISORY WRITE 4242 fe:00:2146321 0 EOF

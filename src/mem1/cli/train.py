@@ -105,7 +105,7 @@ def command(
 def _note_new_run(folder: Path, resume: bool) -> None:
     """torchrun starts a command again as it was, so --resume may stand there from the first start on."""
     if resume and not (folder / "config.toml").is_file():
-        say(f"--resume: {folder} holds no run to go on with (config.toml is missing); a new one is started", "warning")
+        say(f"--resume: {folder} holds no run to continue (config.toml is missing); a new one is started", "warning")
 
 
 def _dry_run(config: TrainConfig, folder: Path, *, as_json: bool) -> None:

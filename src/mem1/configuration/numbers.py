@@ -1,4 +1,4 @@
-"""The numbers that settings take: finite, and no larger than arithmetic and memory bear.
+"""Bounds of settings: numbers are finite and small enough for arithmetic and memory.
 
 class Run(Config):
     seed: Seed = 0
@@ -14,17 +14,17 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 LARGEST = 10**12
-"""Largest number of a setting that has no upper bound of its own; sums and products of a few stay finite."""
+"""Largest value of a setting without an upper bound of its own; sums and products of a few stay finite."""
 LARGEST_SEED = 2**32 - 1
-"""What every random generator takes that a seed may reach: NumPy's old one has 32 bits."""
+"""Largest seed that every random generator accepts: NumPy's legacy one has 32 bits."""
 MOST_TOKENS = 2**31 - 1
-"""Of a context, a pack or a step."""
+"""Maximum tokens of a context, a pack or a step."""
 MOST_WORKERS = 256
-"""Processes beside one another on one machine."""
+"""Maximum parallel processes on one machine."""
 MOST_TASKS = 1_000_000
-"""Tasks of one size that are made at once."""
+"""Maximum tasks of one size."""
 MOST_OBJECTIVES = 10_000
-"""Questions of one task."""
+"""Maximum questions per task."""
 COLDEST = 0.01
 """Lowest temperature: it divides the logits, and nearer to 0 they overflow."""
 WARMEST = 100.0
@@ -37,20 +37,20 @@ def _greedy_or_warm(temperature: float) -> float:
 
 
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
-"""What random draws follow from."""
+"""Seed of random draws."""
 Sizes = Annotated[tuple[Annotated[int, Field(ge=1, le=MOST_OBJECTIVES)], ...], Field(min_length=1)]
-"""Numbers of objectives, at least one of them."""
+"""One or more numbers of objectives."""
 Probability = Annotated[float, Field(ge=0, le=1)]
 LearningRate = Annotated[float, Field(gt=0, le=100)]
 """Step length of an optimiser."""
 Temperature = Annotated[float, Field(ge=COLDEST, le=WARMEST)]
-"""Divides the logits that are sampled from."""
+"""Divisor of the logits before sampling."""
 GreedyOrWarm = Annotated[float, AfterValidator(_greedy_or_warm), Field(ge=0, le=WARMEST)]
 """A temperature, or 0 for greedy choices."""
 
 
 def check_value(value: Any, *, bounded: bool) -> None:
-    """Raises ValueError for text that no file can hold and, in what has no bound of its own, for a huge number."""
+    """Raises ValueError for text with NUL and, unless the setting is `bounded` itself, for a huge number."""
     if isinstance(value, str):
         if "\0" in value:
             raise ValueError("text must not hold the character NUL")

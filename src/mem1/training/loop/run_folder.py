@@ -44,7 +44,7 @@ class RunFolder:
 
     path: Path
     fingerprint: str
-    """Of the configuration, without the excluded keys; checkpoints carry it."""
+    """Fingerprint of the configuration without the excluded keys; checkpoints hold it too."""
 
     @property
     def config(self) -> Path:
@@ -58,9 +58,9 @@ class RunFolder:
     def create(
         cls, path: str | Path, config: Config, *, command: Sequence[str], exclude: Sequence[str] = ()
     ) -> RunFolder:
-        """Make the folder and write down what is about to run.
+        """Make the folder and record what is about to run.
 
-        command     program and arguments, for the reader; of absolute paths only the last part is kept
+        command     program and arguments, for the reader; absolute paths are cut to their last part
         exclude     dotted keys that may differ on resume, such as "display"
 
         Raises UserError where the folder exists and is not empty, or cannot be made.
@@ -80,13 +80,13 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | Path, config: Config, *, exclude: Sequence[str] = ()) -> RunFolder:
-        """An existing run, to go on with it under the same configuration.
+        """An existing run, to continue under the same configuration.
 
-        Raises UserError where there is no run, or where its configuration differs: lists the keys, both values.
+        Raises UserError where there is no run, or where its configuration differs: lists the keys with both values.
         """
         run = cls(path=Path(path), fingerprint=fingerprint(config, exclude))
         if not run.config.is_file():
-            raise UserError(f"{run.path} holds no run to go on with: config.toml is missing; start it without --resume")
+            raise UserError(f"{run.path} holds no run to continue: config.toml is missing; start it without --resume")
         changed = differences(read_toml(run.config), plain(config), exclude)
         if changed:
             lines = "\n".join(f"  {key}: {there} in the folder, {here} now" for key, there, here in changed)
@@ -97,7 +97,7 @@ class RunFolder:
         return run
 
     def note_computed(self, computed: Mapping[str, str]) -> None:
-        """Write down the device, precision and attention from here on; a run that is resumed elsewhere lists all."""
+        """Record device, precision and attention from here on; a run that is resumed elsewhere lists all of them."""
         path = self.path / "resolved.json"
         resolved = json.loads(path.read_bytes()) if path.is_file() else {}
         known = resolved.get("computed", [])
@@ -116,7 +116,7 @@ class RunFolder:
             raise UserError(f"{self.path} cannot be made ({error.strerror}); give another --out") from error
         if taken:
             raise UserError(
-                f"{self.path} exists and is not empty; go on with the run in it by --resume, "
+                f"{self.path} exists and is not empty; continue the run in it with --resume, "
                 "or start a new one with another --out"
             )
 
@@ -124,7 +124,7 @@ class RunFolder:
 def differences(
     there: Mapping[str, Any], here: Mapping[str, Any], exclude: Sequence[str] = ()
 ) -> list[tuple[str, str, str]]:
-    """(key, value in the folder, value now) of each key that differs, in the order of the keys."""
+    """(key, value in the folder, value now) for each key that differs, in the order of the keys."""
     old, new = flatten(there), flatten(here)
     keys = [k for k in {**old, **new} if old.get(k) != new.get(k) and not _below(k, exclude)]
     return [(k, _shown(old, k), _shown(new, k)) for k in sorted(keys)]
@@ -139,14 +139,14 @@ def _below(key: str, sections: Sequence[str]) -> bool:
 
 
 def _portable(argument: str) -> str:
-    """A record of the run that says nothing of the machine.   out=/home/me/runs/a  ->  out=a"""
+    """The argument without paths of this machine.   out=/home/me/runs/a  ->  out=a"""
     name, equals, value = argument.rpartition("=")
     absolute = PurePosixPath(value).is_absolute() or PureWindowsPath(value).is_absolute()
     return name + equals + (PureWindowsPath(value).name if absolute else value)
 
 
 def _versions() -> dict[str, str]:
-    """Of mem1, Python and, where they are loaded anyway, of the libraries that decide the numbers."""
+    """Versions of mem1, Python and, if loaded, of the libraries that affect the numbers."""
     loaded = {n: sys.modules[n] for n in ("torch", "transformers", "numpy") if n in sys.modules}
     libraries = {name: str(module.__version__) for name, module in loaded.items()}
     return {"mem1": mem1.__version__, "python": platform.python_version(), **libraries}
@@ -184,7 +184,7 @@ class MetricsLog:
         for tag, value in flat.items():
             if not math.isfinite(value):
                 raise UserError(
-                    f"step {step}: {tag} is {value}, so the run has diverged; lower the learning rate and go on "
+                    f"step {step}: {tag} is {value}, so the run has diverged; lower the learning rate and continue "
                     "from the last checkpoint, which is intact, in a new run"
                 )
         with explain_full_disk(f"the metrics of step {step} in {self.path}", "the last checkpoint is intact"):
@@ -217,7 +217,7 @@ class MetricsLog:
         if self._writer is None:
             from torch.utils.tensorboard.writer import SummaryWriter
 
-            # purge_step hides what a killed run had plotted from this step on
+            # purge_step hides what a killed run plotted for this step and later ones
             self._writer = SummaryWriter(str(self.path / "tensorboard"), purge_step=step)
         for tag, value in values.items():
             self._writer.add_scalar(tag, value, step)

@@ -1,8 +1,8 @@
 """One run from a recipe: stages in order, metrics and checkpoints on the way, exact resume.
 
-The state of a run is its weights, its optimisers and two numbers (stage, step in the stage); everything else
-is a function of the seed and the step. A run killed at any moment goes on from its last checkpoint and
-writes the same metrics as an unbroken one.
+The state of a run is its weights, its optimisers and two numbers (stage, step in the stage); everything else is a
+function of the seed and the step. A run killed at any moment continues from its last checkpoint and writes the same
+metrics as an unbroken one.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ NOT_FINGERPRINTED = (
     "rollout",
     *(f"distributed.{name}" for name in Distributed.model_fields if name != "mixed_precision"),
 )
-"""Settings that may differ on resume: they do not change what is trained."""
+"""Settings that may differ on resume, because they do not change the training."""
 
 
 class Stage(Protocol):
-    """A part of a run with optimisers of its own."""
+    """A part of a run with its own optimisers."""
 
     name: str
     model: PreTrainedModel
-    """What its optimisers move: the policy's, or a copy of it that is spread over the ranks."""
+    """The trained model: the policy's, or a copy that is sharded over the ranks."""
     optimizers: Optimizers
 
     @property
     def modules(self) -> Mapping[str, nn.Module]:
-        """What a checkpoint must hold besides the policy and the optimisers."""
+        """Networks that a checkpoint must hold besides the policy."""
         ...
 
     @property
@@ -82,25 +82,25 @@ class Stage(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Told after every step."""
+    """What `on_step` receives after every step."""
 
     stage: str
     step: int
-    """Steps done of the stage."""
+    """Steps of the stage that are done."""
     steps: int
     """Steps of the stage."""
     metrics: Metrics
     seconds: float
-    """Of this step."""
+    """Duration of this step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """How a run came to its end."""
+    """Result of a run."""
 
     policy: Policy
     complete: bool
-    """False: stopped on request; a checkpoint was written and `--resume` goes on."""
+    """False: stopped on request; a checkpoint was written, and `--resume` continues."""
 
 
 def make_rollout(
@@ -113,7 +113,7 @@ def make_rollout(
 
 @contextmanager
 def weight_sync(config: TrainConfig, policy: Policy, ranks: Ranks = ONE_PROCESS) -> Iterator[WeightSync | None]:
-    """The servers that sample for the recipe, looked after by rank 0 until the end; None: they are not ours to ask."""
+    """The servers that sample for the recipe, looked after by rank 0 inside the block; None: nothing to look after."""
     if config.rl is None or not isinstance(config.rollout, ServerRollouts) or ranks.rank != 0:
         yield None
         return
@@ -125,7 +125,7 @@ def weight_sync(config: TrainConfig, policy: Policy, ranks: Ranks = ONE_PROCESS)
 def make_stages(
     config: TrainConfig, policy: Policy, place: Placement = SINGLE_PROCESS, *, sync: WeightSync | None = None
 ) -> list[Callable[[], Stage]]:
-    """Makers of the recipe's stages in order; a stage is made when it begins. `sync`: who samples, if not we."""
+    """Factories of the recipe's stages in order; a stage is made when it begins. `sync`: servers that sample."""
     recall, sft, rl = config.recall, config.sft, config.rl
     stages: list[Callable[[], Stage]] = []
     if recall is not None:
@@ -150,8 +150,8 @@ def make_stages(
 
 
 def _check_tasks(config: TrainConfig, source: TaskSource, codec: Codec, tags: Tags) -> None:
-    """Draw a task of each size, so that faulty files, too large sizes and words that the tokenizer does not know are
-    found before anything has run."""
+    """Draw a task of each size, so that faulty files, too large sizes and unknown words are found before anything
+    runs."""
     sizes = set(config.sft.objectives if config.sft is not None else ())
     sizes |= {n for phase in (config.rl.phases if config.rl is not None else ()) for n in phase.objectives}
     for objectives in sorted(sizes):
@@ -172,8 +172,8 @@ def train(
 ) -> Finished:
     """Run the recipe into the folder `out`; the trained policy is saved in `out/policy`.
 
-    on_step     told after every step, on rank 0
-    on_saved    told of every checkpoint that is in place, on rank 0, by the thread that writes them
+    on_step     called after every step, on rank 0
+    on_saved    called with the path of every finished checkpoint, on rank 0, by the thread that writes them
     ranks       the processes that train together; each calls `train`, and rank 0 alone writes metrics and policy;
                 None: this process alone, on the device that `model.device` names
 
@@ -192,7 +192,9 @@ def train(
         policy = make_policy(config, vocabulary(config.vocabulary))
         if config.sft is not None or (config.rl is not None and config.rl.packed):
             check_packable(policy.model)
-        if not (place.separate and isinstance(config.rollout, ServerRollouts)):  # else nobody here computes with it
+        if not (
+            place.separate and isinstance(config.rollout, ServerRollouts)
+        ):  # otherwise this process does not compute with it
             policy.model.to(ranks.device.at)  # type: ignore[arg-type]  # transformers' own signature takes less
         makers = make_stages(config, policy, place, sync=held.enter_context(weight_sync(config, policy, ranks)))
 
@@ -210,7 +212,7 @@ def train(
             complete = _Run(config, folder, policy, place, saves, on_step).stages(makers, lambda: stop.requested)
         if complete and ranks.rank == 0:
             policy.save(out / "policy")
-        if place.sampling is not None:  # it is evaluated as it sampled
+        if place.sampling is not None:  # evaluate in the precision of sampling
             policy.model.to(place.sampling)  # type: ignore[arg-type]
         return Finished(policy=policy, complete=complete)
 
@@ -225,7 +227,7 @@ class _Run:
     on_step: Callable[[Progress], None] | None
 
     def stages(self, makers: Sequence[Callable[[], Stage]], stop: Callable[[], bool]) -> bool:
-        """Run what is left of the stages; False where it was stopped on request."""
+        """Run the remaining stages; False where the run was stopped on request."""
         ranks = self.place.ranks
         path, reached = ranks.on_rank_zero(self._reached)
         total = 0
@@ -261,7 +263,7 @@ class _Run:
         return True
 
     def _reached(self) -> tuple[str | None, dict[str, Any]]:
-        """The last checkpoint, and the stage and its steps that are done there."""
+        """The last checkpoint, with its stage and the steps done in it."""
         path = latest_checkpoint(self.folder.checkpoints)
         if path is None:
             return None, {"stage": 0, "done": 0}

@@ -31,11 +31,11 @@ _SHOP_WORDS = (
     *("description", "features", "reviews", "attributes", "price", "rating", "n"),
     *("goal", "want", "below", "tried", "misses", "try", "check", "need", "read", "take", "choose", "done"),
 )
-"""Of hints, of the shop's pages, and of the states that its expert writes."""
+"""Words of hints, of the shop's pages and of the states that its expert writes."""
 
 
 def atlas_tokenizer(tags: Tags) -> Tokenizer:
-    """One token a word of Atlas: names' first and last words, relations, labels, numbers, tags."""
+    """One token per word of Atlas: first and last words of names, relations, labels, numbers, tags."""
     words = [
         *question_words(),
         *_HINT_WORDS,
@@ -55,8 +55,8 @@ def atlas_tokenizer(tags: Tags) -> Tokenizer:
 
 
 def shop_tokenizer(tags: Tags) -> Tokenizer:
-    """One token a word of the invented shop, in lower case; numbers by two digits: "BALIS17 $24.49" is balis 17 $ 24 .
-    49."""
+    """One token per word of the invented shop, in lower case; two digits per token: "BALIS17 $24.49" is
+    balis 17 $ 24 . 49."""
     words = [
         *shop_words(),
         *_SHOP_WORDS,
@@ -76,9 +76,8 @@ def shop_tokenizer(tags: Tags) -> Tokenizer:
 def bpe_tokenizer(texts: Iterable[str], *, vocab_size: int, tags: Tags, marks: Sequence[str] = ()) -> Tokenizer:
     """Byte-level BPE trained on `texts`; any text can be encoded and decoded without loss.
 
-    `marks` are strings with a token of their own, as the tags have, for what prompts and states have and the texts may
-    lack. `vocab_size` counts the 256 bytes, the tags and the marks; 256 plus the number of tags gives a plain byte
-    tokenizer.
+    `marks` are strings of prompts and states that get tokens of their own, as the tags do. `vocab_size` counts the 256
+    bytes, the tags and the marks; 256 plus the number of tags gives a plain byte tokenizer.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -97,22 +96,22 @@ def bpe_tokenizer(texts: Iterable[str], *, vocab_size: int, tags: Tags, marks: S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenKinds:
-    """Of one vocabulary."""
+    """Kinds of the tokens of one vocabulary."""
 
     kind: tuple[int, ...] = ()
-    """Of each token, from 0: how it begins. Empty: all are alike."""
+    """Kind of each token, from 0: how its text begins. Empty: all tokens are of one kind."""
     found: int | None = None
-    """After this token stands what a passage has after the words before it; None: there is no such token."""
+    """The mark that is followed by what a passage has after the words before the mark; None: there is no such token."""
     blank: tuple[int, ...] = ()
-    """Tokens that never stand there."""
+    """Tokens that never follow that mark."""
 
 
 ALIKE = TokenKinds()
-"""Nothing is known of the tokens."""
+"""All tokens are of one kind."""
 
 
 def token_kinds(codec: Codec) -> TokenKinds:
-    """Of the marks, those that the vocabulary has as one token."""
+    """Kinds of all tokens, and the marks that are one token in the vocabulary."""
     found, *blank = (codec.single_tokens([mark]) for mark in (f" {FOUND}", BLANK, f" {BLANK}"))
     return TokenKinds(
         kind=tuple(_kind(codec.decode([token])) for token in range(codec.vocab_size)),
@@ -122,12 +121,12 @@ def token_kinds(codec: Codec) -> TokenKinds:
 
 
 def _kind(text: str) -> int:
-    """By the first letter and by whether a space stands before it: "Oslo", " Oslo", "oslo", "1901" and "," differ."""
+    """Kind by the first letter and by a space before it: "Oslo", " Oslo", "oslo", "1901" and "," differ."""
     first = text.strip()[:1]
     if not first:
-        looks = 0
+        kind = 0
     elif first.isalpha():
-        looks = 1 if first.isupper() else 2
+        kind = 1 if first.isupper() else 2
     else:
-        looks = 3 if first.isdigit() else 4
-    return 2 * looks + text.startswith(" ")
+        kind = 3 if first.isdigit() else 4
+    return 2 * kind + text.startswith(" ")

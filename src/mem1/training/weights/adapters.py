@@ -33,14 +33,14 @@ from mem1.training.ranks.sharding import whole
 M = TypeVar("M", bound=PreTrainedModel)
 _NAME = "default"
 _SEED = 0
-"""Of the drawn matrices A: the same on every rank and in a resumed run."""
+"""Seed of the drawn matrices A, the same on every rank and in a resumed run."""
 
 
 def with_adapters(model: M, config: Lora) -> M:
-    """The model with adapters, in place; its own weights are frozen, and it computes what it did.
+    """The model with adapters, in place; its own weights are frozen, and its outputs are unchanged.
 
-    Quantised ones it computes with as what they were rounded to. Raises UserError where peft or bitsandbytes is not
-    installed, or no layer has one of the names.
+    With quantised weights the outputs are those of the rounded weights. Raises UserError where peft or bitsandbytes
+    is not installed, or no layer has one of the names.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
@@ -51,7 +51,7 @@ def with_adapters(model: M, config: Lora) -> M:
     targets = "all-linear" if config.layers is None else list(config.layers)
     settings = LoraConfig(
         r=config.rank,
-        lora_alpha=config.alpha,  # type: ignore[arg-type]  # a float will do
+        lora_alpha=config.alpha,  # type: ignore[arg-type]  # a float works
         lora_dropout=0.0,
         target_modules=targets,
     )
@@ -62,7 +62,7 @@ def with_adapters(model: M, config: Lora) -> M:
         except ValueError as error:
             raise UserError(f"lora.layers = {targets} does not fit the model: {error}") from error
     for layer in _adapted(model).values():
-        # peft makes them in fp32 whatever the model is in
+        # peft makes them in fp32, whatever the model's precision
         layer.lora_A.to(model.dtype)
         layer.lora_B.to(model.dtype)
     return model
@@ -70,7 +70,7 @@ def with_adapters(model: M, config: Lora) -> M:
 
 @contextmanager
 def adapters_off(model: nn.Module) -> Iterator[None]:
-    """Inside, the model computes what it did without them; for one thread at a time."""
+    """Inside the block the model computes without its adapters; for one thread at a time."""
     layers = _adapted(model).values()
     for layer in layers:
         layer.set_scale(_NAME, 0.0)
@@ -83,7 +83,7 @@ def adapters_off(model: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Name and whole weight of each parameter of the plain model; on several ranks all must go through them."""
+    """Name and whole weight of each parameter of the plain model; every rank must iterate over all of them."""
     layers = _adapted(model)
     for name, parameter in model.named_parameters():
         owner, inside = _split(name, layers)
@@ -99,7 +99,7 @@ def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _split(name: str, layers: dict[str, Any]) -> tuple[str | None, str]:
-    """(adapted layer that it is of, its name inside); none: (None, name)."""
+    """(name of the adapted layer, name inside it); (None, name) for other parameters."""
     parts = name.split(".")
     for end in range(len(parts) - 1, 0, -1):
         owner = ".".join(parts[:end])
@@ -109,12 +109,12 @@ def _split(name: str, layers: dict[str, Any]) -> tuple[str | None, str]:
 
 
 def _adapted(model: nn.Module) -> dict[str, Any]:
-    """peft's layers by name; none where it is not even loaded."""
+    """peft's layers by name."""
     return {name: module for name, module in model.named_modules() if hasattr(module, "lora_A")}
 
 
 def quantize(model: PreTrainedModel) -> None:
-    """Put 4-bit layers in the place of the linear ones, the head aside.
+    """Replace the linear layers, except the head, by 4-bit ones.
 
     Raises UserError without bitsandbytes, and where no layer's rows are whole blocks.
     """
@@ -136,7 +136,7 @@ def quantize(model: PreTrainedModel) -> None:
     for name, layer in layers.items():
         small = Linear4bit(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta", **options)
         rounded: Any = Params4bit(layer.weight.data, requires_grad=False, **options)
-        rounded.module = small  # who is told of the scales when they are made
+        rounded.module = small  # receives the scales when they are made
         small.weight = rounded
         small.bias = layer.bias
         parent, _, own = name.rpartition(".")
@@ -144,7 +144,7 @@ def quantize(model: PreTrainedModel) -> None:
 
 
 def plain(parameter: Tensor) -> Tensor:
-    """A weight as numbers: of a quantised one what it was rounded to, of one that is spread all ranks' rows."""
+    """A weight as plain numbers: dequantised, and with the rows of all ranks."""
     state = getattr(parameter, "quant_state", None)
     if state is None:
         return whole(parameter)
@@ -154,5 +154,5 @@ def plain(parameter: Tensor) -> Tensor:
 
 
 def quantized_weights(module: nn.Module) -> tuple[str, ...]:
-    """Names of the quantised weights; what they add to the state of a module begins with them."""
+    """Names of the quantised weights, with which the names of their scales in a state dictionary begin."""
     return tuple(name for name, p in module.named_parameters() if getattr(p, "quant_state", None) is not None)

@@ -56,22 +56,22 @@ class Policy:
     model: PreTrainedModel
     codec: Codec
     frame: ChatTemplate = field(default_factory=ChatTemplate)
-    """Tokens of its chat template around every prompt; none: prompts by themselves."""
+    """Chat template around every prompt; the empty one: plain prompts."""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """The tokenizer's other files, such as chat_template.jinja and tokenizer_config.json, by their names."""
+    """Other files of the tokenizer, such as chat_template.jinja and tokenizer_config.json, by name."""
 
     def save(self, folder: Path) -> None:
-        """A transformers folder: configurations, model.safetensors, tokenizer.json and the tokenizer's other files."""
+        """Write a transformers folder: config.json, model.safetensors and all files of the tokenizer."""
         self.model.save_pretrained(folder)
         self.codec.tokenizer.save(str(Path(folder) / "tokenizer.json"))
         write_tokenizer_files(Path(folder), self.files)
 
     def computed(self, device: Device) -> Computed:
-        """What it samples with on this device, for people and files."""
+        """Device and precision of sampling, for messages and records."""
         return Computed(device=str(device), dtype=dtype_name(self.model.dtype))
 
     def fingerprint(self) -> str:
-        """BLAKE2 (hexadecimal) of weights, configuration, tokenizer and frame; it reads every weight once."""
+        """BLAKE2 (hexadecimal) of weights, configuration, tokenizer and chat template; reads every weight once."""
         digest = hashlib.blake2b(digest_size=16)
         config = {key: value for key, value in self.model.config.to_dict().items() if key not in _SAVED_WITH}
         digest.update(json.dumps(config, sort_keys=True, default=str).encode())
@@ -85,7 +85,7 @@ class Policy:
 
 
 def policy_folder(path: str | Path) -> Path:
-    """The folder itself; that of a shipped policy ("shipped" knows Atlas, "shipped-shop" the invented shop); or the
+    """The folder itself, that of a shipped policy ("shipped" for Atlas, "shipped-shop" for the invented shop), or the
     snapshot of a Hugging Face id in the local cache.
     """
     name = _FOLDERS.get(str(path))
@@ -101,7 +101,7 @@ def load_policy(
 ) -> Policy:
     """A policy from a folder, or a shipped one by its name.
 
-    chat_template   its prompts go into the chat template of the folder
+    chat_template   put prompts into the chat template of the folder
     dtype           float32, bfloat16, or auto (`mem1.engines.device.sampling_dtype`)
     """
     folder = policy_folder(path)
@@ -120,7 +120,7 @@ def load_policy(
 
 
 def make_policy(config: TrainConfig, tags: Tags) -> Policy:
-    """The policy that a recipe starts from; a new one is the same for the same seed."""
+    """The policy that a recipe starts from; a new one is determined by the seed."""
     if config.model.new is None:
         return load_policy(config.model.path or SHIPPED, chat_template=config.model.chat_template)
     codec = _new_codec(config, config.model.new, tags)
@@ -156,7 +156,7 @@ def load_model(
 ) -> PreTrainedModel:
     """A transformers causal language model from a local folder, weights from safetensors only.
 
-    dtype       its precision, given the one that config.json says its weights are stored in, if it does
+    dtype       its precision, given that of the stored weights according to config.json (None: not given)
 
     Raises UserError where the folder, its config or its weights are missing or unreadable, where a weight is NaN or
     infinite, and where the folder would have to run code of its own.
@@ -166,7 +166,7 @@ def load_model(
     if not list(folder.glob("*.safetensors")):
         raise UserError(f"{folder} has no *.safetensors file; mem1 loads weights from safetensors only")
     try:
-        model, found = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]  # a pair, as asked for below
+        model, found = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]  # a pair, because of output_loading_info
             folder,
             config=config,
             dtype=dtype(config.dtype if isinstance(config.dtype, torch.dtype) else None),

@@ -176,10 +176,10 @@ class WeightSync:
         held = self._held.get(url)
         try:
             try:
-                said: int | None = self._routes.version(url)
+                reported: int | None = self._routes.version(url)
             except NotSaid:
-                said = None if held is None else held.version
-            if held is not wanted or said != wanted.version:
+                reported = None if held is None else held.version
+            if held is not wanted or reported != wanted.version:
                 self._use(url, None)
                 self._rests[url] = wanted, time.monotonic() + _REST_S  # in case it fails
                 self._routes.update(url, wanted)
