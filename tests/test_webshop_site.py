@@ -350,9 +350,9 @@ def test_where_an_attribute_was_found_and_what_no_bound_is():
     rug = replace(RUG, bullet_points=("vacuum it",), attributes=("easy to clean",))
     parts = explain(score(rug, goal, price=1234.5, options={})).parts
     assert [part.why for part in parts] == [
-        "stands in the title",
-        "stands in the features",
-        "stands in the description",
+        "found in the title",
+        "found in the features",
+        "found in the description",
         "like the product's attribute “easy to clean”",
         "paid: $1,234.50",
     ]

@@ -43,13 +43,13 @@ class WebShopTasks(TasksConfig):
     catalogue: str | None = None
     """Folder or file that `mem1 webshop load` wrote, or the original's; None: an invented shop."""
     products: int = Field(default=500, ge=1, le=1_000_000)
-    """Of the invented shop."""
+    """Products of the invented shop."""
     goals: Literal["synthetic", "human"] = "synthetic"
     """Whose instructions: made of templates, or written by people."""
     evaluated: Literal["test", "development"] = "test"
     """Goals of the evaluation in a shop that is not invented: 0 to 499, or 500 to 1,499; training has the others."""
     seed: Seed = 0
-    """Of the invented shop, of prices drawn from ranges, and of price bounds."""
+    """Seed of the invented shop, of prices drawn from ranges, and of price bounds."""
     pages: Pages = "text"
     """text, text_rich or html, as the original shows them; short: text without the instruction."""
     show_attributes: bool = False
@@ -135,14 +135,14 @@ class WebShopSource(TaskSource):
         return dict(split(list(goals.items()), config.evaluated if self.half == "evaluation" else "train"))
 
     def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
-        """Goals in a seeded order: each is asked for once before any is asked for again."""
+        """Goals in a seeded order: each is used once before any is repeated."""
         ids = list(self._goals)
         if objectives > len(ids):
             raise UserError(f"a task of {objectives} goals cannot be made of {len(ids)}")
         drawn: list[str] = []
         rng = random.Random(f"webshop/{self.half}/{objectives}/{seed}")
         while len(drawn) < objectives * count:
-            whole = len(ids) - len(ids) % objectives  # no goal stands twice in a task
+            whole = len(ids) - len(ids) % objectives  # no goal is repeated in a task
             drawn += rng.sample(ids, whole)
         return [self._task(drawn[i : i + objectives]) for i in range(0, objectives * count, objectives)]
 

@@ -24,16 +24,16 @@ from mem1.envs.webshop.shop import Shop
 from mem1.extras.shop_site.recordings import Recording, Step
 
 _PLACES: Mapping[Place, str] = {
-    "title": "stands in the title",
-    "features": "stands in the features",
-    "description": "stands in the description",
+    "title": "found in the title",
+    "features": "found in the features",
+    "description": "found in the description",
 }
 _VERDICTS = {
     1.0: "The same type of product: the same search, two categories in common or a title score above 0.2 is enough.",
     0.5: "Another type of product: not the same search, fewer than two categories shared, and a title score of 0.2 or "
     "less.",
-    0.1: "Far from what was asked for: a title score below 0.1, which outweighs search and categories.",
-    0.0: "Nothing like what was asked for: the two names share no word.",
+    0.1: "Far from the goal: a title score below 0.1, which outweighs search and categories.",
+    0.0: "Nothing like the goal: the two names share no word.",
 }
 
 
