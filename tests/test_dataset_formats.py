@@ -37,6 +37,7 @@ from samples import (
 from mem1.errors import UserError
 from mem1.protocol import RELEASED
 from mem1.records import Question
+from mem1.registry import register
 from mem1.retrieval.corpus import read_passages
 from mem1.scoring import exact_match, normalize
 from mem1.tasks.compose import TaskTemplate, compose
@@ -49,7 +50,8 @@ from mem1.tasks.datasets import (
     write_questions,
     write_tasks,
 )
-from mem1.tasks.datasets.reading import read_pool
+from mem1.tasks.datasets.fields import Record, Sample, Wanted
+from mem1.tasks.datasets.reading import Format, read_pool
 from mem1.tasks.splits import split_of
 
 FILES: dict[str, Callable[[Path], Path]] = {
@@ -226,6 +228,27 @@ def test_a_step_may_speak_of_earlier_steps_alone(step: dict[str, Any], tmp_path:
     path = write_lines(tmp_path / "m.jsonl", {**MUSIQUE, "question_decomposition": steps})
     with pytest.raises(UserError, match="step 1 of question '3hop1__1_2_3' refers to a step that is not before it"):
         read_questions(path, decompose=True)
+
+
+def capitals(record: Record, wanted: Wanted) -> Sample:
+    """A format from outside the package."""
+    question = Question(id=record["country"], text=f"Capital of {record['country']}?", answers=(record["capital"],))
+    return Sample((question,))
+
+
+CAPITALS = Format(capitals, (("country", "capital"),))
+
+
+def test_a_format_of_your_own_is_recognised_once_registered_and_named_by_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = write_lines(tmp_path / "q.jsonl", {"country": "Norway", "capital": "Oslo"})
+    (by_path,) = read_questions(path, format=f"{__name__}:CAPITALS")
+    with pytest.raises(UserError, match="no known format has the fields country, capital"):
+        read_questions(path)
+    monkeypatch.setitem(register.dataset._registered, "capitals", CAPITALS)  # as register.dataset("capitals", CAPITALS)
+    assert read_questions(path) == read_questions(path, format="capitals") == [by_path]
+    assert by_path.answers == ("Oslo",)
 
 
 def test_an_unknown_format_lists_the_known_ones(tmp_path: Path):

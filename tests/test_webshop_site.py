@@ -333,7 +333,7 @@ def test_visits_are_bounded_forgotten_and_cannot_be_guessed():
     [
         ("rug", "rugs", "", "The same type of product: the same search"),
         ("rug a c d e", "other", "x", "Another type of product"),
-        ("rug a c d e f g h i j k", "rugs", "", "Far from what was asked for"),
+        ("rug a c d e f g h i j k", "rugs", "", "Far from the goal"),
         ("lamp", "rugs", "", "share no word"),
     ],
 )
