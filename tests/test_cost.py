@@ -299,7 +299,7 @@ class TestChecks:
     def test_sizes_and_caches_are_checked(self):
         with pytest.raises(ValueError, match="at least one turn"):
             Sizes(prompt=1, turns=())
-        with pytest.raises(ValueError, match="none is below 0"):
+        with pytest.raises(ValueError, match="must not be negative"):
             even_sizes(prompt=1, state=-1, action=1, result=1, turns=1)
         with pytest.raises(ValueError, match="step >= 1"):
             PrefixCache(step=0)
@@ -322,5 +322,5 @@ class TestFigure:
         assert "84.0,244.0" in cost_figure([Panel(title="", unit="", lines={"full": [0.0]})])
 
     def test_a_figure_needs_something_to_draw(self):
-        with pytest.raises(ValueError, match="a turn"):
+        with pytest.raises(ValueError, match="at least one turn"):
             cost_figure([Panel(title="", unit="", lines={"full": []})])

@@ -85,7 +85,7 @@ def test_any_number_of_a_trajectory_can_be_compared():
         (run([1, 0]), "run 2 has 2 tasks and run 1 has 3"),
         (run([1, 0, 1, 0])[1:], "run 2 has no task 't0', which run 1 has"),
         (run([1, 0, 1]) + run([1]), "run 2 has task 't0' twice"),
-        ([replace(t, task=replace(t.task, turn_limit=2)) for t in run([1, 0, 1]) if t.task], "'t0' of run 2 is anoth"),
+        ([replace(t, task=replace(t.task, turn_limit=2)) for t in run([1, 0, 1]) if t.task], "'t0' of run 2 differs"),
         ([replace(t, task=None) for t in run([1, 0, 1])], "run 2 has a trajectory without its task"),
         ([], "run 2 has no trajectories"),
     ],

@@ -76,8 +76,8 @@ def test_a_reward_in_other_bounds_is_scaled():
     [
         ([], None, "at least one value"),
         ([3.0, 0.5], None, "out of bounds"),
-        ([1.0, 0.5], [("a",)], "one entry a task"),
-        ([[1.0, 0.5]], [("a",)], "one key a score"),
+        ([1.0, 0.5], [("a",)], "one entry per task"),
+        ([[1.0, 0.5]], [("a",)], "one key per score"),
     ],
 )
 def test_what_makes_no_interval_is_refused(values: list, asked: list | None, message: str):

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -261,3 +263,10 @@ def test_the_row_holds_the_interval_over_tasks_with_the_scores_of_their_question
     result = row(*attempts)
     assert (result.em_low, result.em_high) == mean_interval([[1, 1], [0, 0], [1, 0]], asked=[("x", "y")] * 3)
     assert (result.tasks, result.questions) == (3, 2)
+
+
+def test_the_documentation_explains_every_field_of_a_row_in_order():
+    text = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text()
+    table = text.partition("| key | unit | formula |\n|---|---|---|\n")[2].partition("\n\n")[0]
+    explained = [name for line in table.splitlines() for name in re.findall(r"`(\w+)`", line.split(" | ")[0])]
+    assert explained == [field.name for field in dataclasses.fields(Row)]

@@ -145,7 +145,7 @@ class TestReading:
 
     def test_a_task_that_stands_twice_is_refused(self, tmp_path):
         path = write_lines(tmp_path / "r.jsonl", line(3, answered("x")), line(4, answered("x")), line(3, answered("y")))
-        with pytest.raises(UserError, match=r"r\.jsonl:3: task 3 stands at .*r\.jsonl:1 already"):
+        with pytest.raises(UserError, match=r"r\.jsonl:3: task 3 occurs already at .*r\.jsonl:1;"):
             read_released(path)
 
     def test_the_parquet_file_of_the_tasks_is_read_by_data_and_is_no_result(self, tmp_path):

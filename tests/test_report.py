@@ -208,7 +208,7 @@ def test_the_page_replaces_an_older_one_and_leaves_nothing_beside_it(tmp_path):
 def test_a_file_that_is_no_report_is_never_replaced(tmp_path, mine: str):
     path = tmp_path / "thesis.html"
     path.write_text(mine, encoding="latin-1")
-    with pytest.raises(UserError, match=r"thesis\.html exists and is no report of mem1; choose another file"):
+    with pytest.raises(UserError, match=r"thesis\.html exists and is not a report of mem1; choose another file"):
         write_page(path, [run_of(decode=decode_words)], title="t")
     assert path.read_text(encoding="latin-1") == mine
 

@@ -51,7 +51,7 @@ def test_the_cells_of_a_row_by_hand():
 
 
 def test_a_new_number_needs_a_column_and_nothing_else():
-    lost = Column(heading="lost", meaning="facts", value=lambda row: row.facts_lost or None, format=".1f")
+    lost = Column("lost", "facts", lambda row: row.facts_lost or None, ".1f")
     with_facts = [row(facts_lost=0.25), row(n=2)]
     cells = results(with_facts, (*MAIN, lost))
     assert (cells.headings[-1], [line[-1] for line in cells.body]) == ("lost", ["0.2", ""])

@@ -359,7 +359,7 @@ def test_the_first_interrupt_finishes_the_chunk_in_work_and_the_second_does_not(
         if total == 1:
             signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(Interrupted, match=r"2 of 14 tasks are done and saved in .*; the same command"):
+    with pytest.raises(Interrupted, match=r"2 of 14 tasks are done and saved in .*; repeat the command"):
         run(tmp_path, Watched(interrupt))
     with pytest.raises(Interrupted, match="2 of 14 tasks"):
         run(tmp_path, Watched(lambda total: signal.raise_signal(signal.SIGINT)))
@@ -390,5 +390,5 @@ def test_a_task_that_comes_up_twice_is_attempted_once(tmp_path: Path):
     assert answers(lambda _: f"<answer> {next(numbers)} </answer>") == [("1", 0), ("2", 0)]
     assert answers(lambda _: "never asked") == [("1", 0), ("2", 0)]
     drawn[1] = replace(drawn[1], id=drawn[0].id)
-    with pytest.raises(ValueError, match="2 different tasks are called"):
+    with pytest.raises(ValueError, match="2 different tasks have the id"):
         answers(lambda _: "never asked")

@@ -27,7 +27,7 @@ from mem1.evaluation.metrics import asked, em_by_question
 from mem1.records import Task, Trajectory
 
 Measure = Callable[[Trajectory], "float | Sequence[float]"]
-"""A number of one trajectory, such as `peak_tokens`, or one of each question, such as `em_by_question`."""
+"""One number per trajectory, such as `peak_tokens`, or one per question, such as `em_by_question`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +35,13 @@ class Difference:
     """Ours minus theirs, in the unit of the measure."""
 
     mean: float
-    """Over tasks, and over seeds where there are several."""
+    """Mean over tasks, and over seeds if there are several."""
     low: float
     """Lower end of its 95 % interval."""
     high: float
-    """Upper end; an interval without 0 in it: one of the two is better."""
+    """Upper end; if the interval excludes 0, one of the two is better."""
     tasks: int
-    """Tasks that both attempted."""
+    """Number of tasks attempted by both."""
 
 
 def paired_difference(
@@ -51,10 +51,10 @@ def paired_difference(
     measure: Measure = em_by_question,
     within: tuple[float, float] | None = (0.0, 1.0),
 ) -> Difference:
-    """Mean over tasks of ours minus theirs; the interval is over tasks, for these two policies as they are.
+    """Mean over tasks of ours minus theirs; the interval is over tasks, for these two policies only.
 
-    `within`: the bounds that the measure keeps; None: it has none, as peak tokens. Raises UserError where they did not
-    attempt the same tasks, each once, and ValueError where a value is out of bounds.
+    `within`: bounds of the measure; None: unbounded, like peak tokens. Raises UserError unless both attempted the same
+    tasks, each once, and ValueError for a value out of bounds.
     """
     return paired_difference_over_seeds([ours], [theirs], measure=measure, within=within)
 
@@ -66,9 +66,9 @@ def paired_difference_over_seeds(
     measure: Measure = em_by_question,
     within: tuple[float, float] | None = (0.0, 1.0),
 ) -> Difference:
-    """The same for two ways of training, each with one run a seed; the interval is over tasks and seeds.
+    """The same for two training methods with one run per seed each; the interval is over tasks and seeds.
 
-    Raises as `paired_difference`.
+    Raises like `paired_difference`.
     """
     if not ours or not theirs:
         raise UserError("a difference needs two sides; give at least one run of each")
@@ -82,8 +82,8 @@ def paired_difference_over_seeds(
 def values_by_task(runs: Sequence[Sequence[Trajectory]], measure: Measure) -> list[list[float | Sequence[float]]]:
     """Entry [r][t] is the measure of run r on task t, in the order of the first run's tasks.
 
-    Of a measure by question its mean, where the tasks have several numbers of questions. Raises UserError where a run
-    has other tasks than the first, the same one twice, or none.
+    A measure per question is averaged if the tasks differ in their number of questions. Raises UserError if a run has
+    other tasks than the first, a task twice, or none.
     """
     by_task = [_by_task(run, number) for number, run in enumerate(runs, start=1)]
     for number, run in enumerate(by_task[1:], start=2):
@@ -93,10 +93,10 @@ def values_by_task(runs: Sequence[Sequence[Trajectory]], measure: Measure) -> li
             if name not in run:
                 raise UserError(f"run {number} has no task {name!r}, which run 1 has; {_SAME}")
             if run[name][0] != task:
-                raise UserError(f"task {name!r} of run {number} is another than that of run 1; {_SAME}")
+                raise UserError(f"task {name!r} of run {number} differs from that of run 1; {_SAME}")
     values = [[measure(run[name][1]) for name in by_task[0]] for run in by_task]
-    if len({np.shape(value) for of_run in values for value in of_run}) > 1:
-        return [[float(np.mean(value)) for value in of_run] for of_run in values]
+    if len({np.shape(value) for run_values in values for value in run_values}) > 1:
+        return [[float(np.mean(value)) for value in run_values] for run_values in values]
     return values
 
 
@@ -109,7 +109,7 @@ def _by_task(run: Sequence[Trajectory], number: int) -> dict[str, tuple[Task, Tr
         if trajectory.task is None:
             raise UserError(f"run {number} has a trajectory without its task; keep the task when rolling out")
         if trajectory.task.id in found:
-            raise UserError(f"run {number} has task {trajectory.task.id!r} twice; give one attempt a task")
+            raise UserError(f"run {number} has task {trajectory.task.id!r} twice; give one attempt per task")
         found[trajectory.task.id] = (trajectory.task, trajectory)
     if not found:
         raise UserError(f"run {number} has no trajectories, so there is nothing to compare")
@@ -118,18 +118,18 @@ def _by_task(run: Sequence[Trajectory], number: int) -> dict[str, tuple[Task, Tr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverSeeds:
-    """In the unit of the measure."""
+    """Summary of runs that differ only in their training seed, in the unit of the measure."""
 
     mean: float
-    """Over seeds and tasks."""
+    """Mean over seeds and tasks."""
     by_seed: tuple[float, ...]
-    """Mean over tasks of each seed, in the order of the runs."""
+    """Mean over tasks for each seed, in the order of the runs."""
     spread: float | None
-    """Standard deviation of `by_seed` (divisor S - 1); None: one seed says nothing about others."""
+    """Standard deviation of `by_seed` (divisor S - 1); None: a single seed."""
     over_tasks: tuple[float, float]
-    """95 % interval over tasks, for these seeds: of the mean over seeds, task by task."""
+    """95 % interval over tasks for these seeds."""
     over_both: tuple[float, float] | None
-    """95 % interval over seeds and tasks (intervals.py); None with one seed."""
+    """95 % interval over seeds and tasks; None: a single seed."""
 
 
 def over_seeds(
@@ -138,10 +138,10 @@ def over_seeds(
     measure: Measure = em_by_question,
     within: tuple[float, float] | None = (0.0, 1.0),
 ) -> OverSeeds:
-    """Summary of runs that differ in their training seed alone.
+    """Summary of runs that differ only in their training seed.
 
-    `within`: the bounds that the measure keeps; None: it has none, as peak tokens. Raises UserError where there is no
-    run, or the runs did not all attempt the same tasks, each once, and ValueError where a value is out of bounds.
+    `within`: bounds of the measure; None: unbounded, like peak tokens. Raises UserError without a run, and unless all
+    attempted the same tasks, each once; ValueError for a value out of bounds.
     """
     if not runs:
         raise UserError("a mean over seeds needs at least one run")
@@ -149,11 +149,11 @@ def over_seeds(
     by_seed = tuple(float(np.mean(run)) for run in values)
     several = len(values) > 1
     questions = [asked(t) for t in runs[0]]
-    of_these_seeds = np.mean(np.asarray(values, dtype=np.float64), axis=0)
+    over_seeds_by_task = np.mean(np.asarray(values, dtype=np.float64), axis=0)
     return OverSeeds(
         mean=statistics.fmean(by_seed),
         by_seed=by_seed,
         spread=statistics.stdev(by_seed) if several else None,
-        over_tasks=mean_interval(of_these_seeds, asked=questions, within=within),
+        over_tasks=mean_interval(over_seeds_by_task, asked=questions, within=within),
         over_both=seeds_interval(values, asked=questions, within=within) if several else None,
     )

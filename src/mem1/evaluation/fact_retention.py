@@ -1,15 +1,14 @@
-"""Which gold facts a memory keeps: of those that a result has once shown, the share still in what the turn wrote.
+"""How many gold facts a memory retains: the share of those shown in earlier results that a turn's output still holds.
 
     turn 1   state "now Q1"                  result "Alvex was founded by Mira Toll."
     turn 2   state "Q1 Mira Toll now Q2"     result "The mayor of Bergen is Sela Prand."       keeps 1 of 1
     turn 3   state "Q2 Sela Prand"           answer "Q2 Sela Prand"                            keeps 1 of 2, 1 is lost
 
-A fact is the answer of a question, or an entity on the way to it: a title of its supporting passages, for as long as
-the answer has not been shown. A text holds a name if an alias stands in it as whole words, both normalised as answers
-are. Names stand in texts by accident too, which says nothing about a memory. So a result shows a fact only if it also
-holds another title of the same question, where titles are known ("Mira Toll" beside "Alvex"); and these are no facts:
-what the prompt names (it is always in sight), "yes" and "no", single letters and digits. The hint of a result is not
-read.
+A fact is the answer to a question, or an entity on the way to it: a title of its supporting passages, until the answer
+has been shown. A text holds a name if it contains an alias as whole words, both normalised like answers. Names also
+occur by accident, which says nothing about a memory. Therefore a result shows a fact only if it also holds another
+title of the same question, where titles are known ("Mira Toll" beside "Alvex"); and names in the prompt (always in
+sight), "yes", "no", single letters and digits are not facts. The turns-left hint of a result is ignored.
 """
 
 from __future__ import annotations
@@ -28,22 +27,22 @@ _EPITHET = re.compile(r"\s*\([^()]*\)$")
 _NO_NAMES = frozenset({"yes", "no"})
 
 Aliases = tuple[str, ...]
-"""Normalised, at least two characters each, with a blank before and after: a text holds " ana ", not "banana"."""
+"""Normalised names of at least two characters, between blanks, so that " ana " is not found in "banana"."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fact:
-    """Something that an attempt has to remember once it has been shown."""
+    """Something that must be remembered once it has been shown."""
 
     aliases: Aliases
     beside: Aliases = ()
-    """Names of which one must stand in the same result; empty: none is known."""
+    """Names, one of which must occur in the same result; empty: none is known."""
     until: Fact | None = None
-    """The answer that it leads to, after which it is not needed any more; None: needed to the end."""
+    """The answer it leads to, after which it is no longer needed; None: needed to the end."""
     text: str = ""
-    """As the task writes it; an answer with its aliases."""
+    """The name as written in the task, an answer with its aliases."""
     question: int = 0
-    """Number of the first question, from 1, that it is the answer of or leads to."""
+    """Number, from 1, of the first question that it answers or leads to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,41 +50,40 @@ class Step:
     """The facts at one turn."""
 
     needed: tuple[Fact, ...]
-    """Those that results of earlier turns have shown, and not the answers that they lead to."""
+    """Facts shown in earlier results whose answers have not been shown yet."""
     kept: frozenset[Fact] | None
-    """Of these, the ones in what the turn wrote. None: it wrote neither state nor answer."""
+    """Those of `needed` in the turn's output. None: it wrote neither state nor answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFacts:
-    """What became of the facts in one attempt."""
+    """The retention of facts in one attempt."""
 
     by_turn: tuple[tuple[int, int] | None, ...]
-    """Per turn, (facts kept, facts needed): needed are those that results of earlier turns have shown. None: the turn
-    wrote neither state nor answer."""
+    """Per turn, (facts kept, facts needed). None: the turn wrote neither state nor answer."""
     lost: int
-    """Facts needed at the last such turn that were kept at an earlier one and are gone."""
+    """Facts needed in the last turn with a state that an earlier state held and this one does not."""
 
     @property
     def last(self) -> tuple[int, int]:
-        """(kept, needed) at the last turn that wrote something."""
+        """(kept, needed) in the last turn that wrote a state or an answer."""
         return next((counts for counts in reversed(self.by_turn) if counts is not None), (0, 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fidelity:
-    """The same over many attempts; shares are over the facts of all of them, in [0, 1]."""
+    """The retention of facts over many attempts: shares of all their facts, in [0, 1]."""
 
     last: float | None
-    """In the last state; None: no state was written after a fact had been shown."""
+    """Share kept in the last state; None: no state was written after a fact had been shown."""
     by_turn: tuple[float | None, ...]
-    """Entry t - 1: in the states of turn t; None: no attempt needed a fact there."""
+    """Entry t - 1: share kept in the states of turn t; None: no attempt needed a fact there."""
     lost: float
-    """Mean over attempts of `Memory.lost`."""
+    """Mean over attempts of `AttemptFacts.lost`."""
 
 
 def fidelity(trajectories: Sequence[Trajectory]) -> Fidelity:
-    """Facts kept over facts needed, added up over all attempts. Raises ValueError for one without its task."""
+    """Facts kept over facts needed, summed over all attempts. Raises ValueError for one without its task."""
     memories = [memory(trajectory) for trajectory in trajectories]
     return Fidelity(
         last=_share([m.last for m in memories]),
@@ -112,7 +110,7 @@ def memory(trajectory: Trajectory) -> AttemptFacts:
 
 
 def follow(facts: Sequence[Fact], turns: Sequence[Turn]) -> Iterator[Step]:
-    """What is needed and kept of the facts, turn by turn."""
+    """Turn by turn, the facts that are needed and those that are kept."""
     unseen = _by_alias({*facts, *(fact.until for fact in facts if fact.until is not None)})
     seen: set[Fact | None] = set()
     needed: tuple[Fact, ...] = ()
@@ -131,7 +129,7 @@ def follow(facts: Sequence[Fact], turns: Sequence[Turn]) -> Iterator[Step]:
 
 
 def facts_of(task: Task) -> list[Fact]:
-    """Answers first, then what leads to them; none twice, none that the prompt names."""
+    """Answers first, then what leads to them, without duplicates and names in the prompt."""
     titles = [[_title(title) for title in question.titles] for question in task.questions]
     answers = [_answer(*of_one) for of_one in zip(range(1, 1 + len(titles)), task.questions, titles, strict=True)]
     facts: dict[tuple[Aliases, Aliases], Fact] = {}
@@ -154,24 +152,24 @@ def _answer(number: int, question: Question, titles: Sequence[Aliases]) -> Fact:
 
 
 def _either(later: Fact, first: Fact) -> Fact:
-    """One answer to two questions is shown where it is shown for either."""
+    """The common answer of two questions; it is shown when it is shown for either."""
     beside = dict.fromkeys(later.beside + first.beside) if later.beside and first.beside else ()
     return replace(first, beside=tuple(beside))
 
 
 def _title(title: str) -> Aliases:
-    """With and without what tells it from others: "Green (album)" is written "Green" in a sentence."""
+    """With and without the qualifier: "Green (album)" is written "Green" in a sentence."""
     return _names((title, _EPITHET.sub("", title)) if title.endswith(")") else (title,))
 
 
 def _names(texts: Sequence[str]) -> Aliases:
-    """Those that can be told from an accident, normalised; none at all where one is a mere yes or no."""
+    """The normalised names that do not occur by accident; none at all if one is a mere yes or no."""
     normalized = dict.fromkeys(map(normalize, texts))
     return () if _NO_NAMES & normalized.keys() else tuple(f" {name} " for name in normalized if len(name) > 1)
 
 
 def _written(turn: Turn) -> str | None:
-    """State, summary and final answer: a fact that moved from one to the other is not lost."""
+    """State, summary and final answer together: a fact that moved between them is not lost."""
     if turn.action in (ANSWER, SUMMARY):
         return _words(f"{turn.state} ; {turn.content}")
     return _words(turn.state) if turn.state else None
@@ -183,7 +181,7 @@ def _without_hint(observation: str) -> str:
 
 
 def _words(text: str) -> str:
-    """Normalised, between blanks, so that a name can be looked up with its word borders."""
+    """Normalised text between blanks, so that names can be found as whole words."""
     return f" {normalize(text)} "
 
 
@@ -192,7 +190,7 @@ def _holds(words: str, aliases: Aliases) -> bool:
 
 
 def _by_alias(facts: Iterable[Fact]) -> list[tuple[str, Fact]]:
-    """Flat, for the innermost loop of the metrics."""
+    """Pairs of alias and fact, a flat list for the innermost loop of the metrics."""
     return [(alias, fact) for fact in facts for alias in fact.aliases]
 
 

@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """What the formula needs of a dense transformer with full causal attention."""
+    """Sizes of a dense transformer with full causal attention, as the formula needs them."""
 
     parameters: int
-    """Weights in the matrices of all layers; embeddings, output matrix, norms and biases left out."""
+    """Weights in the matrices of all layers, without embeddings, output matrix, norms and biases."""
     output_parameters: int
-    """Weights of the matrix that gives the logits, vocabulary times width, also where it is the embedding's."""
+    """Weights of the output matrix (vocabulary times width), even if it is shared with the embedding."""
     layers: int
     width: int
     """Query heads times the dimension of a head."""
 
 
 def forward_flops(trajectory: Trajectory, shape: ModelShape, *, cached: Sequence[int] | None = None) -> int:
-    """FLOPs of all model calls; `cached` are the tokens that each of them finds in a cache, None: there is no cache."""
+    """FLOPs of all model calls; `cached` are the tokens that each finds in a prefix cache; None: no cache."""
     return sum(
         _flops(shape, cached=c, tokens=turn.num_tokens, sampled=len(turn.completion_ids))
         for c, turn in zip(cached or [0] * len(trajectory.turns), trajectory.turns, strict=True)
@@ -59,9 +59,9 @@ def _flops(shape: ModelShape, *, cached: int, tokens: int, sampled: int) -> int:
 
 
 def model_shape(model: PreTrainedModel) -> ModelShape | None:
-    """Counts the matrices that the model has, so that no list of architectures is needed.
+    """The shape of a transformers model, from its actual matrices, so that no list of architectures is needed.
 
-    None where the formula would be wrong: experts, convolutions, windows in place of full attention, no output matrix.
+    None where the formula would be wrong: experts, convolutions, sliding windows, no output matrix.
     """
     from torch import nn
 
@@ -82,7 +82,7 @@ def model_shape(model: PreTrainedModel) -> ModelShape | None:
 
 
 def _windows(config: PretrainedConfig) -> bool:
-    """Whether some layer sees the last tokens only, or none by attention."""
+    """Whether some layer attends only to a window, or not at all."""
     kinds = getattr(config, "layer_types", None)
     if kinds is None:
         return getattr(config, "sliding_window", None) is not None
@@ -90,7 +90,7 @@ def _windows(config: PretrainedConfig) -> bool:
 
 
 def config_shape(config: PretrainedConfig) -> ModelShape | None:
-    """As `model_shape`, from a configuration alone: the model is made without memory for its weights."""
+    """The shape of a model given only its configuration; no memory is allocated for weights."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -99,7 +99,7 @@ def config_shape(config: PretrainedConfig) -> ModelShape | None:
 
 
 def folder_shape(folder: Path) -> ModelShape | None:
-    """As `model_shape`, from the config.json of a model's folder."""
+    """The shape given by the config.json in a model's folder."""
     from mem1.training.weights.policy import load_config
 
     return config_shape(load_config(folder))

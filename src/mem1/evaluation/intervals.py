@@ -1,24 +1,24 @@
-"""How sure a mean is: 95 % intervals over tasks, or over tasks and training seeds at once.
+"""The uncertainty of a mean: 95 % intervals over tasks, or over tasks and training seeds together.
 
     mean_interval([0.0, 1.0, 1.0, 0.5])                    ->  (0.08, 0.97) around 0.625
-    mean_interval([1.0] * 48)                              ->  (0.91, 1.00); no failure in 48 is no proof of none
+    mean_interval([1.0] * 48)                              ->  (0.91, 1.00); 48 successes do not prove certainty
     seeds_interval([[0.0, 1.0, 1.0], [0.5, 1.0, 1.0]])     ->  (low, high) around 0.75; two seeds, three tasks
-    difference_interval([[1.0] * 48], [[0.0] * 48])        ->  (0.87, 1.00); one seed a side, 48 tasks
+    difference_interval([[1.0] * 48], [[0.0] * 48])        ->  (0.87, 1.00); one seed per side, 48 tasks
 
-A score lies in [0, 1], so the interval of its mean is Wilson's, with an effective number of tasks: that at which
-all-or-nothing tasks would be as uncertain as these. Four choices matter near 0 and 1, where the sample says little:
+A score lies in [0, 1], so the interval of its mean is Wilson's, with an effective number of tasks: the number of
+all-or-nothing tasks that would be equally uncertain. Four choices matter near 0 and 1, where a sample says little:
 
-- The observed design effect is averaged with 1 (all or nothing), which weighs as much as two tasks that differ from
-  the rest. So 48 equal scores are 48 all-or-nothing tasks, not an infinite number of questions.
-- A continuity correction of a quarter of an effective task lifts the dips of Wilson's coverage for yes-or-no scores.
-- The normal quantile is Student's, with as many degrees of freedom as there are tasks (questions) less one.
-- Seeds and tasks are crossed: every seed meets the same tasks. The variance over seeds carries Student's quantile for
-  S - 1 degrees of freedom (4.3 for three seeds, 12.7 for two), and what tasks and seeds share is counted once.
+- The observed design effect is averaged with 1 (all or nothing), with the weight of two tasks that differ from the
+  rest. So 48 equal scores count as 48 all-or-nothing tasks, not as an infinite number of questions.
+- A continuity correction of a quarter of an effective task raises the dips in Wilson's coverage for binary scores.
+- Student's quantile replaces the normal one; its degrees of freedom are the number of tasks (questions) minus one.
+- Seeds and tasks are crossed: every seed meets the same tasks. The variance over seeds is scaled by Student's quantile
+  for S - 1 degrees of freedom (4.3 for three seeds, 12.7 for two); variance shared by tasks and seeds counts once.
 
-A difference of two scores gets the same effective number of tasks, and one task more for each side (Bonett and Price);
-the variance over seeds is added to that over tasks.
-Where a question stands in several tasks, the variance clusters by task and by question (Cameron, Gelbach and Miller).
-`benchmarks/coverage.py` measures how often each interval holds the truth; docs/metrics.md has its result.
+A difference of two scores gets the same effective number of tasks, plus one task for each side (Bonett and Price); the
+variance over seeds is added to the variance over tasks. If questions occur in several tasks, the variance is clustered
+by task and by question (Cameron, Gelbach and Miller). `benchmarks/coverage.py` measures the coverage of each interval;
+docs/metrics.md has the results.
 
 Sources: Wilson, "Probable inference", JASA 22 (1927); Dean and Pagano, "Evaluating confidence interval methods for
 binomial proportions in clustered surveys", J. Survey Statistics and Methodology 3 (2015), for Wilson's interval with a
@@ -26,7 +26,7 @@ design effect; Bonett and Price, "Adjusted Wald confidence interval for a differ
 paired data", J. Educational and Behavioral Statistics 37 (2012); Cameron, Gelbach and Miller, "Robust inference with
 multiway clustering", J. Business & Economic Statistics 29 (2011).
 
-Letters: S seeds, T tasks, N questions of a task. Leading axes (...) hold independent samples.
+Letters: S seeds, T tasks, N questions per task. Leading axes (...) hold independent samples.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 Asked = Sequence[Sequence[Hashable]]
-"""For each task, what tells its questions from others, in the order of the scores."""
+"""For each task, the keys of its questions, in the order of the scores."""
 
 _PRIOR_TASKS = 2.0
-"""Weight of "all or nothing" in the design effect, in tasks that differ from the rest."""
+"""Prior weight of the all-or-nothing design effect, in tasks that differ from the rest."""
 _CONTINUITY = 0.25
-"""Of an effective task."""
+"""Continuity correction, in effective tasks."""
 _T_975 = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
 """97.5 % quantile of Student's t with 1 to 10 degrees of freedom."""
 
@@ -54,9 +54,9 @@ def mean_interval(
 ) -> tuple[float, float]:
     """95 % interval of the mean over tasks; entry [t] of `values` is a score, or the scores of its N questions.
 
-    `asked` says which questions the tasks ask; None: no question stands in two tasks. `within`: the bounds that the
-    measure keeps; None: it has none, and the interval is Student's. Raises ValueError without values, where they are
-    out of bounds, and where `asked` has other sizes.
+    `asked` names the questions of each task; None: no question occurs in two tasks. `within`: bounds of the measure;
+    None: unbounded, and the interval is Student's. Raises ValueError without values, for values out of bounds, and if
+    the sizes of `asked` do not match.
     """
     return seeds_interval(np.asarray(values, dtype=np.float64)[None], asked=asked, within=within)
 
@@ -64,7 +64,7 @@ def mean_interval(
 def seeds_interval(
     runs: ArrayLike, *, asked: Asked | None = None, within: tuple[float, float] | None = (0.0, 1.0)
 ) -> tuple[float, float]:
-    """The same of the mean over seeds and tasks; entry [s][t] of `runs` is seed s on task t."""
+    """95 % interval of the mean over seeds and tasks; entry [s][t] of `runs` is seed s on task t."""
     low, high = within or (0.0, 1.0)
     scores = _Scores.of((np.asarray(runs, dtype=np.float64) - low) / (high - low), asked, bounded=within is not None)
     ends = score_ends(scores.values, scores.repeats) if within is not None else _student_ends(scores)
@@ -78,10 +78,10 @@ def difference_interval(
     asked: Asked | None = None,
     within: tuple[float, float] | None = (0.0, 1.0),
 ) -> tuple[float, float]:
-    """The same of the difference of two means on the same tasks; each side has seeds of its own.
+    """95 % interval of the difference of two means on the same tasks; each side has independent seeds.
 
-    A seed of one side has nothing in common with a seed of the other. A side with one seed stands for that policy
-    alone. Raises ValueError also where the sides do not have the same tasks.
+    With a single seed on a side, the interval is about that very policy. Also raises ValueError if the sides have
+    different numbers of tasks.
     """
     low, high = within or (0.0, 1.0)
     first, second = (
@@ -100,7 +100,7 @@ def difference_interval(
 
 
 def score_ends(runs: np.ndarray, repeats: Repeats | None = None) -> np.ndarray:
-    """Both ends (the last axis) for scores in [0, 1] of shape (..., S, T)."""
+    """Both ends (last axis) for scores in [0, 1] of shape (..., S, T)."""
     by_task = runs.mean(axis=-2)
     mean = by_task.mean(axis=-1)
     all_or_nothing = mean * (1 - mean)
@@ -111,7 +111,7 @@ def score_ends(runs: np.ndarray, repeats: Repeats | None = None) -> np.ndarray:
 
 
 def difference_ends(ours: np.ndarray, theirs: np.ndarray, repeats: Repeats | None = None) -> np.ndarray:
-    """Both ends (the last axis) of the difference of scores in [0, 1] of shapes (..., S, T) and (..., S', T)."""
+    """Both ends (last axis) for the difference of scores in [0, 1] of shapes (..., S, T) and (..., S', T)."""
     by_task = ours.mean(axis=-2) - theirs.mean(axis=-2)
     mean, size_of_change = by_task.mean(axis=-1), np.abs(by_task).mean(axis=-1)
     all_or_nothing = size_of_change - mean**2
@@ -125,18 +125,18 @@ def difference_ends(ours: np.ndarray, theirs: np.ndarray, repeats: Repeats | Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeats:
-    """Scores of questions that stand in several tasks: one observation for each question of each task."""
+    """Scores of questions that occur in several tasks: one observation per question of each task."""
 
     deviations: np.ndarray
-    """Score less mean, each divided by T times the number of questions of its task: they sum to 0."""
+    """(score - mean) / (T * questions in its task); they sum to 0."""
     scores: np.ndarray
     tasks: np.ndarray
-    """Number of the task of each observation, from 0."""
+    """Index of each observation's task."""
     questions: np.ndarray
-    """Number of the question, from 0; the same number for the same question."""
+    """Index of each observation's question."""
 
     def less(self, other: Repeats) -> Repeats:
-        """Observation by observation."""
+        """The difference, observation by observation."""
         return Repeats(
             deviations=self.deviations - other.deviations,
             scores=self.scores - other.scores,
@@ -146,17 +146,17 @@ class Repeats:
 
     @property
     def clusters(self) -> int:
-        """Tasks or questions, whichever are fewer."""
+        """Number of tasks or of questions, whichever is smaller."""
         return int(min(self.tasks.max(), self.questions.max())) + 1
 
     def variance(self) -> float:
-        """Of the mean, clustered by task and by question; at least that of either alone."""
+        """Variance of the mean, clustered by task and by question; at least that of either clustering."""
         by_task, by_question = (_of_sums(self.deviations, groups) for groups in (self.tasks, self.questions))
         each = _of_sums(self.deviations, np.arange(len(self.deviations)))
         return max(by_task, by_question, by_task + by_question - each)
 
     def differing(self, default: np.ndarray) -> np.ndarray:
-        """Tasks or questions whose scores differ from the rest, whichever are fewer."""
+        """Number of tasks or questions whose scores differ from the rest, whichever is smaller."""
         sums, counts = np.bincount(self.questions, self.scores), np.bincount(self.questions)
         by_question = min((sums < counts).sum(), (sums > 0).sum()) if (self.scores >= 0).all() else (sums != 0).sum()
         return np.minimum(default, by_question)
@@ -171,19 +171,19 @@ class _Scores:
     @classmethod
     def of(cls, runs: np.ndarray, asked: Asked | None, *, bounded: bool) -> _Scores:
         if runs.ndim not in (2, 3) or runs.size == 0:
-            raise ValueError("an interval needs at least one value, and as many in each run")
+            raise ValueError("an interval needs at least one value, and equally many in each run")
         if bounded and not (runs.min() >= -1e-9 and runs.max() <= 1 + 1e-9):
-            raise ValueError("values out of bounds: give the measure's bounds as `within`, or None where it has none")
+            raise ValueError("values out of bounds: pass the measure's bounds as `within`, or None if it is unbounded")
         values = runs if runs.ndim == 2 else runs.mean(axis=2)
         return cls(values=np.clip(values, 0, 1) if bounded else values, repeats=_repeats(runs, asked))
 
 
 def _repeats(runs: np.ndarray, asked: Asked | None) -> Repeats | None:
-    """None where no question stands in two tasks."""
+    """None if no question occurs in two tasks."""
     if asked is None:
         return None
     if len(asked) != runs.shape[1] or (runs.ndim == 3 and any(len(one) != runs.shape[2] for one in asked)):
-        raise ValueError("`asked` needs one entry a task, with one key a score")
+        raise ValueError("`asked` needs one entry per task, with one key per score")
     numbers: dict[Hashable, int] = {}
     pairs = {(t, numbers.setdefault(key, len(numbers))) for t, keys in enumerate(asked) for key in keys}
     if len(pairs) == len(numbers):
@@ -206,12 +206,12 @@ def _of_sums(deviations: np.ndarray, groups: np.ndarray) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seeds:
-    """What the choice of the seeds adds to the variance of the mean."""
+    """Contribution of the seeds to the variance of the mean."""
 
     scaled: np.ndarray | float = 0.0
     """Variance over seeds times the square of Student's quantile."""
     shared: np.ndarray | float = 0.0
-    """Variance that shows over tasks and over seeds alike: a seed's luck with a task."""
+    """Variance that appears both over tasks and over seeds: the interaction of seed and task."""
 
     def add(self, other: _Seeds) -> _Seeds:
         return _Seeds(scaled=self.scaled + other.scaled, shared=self.shared + other.shared)

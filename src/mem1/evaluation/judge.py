@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -34,81 +35,26 @@ from mem1.net.threads import in_parallel
 from mem1.records import Trajectory
 from mem1.scoring import split_answers
 
-
-class Verdicts:
-    """Of one model; safe for threads. Without a path they live as long as the process."""
-
-    def __init__(self, path: str | os.PathLike[str] | None, *, model: str) -> None:
-        """Raises UserError, naming file and line, where the file cannot be read or holds something else."""
-        self.model = model
-        self._path = None if path is None else Path(path)
-        self._lock = threading.Lock()
-        self._known: dict[Asked, bool] = {}
-        if self._path is not None and self._path.is_file():
-            drop_cut_line(self._path)  # it is asked for again
-            for number, record in read_objects(self._path):
-                self._read(record, f"{self._path}:{number}")
-
-    def get(self, asked: Asked) -> bool | None:
-        return self._known.get(asked)
-
-    def put(self, asked: Asked, correct: bool) -> None:
-        """Raises UserError where the file cannot be written."""
-        with self._lock:
-            self._known[asked] = correct
-            if self._path is not None:
-                _make_folder(self._path.parent)
-                append_objects(self._path, [{**self._fields(asked), "correct": correct}], drop_cut_line=True)
-
-    def _fields(self, asked: Asked) -> dict[str, Any]:
-        return {
-            "version": JUDGE_VERSION,
-            "model": self.model,
-            "question": asked.question,
-            "golds": list(asked.golds),
-            "prediction": asked.prediction,
-        }
-
-    def _read(self, record: dict[str, Any], where: str) -> None:
-        try:
-            asked = Asked(record["question"], tuple(record["golds"]), record["prediction"])
-            of_this_judge = (record["version"], record["model"]) == (JUDGE_VERSION, self.model)
-            correct = record["correct"]
-        except (KeyError, TypeError) as error:
-            raise UserError(f"{where}: not the verdict of a judge ({error!r}); repair or delete the file") from error
-        if not isinstance(correct, bool):
-            raise UserError(f"{where}: the verdict is {correct!r}, not true or false; repair or delete the file")
-        if of_this_judge:
-            self._known[asked] = correct
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot make {path}: {error.strerror or error}; choose another folder") from error
-
-
 KEY_VARIABLE = "MEM1_JUDGE_API_KEY"
-NOT_IN_ITS_FORM = "the reply is not a verdict in its form"
+NOT_IN_ITS_FORM = "the reply is not in the form of a verdict"
 _GIVEN_UP_AFTER = 16
-"""Answers in a row without any reply, each tried several times, after which the rest are not asked."""
-GIVEN_UP = f"not asked, as the judge had not replied {_GIVEN_UP_AFTER} times in a row"
+"""Consecutive answers without any reply, each retried, after which the remaining ones are not sent."""
+GIVEN_UP = f"not sent, because the judge had not replied {_GIVEN_UP_AFTER} times in a row"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeServer:
-    """Which model judges, and how patiently it is asked. Raises UserError for an address that is none."""
+    """The server and model that judge. Raises UserError for an invalid address."""
 
     base_url: str
-    """As OpenAI's clients take it, such as http://127.0.0.1:8000/v1."""
+    """Base URL as OpenAI clients take it, such as http://127.0.0.1:8000/v1."""
     model: str
     timeout_s: float = 60.0
-    """Of one try."""
+    """Time limit of one attempt at a request."""
     max_tokens: int = 1024
-    """Tokens of a reply; a verdict has some 30, a model that thinks aloud first needs more."""
+    """Token limit of a reply; a verdict has about 30, a model that reasons first needs more."""
     threads: int = 8
-    """Answers judged at a time."""
+    """Answers judged concurrently."""
 
     def __post_init__(self) -> None:
         if not is_http(self.base_url) or "@" in self.base_url:
@@ -116,40 +62,25 @@ class JudgeServer:
 
     @property
     def address(self) -> str:
-        """Where chat requests go."""
+        """URL of the chat requests."""
         return f"{self.base_url.rstrip('/')}/chat/completions"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the judge said of one answer."""
+    """The judge's opinion of one answer."""
 
     correct: bool | None
-    """None: it said nothing that can be used."""
+    """None: there is no usable reply."""
     why: str = ""
-    """Why not; empty where there is a verdict."""
-
-
-class _Counter:
-    """Tells how many verdicts have passed through it, in order, whichever thread they come from."""
-
-    def __init__(self, of: int, tell: Callable[[int, int], None] | None) -> None:
-        self._done, self._of, self._tell = 0, of, tell
-        self._lock = threading.Lock()
-
-    def through(self, verdict: Verdict) -> Verdict:
-        with self._lock:
-            self._done += 1
-            if self._tell is not None:
-                self._tell(self._done, self._of)
-        return verdict
+    """Reason for the missing verdict; empty otherwise."""
 
 
 class Judge:
-    """Asks for what it does not know yet; the same answer is asked once."""
+    """Judges answers, each distinct one once."""
 
     def __init__(self, server: JudgeServer, *, verdicts: Verdicts | None = None, retry: Retry | None = None) -> None:
-        """Connects when it first judges. Raises UserError where the key cannot be one."""
+        """Connects on first use. Raises UserError for an API key that no header can hold."""
         self.server = server
         self._verdicts = verdicts or Verdicts(None, model=server.model)
         self._retry = retry or Retry()
@@ -158,18 +89,26 @@ class Judge:
         self._headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
 
     def __call__(self, asked: Sequence[Asked], *, on_reply: Callable[[int, int], None] | None = None) -> list[Verdict]:
-        """One verdict an answer, in order. An empty answer is wrong; nobody is asked.
+        """One verdict per answer, in order. An empty answer is wrong without being sent.
 
-        `on_reply` is told (answers judged or given up so far, answers that must be asked for) as they come in.
+        `on_reply` is called in order with (answers judged or given up so far, answers to send).
         """
         import httpx
 
         self._silent = 0
+        done, lock = count(1), threading.Lock()
+
+        def judged_one(answer: Asked) -> Verdict:
+            verdict = self._judge(client, answer)
+            if on_reply is not None:
+                with lock:
+                    on_reply(next(done), len(new))
+            return verdict
+
         new = [a for a in dict.fromkeys(asked) if a.prediction and self._verdicts.get(a) is None]
         limits = httpx.Limits(max_connections=self.server.threads, max_keepalive_connections=self.server.threads)
         with httpx.Client(headers=self._headers, timeout=self.server.timeout_s, limits=limits) as client:
-            count = _Counter(len(new), on_reply)
-            found = in_parallel(lambda a: count.through(self._judge(client, a)), new, self.server.threads)
+            found = in_parallel(judged_one, new, self.server.threads)
         fresh = dict(zip(new, found, strict=True))
         return [fresh[a] if a in fresh else Verdict(bool(a.prediction and self._verdicts.get(a))) for a in asked]
 
@@ -204,13 +143,72 @@ class Judge:
         return text if isinstance(text, str) else ""
 
 
+class Verdicts:
+    """The verdicts of one model, in a JSONL file or, without a path, in memory. Safe for threads.
+
+    verdicts = Verdicts("runs/a/verdicts.jsonl", model="qwen3-32b")
+    verdicts.get(answer)             ->  None: not judged yet by this model with this version of the prompt
+    verdicts.put(answer, True)       appended at once, so a killed run loses at most the line being written
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None, *, model: str) -> None:
+        """Raises UserError, naming file and line, if the file cannot be read or is not a file of verdicts."""
+        self.model = model
+        self._path = None if path is None else Path(path)
+        self._lock = threading.Lock()
+        self._known: dict[Asked, bool] = {}
+        if self._path is not None and self._path.is_file():
+            drop_cut_line(self._path)  # that answer is judged again
+            for number, record in read_objects(self._path):
+                self._read(record, f"{self._path}:{number}")
+
+    def get(self, asked: Asked) -> bool | None:
+        return self._known.get(asked)
+
+    def put(self, asked: Asked, correct: bool) -> None:
+        """Raises UserError if the file cannot be written."""
+        with self._lock:
+            self._known[asked] = correct
+            if self._path is not None:
+                _make_folder(self._path.parent)
+                append_objects(self._path, [{**self._fields(asked), "correct": correct}], drop_cut_line=True)
+
+    def _fields(self, asked: Asked) -> dict[str, Any]:
+        return {
+            "version": JUDGE_VERSION,
+            "model": self.model,
+            "question": asked.question,
+            "golds": list(asked.golds),
+            "prediction": asked.prediction,
+        }
+
+    def _read(self, record: dict[str, Any], where: str) -> None:
+        try:
+            asked = Asked(record["question"], tuple(record["golds"]), record["prediction"])
+            usable = (record["version"], record["model"]) == (JUDGE_VERSION, self.model)
+            correct = record["correct"]
+        except (KeyError, TypeError) as error:
+            raise UserError(f"{where}: not a verdict of a judge ({error!r}); repair or delete the file") from error
+        if not isinstance(correct, bool):
+            raise UserError(f"{where}: the verdict is {correct!r}, not true or false; repair or delete the file")
+        if usable:
+            self._known[asked] = correct
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make {path}: {error.strerror or error}; choose another folder") from error
+
+
 FILE = "verdicts.jsonl"
 
 
 def open_judge(url: str | None, model: str | None, *, folder: Path | None) -> Judge | None:
-    """The judge that the options ask for, which remembers in `folder`; None: none is asked for.
+    """The judge given by the options, with its verdicts kept in `folder`; None: the options are absent.
 
-    Raises UserError where one of the options is missing, or the folder's verdicts cannot be read.
+    Raises UserError if one of the options is missing, or the folder's verdicts cannot be read.
     """
     if url is None and model is None:
         return None
@@ -248,7 +246,7 @@ def judge_rows(
 def judged(
     trajectories: Sequence[Trajectory], judge: Judge, *, on_reply: Callable[[int, int], None] | None = None
 ) -> Judged:
-    """Every answer of every attempt; where there is no answer it is wrong, as for exact match."""
+    """The judge's opinion of every answer of every attempt; a missing answer is wrong, as for exact match."""
     verdicts = judge([asked for trajectory in trajectories for asked in answers(trajectory)], on_reply=on_reply)
     em = [bool(score) for t in trajectories for score in (t.per_objective("em") or (0.0,) * _objectives(t))]
     pairs = [(v.correct, e) for v, e in zip(verdicts, em, strict=True) if v.correct is not None]
@@ -259,12 +257,12 @@ def judged(
         judged=len(pairs) / len(verdicts),
         agreement=_share([correct == e for correct, e in pairs]),
         kappa=kappa(pairs),
-        failures=_failures(verdicts),
+        failures=dict(Counter(verdict.why for verdict in verdicts if verdict.correct is None).most_common()),
     )
 
 
 def answers(trajectory: Trajectory) -> list[Asked]:
-    """One for each question of the task, with an empty prediction where there is no answer."""
+    """One per question of the task, with an empty prediction if there is no answer."""
     if trajectory.task is None:
         raise ValueError("a trajectory has no task, so its questions are not known; keep the task when rolling out")
     questions = trajectory.task.questions
@@ -273,7 +271,7 @@ def answers(trajectory: Trajectory) -> list[Asked]:
 
 
 def kappa(pairs: Sequence[tuple[bool, bool]]) -> float | None:
-    """Cohen's: (agreement - agreement by chance) / (1 - agreement by chance); None where chance explains all.
+    """Cohen's kappa: (agreement - chance agreement) / (1 - chance agreement); None if chance agreement is 1.
 
     Source: Cohen, "A coefficient of agreement for nominal scales", 1960.
     """
@@ -283,10 +281,6 @@ def kappa(pairs: Sequence[tuple[bool, bool]]) -> float | None:
     observed = sum(a == b for a, b in pairs) / len(pairs)
     chance = one * other + (1 - one) * (1 - other)
     return None if chance == 1 else (observed - chance) / (1 - chance)
-
-
-def _failures(verdicts: Sequence[Verdict]) -> dict[str, int]:
-    return dict(Counter(verdict.why for verdict in verdicts if verdict.correct is None).most_common())
 
 
 def _objectives(trajectory: Trajectory) -> int:

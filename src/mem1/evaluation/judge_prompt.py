@@ -1,14 +1,13 @@
-"""What a judge is asked and how its verdict is read; both pure.
+"""The prompt of a judge and the parser of its verdict, both pure functions.
 
     question "Who founded Alvex?", gold ["Mira Toll"], prediction "Dr Mira Toll, in 1901"
     ->  system: the rules, and the code 5f0c... of this very question    user: {"question": ..., "gold_answers": [...]}
     <-  {"code": "5f0c...", "correct": true}
 
-All three texts are hostile: web pages may have written the prediction. They reach the judge as strings of one JSON
-object, which no quote or line end can leave, and never stand beside the rules. The verdict must repeat a code that a
-prediction cannot know, since it is a hash of the prediction itself: `{"correct": true}` inside a prediction, copied by
-a judge that was taken in, is no verdict. A judge can still be talked into a wrong one, which is why its agreement with
-exact match is reported beside it.
+All three texts are untrusted: the prediction may come from a web page. They reach the judge as strings of one JSON
+object, which no quote or newline can escape, separate from the rules. The verdict must repeat a code that a prediction
+cannot contain, because it is a hash of the prediction itself: a judge that copies `{"correct": true}` from a prediction
+gives no verdict. A judge can still be persuaded to give a wrong one, so its agreement with exact match is reported.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import Any
 from mem1.sanitize import CONTROL_TOKENS, break_tokens
 
 JUDGE_VERSION = "2"
-"""Raised with every change of the prompt; verdicts of another version are asked for again."""
+"""Increased with every change of the prompt; answers with verdicts of another version are judged again."""
 
 _RULES = """\
 You grade answers to questions. The user's message is one JSON object with "question", "gold_answers" and "answer". \
@@ -52,13 +51,13 @@ class Asked:
 
     @property
     def code(self) -> str:
-        """Of this question, these golds and this prediction; 16 hexadecimal digits."""
+        """Hash of question, gold answers and prediction; 16 hexadecimal digits."""
         whole = json.dumps([JUDGE_VERSION, self.question, self.golds, self.prediction])
         return hashlib.sha256(whole.encode("ascii")).hexdigest()[:16]
 
 
 def messages(asked: Asked) -> list[dict[str, str]]:
-    """Of a chat request: the rules with the code, then the data."""
+    """The messages of a chat request: the rules with the code, then the data."""
     golds = [_harmless(gold) for gold in asked.golds]
     data = {"question": _harmless(asked.question), "gold_answers": golds, "answer": _harmless(asked.prediction)}
     return [
@@ -68,12 +67,12 @@ def messages(asked: Asked) -> list[dict[str, str]]:
 
 
 def _harmless(text: str) -> str:
-    """Without the control tokens of chat templates, which a server would read in any string."""
+    """The text without control tokens of chat templates, which a server would interpret in any string."""
     return break_tokens(text, CONTROL_TOKENS)
 
 
 def read_verdict(text: str, asked: Asked) -> bool | None:
-    """Whether the judge calls the answer correct; None for anything but its one object, code fences aside."""
+    """Whether the judge calls the answer correct; None for any reply but one valid object, with or without a fence."""
     fenced = _FENCED.fullmatch(text.strip())
     try:
         verdict = json.loads(fenced[1] if fenced else text, object_pairs_hook=_without_repeats)
@@ -87,5 +86,5 @@ def read_verdict(text: str, asked: Asked) -> bool | None:
 def _without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("a key occurs twice")
     return found

@@ -1,12 +1,12 @@
-"""Run a policy on tasks of several sizes and summarise: one row a number of objectives.
+"""Run a policy on tasks of several sizes and summarise: one row per number of objectives.
 
-Tasks are cut into chunks, and each chunk is on the disk as soon as it is done:
+Tasks are divided into chunks, and each chunk is written to disk as soon as it is done:
 
-    tasks 0 1 2 3 4 5 6    ->    chunks (0 1 2) (3 4 5) (6)    ->    killed in the second: it is run again, whole
+    tasks 0 1 2 3 4 5 6    ->    chunks (0 1 2) (3 4 5) (6)    ->    killed in the second: it is repeated as a whole
 
-Which tasks are a chunk depends on the list of tasks alone. So an evaluation that was killed and started again gives
-every task to the engine in the same company, and ends with the same bytes as an unbroken one, timings aside. Tasks that
-were added later are chunks of their own:
+The chunks depend only on the list of tasks. So an evaluation that was killed and restarted gives every task to the
+engine in the same batch, and ends with the same bytes as an uninterrupted one, except for timings. Tasks added later
+form chunks of their own:
 
     7 tasks, then 10       ->    chunks (0 1 2) (3 4 5) (6) (7 8 9)
 """
@@ -39,33 +39,33 @@ from mem1.training.loop.recipe import Evaluation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunking:
-    """How the tasks of an evaluation are cut up.
+    """How the tasks of an evaluation are divided.
 
-    The engine gets a whole chunk as one batch, so chunks of many tasks suit a model in this process. A server forms
-    batches itself: give it chunks of one task, and many at a time, so that a slow task holds nothing up.
+    The engine gets a whole chunk as one batch, so large chunks suit a model in this process. A server forms batches
+    itself: use chunks of one task and many of them concurrently, so that a slow task delays no other.
     """
 
     tasks: int = 64
-    """In a chunk."""
+    """Tasks per chunk."""
     at_a_time: int = 1
-    """Chunks in work, each in a thread of its own where there are several; engine and environment must bear it."""
+    """Chunks run concurrently, each in its own thread; engine and environment must be thread-safe if more than one."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """The user stopped an evaluation; the text says what is saved."""
+    """The user stopped an evaluation; the message says what is saved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far the tasks of one size are, those included that earlier runs of the same evaluation did."""
+    """Progress on the tasks of one size, including those done by earlier runs of the same evaluation."""
 
     objectives: int
     done: int
     of: int
     tokens_in: int
-    """Context tokens of all calls of the model, in finished chunks."""
+    """Context tokens of all model calls in finished chunks."""
     tokens_out: int
-    """Sampled tokens, likewise."""
+    """Sampled tokens in finished chunks."""
 
 
 OnProgress = Callable[[Progress], None]
@@ -84,20 +84,20 @@ def evaluate(
     on_progress: OnProgress | None = None,
     shape: ModelShape | None = None,
 ) -> tuple[list[Row], dict[int, list[Trajectory]]]:
-    """Rows, with FLOPs where the model's `shape` is given, and the trajectories by number of objectives.
+    """Rows, with FLOPs if the model's `shape` is given, and the trajectories by number of objectives.
 
-    A task that asks the same questions as an earlier one is left out, so where the source has fewer different tasks
-    than `config.tasks`, a row has fewer.
+    A task with the same questions as an earlier one is left out, so a row has fewer tasks than `config.tasks` if the
+    source has fewer distinct ones.
 
-    With a `folder`, the trajectories of each size stand in `<policy>-<N>.jsonl`, chunk by chunk while the evaluation
-    runs and in the order of the tasks at the end. An evaluation that was killed goes on with the chunks that are
-    missing, and one of the first of the tasks with the others; attempts in which the tool failed are made again.
-    `settings` is what identifies model and tasks (`header.made_with`): a file that was made with others, or other
-    tasks, context policy, tags, budget or sampling, is an error unless `overwrite`, which begins it anew.
+    With a `folder`, the trajectories of each size are written to `<policy>-<N>.jsonl`, chunk by chunk during the
+    evaluation and in the order of the tasks at the end, with their row beside them. An evaluation that was killed, or
+    that covered only the first tasks, continues with the missing chunks; attempts in which a tool failed are repeated.
+    `settings` identifies model and tasks (`store.made_with`). A file made with other settings, tasks, context policy,
+    tags, budget or sampling is an error unless `overwrite`, which replaces it.
 
-    Raises UserError for such a file, for one that cannot be written and while another command is at work in the
-    folder, and Interrupted after Ctrl-C: the first one lets the chunks in work finish, the second does not. Whatever
-    the engine raises ends the evaluation likewise.
+    Raises UserError for such a file, for one that cannot be written, and while another command uses the folder;
+    Interrupted after Ctrl-C: the first one lets running chunks finish, the second does not. Errors of the engine end
+    the evaluation likewise.
     """
     with nullcontext() if folder is None else alone_in(folder):
         chunking = chunking or Chunking()
@@ -118,7 +118,7 @@ def evaluate(
             return rollout(
                 [size.tasks[i] for i in places],
                 sampling=sampling,
-                # with several chunks at a time, finished ones say enough
+                # with several concurrent chunks, finished ones are progress enough
                 progress=None if chunking.at_a_time > 1 else lambda done, _: tell(size, done),
             )
 
@@ -137,28 +137,28 @@ def evaluate(
 
 @dataclass
 class _Size:
-    """The tasks of one number of objectives and the attempts at them so far."""
+    """The tasks with one number of objectives, and the attempts at them so far."""
 
     objectives: int
     tasks: list[Task]
     path: Path | None
-    """None: nothing is kept on the disk."""
+    """File of the trajectories; None: nothing is written."""
     found: dict[int, Trajectory] = field(default_factory=dict)
-    """Place in `tasks` -> the newest attempt."""
+    """Index in `tasks` -> latest attempt."""
     tokens_in: int = 0
     tokens_out: int = 0
     on_disk: list[int] = field(default_factory=list)
-    """The place of each line of the file."""
+    """Index in `tasks` of each line of the file."""
     added_at: Sequence[int] = ()
-    """Places before which an earlier evaluation ended that had fewer tasks."""
+    """Indices at which earlier evaluations with fewer tasks ended."""
 
     def __post_init__(self) -> None:
         for task_id, times in Counter(task.id for task in self.tasks).items():
             if times > 1:
-                raise ValueError(f"{times} different tasks are called {task_id!r}; a source names each task once")
+                raise ValueError(f"{times} different tasks have the id {task_id!r}; a source must give each its own")
 
     def read(self, settings: Mapping[str, Any], *, chunk: int, overwrite: bool) -> None:
-        """Take over the whole chunks that the file holds. Raises UserError where it belongs to something else."""
+        """Take over the complete chunks in the file. Raises UserError if it belongs to another evaluation."""
         if self.path is None:
             return
         places = {task.id: i for i, task in enumerate(self.tasks)}
@@ -170,12 +170,12 @@ class _Size:
                 raise UserError(f"{self.path} holds an attempt at a task {name!r}, which is not one of its tasks")
             self._take(places[name], trajectory)
         for members in self._chunks(chunk):
-            if not all(i in self.found for i in members):  # killed while it was written
+            if not all(i in self.found for i in members):  # killed while writing
                 for i in members:
                     self.found.pop(i, None)
 
     def missing(self, chunk: int) -> Iterator[list[int]]:
-        """The places still to attempt, by chunk; those are among them whose tool failed."""
+        """Indices still to attempt, by chunk, including those whose tool failed."""
         for members in self._chunks(chunk):
             if places := [i for i in members if i not in self.found or not self.found[i].ended.scorable]:
                 yield places
@@ -192,14 +192,14 @@ class _Size:
         self.tokens_out += sum(len(turn.completion_ids) for turn in trajectory.turns)
 
     def add(self, places: Sequence[int], trajectories: Sequence[Trajectory]) -> None:
-        """Attempts that were just made, on the disk when this returns."""
+        """Add new attempts; they are on disk when this returns."""
         if self.path is not None:
             append_trajectories(self.path, trajectories, drop_cut_line=True)
         for place, trajectory in zip(places, trajectories, strict=True):
             self._take(place, trajectory)
 
     def progress(self, running: int) -> Progress:
-        """`running`: attempts that are finished in a chunk that is not."""
+        """`running`: finished attempts in an unfinished chunk."""
         return Progress(
             objectives=self.objectives,
             done=min(len(self.found) + running, len(self.tasks)),
@@ -210,7 +210,7 @@ class _Size:
 
     @property
     def trajectories(self) -> list[Trajectory]:
-        """One a task, in their order, once all are there."""
+        """One per task, in order; all must be there."""
         return [self.found[i] for i in range(len(self.tasks))]
 
     def finish(self, *, policy: str, context: str, shape: ModelShape | None) -> Row:
@@ -235,17 +235,18 @@ def _settings(rollout: Rollout, config: Evaluation) -> dict[str, Any]:
 
 @contextmanager
 def _saying_what_is_saved(sizes: Sequence[_Size], folder: Path | None) -> Iterator[Stop]:
-    """Turn Ctrl-C into `Interrupted`, and add to a user's error what is not lost."""
+    """Turn Ctrl-C into `Interrupted`, and add to a UserError what is saved."""
     if folder is None:
         yield Stop()
         return
 
     def saved() -> str:
         done, of = sum(len(size.found) for size in sizes), sum(len(size.tasks) for size in sizes)
-        return f"{done} of {of} tasks are done and saved in {folder}; the same command (a training: --resume) goes on"
+        done_of = f"{done} of {of} tasks are done and saved in {folder}"
+        return f"{done_of}; repeat the command to continue (a training run: --resume)"
 
     try:
-        with interruptible("finishing the tasks in work; press again to stop at once") as stop:
+        with interruptible("finishing running tasks; press again to stop at once") as stop:
             yield stop
     except UserError as error:
         raise UserError(f"{error}\n{saved()}") from error

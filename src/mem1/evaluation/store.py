@@ -24,7 +24,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +152,7 @@ def write_row(path: Path, row: Row) -> None:
     with suppress(UserError):  # a damaged one is replaced
         known = read_row(path)
     if known is None or row not in (known, replace(known, judge=None)):
-        _write_json(_row_file(path), row.as_dict())
+        _write_json(_row_file(path), asdict(row))
 
 
 def read_row(path: Path) -> Row | None:

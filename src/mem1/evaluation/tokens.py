@@ -1,12 +1,12 @@
-"""What one trajectory cost, in tokens.
+"""The cost of one trajectory, in tokens.
 
     turn 1: context p q           completion a b      result i          2 + 2 tokens
     turn 2: context p q a b i     completion c d                        5 + 2 tokens
     peak_tokens = 7, without prompt 5; total_tokens = 11; dependency = 2 * (2 + 1) + 2 * (5 + 1) = 18
     cached_by_turn = [0, 4], as turn 1 has processed p q a b
 
-Source of peak and dependency: MEM1 (arXiv 2506.15841), section 4; its evaluator leaves the prompt out of the peak,
-so both are given here.
+Peak and dependency follow MEM1 (arXiv 2506.15841), section 4; its evaluator excludes the prompt from the peak, so both
+variants are given here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mem1.protocol import SUMMARY
 from mem1.records import Trajectory, Turn
 
 _BLOCK = 64
-"""Tokens compared at once."""
+"""Tokens compared per step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,17 +28,17 @@ class TurnSizes:
     """Tokens of one turn."""
 
     state: int
-    """Of the memory that it writes when it has to."""
+    """Memory, in a turn that has to write one."""
     action: int
     result: int
-    """Of what the environment returns; of the last turn nobody reads it."""
+    """The environment's reply; after the last turn it is not read."""
     thought: int = 0
-    """Written in every turn and kept in no later context, where the protocol has such a tag."""
+    """Written in every turn and kept in no later context, if the protocol has a tag for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Tokens of one attempt, whatever policy it is then priced under. Raises ValueError without turns."""
+    """Tokens of one attempt, independent of the context policy it is priced under. Raises ValueError without turns."""
 
     prompt: int
     turns: tuple[TurnSizes, ...]
@@ -47,16 +47,16 @@ class Sizes:
         if not self.turns or self.prompt < 1:
             raise ValueError("an attempt has a prompt of at least one token, and at least one turn")
         if any(min(turn.state, turn.action, turn.result, turn.thought) < 0 for turn in self.turns):
-            raise ValueError("sizes are numbers of tokens, so none is below 0")
+            raise ValueError("sizes are numbers of tokens and must not be negative")
 
 
 def even_sizes(*, prompt: int, state: int, action: int, result: int, turns: int) -> Sizes:
-    """An attempt whose turns are all alike."""
+    """An attempt with identical turns."""
     return Sizes(prompt=prompt, turns=(TurnSizes(state=state, action=action, result=result),) * turns)
 
 
 def peak_tokens(trajectory: Trajectory, *, prompt: bool = True) -> int:
-    """Largest context + completion of any turn, in tokens; 0 where the policy was never called.
+    """Largest context + completion of any turn, in tokens; 0 if the policy was never called.
 
     With `prompt=False` each turn's prompt tokens are subtracted; raises ValueError if a turn did not record them.
     """
@@ -64,20 +64,20 @@ def peak_tokens(trajectory: Trajectory, *, prompt: bool = True) -> int:
 
 
 def dependency(trajectory: Trajectory) -> float:
-    """Sum over turns of n_o * (n_p + n_o / 2) for n_o generated after n_p given tokens: attention's cost."""
+    """Sum over turns of n_o * (n_p + n_o / 2), for n_o tokens generated after n_p given ones: the cost of attention."""
     return sum(len(t.completion_ids) * (len(t.context_ids) + len(t.completion_ids) / 2) for t in trajectory.turns)
 
 
 def total_tokens(trajectory: Trajectory) -> int:
-    """Context and completion tokens summed over turns, without any cache of prefixes."""
+    """Context and completion tokens summed over turns, without a prefix cache."""
     return sum(turn.num_tokens for turn in trajectory.turns)
 
 
 def cached_by_turn(trajectory: Trajectory) -> list[int]:
-    """Per turn, how many tokens at the head of its context the call before has processed, as context or completion.
+    """Per turn, the number of leading context tokens that the previous call processed, as context or completion.
 
-    0 at the first turn: another task's calls are not looked at. A server that keeps the keys and values of the call
-    before need not process these tokens again; it may find fewer, as caches work in blocks of tokens.
+    0 in the first turn, because calls for other tasks are ignored. A server that keeps keys and values of the previous
+    call need not process these tokens again; it may find fewer, because caches work in blocks of tokens.
     """
     before: tuple[int, ...] = ()
     cached: list[int] = []
@@ -88,10 +88,10 @@ def cached_by_turn(trajectory: Trajectory) -> list[int]:
 
 
 def appended_tokens(trajectory: Trajectory, *, prompt: bool = True) -> list[int]:
-    """Per turn, context + completion if every earlier completion and result were still there, in tokens.
+    """Per turn, context + completion in tokens if every earlier completion and result were still there.
 
-    For the context policy `full` these are the sizes that the turns did have. A summary that a policy asked for adds
-    nothing: an agent that appends writes none. Raises ValueError if a turn did not record its prompt.
+    For the context policy `full` these are the actual sizes. A requested summary adds nothing, because an agent that
+    appends writes none. Raises ValueError if a turn did not record its prompt.
     """
     sizes: list[int] = []
     history = 0
@@ -106,12 +106,12 @@ def appended_tokens(trajectory: Trajectory, *, prompt: bool = True) -> list[int]
 
 
 def appended_peak_tokens(trajectory: Trajectory, *, prompt: bool = True) -> int:
-    """The peak that the same turns would have had if everything had been appended; 0 without turns."""
+    """Peak that the same turns would have had if everything had been appended; 0 without turns."""
     return max(appended_tokens(trajectory, prompt=prompt), default=0)
 
 
 def state_tokens(turn: Turn) -> int | None:
-    """Length of the state, or of the summary, that a turn wrote, tags included; None: it wrote none."""
+    """Length of the state or summary written in a turn, tags included; None: there is none."""
     if turn.action == SUMMARY:
         return len(turn.prefill_ids) + len(turn.completion_ids)
     span = turn.completion_spans.get("state")
@@ -119,7 +119,7 @@ def state_tokens(turn: Turn) -> int | None:
 
 
 def _shared_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the longest common prefix; block by block, as slices are compared faster than single tokens."""
+    """Length of the longest common prefix, found block by block because slices compare faster than single tokens."""
     shorter = min(len(one), len(other))
     if one[:shorter] == other[:shorter]:
         return shorter

@@ -76,12 +76,12 @@ def _n(objectives: int) -> str:
 
 
 LARGEST = 5_000_000
-"""Bytes of a page at most; trajectories that would make it larger are left out, and the page names them."""
+"""Size limit of a page in bytes; the page names the trajectories left out to keep it."""
 SCRIPTS = ("elements.js", "inflate.js", "theme.js", "figures.js", "search.js", "turn.js", "trajectory.js", "list.js")
-"""The page's own scripts, joined in this order and followed by start.js."""
+"""The page's own scripts, joined in this order, with start.js at the end."""
 
 _TITLE_WITHIN = 1 << 16
-"""Characters of a page in which its title stands."""
+"""Leading characters of a page that include its title."""
 _STATIC = files("mem1.evaluation.report") / "static"
 
 
@@ -92,7 +92,7 @@ def write_page(path: str | Path, runs: Sequence[Run], *, title: str) -> None:
     """
     path = Path(path)
     if path.exists() and not _is_page(path):
-        raise UserError(f"{path} exists and is no report of mem1; choose another file")
+        raise UserError(f"{path} exists and is not a report of mem1; choose another file")
     page = render(runs, title=title)
     try:
         write_file(path, page.encode("utf-8", errors="replace"))
@@ -101,7 +101,7 @@ def write_page(path: str | Path, runs: Sequence[Run], *, title: str) -> None:
 
 
 def _is_page(path: Path) -> bool:
-    """Whether this file begins as every page does."""
+    """Whether the file begins like a page."""
     try:
         with open(path, encoding="utf-8") as file:
             start = file.read(_TITLE_WITHIN)
@@ -112,7 +112,7 @@ def _is_page(path: Path) -> bool:
 
 
 def render(runs: Sequence[Run], *, title: str, largest: int = LARGEST) -> str:
-    """The page as one text of at most `largest` bytes, if the page without trajectories is not larger."""
+    """The page as one text of at most `largest` bytes, unless it is larger even without trajectories."""
     rows = rows_of(runs)
     groups = figure_groups(runs, rows)
     script, plotly = _script(), _plotly()
@@ -136,7 +136,7 @@ def render(runs: Sequence[Run], *, title: str, largest: int = LARGEST) -> str:
     empty = template.render(**values, fitted=fit([], largest))
     room = largest - _size(empty)
     page = template.render(**values, fitted=fit(runs, room))
-    while _size(page) > largest and room > 0:  # the names of what is left out need room themselves
+    while _size(page) > largest and room > 0:  # the list of omissions needs room, too
         room -= _size(page) - largest
         page = template.render(**values, fitted=fit(runs, room))
     return page
@@ -147,10 +147,10 @@ def _size(page: str) -> int:
 
 
 def figure_groups(runs: Sequence[Run], rows: Sequence[ReportRow]) -> list[tuple[str, str, list[Figure]]]:
-    """(heading, note, figures) of each group that there is something to draw for."""
+    """(heading, note, figures) of each group with something to draw."""
     em = over_n(rows, EM, "exact match per objective")
     peak = over_n(rows, PEAK, "peak tokens", appended=lambda row: row.appended_peak_tokens)
-    of_means = "; of a mean, the lowest and the highest run" if any(line.mean for line in series(rows)) else ""
+    of_means = "; for a mean, the lowest and the highest run" if any(line.mean for line in series(rows)) else ""
     bars = f"Bars: 95 % intervals over tasks{of_means}."
     sampled = "Means over the attempts sampled for each step, at the temperature of training."
     groups = [
@@ -162,14 +162,14 @@ def figure_groups(runs: Sequence[Run], rows: Sequence[ReportRow]) -> list[tuple[
 
 
 def content_policy(*scripts: str) -> str:
-    """The Content-Security-Policy: these scripts alone, and no network."""
+    """The Content-Security-Policy: only these scripts, and no network."""
     hashes = [base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii") for script in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
 
 
 def _facts(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
-    """(name, its value in each run, or the one value that all share)."""
+    """(name, its value in each run, or the one value shared by all)."""
     names = dict.fromkeys(name for run in runs for name in run.facts)
     values = {name: [run.facts.get(name, "") for run in runs] for name in names}
     return [(name, of[:1] if len(set(of)) == 1 else of) for name, of in values.items()]

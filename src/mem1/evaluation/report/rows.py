@@ -37,13 +37,21 @@ class ReportRow(Row):
     peak_tokens_high: float | None = None
     """Upper end of the same interval."""
 
+    @property
+    def judge_correct(self) -> float | None:
+        """Share of the judged answers that the judge accepts; None: no judge, or no verdict."""
+        return None if self.judge is None else self.judge.correct
+
     @classmethod
     def of(cls, row: Row, **more: Any) -> ReportRow:
         """The row with further fields."""
         return cls(**{field.name: getattr(row, field.name) for field in fields(Row)}, **more)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+Ends = tuple[float | None, float | None]
+
+
+@dataclass(frozen=True, slots=True)
 class Column:
     """One number of a row."""
 
@@ -52,104 +60,58 @@ class Column:
     """A phrase for the reader, unit included."""
     value: Callable[[ReportRow], float | None]
     """The number; None: the row has none."""
-    ends: Callable[[ReportRow], tuple[float | None, float | None]] = lambda row: (None, None)
-    """Both ends of its interval."""
     format: str = ",.0f"
-
-    def text(self, row: ReportRow) -> str:
-        """The number alone; empty where the row has none."""
-        return self._written(self.value(row))
-
-    def interval(self, row: ReportRow) -> str:
-        """ "[low, high]"; empty where the row has no interval."""
-        low, high = self.ends(row)
-        return "" if low is None or high is None else f"[{self._written(low)}, {self._written(high)}]"
+    ends: Callable[[ReportRow], Ends] = lambda row: (None, None)
+    """Both ends of its interval."""
 
     def cell(self, row: ReportRow) -> str:
-        """The number with its interval."""
-        return f"{self.text(row)} {self.interval(row)}".strip()
+        """The number with its interval, "0.40 [0.31, 0.52]"; empty if the row has none."""
+        value, (low, high) = self.value(row), self.ends(row)
+        if value is None:
+            return ""
+        ends = "" if low is None or high is None else f" [{low:{self.format}}, {high:{self.format}}]"
+        return f"{value:{self.format}}{ends}"
 
-    def _written(self, value: float | None) -> str:
-        return "" if value is None else format(value, self.format)
 
-
-N = Column(heading="N", meaning="questions in one task", value=lambda row: row.objectives)
+N = Column("N", "questions in one task", lambda row: row.objectives)
 EM = Column(
-    heading="EM per objective",
-    meaning="exact match, mean over tasks [95 % interval]",
-    value=lambda row: row.em,
-    ends=lambda row: (row.em_low, row.em_high),
-    format=".2f",
+    "EM per objective",
+    "exact match, mean over tasks [95 % interval]",
+    lambda row: row.em,
+    ".2f",
+    lambda row: (row.em_low, row.em_high),
 )
 PEAK = Column(
-    heading="peak tokens",
-    meaning="largest context and completion of a task's turns",
-    value=lambda row: row.peak_tokens,
+    "peak tokens",
+    "largest context and completion of a task's turns",
+    lambda row: row.peak_tokens,
     ends=lambda row: (row.peak_tokens_low, row.peak_tokens_high),
 )
 
 MAIN = (
     N,
-    Column(heading="tasks", meaning="attempts in the row", value=lambda row: row.tasks),
+    Column("tasks", "attempts in the row", lambda row: row.tasks),
     EM,
-    Column(heading="F1", meaning="token F1 per objective", value=lambda row: row.f1, format=".2f"),
-    Column(heading="turns", meaning="calls of the policy per task", value=lambda row: row.turns, format=".1f"),
+    Column("F1", "token F1 per objective", lambda row: row.f1, ".2f"),
+    Column("turns", "calls of the policy per task", lambda row: row.turns, ".1f"),
     PEAK,
-    Column(
-        heading="without prompt",
-        meaning="peak tokens without the prompt",
-        value=lambda row: row.peak_tokens_without_prompt,
-    ),
-    Column(
-        heading="if appended",
-        meaning="peak of the same turns if nothing had been dropped",
-        value=lambda row: row.appended_peak_tokens,
-    ),
+    Column("without prompt", "peak tokens without the prompt", lambda row: row.peak_tokens_without_prompt),
+    Column("if appended", "peak of the same turns if nothing had been dropped", lambda row: row.appended_peak_tokens),
 )
 """The columns of every table."""
 
 FURTHER = (
     N,
-    Column(
-        heading="reward", meaning="mean reward, in the environment's unit", value=lambda row: row.reward, format=".2f"
-    ),
-    Column(
-        heading="judge",
-        meaning="share of the judged answers that the judge accepts",
-        value=lambda row: row.judge.correct if row.judge else None,
-        format=".2f",
-    ),
-    Column(
-        heading="total tokens",
-        meaning="context and completion, summed over a task's turns",
-        value=lambda row: row.total_tokens,
-    ),
-    Column(heading="FLOPs", meaning="forward FLOPs per task", value=lambda row: row.flops, format=".3g"),
-    Column(
-        heading="FLOPs cached",
-        meaning="forward FLOPs per task with a prefix cache",
-        value=lambda row: row.flops_cached,
-        format=".3g",
-    ),
-    Column(heading="dependency", meaning="(generated, visible) token pairs per task", value=lambda row: row.dependency),
-    Column(
-        heading="state tokens",
-        meaning="mean length of a written state, tags included",
-        value=lambda row: row.state_tokens,
-    ),
-    Column(heading="searches", meaning="searches per task", value=lambda row: row.searches, format=".1f"),
-    Column(
-        heading="repeated",
-        meaning="searches per task that repeat an earlier one",
-        value=lambda row: row.duplicate_searches,
-        format=".2f",
-    ),
-    Column(
-        heading="malformed",
-        meaning="share of turns that could not be parsed",
-        value=lambda row: row.malformed,
-        format=".3f",
-    ),
+    Column("reward", "mean reward, in the environment's unit", lambda row: row.reward, ".2f"),
+    Column("judge", "share of the judged answers that the judge accepts", lambda row: row.judge_correct, ".2f"),
+    Column("total tokens", "context and completion, summed over a task's turns", lambda row: row.total_tokens),
+    Column("FLOPs", "forward FLOPs per task", lambda row: row.flops, ".3g"),
+    Column("FLOPs cached", "forward FLOPs per task with a prefix cache", lambda row: row.flops_cached, ".3g"),
+    Column("dependency", "(generated, visible) token pairs per task", lambda row: row.dependency),
+    Column("state tokens", "mean length of a written state, tags included", lambda row: row.state_tokens),
+    Column("searches", "searches per task", lambda row: row.searches, ".1f"),
+    Column("repeated", "searches per task that repeat an earlier one", lambda row: row.duplicate_searches, ".2f"),
+    Column("malformed", "share of turns that could not be parsed", lambda row: row.malformed, ".3f"),
 )
 """The columns of the second table: cost and behaviour."""
 

@@ -38,7 +38,7 @@ from mem1.scoring import split_answers
 
 
 class Table:
-    """Values by number, each once, in the order in which they came."""
+    """Distinct values, numbered in the order of their first occurrence."""
 
     def __init__(self) -> None:
         self.numbers: dict[Any, int] = {}
@@ -52,7 +52,7 @@ class Table:
 
 
 class PageData:
-    """Collects trajectories and writes them as one object for JSON."""
+    """Collects trajectories into one JSON object."""
 
     def __init__(self) -> None:
         self.strings, self.roles, self.tasks = Table(), Table(), Table()
@@ -60,11 +60,11 @@ class PageData:
         self.trajectories: list[dict[str, Any]] = []
 
     def add_group(self, **names: Any) -> None:
-        """Begin a group: a policy of a run at one size; trajectories added from now on belong to it."""
+        """Start a group, a policy of a run at one size; the trajectories added next belong to it."""
         self.groups.append(names)
 
     def add(self, trajectory: Trajectory, decode: Decode) -> None:
-        """Raises ValueError if a turn did not record which of its context tokens are the prompt."""
+        """Add a trajectory. Raises ValueError if a turn did not record its prompt tokens."""
         task = trajectory.task
         facts = [] if task is None else facts_of(task)
         self.trajectories.append(
@@ -118,12 +118,7 @@ class PageData:
         return [
             value
             for piece in pieces
-            for value in (
-                self.roles.number(piece.role),
-                self.strings.number(piece.text),
-                piece.tokens,
-                piece.turn or 0,
-            )
+            for value in (self.roles.number(piece.role), self.strings.number(piece.text), piece.tokens, piece.turn or 0)
         ]
 
     def _changes(self, last: str, state: str) -> list[Any]:
@@ -131,7 +126,7 @@ class PageData:
 
 
 def _task(task: Task | None, facts: Sequence[Fact]) -> tuple[Any, ...]:
-    """Two attempts are at the same task if it has the same name, limit of turns, questions and facts."""
+    """What identifies a task: its id, turn limit, questions and facts."""
     if task is None:
         return "", None, (), ()
     questions = tuple((q.text, " / ".join(q.answers)) for q in task.questions)
@@ -140,30 +135,30 @@ def _task(task: Task | None, facts: Sequence[Fact]) -> tuple[Any, ...]:
 
 
 def compressed(data: Any) -> str:
-    """JSON, gzip, base64: letters that mean nothing in HTML, whatever the data hold. The same data, the same text."""
+    """JSON, gzipped, in base64: harmless letters in HTML whatever the data hold, and the same for the same data."""
     text = json.dumps(data, separators=(",", ":"))
     return base64.b64encode(gzip.compress(text.encode("ascii"), compresslevel=9, mtime=0)).decode("ascii")
 
 
 UNSEEN, HELD, LOST, UNWRITTEN, PAST = ".", "h", "l", "-", "p"
-"""Of one fact at one turn: not needed yet; needed and in what was written; needed and not in it; needed, but nothing
-was written; not needed any more, as the answer that it leads to has been shown."""
+"""Status of a fact in a turn: not needed yet; needed and written; needed and not written; needed, but nothing was
+written; no longer needed, because the answer it leads to has been shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """The facts at one turn, by their places in the list of facts."""
+    """The facts in one turn, by their index."""
 
     status: str
     """One of UNSEEN, HELD, LOST, UNWRITTEN, PAST for each fact."""
     gained: tuple[int, ...]
-    """Those that this turn's text keeps and the last one's did not."""
+    """Facts in this turn's text that were not in the previous one."""
     lost: tuple[int, ...]
-    """Those that the last text kept, that are still needed and that are not in this one."""
+    """Facts in the previous text that are still needed and missing from this one."""
 
 
 def facts_by_turn(facts: Sequence[Fact], turns: Sequence[Turn]) -> list[Facts]:
-    """One entry a turn. A turn that wrote neither state nor answer neither gains nor loses."""
+    """One entry per turn. A turn without state and answer neither gains nor loses facts."""
     past: set[Fact] = set()
     held: frozenset[Fact] = frozenset()
     found: list[Facts] = []
@@ -190,11 +185,11 @@ def _status(fact: Fact, step: Step, past: set[Fact]) -> str:
 
 
 Change = tuple[str, str]
-"""("=", words of both states), ("-", words of the last one alone) or ("+", words of the new one alone)."""
+"""("=", words in both states), ("-", words only in the old one) or ("+", words only in the new one)."""
 
 
 def changes(last: str, state: str) -> list[Change]:
-    """How `state` came out of `last`, word by word; its "=" and "+" joined are `state`."""
+    """The difference from `last` to `state` by words; "=" and "+" joined are `state`."""
     old, new = (re.findall(r"\s*\S+|\s+$", text) for text in (last, state))
     matcher = SequenceMatcher(None, [w.strip() for w in old], [w.strip() for w in new], autojunk=False)
     found: list[Change] = []
@@ -208,7 +203,7 @@ def changes(last: str, state: str) -> list[Change]:
 
 
 FIRST = 64
-"""Tasks tried at first; doubled while they fit, so that of a huge run little more is laid out than is shown."""
+"""Tasks tried first; doubled while they fit, so that not much more than is shown of a huge run is laid out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,17 +211,17 @@ class Fitted:
     """The viewer's data."""
 
     text: str
-    """As `compressed` writes it."""
+    """The data as written by `compressed`."""
     shown: int
-    """Trajectories in it."""
+    """Trajectories in the text."""
     of: int
-    """Trajectories of the runs."""
+    """Trajectories in the runs."""
     omissions: Sequence[str]
-    """What is left out, one text a policy and size; empty: nothing."""
+    """Descriptions of the tasks left out, one per policy and size."""
 
 
 def fit(runs: Sequence[Run], largest: int) -> Fitted:
-    """Trajectories whose compressed text has at most `largest` characters; it may be somewhat less."""
+    """As many tasks as fit into `largest` characters of compressed text, within about one per cent."""
     parts = [(run, attempts) for run in runs for attempts in run.attempts]
     most = max((len(attempts.trajectories) for _, attempts in parts), default=0)
     tasks = min(most, FIRST)
@@ -251,7 +246,7 @@ def fit(runs: Sequence[Run], largest: int) -> Fitted:
 
 
 def group_name(run: Run, attempts: Attempts, runs: Sequence[Run]) -> str:
-    """What the page calls a policy: with its context policy and its run, where there are several."""
+    """Name of a policy on the page, with its context policy and run if there are several."""
     contexts = {attempts.row.context for run in runs for attempts in run.attempts}
     parts = (attempts.row.policy, attempts.row.context if len(contexts) > 1 else "", run.name if len(runs) > 1 else "")
     return ", ".join(filter(None, parts))

@@ -30,14 +30,14 @@ from mem1.records import Trajectory, Turn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """Tokens of one call by what they cost."""
+    """Tokens of one call by price."""
 
     fresh: int
     cached: int
     written: int
     output: int
     output_if_last: int
-    """The same without a state, which nobody would read: `output` of the last call."""
+    """Output if this is the last call, which writes no state because nobody would read it."""
 
     @property
     def context(self) -> int:
@@ -45,10 +45,10 @@ class Call:
 
 
 def calls(sizes: Sizes, k: int | None, cache: PrefixCache, *, thoughts: float = 0.0) -> list[Call]:
-    """The calls of an attempt under fold(k), or under `full` where `k` is None; one a turn.
+    """The calls of an attempt under fold(k), or under `full` if `k` is None; one per turn.
 
-    In a turn that has to write no state the agent writes `thoughts` times as much (0: its action alone; 1: agents
-    that think as long in every turn, as those of mem1 do), which stays in the context like its action.
+    In a turn without a state the agent writes `thoughts` times as much as a state (0: only its action; 1: it thinks as
+    long in every turn, as the agents of MEM1 do), which stays in the context like its action.
     """
     made: list[Call] = []
     kept, kept_tokens, readable = 0, 0, 0
@@ -75,22 +75,22 @@ def calls(sizes: Sizes, k: int | None, cache: PrefixCache, *, thoughts: float = 
 
 
 def costs(made: Sequence[Call], prices: Prices) -> list[float]:
-    """Entry t - 1: the cost of the attempt if it ends with turn t, in the unit of the prices."""
+    """Entry t - 1: cost of the attempt if it ends with turn t, in the unit of the prices."""
     given = [c.fresh * prices.fresh + c.cached * prices.cached + c.written * prices.write for c in made]
     before = accumulate((g + c.output * prices.output for g, c in zip(given, made, strict=True)), initial=0.0)
-    # zip ends with the calls: the last partial sum has no call after it
+    # zip stops at the last call; the final partial sum has no call after it
     return [(b + g + c.output_if_last * prices.output) / 1e6 for b, g, c in zip(before, given, made, strict=False)]
 
 
 def recorded_sizes(trajectory: Trajectory) -> Sizes:
-    """The sizes of an attempt that was rolled out under `constant`, `fold(k)`, `full` or `window(k)`.
+    """The sizes of an attempt recorded under `constant`, `fold(k)`, `full` or `window(k)`.
 
-    Raises UserError for one under another policy, whose calls are not one a turn, and for one that made no call.
+    Raises UserError for other context policies, which do not make one call per turn, and for an attempt without calls.
     """
     name = trajectory.task.id if trajectory.task is not None else "?"
     if not isinstance(context_policy(trajectory.context), Fold | Full | Window):
         raise UserError(
-            f"task {name!r} was rolled out under {trajectory.context}, whose calls are not one a turn; give a run "
+            f"task {name!r} was recorded under {trajectory.context}, which does not make one call per turn; give a run "
             "under constant, fold(k), full or window(k)"
         )
     if not trajectory.turns:
@@ -98,7 +98,7 @@ def recorded_sizes(trajectory: Trajectory) -> Sizes:
     first, last = trajectory.turns[0], trajectory.turns[-1]
     forced = _forced_tokens(last)
     turns = [_turn_sizes(turn, 0) for turn in trajectory.turns]
-    if len(turns) > 1:  # the answer tag opened in the last context stands where the last result ends
+    if len(turns) > 1:  # the answer tag opened in the last context follows the last result
         turns[-2] = _turn_sizes(trajectory.turns[-2], forced)
     return Sizes(prompt=len(first.context_ids), turns=tuple(turns))
 

@@ -21,31 +21,31 @@ from mem1.extras.cost.calls import calls, costs
 from mem1.extras.cost.prices import PrefixCache, Prices
 
 _ROUNDING = 1e-12
-"""Relative difference below which two costs are the same: sums in another order."""
+"""Relative difference up to which two costs count as equal, because of the order of summation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyCost:
-    """One policy's cost. Means are over attempts."""
+    """The cost of one context policy. Means are over attempts."""
 
     context: str
     """Name of the context policy."""
     k: int | None
     """None: `full`."""
     cost: float
-    """Mean of an attempt, in the unit of the prices."""
+    """Mean cost of an attempt, in the unit of the prices."""
     by_turn: tuple[float, ...]
-    """Entry t - 1: the same if every attempt had ended with turn t at the latest."""
+    """Entry t - 1: mean cost if every attempt had ended with turn t at the latest."""
     fresh: float
-    """Mean context tokens of an attempt that are neither read from the cache nor written to it."""
+    """Mean context tokens per attempt neither read from the cache nor written to it."""
     cached: float
     written: float
     output: float
-    """Mean generated tokens of an attempt."""
+    """Mean generated tokens per attempt."""
     peak_tokens: float
-    """Mean of the largest context + output of an attempt."""
+    """Mean over attempts of the largest context + output."""
     break_even: int | None
-    """The turn from which on it is cheaper than `full`; None: never in the turns looked at, or it is `full`."""
+    """First turn from which it stays cheaper than `full`; None: none of the turns considered, or it is `full`."""
 
 
 def compare(
@@ -58,8 +58,8 @@ def compare(
 ) -> list[PolicyCost]:
     """`full`, then fold(1), fold(2), … up to fold(T) for attempts of at most T turns.
 
-    With `turns` the attempts are priced as if they ended there, and what they do afterwards serves `by_turn` and the
-    break-even turn alone. Raises ValueError without attempts.
+    With `turns` the attempts are priced as if they ended there; later turns are used only for `by_turn` and the
+    break-even turn. Raises ValueError without attempts.
     """
     if not attempts:
         raise ValueError("there is no attempt to price")
@@ -70,14 +70,14 @@ def compare(
 
 
 def best(lines: Sequence[PolicyCost]) -> PolicyCost:
-    """The cheapest; of equal ones `full`, then the one that rewrites least."""
+    """The cheapest policy; among equals `full`, then the one that rewrites least."""
     cheapest = min(line.cost for line in lines)
     equal = [line for line in lines if line.cost <= cheapest * (1 + _ROUNDING)]
     return max(equal, key=lambda line: math.inf if line.k is None else line.k)
 
 
 def break_even(by_turn: Sequence[float], full_by_turn: Sequence[float]) -> int | None:
-    """The turn from which on the first costs less than the second, up to the last turn there is; None: never."""
+    """First turn from which the first curve stays below the second up to the last turn; None: none."""
     cheaper = [a < b * (1 - _ROUNDING) for a, b in zip(by_turn, full_by_turn, strict=True)]
     lasting = len(list(takewhile(bool, reversed(cheaper))))
     return len(cheaper) - lasting + 1 if lasting else None
@@ -132,13 +132,13 @@ class Panel:
     title: str
     unit: str
     lines: Mapping[str, Sequence[float]]
-    """Name -> cost by turn, all equally long; at most three."""
+    """Name -> cost by turn; at most three, equally long."""
 
 
 def cost_figure(panels: Sequence[Panel]) -> str:
-    """One <svg> element. Raises ValueError without a panel, or for a panel without a turn."""
+    """One <svg> element, readable on white and on black. Raises ValueError without a panel or for an empty line."""
     if not panels or not all(line for panel in panels for line in (panel.lines.values() or [()])):
-        raise ValueError("a figure needs a panel, and each of its lines a turn")
+        raise ValueError("a figure needs at least one panel, and each line at least one turn")
     height = len(panels) * _PANEL_HEIGHT
     body = "".join(
         f'<g transform="translate(0 {number * _PANEL_HEIGHT})">{_panel(panel)}</g>'
@@ -184,7 +184,7 @@ def _panel(panel: Panel) -> str:
 
 
 def _steps(largest: float) -> list[float]:
-    """Round numbers from 0 to at least `largest`, three to six of them."""
+    """Three to six round numbers from 0 to at least `largest`."""
     if largest <= 0:
         return [0.0, 1.0]
     power = 10 ** math.floor(math.log10(largest))
@@ -193,7 +193,7 @@ def _steps(largest: float) -> list[float]:
 
 
 def _apart(ends: Sequence[float]) -> list[float]:
-    """The heights at which names stand: those of their lines, moved down where two would overlap."""
+    """Heights of the names: those of their lines, moved down where two would overlap."""
     placed: dict[int, float] = {}
     lowest = -math.inf
     for index in sorted(range(len(ends)), key=lambda i: ends[i]):

@@ -1,7 +1,9 @@
 """Published prices of a few kinds of servers, each with its source and date, and one example without a price list.
 
-Prices change; these are what the named page said, and serve to see how the result hangs on the discount for cached
-tokens. For one's own server give one's own four prices.
+    price_class("hosted-90").prices   ->  Prices(fresh=3.0, cached=0.3, write=3.75, output=15.0)
+
+Prices change. These are the ones on the cited pages; they show how the result depends on the discount for cached
+tokens. For your own server, give your own four prices.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ class Prices:
     """Money, in any one unit, per million tokens."""
 
     fresh: float
-    """Of a context token that is neither read from the cache nor written to it."""
+    """Context tokens neither read from the cache nor written to it."""
     cached: float
-    """Of a context token that is read from the cache."""
+    """Context tokens read from the cache."""
     write: float
-    """Of a context token that is written to the cache; the price of a fresh one where writing is free."""
+    """Context tokens written to the cache; equal to `fresh` if writing is free."""
     output: float
-    """Of a generated token."""
+    """Generated tokens."""
 
     def __post_init__(self) -> None:
         for name in (f.name for f in fields(self)):
@@ -34,14 +36,14 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixCache:
-    """Which prefixes a server keeps between two calls."""
+    """The prefixes that a server keeps between two calls."""
 
     minimum: int = 0
-    """Shortest prefix that is kept, in tokens."""
+    """Length of the shortest prefix kept, in tokens."""
     step: int = 1
-    """A prefix is kept up to a multiple of this many tokens."""
+    """Prefixes are kept in multiples of this number of tokens."""
     lifetime_s: float | None = None
-    """A prefix that was not read for longer is gone; None: it stays."""
+    """Seconds after which an unread prefix is dropped; None: never."""
     pause_s: float = 0.0
     """Seconds from one call to the next."""
 
@@ -50,7 +52,7 @@ class PrefixCache:
             raise ValueError(f"a cache has a minimum >= 0 and a step >= 1, not {self.minimum} and {self.step}")
 
     def kept(self, tokens: int) -> int:
-        """Of a prefix of that many tokens, how many the next call finds."""
+        """Number of tokens of a prefix that the next call finds in the cache."""
         expired = self.lifetime_s is not None and self.pause_s > self.lifetime_s
         whole_steps = tokens // self.step * self.step
         return 0 if expired or whole_steps < self.minimum else whole_steps
@@ -58,18 +60,18 @@ class PrefixCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceClass:
-    """The prices of one kind of server, and what its cache keeps."""
+    """The prices of one kind of server, and its cache."""
 
     name: str
     about: str
     prices: Prices
     cache: PrefixCache
     unit: str = "USD"
-    """What a price is paid in, per million tokens."""
+    """Currency of the prices, per million tokens."""
     source: str = ""
-    """Address of the page, and of another for the cache where the first does not say; empty: an example."""
+    """URL of the price list, and a second one about the cache if needed; empty: an example."""
     date: str = ""
-    """Of the page, or of the day on which it was read."""
+    """Date of the page, or day on which it was read."""
 
 
 _CLASSES = (
@@ -77,7 +79,7 @@ _CLASSES = (
         name="hosted-90",
         about="Claude Sonnet 4.6: 90 % off cached tokens, writing to the cache costs 25 % more",
         prices=Prices(fresh=3.00, cached=0.30, write=3.75, output=15.00),
-        # the minimum of this model, as the guide is quoted in the second source
+        # the minimum for this model, quoted from the guide in the second source
         cache=PrefixCache(minimum=1024),
         source=(
             "https://platform.claude.com/docs/en/docs/about-claude/pricing, "
@@ -127,7 +129,7 @@ PRICE_CLASSES: Mapping[str, PriceClass] = {known.name: known for known in _CLASS
 
 
 def price_class(name: str) -> PriceClass:
-    """The class called `name`. Raises UserError, naming the known ones, for any other name."""
+    """The price class with this name. Raises UserError, listing the known ones, for any other name."""
     if name not in PRICE_CLASSES:
         raise UserError(
             f"unknown price class {name!r}; known: {', '.join(PRICE_CLASSES)}; or give --fresh, --cached, --write "

@@ -6,9 +6,9 @@
      "index": 7, "hash": "...", "Golden_answer": [["Mira Toll"], ["Bergen"]], "Exact_match": 2,
      "Model_estimated_match": 1}
 
-Of turn i: `t` the state, `r` the whole response, `i` the result. A last turn without `r` was neither a search nor an
-answer, and its text was not kept. An attempt that raised an error has "error" in place of "q" and of its turns, and
-perhaps "Unknown" as its gold answers.
+In turn i, `t` is the state, `r` the whole response and `i` the result. A last turn without `r` was neither a search nor
+an answer, and its text was not kept. An attempt that failed has "error" instead of "q" and turns, and possibly
+"Unknown" as its gold answers.
 
 Source: MIT-MI/MEM1 at 6f22061, Mem1/inference: generate_rollout.py, data_pipelines.py, eval.py.
 """
@@ -39,11 +39,11 @@ class ReleasedTurn:
     """One call of the policy."""
 
     state: str
-    """With its tags; empty: it wrote none."""
+    """The state with its tags; empty: none."""
     response: str | None
-    """All that it wrote, the state too; None: not kept, as it was neither a search nor an answer."""
+    """The whole output, state included; None: not kept, because it was neither a search nor an answer."""
     result: str
-    """What was found, with its tags; empty on the last turn."""
+    """The search result with its tags; empty in the last turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,24 +53,24 @@ class ReleasedAttempt:
     where: str
     """File and line."""
     index: int
-    """Row of the task in the data file that it was taken from."""
+    """Row of the task in its data file."""
     prompt: str
-    """Empty where the attempt failed."""
+    """Empty if the attempt failed."""
     golds: tuple[tuple[str, ...], ...] | None
-    """Gold aliases of each objective; None: the line of a failed attempt that names none."""
+    """Gold aliases of each objective; None: a failed attempt without them."""
     turns: tuple[ReleasedTurn, ...]
     ended: Ended
     detail: str
     """The error of a failed attempt."""
     answer: str
-    """As the released code took it: of the last response, the first answer, if it holds no search."""
+    """The answer by the rule of the released code: the first one in the last response, unless that holds a search."""
     exact_match: float
-    """The file's own "Exact_match": objectives of which one text contains the other, the first alias alone."""
+    """"Exact_match" in the file: objectives where answer and first gold alias contain one another."""
     estimated: float
-    """The file's own "Model_estimated_match"; the released code writes 1 for every attempt that did not fail."""
+    """"Model_estimated_match" in the file; the released code writes 1 for every attempt that did not fail."""
     memories: tuple[str, ...]
-    """What A-MEM recalled, one a call; empty for other policies. The released list is never emptied between attempts,
-    so that those of this one are its last."""
+    """Notes recalled by A-MEM, one per call; empty for other policies. The released code never clears this list between
+    attempts, so those of this attempt are the last ones."""
 
     @property
     def recalled(self) -> tuple[str, ...]:
@@ -79,10 +79,10 @@ class ReleasedAttempt:
 
 
 def read_released(path: str | os.PathLike[str]) -> list[ReleasedAttempt]:
-    """The attempts of a result file, in its order.
+    """The attempts of a result file, in order.
 
-    Raises UserError, with file and line, where a line is not of the format above or a task stands twice, and for a
-    Parquet file of tasks.
+    Raises UserError, with file and line, for a line in another format or a repeated task, and for a Parquet file of
+    tasks.
     """
     if is_parquet(path):
         raise UserError(
@@ -97,9 +97,8 @@ def read_released(path: str | os.PathLike[str]) -> list[ReleasedAttempt]:
         except ValueError as error:
             raise UserError(f"{where}: {error}; is this a result file of MEM1's generate_rollout.py?") from error
         if attempt.index in attempts:
-            raise UserError(
-                f"{where}: task {attempt.index} stands at {attempts[attempt.index].where} already; give one run's file"
-            )
+            first = attempts[attempt.index].where
+            raise UserError(f"{where}: task {attempt.index} occurs already at {first}; give the file of one run")
         attempts[attempt.index] = attempt
     if not attempts:
         raise UserError(f"{path} holds no result; give the .jsonl that generate_rollout.py wrote")
@@ -144,7 +143,7 @@ def _turn(record: Mapping[str, Any], number: int) -> ReleasedTurn:
 
 
 def _ending(turns: Sequence[ReleasedTurn]) -> tuple[Ended, str]:
-    """How the attempt ended and what it answered, by the rule of the released loop: a search goes first."""
+    """Ending and answer by the rule of the released loop, in which a search takes precedence."""
     response = turns[-1].response
     if response is None:
         return Ended.BAD_TAGS, ""
@@ -183,7 +182,7 @@ def _index(record: Mapping[str, Any]) -> int:
 
 def _number(record: Mapping[str, Any], field: str) -> float:
     value = record.get(field)
-    # a few digits and nothing like NaN, which JSON as Python reads it can hold
+    # no NaN or infinity, which Python's JSON reader accepts
     if not isinstance(value, (bool, int, float)) or not abs(value) <= _LARGEST:
         raise ValueError(f"{field!r} must be a number, or true or false, not {shown(value)}")
     return float(value)
@@ -197,5 +196,5 @@ def _text(record: Mapping[str, Any], field: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Half a surrogate pair, which JSON can hold and no tokenizer reads, as the replacement character."""
+    """Replace unpaired surrogates, which JSON can hold but no tokenizer accepts."""
     return _SURROGATES.sub("\ufffd", text)

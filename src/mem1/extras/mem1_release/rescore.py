@@ -1,4 +1,4 @@
-"""MEM1's released result files scored again: every attempt counts, by mem1's scorer, on all turns.
+"""MEM1's released result files scored again: every attempt counts, with mem1's scorer, on all turns.
 
 rescore(read_released("..._mem1.jsonl"))                           EM and F1, without tokens
 rescore(attempts, codec=codec, inference="mem1")                   peaks too, in that tokenizer's tokens
@@ -23,18 +23,18 @@ from mem1.scoring import Scores, score_answers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """What the file itself and the released evaluator say, as they define it."""
+    """Scores in the file and of the released evaluator, by their own definitions."""
 
     exact_match: float
-    """Mean of the file's "Exact_match" over all lines: objectives of which one text contains the other."""
+    """Mean of the file's "Exact_match" over all lines: objectives where one text contains the other."""
     estimated: float
     """Mean of the file's "Model_estimated_match" over all lines."""
     em: float | None
     """The evaluator's EM, summed over objectives, mean over attempts that did not fail; None: all did."""
     f1: float | None
-    """Its F1, likewise."""
+    """The evaluator's F1, likewise."""
     peak_tokens: float | None
-    """Its peak, mean over attempts whose "Exact_match" is not 0; None: there are none, or no tokenizer was given."""
+    """The evaluator's peak, mean over attempts with a non-zero "Exact_match"; None: there are none, or no tokenizer."""
     peak_attempts: int
     """Attempts in that mean."""
 
@@ -51,7 +51,7 @@ class Rescored:
     """Lower end of the 95 % interval of `em` over tasks."""
     em_high: float
     em_summed: float
-    """Exact matches a task, in [0, N]: as the paper gives them."""
+    """Exact matches per task, in [0, N], as in the paper."""
     f1: float
     """F1 per objective, in [0, 1]."""
     f1_summed: float
@@ -68,11 +68,11 @@ def rescore(
 ) -> list[Rescored]:
     """One entry for each number of objectives, in rising order.
 
-    Raises ValueError for a codec without an inference type, and UserError where a failed attempt does not name its
-    gold answers and the other lines do not agree on their number.
+    Raises ValueError for a codec without an inference type, and UserError if a failed attempt has no gold answers and
+    the other lines disagree on their number.
     """
     if codec is not None and inference is None:
-        raise ValueError("which contexts the tokens are counted in hangs on the inference type")
+        raise ValueError("counting tokens needs the inference type; pass inference=...")
     sizes = {len(attempt.golds) for attempt in attempts if attempt.golds is not None}
     by_size: dict[int, list[ReleasedAttempt]] = {size: [] for size in sorted(sizes)}
     for attempt in attempts:

@@ -1,13 +1,13 @@
-"""The scores that MEM1's released evaluator gives to an attempt, to stand beside mem1's own.
+"""The scores that MEM1's released evaluator gives an attempt, for comparison with mem1's own.
 
     golds [["Mira Toll"], ["Bergen"]]      released     mem1
     "Mira Toll; Bergen"                    EM 2.0       EM 1 1
-    "Mira Toll"                            EM 0.0       EM 1 0      another number of answers than of questions
+    "Mira Toll"                            EM 0.0       EM 1 0      wrong number of answers
     "The Mira Toll; Bergen"                EM 1.0       EM 1 1      articles count
     "Mira Mira; Bergen"                    F1 1.67      F1 0.5 1    sets of words, not counts
 
-Sums over objectives, not means; ten turns at most; the peak leaves the prompt out, counts the state twice, and is None
-where the file's own "Exact_match" is 0. An attempt that failed stops that evaluator, so it has no scores.
+Scores are sums over objectives, not means, of at most ten turns. The peak excludes the prompt, counts the state twice,
+and is None if "Exact_match" in the file is 0. An attempt that failed stops that evaluator, so it has no scores.
 
 Source: MIT-MI/MEM1 at 6f22061, Mem1/inference/eval.py.
 """
@@ -22,13 +22,13 @@ from itertools import zip_longest
 from mem1.extras.mem1_release.reader import ReleasedAttempt, ReleasedTurn
 
 TURNS = 10
-"""That it reads, at most."""
+"""Maximum number of turns that it reads."""
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _BLANKS = str.maketrans(dict.fromkeys(string.punctuation, " "))
 
 
 def released_scores(attempt: ReleasedAttempt) -> tuple[float, float]:
-    """(EM, F1), both summed over the objectives; (0, 0) where the answers are not as many as the questions."""
+    """(EM, F1), both summed over the objectives; (0, 0) for a wrong number of answers."""
     answer = _answer("".join(map(_written, attempt.turns[:TURNS])))
     golds = [[_normalize(gold) for gold in aliases] for aliases in attempt.golds or ()]
     pieces = [] if answer is None else [_normalize(piece) for piece in answer.split(";")]
@@ -39,9 +39,9 @@ def released_scores(attempt: ReleasedAttempt) -> tuple[float, float]:
 
 
 def released_peak(attempt: ReleasedAttempt, count: Callable[[str], int], *, appended: bool) -> int | None:
-    """Its peak in tokens, by `count`; None where the attempt is left out of its mean.
+    """The evaluator's peak in tokens, by `count`; None if it leaves the attempt out of its mean.
 
-    With `appended` that of policies that keep everything, else that of those that keep the last turn.
+    `appended`: the policy keeps everything, not only the last turn.
     """
     if attempt.exact_match == 0:
         return None
@@ -58,12 +58,12 @@ def released_peak(attempt: ReleasedAttempt, count: Callable[[str], int], *, appe
 
 
 def _written(turn: ReleasedTurn) -> str:
-    """A turn as it is read there: the response holds the state, so that it stands twice."""
+    """A turn as that evaluator reads it, with the state twice, because the response contains it."""
     return turn.state + (turn.response or "") + turn.result
 
 
 def _answer(transcript: str) -> str | None:
-    """The last answer, in lower case; None where tags do not pair."""
+    """The last answer, in lower case; None if tags are unbalanced."""
     text = transcript.lower().rpartition("<|im_start|>assistant")[2]
     answers = _ANSWER.findall(text)
     paired = text.count("<answer>") == text.count("</answer>") and text.rfind("</answer>") > text.rfind("<answer>")

@@ -1,11 +1,11 @@
-"""Attempts of MEM1's released result files as trajectories, in the tokens of a given tokenizer.
+"""Attempts in MEM1's released result files as trajectories, tokenized with a given tokenizer.
 
     turn 1   prompt                               -> r0, then the result i0
     turn 2   mem1    prompt r0 i0                 -> r1
-             normal  prompt r0 i0                 -> r1     the same until a third turn, where r0 and i0 are still there
-             amem    recalled r0 i0               -> r1     the prompt was dropped, as the released loop does
+             normal  prompt r0 i0                 -> r1     a third turn would still have r0 and i0
+             amem    recalled r0 i0               -> r1     without the prompt, which the released loop drops
 
-The files do not say the chat template that was put around these, so it is not counted. Source: MIT-MI/MEM1 at 6f22061,
+The chat template around these texts is not in the files and not counted. Source: MIT-MI/MEM1 at 6f22061,
 Mem1/inference/data_pipelines.py and models.py.
 """
 
@@ -30,18 +30,18 @@ Inference = Literal["mem1", "normal", "amem"]
 
 
 def inference_of(path: str) -> Inference:
-    """By the ending that generate_rollout.py gives to its files. Raises UserError for another name."""
+    """The inference type in the file name given by generate_rollout.py. Raises UserError for another name."""
     match = re.search(r"_(mem1|normal|amem)\.jsonl(\.gz)?$", path)
     if match is None:
         raise UserError(
-            f"{path}: the name does not end in _mem1.jsonl, _normal.jsonl or _amem.jsonl, so it does not say which "
-            f"contexts its turns had; give --inference {', '.join(get_args(Inference))}"
+            f"{path}: the name does not end in _mem1.jsonl, _normal.jsonl or _amem.jsonl, so the context "
+            f"policy is unknown; give --inference {', '.join(get_args(Inference))}"
         )
     return checked_inference(match[1])
 
 
 def checked_inference(name: str) -> Inference:
-    """The inference type called `name`. Raises UserError for any other name."""
+    """The inference type with this name. Raises UserError for any other name."""
     for known in get_args(Inference):
         if name == known:
             return known
@@ -49,7 +49,7 @@ def checked_inference(name: str) -> Inference:
 
 
 def trajectory(attempt: ReleasedAttempt, codec: Codec, inference: Inference) -> Trajectory:
-    """The attempt with the tokens that `codec` makes of its texts, scored. Of a failed one without golds no task."""
+    """The attempt in tokens of `codec`, scored; without a task if it failed and has no gold answers."""
     turns: list[Turn] = []
     prompt = codec.encode_untrusted(attempt.prompt, RELEASED)
     for number, written in enumerate(attempt.turns):
@@ -84,7 +84,7 @@ def _turn(context: Context, written: ReleasedTurn, codec: Codec, *, last: bool, 
     parsed = parse(text, RELEASED)
     completion = codec.encode_untrusted(text, RELEASED)
     action = SEARCH if not last or ended is Ended.OUT_OF_TURNS else ANSWER if ended is Ended.ANSWERED else MALFORMED
-    unknown = "neither a search nor an answer; the file holds its state alone"
+    unknown = "neither a search nor an answer; the file has only its state"
     return Turn(
         context_ids=context.ids,
         completion_ids=completion,
@@ -101,7 +101,7 @@ def _turn(context: Context, written: ReleasedTurn, codec: Codec, *, last: bool, 
 
 
 def _task(attempt: ReleasedAttempt) -> Task | None:
-    """The questions as they stand at the end of a prompt of the released data; of another prompt, their numbers."""
+    """The task with the questions at the end of a released prompt, or with numbered ones if there are none."""
     if attempt.golds is None:
         return None
     target = [list(aliases) for aliases in attempt.golds]
