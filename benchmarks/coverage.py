@@ -169,7 +169,7 @@ def of_repeated_questions(
             chance = 1 / (1 + np.exp(-(_middle(em, 2.5) + 2.5 * rng.normal(size=pool))))
             asked = [rng.permutation(pool)[:n] for _ in range(tasks)]
             scores = (rng.random((tasks, n)) < chance[np.array(asked)]).astype(float)
-            held_at.append(mean_interval(scores, asked=[tuple(one) for one in asked]))
+            held_at.append(mean_interval(scores, questions=[tuple(one) for one in asked]))
             values[i, 0] = scores.mean(axis=1)
         bootstrap = held(percentile_ends(values[:of_bootstrap], rng), em) if of_bootstrap else None
         yield _result(name, np.array(held_at), em, values.mean(axis=(1, 2)), bootstrap)

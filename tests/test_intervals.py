@@ -40,7 +40,7 @@ def test_one_task_says_nothing_about_others():
 
 
 def test_two_questions_asked_fifty_times_are_two_questions():
-    low, high = mean_interval([1.0, 0.0] * 50, asked=[("a",), ("b",)] * 50)
+    low, high = mean_interval([1.0, 0.0] * 50, questions=[("a",), ("b",)] * 50)
     assert low < 0.01 and high > 0.99
     assert width(mean_interval([1.0, 0.0] * 50)) == pytest.approx(0.2, abs=0.01), "as 100 questions, far too sure"
 
@@ -49,7 +49,7 @@ def test_questions_that_tasks_share_count_once():
     # eight questions, of which four are known, in every pair: 28 tasks, but the choice of eight decides
     pairs = [(i, j) for i in range(8) for j in range(i)]
     scores = [[float(q < 4) for q in pair] for pair in pairs]
-    of_questions = width(mean_interval(scores, asked=pairs))
+    of_questions = width(mean_interval(scores, questions=pairs))
     assert of_questions > 1.7 * width(mean_interval(scores))
     # as wide as that of eight single questions
     assert of_questions == pytest.approx(width(mean_interval([1.0] * 4 + [0.0] * 4)), abs=0.15)
@@ -57,7 +57,7 @@ def test_questions_that_tasks_share_count_once():
 
 def test_questions_that_stand_in_one_task_each_change_nothing():
     scores = [[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]]
-    assert mean_interval(scores, asked=["ab", "cd", "ef"]) == mean_interval([0.5, 1.0, 0.0])
+    assert mean_interval(scores, questions=["ab", "cd", "ef"]) == mean_interval([0.5, 1.0, 0.0])
 
 
 def test_few_seeds_carry_the_quantile_of_student():
@@ -72,7 +72,7 @@ def test_a_reward_in_other_bounds_is_scaled():
 
 
 @pytest.mark.parametrize(
-    ("values", "asked", "message"),
+    ("values", "questions", "message"),
     [
         ([], None, "at least one value"),
         ([3.0, 0.5], None, "out of bounds"),
@@ -80,9 +80,9 @@ def test_a_reward_in_other_bounds_is_scaled():
         ([[1.0, 0.5]], [("a",)], "one key per score"),
     ],
 )
-def test_what_makes_no_interval_is_refused(values: list, asked: list | None, message: str):
+def test_what_makes_no_interval_is_refused(values: list, questions: list | None, message: str):
     with pytest.raises(ValueError, match=message):
-        mean_interval(values, asked=asked)
+        mean_interval(values, questions=questions)
 
 
 # the cells of benchmarks/coverage.py in which the percentile bootstrap held the truth least often

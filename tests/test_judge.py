@@ -29,19 +29,19 @@ from mem1.evaluation.judge import (
     kappa,
     open_judge,
 )
-from mem1.evaluation.judge_prompt import JUDGE_VERSION, Asked, messages, read_verdict
+from mem1.evaluation.judge_prompt import JUDGE_VERSION, JudgedAnswer, messages, read_verdict
 from mem1.evaluation.metrics import Row, summarize
 from mem1.net.failover import Clock, Retry
 from mem1.records import Ended, Question, Task, Trajectory, Turn
 from mem1.sanitize import CONTROL_TOKENS, break_tokens
 
 GOLDS = {"Who founded Alvex?": ("Mira Toll", "M. Toll"), "Where?": ("Bergen",), "When?": ("1901",)}
-RIGHT = Asked("Who founded Alvex?", GOLDS["Who founded Alvex?"], "it was Mira Toll")
-WRONG = Asked("Where?", GOLDS["Where?"], "Oslo")
+RIGHT = JudgedAnswer("Who founded Alvex?", GOLDS["Who founded Alvex?"], "it was Mira Toll")
+WRONG = JudgedAnswer("Where?", GOLDS["Where?"], "Oslo")
 
 
 def test_control_tokens_of_chat_templates_do_not_reach_the_judge():
-    _, user = messages(Asked("who? [INST]", ("a <|im_end|>",), "[/INST] {}"))
+    _, user = messages(JudgedAnswer("who? [INST]", ("a <|im_end|>",), "[/INST] {}"))
     assert json.loads(user["content"]) == {
         "question": "who? (INST)", "gold_answers": ["a (|im_end|)"], "answer": "(/INST) {}"
     }  # fmt: skip
@@ -148,7 +148,7 @@ def test_blanks_order_and_code_fences_do_not_matter(form: str):
 
 @given(st.text(), st.text(), st.text())
 def test_no_text_leaves_its_string_or_reaches_the_rules(question: str, gold: str, prediction: str):
-    asked = Asked(question, (gold,), prediction)
+    asked = JudgedAnswer(question, (gold,), prediction)
     system, user = messages(asked)
     sent = [break_tokens(text, CONTROL_TOKENS) for text in (question, gold, prediction)]
     assert json.loads(user["content"]) == {"question": sent[0], "gold_answers": [sent[1]], "answer": sent[2]}

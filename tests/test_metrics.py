@@ -261,7 +261,7 @@ def test_no_trajectories_is_an_error():
 def test_the_row_holds_the_interval_over_tasks_with_the_scores_of_their_questions():
     attempts = [scored((1.0, 1.0)), scored((0.0, 0.0)), scored((1.0, 0.0))]
     result = row(*attempts)
-    assert (result.em_low, result.em_high) == mean_interval([[1, 1], [0, 0], [1, 0]], asked=[("x", "y")] * 3)
+    assert (result.em_low, result.em_high) == mean_interval([[1, 1], [0, 0], [1, 0]], questions=[("x", "y")] * 3)
     assert (result.tasks, result.questions) == (3, 2)
 
 

@@ -17,9 +17,10 @@ from mem1.evaluation.report.rows import EM, MAIN, PEAK, Column, ReportRow, serie
 from mem1.evaluation.report.tables import by_depth, csv, latex, markdown, note, print_table, results, warnings
 
 
-def row(policy: str = "trained", n: int = 1, em: float = 1.0, **more) -> ReportRow:
-    attempts = [hostile_attempt(em=em, objectives=n)] * 3
-    return replace(ReportRow.of(summarize(attempts, policy=policy, context="constant", objectives=n)), **more)
+def row(policy: str = "trained", n: int = 1, em: float | None = 1.0, **more) -> ReportRow:
+    attempts = [hostile_attempt(em=em or 0.0, objectives=n)] * 3
+    measured = ReportRow.of(summarize(attempts, policy=policy, context="constant", objectives=n))
+    return replace(measured, **({"em": em} if em is None else {}), **more)
 
 
 def rows() -> list[ReportRow]:
@@ -56,6 +57,15 @@ def test_a_new_number_needs_a_column_and_nothing_else():
     cells = results(with_facts, (*MAIN, lost))
     assert (cells.headings[-1], [line[-1] for line in cells.body]) == ("lost", ["0.2", ""])
     assert lost not in shown((*MAIN, lost), rows())
+
+
+def test_a_domain_without_exact_match_shows_its_own_metrics_and_the_reward():
+    own = row(em=None, em_low=None, em_high=None, f1=None, metrics={"steps": 3.5, "steps_low": 3.0, "steps_high": 4.0})
+    cells = results([own])
+    assert cells.headings[:4] == ["policy", "N", "tasks", "steps"] and cells.body[0][3] == "3.50"
+    assert headlines([own])[0].label.startswith("mean reward at")
+    (mean,) = series([replace(own, run=run, family="a") for run in "xy"])[0].mean
+    assert (mean.em_low, mean.metrics["steps"]) == (None, 3.5)
 
 
 def test_the_table_prints_every_row_within_80_columns():

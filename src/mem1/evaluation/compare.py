@@ -23,7 +23,7 @@ import numpy as np
 
 from mem1.errors import UserError
 from mem1.evaluation.intervals import difference_interval, mean_interval, seeds_interval
-from mem1.evaluation.metrics import asked, em_by_question
+from mem1.evaluation.metrics import em_by_question, question_ids
 from mem1.records import Task, Trajectory
 
 Measure = Callable[[Trajectory], "float | Sequence[float]"]
@@ -74,7 +74,7 @@ def paired_difference_over_seeds(
         raise UserError("a difference needs two sides; give at least one run of each")
     values = values_by_task([*ours, *theirs], measure)
     mine, others = values[: len(ours)], values[len(ours) :]
-    low, high = difference_interval(mine, others, asked=[asked(t) for t in ours[0]], within=within)
+    low, high = difference_interval(mine, others, questions=[question_ids(t) for t in ours[0]], within=within)
     mean = float(np.mean(mine) - np.mean(others))
     return Difference(mean=mean, low=low, high=high, tasks=len(mine[0]))
 
@@ -148,12 +148,12 @@ def over_seeds(
     values = values_by_task(runs, measure)
     by_seed = tuple(float(np.mean(run)) for run in values)
     several = len(values) > 1
-    questions = [asked(t) for t in runs[0]]
+    questions = [question_ids(t) for t in runs[0]]
     over_seeds_by_task = np.mean(np.asarray(values, dtype=np.float64), axis=0)
     return OverSeeds(
         mean=statistics.fmean(by_seed),
         by_seed=by_seed,
         spread=statistics.stdev(by_seed) if several else None,
-        over_tasks=mean_interval(over_seeds_by_task, asked=questions, within=within),
-        over_both=seeds_interval(values, asked=questions, within=within) if several else None,
+        over_tasks=mean_interval(over_seeds_by_task, questions=questions, within=within),
+        over_both=seeds_interval(values, questions=questions, within=within) if several else None,
     )

@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-Asked = Sequence[Sequence[Hashable]]
+QuestionIds = Sequence[Sequence[Hashable]]
 """For each task, the keys of its questions, in the order of the scores."""
 
 _PRIOR_TASKS = 2.0
@@ -50,23 +50,25 @@ _T_975 = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.262
 
 
 def mean_interval(
-    values: ArrayLike, *, asked: Asked | None = None, within: tuple[float, float] | None = (0.0, 1.0)
+    values: ArrayLike, *, questions: QuestionIds | None = None, within: tuple[float, float] | None = (0.0, 1.0)
 ) -> tuple[float, float]:
     """95 % interval of the mean over tasks; entry [t] of `values` is a score, or the scores of its N questions.
 
-    `asked` names the questions of each task; None: no question occurs in two tasks. `within`: bounds of the measure;
-    None: unbounded, and the interval is Student's. Raises ValueError without values, for values out of bounds, and if
-    the sizes of `asked` do not match.
+    `questions` identifies the questions of each task; None: no question occurs in two tasks. `within`: bounds of the
+    measure; None: unbounded, and the interval is Student's. Raises ValueError without values, for values out of bounds,
+    and if the sizes of `questions` do not match.
     """
-    return seeds_interval(np.asarray(values, dtype=np.float64)[None], asked=asked, within=within)
+    return seeds_interval(np.asarray(values, dtype=np.float64)[None], questions=questions, within=within)
 
 
 def seeds_interval(
-    runs: ArrayLike, *, asked: Asked | None = None, within: tuple[float, float] | None = (0.0, 1.0)
+    runs: ArrayLike, *, questions: QuestionIds | None = None, within: tuple[float, float] | None = (0.0, 1.0)
 ) -> tuple[float, float]:
     """95 % interval of the mean over seeds and tasks; entry [s][t] of `runs` is seed s on task t."""
     low, high = within or (0.0, 1.0)
-    scores = _Scores.of((np.asarray(runs, dtype=np.float64) - low) / (high - low), asked, bounded=within is not None)
+    scores = _Scores.of(
+        (np.asarray(runs, dtype=np.float64) - low) / (high - low), questions, bounded=within is not None
+    )
     ends = score_ends(scores.values, scores.repeats) if within is not None else _student_ends(scores)
     return _pair(low + (high - low) * ends)
 
@@ -75,7 +77,7 @@ def difference_interval(
     ours: ArrayLike,
     theirs: ArrayLike,
     *,
-    asked: Asked | None = None,
+    questions: QuestionIds | None = None,
     within: tuple[float, float] | None = (0.0, 1.0),
 ) -> tuple[float, float]:
     """95 % interval of the difference of two means on the same tasks; each side has independent seeds.
@@ -85,7 +87,7 @@ def difference_interval(
     """
     low, high = within or (0.0, 1.0)
     first, second = (
-        _Scores.of((np.asarray(side, dtype=np.float64) - low) / (high - low), asked, bounded=within is not None)
+        _Scores.of((np.asarray(side, dtype=np.float64) - low) / (high - low), questions, bounded=within is not None)
         for side in (ours, theirs)
     )
     tasks = first.values.shape[-1], second.values.shape[-1]
@@ -169,29 +171,29 @@ class _Scores:
     repeats: Repeats | None
 
     @classmethod
-    def of(cls, runs: np.ndarray, asked: Asked | None, *, bounded: bool) -> _Scores:
+    def of(cls, runs: np.ndarray, questions: QuestionIds | None, *, bounded: bool) -> _Scores:
         if runs.ndim not in (2, 3) or runs.size == 0:
             raise ValueError("an interval needs at least one value, and equally many in each run")
         if bounded and not (runs.min() >= -1e-9 and runs.max() <= 1 + 1e-9):
             raise ValueError("values out of bounds: pass the measure's bounds as `within`, or None if it is unbounded")
         values = runs if runs.ndim == 2 else runs.mean(axis=2)
-        return cls(values=np.clip(values, 0, 1) if bounded else values, repeats=_repeats(runs, asked))
+        return cls(values=np.clip(values, 0, 1) if bounded else values, repeats=_repeats(runs, questions))
 
 
-def _repeats(runs: np.ndarray, asked: Asked | None) -> Repeats | None:
+def _repeats(runs: np.ndarray, questions: QuestionIds | None) -> Repeats | None:
     """None if no question occurs in two tasks."""
-    if asked is None:
+    if questions is None:
         return None
-    if len(asked) != runs.shape[1] or (runs.ndim == 3 and any(len(one) != runs.shape[2] for one in asked)):
-        raise ValueError("`asked` needs one entry per task, with one key per score")
+    if len(questions) != runs.shape[1] or (runs.ndim == 3 and any(len(one) != runs.shape[2] for one in questions)):
+        raise ValueError("`questions` needs one entry per task, with one key per score")
     numbers: dict[Hashable, int] = {}
-    pairs = {(t, numbers.setdefault(key, len(numbers))) for t, keys in enumerate(asked) for key in keys}
+    pairs = {(t, numbers.setdefault(key, len(numbers))) for t, keys in enumerate(questions) for key in keys}
     if len(pairs) == len(numbers):
         return None
     by_task = runs.mean(axis=0)
-    mean, tasks = float(by_task.mean()), len(asked)
+    mean, tasks = float(by_task.mean()), len(questions)
     rows: list[tuple[int, int, float, float]] = []
-    for t, keys in enumerate(asked):
+    for t, keys in enumerate(questions):
         each = by_task[t] if by_task.ndim == 2 else np.full(len(keys), by_task[t])
         for key, score in zip(keys, each, strict=True):
             rows.append((t, numbers[key], float(score), (float(score) - mean) / (tasks * len(keys))))

@@ -1,7 +1,7 @@
 """Answers judged by a language model behind any OpenAI-compatible chat server, beside exact match.
 
     judge = open_judge("http://127.0.0.1:8000/v1", "qwen3-32b", folder=Path("runs/a"))
-    judge([Asked("Who founded Alvex?", ("Mira Toll",), "Dr Mira Toll")])   ->  [Verdict(correct=True)]
+    judge([JudgedAnswer("Who founded Alvex?", ("Mira Toll",), "Dr Mira Toll")])   ->  [Verdict(correct=True)]
     judge_rows(rows, trajectories, judge)[0].judge   ->  Judged(correct=0.71, judged=0.99, agreement=0.93, kappa=0.85)
 
 If the judge does not reply, or replies in another form, the verdict is None with the reason; such an answer counts
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from mem1.errors import UserError
-from mem1.evaluation.judge_prompt import JUDGE_VERSION, Asked, messages, read_verdict
+from mem1.evaluation.judge_prompt import JUDGE_VERSION, JudgedAnswer, messages, read_verdict
 from mem1.evaluation.metrics import Judged, Row
 from mem1.evaluation.store import write_row
 from mem1.jsonl import append_objects, drop_cut_line, read_objects
@@ -88,7 +88,9 @@ class Judge:
         key = read_key(KEY_VARIABLE)
         self._headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
 
-    def __call__(self, asked: Sequence[Asked], *, on_reply: Callable[[int, int], None] | None = None) -> list[Verdict]:
+    def __call__(
+        self, answers: Sequence[JudgedAnswer], *, on_reply: Callable[[int, int], None] | None = None
+    ) -> list[Verdict]:
         """One verdict per answer, in order. An empty answer is wrong without being sent.
 
         `on_reply` is called in order with (answers judged or given up so far, answers to send).
@@ -98,26 +100,26 @@ class Judge:
         self._silent = 0
         done, lock = count(1), threading.Lock()
 
-        def judged_one(answer: Asked) -> Verdict:
+        def judged_one(answer: JudgedAnswer) -> Verdict:
             verdict = self._judge(client, answer)
             if on_reply is not None:
                 with lock:
                     on_reply(next(done), len(new))
             return verdict
 
-        new = [a for a in dict.fromkeys(asked) if a.prediction and self._verdicts.get(a) is None]
+        new = [a for a in dict.fromkeys(answers) if a.prediction and self._verdicts.get(a) is None]
         limits = httpx.Limits(max_connections=self.server.threads, max_keepalive_connections=self.server.threads)
         with httpx.Client(headers=self._headers, timeout=self.server.timeout_s, limits=limits) as client:
             found = in_parallel(judged_one, new, self.server.threads)
         fresh = dict(zip(new, found, strict=True))
-        return [fresh[a] if a in fresh else Verdict(bool(a.prediction and self._verdicts.get(a))) for a in asked]
+        return [fresh[a] if a in fresh else Verdict(bool(a.prediction and self._verdicts.get(a))) for a in answers]
 
-    def _judge(self, client: Any, asked: Asked) -> Verdict:
+    def _judge(self, client: Any, answer: JudgedAnswer) -> Verdict:
         if self._silent >= _GIVEN_UP_AFTER:
             return Verdict(None, GIVEN_UP)
         body = {
             "model": self.server.model,
-            "messages": messages(asked),
+            "messages": messages(answer),
             "temperature": 0,
             "max_tokens": self.server.max_tokens,
         }
@@ -127,10 +129,10 @@ class Judge:
             self._silent += 1
             return Verdict(None, str(error))
         self._silent = 0
-        correct = read_verdict(reply, asked)
+        correct = read_verdict(reply, answer)
         if correct is None:
             return Verdict(None, NOT_IN_ITS_FORM)
-        self._verdicts.put(asked, correct)
+        self._verdicts.put(answer, correct)
         return Verdict(correct)
 
     def _reply(self, client: Any, body: bytes) -> str:
@@ -156,35 +158,35 @@ class Verdicts:
         self.model = model
         self._path = None if path is None else Path(path)
         self._lock = threading.Lock()
-        self._known: dict[Asked, bool] = {}
+        self._known: dict[JudgedAnswer, bool] = {}
         if self._path is not None and self._path.is_file():
             drop_cut_line(self._path)  # that answer is judged again
             for number, record in read_objects(self._path):
                 self._read(record, f"{self._path}:{number}")
 
-    def get(self, asked: Asked) -> bool | None:
-        return self._known.get(asked)
+    def get(self, answer: JudgedAnswer) -> bool | None:
+        return self._known.get(answer)
 
-    def put(self, asked: Asked, correct: bool) -> None:
+    def put(self, answer: JudgedAnswer, correct: bool) -> None:
         """Raises UserError if the file cannot be written."""
         with self._lock:
-            self._known[asked] = correct
+            self._known[answer] = correct
             if self._path is not None:
                 _make_folder(self._path.parent)
-                append_objects(self._path, [{**self._fields(asked), "correct": correct}], drop_cut_line=True)
+                append_objects(self._path, [{**self._fields(answer), "correct": correct}], drop_cut_line=True)
 
-    def _fields(self, asked: Asked) -> dict[str, Any]:
+    def _fields(self, answer: JudgedAnswer) -> dict[str, Any]:
         return {
             "version": JUDGE_VERSION,
             "model": self.model,
-            "question": asked.question,
-            "golds": list(asked.golds),
-            "prediction": asked.prediction,
+            "question": answer.question,
+            "golds": list(answer.golds),
+            "prediction": answer.prediction,
         }
 
     def _read(self, record: dict[str, Any], where: str) -> None:
         try:
-            asked = Asked(record["question"], tuple(record["golds"]), record["prediction"])
+            answer = JudgedAnswer(record["question"], tuple(record["golds"]), record["prediction"])
             usable = (record["version"], record["model"]) == (JUDGE_VERSION, self.model)
             correct = record["correct"]
         except (KeyError, TypeError) as error:
@@ -192,7 +194,7 @@ class Verdicts:
         if not isinstance(correct, bool):
             raise UserError(f"{where}: the verdict is {correct!r}, not true or false; repair or delete the file")
         if usable:
-            self._known[asked] = correct
+            self._known[answer] = correct
 
 
 def _make_folder(path: Path) -> None:
@@ -247,7 +249,7 @@ def judged(
     trajectories: Sequence[Trajectory], judge: Judge, *, on_reply: Callable[[int, int], None] | None = None
 ) -> Judged:
     """The judge's opinion of every answer of every attempt; a missing answer is wrong, as for exact match."""
-    verdicts = judge([asked for trajectory in trajectories for asked in answers(trajectory)], on_reply=on_reply)
+    verdicts = judge([answer for trajectory in trajectories for answer in answers(trajectory)], on_reply=on_reply)
     em = [bool(score) for t in trajectories for score in (t.per_objective("em") or (0.0,) * _objectives(t))]
     pairs = [(v.correct, e) for v, e in zip(verdicts, em, strict=True) if v.correct is not None]
     return Judged(
@@ -261,13 +263,13 @@ def judged(
     )
 
 
-def answers(trajectory: Trajectory) -> list[Asked]:
+def answers(trajectory: Trajectory) -> list[JudgedAnswer]:
     """One per question of the task, with an empty prediction if there is no answer."""
     if trajectory.task is None:
         raise ValueError("a trajectory has no task, so its questions are not known; keep the task when rolling out")
     questions = trajectory.task.questions
     given = split_answers(trajectory.answer, len(questions))
-    return [Asked(q.text, q.answers, answer) for q, answer in zip(questions, given, strict=True)]
+    return [JudgedAnswer(q.text, q.answers, answer) for q, answer in zip(questions, given, strict=True)]
 
 
 def kappa(pairs: Sequence[tuple[bool, bool]]) -> float | None:

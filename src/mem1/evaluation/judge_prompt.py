@@ -41,7 +41,7 @@ _FENCED = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class JudgedAnswer:
     """One answer to be judged."""
 
     question: str
@@ -56,12 +56,12 @@ class Asked:
         return hashlib.sha256(whole.encode("ascii")).hexdigest()[:16]
 
 
-def messages(asked: Asked) -> list[dict[str, str]]:
+def messages(answer: JudgedAnswer) -> list[dict[str, str]]:
     """The messages of a chat request: the rules with the code, then the data."""
-    golds = [_harmless(gold) for gold in asked.golds]
-    data = {"question": _harmless(asked.question), "gold_answers": golds, "answer": _harmless(asked.prediction)}
+    golds = [_harmless(gold) for gold in answer.golds]
+    data = {"question": _harmless(answer.question), "gold_answers": golds, "answer": _harmless(answer.prediction)}
     return [
-        {"role": "system", "content": _RULES.format(code=asked.code)},
+        {"role": "system", "content": _RULES.format(code=answer.code)},
         {"role": "user", "content": json.dumps(data)},
     ]
 
@@ -71,14 +71,14 @@ def _harmless(text: str) -> str:
     return break_tokens(text, CONTROL_TOKENS)
 
 
-def read_verdict(text: str, asked: Asked) -> bool | None:
+def read_verdict(text: str, answer: JudgedAnswer) -> bool | None:
     """Whether the judge calls the answer correct; None for any reply but one valid object, with or without a fence."""
     fenced = _FENCED.fullmatch(text.strip())
     try:
         verdict = json.loads(fenced[1] if fenced else text, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(verdict, dict) or set(verdict) != {"code", "correct"} or verdict["code"] != asked.code:
+    if not isinstance(verdict, dict) or set(verdict) != {"code", "correct"} or verdict["code"] != answer.code:
         return None
     return verdict["correct"] if isinstance(verdict["correct"], bool) else None
 

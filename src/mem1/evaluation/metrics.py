@@ -29,38 +29,38 @@ from mem1.evaluation.tokens import (
     total_tokens,
 )
 from mem1.protocol import ACT, MALFORMED, SEARCH
-from mem1.records import Ended, Trajectory
+from mem1.records import Ended, Task, Trajectory
 from mem1.scoring import contains, exact_match, f1, normalize, score_answers, split_answers
 from mem1.tasks.compose import question_keys
 
 OF_TIME = frozenset({"seconds", "seconds_p95"})
-"""Columns that differ from run to run; all others follow from the trajectories' tokens and texts."""
+"""Fields that differ from run to run; all others follow from the tokens and texts of the trajectories."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What a language model says of the answers, and how far it agrees with exact match."""
+    """A language model's verdict on the answers, and its agreement with exact match."""
 
     model: str
     version: str
-    """Of the judge's prompt."""
+    """Version of the judge's prompt."""
     correct: float | None
-    """Share of the answers with a verdict that it takes for right, in [0, 1]; None: no verdict."""
+    """Share of the judged answers that it accepts, in [0, 1]; None: no verdict."""
     judged: float
-    """Share of all answers that have a verdict, in [0, 1]; the others failed and count neither as right nor wrong."""
+    """Share of all answers that have a verdict, in [0, 1]; the others count neither as right nor as wrong."""
     agreement: float | None
-    """Share of the verdicts that exact match shares, in [0, 1]; None: no verdict."""
+    """Share of the verdicts equal to exact match, in [0, 1]; None: no verdict."""
     kappa: float | None
-    """Cohen's kappa of the same; None: no verdict, or both always say the same, so that chance explains it all."""
+    """Cohen's kappa of verdicts and exact match; None: no verdict, or chance agreement is 1."""
     failures: dict[str, int]
-    """Why there is no verdict -> answers."""
+    """Reason for a missing verdict -> number of answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One policy under one context policy on tasks of N objectives.
+    """Results of one policy under one context policy on tasks of N objectives.
 
-    Means are over tasks, one attempt a task; every attempt counts, whatever its ending.
+    Means are over tasks, with one attempt per task; every attempt counts, however it ended.
     """
 
     policy: str
@@ -68,16 +68,16 @@ class Row:
     context: str
     """Name of the context policy, such as "constant"."""
     objectives: int
-    """N, the questions in one task."""
+    """N, the number of questions in a task."""
     tasks: int
-    """Number of trajectories behind this row."""
+    """Number of trajectories in this row."""
     questions: int
-    """Different questions that they ask; fewer than tasks times N where questions stand in several tasks."""
+    """Number of distinct questions; less than tasks times N if questions occur in several tasks."""
     em: float | None
     """Exact match per objective, in [0, 1]: mean over tasks of the mean over the N objectives; None: not measured in
     this domain."""
     em_low: float | None
-    """Lower end of the 95 % interval of `em` over tasks, and over questions where some stand in several tasks."""
+    """Lower end of the 95 % interval of `em` over tasks, and over questions if some occur in several tasks."""
     em_high: float | None
     """Upper end of the same interval."""
     f1: float | None
@@ -86,11 +86,11 @@ class Row:
     """The domain's other metrics, averaged like `em`, with `<name>_low` and `<name>_high` where it is measured per
     objective."""
     contains: float | None
-    """Objectives whose answer contains a gold alias, in [0, 1], averaged like `em`; None: what counts is not a text."""
+    """Share of answers that contain a gold alias, in [0, 1], averaged like `em`; None: answers are not texts."""
     judge: Judged | None = None
-    """None: no judge was asked."""
+    """None: the answers were not judged."""
     em_by_depth: dict[str, float] | None
-    """Exact match, in [0, 1], over all questions of a depth ("0": they depend on no other); None: none depends."""
+    """Exact match, in [0, 1], by depth ("0": depends on no other question); None: no question depends on another."""
     reward: float
     """Mean reward in the environment's unit; for questions the number of exact matches, in [0, N]."""
     turns: float
@@ -98,65 +98,62 @@ class Row:
     peak_tokens: float
     """Mean of the largest context + completion of a task's turns, in tokens, prompt included."""
     peak_tokens_without_prompt: float
-    """The same with each turn's prompt tokens left out."""
+    """`peak_tokens` without each turn's prompt tokens."""
     appended_peak_tokens: float
-    """Mean peak, in tokens, that the same turns would have had if nothing had been dropped."""
+    """Mean peak, in tokens, of the same turns if nothing had been dropped."""
     appended_peak_tokens_without_prompt: float
-    """The same without the prompt."""
+    """`appended_peak_tokens` without the prompt."""
     total_tokens: float
     """Mean tokens processed per task: context + completion summed over turns."""
     fresh_tokens: float
-    """Mean context tokens per task that the call before has not processed."""
+    """Mean context tokens per task that the previous call has not processed."""
     cached_tokens: float
-    """Mean context tokens per task that it has; fresh + cached + output = total."""
+    """Mean context tokens per task that the previous call has processed; fresh + cached + output = total."""
     output_tokens: float
     """Mean sampled tokens per task."""
     dependency: float
     """Mean (generated token, visible token) pairs per task."""
     flops: float | None
-    """Mean forward FLOPs per task without a prefix cache; None, as the next three: the model's shape is not known."""
+    """Mean forward FLOPs per task without a prefix cache; None, as in the next three: unknown model shape."""
     flops_cached: float | None
-    """The same where each call finds in a cache what the call before has processed."""
+    """Mean forward FLOPs per task if each call finds the tokens of the previous one in a cache."""
     flops_per_solved: float | None
-    """`flops` per exact match, over all tasks; None also where nothing was solved."""
+    """`flops` per exact match, over all tasks; None also if nothing was solved."""
     flops_cached_per_solved: float | None
     """`flops_cached` per exact match."""
     seconds: float
     """Mean wall time of an attempt, at the concurrency of the rollout."""
     seconds_p95: float
-    """95th percentile of the same."""
+    """95th percentile of the wall time."""
     searches: float
     """Mean searches per task."""
     duplicate_searches: float
-    """Mean searches per task whose query, normalised, was sent before in the same task."""
+    """Mean searches per task whose normalised query repeats an earlier one of the same task."""
     malformed: float
     """Share of all turns whose output could not be parsed, in [0, 1]."""
     state_tokens: float | None
-    """Mean length of the written state over all turns that wrote one, tags included; None: no turn did."""
+    """Mean length of a written state, tags included; None: no turn wrote one."""
     state_tokens_by_turn: tuple[float | None, ...]
-    """Entry t - 1: the same over the states of turn t; as long as the longest attempt has turns."""
+    """Entry t - 1: mean length of the states written in turn t."""
     fidelity: float | None
-    """Gold facts, once shown, that are still in the last state, in [0, 1]; None: no state followed a shown fact."""
+    """Share of the gold facts shown so far that the last state holds, in [0, 1]; None: no state after a shown fact."""
     fidelity_by_turn: tuple[float | None, ...]
-    """Entry t - 1: the same in the states of turn t."""
+    """Entry t - 1: the share held by the states of turn t."""
     facts_lost: float
-    """Mean gold facts per task that a state held and the last one does not."""
+    """Mean number of gold facts per task that an earlier state held and the last one does not."""
     endings: dict[str, int]
-    """Tasks by how they ended; every value of `Ended` is a key."""
+    """Number of tasks by ending; every value of `Ended` is a key."""
 
     def as_dict(self) -> dict[str, Any]:
-        """A plain dict for JSON, keys in the order of the fields."""
+        """A plain dict for JSON, with the domain's metrics first, then the fields in order."""
         record = dataclasses.asdict(self)
-        return (
-            {**record.pop("metrics"), **record} if self.metrics else {k: v for k, v in record.items() if k != "metrics"}
-        )
+        return {**record.pop("metrics"), **record}
 
 
 __all__ = [
     "Row",
     "appended_peak_tokens",
     "appended_tokens",
-    "asked",
     "contained",
     "dependency",
     "duplicate_searches",
@@ -165,6 +162,7 @@ __all__ = [
     "exact_match",
     "f1",
     "peak_tokens",
+    "question_ids",
     "score_answers",
     "solved",
     "summarize",
@@ -186,34 +184,38 @@ def _by_question(trajectory: Trajectory, metric: str) -> tuple[float, ...]:
     return trajectory.per_objective(metric) or (0.0,) * (1 if trajectory.task is None else trajectory.task.objectives)
 
 
-def asked(trajectory: Trajectory) -> tuple[str, ...]:
-    """What tells each question of the task from others (`question_keys`). Raises ValueError without a task."""
+def task_of(trajectory: Trajectory) -> Task:
+    """The task of a trajectory. Raises ValueError if it was not kept."""
     if trajectory.task is None:
         raise ValueError("a trajectory has no task, so its questions are not known; keep the task when rolling out")
-    return question_keys(trajectory.task)
+    return trajectory.task
+
+
+def question_ids(trajectory: Trajectory) -> tuple[str, ...]:
+    """Identity of each question of the task (`question_keys`). Raises ValueError without a task."""
+    return question_keys(task_of(trajectory))
 
 
 def contained(trajectory: Trajectory) -> float | None:
-    """Share of the objectives whose answer contains a gold alias; None in a shop, where no text is the answer.
+    """Share of the objectives whose answer contains a gold alias; None in a shop, where the answer is not a text.
 
     Raises ValueError without a task.
     """
-    if trajectory.task is None:
-        raise ValueError("a trajectory has no task, so its questions are not known; keep the task when rolling out")
+    task = task_of(trajectory)
     if any(turn.action == ACT for turn in trajectory.turns):
         return None
-    answers = split_answers(trajectory.answer, trajectory.task.objectives)
-    return _mean([contains(a, q.answers) for a, q in zip(answers, trajectory.task.questions, strict=True)])
+    answers = split_answers(trajectory.answer, task.objectives)
+    return _mean([contains(a, q.answers) for a, q in zip(answers, task.questions, strict=True)])
 
 
 def duplicate_searches(trajectory: Trajectory) -> int:
-    """Searches whose query, normalised as answers are, was sent before in this trajectory."""
+    """Number of searches whose query, normalised like answers, repeats an earlier one of this trajectory."""
     queries = [normalize(turn.content) for turn in trajectory.turns if turn.action == SEARCH]
     return len(queries) - len(set(queries))
 
 
 def em_by_depth(trajectories: Sequence[Trajectory]) -> dict[str, float] | None:
-    """Depth of a question -> mean exact match over all such questions; None where no question depends on another.
+    """Depth of a question -> mean exact match over all such questions; None if no question depends on another.
 
     With one chain Q1, Q2, Q3 and em (1, 1, 0): {"0": 1.0, "1": 1.0, "2": 0.0}. A question of an attempt that was
     never scored counts as wrong.
@@ -229,10 +231,10 @@ def em_by_depth(trajectories: Sequence[Trajectory]) -> dict[str, float] | None:
 def summarize(
     trajectories: Sequence[Trajectory], *, policy: str, context: str, objectives: int, shape: ModelShape | None = None
 ) -> Row:
-    """The row of these attempts at tasks of `objectives` questions; with the model's `shape`, also its FLOPs.
+    """The row of these attempts at tasks of `objectives` questions; with the model's `shape`, including FLOPs.
 
-    Raises ValueError where there is nothing to count: no trajectories, a trajectory without its task, with another
-    number of objectives, or answered but never scored.
+    Raises ValueError without trajectories, and for a trajectory without its task, with another number of objectives, or
+    answered but never scored.
     """
     if not trajectories:
         raise ValueError("summarize needs at least one trajectory")
@@ -240,17 +242,13 @@ def summarize(
         _check(trajectory, objectives)
     em = [solved(t) for t in trajectories]
     measured = dict.fromkeys(name for t in trajectories for name in t.metrics) or ("em", "f1")
-
-    def interval(name: str) -> tuple[float, float]:
-        return mean_interval([_by_question(t, name) for t in trajectories], asked=[asked(t) for t in trajectories])
-
-    low, high = interval("em") if "em" in measured else (None, None)
+    low, high = _interval("em", trajectories) if "em" in measured else (None, None)
     others: dict[str, float] = {}
     for name in measured:
         if name not in ("em", "f1"):
             others[name] = _mean([_mean(t.per_objective(name)) for t in trajectories])
             if any(isinstance(t.metrics.get(name), tuple) for t in trajectories):
-                others[f"{name}_low"], others[f"{name}_high"] = interval(name)
+                others[f"{name}_low"], others[f"{name}_high"] = _interval(name, trajectories)
     turns = [turn for t in trajectories for turn in t.turns]
     facts = fidelity(trajectories)
 
@@ -269,7 +267,7 @@ def summarize(
         context=context,
         objectives=objectives,
         tasks=len(trajectories),
-        questions=len({key for t in trajectories for key in asked(t)}),
+        questions=len({key for t in trajectories for key in question_ids(t)}),
         em=_mean(em) if "em" in measured else None,
         em_low=low,
         em_high=high,
@@ -309,12 +307,19 @@ def summarize(
     )
 
 
+def _interval(metric: str, trajectories: Sequence[Trajectory]) -> tuple[float, float]:
+    values = [_by_question(t, metric) for t in trajectories]
+    bounded = all(0 <= value <= 1 for of_task in values for value in of_task)
+    return mean_interval(
+        values, questions=[question_ids(t) for t in trajectories], within=(0.0, 1.0) if bounded else None
+    )
+
+
 def _check(trajectory: Trajectory, objectives: int) -> None:
-    if trajectory.task is None:
-        raise ValueError("a trajectory has no task, so its questions are not known; keep the task when rolling out")
-    where = f"trajectory of task {trajectory.task.id!r}"
-    if trajectory.task.objectives != objectives:
-        raise ValueError(f"{where} has {trajectory.task.objectives} objectives, not {objectives}")
+    task = task_of(trajectory)
+    where = f"trajectory of task {task.id!r}"
+    if task.objectives != objectives:
+        raise ValueError(f"{where} has {task.objectives} objectives, not {objectives}")
     for name, scores in trajectory.metrics.items():
         unscored_failure = not scores and trajectory.ended is not Ended.ANSWERED
         if isinstance(scores, tuple) and len(scores) != objectives and not unscored_failure:
@@ -329,11 +334,11 @@ def _per_solved(flops: float | None, em: Sequence[float], objectives: int) -> fl
 
 
 def _mean(values: Sequence[float]) -> float:
-    """0 without values: a failure that was never scored, or tasks that never had a turn."""
+    """0 without values: an unscored failure, or tasks without any turn."""
     return float(sum(values) / len(values)) if values else 0.0
 
 
 def _mean_of_some(values: Sequence[float | None]) -> float | None:
-    """Over those that are not None; None where all are."""
+    """Mean of the values that are not None; None if all are."""
     some = [value for value in values if value is not None]
     return _mean(some) if some else None

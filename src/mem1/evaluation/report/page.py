@@ -26,7 +26,7 @@ from markupsafe import Markup
 from mem1.durable import write_file
 from mem1.errors import UserError
 from mem1.evaluation.report.figures import Figure, curves, endings, over_n
-from mem1.evaluation.report.rows import EM, FURTHER, PEAK, ReportRow, Run, rows_of, series, shown
+from mem1.evaluation.report.rows import EM, FURTHER, PEAK, REWARD, Column, ReportRow, Run, rows_of, series, shown
 from mem1.evaluation.report.tables import by_depth, note, results, warnings
 from mem1.evaluation.report.viewer_data import compressed, fit
 
@@ -40,7 +40,9 @@ class Headline:
 
 
 def headlines(rows: Sequence[ReportRow]) -> list[Headline]:
-    """Exact match at the smallest and the largest N above 1, before and after training where known, and the peaks.
+    """The score at the smallest and the largest N above 1, before and after training where known, and the peaks.
+
+    The score is exact match, or the reward in a domain without it.
 
     The numbers are those of the last policy in `rows`; "before" is the first policy under the same context policy.
     """
@@ -52,7 +54,7 @@ def headlines(rows: Sequence[ReportRow]) -> list[Headline]:
     several = sorted(n for n in after if n > 1) or sorted(after)
     low, high = several[0], several[-1]
     first, last = after[low], after[high]
-    found = [_em_headline(after[n], before.get(n)) for n in dict.fromkeys((low, high))]
+    found = [_score_headline(after[n], before.get(n)) for n in dict.fromkeys((low, high))]
     appended = f"{last.appended_peak_tokens:,.0f}"
     found.append(
         Headline(f"{last.peak_tokens:,.0f}", f"peak tokens at {_n(high)}; the same turns appended: {appended}")
@@ -65,10 +67,16 @@ def headlines(rows: Sequence[ReportRow]) -> list[Headline]:
     return found
 
 
-def _em_headline(after: ReportRow, before: ReportRow | None) -> Headline:
-    value = f"{after.em:.2f}" if before is None else f"{before.em:.2f} → {after.em:.2f}"
+def _score_headline(after: ReportRow, before: ReportRow | None) -> Headline:
+    score = _score([after])
+    value = f"{score.value(after):.2f}" if before is None else f"{score.value(before):.2f} → {score.value(after):.2f}"
     change = "" if before is None else f", {before.policy} → {after.policy}"
-    return Headline(value, f"exact match per objective at {_n(after.objectives)}{change}")
+    name = "exact match per objective" if score is EM else "mean reward"
+    return Headline(value, f"{name} at {_n(after.objectives)}{change}")
+
+
+def _score(rows: Sequence[ReportRow]) -> Column:
+    return EM if any(row.em is not None for row in rows) else REWARD
 
 
 def _n(objectives: int) -> str:
@@ -148,13 +156,14 @@ def _size(page: str) -> int:
 
 def figure_groups(runs: Sequence[Run], rows: Sequence[ReportRow]) -> list[tuple[str, str, list[Figure]]]:
     """(heading, note, figures) of each group with something to draw."""
-    em = over_n(rows, EM, "exact match per objective")
+    score = _score(rows)
+    scores = over_n(rows, score, "exact match per objective" if score is EM else "mean reward")
     peak = over_n(rows, PEAK, "peak tokens", appended=lambda row: row.appended_peak_tokens)
     of_means = "; for a mean, the lowest and the highest run" if any(line.mean for line in series(rows)) else ""
     bars = f"Bars: 95 % intervals over tasks{of_means}."
     sampled = "Means over the attempts sampled for each step, at the temperature of training."
     groups = [
-        ("Over the number of objectives", bars, [em, peak] if rows else []),
+        ("Over the number of objectives", bars, [scores, peak] if rows else []),
         ("While training", sampled, curves(runs)),
         ("Endings", "", [endings(rows)] if rows else []),
     ]

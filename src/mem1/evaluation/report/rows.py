@@ -88,6 +88,8 @@ PEAK = Column(
     ends=lambda row: (row.peak_tokens_low, row.peak_tokens_high),
 )
 
+REWARD = Column("reward", "mean reward, in the environment's unit", lambda row: row.reward, ".2f")
+
 MAIN = (
     N,
     Column("tasks", "attempts in the row", lambda row: row.tasks),
@@ -102,7 +104,7 @@ MAIN = (
 
 FURTHER = (
     N,
-    Column("reward", "mean reward, in the environment's unit", lambda row: row.reward, ".2f"),
+    REWARD,
     Column("judge", "share of the judged answers that the judge accepts", lambda row: row.judge_correct, ".2f"),
     Column("total tokens", "context and completion, summed over a task's turns", lambda row: row.total_tokens),
     Column("FLOPs", "forward FLOPs per task", lambda row: row.flops, ".3g"),
@@ -114,6 +116,15 @@ FURTHER = (
     Column("malformed", "share of turns that could not be parsed", lambda row: row.malformed, ".3f"),
 )
 """The columns of the second table: cost and behaviour."""
+
+
+def main_columns(rows: Sequence[ReportRow]) -> list[Column]:
+    """The columns of every table, with the domain's own metrics after F1."""
+    names = dict.fromkeys(name for row in rows for name in row.metrics if not name.endswith(("_low", "_high")))
+    own = [
+        Column(name, f"{name}, mean over tasks", lambda row, name=name: row.metrics.get(name), ".2f") for name in names
+    ]
+    return [*MAIN[:4], *own, *MAIN[4:]]
 
 
 def shown(columns: Sequence[Column], rows: Sequence[ReportRow]) -> list[Column]:
@@ -229,8 +240,8 @@ def _means(runs: Sequence[Sequence[ReportRow]]) -> list[ReportRow]:
 
 def _mean_row(rows: Sequence[ReportRow]) -> ReportRow:
     """Numbers averaged, counts summed; intervals from the lowest to the highest run."""
-    em, peaks = [row.em for row in rows], [row.peak_tokens for row in rows]
-    ends = {"em_low": min(em), "em_high": max(em)}
+    em, peaks = [row.em for row in rows if row.em is not None], [row.peak_tokens for row in rows]
+    ends = {"em_low": min(em, default=None), "em_high": max(em, default=None)}
     if rows[0].peak_tokens_low is not None:
         ends |= {"peak_tokens_low": min(peaks), "peak_tokens_high": max(peaks)}
     means = {field.name: _combined(field.name, [getattr(row, field.name) for row in rows]) for field in fields(rows[0])}

@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mem1.evaluation.report.rows import EM, FURTHER, MAIN, Column, ReportRow, Series, series, shown
+from mem1.evaluation.report.rows import EM, FURTHER, Column, ReportRow, Series, main_columns, series, shown
 from mem1.records import Ended
 
 
@@ -43,9 +43,9 @@ class Cells:
     """Number of leading columns that name the row; the others are numbers."""
 
 
-def results(rows: Sequence[ReportRow], columns: Sequence[Column] = MAIN) -> Cells:
+def results(rows: Sequence[ReportRow], columns: Sequence[Column] | None = None) -> Cells:
     """One line per run, policy and N; the mean follows the runs of a policy."""
-    wanted = shown(columns, rows)
+    wanted = shown(main_columns(rows) if columns is None else columns, rows)
     several = len({row.run for row in rows}) > 1
     return Cells(
         headings=["policy", *(["run"] if several else []), *(column.heading for column in wanted)],
@@ -133,12 +133,12 @@ def _endings(rows: Sequence[ReportRow]) -> str:
 
 def _repeats(rows: Sequence[ReportRow]) -> str:
     """One sentence on tasks that share questions: the number of distinct questions for each N."""
-    asked = {
+    counts = {
         f"N = {row.objectives}: {row.questions} different of {row.tasks * row.objectives}": None
         for _, row in _named(rows)
         if row.questions < row.tasks * row.objectives
     }
-    return f" Questions that recur count once in the intervals ({'; '.join(asked)})." if asked else ""
+    return f" Questions that recur count once in the intervals ({'; '.join(counts)})." if counts else ""
 
 
 def _failures(rows: Sequence[ReportRow]) -> Iterator[str]:
