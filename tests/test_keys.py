@@ -18,7 +18,7 @@ from mem1.engines.dialects import Text
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.servers import ModelServer, Servers
 from mem1.evaluation.judge import KEY_VARIABLE, Judge, JudgeServer
-from mem1.evaluation.judge_prompt import Asked
+from mem1.evaluation.judge_prompt import JudgedAnswer
 from mem1.net.api_keys import redact, repeats
 from mem1.net.post import TryFailed, post
 from mem1.protocol import PAPER
@@ -121,5 +121,5 @@ def test_what_a_library_says_of_a_broken_answer_holds_no_key_either():
 def test_a_judge_that_refuses_does_not_bring_its_key_into_a_verdict(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(KEY_VARIABLE, KEY)
     with site({"/v1/chat/completions": content_with(403, {"error": quote(KEY, safe="")})}) as server:
-        (verdict,) = Judge(JudgeServer(base_url=f"{server.url}/v1", model="m"))([Asked("a", ("b",), "c")])
+        (verdict,) = Judge(JudgeServer(base_url=f"{server.url}/v1", model="m"))([JudgedAnswer("a", ("b",), "c")])
     assert verdict.correct is None and redact(verdict.why, KEY) == verdict.why
