@@ -62,8 +62,8 @@ from mem1.protocol import vocabulary
 from mem1.records import Trajectory
 from mem1.tasks.splits import Split
 from mem1.training.loop.recipe import TrainConfig
+from mem1.training.loop.rl import RlStage
 from mem1.training.loop.train import make_rollout
-from mem1.training.rl import RlStage
 from mem1.training.weights.policy import load_policy, make_policy
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "compare-atlas" / "train.toml"
@@ -119,7 +119,7 @@ class Compare:
 
     def config(self, policy: str, seed: int, *overrides: str) -> TrainConfig:
         start = f"model.path={self.given.start}"
-        without_end = f"rl.phases=[{{steps=1000000, objectives={self.given.train_objectives}}}]"  # budgets end it
+        without_end = f"rl.curriculum=[{{steps=1000000, objectives={self.given.train_objectives}}}]"  # budgets end it
         common = [start, f"context={policy}", f"seed={seed}", "workers=1", without_end]
         return load_toml(RECIPE, TrainConfig, [*common, *self.given.set, *overrides])
 
@@ -249,7 +249,7 @@ class Compare:
             with flushed_denormals():
                 metrics.append(stage.step(len(metrics)))
             seconds += time.process_time() - started
-            attempts = config.rl.groups * config.rl.attempts
+            attempts = config.rl.tasks_per_step * config.rl.group_size
             sampled += round(metrics[-1]["completion_tokens"] * attempts)
             print(f"{folder.name}: step {len(metrics)}, {sampled} tokens, {seconds:.0f} s", file=sys.stderr)
             for name, used_up in (("tokens", sampled >= tokens), ("minutes", seconds >= minutes * 60)):

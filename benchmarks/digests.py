@@ -51,13 +51,13 @@ worlds = 2
 entities = 60
 
 [rl]
-groups = 3
-attempts = 4
+tasks_per_step = 3
+group_size = 4
 learning_rate = 3e-4
-updates_per_rollout = 2
+epochs = 2
 pack_tokens = 1024
 
-[[rl.phases]]
+[[rl.curriculum]]
 steps = 2
 objectives = [2]
 
@@ -68,12 +68,12 @@ tasks = 4
 MEMORIES = ("constant", "capped(30)", "fold(2)", "full", "masked", "window(2)", "summary(2)", "external(1)", "none")
 ALGORITHMS = {
     "dr_grpo": (),
-    "rloo": ("rl.updates_per_rollout=1",),
-    "reinforce": ("rl.updates_per_rollout=1", "rl.algorithm.baseline=0.5"),
+    "rloo": ("rl.epochs=1",),
+    "reinforce": ("rl.epochs=1", "rl.algorithm.baseline=0.5"),
     "reinforce_pp": ("rl.algorithm.group_baseline=true",),
     "dapo": ("rl.algorithm.overlong.limit=60", "rl.algorithm.overlong.buffer=40"),
     "gspo": ("rl.algorithm.unit=turn",),
-    "cispo": ("rl.old_policy=trainer", "rl.importance.level=token"),
+    "cispo": ("rl.old_logprobs_from=trainer", "rl.importance.level=token"),
     "rejection": ("rl.algorithm.threshold=1.0",),
 }
 RECIPES = {
@@ -146,10 +146,10 @@ prompt = "plain"
 completion_per_objective = 8
 completion_extra = 48
 [rl]
-groups = 2
-attempts = 3
+tasks_per_step = 2
+group_size = 3
 pack_tokens = 2048
-[[rl.phases]]
+[[rl.curriculum]]
 steps = 1
 objectives = [1]
 [evaluation]

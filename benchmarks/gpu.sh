@@ -21,11 +21,11 @@ part verify-flex-full mem1 verify --device cuda --attention flex --context full
 part eval-cpu mem1 eval --device cpu --limit 50 --objectives 1,2,4 --json
 part eval-cuda mem1 eval --device cuda --limit 50 --objectives 1,2,4 --json
 part eval-bfloat16 mem1 eval --device cuda --dtype bfloat16 --limit 50 --objectives 1,2,4 --json
-part train mem1 train atlas-quick --device cuda --out "$out/train" "rl.phases=[{steps=4,objectives=[2]}]"
-part resume mem1 train atlas-quick --device cpu --out "$out/train" "rl.phases=[{steps=4,objectives=[2]}]" --resume
-part ppo mem1 train atlas-ppo --device cuda --out "$out/ppo" "rl.phases=[{steps=2,objectives=[2]}]" --no-evaluate
+part train mem1 train atlas-quick --device cuda --out "$out/train" "rl.curriculum=[{steps=4,objectives=[2]}]"
+part resume mem1 train atlas-quick --device cpu --out "$out/train" "rl.curriculum=[{steps=4,objectives=[2]}]" --resume
+part ppo mem1 train atlas-ppo --device cuda --out "$out/ppo" "rl.curriculum=[{steps=2,objectives=[2]}]" --no-evaluate
 part torchrun torchrun --nproc-per-node 1 -m mem1 train atlas-quick --out "$out/ranks" \
-    "rl.phases=[{steps=2,objectives=[2]}]" --no-evaluate
+    "rl.curriculum=[{steps=2,objectives=[2]}]" --no-evaluate
 part quickstart mem1 quickstart --out "$out/quickstart" --json
 part timings python benchmarks/gpu.py
 echo "failed:${failed:- nothing}"

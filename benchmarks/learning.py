@@ -27,15 +27,15 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from machine import commit, hardware
 from stitched import stitched_scores
 
+from mem1.algorithms.base import Advantages, Attempt
+from mem1.algorithms.ppo import Ppo
 from mem1.configuration import load_toml
 from mem1.durable import write_file
 from mem1.engines.device import flushed_denormals
@@ -44,19 +44,17 @@ from mem1.evaluation.runner import evaluate
 from mem1.packing import Pack, split_into_packs
 from mem1.protocol import vocabulary
 from mem1.records import Group, Trajectory
-from mem1.training.advantages import TokenAdvantages, token_advantages
-from mem1.training.lessons import Lesson
+from mem1.training.gradients.actor_critic import ActorCritic
+from mem1.training.gradients.samples import TrainingSample
+from mem1.training.logprobs import Scores
 from mem1.training.loop.recipe import TrainConfig
+from mem1.training.loop.rl import RlStage
 from mem1.training.loop.train import make_rollout
-from mem1.training.networks import Networks
-from mem1.training.rl import RlStage
-from mem1.training.rl_config import Ppo
-from mem1.training.scores import Scores
 from mem1.training.weights.policy import make_policy
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "atlas-quick.toml"
 PPO = ["rl.algorithm.name=ppo"]
-ONE_UPDATE = ["rl.updates_per_rollout=1"]
+ONE_UPDATE = ["rl.epochs=1"]
 VARIANTS: dict[str, list[str]] = {
     "grpo": [],
     "ppo": PPO,
@@ -74,49 +72,70 @@ VARIANTS: dict[str, list[str]] = {
 """What each changes of atlas-quick."""
 
 
+class RestartedPpo(Ppo):
+    """GAE that begins anew in each context; the reward is paid in the last one."""
+
+    def advantages(self, groups: Sequence[Sequence[Attempt]]) -> list[list[Advantages | None]]:
+        made = [iter(row) for row in super().advantages([[c for x in group for c in contexts(x)] for group in groups])]
+        return [
+            [joined([next(row) for _ in x.trajectory.turns]) for x in group]
+            for row, group in zip(made, groups, strict=True)
+        ]
+
+
+def contexts(x: Attempt) -> list[Attempt]:
+    """Each context as an attempt of its own."""
+    lengths = [len(turn.completion_ids) for turn in x.trajectory.turns]
+    parts = [[None] * len(lengths) if v is None else v.split(lengths) for v in (x.values_K, x.kl_penalty_K)]
+    last = len(lengths) - 1
+    return [
+        replace(
+            x,
+            trajectory=replace(x.trajectory, turns=(turn,)),
+            shaped_reward=x.shaped_reward if n == last else 0.0,
+            values_K=value,
+            kl_penalty_K=penalty,
+        )
+        for n, (turn, value, penalty) in enumerate(zip(x.trajectory.turns, *parts, strict=True))
+    ]
+
+
+def joined(parts: Sequence[Advantages | None]) -> Advantages:
+    kept = [part for part in parts if part is not None]
+    returns = [part.returns_K for part in kept if part.returns_K is not None]
+    return Advantages(advantages_K=torch.cat([part.advantages_K for part in kept]), returns_K=torch.cat(returns))
+
+
 class Restarted(RlStage):
-    """Each context is an episode of its own to GAE, as where a framework makes a row of it; the reward stands at the
-    end of the last. (Were each paid the reward, then with gamma = lam = 1 it would be linked GAE, number for number.)
-    """
+    """PPO with `RestartedPpo`."""
 
-    def _lessons(self, groups: Sequence[Group]) -> list[list[Lesson]]:
-        with mock.patch("mem1.training.lessons.token_advantages", restarted_advantages):
-            return super()._lessons(groups)
-
-
-def restarted_advantages(
-    config: Ppo, trajectories: Sequence[Trajectory], rewards_S: Sequence[float], *of_tokens: Any
-) -> TokenAdvantages:
-    contexts = [replace(t, turns=(turn,)) for t in trajectories for turn in t.turns]
-    paid = [[0.0] * (len(t.turns) - 1) + [r] for t, r in zip(trajectories, rewards_S, strict=True)]
-    return token_advantages(config, contexts, list(chain(*paid)), *of_tokens)
+    def __post_init__(self) -> None:
+        settings = self.config.algorithm.model_dump(exclude={"name"})
+        self.config = self.config.model_copy(update={"algorithm": RestartedPpo(**settings)})
+        super().__post_init__()
 
 
 class LastContext(RlStage):
     """Trained on the last context alone, with the advantage of the whole trajectory."""
 
-    def _lessons(self, groups: Sequence[Group]) -> list[list[Lesson]]:
-        return super()._lessons(
+    def _samples(self, groups: Sequence[Group]) -> list[list[TrainingSample]]:
+        return super()._samples(
             [Group(trajectories=tuple(replace(t, turns=t.turns[-1:]) for t in group.trajectories)) for group in groups]
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class StitchedNetworks(Networks):
+class StitchedNetworks(ActorCritic):
     """Log-probs, old and new, from the stitched sequence."""
 
     previous_state: bool = False
 
-    @property
-    def recomputes(self) -> bool:
-        return True
-
     def packs(self, trajectories: Sequence[Trajectory]) -> list[Pack]:
         return split_into_packs(trajectories, max_tokens=1, whole=True)  # one each: the mask is dense
 
-    def scores(self, trajectories: Sequence[Trajectory], *, frozen: bool = False) -> Scores:
+    def scores(self, pack: Pack, *, frozen: bool = False) -> Scores:
         return stitched_scores(
-            self.policy, trajectories, temperature=self.config.temperature, previous_state=self.previous_state
+            self.policy, pack.trajectories, temperature=self.config.temperature, previous_state=self.previous_state
         )
 
 
@@ -125,7 +144,9 @@ class Stitched(RlStage):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        networks = StitchedNetworks.make(self.config, self.policy.model)
+        networks = StitchedNetworks.make(
+            self.config.model_copy(update={"old_logprobs_from": "trainer"}), self.policy.model
+        )
         self.networks = replace(networks, previous_state=self.previous_state)
 
 
@@ -200,7 +221,7 @@ def run(variant: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
         [
             f"seed={seed}",
             "workers=1",
-            f"rl.phases=[{{steps={steps}, objectives=[2]}}]",
+            f"rl.curriculum=[{{steps={steps}, objectives=[2]}}]",
             *VARIANTS.get(variant, []),
             *(changed for changed in given.set if variant != "start" or not changed.startswith("rl.")),
         ],

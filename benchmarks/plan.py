@@ -38,7 +38,7 @@ from mem1.planning.step_time import update_flops
 from mem1.planning.token_counts import counted, made_groups
 from mem1.records import Ended, Group, Trajectory
 from mem1.training.loop.recipe import TrainConfig
-from mem1.training.rl import RlStage
+from mem1.training.loop.rl import RlStage
 from mem1.training.weights.policy import Policy
 
 SMALL = Network(
@@ -112,7 +112,7 @@ class Measured:
 
 def measure(row: Row) -> Measured:
     """The second and the third update of a row: one timed, one profiled."""
-    overrides = ["workers=1", f"rl.groups={row.groups}", f"rl.attempts={row.attempts}", "rl.updates_per_rollout=1"]
+    overrides = ["workers=1", f"rl.tasks_per_step={row.groups}", f"rl.group_size={row.attempts}", "rl.epochs=1"]
     config = load_toml(RECIPE, TrainConfig, [*overrides, f"context={row.context}", *row.overrides])
     assert config.rl is not None
     action = row.written // 4

@@ -30,8 +30,8 @@ from mem1.configuration import load_toml
 from mem1.engines.device import flushed_denormals
 from mem1.protocol import vocabulary
 from mem1.training.loop.recipe import TrainConfig
+from mem1.training.loop.rl import RlStage
 from mem1.training.loop.train import make_rollout
-from mem1.training.rl import RlStage
 from mem1.training.weights.policy import make_policy
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "atlas-quick.toml"
@@ -44,16 +44,16 @@ PARTS = (
     ("scoring", OTHER, "mem1.envs.search.env:QAEnvironment.score"),
     ("tasks", OTHER, "mem1.envs.atlas.tasks:_Atlas.tasks"),
     ("contexts and parsing", OTHER, "mem1.rollout:Rollout.__call__"),
-    ("lessons: advantages and what they need", OTHER, "mem1.training.rl:RlStage._lessons"),
-    ("cutting into packs", OTHER, "mem1.training.networks:split_into_packs"),
-    ("token trees", OTHER, "mem1.training.scores:pack"),
+    ("lessons: advantages and what they need", OTHER, "mem1.training.loop.rl:RlStage._lessons"),
+    ("cutting into packs", OTHER, "mem1.training.gradients.actor_critic:split_into_packs"),
+    ("token trees", OTHER, "mem1.training.logprobs:pack"),
     ("attention plans", OTHER, "mem1.training.logprobs:plan_attention"),
-    ("trainer's forward passes", MODEL, "mem1.training.scores:tree_states"),
-    ("log-softmax", MODEL, "mem1.training.scores:head_columns"),
+    ("trainer's forward passes", MODEL, "mem1.training.logprobs:tree_states"),
+    ("log-softmax", MODEL, "mem1.training.logprobs:head_columns"),
     ("backward passes", MODEL, "torch:Tensor.backward"),
     ("optimiser", MODEL, "mem1.training.ranks.optimizers:Optimizers.step"),
-    ("losses", OTHER, "mem1.training.rl:accumulate"),
-    ("metrics, mini-batches", OTHER, "mem1.training.rl:RlStage.update"),
+    ("losses", OTHER, "mem1.training.loop.rl:accumulate"),
+    ("metrics, mini-batches", OTHER, "mem1.training.loop.rl:RlStage.update"),
 )
 
 
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="overrides of atlas-quick")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    phases = f"rl.phases=[{{steps={given.steps + 1}, objectives=[{given.objectives}]}}]"
+    phases = f"rl.curriculum=[{{steps={given.steps + 1}, objectives=[{given.objectives}]}}]"
     config = load_toml(RECIPE, TrainConfig, ["workers=1", phases, *given.set])
     assert config.rl is not None
     tags = vocabulary(config.vocabulary)

@@ -25,7 +25,7 @@ from machine import commit, hardware
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mem1.algorithms.grpo import group_advantages
+from mem1.algorithms.group import normalised_advantages
 from mem1.contexts import context_policy
 from mem1.engines.base import Sampling
 from mem1.engines.local import LocalEngine
@@ -35,8 +35,7 @@ from mem1.packing.stitched import stitch
 from mem1.protocol import PAPER
 from mem1.records import Trajectory
 from mem1.rollout import Rollout
-from mem1.training.logprobs import flat_logprobs, head_columns
-from mem1.training.scores import Scores
+from mem1.training.logprobs import Scores, flat_logprobs, head_columns
 from mem1.training.weights.policy import Policy, load_policy
 
 CLIP = 0.2
@@ -50,7 +49,7 @@ def stitched_scores(
     temperature: float = 1.0,
     previous_state: bool = False,
 ) -> Scores:
-    """What `mem1.training.scores.score` says, on the stitched sequences: one forward pass, side by side."""
+    """What `mem1.training.logprobs.score` says, on the stitched sequences: one forward pass, side by side."""
     sequences = [stitch(t, previous_state=previous_state) for t in trajectories]
     starts = [0, *accumulate(len(one.input_ids) for one in sequences)]
     ids = torch.cat([one.input_ids for one in sequences])
@@ -95,7 +94,7 @@ def sample(policy: Policy, objectives: int, tasks: int, attempts: int) -> list[t
     advised: list[tuple[Trajectory, float]] = []
     for start in range(0, len(found), attempts):
         group = found[start : start + attempts]
-        advantages = group_advantages([t.reward or 0.0 for t in group])
+        advantages = normalised_advantages([t.reward or 0.0 for t in group])
         advised += [pair for pair in zip(group, advantages, strict=True) if pair[1] and pair[0].turns]
     return advised
 

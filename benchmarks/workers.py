@@ -30,7 +30,7 @@ from mem1.protocol import PAPER
 from mem1.records import Group
 from mem1.rollout import Rollout
 from mem1.training.loop.recipe import TrainConfig
-from mem1.training.rl import RlStage
+from mem1.training.loop.rl import RlStage
 from mem1.training.weights.policy import Policy, load_policy
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "atlas-quick.toml"
@@ -48,7 +48,7 @@ def main() -> None:
     arguments.add_argument("--repeats", type=int, default=3)
     given = arguments.parse_args()
     policy, source = load_policy(given.model), AtlasTasks(worlds=1).source("train", PAPER)
-    config = load_toml(RECIPE, TrainConfig, [f"rl.groups={given.tasks}", f"rl.attempts={given.attempts}"]).rl
+    config = load_toml(RECIPE, TrainConfig, [f"rl.tasks_per_step={given.tasks}", f"rl.group_size={given.attempts}"]).rl
     assert config is not None
     stages: dict[int, RlStage] = {}
     for workers in (1, given.workers):
@@ -77,12 +77,12 @@ def sample(stage: RlStage, objectives: int) -> list[Group]:
     config = stage.config
     tasks = [
         task
-        for task in stage.source.tasks(objectives=objectives, count=config.groups, seed=0)
-        for _ in range(config.attempts)
+        for task in stage.source.tasks(objectives=objectives, count=config.tasks_per_step, seed=0)
+        for _ in range(config.group_size)
     ]
     attempts = stage.rollout(tasks, sampling=Sampling(seed=0))
-    starts = range(0, len(attempts), config.attempts)
-    return [Group(trajectories=tuple(attempts[i : i + config.attempts])) for i in starts]
+    starts = range(0, len(attempts), config.group_size)
+    return [Group(trajectories=tuple(attempts[i : i + config.group_size])) for i in starts]
 
 
 def answers(groups: list[Group]) -> list[str | None]:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from mem1.records import Ended, Group, Trajectory
-from mem1.training.rl_config import Rl
+from mem1.training.loop.rl_config import Rl
 
 IN_GROUPS = ("grpo", "dr_grpo", "rloo", "dapo", "gspo", "cispo")
 """Compare the attempts at a task."""
@@ -111,7 +111,7 @@ class Brute:
         if self.critic.trunk is not None:
             (states,) = self.rows(self.critic.trunk, [trajectory])
         else:
-            share = self.algorithm.trunk_gradient
+            share = self.algorithm.value_grad_scale
             states = share * states + (1 - share) * states.detach()
         return (states * self.critic.head.weight).sum(-1) + self.critic.head.bias
 
@@ -153,7 +153,7 @@ class Brute:
         for group in groups:
             told = always or any(float(a.advantages.abs().sum()) > 0 for a in group)
             for a in group:
-                a.teaches = bool(told) and len(a.old) > 0
+                a.has_gradient = bool(told) and len(a.old) > 0
                 if self.config.importance is not None:
                     drift = a.old - a.sampler
                     if self.config.importance.level == "sequence":
@@ -242,7 +242,7 @@ class Brute:
 
     def parts(self, groups: list[list[Attempt]], index: int) -> Iterator[list[Attempt]]:
         everyone = [a for g in groups for a in g]
-        for epoch in range(self.config.updates_per_rollout):
+        for epoch in range(self.config.epochs):
             order = list(range(len(everyone)))
             if self.config.minibatches > 1:
                 order = random.Random(f"0/rl/{index}/{epoch}").sample(order, len(order))
@@ -276,7 +276,7 @@ class Brute:
 
     def loss(self, part: list[Attempt], *, first: bool, version: int) -> dict[str, float]:
         """Gradients of one optimiser step; what is logged of it."""
-        told = [a for a in part if a.teaches]
+        told = [a for a in part if a.has_gradient]
         tokens = sum(len(a.old) for a in part)
         total, said = torch.zeros(()), dict.fromkeys(("clipped", "entropy", "tokens", "values_clipped"), 0.0)
         value_total, gaps = torch.zeros(()), []
@@ -345,7 +345,7 @@ class Brute:
         return -(weights * torch.minimum(free, held)).sum() / divided, int((held < free).sum())
 
     def staleness(self, part: list[Attempt], version: int) -> list[float]:
-        turns = [turn for a in part if a.teaches for turn in a.trajectory.turns]
+        turns = [turn for a in part if a.has_gradient for turn in a.trajectory.turns]
         return [float(version - v) for turn in turns for v, n in turn.weights_versions for _ in range(n)]
 
     def metrics(self, attempts: list[Attempt], log: dict[str, list[float]]) -> dict[str, float | None]:

@@ -15,26 +15,27 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
-from itertools import chain, compress, pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from mem1.algorithms.gae import terminal_rewards
-from mem1.algorithms.grpo import group_advantages
+from mem1.algorithms.base import Advantages, Attempt
+from mem1.algorithms.group import normalised_advantages
+from mem1.algorithms.ppo import terminal_rewards
 from mem1.contexts.base import Context
 from mem1.engines.codec import Codec
 from mem1.packing import Pack, TokenTree, visible
 from mem1.packing.attention import Dense
 from mem1.packing.blocks import Part
 from mem1.protocol import PAPER
-from mem1.records import Ended, Group, Trajectory, Turn
+from mem1.records import Ended, Trajectory, Turn
 from mem1.scoring import Scores, exact_match
-from mem1.training.lessons import Lesson
+from mem1.training.gradients.samples import TrainingSample
+from mem1.training.gradients.update import Denominators
 from mem1.training.tiny_model.tokenizers import bpe_tokenizer
-from mem1.training.updates import Denominators
 
 BPE = Codec(bpe_tokenizer(["Q1 mayor of Oslo done"] * 3, vocab_size=300, tags=PAPER))
 """Has whole words, so that a word spelled by letters is not what it would write."""
@@ -85,57 +86,75 @@ def applied(mutant: Mutant) -> Iterator[list[str]]:
 # Advantages and weights
 
 
-def last_context_only(right: Broken, advantages: Sequence[float], trajectories: Sequence[Trajectory]) -> list[Tensor]:
-    rows = right(advantages, trajectories)
-    for row, trajectory in zip(rows, trajectories, strict=True):
-        row[: len(row) - len(trajectory.turns[-1].completion_ids)] = 0
-    return rows
+def last_context_only(right: Broken, advantage: float, trajectory: Trajectory) -> Tensor:
+    row = right(advantage, trajectory)
+    row[: len(row) - len(trajectory.turns[-1].completion_ids)] = 0
+    return row
 
 
-def times_contexts(right: Broken, advantages: Sequence[float], trajectories: Sequence[Trajectory]) -> list[Tensor]:
-    return right([a * len(t.turns) for a, t in zip(advantages, trajectories, strict=True)], trajectories)
+def times_contexts(right: Broken, advantage: float, trajectory: Trajectory) -> Tensor:
+    return right(advantage * len(trajectory.turns), trajectory)
 
 
-def statistics_over_rows(right: Broken, config: Any, groups: Any, before: Any, rewards: Any, penalties: Any) -> Any:
+def statistics_over_rows(right: Broken, algorithm: Any, groups: Sequence[Sequence[Attempt]]) -> Any:
     """Each context a row with the reward of its trajectory."""
 
-    def of_rows(group: Any, rewards_G: Sequence[float]) -> list[float]:
-        turns = [len(t.turns) for t in group.trajectories]
-        rows = group_advantages([r for r, n in zip(rewards_G, turns, strict=True) for _ in range(n)])
+    def of_rows(group: Sequence[Attempt]) -> list[float]:
+        turns = [len(x.trajectory.turns) for x in group]
+        rows = normalised_advantages([x.shaped_reward for x, n in zip(group, turns, strict=True) for _ in range(n)])
         return [rows[sum(turns[:i])] for i in range(len(turns))]
 
-    lessons: list[list[Lesson]] = right(config, groups, before, rewards, penalties)
+    found: list[list[Advantages]] = right(algorithm, groups)
     return [
-        [
-            replace(lesson, advantages_K=torch.full_like(lesson.advantages_K, a))
-            for lesson, a in zip(row, of, strict=True)
-        ]
-        for row, of in zip(lessons, map(of_rows, groups, rewards), strict=True)
+        [replace(x, advantages_K=torch.full_like(x.advantages_K, a)) for x, a in zip(row, of_rows(group), strict=True)]
+        for row, group in zip(found, groups, strict=True)
     ]
 
 
-def answered_only(right: Broken, config: Any, groups: Sequence[Group], *columns: Any) -> Any:
+def answered_only(right: Broken, algorithm: Any, groups: Sequence[Sequence[Attempt]]) -> Any:
     """Attempts that failed are dropped before the group is compared."""
-    answered = [[t.ended is Ended.ANSWERED for t in g.trajectories] for g in groups]
-    kept = [Group(trajectories=tuple(compress(g.trajectories, a))) for g, a in zip(groups, answered, strict=True)]
-    return right(config, kept, *([list(compress(*pair)) for pair in zip(c, answered, strict=True)] for c in columns))
+    answered = [[x for x in group if x.trajectory.ended is Ended.ANSWERED] for group in groups]
+    found = [iter(row) for row in right(algorithm, answered)]
+    return [
+        [next(row) if x.trajectory.ended is Ended.ANSWERED else None for x in group]
+        for row, group in zip(found, groups, strict=True)
+    ]
 
 
-def restarted(right: Broken, config: Any, trajectories: Any, rewards_S: Any, *rest: Any) -> Any:
+def restarted(right: Broken, algorithm: Any, groups: Sequence[Sequence[Attempt]]) -> Any:
     """Each context an episode of its own; only the last one is paid."""
-    contexts = [replace(t, turns=(turn,)) for t in trajectories for turn in t.turns]
-    paid = [[0.0] * (len(t.turns) - 1) + [r] for t, r in zip(trajectories, rewards_S, strict=True)]
-    return right(config, contexts, list(chain(*paid)), *rest)
+    contexts = [[c for x in group for c in _contexts(x)] for group in groups]
+    found = [iter(row) for row in right(algorithm, contexts)]
+    return [
+        [_joined([next(row) for _ in x.trajectory.turns]) for x in group]
+        for row, group in zip(found, groups, strict=True)
+    ]
 
 
-def paid_at_each_reset(
-    right: Broken, config: Any, trajectories: Any, rewards_S: Any, values_M: Tensor, _penalties: Any
-) -> Any:
+def _contexts(x: Attempt) -> list[Attempt]:
+    assert x.values_K is not None
+    values = x.values_K.split([len(turn.completion_ids) for turn in x.trajectory.turns])
+    cut = [
+        replace(x, trajectory=replace(x.trajectory, turns=(turn,)), shaped_reward=0.0) for turn in x.trajectory.turns
+    ]
+    cut[-1] = replace(cut[-1], shaped_reward=x.shaped_reward)
+    return [replace(one, values_K=v) for one, v in zip(cut, values, strict=True)]
+
+
+def _joined(parts: Sequence[Advantages]) -> Advantages:
+    returns = [part.returns_K for part in parts if part.returns_K is not None]
+    return Advantages(advantages_K=torch.cat([part.advantages_K for part in parts]), returns_K=torch.cat(returns))
+
+
+def paid_at_each_reset(right: Broken, algorithm: Any, groups: Sequence[Sequence[Attempt]]) -> Any:
     """The reward also at the last token of each context but the last; the chain is not cut."""
-    copies = [[r] * (len(t.turns) - 1) + [0.0] for t, r in zip(trajectories, rewards_S, strict=True)]
-    lengths = [len(turn.completion_ids) for t in trajectories for turn in t.turns]
-    penalties_M = -terminal_rewards(list(chain(*copies)), lengths).to(values_M)
-    return right(config, trajectories, rewards_S, values_M, penalties_M)
+
+    def paid(x: Attempt) -> Attempt:
+        lengths = [len(turn.completion_ids) for turn in x.trajectory.turns]
+        copies = [x.shaped_reward] * (len(lengths) - 1) + [0.0]
+        return replace(x, kl_penalty_K=-terminal_rewards(copies, lengths))
+
+    return right(algorithm, [[paid(x) for x in group] for group in groups])
 
 
 def padded_denominator(right: Broken, algorithm: Any, trajectories: Sequence[Trajectory]) -> float:
@@ -146,13 +165,13 @@ def padded_denominator(right: Broken, algorithm: Any, trajectories: Sequence[Tra
 
 
 def denominator_per_micro_batch(
-    right: Broken, networks: Any, lessons: Sequence[Lesson], packed: Pack, _: Any, *rest: Any
+    right: Broken, networks: Any, samples: Sequence[TrainingSample], pack: Pack, _: Any, *rest: Any
 ) -> Any:
-    tokens = float(sum(piece.tokens[1] - piece.tokens[0] for piece in packed))
-    return right(networks, lessons, packed, Denominators(policy=tokens, tokens=tokens), *rest)
+    tokens = float(sum(piece.tokens[1] - piece.tokens[0] for piece in pack.pieces))
+    return right(networks, samples, pack, Denominators(policy=tokens, tokens=tokens), *rest)
 
 
-def a_step_for_each_turn(right: Broken, groups: Sequence[Sequence[Lesson]], **settings: Any) -> Iterator[Any]:
+def a_step_for_each_turn(right: Broken, groups: Sequence[Sequence[TrainingSample]], **settings: Any) -> Iterator[Any]:
     turns = max(len(lesson.trajectory.turns) for group in groups for lesson in group)
     for part in right(groups, **settings):
         yield from [part] * turns
@@ -323,36 +342,38 @@ def _mutant(name: str, reported: str, target: str, broken: Broken, check: str, *
 
 MUTANTS = (
     _mutant(
-        "advantages on the last context only", "SkyRL #1492", "training.lessons:spread", last_context_only, CUT_CHECK
+        "advantages on the last context only", "SkyRL #1492", "algorithms.base:constant", last_context_only, CUT_CHECK
     ),
     _mutant(
         "statistics over contexts",
         "slime #2230, verl #5969",
-        "training.lessons:_of_the_group_family",
+        "algorithms.base:Algorithm.advantages",
         statistics_over_rows,
         CUT_CHECK,
     ),
-    _mutant("weight by number of contexts", "verl #7580", "training.lessons:spread", times_contexts, CUT_CHECK),
+    _mutant("weight by number of contexts", "verl #7580", "algorithms.base:constant", times_contexts, CUT_CHECK),
     _mutant(
         "failed attempts left out of the group",
         "-",
-        "training.lessons:_of_the_group_family",
+        "algorithms.base:Algorithm.advantages",
         answered_only,
         "any ending",
     ),
-    _mutant("padding in the denominator", "-", "training.updates:step_denominator", padded_denominator, CUT_CHECK),
-    _mutant("GAE restarted at each reset", "-", "training.lessons:token_advantages", restarted, CUT_CHECK_PPO),
-    _mutant("reward paid in each context", "-", "training.lessons:token_advantages", paid_at_each_reset, CUT_CHECK_PPO),
-    _mutant("denominator per micro-batch", "-", "training.updates:_loss", denominator_per_micro_batch, PACKS),
-    _mutant("a step for each turn", "ROLL #409", "training.rl:minibatches", a_step_for_each_turn, "optimiser steps"),
+    _mutant("padding in the denominator", "-", "algorithms.base:Algorithm.denominator", padded_denominator, CUT_CHECK),
+    _mutant("GAE restarted at each reset", "-", "algorithms.ppo:Ppo.advantages", restarted, CUT_CHECK_PPO),
+    _mutant("reward paid in each context", "-", "algorithms.ppo:Ppo.advantages", paid_at_each_reset, CUT_CHECK_PPO),
+    _mutant("denominator per micro-batch", "-", "training.gradients.update:_loss", denominator_per_micro_batch, PACKS),
+    _mutant(
+        "a step for each turn", "ROLL #409", "training.loop.rl:minibatches", a_step_for_each_turn, "optimiser steps"
+    ),
     _mutant("label roll across branches", "-", "packing.tree:_lay_out", label_roll, EXACT),
     _mutant("positions running on", "MEM1, 2", "packing.tree:_lay_out", positions_run_on, EXACT),
-    _mutant("0/1 mask added to scores", "MEM1, 1", "packing.block_attention:_bias", added_mask, "causality"),
+    _mutant("0/1 mask added to scores", "MEM1, 1", "packing.blocks:_bias", added_mask, "causality"),
     _mutant("later tokens seen", "MEM1, 1", "training.logprobs:plan_attention", both_ways, "causality"),
     _mutant("previous state hidden", "MEM1, 2", "training.logprobs:plan_attention", hidden_state, EXACT),
     _mutant("keys of the former context", "MEM1, 2", "training.logprobs:plan_attention", stale_keys, EXACT),
     _mutant("results see themselves only", "MEM1, 2", "training.logprobs:plan_attention", lonely_results, EXACT),
-    _mutant("state trained twice", "-", "training.scores:pack", copy_trained, "tokens trained exactly once"),
+    _mutant("state trained twice", "-", "training.logprobs:pack", copy_trained, "tokens trained exactly once"),
     _mutant("no temperature in the trainer", "-", "training.logprobs:columns", no_temperature, SAMPLER),
     _mutant("top-p in the sampler", "TRL #6789", "engines.local:_Batch._sample", top_p, SAMPLER),
     _mutant("stop token lost", "-", "rollout:Rollout._turn", no_stop_token, "recorded as sampled"),

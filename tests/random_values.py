@@ -106,7 +106,7 @@ class Drawn:
         return self.random.choice(own if draw < 0.75 else (*NUMBERS, *TEXTS, *KNOWN, *self.paths, *FRAGMENTS))
 
     def settings(self, keys: Sequence[str]) -> list[str]:
-        """A few overrides of a recipe, such as rl.groups=0."""
+        """A few overrides of a recipe, such as rl.tasks_per_step=0."""
         odd = (*NUMBERS, *TEXTS, *KNOWN, *FRAGMENTS)
         return [
             f"{self.random.choice(keys)}={self.random.choice(USUAL if self.random.random() < 0.6 else odd)}"

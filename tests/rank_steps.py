@@ -19,16 +19,20 @@ from builders import random_group, tiny_model
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from mem1.algorithms.base import Algorithm
+from mem1.algorithms.group import Grpo
+from mem1.algorithms.kl import Kl
+from mem1.algorithms.ppo import Ppo
 from mem1.records import Group, Trajectory
 from mem1.training.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 from mem1.training.loop.recipe import Distributed, Lora, Sft
+from mem1.training.loop.rl import RlStage
+from mem1.training.loop.rl_config import Phase, Rl
+from mem1.training.loop.sft import SftStage
 from mem1.training.ranks.optimizers import Optimizers
 from mem1.training.ranks.placement import Placement
 from mem1.training.ranks.processes import Ranks, joined
 from mem1.training.ranks.sharding import whole
-from mem1.training.rl import RlStage
-from mem1.training.rl_config import Algorithm, Grpo, Kl, Phase, Ppo, Rl
-from mem1.training.sft import SftStage
 from mem1.training.weights.policy import Policy
 
 STEPS = 5
@@ -94,15 +98,15 @@ def rl_stage(algorithm: Algorithm, place: Placement, *, seed: int = 0) -> RlStag
 
 def rl_config(algorithm: Algorithm) -> Rl:
     return Rl(
-        phases=(Phase(steps=STEPS),),
-        groups=3,
-        attempts=3,
+        curriculum=(Phase(steps=STEPS),),
+        tasks_per_step=3,
+        group_size=3,
         warmup=0,
         learning_rate=1e-3,
         pack_tokens=80,
         algorithm=algorithm,
         kl=Kl(coefficient=0.1, target=0.01),
-        old_policy="trainer",
+        old_logprobs_from="trainer",
     )
 
 

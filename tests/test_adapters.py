@@ -14,14 +14,15 @@ from precision import rounding
 from rank_steps import attempts
 from safetensors.torch import load_file
 
+from mem1.algorithms.kl import Kl
 from mem1.errors import UserError
 from mem1.packing import pack
 from mem1.training.checkpoints.checkpoint import load_weights, save_checkpoint
 from mem1.training.logprobs import flat_logprobs
 from mem1.training.loop.recipe import Lora, TrainConfig
+from mem1.training.loop.rl import RlStage
+from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.ranks.placement import Placement
-from mem1.training.rl import RlStage
-from mem1.training.rl_config import Kl, Phase, Rl
 from mem1.training.weights.adapters import adapters_off, merged, with_adapters
 from mem1.training.weights.policy import Policy
 
@@ -37,7 +38,14 @@ def logprobs(model: Any) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def learnt() -> tuple[RlStage, list[dict[str, Any]]]:
     """Three steps; the rows of their metrics."""
-    config = Rl(phases=(Phase(steps=3),), groups=3, attempts=3, warmup=0, learning_rate=1e-2, kl=Kl(where="reward"))
+    config = Rl(
+        curriculum=(Phase(steps=3),),
+        tasks_per_step=3,
+        group_size=3,
+        warmup=0,
+        learning_rate=1e-2,
+        kl=Kl(where="reward"),
+    )
     policy = Policy(tiny_model("qwen2"), cast(Any, None))
     stage = RlStage(policy, config, cast(Any, None), cast(Any, None), seed=0, place=Placement(lora=Lora(rank=3)))
     return stage, [dict(stage.update(attempts(), index)) for index in range(3)]
@@ -75,7 +83,7 @@ def test_the_reference_is_the_model_without_adapters_and_no_copy(learnt: tuple[R
     with adapters_off(stage.model):
         assert torch.equal(logprobs(stage.model), logprobs(tiny_model("qwen2")))
     assert stage.networks.reference is not None and list(stage.networks.reference.parameters()) == []
-    (before, *_), *_ = stage.networks.before([g.trajectories for g in attempts()])
+    (before, *_), *_ = stage.networks.old_policy_stats([g.trajectories for g in attempts()])
     assert before.reference_K is not None
     (first, *_) = attempts()[0].trajectories
     with torch.no_grad():
@@ -107,7 +115,14 @@ def unrounded() -> Any:
 def rounded() -> tuple[RlStage, list[dict[str, Any]]]:
     """Three steps on frozen layers in 4 bits."""
     pytest.importorskip("bitsandbytes")
-    config = Rl(phases=(Phase(steps=3),), groups=3, attempts=3, warmup=0, learning_rate=1e-2, kl=Kl(where="reward"))
+    config = Rl(
+        curriculum=(Phase(steps=3),),
+        tasks_per_step=3,
+        group_size=3,
+        warmup=0,
+        learning_rate=1e-2,
+        kl=Kl(where="reward"),
+    )
     place = Placement(lora=Lora(rank=3, quantize="nf4"))
     policy = Policy(unrounded(), cast(Any, None))
     stage = RlStage(policy, config, cast(Any, None), cast(Any, None), seed=0, place=place)

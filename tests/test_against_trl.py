@@ -14,10 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from mem1.algorithms.cispo import cispo
-from mem1.algorithms.gspo import sequence_surrogate
 from mem1.algorithms.kl import kl_estimate
-from mem1.algorithms.surrogate import SurrogateLoss, clipped_surrogate
+from mem1.algorithms.losses import PolicyLoss, clipped_surrogate
+from mem1.algorithms.ratios import cispo, sequence_surrogate
 
 pytest.importorskip("accelerate")  # TRL's own needs, which an installation without dependencies lacks
 pytest.importorskip("datasets")
@@ -82,7 +81,7 @@ def new() -> Tensor:
     return NEW[REAL].requires_grad_()
 
 
-def ppo(logprobs_M: Tensor, *, denominator: float, weights_M: Tensor | None = None) -> SurrogateLoss:
+def ppo(logprobs_M: Tensor, *, denominator: float, weights_M: Tensor | None = None) -> PolicyLoss:
     return clipped_surrogate(
         logprobs_M,
         OLD[REAL],

@@ -18,6 +18,7 @@ from precision import rounding
 from sites import as_json, site
 from worlds import CODEC
 
+from mem1.algorithms.importance import Importance
 from mem1.configuration import load_toml
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.dialects import TokenIds
@@ -32,14 +33,15 @@ from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.errors import UserError
 from mem1.records import Group, Trajectory, Turn
 from mem1.rollout import Budget, Rollout
-from mem1.training import rl
-from mem1.training.ahead import Abandoned, Ahead
+from mem1.training.gradients.samples import sampled_by
+from mem1.training.loop import rl
+from mem1.training.loop.group_sampling import Cancelled, RolloutPrefetcher
 from mem1.training.loop.recipe import ModelConfig, TrainConfig
+from mem1.training.loop.rl_config import Phase, Rl
+from mem1.training.loop.rl_metrics import rollout_metrics, staleness
 from mem1.training.loop.run_folder import read_metrics
 from mem1.training.loop.train import Progress, train
-from mem1.training.rl_config import Importance, Phase, Rl
 from mem1.training.rollout_config import ServerRollouts
-from mem1.training.staleness import mixed, sampled_by, staleness
 from mem1.training.weights.weight_sync import WeightSync
 
 CONTEXT = [5, 9, 20, 7, 5]
@@ -253,7 +255,9 @@ class TestOnAServer:
 
 
 class TestAhead:
-    def made(self, *, steps: int = 6, staleness: int = 2, fails_at: int | None = None) -> tuple[Ahead, list[int]]:
+    def made(
+        self, *, steps: int = 6, staleness: int = 2, fails_at: int | None = None
+    ) -> tuple[RolloutPrefetcher, list[int]]:
         begun: list[int] = []
 
         def sample(step: int) -> list[Group]:
@@ -262,7 +266,7 @@ class TestAhead:
             begun.append(step)
             return [Group(trajectories=(Trajectory(turns=(), attempt=step),))]
 
-        return Ahead(sample, steps=steps, staleness=staleness, closed=lambda: False), begun
+        return RolloutPrefetcher(sample, steps=steps, staleness=staleness, closed=lambda: False), begun
 
     def test_rollouts_come_in_order_and_none_is_begun_before_its_weights_are_there(self):
         ahead, begun = self.made()
@@ -293,9 +297,9 @@ class TestAhead:
 
         def sample(_: int) -> list[Group]:
             closed.wait(10)
-            raise Abandoned
+            raise Cancelled
 
-        ahead = Ahead(sample, steps=9, staleness=1, closed=closed.is_set)
+        ahead = RolloutPrefetcher(sample, steps=9, staleness=1, closed=closed.is_set)
         ahead.published(0)
         closed.set()
         assert ahead._thread is not None
@@ -314,10 +318,11 @@ def settle(happened: Callable[[], bool]) -> None:
 def test_staleness_is_counted_by_tokens():
     turn = Turn(context_ids=(1,), completion_ids=(1, 2, 3, 4, 5), weights_versions=((6, 3), (7, 2)))
     other = Turn(context_ids=(1,), completion_ids=(1, 2), weights_versions=((8, 2),))
-    trajectory = Trajectory(turns=(turn, other))
+    trajectory = Trajectory(turns=(turn, other), em=(0.0,), f1=(0.0,))
     assert staleness([trajectory], 8) == {2: 3, 1: 2, 0: 2}
     assert list(sampled_by(trajectory, 7)) == [False] * 3 + [True] * 2 + [False] * 2
-    assert mixed(trajectory) and not mixed(Trajectory(turns=(other,)))
+    alone = Trajectory(turns=(other,), em=(0.0,), f1=(0.0,))
+    assert [rollout_metrics([t])["mixed_weights_share"] for t in (trajectory, alone)] == [1.0, 0.0]
 
 
 STEPS = 5
@@ -330,9 +335,9 @@ def ahead_by_one(servers: ServerRollouts) -> TrainConfig:
         budget=Budget(completion_extra=40, context=400),
         # the entropy bonus moves the weights although a policy that knows nothing earns nothing
         rl=Rl(
-            phases=(Phase(steps=STEPS, objectives=(1,)),),
-            groups=4,
-            attempts=3,
+            curriculum=(Phase(steps=STEPS, objectives=(1,)),),
+            tasks_per_step=4,
+            group_size=3,
             warmup=0,
             learning_rate=0.01,
             entropy=0.1,
@@ -409,10 +414,11 @@ class TestRuns:
 
     def test_what_would_train_on_older_tokens_without_a_word_is_refused(self, tmp_path):
         with pytest.raises(ValueError, match=r"max_staleness = 2.*\[rl\.importance\]"):
-            Rl(phases=(Phase(steps=1),), max_staleness=2)
+            Rl(curriculum=(Phase(steps=1),), max_staleness=2)
         path = tmp_path / "r.toml"
         path.write_text(
-            '[tasks]\nkind = "atlas"\n[rl]\nmax_staleness = 1\n[[rl.phases]]\nsteps = 1\n[rl.importance]\ncap = 2.0\n'
+            '[tasks]\nkind = "atlas"\n[rl]\nmax_staleness = 1\n'
+            "[[rl.curriculum]]\nsteps = 1\n[rl.importance]\ncap = 2.0\n"
         )
         with pytest.raises(UserError, match=r"needs servers that sample.*serve-policy"):
             load_toml(path, TrainConfig)

@@ -20,27 +20,16 @@ from brute_force import Brute
 from builders import float64_everywhere, random_tokens, tiny_model, turn
 from torch import Tensor, nn
 
+from mem1.algorithms.group import Dapo, DrGrpo, Grpo, Overlong, Reinforce, ReinforcePlusPlus, Rejection, Rloo
+from mem1.algorithms.importance import Importance
+from mem1.algorithms.kl import Kl
+from mem1.algorithms.ppo import Ppo
+from mem1.algorithms.ratios import Cispo, Gspo
 from mem1.envs.base import TaskSource
 from mem1.records import Ended, Group, Trajectory, Turn
 from mem1.rollout import Rollout
-from mem1.training.rl import RlStage
-from mem1.training.rl_config import (
-    Cispo,
-    Dapo,
-    DrGrpo,
-    Grpo,
-    Gspo,
-    Importance,
-    Kl,
-    Overlong,
-    Phase,
-    Ppo,
-    Reinforce,
-    ReinforcePlusPlus,
-    Rejection,
-    Rl,
-    Rloo,
-)
+from mem1.training.loop.rl import RlStage
+from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.weights.policy import Policy
 
 TEMPERATURE = 0.7
@@ -48,32 +37,32 @@ CLOSE = 1e-9
 ADAPTED = Kl(coefficient=0.3, target=0.05, horizon=2.0)
 REWARD = Kl(coefficient=0.2, where="reward", target=0.05)
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
-    "grpo": (Grpo(), {"kl": ADAPTED, "entropy": 0.05, "updates_per_rollout": 2, "max_grad_norm": 0.3}),
+    "grpo": (Grpo(), {"kl": ADAPTED, "entropy": 0.05, "epochs": 2, "max_grad_norm": 0.3}),
     "grpo, asynchronous": (Grpo(clip_low=0.1, clip_high=0.3), {"importance": Importance(cap=1.2), "max_staleness": 2}),
     "grpo, kl in reward": (Grpo(), {"kl": REWARD, "minibatches": 2}),
     "grpo, one context a row": (Grpo(), {"kl": Kl(estimator="k3"), "entropy": 0.05, "packed": False}),
     "dr_grpo": (DrGrpo(tokens_per_attempt=9), {"kl": Kl(coefficient=0.3, estimator="k3"), "old_policy": "trainer"}),
     "rloo": (Rloo(), {"kl": REWARD, "importance": Importance(level="sequence", cap=1.5)}),
     "reinforce": (Reinforce(baseline=0.4), {"kl": REWARD, "entropy": 0.1}),
-    "reinforce_pp": (ReinforcePlusPlus(clip_low=0.1), {"kl": REWARD, "updates_per_rollout": 2}),
+    "reinforce_pp": (ReinforcePlusPlus(clip_low=0.1), {"kl": REWARD, "epochs": 2}),
     "reinforce_pp, group baseline": (ReinforcePlusPlus(group_baseline=True), {"kl": REWARD, "minibatches": 2}),
-    "dapo": (Dapo(overlong=Overlong(limit=12, buffer=6)), {"updates_per_rollout": 2, "entropy": 0.02}),
-    "gspo, trajectory": (Gspo(clip_low=0.01, clip_high=0.02), {"kl": ADAPTED, "updates_per_rollout": 2}),
+    "dapo": (Dapo(overlong=Overlong(limit=12, buffer=6)), {"epochs": 2, "entropy": 0.02}),
+    "gspo, trajectory": (Gspo(clip_low=0.01, clip_high=0.02), {"kl": ADAPTED, "epochs": 2}),
     "gspo, turn": (Gspo(unit="turn", clip_low=0.05, clip_high=0.1), {"importance": Importance(cap=1.1)}),
-    "cispo": (Cispo(clip_high=0.1), {"entropy": 0.05, "updates_per_rollout": 2}),
+    "cispo": (Cispo(clip_high=0.1), {"entropy": 0.05, "epochs": 2}),
     "cispo, two bounds": (
         Cispo(clip_low=0.01, clip_high=0.02),
-        {"importance": Importance(level="sequence", cap=1.1), "updates_per_rollout": 2},
+        {"importance": Importance(level="sequence", cap=1.1), "epochs": 2},
     ),
     "ppo, head": (
-        Ppo(gamma=0.98, lam=0.9, value_clip=0.02, trunk_gradient=0.3, critic_learning_rate=0.02),
-        {"kl": REWARD, "entropy": 0.02, "updates_per_rollout": 2},
+        Ppo(gamma=0.98, lam=0.9, value_clip=0.02, value_grad_scale=0.3, critic_learning_rate=0.02),
+        {"kl": REWARD, "entropy": 0.02, "epochs": 2},
     ),
     "ppo, separate": (
         Ppo(critic="separate", lam=0.95, whiten=False),
         {"kl": ADAPTED, "minibatches": 2, "max_grad_norm": 0.5, "importance": Importance()},
     ),
-    "rejection": (Rejection(threshold=0.5, best=2), {"kl": ADAPTED, "updates_per_rollout": 2}),
+    "rejection": (Rejection(threshold=0.5, best=2), {"kl": ADAPTED, "epochs": 2}),
 }
 
 
@@ -188,9 +177,9 @@ def test_two_steps_come_to_what_brute_force_comes_to(name: str):
     algorithm, options = CASES[name]
     settings: dict[str, Any] = {"max_grad_norm": 0.8, **options}
     config = Rl(
-        phases=(Phase(steps=9),),
-        groups=5,
-        attempts=4,
+        curriculum=(Phase(steps=9),),
+        tasks_per_step=5,
+        group_size=4,
         algorithm=algorithm,
         temperature=TEMPERATURE,
         learning_rate=0.01,
@@ -222,7 +211,7 @@ def test_two_steps_come_to_what_brute_force_comes_to(name: str):
 
 
 def test_the_attempts_are_of_every_awkward_kind():
-    learner = stage(Rl(phases=(Phase(steps=1),)))
+    learner = stage(Rl(curriculum=(Phase(steps=1),)))
     trajectories = [t for g in rollout(learner, 0, 3) for t in g.trajectories]
     lengths = {len(turn.completion_ids) for t in trajectories for turn in t.turns}
     assert {0, 1, 2} < lengths and any(not t.turns for t in trajectories)

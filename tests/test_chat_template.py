@@ -21,9 +21,9 @@ from mem1.evaluation.store import read_trajectories
 from mem1.protocol import PAPER
 from mem1.records import Trajectory
 from mem1.training.loop.recipe import Evaluation, ModelConfig, Sft, TinyModel, TrainConfig
+from mem1.training.loop.rl_config import Phase, Rl
+from mem1.training.loop.sft import demonstrate
 from mem1.training.loop.train import make_rollout, train
-from mem1.training.rl_config import Phase, Rl
-from mem1.training.sft import demonstrate
 from mem1.training.tiny_model.model import new_model
 from mem1.training.tiny_model.tokenizers import bpe_tokenizer
 from mem1.training.weights.export import export_checkpoint
@@ -66,7 +66,7 @@ def config(chat: Path) -> TrainConfig:
         tasks=SMALL,
         budget={"completion_extra": 200, "context": 8192},  # type: ignore[arg-type]
         sft=Sft(steps=1, objectives=(1,), tasks=2),
-        rl=Rl(phases=(Phase(steps=1, objectives=(1,)),), groups=2, attempts=2),
+        rl=Rl(curriculum=(Phase(steps=1, objectives=(1,)),), tasks_per_step=2, group_size=2),
         evaluation=Evaluation(objectives=(1,), tasks=2),
         tensorboard=False,
     )

@@ -14,7 +14,7 @@ from mem1.cli.main import main
 from mem1.configuration import to_toml
 from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.training.loop.recipe import Evaluation, ModelConfig, Sft, TinyModel, TrainConfig
-from mem1.training.rl_config import Phase, Rl
+from mem1.training.loop.rl_config import Phase, Rl
 
 MULTIHOP_ONLY = "--questions, --corpus, --retriever, --prompt and --decompose go with --task multihop"
 COMMANDS = (
@@ -60,7 +60,7 @@ def recipe(tmp_path: Path) -> Path:
         model=ModelConfig(new=TinyModel(hidden_size=32, layers=2, feed_forward=64)),
         tasks=AtlasTasks(entities=40, worlds=1, questions_per_world=50),
         sft=Sft(steps=2, objectives=(1,), tasks=4, tokens=512),
-        rl=Rl(phases=(Phase(steps=1, objectives=(1,)),), groups=2, attempts=2),
+        rl=Rl(curriculum=(Phase(steps=1, objectives=(1,)),), tasks_per_step=2, group_size=2),
         evaluation=Evaluation(objectives=(1, 2), tasks=3),
         tensorboard=False,
     )
@@ -101,22 +101,20 @@ def test_an_unknown_recipe_lists_the_shipped_ones(terminal: Terminal):
 
 
 def test_an_unknown_key_lists_the_right_ones(terminal: Terminal, recipe: Path, tmp_path: Path):
-    message = terminal.error("train", recipe, "rl.grops=3", "--out", tmp_path / "run")
-    assert (
-        "unknown key rl.grops (from the command line); did you mean rl.groups? Keys of [rl]: phases, groups" in message
-    )
-    recipe.write_text(recipe.read_text().replace("attempts", "atempts"))
-    assert "unknown key rl.atempts; did you mean rl.attempts?" in terminal.error("train", recipe)
+    message = terminal.error("train", recipe, "rl.group_sise=3", "--out", tmp_path / "run")
+    assert "unknown key rl.group_sise (from the command line); did you mean rl.group_size? Keys of [rl]: " in message
+    recipe.write_text(recipe.read_text().replace("group_size", "grup_size"))
+    assert "unknown key rl.grup_size; did you mean rl.group_size?" in terminal.error("train", recipe)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("rl.groups=many", "rl.groups (from the command line): input should be a valid integer"),
-        ("rl.attempts=0", "rl.attempts (from the command line): input should be greater than or equal to 1, got 0"),
+        ("rl.tasks_per_step=many", "rl.tasks_per_step (from the command line): input should be a valid integer"),
+        ("rl.group_size=0", "rl.group_size (from the command line): input should be greater than or equal to 1, got 0"),
         (
-            "rl.attempts=1",
+            "rl.group_size=1",
             "rl (from the command line): grpo compares the attempts at a task; set attempts to 2 or more",
         ),
         (

@@ -207,7 +207,7 @@ kind = "atlas"
 steps = 3
 
 [rl]
-phases = [{ steps = 2, objectives = [2] }]
+curriculum = [{ steps = 2, objectives = [2] }]
 """
 
 

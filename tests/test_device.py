@@ -171,7 +171,7 @@ def said(result: Result) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def trained(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     folder = tmp_path_factory.mktemp("runs") / "run"
-    small = ("rl.groups=1", "rl.attempts=2", "rl.warmup=0", "rl.phases=[{steps=1,objectives=[1]}]")
+    small = ("rl.tasks_per_step=1", "rl.group_size=2", "rl.warmup=0", "rl.curriculum=[{steps=1,objectives=[1]}]")
     budget = ("budget.context=300", "budget.completion_extra=4", "tensorboard=false", "tasks.worlds=1")
     evaluation = ("evaluation.tasks=1", "evaluation.objectives=[1]")
     recipe = ("train", "atlas-quick", f"model.path={policy}", *small, *budget, *evaluation)

@@ -40,9 +40,9 @@ from mem1.configuration import to_toml
 from mem1.engines.workers import one_thread
 from mem1.training.checkpoints.checkpoint import latest_checkpoint
 from mem1.training.loop.recipe import TrainConfig
+from mem1.training.loop.rl_config import Phase
 from mem1.training.ranks.placement import SINGLE_PROCESS
 from mem1.training.ranks.processes import ONE_PROCESS
-from mem1.training.rl_config import Phase
 
 # importing it costs every worker seconds, also the one that runs none of these
 pytestmark = pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="needs bitsandbytes")
@@ -156,7 +156,7 @@ def begun(
 ) -> tuple[list[str], Mapping[str, str]]:
     """Trains without a break in `whole`; the command that does it in `broken`, and its environment."""
     assert config.rl is not None
-    rl = config.rl.model_copy(update={"phases": (Phase(steps=steps, objectives=(1,)),)})
+    rl = config.rl.model_copy(update={"curriculum": (Phase(steps=steps, objectives=(1,)),)})
     changes = {"recall": None, "checkpoint_every": checkpoint_every, "rl": rl}
     (folder / "recipe.toml").write_text(to_toml(config.model_copy(update=changes)))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}

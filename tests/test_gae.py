@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mem1.algorithms.gae import generalised_advantages, terminal_rewards
+from mem1.algorithms.ppo import generalised_advantages, terminal_rewards
 
 pytestmark = pytest.mark.numeric
 

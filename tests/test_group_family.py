@@ -9,19 +9,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mem1.algorithms.dr_grpo import centred_advantages
-from mem1.algorithms.grpo import EPSILON, group_advantages
-from mem1.algorithms.overlong import overlong_penalty
-from mem1.algorithms.reinforce import reinforce_advantages
-from mem1.algorithms.reinforce_plus_plus import global_advantages
-from mem1.algorithms.rejection import accepted
-from mem1.algorithms.rloo import leave_one_out_advantages
+from mem1.algorithms.group import (
+    EPSILON,
+    Reinforce,
+    accepted,
+    centred_advantages,
+    global_advantages,
+    leave_one_out_advantages,
+    normalised_advantages,
+    overlong_penalty,
+)
 
 pytestmark = pytest.mark.numeric
 
 REWARDS = st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0]), min_size=2, max_size=16)
 Family = Callable[[Sequence[float]], tuple[float, ...]]
-FAMILY: list[Family] = [centred_advantages, leave_one_out_advantages]
+FAMILY: list[Family] = [normalised_advantages, centred_advantages, leave_one_out_advantages]
+
+
+def test_advantages_are_rewards_less_their_mean_over_their_spread():
+    # mean 0.5, deviations 0.5 each, standard deviation 0.5
+    expected = 0.5 / (0.5 + EPSILON)
+    assert normalised_advantages([1.0, 0.0, 0.0, 1.0]) == pytest.approx([expected, -expected, -expected, expected])
+
+
+def test_the_spread_is_that_of_the_group_and_not_an_estimate_of_a_larger_one():
+    # rewards 0 and 2: mean 1; divided by G the standard deviation is 1, by G - 1 it would be 1.414
+    assert normalised_advantages([0.0, 2.0]) == pytest.approx([-1.0, 1.0], abs=2e-4)
+    # rewards 0 0 0 4: mean 1, variance (1 + 1 + 1 + 9) / 4 = 3
+    assert normalised_advantages([0, 0, 0, 4]) == pytest.approx([-1 / 3**0.5] * 3 + [3 / 3**0.5], abs=2e-4)
 
 
 def test_dr_grpo_does_not_divide_by_the_spread():
@@ -63,9 +79,9 @@ def test_one_attempt_has_nothing_to_be_compared_with(family: Family, rewards: li
 
 
 def test_reinforce_takes_single_attempts():
-    assert reinforce_advantages([1.0]) == (1.0,)
-    assert reinforce_advantages([1.0, 0.25], baseline=0.5) == (0.5, -0.25)
-    assert reinforce_advantages([]) == ()
+    assert Reinforce().group_advantages([1.0]) == (1.0,)
+    assert Reinforce(baseline=0.5).group_advantages([1.0, 0.25]) == (0.5, -0.25)
+    assert Reinforce().group_advantages([]) == ()
 
 
 def test_reinforce_plus_plus_has_one_scale_for_all_tasks():
@@ -103,7 +119,7 @@ def test_the_batch_has_mean_0_and_the_order_of_groups_does_not_matter(groups: li
 def test_one_group_alone_is_grpo(rewards: list[float]):
     for baseline in (False, True):
         (advantages,) = global_advantages([rewards], group_baseline=baseline)
-        assert advantages == pytest.approx(group_advantages(rewards), abs=1e-9)
+        assert advantages == pytest.approx(normalised_advantages(rewards), abs=1e-9)
 
 
 @pytest.mark.parametrize(("groups", "baseline"), [([[1.0]], False), ([[1.0], [0.0]], True), ([], False)])

@@ -8,11 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from mem1.algorithms.cispo import cispo
-from mem1.algorithms.gspo import sequence_surrogate
 from mem1.algorithms.importance import truncated_weights
-from mem1.algorithms.policy_gradient import policy_gradient
-from mem1.algorithms.surrogate import clipped_surrogate
+from mem1.algorithms.losses import clipped_surrogate, policy_gradient
+from mem1.algorithms.ratios import cispo, sequence_surrogate
 
 pytestmark = pytest.mark.numeric
 

@@ -26,7 +26,7 @@ from ranks import on_ranks
 from torch import Tensor, distributed, nn
 from transformers import PreTrainedModel
 
-from mem1.algorithms.surrogate import clipped_surrogate
+from mem1.algorithms.losses import clipped_surrogate
 from mem1.engines.workers import one_thread
 from mem1.packing import Pack, Piece, pack, split_into_packs
 from mem1.records import Trajectory, Turn
@@ -53,7 +53,7 @@ class Step:
         return sum(t.num_completion_tokens for t in self.trajectories)
 
     def whole(self) -> Pack:
-        return [piece for packed in split_into_packs(self.trajectories, max_tokens=10**9) for piece in packed]
+        return Pack.whole(self.trajectories)
 
 
 @dataclass(frozen=True)
@@ -120,15 +120,15 @@ def layouts(step: Step, rng: random.Random) -> dict[str, list[Pack]]:
     """The same step, cut in different ways."""
     whole = step.whole()
     tokens = len(pack(step.trajectories))
-    shuffled = rng.sample(whole, len(whole))
-    single = [p for packed in split_into_packs(step.trajectories, max_tokens=1) for p in packed]
+    shuffled = rng.sample(whole.pieces, len(whole.pieces))
+    single = split_into_packs(step.trajectories, max_tokens=1)
     return {
         "one tree": [whole],
-        "shuffled": [shuffled],
-        "micro-batches": [[piece] for piece in whole],
+        "shuffled": [Pack.of(shuffled, step.trajectories)],
+        "micro-batches": [Pack.of([piece], step.trajectories) for piece in whole.pieces],
         "packs": split_into_packs(step.trajectories, max_tokens=max(1, tokens // 4)),
-        "balanced packs": split_into_packs(step.trajectories, max_tokens=max(1, tokens // 3), balanced=True),
-        "cut at every branch, shuffled": [[piece] for piece in rng.sample(single, len(single))],
+        "balanced packs": split_into_packs(step.trajectories, max_tokens=max(1, tokens // 3), ranks=2),
+        "cut at every branch, shuffled": rng.sample(single, len(single)),
     }
 
 
@@ -202,7 +202,7 @@ def own_step(step: Step, number: int) -> Step:
 
 @settings(max_examples=25)
 @given(SEEDS, st.integers(1, 80), st.booleans())
-def test_each_sampled_token_is_trained_exactly_once(seed: int, max_tokens: int, balanced: bool):
+def test_each_sampled_token_is_trained_exactly_once(seed: int, max_tokens: int, ranks: int):
     rng = random.Random(seed)
     trajectories = [t for policy in POLICIES for t in random_group(rng, 2, policy=policy, turns=rng.randint(1, 5))]
     sampled = [
@@ -213,15 +213,15 @@ def test_each_sampled_token_is_trained_exactly_once(seed: int, max_tokens: int, 
     ]
     trained = [
         found
-        for packed in split_into_packs(trajectories, max_tokens=max_tokens, balanced=balanced)
-        for found in trained_tokens(packed, trajectories)
+        for packed in split_into_packs(trajectories, max_tokens=max_tokens, ranks=ranks)
+        for found in trained_tokens(packed)
     ]
     assert trained == sampled
 
 
-def trained_tokens(packed: Pack, trajectories: list[Trajectory]) -> list[tuple[int, tuple[int, ...]]]:
+def trained_tokens(packed: Pack) -> list[tuple[int, tuple[int, ...]]]:
     """(trajectory, path from the root) of every target of a pack's tree."""
-    tree = pack([piece.of(trajectories) for piece in packed])
+    tree = packed.tree
     paths: list[tuple[int, ...]] = []
     for node, before in enumerate(tree.parent.tolist()):
         paths.append((*(paths[before] if before >= 0 else ()), int(tree.input_ids[node])))
@@ -271,7 +271,7 @@ def one_rank(folder: str, seed: int) -> None:
     rank, ranks = distributed.get_rank(), distributed.get_world_size()
     model = tiny_model("qwen2")
     step = random_step(model, seed)
-    packs = split_into_packs(step.trajectories, max_tokens=len(pack(step.trajectories)) // 4, balanced=True)
+    packs = split_into_packs(step.trajectories, max_tokens=len(pack(step.trajectories)) // 4, ranks=2)
     outcome = train(model, step, packs[rank::ranks])
     distributed.all_reduce(outcome.loss)
     for parameter in model.parameters():

@@ -13,10 +13,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from mem1.errors import UserError
-from mem1.packing import pack
+from mem1.packing import Pack, pack
 from mem1.packing.attention import tree_attention
 from mem1.records import Trajectory
-from mem1.training.logprobs import LOGITS_AT_ONCE, completion_logprobs, flat_logprobs
+from mem1.training.logprobs import LOGITS_AT_ONCE, completion_logprobs, flat_logprobs, score
 
 pytestmark = pytest.mark.numeric
 
@@ -245,7 +245,8 @@ def test_flat_log_probs_come_in_the_order_of_trajectories_turns_and_positions():
 
 def test_the_entropy_is_that_of_the_distribution_sampled_from_and_has_no_gradient():
     model = tiny_model("llama")
-    logprobs, entropy = flat_logprobs(model, pack([trajectory(([3, 4], [5, 6]))]), temperature=0.5, with_entropy=True)
+    found = score(model, Pack.whole([trajectory(([3, 4], [5, 6]))]), temperature=0.5)
+    logprobs, entropy = found.logprobs_M, found.entropy_M
     wanted = torch.distributions.Categorical(logits=model(torch.tensor([[3, 4, 5]])).logits[0, 1:] / 0.5).entropy()
     torch.testing.assert_close(entropy, wanted)
     assert logprobs.requires_grad and not entropy.requires_grad

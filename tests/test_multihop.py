@@ -27,10 +27,10 @@ from mem1.tasks.datasets import read_questions
 from mem1.tasks.gold_expert import GoldExpert
 from mem1.tasks.prompts import render
 from mem1.training.loop.recipe import ModelConfig, Sft, TinyModel, TrainConfig
+from mem1.training.loop.rl import RlStage
+from mem1.training.loop.rl_config import Phase, Rl
+from mem1.training.loop.sft import SftStage, demonstrate
 from mem1.training.loop.train import make_rollout
-from mem1.training.rl import RlStage
-from mem1.training.rl_config import Phase, Rl
-from mem1.training.sft import SftStage, demonstrate
 from mem1.training.weights.policy import Policy, make_policy
 
 pytestmark = needs_shared_qa
@@ -57,7 +57,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainConfig]:
             ),
             budget=BUDGET,
             sft=Sft(steps=2, objectives=(1, 2), tasks=2, tokens=1024, warmup=0, decay=0),
-            rl=Rl(phases=(Phase(steps=1, objectives=(1, 2)),), groups=2, attempts=2, warmup=0),
+            rl=Rl(curriculum=(Phase(steps=1, objectives=(1, 2)),), tasks_per_step=2, group_size=2, warmup=0),
         )
 
 

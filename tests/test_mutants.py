@@ -24,20 +24,19 @@ from transformers import PreTrainedModel
 from worlds import CODEC, SMALL, replay, rollout, shelf, task
 
 import mem1.evaluation.metrics as metrics
-import mem1.training.scores as scores
+import mem1.training.logprobs as scores
 from mem1.contexts import context_policy, next_context
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.local import LocalEngine
 from mem1.protocol import PAPER
 from mem1.records import Ended, Group, Trajectory, Turn
 from mem1.rollout import Budget
-from mem1.training.lessons import make_lessons
+from mem1.training.gradients.actor_critic import ActorCritic
+from mem1.training.gradients.samples import make_samples
+from mem1.training.gradients.update import PassStats, accumulate
 from mem1.training.logprobs import completion_logprobs
-from mem1.training.networks import Networks
-from mem1.training.rl import RlStage
-from mem1.training.rl_config import Phase, Rl
-from mem1.training.rl_metrics import Totals
-from mem1.training.updates import accumulate
+from mem1.training.loop.rl import RlStage
+from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.verify.checks import once_check, reencoding_check, relative_difference
 from mem1.training.verify.steps import step_checks
 from mem1.training.verify.verify import verify
@@ -124,14 +123,14 @@ def invariant(name: str) -> None:
 def gradient(groups: Sequence[Group], config: Rl) -> list[Tensor]:
     """Of one optimiser step of GRPO on these attempts."""
     model = small_model()
-    networks = Networks.make(config, model)
-    lessons = make_lessons(config, groups, networks.before([g.trajectories for g in groups]))
-    assert accumulate(networks, lessons, Totals())
+    networks = ActorCritic.make(config, model)
+    lessons = make_samples(config, groups, networks.old_policy_stats([g.trajectories for g in groups]))
+    assert accumulate(networks, lessons, PassStats())
     return [p.grad for p in model.parameters() if p.grad is not None]
 
 
 def settings(*, minibatches: int = 1) -> Rl:
-    return Rl(phases=(Phase(steps=1),), groups=2, attempts=3, minibatches=minibatches)
+    return Rl(curriculum=(Phase(steps=1),), tasks_per_step=2, group_size=3, minibatches=minibatches)
 
 
 def whatever_the_ending() -> None:

@@ -32,8 +32,8 @@ from mem1.engines.scripted import search_then_answer
 from mem1.protocol import PAPER
 from mem1.records import Question
 from mem1.tasks.prompts import PROMPTS, first_question, render
+from mem1.training.loop.rl_metrics import nothing_to_learn
 from mem1.training.loop.train import Progress
-from mem1.training.rl_metrics import nothing_to_learn
 from mem1.training.weights.policy import policy_folder
 
 STAND_IN = Path(str(resources.files("mem1"))) / "assets" / "stand-in"
@@ -136,17 +136,17 @@ def test_an_option_that_would_be_of_no_effect_is_refused(terminal: Terminal, com
         ("cost --cached nan", "--cached takes a finite number, not nan"),
         ("eval --temperature 0.0001", "temperature: a temperature is 0 (greedy) or at least 0.01"),
         ("eval --max-tokens-spent 9999999999999999", "--max-tokens-spent takes numbers up to 1,000,000,000,000"),
-        ("plan atlas-quick rl.phases=[]", "rl.phases (from the command line): tuple should have at least 1 item"),
-        ("train atlas-quick rl.phases=[]", "rl.phases (from the command line): tuple should have at least 1 item"),
-        ("train atlas-quick rl.phases=[] --dry-run", "rl.phases (from the command line): tuple should have at least"),
+        ("plan atlas-quick rl.curriculum=[]", "rl.curriculum (from the command line): tuple should have at"),
+        ("train atlas-quick rl.curriculum=[]", "rl.curriculum (from the command line): tuple should have at"),
+        ("train atlas-quick rl.curriculum=[] --dry-run", "rl.curriculum (from the command line): tuple should"),
         ("plan atlas-quick evaluation.objectives=[]", "evaluation.objectives (from the command line): tuple should"),
-        ("train atlas-quick rl.phases=[{steps=1,objectives=[]}]", "rl.phases.0.objectives (from the command line)"),
+        ("train atlas-quick rl.curriculum=[{steps=1,objectives=[]}]", "rl.curriculum.0.objectives (from the command"),
         ("train atlas-quick sft={steps=0}", "sft.steps (from the command line): input should be greater than"),
         ("plan atlas-quick seed=123456789012345678901234", "seed (from the command line): input should be less than"),
         ("plan atlas-quick seed=-1", "seed (from the command line): input should be greater than or equal to 0"),
         ("train atlas-quick rl.learning_rate=1e400", "rl.learning_rate (from the command line): input should be a fin"),
         ("plan atlas-quick rl.kl.coefficient=1e30", "rl.kl.coefficient (from the command line): a number must be at"),
-        ("plan atlas-quick rl.groups=" + "9" * 5000, "is no value of a recipe (Exceeds the limit"),
+        ("plan atlas-quick rl.tasks_per_step=" + "9" * 5000, "is no value of a recipe (Exceeds the limit"),
         ('plan atlas-quick model.path="\\u0000"', "model.path (from the command line): text must not hold the charact"),
         ("quickstart --seed 123456789012345678901234", "Invalid value for '--seed'"),
         ("nonsense", "No such command 'nonsense'; see mem1 --help"),
@@ -258,7 +258,7 @@ class TestNothingToLearn:
         rows = [{"step": 1, "loss": 0.3}, *({"groups_with_variance": 0.0, "reward": reward} for reward in (0.0, 0.5))]
         said = nothing_to_learn(rows)
         assert said is not None and said.startswith("in none of 2 steps did the rewards of a group differ")
-        assert "the mean reward was 0.25" in said and "rl.phases" in said
+        assert "the mean reward was 0.25" in said and "rl.curriculum" in said
 
     def test_one_group_that_differs_is_enough_and_other_stages_do_not_count(self):
         assert nothing_to_learn([{"groups_with_variance": share, "reward": 0.1} for share in (0.0, 0.1)]) is None

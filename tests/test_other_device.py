@@ -9,16 +9,26 @@ import torch
 from policies import SHAPE
 from valued import META, other_device
 
+from mem1.algorithms.kl import Kl
+from mem1.algorithms.ppo import Ppo
+from mem1.algorithms.ratios import Gspo
 from mem1.engines.device import Device
 from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.rollout import Budget
 from mem1.training.loop.recipe import ModelConfig, Recall, Sft, TrainConfig
+from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.run_folder import read_metrics
 from mem1.training.loop.train import train
 from mem1.training.ranks.processes import Ranks
-from mem1.training.rl_config import Gspo, Kl, Phase, Ppo, Rl
 
-RL = Rl(phases=(Phase(steps=1, objectives=(1,)),), groups=2, attempts=2, learning_rate=0.01, entropy=0.1, kl=Kl())
+RL = Rl(
+    curriculum=(Phase(steps=1, objectives=(1,)),),
+    tasks_per_step=2,
+    group_size=2,
+    learning_rate=0.01,
+    entropy=0.1,
+    kl=Kl(),
+)
 BASE = TrainConfig(
     model=ModelConfig(new=SHAPE),
     tasks=AtlasTasks(entities=40, worlds=1, questions_per_world=50),

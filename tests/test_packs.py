@@ -19,12 +19,13 @@ DRAWN = trajectory(([P, Q], [A, B]), ([P, Q, A, B, I], [C, D]), ([P, Q, C, D, J]
 
 
 def size(packed: Pack, trajectories: list[Trajectory]) -> int:
-    return len(pack([piece.of(trajectories) for piece in packed]))
+    assert len(packed.tree) == len(pack([piece.of(trajectories) for piece in packed.pieces]))
+    return len(packed.tree)
 
 
 def placed(packs: list[Pack]) -> list[tuple[int, int]]:
     """(trajectory, turn) in the order of packs and pieces."""
-    return [(p.trajectory, turn) for packed in packs for p in packed for turn in range(*p.turns)]
+    return [(p.trajectory, turn) for packed in packs for p in packed.pieces for turn in range(*p.turns)]
 
 
 def all_turns(trajectories: list[Trajectory]) -> list[tuple[int, int]]:
@@ -33,17 +34,17 @@ def all_turns(trajectories: list[Trajectory]) -> list[tuple[int, int]]:
 
 def test_a_trajectory_is_cut_at_its_branch_and_its_tokens_with_it():
     packs = split_into_packs([DRAWN], max_tokens=10)
-    assert packs == [
+    assert [list(packed.pieces) for packed in packs] == [
         [Piece(trajectory=0, turns=(0, 2), tokens=(0, 4))],
         [Piece(trajectory=0, turns=(2, 3), tokens=(4, 5))],
     ]
     assert [size(packed, [DRAWN]) for packed in packs] == [7, 6]
-    assert packs[1][0].of([DRAWN]).turns == DRAWN.turns[2:]
+    assert packs[1].trajectories[0].turns == DRAWN.turns[2:]
 
 
 def test_shared_tokens_count_once():
     whole = [[Piece(trajectory=0, turns=(0, 3), tokens=(0, 5))]]
-    assert split_into_packs([DRAWN], max_tokens=11) == whole
+    assert [list(packed.pieces) for packed in split_into_packs([DRAWN], max_tokens=11)] == whole
     assert sum(turn.num_tokens for turn in DRAWN.turns) == 17
 
 
@@ -76,14 +77,14 @@ def test_what_is_too_large_stands_alone_even_before_its_own_prefix():
 def test_balanced_packs_are_as_many_but_the_largest_is_as_small_as_it_can_be():
     #                       3 + 3 + 3 | 3        becomes       3 + 3 | 3 + 3
     four = [trajectory(([first], [first, first])) for first in range(4)]
-    assert [len(p) for p in split_into_packs(four, max_tokens=9)] == [3, 1]
-    assert [len(p) for p in split_into_packs(four, max_tokens=9, balanced=True)] == [2, 2]
+    assert [len(p.pieces) for p in split_into_packs(four, max_tokens=9)] == [3, 1]
+    assert [len(p.pieces) for p in split_into_packs(four, max_tokens=9, ranks=2)] == [2, 2]
 
 
-@pytest.mark.parametrize("balanced", [True, False])
-def test_nothing_makes_no_packs(balanced: bool):
-    assert split_into_packs([], max_tokens=5, balanced=balanced) == []
-    assert split_into_packs([Trajectory(turns=())], max_tokens=5, balanced=balanced) == []
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_nothing_makes_no_packs(ranks: int):
+    assert split_into_packs([], max_tokens=5, ranks=ranks) == []
+    assert split_into_packs([Trajectory(turns=())], max_tokens=5, ranks=ranks) == []
 
 
 def test_a_cap_of_nothing_is_an_error():
@@ -95,24 +96,24 @@ BATCHES = st.integers(0, 10**6).map(lambda seed: random_batch(seed, size=6))
 
 
 @settings(max_examples=30)
-@given(BATCHES, st.integers(1, 60), st.booleans())
-def test_every_turn_is_in_one_pack_in_order_and_every_token_with_its_turn(batch, max_tokens: int, balanced: bool):
-    packs = split_into_packs(batch, max_tokens=max_tokens, balanced=balanced)
-    assert all(packs)
+@given(BATCHES, st.integers(1, 60), st.integers(1, 3))
+def test_every_turn_is_in_one_pack_in_order_and_every_token_with_its_turn(batch, max_tokens: int, ranks: int):
+    packs = split_into_packs(batch, max_tokens=max_tokens, ranks=ranks)
+    assert all(packed.pieces for packed in packs)
     assert placed(packs) == all_turns(batch)
-    for piece in (piece for packed in packs for piece in packed):
+    for piece in (piece for packed in packs for piece in packed.pieces):
         before = batch[piece.trajectory].turns[: piece.turns[0]]
         start = sum(len(turn.completion_ids) for turn in before)
         assert piece.tokens == (start, start + piece.of(batch).num_completion_tokens)
 
 
 @settings(max_examples=30)
-@given(BATCHES, st.integers(1, 60), st.booleans())
-def test_a_pack_is_within_the_cap_unless_it_cannot_be_cut(batch, max_tokens: int, balanced: bool):
-    for packed in split_into_packs(batch, max_tokens=max_tokens, balanced=balanced):
+@given(BATCHES, st.integers(1, 60), st.integers(1, 3))
+def test_a_pack_is_within_the_cap_unless_it_cannot_be_cut(batch, max_tokens: int, ranks: int):
+    for packed in split_into_packs(batch, max_tokens=max_tokens, ranks=ranks):
         if size(packed, batch) > max_tokens:
-            (piece,) = packed
-            paths = [turn.context_ids + turn.completion_ids for turn in piece.of(batch).turns]
+            (uncut,) = packed.trajectories
+            paths = [turn.context_ids + turn.completion_ids for turn in uncut.turns]
             assert all(longer[: len(shorter)] == shorter for shorter, longer in pairwise(paths))
 
 
@@ -121,16 +122,17 @@ def test_a_pack_is_within_the_cap_unless_it_cannot_be_cut(batch, max_tokens: int
 def test_the_next_piece_would_not_have_fitted(batch, max_tokens: int):
     packs = split_into_packs(batch, max_tokens=max_tokens)
     for one, other in pairwise(packs):
-        first = split_into_packs([other[0].of(batch)], max_tokens=1)[0][0].of([other[0].of(batch)])
-        assert len(pack([*(piece.of(batch) for piece in one), first])) > max_tokens
+        first = split_into_packs(other.trajectories[:1], max_tokens=1)[0].trajectories[0]
+        assert len(pack([*one.trajectories, first])) > max_tokens
 
 
 @settings(max_examples=30)
 @given(BATCHES, st.integers(10, 60))
 def test_no_cap_gives_as_few_packs_with_a_smaller_largest_one(batch, max_tokens: int):
     few = len(split_into_packs(batch, max_tokens=max_tokens))
-    balanced = split_into_packs(batch, max_tokens=max_tokens, balanced=True)
-    assert len(balanced) == few
+    balanced = split_into_packs(batch, max_tokens=max_tokens, ranks=2)
+    few += few % 2
+    assert len(balanced) <= few
     largest = max(size(packed, batch) for packed in balanced)
     for cap in range(max(1, largest - 5), max_tokens + 1):
         packs = split_into_packs(batch, max_tokens=cap)

@@ -51,5 +51,5 @@ def test_quickstart_trains_by_reinforcement_on_two_objectives_only():
     config = load_toml(find_recipe("atlas-quick"), TrainConfig)
     assert (config.recall, config.sft, config.model.path, config.model.new) == (None, None, None, None)
     assert config.rl is not None
-    assert {phase.objectives for phase in config.rl.phases} == {(2,)}
+    assert {phase.objectives for phase in config.rl.curriculum} == {(2,)}
     assert config.evaluation.objectives == (1, 2, 4, 8, 16)

@@ -30,8 +30,8 @@ from mem1.retrieval.client import RetrievalServer
 from mem1.retrieval.documents import read_documents
 from mem1.retrieval.web.apis import SERPER
 from mem1.training.loop.recipe import ModelConfig, TinyModel, TrainConfig
+from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.train import NOT_FINGERPRINTED
-from mem1.training.rl_config import Phase, Rl
 from mem1.training.weights.policy import make_policy
 
 RECIPE = """
@@ -44,9 +44,9 @@ urls = ["http://127.0.0.1:8000", "http://b:8000/retrieve"]
 deadline_s = 20.0
 
 [rl]
-phases = [{ steps = 1 }]
+curriculum = [{ steps = 1 }]
 """
-RL = Rl(phases=(Phase(steps=1),))
+RL = Rl(curriculum=(Phase(steps=1),))
 
 
 @pytest.fixture(scope="module")

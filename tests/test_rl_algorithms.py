@@ -23,47 +23,40 @@ from precision import FLOAT32
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mem1.algorithms.grpo import group_advantages
-from mem1.algorithms.surrogate import clipped_surrogate
+from mem1.algorithms.base import Algorithm, Attempt, has_variance
+from mem1.algorithms.group import (
+    Dapo,
+    DrGrpo,
+    Grpo,
+    Overlong,
+    Reinforce,
+    ReinforcePlusPlus,
+    Rejection,
+    Rloo,
+    normalised_advantages,
+)
+from mem1.algorithms.importance import Importance
+from mem1.algorithms.kl import Kl
+from mem1.algorithms.losses import clipped_surrogate
+from mem1.algorithms.ppo import Ppo
+from mem1.algorithms.ratios import Cispo, Gspo
 from mem1.configuration import load_toml
 from mem1.engines.base import Sampling
 from mem1.engines.workers import one_thread
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError
-from mem1.packing import pack
+from mem1.packing import Pack
 from mem1.records import Ended, Group, Question, Task, Trajectory, Turn
 from mem1.rollout import Rollout
-from mem1.training.advantages import token_advantages
-from mem1.training.batches import minibatches
 from mem1.training.checkpoints.checkpoint import load_checkpoint, save_checkpoint
-from mem1.training.critic import Critic
-from mem1.training.lessons import Before, has_variance, make_lessons
-from mem1.training.logprobs import completion_logprobs, flat_logprobs
+from mem1.training.gradients.actor_critic import Critic
+from mem1.training.gradients.samples import OldPolicyStats, make_samples, minibatches
+from mem1.training.gradients.update import PassStats, accumulate
+from mem1.training.logprobs import completion_logprobs, score, trunk_states
 from mem1.training.loop.recipe import TrainConfig
-from mem1.training.losses import step_denominator
+from mem1.training.loop.rl import RlStage
+from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.ranks.optimizers import adamw
-from mem1.training.rl import RlStage
-from mem1.training.rl_config import (
-    Algorithm,
-    Cispo,
-    Dapo,
-    DrGrpo,
-    Grpo,
-    Gspo,
-    Importance,
-    Kl,
-    Overlong,
-    Phase,
-    Ppo,
-    Reinforce,
-    ReinforcePlusPlus,
-    Rejection,
-    Rl,
-    Rloo,
-)
-from mem1.training.rl_metrics import Totals
-from mem1.training.scores import score, trunk_states
-from mem1.training.updates import accumulate
 from mem1.training.weights.policy import Policy
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -85,8 +78,8 @@ everything = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGOR
 
 
 def recipe(algorithm: Algorithm | None = None, **changes: Any) -> Rl:
-    defaults: dict[str, Any] = {"groups": 2, "attempts": 3, "warmup": 0, "learning_rate": 1e-3}
-    return Rl(phases=(Phase(steps=4),), algorithm=algorithm or Grpo(), **(defaults | changes))
+    defaults: dict[str, Any] = {"tasks_per_step": 2, "group_size": 3, "warmup": 0, "learning_rate": 1e-3}
+    return Rl(curriculum=(Phase(steps=4),), algorithm=algorithm or Grpo(), **(defaults | changes))
 
 
 def stage(config: Rl, *, seed: int = 0, dtype: torch.dtype = torch.float64, workers: int = 1) -> RlStage:
@@ -164,7 +157,7 @@ def test_two_steps_make_good_attempts_likelier_than_bad_ones(algorithm: Algorith
 @everything
 def test_micro_batches_and_packing_do_not_change_a_step(algorithm: Algorithm):
     def after(**changes: Any) -> tuple[int, dict[str, Any], Tensor]:
-        learner = stage(recipe(algorithm, groups=4, kl=Kl(coefficient=0.1), entropy=0.01, **changes))
+        learner = stage(recipe(algorithm, tasks_per_step=4, kl=Kl(coefficient=0.1), entropy=0.01, **changes))
         rollout = groups(learner.policy.model, *REWARDS, shift=0.1, results=12)
         row = learner.update(rollout, 0)
         packs = learner.networks.packs([t for group in rollout for t in group.trajectories])
@@ -185,7 +178,14 @@ def test_micro_batches_and_packing_do_not_change_a_step(algorithm: Algorithm):
 @everything
 def test_packs_trained_two_at_a_time_make_the_same_step_bit_for_bit(algorithm: Algorithm):
     def after(workers: int) -> tuple[dict[str, Any], Tensor]:
-        config = recipe(algorithm, kl=Kl(coefficient=0.1), entropy=0.01, old_policy="trainer", pack_tokens=64, groups=8)
+        config = recipe(
+            algorithm,
+            kl=Kl(coefficient=0.1),
+            entropy=0.01,
+            old_logprobs_from="trainer",
+            pack_tokens=64,
+            tasks_per_step=8,
+        )
         learner = stage(config, workers=workers, dtype=torch.float32)
         rollout = groups(learner.policy.model, *[(1, 0, 0), (0, 1, 2)] * 4)
         telling = [t for group in rollout for t in group.trajectories]
@@ -202,13 +202,14 @@ def test_packs_trained_two_at_a_time_make_the_same_step_bit_for_bit(algorithm: A
 
 
 def test_the_default_is_one_clipped_step_on_the_groups_with_variance_bit_for_bit():
-    learner = stage(recipe(groups=3), dtype=torch.float32)
+    learner = stage(recipe(tasks_per_step=3), dtype=torch.float32)
     rollout = groups(learner.policy.model, (1, 0, 0), (1, 1, 1), (0, 1, 2))
     model = tiny_model("qwen2", dtype=torch.float32)
     told = [t for g in (rollout[0], rollout[2]) for t in g.trajectories]
-    new_M, entropy_M = flat_logprobs(model, pack(told), temperature=1.0, with_entropy=True)
+    scores = score(model, Pack.whole(told), temperature=1.0)
+    new_M, entropy_M = scores.logprobs_M, scores.entropy_M
     old_M = torch.tensor([p for t in told for turn in t.turns for p in turn.logprobs])
-    advantages = group_advantages((1, 0, 0)) + group_advantages((0, 1, 2))
+    advantages = normalised_advantages((1, 0, 0)) + normalised_advantages((0, 1, 2))
     advantages_M = torch.tensor(
         [a for a, t in zip(advantages, told, strict=True) for _ in range(t.num_completion_tokens)]
     )
@@ -232,9 +233,9 @@ def test_a_value_is_read_where_the_logit_of_its_token_is_read(critic: str):
     (attempt, *_) = groups(model, (1.0,))[0].trajectories
     for packed in (True, False):
         if made.trunk is None:
-            states_MD = score(model, [attempt], temperature=1.0, packed=packed).states_MD
+            states_MD = score(model, Pack.whole([attempt]), temperature=1.0, packed=packed).states_MD
         else:
-            states_MD = trunk_states(made.trunk, [attempt], packed=packed)
+            states_MD = trunk_states(made.trunk, Pack.whole([attempt]), packed=packed)
         expected: list[Tensor] = []
         for turn in attempt.turns:  # the state before token k is that of the k tokens before it
             ids = torch.tensor([turn.context_ids + turn.completion_ids])
@@ -246,7 +247,7 @@ def test_a_value_is_read_where_the_logit_of_its_token_is_read(critic: str):
 def test_the_value_loss_reaches_the_policys_trunk_by_the_share_that_is_set():
     states = torch.ones(2, 32, requires_grad=True)
     for share in (0.0, 0.25):
-        critic = Critic(Ppo(critic="head", trunk_gradient=share), tiny_model("llama"))
+        critic = Critic(Ppo(critic="head", value_grad_scale=share), tiny_model("llama"))
         torch.nn.init.constant_(critic.head.weight, 2.0)
         states.grad = None
         critic.values(states).sum().backward()
@@ -256,14 +257,15 @@ def test_the_value_loss_reaches_the_policys_trunk_by_the_share_that_is_set():
 
 
 def test_gae_runs_across_the_context_reset_and_a_cut_trajectory_has_the_same_advantages():
-    # values 0.5 0.5 | 0.25 0.75, reward 1, lam 0.5: the numbers of algorithms/gae.py
+    # values 0.5 0.5 | 0.25 0.75, reward 1, lam 0.5: the numbers of algorithms/ppo.py
     config = Ppo(lam=0.5, whiten=False)
     values_M = torch.tensor([0.5, 0.5, 0.25, 0.75])
     expected = [0.03125, 0.0625, 0.625, 0.25]
     for attempt in (trajectory(([1], [2, 3]), ([4], [5, 6])), trajectory(([1], [2]), ([7], [3, 5]), ([4], [6]))):
-        made = token_advantages(config, [attempt], [1.0], values_M)
-        assert made.advantages_M.tolist() == pytest.approx(expected)
-        assert made.returns_M.tolist() == pytest.approx([0.53125, 0.5625, 0.875, 1.0])
+        ((made,),) = config.advantages([[Attempt(trajectory=attempt, shaped_reward=1.0, values_K=values_M)]])
+        assert made is not None and made.returns_K is not None
+        assert made.advantages_K.tolist() == pytest.approx(expected)
+        assert made.returns_K.tolist() == pytest.approx([0.53125, 0.5625, 0.875, 1.0])
 
 
 def test_the_critic_warms_up_while_the_policy_stands_still():
@@ -323,9 +325,7 @@ def test_a_critic_learns_to_explain_the_returns():
 
 @pytest.mark.parametrize("critic", ["head", "separate"])
 def test_a_resumed_ppo_with_an_adaptive_penalty_is_an_unbroken_one_bit_for_bit(tmp_path: Path, critic: str):
-    config = recipe(
-        Ppo(critic=cast(Any, critic)), kl=Kl(coefficient=0.1, target=0.01), updates_per_rollout=2, minibatches=2
-    )
+    config = recipe(Ppo(critic=cast(Any, critic)), kl=Kl(coefficient=0.1, target=0.01), epochs=2, minibatches=2)
 
     def go_on(learner: RlStage, steps: range) -> list[dict[str, Any]]:
         return [dict(learner.update(groups(learner.policy.model, (1, 0, 0), (0, 1, 2)), i)) for i in steps]
@@ -363,7 +363,7 @@ def test_mini_batches_hold_every_attempt_once_an_epoch_and_do_not_count_turns():
 
 @pytest.mark.numeric
 def test_several_updates_a_rollout_count_up_the_staleness():
-    learner = stage(recipe(updates_per_rollout=2, minibatches=3))
+    learner = stage(recipe(epochs=2, minibatches=3))
     rollout = groups(learner.policy.model, (1, 0, 0), (0, 1, 2), version=6, shift=0.25)
     row = learner.update(rollout, 1)
     # step 1 begins after 6 updates; its own are number 0 to 5, each on a third of the attempts
@@ -381,7 +381,7 @@ def test_the_old_policy_is_the_sampler_or_the_trainer():
         return dict(learner.update(groups(learner.policy.model, (1, 0, 0), (0, 1, 2), shift=0.25), 0))
 
     # the sampler is off by a quarter nat everywhere; by the trainer's own log-probs the first ratio is 1 all the same
-    sampler, trainer = clipped(), clipped(old_policy="trainer")
+    sampler, trainer = clipped(), clipped(old_logprobs_from="trainer")
     assert sampler["sampler_trainer_mean"] == pytest.approx(0.25, abs=32 * FLOAT32) == trainer["sampler_trainer_mean"]
     assert sampler["clip_fraction"] > trainer["clip_fraction"] == 0.0
 
@@ -394,8 +394,8 @@ def test_importance_weights_make_up_for_another_sampler(shift: float, capped: fl
         row = learner.update(groups(learner.policy.model, (1, 0, 0), shift=shift), 0)
         return cast(float, row["grad_norm"]), cast("float | None", row.get("capped_share"))
 
-    plain, none = gradient(recipe(groups=1), 0.0)
-    weighed, share = gradient(recipe(groups=1, importance=Importance(cap=2.0)), shift)
+    plain, none = gradient(recipe(tasks_per_step=1), 0.0)
+    weighed, share = gradient(recipe(tasks_per_step=1, importance=Importance(cap=2.0)), shift)
     assert (none, share) == (None, capped)
     assert weighed / plain == pytest.approx(ratio, rel=1e-4)
 
@@ -403,10 +403,10 @@ def test_importance_weights_make_up_for_another_sampler(shift: float, capped: fl
 @pytest.mark.numeric
 def test_a_sequence_weight_is_that_of_the_whole_trajectory():
     attempt = trajectory(([1], [2, 3]), ([4], [5]))
-    before = Before(sampler_K=torch.tensor([-1.0, -1.0, -1.0]), old_K=torch.tensor([-0.9, -1.2, -0.8]))
+    before = OldPolicyStats(sampler_K=torch.tensor([-1.0, -1.0, -1.0]), old_K=torch.tensor([-0.9, -1.2, -0.8]))
     config = recipe(Reinforce(), importance=Importance(level="sequence", cap=2.0))
     scored = Group(trajectories=(replace(attempt, reward=1.0),))
-    ((lesson,),) = make_lessons(config, [scored], [[before]])
+    ((lesson,),) = make_samples(config, [scored], [[before]])
     assert lesson.weights_K is not None
     assert lesson.weights_K.tolist() == pytest.approx([math.e**0.1] * 3, rel=8 * FLOAT32)
 
@@ -414,7 +414,7 @@ def test_a_sequence_weight_is_that_of_the_whole_trajectory():
 @pytest.mark.numeric
 def test_a_penalty_in_the_reward_is_taken_per_token_by_ppo_and_per_trajectory_by_the_others():
     attempts = tuple(replace(trajectory(([1], [2]), ([4], [5])), reward=r) for r in (1.0, 0.0))
-    far = Before(
+    far = OldPolicyStats(
         sampler_K=torch.zeros(2),
         old_K=torch.tensor([-1.0, -1.0]),
         reference_K=torch.tensor([-1.5, -1.25]),
@@ -423,12 +423,12 @@ def test_a_penalty_in_the_reward_is_taken_per_token_by_ppo_and_per_trajectory_by
     near = replace(far, reference_K=far.old_K)
     kl = Kl(where="reward", estimator="k1")
     made = Group(trajectories=attempts)
-    (rows,) = make_lessons(recipe(DrGrpo(), kl=kl), [made], [[far, near]], kl_coefficient=0.4)
+    (rows,) = make_samples(recipe(DrGrpo(), kl=kl), [made], [[far, near]], kl_coefficient=0.4)
     # k1 is 0.5 and 0.25: rewards 1 - 0.3 and 0, mean 0.35
     close = partial(pytest.approx, rel=8 * FLOAT32)  # a few additions and products of numbers around 1
     assert [row.advantages_K.tolist() for row in rows] == [close([0.35] * 2), close([-0.35] * 2)]
     ppo = Ppo(lam=1.0, whiten=False)
-    (rows,) = make_lessons(recipe(ppo, kl=kl), [made], [[far, near]], kl_coefficient=0.4)
+    (rows,) = make_samples(recipe(ppo, kl=kl), [made], [[far, near]], kl_coefficient=0.4)
     # to come: -0.4 * 0.25 + 1 after the second token, and -0.4 * 0.5 more before it
     assert rows[0].advantages_K.tolist() == close([0.7, 0.9])
 
@@ -456,8 +456,8 @@ def test_an_entropy_bonus_keeps_the_policy_from_making_up_its_mind():
 def test_denominators_count_the_step_and_not_its_contexts():
     one, cut = trajectory(([1], [2, 3, 4])), trajectory(([1], [2]), ([1], [3]), ([1], [4]))
     for algorithm in ALGORITHMS.values():
-        assert step_denominator(algorithm, [one, one]) == step_denominator(algorithm, [cut, one])
-    assert [step_denominator(a, [one, cut]) for a in (Grpo(), DrGrpo(tokens_per_attempt=9), Gspo(unit="turn"))] == [
+        assert algorithm.denominator([one, one]) == algorithm.denominator([cut, one])
+    assert [a.denominator([one, cut]) for a in (Grpo(), DrGrpo(tokens_per_attempt=9), Gspo(unit="turn"))] == [
         6,
         18,
         2,
@@ -496,7 +496,9 @@ class OneTells:
 
 
 def drawn(algorithm: Algorithm) -> tuple[RlStage, OneTells, list[Group]]:
-    config = recipe(algorithm, groups=4, attempts=2).model_copy(update={"phases": (Phase(steps=1, objectives=(2, 4)),)})
+    config = recipe(algorithm, tasks_per_step=4, group_size=2).model_copy(
+        update={"curriculum": (Phase(steps=1, objectives=(2, 4)),)}
+    )
     model, tells = tiny_model("qwen2"), OneTells()
     learner = RlStage(Policy(model, cast(Any, None)), config, cast(Rollout, tells), cast(TaskSource, tells), seed=3)
     return learner, tells, learner.sample(0)
@@ -524,9 +526,9 @@ def test_other_algorithms_draw_once():
 
 def test_overlong_attempts_are_worth_less_but_do_not_give_a_group_variance():
     attempts = [replace(trajectory(([1], [2] * n)), reward=1.0) for n in (4, 9, 12)]
-    before = [Before(sampler_K=torch.zeros(n), old_K=torch.zeros(n)) for n in (4, 9, 12)]
+    before = [OldPolicyStats(sampler_K=torch.zeros(n), old_K=torch.zeros(n)) for n in (4, 9, 12)]
     config = recipe(Dapo(overlong=Overlong(limit=10, buffer=2)))
-    (rows,) = make_lessons(config, [Group(trajectories=tuple(attempts))], [before])
+    (rows,) = make_samples(config, [Group(trajectories=tuple(attempts))], [before])
     # rewards 1, 0.5 and 0: as far from the middle one on either side
     first, middle, last = (float(row.advantages_K[0]) for row in rows)
     assert first == pytest.approx(-last) and first > 1 and middle == 0.0
@@ -590,17 +592,17 @@ def test_equal_rewards_teach_nothing_however_the_kl_in_the_reward_differs(algori
     config = recipe(algorithm, kl=Kl(coefficient=0.001, where="reward"))
     (rollout,) = groups(tiny_model("qwen2"), (1, 1, 1, 1, 1, 1))
     before = [
-        Before(sampler_K=old, old_K=old, reference_K=old + torch.randn(len(old)))
+        OldPolicyStats(sampler_K=old, old_K=old, reference_K=old + torch.randn(len(old)))
         for old in (torch.zeros(t.num_completion_tokens) for t in rollout.trajectories)
     ]
-    (rows,) = make_lessons(config, [rollout], [before], kl_coefficient=0.001)
-    assert all(not row.advantages_K.any() and not row.teaches for row in rows)
+    (rows,) = make_samples(config, [rollout], [before], kl_coefficient=0.001)
+    assert all(not row.advantages_K.any() and not row.has_gradient for row in rows)
     row = stage(config).update([rollout], 0)
     assert (row["grad_norm"], row["loss"], row["skipped_equal"], row["skipped_too_few"]) == (0.0, 0.0, 1.0, 0.0)
 
 
 def test_reinforce_pp_with_one_attempt_left_in_the_step_skips_it_and_says_so():
-    learner = stage(recipe(ReinforcePlusPlus(), groups=2, attempts=1))
+    learner = stage(recipe(ReinforcePlusPlus(), tasks_per_step=2, group_size=1))
     one, other = groups(learner.policy.model, (1,), (0,))
     before = weights(learner.policy.model)
     row = learner.update([one, Group(trajectories=tuple(map(failed, other.trajectories)))], 0)
@@ -614,10 +616,10 @@ def test_reinforce_pp_with_one_attempt_left_in_the_step_skips_it_and_says_so():
 def test_a_part_of_a_step_with_nothing_to_teach_is_no_optimiser_step():
     learner = stage(recipe())
     (rollout,) = groups(learner.policy.model, (1, 1, 1))
-    lessons = make_lessons(learner.config, [rollout], learner.networks.before([rollout.trajectories]))
-    totals = Totals()
+    lessons = make_samples(learner.config, [rollout], learner.networks.old_policy_stats([rollout.trajectories]))
+    totals = PassStats()
     assert not accumulate(learner.networks, lessons, totals)
-    assert (totals.updates, totals.tokens, totals.norms) == (0, 0, [])
+    assert totals == PassStats()
 
 
 def test_ppo_whitens_and_trusts_the_reward_to_the_end_unless_told_otherwise():
@@ -628,9 +630,9 @@ def test_the_overlong_penalty_counts_all_turns_of_an_attempt():
     attempts = [
         replace(trajectory(([1], [2] * 5), ([3], [4] * n)), reward=1.0) for n in (1, 4, 7)
     ]  # 6, 9 and 12 tokens, the last turn alone never above 7
-    before = [Before(sampler_K=torch.zeros(n), old_K=torch.zeros(n)) for n in (6, 9, 12)]
+    before = [OldPolicyStats(sampler_K=torch.zeros(n), old_K=torch.zeros(n)) for n in (6, 9, 12)]
     config = recipe(Dapo(overlong=Overlong(limit=10, buffer=2)))
-    (rows,) = make_lessons(config, [Group(trajectories=tuple(attempts))], [before])
+    (rows,) = make_samples(config, [Group(trajectories=tuple(attempts))], [before])
     assert [round(float(row.advantages_K[0]), 2) for row in rows] == [1.22, 0.0, -1.22]  # rewards 1, 0.5, 0
 
 
@@ -639,7 +641,7 @@ def test_a_group_with_too_few_attempts_left_is_skipped_and_a_step_without_any_ch
     learner = stage(recipe(algorithm, kl=None if isinstance(algorithm, Rejection) else Kl(target=0.01)))
     group, other = groups(learner.policy.model, (1, 0), (1, 0))
     one_left = Group(trajectories=(group.trajectories[0], failed(group.trajectories[1])))
-    compares = learner.config.fewest_attempts == 2
+    compares = learner.config.algorithm.compares_attempts
     assert learner.update([one_left, other], 0)["groups_skipped"] == float(compares)
     before, coefficient = weights(learner.policy.model), learner.networks.kl_coefficient
     row = learner.update([Group(trajectories=tuple(map(failed, g.trajectories))) for g in (group, other)], 1)
@@ -653,23 +655,29 @@ def test_a_group_with_too_few_attempts_left_is_skipped_and_a_step_without_any_ch
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('attempts = 1\nalgorithm.name = "grpo"', "grpo compares the attempts at a task; set attempts to 2 or more"),
-        ('updates_per_rollout = 2\nalgorithm.name = "rloo"', "rloo has no ratio to the old policy"),
+        (
+            'group_size = 1\nalgorithm.name = "grpo"',
+            "grpo compares the attempts at a task; set group_size to 2 or more",
+        ),
+        ('epochs = 2\nalgorithm.name = "rloo"', "rloo has no ratio to the old policy"),
         ('kl.estimator = "k1"', "has a gradient of 0 on average; take k2 or k3"),
         ('kl = {where = "reward", estimator = "k3"}', "in the reward has a policy gradient that is not that of the KL"),
-        ('groups = 1\nattempts = 1\nalgorithm.name = "reinforce_pp"', "set groups or attempts to 2 or more"),
-        ('algorithm.name = "grpoo"', "does not match any of the expected tags.*'grpo'"),
+        (
+            'tasks_per_step = 1\ngroup_size = 1\nalgorithm.name = "reinforce_pp"',
+            "set tasks_per_step or group_size to 2 or more",
+        ),
+        ('algorithm.name = "grpoo"', "unknown algorithm 'grpoo'; known: grpo, dr_grpo"),
         ('algorithm.name = "grpo"\nalgorithm.unit = "turn"', "unknown key rl.algorithm.unit"),
         ("algorithm.clip_low = 0.1", r"\[rl.algorithm\] needs the key 'name'"),
         ("clip_low = 0.1", "unknown key rl.clip_low"),
         ('algorithm.name = "rejection"', "required key rl.algorithm.threshold is missing"),
         ('algorithm = {name = "rejection", threshold = 1.0}\nimportance.cap = 2.0', "rejection takes neither"),
-        ("groups = 1\nattempts = 2\nminibatches = 3", "3 minibatches of 2 attempts"),
+        ("tasks_per_step = 1\ngroup_size = 2\nminibatches = 3", "3 minibatches of 2 attempts"),
         ('algorithm = {name = "dapo", overlong = {limit = 5, buffer = 9}}', "buffer must lie between 0 and the limit"),
     ],
 )
 def test_a_recipe_that_cannot_be_meant_is_refused_with_the_way_out(tmp_path: Path, text: str, message: str):
     path = tmp_path / "recipe.toml"
-    path.write_text(f'[tasks]\nkind = "atlas"\n[rl]\nphases = [{{steps = 1}}]\n{text}\n')
+    path.write_text(f'[tasks]\nkind = "atlas"\n[rl]\ncurriculum = [{{steps = 1}}]\n{text}\n')
     with pytest.raises(UserError, match=message):
         load_toml(path, TrainConfig)

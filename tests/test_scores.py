@@ -12,10 +12,13 @@ from builders import random_group, tiny_model, trajectory
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from mem1.algorithms.importance import Importance
+from mem1.algorithms.kl import Kl
+from mem1.packing import Pack
 from mem1.records import Trajectory, Turn
-from mem1.training.networks import Networks
-from mem1.training.rl_config import Importance, Kl, Phase, Rl
-from mem1.training.scores import score, trunk_states
+from mem1.training.gradients.actor_critic import ActorCritic
+from mem1.training.logprobs import score, trunk_states
+from mem1.training.loop.rl_config import Phase, Rl
 
 TEMPERATURES = (0.5, 1.0, 1.7)
 
@@ -46,18 +49,20 @@ def test_log_probs_entropies_and_states_are_those_worked_out_by_hand(packed: boo
     model = tiny_model("llama")
     with torch.no_grad():
         logprobs_M, entropy_M, states_MD = by_hand(model, temperature)
-    found = score(model, attempts(), temperature=temperature, packed=packed)
+    found = score(model, Pack.whole(attempts()), temperature=temperature, packed=packed)
     pairs = ((found.logprobs_M, logprobs_M), (found.entropy_M, entropy_M), (found.states_MD, states_MD))
     for ours, wanted in pairs:
         torch.testing.assert_close(ours.detach(), wanted, rtol=0, atol=1e-12)
-    torch.testing.assert_close(trunk_states(model.get_decoder(), attempts(), packed=packed), found.states_MD)
+    torch.testing.assert_close(
+        trunk_states(model.get_decoder(), Pack.whole(attempts()), packed=packed), found.states_MD
+    )
     assert not found.entropy_M.requires_grad
 
 
 @pytest.mark.parametrize("packed", [True, False])
 def test_the_gradient_of_the_entropy_is_the_one_worked_out_by_hand(packed: bool):
     ours, theirs = tiny_model("llama"), tiny_model("llama")
-    score(ours, attempts(), temperature=0.5, packed=packed, entropy="gradient").entropy_M.sum().backward()
+    score(ours, Pack.whole(attempts()), temperature=0.5, packed=packed, entropy="gradient").entropy_M.sum().backward()
     by_hand(theirs, 0.5)[1].sum().backward()
     for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         assert one.grad is not None and other.grad is not None
@@ -66,9 +71,11 @@ def test_the_gradient_of_the_entropy_is_the_one_worked_out_by_hand(packed: bool)
 
 def test_neither_policy_nor_reference_is_packed_where_the_recipe_says_so():
     model = tiny_model("qwen3", attention_dropout=0.1).eval()  # which cannot be packed
-    networks = Networks.make(Rl(phases=(Phase(steps=1),), kl=Kl(), old_policy="trainer", packed=False), model)
+    networks = ActorCritic.make(
+        Rl(curriculum=(Phase(steps=1),), kl=Kl(), old_logprobs_from="trainer", packed=False), model
+    )
     turn = Turn(context_ids=(1, 2), completion_ids=(3, 4), logprobs=(-1.0, -1.0))
-    ((before,),) = networks.before([[Trajectory(turns=(turn,))]])
+    ((before,),) = networks.old_policy_stats([[Trajectory(turns=(turn,))]])
     assert before.reference_K is not None and torch.equal(before.reference_K, before.old_K)
 
 
@@ -76,7 +83,7 @@ def test_neither_policy_nor_reference_is_packed_where_the_recipe_says_so():
 def test_policy_and_reference_are_asked_at_the_temperature_of_the_rollout(packed: bool):
     model = tiny_model("llama")
     options: dict[str, Any] = {"kl": Kl(), "importance": Importance(), "packed": packed, "temperature": 0.5}
-    networks = Networks.make(Rl(phases=(Phase(steps=1),), **options), model)
+    networks = ActorCritic.make(Rl(curriculum=(Phase(steps=1),), **options), model)
     with torch.no_grad():
         at_the_start = by_hand(model, 0.5)[0]
         model.get_parameter("lm_head.weight").mul_(1.5)
@@ -85,6 +92,6 @@ def test_policy_and_reference_are_asked_at_the_temperature_of_the_rollout(packed
         replace(t, turns=tuple(replace(turn, logprobs=(-1.0,) * len(turn.completion_ids)) for turn in t.turns))
         for t in attempts()
     ]
-    before = [b for group in networks.before([recorded]) for b in group]
+    before = [b for group in networks.old_policy_stats([recorded]) for b in group]
     for values, wanted in (([b.reference_K for b in before], at_the_start), ([b.old_K for b in before], moved)):
         torch.testing.assert_close(torch.cat([v for v in values if v is not None]), wanted, rtol=0, atol=1e-12)

@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mem1.algorithms.cispo import cispo
-from mem1.algorithms.gspo import sequence_surrogate
-from mem1.algorithms.policy_gradient import policy_gradient
-from mem1.algorithms.surrogate import SurrogateLoss, clipped_surrogate
+from mem1.algorithms.losses import PolicyLoss, clipped_surrogate, policy_gradient
+from mem1.algorithms.ratios import cispo, sequence_surrogate
 
 pytestmark = pytest.mark.numeric
 
@@ -40,7 +38,7 @@ def gspo(
     clip: float = 0.2,
     denominator: float = 1.0,
     weights: Tensor | None = None,
-) -> SurrogateLoss:
+) -> PolicyLoss:
     return sequence_surrogate(
         logprobs,
         torch.zeros_like(logprobs) if old is None else old,

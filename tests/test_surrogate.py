@@ -8,15 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from mem1.algorithms.likelihood import negative_log_likelihood
-from mem1.algorithms.surrogate import SurrogateLoss, clipped_surrogate
+from mem1.algorithms.losses import PolicyLoss, clipped_surrogate, negative_log_likelihood
 
 pytestmark = pytest.mark.numeric
 
 
 def surrogate(
     logprobs: Tensor, old: Tensor, advantages: Tensor, *, low: float = 0.2, high: float = 0.2, denominator: float = 1.0
-) -> SurrogateLoss:
+) -> PolicyLoss:
     return clipped_surrogate(logprobs, old, advantages, clip_low=low, clip_high=high, denominator=denominator)
 
 

@@ -34,11 +34,11 @@ from mem1.tasks.datasets import write_passages, write_questions
 from mem1.training.checkpoints.checkpoint import latest_checkpoint
 from mem1.training.logprobs import completion_logprobs
 from mem1.training.loop.recipe import Evaluation, Lora, ModelConfig, Recall, Sft, TinyModel, TrainConfig
+from mem1.training.loop.rl import RlStage
+from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.run_folder import read_metrics
+from mem1.training.loop.sft import SftStage, demonstrate
 from mem1.training.loop.train import Finished, Progress, make_rollout, train
-from mem1.training.rl import RlStage
-from mem1.training.rl_config import Phase, Rl
-from mem1.training.sft import SftStage, demonstrate
 from mem1.training.weights.export import export_checkpoint
 from mem1.training.weights.policy import Policy, load_policy, make_policy
 
@@ -80,7 +80,13 @@ def _config(data: Path) -> TrainConfig:
         sft=Sft(
             steps=SFT_STEPS, objectives=(1,), tasks=8, tokens=512, warmup=1, learning_rate=0.05, adam_learning_rate=0.05
         ),
-        rl=Rl(phases=(Phase(steps=RL_STEPS, objectives=(1,)),), groups=4, attempts=6, warmup=1, learning_rate=3e-3),
+        rl=Rl(
+            curriculum=(Phase(steps=RL_STEPS, objectives=(1,)),),
+            tasks_per_step=4,
+            group_size=6,
+            warmup=1,
+            learning_rate=3e-3,
+        ),
         evaluation=Evaluation(objectives=(1,), tasks=4),
         checkpoint_every=4,
         tensorboard=False,
@@ -274,7 +280,7 @@ def test_a_faulty_task_is_found_before_anything_is_written(
 def test_more_objectives_than_questions_are_found_before_anything_is_written(config: TrainConfig, tmp_path: Path):
     rl = config.rl
     assert rl is not None
-    many = config.model_copy(update={"rl": rl.model_copy(update={"phases": (Phase(steps=1, objectives=(1, 9)),)})})
+    many = config.model_copy(update={"rl": rl.model_copy(update={"curriculum": (Phase(steps=1, objectives=(1, 9)),)})})
     with pytest.raises(UserError, match="9 objectives need 9 different questions, but there are 8"):
         run(many, tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -402,7 +408,7 @@ def test_a_step_makes_good_attempts_likelier_and_bad_ones_less_likely(config: Tr
 
 def test_the_groups_of_a_step_share_out_its_numbers_of_objectives(config: TrainConfig):
     phases = (Phase(steps=1, objectives=(1,)), Phase(steps=2, objectives=(1, 2)))
-    learner = stage(config, phases=phases, attempts=2)
+    learner = stage(config, curriculum=phases, group_size=2)
     sizes = [[g.trajectories[0].task.objectives for g in learner.sample(i) if g.trajectories[0].task] for i in (0, 1)]
     assert sizes == [[1, 1, 1, 1], [1, 1, 2, 2]]
     assert learner.steps == 3

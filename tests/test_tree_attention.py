@@ -33,7 +33,7 @@ from transformers import (
 )
 
 from mem1.errors import UserError
-from mem1.packing import TokenTree, block_attention, pack, visible
+from mem1.packing import TokenTree, blocks, pack, visible
 from mem1.packing.attention import Backend, plan_attention, tree_attention
 from mem1.packing.blocks import Part, cut
 from mem1.packing.exactness import check_packable
@@ -183,7 +183,7 @@ def test_plain_products_equal_the_fused_kernel(monkeypatch: pytest.MonkeyPatch):
     tree = large_tree()
     qkv = vectors(tree, (4, 2))
     fused = attend(tree, qkv, "blocks")
-    monkeypatch.setattr(block_attention, "_has_kernel", lambda _: False)
+    monkeypatch.setattr(blocks, "_has_kernel", lambda _: False)
     plain = attend(tree, qkv, "blocks")
     for got, wanted in zip([plain[0], *plain[1]], [fused[0], *fused[1]], strict=True):
         torch.testing.assert_close(got, wanted, rtol=0, atol=1e-11)

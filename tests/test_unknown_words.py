@@ -92,9 +92,9 @@ questions = "{files[1]}"
 train_questions = "{files[1]}"
 corpus = "{files[3]}"
 [rl]
-groups = 1
-attempts = 2
-[[rl.phases]]
+tasks_per_step = 1
+group_size = 2
+[[rl.curriculum]]
 steps = 1
 objectives = [1]
 """

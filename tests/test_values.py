@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mem1.algorithms.values import explained_variance, value_loss
-from mem1.algorithms.whitening import whitened
+from mem1.algorithms.ppo import explained_variance, value_loss, whitened
 
 pytestmark = pytest.mark.numeric
 

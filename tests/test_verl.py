@@ -57,7 +57,6 @@ from mem1.extras.verl.agent_loop import ContextLoop, ContextLoopManager
 from mem1.extras.verl.tasks import write_tasks
 from mem1.protocol import PAPER
 from mem1.records import Task
-from mem1.training.advantages import trajectory_advantages
 
 pytestmark = pytest.mark.verl
 
@@ -225,7 +224,7 @@ def batch(contexts: Sequence[Sequence[int]], seed: int) -> tuple[DataProto, list
 def check_estimator(estimator: str, ours: str, contexts: Sequence[Sequence[int]], seed: int) -> None:
     """Through verl's own call, every sampled token has the advantage that `mem1 train` gives its trajectory."""
     data, keys = batch(contexts, seed)
-    expected = trajectory_advantages(ALGORITHMS[ours], REWARDS)
+    expected = ALGORITHMS[ours].step_advantages(REWARDS)
     by_name = {trajectory_name(f"g{g}", a): x for g, group in enumerate(expected) for a, x in enumerate(group)}
     done = compute_advantage_for_multi_trajectories(data, keys, estimator, config=configuration().algorithm)
     assert len(done) == sum(map(sum, contexts)) + 3
@@ -344,7 +343,7 @@ def test_what_a_step_of_the_trainer_computes_from_our_rows_is_ours(local_ray: Di
     rewards = {(u, a): scores[names.index(trajectory_name(u, a))] for u, a in turns}
     assert sorted(rewards[u, a] for u, a in turns if u == "aa") == [0.0, 0.0, 1.0, 1.0]
     groups = [[rewards[u, a] for a in range(4)] for u in ("aa", "bb")]
-    expected = dict(zip(turns, sum(trajectory_advantages(ALGORITHMS["mem1_grpo"], groups), ()), strict=True))
+    expected = dict(zip(turns, sum(ALGORITHMS["mem1_grpo"].step_advantages(groups), ()), strict=True))
     assert max(expected.values()) > 0.9
     seen = 0
     for key, name, mask, advantages in zip(

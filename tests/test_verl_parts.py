@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from verl_client import ScriptedClient, ScriptedOutput
 from worlds import CODEC, SAMPLING, SMALL, replay, rollout, shelf, task
 
+from mem1.algorithms.group import Grpo, ReinforcePlusPlus
 from mem1.cli.main import app
 from mem1.configuration import load_toml
 from mem1.contexts import context_policy
@@ -36,9 +37,7 @@ from mem1.parquet import read_rows
 from mem1.protocol import PAPER
 from mem1.records import Ended
 from mem1.rollout import Budget, Rollout
-from mem1.training.advantages import trajectory_advantages
 from mem1.training.loop.recipe import TrainConfig
-from mem1.training.rl_config import Grpo, ReinforcePlusPlus
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "qwen2.5-7b-multihop"
 SEARCH = "<IS> now Q1 a mayor ? </IS> <query> a mayor </query>"
@@ -273,7 +272,7 @@ CONTEXTS = [[[1] * 4] * 3, [[6, 1, 2, 1], [1, 5, 1, 1], [2, 3, 4, 5]]]
 def check_rows(advantages_of: Any, name: str, contexts: Sequence[Sequence[int]], seed: int) -> None:
     """Every row has the advantage that `mem1 train` gives its trajectory, padding has 0."""
     names, rewards, trained = make_rows(REWARDS, contexts, seed)
-    expected = trajectory_advantages(ALGORITHMS[name], REWARDS)
+    expected = ALGORITHMS[name].step_advantages(REWARDS)
     by_name = {trajectory_name(f"g{g}", a): x for g, group in enumerate(expected) for a, x in enumerate(group)}
     found = advantages_of(ALGORITHMS[name], names, rewards, trained)
     assert len(found) == sum(map(sum, contexts)) + 3
@@ -342,7 +341,7 @@ def test_the_shipped_configuration_says_the_same_as_the_recipe_that_it_names():
     assert theirs["mem1"]["recipe"].endswith("qwen2.5-7b-multihop/grpo.toml")
     assert theirs["actor_rollout_ref"]["model"]["path"] == ours.model.path
     assert theirs["data"]["max_prompt_length"] + theirs["data"]["max_response_length"] == ours.budget.context
-    assert (theirs["data"]["train_batch_size"], sampler["n"]) == (rl.groups, rl.attempts)
+    assert (theirs["data"]["train_batch_size"], sampler["n"]) == (rl.tasks_per_step, rl.group_size)
     assert (actor["clip_ratio_low"], actor["clip_ratio_high"]) == (rl.algorithm.clip_low, rl.algorithm.clip_high)
     assert (actor["kl_loss_coef"], actor["kl_loss_type"]) == (rl.kl.coefficient, rl.kl.loss_estimator)
     assert (correction["rollout_is"], correction["rollout_is_threshold"]) == (rl.importance.level, rl.importance.cap)

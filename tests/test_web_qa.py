@@ -34,7 +34,7 @@ from mem1.retrieval.web.search import WebSearch
 from mem1.rollout import Budget
 from mem1.tasks.prompts import render
 from mem1.training.loop.recipe import ModelConfig, TrainConfig
-from mem1.training.rl_config import Phase, Rl
+from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.tiny_model.tokenizers import bpe_tokenizer
 
 BPE = Codec(bpe_tokenizer(["the mayor of the city"] * 3, vocab_size=300, tags=PAPER_WEB))
@@ -246,7 +246,7 @@ def test_a_recipe_names_the_web_as_its_tasks(questions: Path, tmp_path: Path):
             cache=str(tmp_path / "web.sqlite"),
             budget=WebBudget(searches=500),
         ),
-        rl=Rl(phases=(Phase(steps=1, objectives=(1,)),)),
+        rl=Rl(curriculum=(Phase(steps=1, objectives=(1,)),)),
     )
     (tmp_path / "web.toml").write_text(to_toml(config), encoding="utf-8")
     assert load_toml(tmp_path / "web.toml", TrainConfig) == config

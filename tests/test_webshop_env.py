@@ -24,7 +24,7 @@ from mem1.protocol import ACT, PAPER, PAPER_SHOP
 from mem1.records import Ended, Question, Task, Trajectory
 from mem1.rollout import Budget
 from mem1.training.loop.recipe import TrainConfig
-from mem1.training.rl_config import Phase, Rl
+from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.tiny_model.tokenizers import UNKNOWN, bpe_tokenizer, shop_tokenizer
 
 ENVIRONMENT = WebShopEnvironment(small_shop(), {"rug": GOAL, "lamp": OTHER_GOAL})
@@ -198,7 +198,7 @@ def test_the_goals_of_a_real_shop_are_split_as_the_original_splits_them():
 
 
 def test_a_recipe_names_a_shop_as_its_tasks(tmp_path):
-    config = TrainConfig(vocabulary="paper-shop", tasks=INVENTED, rl=Rl(phases=(Phase(steps=1, objectives=(1,)),)))
+    config = TrainConfig(vocabulary="paper-shop", tasks=INVENTED, rl=Rl(curriculum=(Phase(steps=1, objectives=(1,)),)))
     (tmp_path / "shop.toml").write_text(to_toml(config), encoding="utf-8")
     assert load_toml(tmp_path / "shop.toml", TrainConfig) == config
     with pytest.raises(UserError, match=r"unknown key tasks\.catalog.*did you mean tasks\.catalogue"):

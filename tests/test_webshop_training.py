@@ -21,9 +21,9 @@ from mem1.records import Ended
 from mem1.rollout import Budget
 from mem1.training.logprobs import completion_logprobs
 from mem1.training.loop.recipe import ModelConfig, Sft, TinyModel, TrainConfig
+from mem1.training.loop.rl_config import Phase, Rl
+from mem1.training.loop.sft import demonstrate
 from mem1.training.loop.train import make_rollout, train
-from mem1.training.rl_config import Phase, Rl
-from mem1.training.sft import demonstrate
 from mem1.training.tiny_model.model import new_model
 from mem1.training.tiny_model.tokenizers import bpe_tokenizer, shop_tokenizer
 from mem1.training.weights.policy import SHIPPED_SHOP, Policy, load_policy, make_policy
@@ -35,7 +35,7 @@ CONFIG = TrainConfig(
     tasks=WebShopTasks(products=160, pages="short", prompt="plain"),
     budget=Budget(completion_extra=40),
     sft=Sft(steps=2, objectives=(1, 2), tasks=3, tokens=1024, warmup=0, decay=0),
-    rl=Rl(phases=(Phase(steps=1, objectives=(1,)),), groups=2, attempts=2, warmup=0),
+    rl=Rl(curriculum=(Phase(steps=1, objectives=(1,)),), tasks_per_step=2, group_size=2, warmup=0),
     tensorboard=False,
 )
 
@@ -109,8 +109,8 @@ def test_the_recipe_with_mem1s_settings_runs_with_another_model_and_catalogue(ge
             'tasks.goals="synthetic"',
             "tasks.turns_per_goal=2",
             "budget.completion_extra=8",
-            "rl.groups=2",
-            "rl.phases=[{steps=1, objectives=[1]}]",
+            "rl.tasks_per_step=2",
+            "rl.curriculum=[{steps=1, objectives=[1]}]",
             "tensorboard=false",
         ],
     )

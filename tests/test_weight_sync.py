@@ -38,9 +38,9 @@ from mem1.protocol import PAPER
 from mem1.records import Ended, Trajectory, Turn
 from mem1.rollout import Budget
 from mem1.training.loop.recipe import Evaluation, ModelConfig, TrainConfig
+from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.run_folder import read_metrics
 from mem1.training.loop.train import make_rollout, train
-from mem1.training.rl_config import Phase, Rl
 from mem1.training.rollout_config import ServerRollouts
 from mem1.training.weights.policy import load_policy
 from mem1.training.weights.weight_sync import WeightSync, remove_others, write_weights
@@ -373,7 +373,14 @@ CONFIG = TrainConfig(
     tasks=AtlasTasks(entities=40, worlds=1, questions_per_world=50),
     budget=Budget(completion_extra=10, context=400),
     # the entropy bonus moves the weights although a policy that knows nothing earns nothing
-    rl=Rl(phases=(Phase(steps=2, objectives=(1,)),), groups=2, attempts=3, warmup=1, learning_rate=0.01, entropy=0.1),
+    rl=Rl(
+        curriculum=(Phase(steps=2, objectives=(1,)),),
+        tasks_per_step=2,
+        group_size=3,
+        warmup=1,
+        learning_rate=0.01,
+        entropy=0.1,
+    ),
     tensorboard=False,
 )
 

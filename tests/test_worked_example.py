@@ -10,10 +10,9 @@ import torch
 from builders import trajectory
 from torch import Tensor
 
-from mem1.algorithms.gae import generalised_advantages, terminal_rewards
-from mem1.algorithms.gspo import sequence_surrogate
-from mem1.algorithms.surrogate import SurrogateLoss, clipped_surrogate
-from mem1.algorithms.values import value_loss
+from mem1.algorithms.losses import PolicyLoss, clipped_surrogate
+from mem1.algorithms.ppo import generalised_advantages, terminal_rewards, value_loss
+from mem1.algorithms.ratios import sequence_surrogate
 from mem1.packing import TokenTree, pack
 
 pytestmark = pytest.mark.numeric
@@ -144,7 +143,7 @@ def test_the_loss_of_the_critic():
     assert result.clipped == 2
 
 
-def gspo(log_ratio: Tensor, *, advantage: float, clip_low: float, clip_high: float) -> SurrogateLoss:
+def gspo(log_ratio: Tensor, *, advantage: float, clip_low: float, clip_high: float) -> PolicyLoss:
     advantage_S = torch.tensor([advantage], dtype=torch.float64)
     old = torch.zeros_like(log_ratio)
     return sequence_surrogate(

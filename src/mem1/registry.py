@@ -74,9 +74,10 @@ class Registry:
         return tuple(dict.fromkeys((*self._shipped(), *self._registered, *installed)))
 
     def name_of(self, thing: Any) -> str:
-        """A name under which `get` finds a class or function: its registered name, else its dotted path."""
-        found = (name for name, registered in self._registered.items() if registered is thing)
-        return next(found, f"{thing.__module__}:{thing.__qualname__}")
+        """A name under which `get` finds a class or function: shipped or registered, else its dotted path."""
+        path = f"{thing.__module__}:{thing.__qualname__}"
+        known = (*self._shipped().items(), *self._registered.items())
+        return next((name for name, found in known if found is thing or found == path), path)
 
     def _shipped(self) -> Mapping[str, Any]:
         return self.shipped if isinstance(self.shipped, Mapping) else load(self.shipped)
@@ -135,8 +136,22 @@ class _Register:
     """Formats of question files (`mem1.tasks.datasets.reading.Format`)."""
     vocabulary: Registry = Registry("vocabulary", "mem1.protocol:VOCABULARIES")
     """`mem1.Tags`."""
-    algorithm: Registry = Registry("algorithm", {})
-    """Reinforcement-learning algorithms."""
+    algorithm: Registry = Registry(
+        "algorithm",
+        {
+            "grpo": "mem1.algorithms.group:Grpo",
+            "dr_grpo": "mem1.algorithms.group:DrGrpo",
+            "rloo": "mem1.algorithms.group:Rloo",
+            "reinforce": "mem1.algorithms.group:Reinforce",
+            "reinforce_pp": "mem1.algorithms.group:ReinforcePlusPlus",
+            "dapo": "mem1.algorithms.group:Dapo",
+            "rejection": "mem1.algorithms.group:Rejection",
+            "gspo": "mem1.algorithms.ratios:Gspo",
+            "cispo": "mem1.algorithms.ratios:Cispo",
+            "ppo": "mem1.algorithms.ppo:Ppo",
+        },
+    )
+    """Reinforcement-learning algorithms: subclasses of `mem1.algorithms.base.Algorithm`."""
     engine: Registry = Registry("engine", {})
     """Engines that sample."""
     retriever: Registry = Registry("retriever", {})

@@ -24,10 +24,9 @@ from mem1.evaluation.store import made_with
 from mem1.protocol import Tags, vocabulary
 from mem1.records import Trajectory
 from mem1.training.loop.recipe import TrainConfig
+from mem1.training.loop.rl_metrics import nothing_to_learn
 from mem1.training.loop.run_folder import METRICS, read_metrics
 from mem1.training.loop.train import make_rollout, weight_sync
-from mem1.training.rl import weights_version
-from mem1.training.rl_metrics import nothing_to_learn
 from mem1.training.rollout_config import ServerRollouts
 from mem1.training.weights.policy import Policy
 
@@ -73,7 +72,7 @@ def say_fewer(rows: Sequence[Row], asked: int) -> None:
 
 def warn_of_nothing_learnt(config: TrainConfig, training: Path) -> None:
     """Say so where no step of reinforcement learning had anything to compare."""
-    if config.rl is None or config.rl.fewest_attempts < 2:
+    if config.rl is None or not config.rl.algorithm.compares_attempts:
         return
     reason = nothing_to_learn(read_metrics(training / METRICS))
     if reason is not None:
@@ -91,7 +90,7 @@ def _sampler(
             engine = local_engine(policy.model, policy.codec, tags.stop_strings, workers=workers)
             yield engine, Chunking(), policy.computed(device).record()
             return
-        sync.push_weights(policy.model, weights_version(config.rl, config.rl.steps))
+        sync.push_weights(policy.model, config.rl.version_at(config.rl.steps))
         yield sync.engine, Chunking(tasks=1, at_a_time=config.rollout.concurrency), None
 
 

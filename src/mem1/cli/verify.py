@@ -64,7 +64,7 @@ def command(
     temperature: Annotated[
         float,
         typer.Option(min=COLDEST, max=WARMEST, help="Of sampling, above 0; with --recipe that of [rl]."),
-        Fills("mem1.training.rl_config:Rl.temperature"),
+        Fills("mem1.training.loop.rl_config:Rl.temperature"),
     ] = 1.0,
     seed: Annotated[
         int,

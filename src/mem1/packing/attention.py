@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from mem1.errors import UserError
-from mem1.packing.block_attention import Blocks
-from mem1.packing.blocks import cut
+from mem1.packing.blocks import Blocks, cut
 from mem1.packing.flex import Flex, plan_flex
 from mem1.packing.tree import TokenTree, visible
 

@@ -19,11 +19,27 @@ import dataclasses
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from mem1.packing.tree import TokenTree
+
+# FIXME docstring of mem1.packing.blocks:
+# """Attention over the parts of a token tree (`packing/blocks.py`), forward and backward.
+#
+# Each part is softmax attention over its own keys; parts of one query are merged by their log-sums, as flash
+# attention merges tiles. With the merged log-sum the backward pass of each part stands alone, and its weights are
+# computed again rather than kept. On a CPU a part is one call of PyTorch's fused kernel, which returns log-sums and
+# takes the merged ones; elsewhere it is a few plain products. Softmax is in fp32 (fp64 for fp64 inputs).
+#
+# Letters: T tokens, D head size, H query heads, J key-value heads, each shared by H/J query heads; L queries and K keys
+# of a part.
+#
+# Source: the merge by log-sums, Dao et al. 2022 (FlashAttention, arXiv 2205.14135), section 3.1.
+# """
 
 TOGETHER = 96
 """Tokens up to which neighbouring subtrees are one part: pairs that are masked cost less than another call."""
@@ -136,3 +152,128 @@ def _masked(tree: TokenTree, nodes: Range, above: tuple[int, ...]) -> Part:
     query, key = torch.arange(*nodes)[:, None], torch.tensor(nodes_of_keys)[None]
     seen = (key <= query) & (query < tree.end[key])
     return Part(queries=nodes, keys=_listed(nodes_of_keys), hidden=~seen)
+
+
+_fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_fused_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Blocks:
+    """Plan of the block back-end: made once per tree, used by every layer."""
+
+    cut: Cut
+
+    def attend(self, q_THD: Tensor, k_TJD: Tensor, v_TJD: Tensor, scaling: float) -> Tensor:
+        """softmax(q k * scaling over the visible keys) v, (T, H, D); differentiable in q, k and v."""
+        share = q_THD.shape[1] // k_TJD.shape[1]
+        if share > 1:
+            k_TJD, v_TJD = (x.repeat_interleave(share, dim=1) for x in (k_TJD, v_TJD))
+        q, k, v = (x.transpose(0, 1)[None] for x in (q_THD, k_TJD, v_TJD))
+        return _BlockAttention.apply(q, k, v, self.cut, scaling)[0].transpose(0, 1)
+
+
+class _BlockAttention(torch.autograd.Function):
+    """On (1, H, T, D), with the tokens before the heads in memory."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, cut: Cut, scaling: float) -> Tensor:
+        out, log_sum = _like(q, torch.empty), q.new_empty(q.shape[:3], dtype=_wide(q))
+        for part in cut.first:
+            rows = slice(*part.queries)
+            out[:, :, rows], log_sum[:, :, rows] = _part(q, k, v, part, scaling)
+        for part in cut.later:
+            rows = slice(*part.queries)
+            _merge(out[:, :, rows], log_sum[:, :, rows], *_part(q, k, v, part, scaling))
+        out = out.to(q.dtype)
+        ctx.save_for_backward(q, k, v, out, log_sum)
+        ctx.cut, ctx.scaling = cut, scaling
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, out, log_sum = ctx.saved_tensors
+        # Gradients sum over parts, those of a key over all branches that see it, hence in fp32.
+        d_q, d_k, d_v = (_like(x, torch.zeros) for x in (q, k, v))
+        for part in (*ctx.cut.first, *ctx.cut.later):
+            rows = slice(*part.queries)
+            of_queries = (x[:, :, rows] for x in (d_out, q, out, log_sum))
+            d_queries, *d_keys = _part_backward((*of_queries, _of(k, part), _of(v, part)), part, ctx.scaling)
+            d_q[:, :, rows] += d_queries
+            for total, found in zip((d_k, d_v), d_keys, strict=True):
+                if isinstance(part.keys, Tensor):
+                    total.index_add_(2, part.keys, found.to(total.dtype))
+                else:
+                    total[:, :, slice(*part.keys)] += found
+        return d_q.to(q.dtype), d_k.to(k.dtype), d_v.to(v.dtype), None, None
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def _like(x: Tensor, make: Any) -> Tensor:
+    _, H, T, D = x.shape
+    return make(1, T, H, D, dtype=_wide(x), device=x.device).transpose(1, 2)
+
+
+def _of(x: Tensor, part: Part) -> Tensor:
+    """Keys or values of a part, (1, H, K, D)."""
+    return x.index_select(2, part.keys) if isinstance(part.keys, Tensor) else x[:, :, slice(*part.keys)]
+
+
+def _part(q: Tensor, k: Tensor, v: Tensor, part: Part, scaling: float) -> tuple[Tensor, Tensor]:
+    """Attention of one part's queries over its keys: output (1, H, L, D) and log-sum of scores (1, H, L)."""
+    q, k, v = q[:, :, slice(*part.queries)], _of(k, part), _of(v, part)
+    if _has_kernel(q):
+        return _fused(q, k, v, 0.0, part.causal, attn_mask=_bias(part, q), scale=scaling)
+    scores = _scores(q, k, part, scaling)
+    log_sum = scores.logsumexp(-1)
+    return (scores - log_sum[..., None]).exp().to(v.dtype) @ v, log_sum
+
+
+def _part_backward(saved: tuple[Tensor, ...], part: Part, scaling: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of queries, keys and values from one part.
+
+    `saved`: of its queries, the gradient of their output, they themselves, output and log-sum over all their keys;
+    then keys and values.
+    """
+    d_out, q, out, log_sum, k, v = saved
+    if _has_kernel(q):
+        return _fused_backward(d_out, q, k, v, out, log_sum, 0.0, part.causal, attn_mask=_bias(part, q), scale=scaling)
+    weights = (_scores(q, k, part, scaling) - log_sum[..., None]).exp()
+    # The softmax's own term, the sum over keys of weight * d_weight, is d_out . out.
+    delta = (d_out * out).sum(-1, keepdim=True, dtype=weights.dtype)
+    d_scores = ((d_out @ v.transpose(-1, -2) - delta) * weights * scaling).to(q.dtype)
+    return d_scores @ k, d_scores.transpose(-1, -2) @ q, weights.to(q.dtype).transpose(-1, -2) @ d_out
+
+
+def _has_kernel(x: Tensor) -> bool:
+    """Whether PyTorch has one for this device that takes and returns log-sums."""
+    return x.device.type == "cpu"
+
+
+def _scores(q: Tensor, k: Tensor, part: Part, scaling: float) -> Tensor:
+    """Masked scores (1, H, L, K) in fp32 or fp64."""
+    scores = (q @ k.transpose(-1, -2)).to(_wide(q)) * scaling
+    bias = _bias(part, scores)
+    if bias is not None:
+        scores = scores + bias
+    if part.causal:
+        scores = scores.masked_fill(scores.new_ones(scores.shape[-2:]).triu(1).bool(), -torch.inf)
+    return scores
+
+
+def _bias(part: Part, like: Tensor) -> Tensor | None:
+    """What is added to the scores of a part, (1, 1, L, K): minus infinity where a key is hidden."""
+    if part.hidden is None:
+        return None
+    return torch.zeros_like(part.hidden, dtype=like.dtype).masked_fill_(part.hidden, -torch.inf)[None, None]
+
+
+def _merge(out: Tensor, log_sum: Tensor, part: Tensor, part_sum: Tensor) -> None:
+    """Add a part to what its queries have seen so far, in place."""
+    both = torch.logaddexp(log_sum, part_sum)
+    out.mul_((log_sum - both).exp_()[..., None]).addcmul_(part.to(out.dtype), (part_sum - both).exp_()[..., None])
+    log_sum.copy_(both)

@@ -20,16 +20,16 @@ of "c d" in the third context has other ancestors than the sampled one and is a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, compress, count
+from operator import ne
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mem1.packing.trie import Segment, depth_first, insert
-from mem1.records import Trajectory
+from mem1.records import Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,23 +71,144 @@ def visible(tree: TokenTree) -> Tensor:
 
 
 def pack(trajectories: Sequence[Trajectory]) -> TokenTree:
-    """Lay all turns of all trajectories out as one token tree.
+    """Lay all turns of all trajectories out as one token tree. Raises ValueError if there is no turn at all."""
+    trie = Trie()
+    trie.add(turn for trajectory in trajectories for turn in trajectory.turns)
+    return trie.lay_out(trajectories)
 
-    Raises ValueError if there is no turn at all.
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """An unbranched run of tokens: `path[start:stop]`, preceded by the segments of `path[:start]`."""
+
+    path: tuple[int, ...]
+    start: int
+    stop: int
+    parent: Segment | None
+    children: dict[int, Segment] = field(default_factory=dict)
+    """Following segments by first token, in the order in which they were added."""
+    index: int = 0
+    """Node of its first token, set by `Trie._depth_first`."""
+
+
+class Trie:
+    """Paths of tokens, each distinct prefix stored once, in segments that do not branch.
+
+    add p q a b, then p q x:   segment "p q" with the children "a b" and "x"
     """
-    paths = [
-        (turn.context_ids + turn.completion_ids, len(turn.context_ids))
-        for trajectory in trajectories
-        for turn in trajectory.turns
-    ]
-    if not paths:
-        raise ValueError("nothing to pack: the trajectories have no turns")
-    root = Segment(path=(), start=0, stop=0, parent=None)
-    last_segments = [insert(root, path)[0] for path, _ in paths]
-    segments = depth_first(root)
-    targets = [_nodes(last, start, len(path)) for last, (path, start) in zip(last_segments, paths, strict=True)]
-    counts = tuple(tuple(len(turn.completion_ids) for turn in t.turns) for t in trajectories)
-    return _lay_out(segments, np.concatenate(targets), counts)
+
+    def __init__(self) -> None:
+        self.size = 0
+        """Number of tokens stored."""
+        self._root = Segment(path=(), start=0, stop=0, parent=None)
+        self._turns: list[tuple[Turn, Segment]] = []
+        """Each turn with the segment that held its last token when it was added; later splits may have moved the token
+        to a segment before that one."""
+        self._undo: list[Callable[[], None]] = []
+
+    def add(self, turns: Iterable[Turn]) -> None:
+        """Add the path of each turn, context then completion; `take_back` undoes it until the next `add`."""
+        self._undo = []
+        turns_before, size_before = len(self._turns), self.size
+        for turn in turns:
+            last, new = self._insert(turn.context_ids + turn.completion_ids)
+            self._turns.append((turn, last))
+            self.size += new
+
+        def forget() -> None:
+            del self._turns[turns_before:]
+            self.size = size_before
+
+        self._undo.append(forget)
+
+    def take_back(self) -> None:
+        """Undo the last `add`."""
+        while self._undo:
+            self._undo.pop()()
+
+    def lay_out(self, trajectories: Sequence[Trajectory]) -> TokenTree:
+        """The tree of the turns added, which must be those of these trajectories in order.
+
+        Raises ValueError if there are none.
+        """
+        if not self._turns:
+            raise ValueError("nothing to pack: the trajectories have no turns")
+        segments = self._depth_first()
+        targets = [
+            _nodes(last, len(turn.context_ids), len(turn.context_ids) + len(turn.completion_ids))
+            for turn, last in self._turns
+        ]
+        counts = tuple(tuple(len(turn.completion_ids) for turn in t.turns) for t in trajectories)
+        return _lay_out(segments, np.concatenate(targets), counts)
+
+    def _insert(self, path: tuple[int, ...]) -> tuple[Segment, int]:
+        """Add `path`; return the segment with its last token, and how many of its tokens are new."""
+        segment = self._root
+        while segment.stop < len(path):
+            child = segment.children.get(path[segment.stop])
+            if child is None:
+                new = len(path) - segment.stop
+                return self._append(segment, path), new
+            shared = _common_prefix(child.path, path, child.start, min(child.stop, len(path)))
+            if shared == len(path):
+                return child, 0
+            segment = child if shared == child.stop else self._split(child, shared)
+        return segment, 0
+
+    def _append(self, segment: Segment, path: tuple[int, ...]) -> Segment:
+        """Add the tokens of `path` after `segment`: to it, if it is a leaf, else as its child."""
+        start = segment.stop
+        if segment is not self._root and not segment.children:
+            old = segment.path
+
+            def shorten() -> None:
+                segment.path, segment.stop = old, start
+
+            self._undo.append(shorten)
+            segment.path, segment.stop = path, len(path)
+            return segment
+
+        child = Segment(path=path, start=start, stop=len(path), parent=segment)
+        segment.children[path[start]] = child
+
+        def remove() -> None:
+            del segment.children[path[start]]
+
+        self._undo.append(remove)
+        return child
+
+    def _split(self, child: Segment, depth: int) -> Segment:
+        """Cut a segment in two at `depth` and return the upper part; the lower one stays the same object."""
+        start, parent = child.start, child.parent
+        assert parent is not None
+        upper = Segment(path=child.path, start=start, stop=depth, parent=parent)
+        parent.children[child.path[start]] = upper
+        upper.children[child.path[depth]] = child
+        child.start, child.parent = depth, upper
+
+        def join() -> None:
+            child.start, child.parent = start, parent
+            parent.children[child.path[start]] = child
+
+        self._undo.append(join)
+        return upper
+
+    def _depth_first(self) -> list[Segment]:
+        """The segments in layout order, numbered: `index` is set on each."""
+        segments: list[Segment] = []
+        stack, index = list(reversed(self._root.children.values())), 0
+        while stack:
+            segment = stack.pop()
+            segment.index, index = index, index + segment.stop - segment.start
+            segments.append(segment)
+            stack.extend(reversed(segment.children.values()))
+        return segments
+
+
+def _common_prefix(a: tuple[int, ...], b: tuple[int, ...], start: int, stop: int) -> int:
+    """Where `a` and `b`, equal before `start`, first differ; `stop` if nowhere before it."""
+    left, right = a[start:stop], b[start:stop]
+    return stop if left == right else start + next(compress(count(), map(ne, left, right)))
 
 
 def _nodes(last: Segment, start: int, stop: int) -> np.ndarray:

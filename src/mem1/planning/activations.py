@@ -1,7 +1,7 @@
 """Bytes that autograd keeps of a forward pass until the backward pass.
 
 Each tensor that some backward formula needs counts once, as found in transformers' layers and
-`packing/block_attention.py`. Per token and layer, in numbers (D hidden, A queries, K keys, F feed-forward; fp32; keys
+`packing/blocks.py`. Per token and layer, in numbers (D hidden, A queries, K keys, F feed-forward; fp32; keys
 and values are repeated for the query heads that share them):
 
     two norms       3 D each: input, normalised, scaled

@@ -11,7 +11,6 @@ from mem1.planning.placement import Setup
 from mem1.planning.plan import Plan, make_plan
 from mem1.planning.stages import Attempts
 from mem1.training.loop.recipe import Distributed, Lora, TrainConfig
-from mem1.training.rl_config import Ppo
 
 SMALLEST_PACK = 2048
 """Smallest pack, in tokens, that is suggested."""
@@ -78,8 +77,9 @@ class _Case:
             if rl.pack_tokens > SMALLEST_PACK:
                 tokens = max(SMALLEST_PACK, rl.pack_tokens // 4)
                 yield f"rl.pack_tokens = {tokens}", self._with_rl(pack_tokens=tokens)
-            if isinstance(rl.algorithm, Ppo) and rl.algorithm.critic == "separate":
-                yield 'rl.algorithm.critic = "head"', self._with_rl(algorithm=_set(rl.algorithm, "critic", "head"))
+            critic = rl.algorithm.critic_config
+            if critic is not None and critic.critic == "separate":
+                yield 'rl.algorithm.critic = "head"', self._with_rl(algorithm=_set(critic, "critic", "head"))
         copied = self.config.rl is not None and self.config.rl.kl is not None and self.setup.lora is None
         if copied and not (distributed.reference_offload or distributed.cpu_offload):
             offloaded = _set(distributed, "reference_offload", True)

@@ -125,7 +125,7 @@ def _sizes(config: TrainConfig, planned: Sequence[Stage], known: Attempts) -> st
         return f"{len(known.recorded)} recorded attempts"
     if known.sizes is None and config.rl is None:
         return "the recipe's own"
-    sizes = known.sizes or limits(config, max(n for phase in config.rl.phases for n in phase.objectives))  # type: ignore[union-attr]
+    sizes = known.sizes or limits(config, max(n for phase in config.rl.curriculum for n in phase.objectives))  # type: ignore[union-attr]
     turn = sizes.turns[0]
     described = (
         f"{len(sizes.turns)} turns; tokens: prompt {sizes.prompt}, state {turn.state}, action {turn.action}, "

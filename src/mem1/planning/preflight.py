@@ -118,7 +118,7 @@ def _sizes(config: TrainConfig) -> Iterator[int]:
     if config.sft is not None:
         yield from config.sft.objectives
     if config.rl is not None:
-        yield from (n for phase in config.rl.phases for n in phase.objectives)
+        yield from (n for phase in config.rl.curriculum for n in phase.objectives)
     if config.sft is None and config.rl is None:
         yield from config.evaluation.objectives
 

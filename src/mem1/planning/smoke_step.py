@@ -24,11 +24,11 @@ from mem1.records import Group
 from mem1.rollout import Budget
 from mem1.training.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 from mem1.training.loop.recipe import Sft, TrainConfig
+from mem1.training.loop.rl import RlStage
+from mem1.training.loop.rl_config import Phase, Rl
+from mem1.training.loop.sft import demonstrate
 from mem1.training.loop.train import Stage, make_rollout, make_stages
 from mem1.training.ranks.placement import Placement
-from mem1.training.rl import RlStage
-from mem1.training.rl_config import Dapo, Phase, Ppo, Rejection, Rl
-from mem1.training.sft import demonstrate
 from mem1.training.tiny_model.tokenizers import atlas_tokenizer, shop_tokenizer
 from mem1.training.weights.policy import SHIPPED, Policy, policy_folder
 
@@ -86,7 +86,7 @@ def _codec(config: TrainConfig) -> tuple[Codec, str]:
 def _objectives(config: TrainConfig) -> tuple[int]:
     """The smallest size of the recipe's tasks."""
     if config.rl is not None:
-        return (min(n for phase in config.rl.phases for n in phase.objectives),)
+        return (min(n for phase in config.rl.curriculum for n in phase.objectives),)
     return (min((config.sft or config.evaluation).objectives),)
 
 
@@ -122,23 +122,16 @@ def _tiny(config: TrainConfig) -> TrainConfig:
 
 
 def _tiny_rl(rl: Rl, objectives: tuple[int]) -> Rl:
-    attempts = max(2, rl.fewest_attempts) if rl.attempts > 1 else 1
-    algorithm = rl.algorithm
-    if isinstance(algorithm, Ppo):
-        algorithm = algorithm.model_copy(update={"critic_warmup": 0})
-    if isinstance(algorithm, Dapo):
-        algorithm = algorithm.model_copy(update={"max_draws": 1})
-    if isinstance(algorithm, Rejection):
-        algorithm = algorithm.model_copy(update={"threshold": min(1.0, algorithm.threshold)})
+    size = max(2, rl.algorithm.min_attempts_per_task) if rl.group_size > 1 else 1
     return rl.model_copy(
         update={
-            "phases": (Phase(steps=1, objectives=objectives),),
-            "groups": 2,
-            "attempts": attempts,
+            "curriculum": (Phase(steps=1, objectives=objectives),),
+            "tasks_per_step": 2,
+            "group_size": size,
             "minibatches": min(rl.minibatches, 2),
             "pack_tokens": min(rl.pack_tokens, TOKENS),
             "warmup": 0,
-            "algorithm": algorithm,
+            "algorithm": rl.algorithm.rehearsal(),
         }
     )
 

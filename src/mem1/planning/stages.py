@@ -12,7 +12,7 @@ from mem1.planning.placement import Setup
 from mem1.planning.token_counts import StepTokens, counted, limits, made_groups, step_tokens
 from mem1.records import Trajectory
 from mem1.training.loop.recipe import Recall, TrainConfig
-from mem1.training.rl_config import Ppo, Rl
+from mem1.training.loop.rl_config import Rl
 
 SAMPLER_TOKENS = 24576
 """Tokens of one batch of `engines/local.py`."""
@@ -71,19 +71,20 @@ def rl_stage(config: TrainConfig, rl: Rl, tokens: StepTokens, setup: Setup, *, r
     """A stage of reinforcement learning with these tokens per step; its needs are those of one of `ranks`."""
     samples = setup.engine == "local"
     rows = min(max(1, SAMPLER_TOKENS // tokens.longest), -(-tokens.attempts // ranks)) if samples else 0
+    critic = rl.algorithm.critic_config
     needs = Needs(
         load=tokens.load,
         packs=max(1, tokens.packs // rl.minibatches // ranks),
         at_once=min(config.workers, tokens.packs),
-        critic=isinstance(rl.algorithm, Ppo) and rl.algorithm.critic == "separate",
+        critic=critic is not None and critic.critic == "separate",
         reference=rl.kl is not None,
         sampled_tokens=rows * tokens.longest,
         sampled_rows=rows,
     )
     passes = Passes(
-        trained=rl.updates_per_rollout,
+        trained=rl.epochs,
         critic=needs.critic,
-        policy_before=rl.old_policy == "trainer" or rl.importance is not None or isinstance(rl.algorithm, Ppo),
+        policy_before=rl.recomputes_old_logprobs or critic is not None,
         reference=needs.reference,
     )
     return Stage(name="rl", steps=rl.steps, tokens=tokens, passes=passes, needs=needs, samples=True)
@@ -93,13 +94,13 @@ def _rl_tokens(config: TrainConfig, rl: Rl, known: Attempts) -> StepTokens:
     """Tokens of a step on the largest tasks of the stage."""
     if known.recorded:
         groups = [[t] for t in known.recorded]
-        scale = rl.groups * rl.attempts / len(groups)
+        scale = rl.tasks_per_step * rl.group_size / len(groups)
         return counted(groups, scale=scale, pack_tokens=rl.pack_tokens, packed=rl.packed)
     return step_tokens(
         config,
-        known.sizes or limits(config, max(n for phase in rl.phases for n in phase.objectives)),
-        groups=rl.groups,
-        attempts=rl.attempts,
+        known.sizes or limits(config, max(n for phase in rl.curriculum for n in phase.objectives)),
+        groups=rl.tasks_per_step,
+        attempts=rl.group_size,
         pack_tokens=rl.pack_tokens,
         packed=rl.packed,
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from mem1.contexts import ContextPolicy, context_policy, next_context
 from mem1.evaluation.tokens import Sizes, TurnSizes, even_sizes
-from mem1.packing import pack, split_into_packs
+from mem1.packing import TokenTree, split_into_packs
 from mem1.packing.blocks import cut
 from mem1.planning.activations import Load
 from mem1.records import Trajectory, Turn
@@ -115,9 +115,8 @@ def counted(
     packs = split_into_packs(trajectories, max_tokens=pack_tokens)
     loads: list[Load] = []
     pairs = 0
-    for packed_pieces in packs:
-        pieces = [piece.of(trajectories) for piece in packed_pieces]
-        load, seen = _packed(pieces) if packed else _alone(pieces)
+    for pack in packs:
+        load, seen = _packed(pack.tree) if packed else _alone(pack.trajectories)
         loads.append(load)
         pairs += seen
 
@@ -141,9 +140,8 @@ def counted(
     )
 
 
-def _packed(pieces: Sequence[Trajectory]) -> tuple[Load, int]:
+def _packed(tree: TokenTree) -> tuple[Load, int]:
     """A pack's load and visible pairs: each token sees itself and its ancestors."""
-    tree = pack(pieces)
     parts = cut(tree)
     largest = max(
         (p.queries[1] - p.queries[0]) * (p.keys[1] - p.keys[0] if isinstance(p.keys, tuple) else len(p.keys))

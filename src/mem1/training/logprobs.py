@@ -2,19 +2,21 @@
 
     trajectory: [p q | a b], [p q a b i | c d]
     completion_logprobs(model, [trajectory])  ->  [[tensor([log p(a), log p(b)]), tensor([log p(c), log p(d)])]]
+    score(model, pack, temperature=1.0)       ->  log-probs (M,), entropies (M,), states (M, D) of a pack's tokens
 
-`packed=True` computes all contexts of all trajectories as one token tree (`mem1.packing`), `packed=False` runs
-each turn alone. Both give the same numbers and gradients; a model that cannot be packed exactly is refused by
-name. Under `torch.autocast` the model runs in its dtype; the log-softmax is in fp32 (fp64 for fp64 models).
+Packed, all contexts of all trajectories are computed as one token tree (`mem1.packing`); unpacked, each turn alone.
+Both give the same numbers and gradients, in the order of trajectories, turns, tokens. The state of a sampled token is
+the last hidden state *before* it, at the tree's `parent`: its logit is computed from it, and a critic reads the value
+from it too. Under `torch.autocast` the model runs in its dtype; the log-softmax is in fp32 (fp64 for fp64 models).
 
-Letters: T tokens of the tree, M sampled tokens, V vocabulary.
+Letters: T tokens of the tree, M sampled tokens, N distinct ones, D hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,13 +24,14 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from mem1.errors import UserError
+from mem1.packing import Pack, TokenTree, pack
 from mem1.packing.attention import IMPLEMENTATION, Backend, plan_attention, tree_attention
 from mem1.packing.exactness import check_packable
-from mem1.packing.tree import TokenTree, pack
 from mem1.records import Trajectory, Turn
+from mem1.training.ranks.sharding import as_forward
 
 LOGITS_AT_ONCE = 1 << 24
-"""Most logits that are held in fp32 at a time; beyond it they are computed in pieces, again in the backward pass."""
+"""Most logits held in fp32 at a time; beyond it they are computed in pieces, again in the backward pass."""
 
 Entropy = Literal["none", "value", "gradient"]
 """Whether the entropy of each token's distribution is computed, and with gradient."""
@@ -47,56 +50,87 @@ def completion_logprobs(
     Raises UserError if `packed` and the model cannot be packed exactly, ValueError if temperature is not positive.
     """
     if not packed:
-        return [[_turn_logprobs(model, turn, temperature) for turn in t.turns] for t in trajectories]
+        return [[_score_turn(model, turn, temperature, "none")[0][:, 0] for turn in t.turns] for t in trajectories]
     if not any(t.turns for t in trajectories):
         return [[] for _ in trajectories]
+    check_packable(model)
     tree = pack(trajectories)
     return tree.split(flat_logprobs(model, tree, temperature=temperature, backend=backend))
 
 
-@overload
-def flat_logprobs(model: PreTrainedModel, tree: TokenTree, *, temperature: float, backend: Backend = ...) -> Tensor: ...
-@overload
 def flat_logprobs(
-    model: PreTrainedModel, tree: TokenTree, *, temperature: float, backend: Backend = ..., with_entropy: Literal[True]
-) -> tuple[Tensor, Tensor]: ...
-def flat_logprobs(
-    model: PreTrainedModel,
-    tree: TokenTree,
-    *,
-    temperature: float,
-    backend: Backend = "blocks",
-    with_entropy: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
-    """Log-probability (M,) of each sampled token, in the order of `tree.target_node`, with gradient.
+    model: PreTrainedModel, tree: TokenTree, *, temperature: float, backend: Backend = "blocks"
+) -> Tensor:
+    """Log-prob (M,) of each sampled token, in the order of `tree.target_node`, with gradient.
 
-    With `with_entropy` also the entropy (M,) of the distribution that it was sampled from, in nats, without
-    gradient. Raises UserError if the model cannot be packed exactly, ValueError if temperature is not positive.
+    Exact only for a model that passes `check_packable`. Raises ValueError if temperature is not positive.
     """
     states = tree_states(model, tree, backend=backend)
-    wanted: Entropy = "value" if with_entropy else "none"
-    columns_M = head_columns(model, states.states_ND, states.targets_N, temperature, wanted)[states.repeat_M]
-    return (columns_M[:, 0], columns_M[:, 1].detach()) if with_entropy else columns_M[:, 0]
+    return head_columns(model, states.states_ND, states.targets_N, temperature, "none")[states.repeat_M, 0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scores:
+    """What a policy computes for M sampled tokens."""
+
+    logprobs_M: Tensor
+    """With gradient."""
+    entropy_M: Tensor
+    """Entropy in nats of the distribution that each was sampled from; with gradient only if requested."""
+    states_MD: Tensor
+    """Last hidden state before each, with gradient."""
+
+
+def score(
+    model: PreTrainedModel,
+    batch: Pack,
+    *,
+    temperature: float,
+    packed: bool = True,
+    entropy: Literal["value", "gradient"] = "value",
+    attention: Backend = "blocks",
+) -> Scores:
+    """One forward pass of a policy: scores of all sampled tokens of a pack.
+
+    packed      as a token tree, with `attention`; exact only for a model that passes `check_packable`. False: one
+                context per row, with the model's own attention
+    """
+    if packed:
+        both_M, states_MD = as_forward(model, lambda: _score_tree(model, batch.tree, temperature, entropy, attention))
+    else:
+        turns = [_score_turn(model, turn, temperature, entropy) for t in batch.trajectories for turn in t.turns]
+        both_M, states_MD = (torch.cat(parts) for parts in zip(*turns, strict=True))
+    entropy_M = both_M[:, 1] if entropy == "gradient" else both_M[:, 1].detach()
+    return Scores(logprobs_M=both_M[:, 0], entropy_M=entropy_M, states_MD=states_MD)
+
+
+def trunk_states(trunk: PreTrainedModel, batch: Pack, *, packed: bool = True, attention: Backend = "blocks") -> Tensor:
+    """`Scores.states_MD` of a model without a head."""
+    if packed:
+        return as_forward(trunk, lambda: _tree_states_M(tree_states(trunk, batch.tree, backend=attention)))
+    rows = [(turn, _ids(turn, trunk)) for t in batch.trajectories for turn in t.turns]
+    return torch.cat(
+        [
+            trunk(input_ids=ids, use_cache=False).last_hidden_state[0, ids.shape[1] - len(turn.completion_ids) :]
+            for turn, ids in rows
+        ]
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TreeStates:
-    """Where the sampled tokens of a tree were predicted from; attempts may share some, so N <= M."""
+    """Hidden states from which the sampled tokens of a tree are predicted; attempts may share some, so N <= M."""
 
     states_ND: Tensor
     """Last hidden state before each distinct sampled token, with gradient."""
     targets_N: Tensor
     """Those tokens."""
     repeat_M: Tensor
-    """Which of the N each sampled token is."""
+    """Index among the N of each sampled token."""
 
 
 def tree_states(model: PreTrainedModel, tree: TokenTree, *, backend: Backend = "blocks") -> TreeStates:
-    """One forward pass over the tree, of a language model's trunk or of a trunk alone.
-
-    Raises UserError if the model cannot be packed exactly.
-    """
-    check_packable(model)
+    """One forward pass over the tree, of a language model's trunk or of a trunk alone."""
     _check_checkpointing(model)
     device = model.device
     # Attempts may share sampled tokens: compute each node once, then repeat.
@@ -119,7 +153,7 @@ def tree_states(model: PreTrainedModel, tree: TokenTree, *, backend: Backend = "
 def head_columns(
     model: PreTrainedModel, hidden: Tensor, targets: Tensor, temperature: float, entropy: Entropy
 ) -> Tensor:
-    """From final hidden states what `columns` returns, without all logits in memory at once."""
+    """`columns` of the logits of final hidden states, without all logits in memory at once."""
     head = model.get_output_embeddings()
     assert isinstance(head, nn.Linear)
 
@@ -151,16 +185,35 @@ def columns(logits: Tensor, targets: Tensor, temperature: float, entropy: Entrop
     return torch.cat([logprobs, -(logprobs_V.exp() * logprobs_V).sum(-1, keepdim=True)], dim=-1)
 
 
-def _turn_logprobs(model: PreTrainedModel, turn: Turn, temperature: float) -> Tensor:
-    """One turn alone, unpadded, with the model's ordinary attention: (completion tokens,)."""
+def _score_tree(
+    model: PreTrainedModel, tree: TokenTree, temperature: float, entropy: Entropy, attention: Backend
+) -> tuple[Tensor, Tensor]:
+    """(M, 2) log-probs and entropies, (M, D) states."""
+    found = tree_states(model, tree, backend=attention)
+    both_N = head_columns(model, found.states_ND, found.targets_N, temperature, entropy)
+    return both_N[found.repeat_M], _tree_states_M(found)
+
+
+def _tree_states_M(found: TreeStates) -> Tensor:
+    return found.states_ND[found.repeat_M]
+
+
+def _score_turn(model: PreTrainedModel, turn: Turn, temperature: float, entropy: Entropy) -> tuple[Tensor, Tensor]:
+    """What `columns` returns and (tokens, D) states: one turn alone, with the model's ordinary attention."""
     length = len(turn.completion_ids)
-    if length == 0:
-        return torch.zeros(0, dtype=torch.promote_types(model.dtype, torch.float32), device=model.device)
-    # The last token predicts nothing that is wanted; the `length` before each completion token do.
-    ids = torch.tensor([turn.context_ids + turn.completion_ids[:-1]], device=model.device)
-    logits = model(input_ids=ids, use_cache=False, logits_to_keep=length).logits[0, -length:]
-    targets = torch.tensor(turn.completion_ids, device=model.device)
-    return columns(logits, targets, temperature, "none")[:, 0]
+    ids = _ids(turn, model)
+    # The model's own way to its logits: whatever it does to them after the head is kept.
+    out = model(input_ids=ids, use_cache=False, logits_to_keep=max(length, 1), output_hidden_states=True)
+    kept = slice(ids.shape[1] - length, None)
+    targets = torch.tensor(turn.completion_ids, dtype=torch.long, device=model.device)
+    logits = out.logits[0, out.logits.shape[1] - length :]
+    return columns(logits, targets, temperature, entropy), out.hidden_states[-1][0, kept]
+
+
+def _ids(turn: Turn, model: PreTrainedModel) -> Tensor:
+    """(1, context and completion without its last token, which predicts nothing)."""
+    ids = turn.context_ids + turn.completion_ids
+    return torch.tensor([ids[:-1] if turn.completion_ids else ids], device=model.device)
 
 
 def _check_checkpointing(model: PreTrainedModel) -> None:

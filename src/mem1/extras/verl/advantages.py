@@ -29,9 +29,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mem1.algorithms.base import Algorithm
+from mem1.algorithms.group import DrGrpo, Grpo, ReinforcePlusPlus, Rloo
 from mem1.errors import UserError
-from mem1.training.advantages import trajectory_advantages
-from mem1.training.rl_config import Algorithm, DrGrpo, Grpo, ReinforcePlusPlus, Rloo, fewest_attempts
 
 _BETWEEN = "/"
 
@@ -104,11 +104,13 @@ def row_advantages(
     0 for padding, and for groups with too few remaining attempts to compare.
     """
     groups = [
-        group for group in row_groups(names, rewards, trained) if len(group.rewards_G) >= fewest_attempts(algorithm)
+        group
+        for group in row_groups(names, rewards, trained)
+        if len(group.rewards_G) >= algorithm.min_attempts_per_task
     ]
     advantages = [0.0] * len(names)
     for group, advantages_G in zip(
-        groups, trajectory_advantages(algorithm, [group.rewards_G for group in groups]), strict=True
+        groups, algorithm.step_advantages([group.rewards_G for group in groups]), strict=True
     ):
         for rows, advantage in zip(group.rows_G, advantages_G, strict=True):
             for row in rows:

@@ -2,7 +2,7 @@
 
     seed = 0                        [model]         path = "models/Qwen2.5-0.5B"
     context = "constant"            [tasks]         kind = "multihop", ...
-                                    [rl]            phases = [{ steps = 100 }]
+                                    [rl]            curriculum = [{ steps = 100 }]
 
 A stage without a section is skipped. Stages run in this order: recall, sft, rl. A recipe without any stage serves
 `mem1 eval --recipe`. Importing this module loads neither torch nor transformers.
@@ -24,7 +24,7 @@ from mem1.envs.base import TaskSource
 from mem1.envs.tasks import Tasks
 from mem1.protocol import Tags, vocabulary
 from mem1.rollout import Budget, Rollout
-from mem1.training.rl_config import Rl
+from mem1.training.loop.rl_config import Rl
 from mem1.training.rollout_config import LocalRollouts, Rollouts
 
 

@@ -36,13 +36,13 @@ from mem1.training.checkpoints.checkpoint import (
 )
 from mem1.training.loop.interrupt import interruptible
 from mem1.training.loop.recipe import Distributed, TrainConfig, recipe_rollout
+from mem1.training.loop.rl import RlStage
 from mem1.training.loop.run_folder import MetricsLog, RunFolder
+from mem1.training.loop.sft import Metrics, RecallStage, SftStage, demonstrate
 from mem1.training.ranks.optimizers import Optimizers
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks
-from mem1.training.rl import RlStage
 from mem1.training.rollout_config import ServerRollouts
-from mem1.training.sft import Metrics, RecallStage, SftStage, demonstrate
 from mem1.training.weights.policy import Policy, make_policy
 from mem1.training.weights.weight_sync import WeightSync
 
@@ -153,7 +153,7 @@ def _check_tasks(config: TrainConfig, source: TaskSource, codec: Codec, tags: Ta
     """Draw a task of each size, so that faulty files, too large sizes and unknown words are found before anything
     runs."""
     sizes = set(config.sft.objectives if config.sft is not None else ())
-    sizes |= {n for phase in (config.rl.phases if config.rl is not None else ()) for n in phase.objectives}
+    sizes |= {n for phase in (config.rl.curriculum if config.rl is not None else ()) for n in phase.objectives}
     for objectives in sorted(sizes):
         tasks = source.tasks(objectives=objectives, count=1, seed=config.seed)
         check_words(codec, tasks, tags, whose=config.model.name)

@@ -22,17 +22,19 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from mem1.algorithms.base import Algorithm
+from mem1.algorithms.group import Grpo
+from mem1.algorithms.ppo import Ppo
 from mem1.engines.device import Device
 from mem1.packing import pack, split_into_packs
 from mem1.packing.attention import Backend
 from mem1.records import Group, Trajectory, Turn
-from mem1.training.lessons import make_lessons
-from mem1.training.networks import Networks
+from mem1.training.gradients.actor_critic import ActorCritic
+from mem1.training.gradients.samples import make_samples
+from mem1.training.gradients.update import PassStats, accumulate
+from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.ranks.placement import Placement
 from mem1.training.ranks.processes import Ranks
-from mem1.training.rl_config import Algorithm, Grpo, Phase, Ppo, Rl
-from mem1.training.rl_metrics import Totals
-from mem1.training.updates import accumulate
 from mem1.training.verify.checks import EXACT_LIMIT, Check, relative_difference
 
 ALGORITHMS: tuple[Algorithm, ...] = (Grpo(), Ppo(lam=0.95, critic="head"))
@@ -56,14 +58,14 @@ def step_checks(
 ) -> list[Check]:
     """For GRPO, where a task has two different attempts, and for PPO with GAE across the contexts.
 
-    `model` should be in float64; its gradients are cleared. Some attempt needs a sampled token. Raises UserError if
-    the model cannot be packed exactly.
+    `model` should be in float64; its gradients are cleared. Some attempt needs a sampled token. Exact
+    only for a model that passes `check_packable`.
     """
     groups = list(_rewarded(groups))
     largest = max(len(pack(g.trajectories)) for g in groups)
     checks: list[Check] = []
     for algorithm in ALGORITHMS:
-        chosen = groups if isinstance(algorithm, Ppo) else [g for g in groups if len(g.trajectories) > 1]
+        chosen = [g for g in groups if len(g.trajectories) >= algorithm.min_attempts_per_task]
 
         def gradient(groups: Sequence[Group], pack_tokens: int, algorithm: Algorithm = algorithm) -> list[Tensor]:
             return _gradient(model, groups, _config(algorithm, temperature, pack_tokens), attention)
@@ -118,20 +120,20 @@ def _changes(groups: Sequence[Group], pack_tokens: int) -> Iterator[Change]:
 
 
 def _config(algorithm: Algorithm, temperature: float, pack_tokens: int) -> Rl:
-    return Rl(phases=(Phase(steps=1),), algorithm=algorithm, temperature=temperature, pack_tokens=pack_tokens)
+    return Rl(curriculum=(Phase(steps=1),), algorithm=algorithm, temperature=temperature, pack_tokens=pack_tokens)
 
 
 def _gradient(model: PreTrainedModel, groups: Sequence[Group], config: Rl, attention: Backend) -> list[Tensor]:
     """The gradient of one optimiser step, for all networks."""
     model.zero_grad(set_to_none=True)
     place = Placement(ranks=Ranks(device=Device(name=str(model.device), at=model.device)), attention=attention)
-    networks = Networks.make(config, model, place=place)
+    networks = ActorCritic.make(config, model, place=place)
     if networks.critic is not None:
         networks.critic.to(model.dtype)
         weight = networks.critic.head.weight
         weight.data.copy_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)) / weight.shape[1])
-    lessons = make_lessons(config, groups, networks.before([g.trajectories for g in groups]))
-    accumulate(networks, lessons, Totals())
+    samples = make_samples(config, groups, networks.old_policy_stats([g.trajectories for g in groups]))
+    accumulate(networks, samples, PassStats())
     modules: list[nn.Module] = [model, *networks.modules.values()]
     found = [p.grad.clone() for module in modules for p in module.parameters() if p.grad is not None]
     model.zero_grad(set_to_none=True)

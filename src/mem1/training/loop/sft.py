@@ -9,19 +9,19 @@ from functools import cached_property
 
 from torch import Tensor, nn
 
-from mem1.algorithms.likelihood import negative_log_likelihood
+from mem1.algorithms.losses import negative_log_likelihood
 from mem1.contexts import context_policy
 from mem1.engines.base import Sampling
 from mem1.engines.scripted import ScriptedEngine
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError
-from mem1.packing import Pack, pack, split_into_packs
+from mem1.packing import Pack, split_into_packs
 from mem1.protocol import Tags
 from mem1.records import Ended, Task, Trajectory
 from mem1.rollout import Rollout
+from mem1.training.gradients.pack_workers import PackWorkers
 from mem1.training.logprobs import flat_logprobs
 from mem1.training.loop.recipe import Recall, Sft, TrainConfig
-from mem1.training.rank_packs import RankPacks
 from mem1.training.ranks.optimizers import Optimizers, muon, warmup, warmup_decay
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.ranks.sharding import as_forward
@@ -71,6 +71,14 @@ class RecallStage:
         return slice(start, stop), (stop - start) / rows
 
 
+@dataclass(frozen=True, slots=True)
+class _PassStats:
+    """Statistics of one pack."""
+
+    loss: float
+    tokens: int
+
+
 @dataclass
 class SftStage:
     """Maximum likelihood of demonstrated completions, over the token tree."""
@@ -104,31 +112,30 @@ class SftStage:
             order = random.Random(f"{self.seed}/sft/{epoch}").sample(range(len(pieces)), len(pieces))
             shuffled = [pieces[i] for i in order]
             packs = split_into_packs(shuffled, max_tokens=self.config.tokens, whole=True)
-            batches += [[shuffled[piece.trajectory] for piece in packed] for packed in packs]
+            batches += [list(pack.trajectories) for pack in packs]
             epoch += 1
         return batches
 
     def step(self, index: int) -> Metrics:
         """One optimiser step on `config.tokens` tokens of demonstrations."""
-        model, batch, ranks = self.model, self._batches[index], self.place.ranks.size
-        attention = self.place.attention
+        model, batch, attention = self.model, self._batches[index], self.place.attention
         sampled = sum(t.num_completion_tokens for t in batch)
 
-        def loss_of(packed: Pack) -> tuple[Tensor, tuple[float, int]]:
-            tree = pack([piece.of(batch) for piece in packed])
-            logprobs_M = as_forward(model, lambda: flat_logprobs(model, tree, temperature=1.0, backend=attention))
+        def loss_of(pack: Pack) -> tuple[Tensor, _PassStats]:
+            logprobs_M = as_forward(model, lambda: flat_logprobs(model, pack.tree, temperature=1.0, backend=attention))
             loss = negative_log_likelihood(logprobs_M, denominator=sampled)
-            return loss, (loss.item(), len(tree))
+            return loss, _PassStats(loss.item(), len(pack.tree))
 
-        packs = split_into_packs(
-            batch, max_tokens=self.config.pack_tokens, whole=True, balanced=ranks > 1, multiple_of=ranks
-        )
-        dealt = RankPacks.deal(packs, batch, model, self.place, workers=self.workers)
-        said = dealt.backward(loss_of, models=[model], parameters=list(model.parameters()))
-        losses, tokens = zip(*said, strict=True)
+        packs = split_into_packs(batch, max_tokens=self.config.pack_tokens, whole=True, ranks=self.place.ranks.size)
+        workers = PackWorkers(models=[model], place=self.place, threads=self.workers)
+        passes = workers.backward(packs, loss_of, list(model.parameters()))
         scale = warmup_decay(index, steps=self.steps, warmup_steps=self.config.warmup, decay=self.config.decay)
         norm = self.optimizers.step(scale=scale)
-        return {"loss": sum(losses), "grad_norm": norm, "tokens": float(sum(tokens))}
+        return {
+            "loss": sum(one.loss for one in passes),
+            "grad_norm": norm,
+            "tokens": float(sum(one.tokens for one in passes)),
+        }
 
 
 def _pieces(trajectory: Trajectory, turns: int) -> Iterator[Trajectory]:

@@ -1,0 +1,212 @@
+"""What an algorithm is: settings in a recipe, and all that sets it apart from other algorithms.
+
+    class Centred(ClippedAlgorithm):                           # a new one: rewards less the mean of their group
+        def group_advantages(self, rewards_G):
+            return [r - sum(rewards_G) / len(rewards_G) for r in rewards_G]
+
+    [rl.algorithm]
+    name = "my_package.centred:Centred"
+
+The trainer asks the object, never for its class. A step calls, in this order, `keep_groups`, `shaped_reward`,
+`advantages`, and for each optimiser step `denominator` and, for each micro-batch, `loss`.
+
+Letters: G attempts of a group, S trajectories, K sampled tokens of one trajectory, M of several. Statistics are over
+trajectories, never over contexts: how often a context was rewritten changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field, model_validator
+
+from mem1.algorithms.losses import PolicyLoss, clipped_surrogate
+from mem1.configuration import Config
+from mem1.records import Group, Trajectory
+from mem1.registry import register
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from mem1.algorithms.ppo import Ppo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Attempt:
+    """One scored attempt at a task, before the first update on it."""
+
+    trajectory: Trajectory
+    """`trajectory.reward` is the raw reward, the environment's."""
+    shaped_reward: float
+    """The raw reward after `Algorithm.shaped_reward`."""
+    kl_penalty_K: Tensor | None = None
+    """What the KL penalty takes from the reward of each sampled token; None: no penalty in the reward."""
+    values_K: Tensor | None = None
+    """The critic's values; None: no critic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Advantages:
+    """Advantages of one attempt."""
+
+    advantages_K: Tensor
+    returns_K: Tensor | None = None
+    """Targets of the critic; None: no critic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LossInputs:
+    """S trajectories of a micro-batch with M sampled tokens, in their order."""
+
+    trajectories: Sequence[Trajectory]
+    logprobs_M: Tensor
+    """The policy's, with gradient."""
+    old_logprobs_M: Tensor
+    """The old policy's, from before the first update on this rollout."""
+    advantages_M: Tensor
+    weights_M: Tensor | None = None
+    """Importance weights; None: 1."""
+
+
+class Algorithm(Config):
+    """Base of all algorithms. A subclass must define `group_advantages`, `step_advantages` or `advantages`."""
+
+    one_update_per_rollout: ClassVar[bool] = False
+    """True: the gradient is right for the first update only, as nothing corrects for the policy's change."""
+    imitates: ClassVar[bool] = False
+    """True: kept attempts are demonstrations, so neither importance weights nor a KL penalty in the reward apply."""
+    needs_whole_trajectories: ClassVar[bool] = False
+    """True: the loss is no sum over tokens, so a trajectory must not be cut between micro-batches."""
+
+    name: str = ""
+    """The name or dotted path of the class in a recipe; filled in where Python code leaves it out."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, data: Any) -> Any:
+        missing = isinstance(data, Mapping) and "name" not in data
+        return {**data, "name": register.algorithm.name_of(cls)} if missing else data
+
+    @property
+    def compares_attempts(self) -> bool:
+        """Whether an attempt's advantage depends on the other attempts at its task, of which it needs one."""
+        return True
+
+    @property
+    def min_attempts_per_task(self) -> int:
+        """Fewest scorable attempts at a task from which the algorithm can learn."""
+        return 2 if self.compares_attempts else 1
+
+    @property
+    def min_attempts_per_step(self) -> int:
+        """Fewest scorable attempts of a step, over all tasks."""
+        return self.min_attempts_per_task
+
+    @property
+    def draws(self) -> int:
+        """How often tasks are drawn for a step, each time to replace the groups of equal rewards; 1: never."""
+        return 1
+
+    @property
+    def critic_config(self) -> Ppo | None:
+        """Settings of the critic; None: the algorithm needs none."""
+        return None
+
+    def policy_steps(self, steps: int) -> int:
+        """How many of the first `steps` steps train the policy."""
+        return steps
+
+    def keep_groups(self, groups: Sequence[Group]) -> list[Group]:
+        """The groups to learn from; tokens of the others do not count in the denominator."""
+        return list(groups)
+
+    def shaped_reward(self, reward: float, trajectory: Trajectory) -> float:
+        """The reward that advantages are made of; the raw `reward` unless overridden."""
+        return reward
+
+    def group_advantages(self, rewards_G: Sequence[float]) -> Sequence[float]:
+        """Advantage of each attempt at one task, from their shaped rewards."""
+        raise NotImplementedError(f"{type(self).__name__} must define group_advantages, step_advantages or advantages")
+
+    def step_advantages(self, rewards_G_by_group: Sequence[Sequence[float]]) -> Sequence[Sequence[float]]:
+        """Advantage of each attempt of a step, by group."""
+        return [self.group_advantages(rewards_G) for rewards_G in rewards_G_by_group]
+
+    def advantages(self, groups: Sequence[Sequence[Attempt]]) -> list[list[Advantages | None]]:
+        """Advantages of the sampled tokens of each attempt, by group; None: the attempt is left out.
+
+        Here one number a trajectory, on all its sampled tokens, however many contexts they are spread over. The KL
+        penalties of its tokens are subtracted from its reward before it is compared with others. Attempts that earned
+        the same and are compared with one another alone keep their rewards: their penalties differ by the luck of
+        sampling, which a division by the standard deviation would turn into advantages.
+        """
+        found = self.step_advantages(penalised_rewards(groups, self._rewards_differ(groups)))
+        return [
+            [Advantages(advantages_K=constant(a, x.trajectory)) for a, x in zip(advantages, group, strict=True)]
+            for advantages, group in zip(found, groups, strict=True)
+        ]
+
+    def _rewards_differ(self, groups: Sequence[Sequence[Attempt]]) -> list[bool]:
+        """Per group, whether its attempts are compared with something else than attempts of the same raw reward."""
+        return [not self.compares_attempts or len({x.trajectory.reward for x in group}) > 1 for group in groups]
+
+    def loss(self, inputs: LossInputs, *, denominator: float) -> PolicyLoss:
+        """Loss of a micro-batch; `denominator` is that of the whole optimiser step."""
+        raise NotImplementedError
+
+    def denominator(self, trajectories: Sequence[Trajectory]) -> float:
+        """Divisor of the loss of an optimiser step on these trajectories, those without gradient included."""
+        return float(sum(t.num_completion_tokens for t in trajectories))
+
+    def metrics(self, *, groups: int, attempts: int, kept: int) -> dict[str, float]:
+        """Metrics of this algorithm alone, given how many groups and attempts were drawn and attempts kept."""
+        return {}
+
+    def rehearsal(self) -> Algorithm:
+        """The same algorithm, with settings under which a single step on few attempts trains every network."""
+        return self
+
+
+class ClippedAlgorithm(Algorithm):
+    """PPO's clipped surrogate over the sampled tokens of the step."""
+
+    clip_low: float = Field(default=0.2, gt=0)
+    """The ratio to the old policy earns nothing below 1 - clip_low."""
+    clip_high: float = Field(default=0.2, gt=0)
+    """The ratio to the old policy earns nothing above 1 + clip_high."""
+
+    def loss(self, inputs: LossInputs, *, denominator: float) -> PolicyLoss:
+        return clipped_surrogate(
+            inputs.logprobs_M,
+            inputs.old_logprobs_M,
+            inputs.advantages_M,
+            clip_low=self.clip_low,
+            clip_high=self.clip_high,
+            denominator=denominator,
+            weights_M=inputs.weights_M,
+        )
+
+
+def has_variance(group: Group) -> bool:
+    """Whether the raw rewards of the scorable attempts differ; attempts whose tool failed have no reward."""
+    return len({t.reward for t in group.trajectories if t.ended.scorable}) > 1
+
+
+def penalised_rewards(groups: Sequence[Sequence[Attempt]], subtract: Sequence[bool]) -> list[list[float]]:
+    """Shaped rewards by group, less the KL penalties of all tokens where `subtract` is true for the group."""
+    return [
+        [
+            x.shaped_reward - float(x.kl_penalty_K.sum()) if x.kl_penalty_K is not None and wanted else x.shaped_reward
+            for x in group
+        ]
+        for group, wanted in zip(groups, subtract, strict=True)
+    ]
+
+
+def constant(advantage: float, trajectory: Trajectory) -> Tensor:
+    """A trajectory's one advantage on all its sampled tokens, (K,)."""
+    import torch
+
+    return torch.full((trajectory.num_completion_tokens,), advantage)

@@ -1,0 +1,152 @@
+"""Training samples: a trajectory with its tokens' advantages, and what the new policy is compared with.
+
+    groups of trajectories  +  statistics of the old policy  ->  groups of samples  ->  mini-batches of them
+
+Everything in a sample is fixed before the first update on a rollout and the same in all of them. A trajectory's *raw*
+reward is the environment's; the *shaped* reward, of which advantages are made, may hold penalties on top.
+
+Letters: K sampled tokens of one trajectory, in the order in which they were generated.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from torch import Tensor
+
+from mem1.algorithms.base import Algorithm, Attempt
+from mem1.algorithms.importance import Importance, truncated_weights
+from mem1.algorithms.kl import kl_estimate
+from mem1.records import Group, Trajectory, Turn, VersionRun
+from mem1.training.loop.rl_config import Rl
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OldPolicyStats:
+    """Statistics of one trajectory before the first update; all on the CPU and without gradient."""
+
+    sampler_K: Tensor
+    """Log-probs that the sampler recorded."""
+    old_K: Tensor
+    """Log-probs of the old policy: the trainer's, where they were recomputed, else the sampler's."""
+    reference_K: Tensor | None = None
+    """Log-probs of the reference policy; None: no KL penalty."""
+    values_K: Tensor | None = None
+    """The critic's values; None: no critic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainingSample:
+    """One trajectory with everything that its updates need."""
+
+    trajectory: Trajectory
+    old: OldPolicyStats
+    advantages_K: Tensor
+    has_gradient: bool = True
+    """False: it only counts in the denominator."""
+    returns_K: Tensor | None = None
+    """Targets of the critic; None: no critic."""
+    weights_K: Tensor | None = None
+    """Importance weights; None: 1."""
+    capped: int = 0
+    """Number of tokens whose importance weight is the cap."""
+
+
+def scorable_groups(algorithm: Algorithm, groups: Sequence[Group]) -> list[Group]:
+    """The groups without attempts whose tool failed, which say nothing about the policy.
+
+    A group left with too few attempts for the algorithm is dropped; so are all groups of a step with too few in total.
+    """
+    scorable = [[t for t in group.trajectories if t.ended.scorable] for group in groups]
+    enough = [Group(trajectories=tuple(some)) for some in scorable if len(some) >= algorithm.min_attempts_per_task]
+    return enough if sum(len(group.trajectories) for group in enough) >= algorithm.min_attempts_per_step else []
+
+
+def make_samples(
+    config: Rl, groups: Sequence[Group], old: Sequence[Sequence[OldPolicyStats]], *, kl_coefficient: float = 0.0
+) -> list[list[TrainingSample]]:
+    """Samples by group, of the attempts that the algorithm keeps; `old` has one entry per attempt."""
+    algorithm = config.algorithm
+    attempts = [
+        [
+            Attempt(
+                trajectory=t,
+                shaped_reward=algorithm.shaped_reward(reward, t),
+                kl_penalty_K=_kl_penalty(config, stats, kl_coefficient),
+                values_K=stats.values_K,
+            )
+            for t, reward, stats in zip(group.trajectories, group.rewards, of_group, strict=True)
+        ]
+        for group, of_group in zip(groups, old, strict=True)
+    ]
+    samples = [
+        [
+            TrainingSample(trajectory=t, old=stats, advantages_K=found.advantages_K, returns_K=found.returns_K)
+            for t, stats, found in zip(group.trajectories, of_group, advantages, strict=True)
+            if found is not None
+        ]
+        for group, of_group, advantages in zip(groups, old, algorithm.advantages(attempts), strict=True)
+    ]
+    in_loss = config.kl is not None and config.kl.where == "loss"
+    always = algorithm.critic_config is not None or config.entropy > 0 or in_loss
+    return [list(_finished(config.importance, group, always)) for group in samples]
+
+
+def _kl_penalty(config: Rl, old: OldPolicyStats, coefficient: float) -> Tensor | None:
+    """(K,) what the KL takes from the reward of each token; None: nothing. Always k1: see algorithms/kl.py."""
+    if config.kl is None or config.kl.where != "reward":
+        return None
+    assert old.reference_K is not None
+    return coefficient * kl_estimate(old.old_K, old.reference_K, "k1")
+
+
+def _finished(importance: Importance | None, group: Sequence[TrainingSample], always: bool) -> Iterator[TrainingSample]:
+    """With importance weights, and whether the group has a gradient."""
+    has_gradient = always or any(bool(sample.advantages_K.any()) for sample in group)
+    for sample in group:
+        finished = replace(sample, has_gradient=has_gradient and len(sample.advantages_K) > 0)
+        if importance is not None:
+            old = sample.old
+            lengths = [len(old.old_K)] if importance.level == "sequence" else None
+            made = truncated_weights(old.old_K, old.sampler_K, cap=importance.cap, lengths=lengths)
+            finished = replace(finished, weights_K=made.weights_M, capped=made.capped)
+        yield finished
+
+
+def sampled_by(trajectory: Trajectory, version: int) -> Iterator[bool]:
+    """For each sampled token, in order, whether the weights of `version` sampled it."""
+    for turn in trajectory.turns:
+        for sampled, tokens in versions(turn):
+            yield from (sampled == version for _ in range(tokens))
+
+
+def versions(turn: Turn) -> Sequence[VersionRun]:
+    """Runs of tokens by the version of the weights that sampled them, without empty ones.
+
+    Unnumbered weights are those before the first optimiser step, version 0.
+    """
+    runs = turn.weights_versions or ((0, len(turn.completion_ids)),)
+    return [(version, tokens) for version, tokens in runs if tokens]
+
+
+def minibatches(groups: Sequence[Sequence[T]], *, count: int, epochs: int, seed: str) -> Iterator[list[list[T]]]:
+    """`epochs` times `count` parts of about equal size, each as groups; every attempt is in one part per epoch.
+
+        attempts of 2 groups   a a a | b b b        2 mini-batches   a . a | . b .     . a . | b . b
+
+    A part is whole trajectories, however many contexts they have, so the number of optimiser steps does not depend on
+    their turns. Attempts of one group stay neighbours, since they share their prompt's tokens. One part keeps the
+    order; several are drawn anew each epoch, as a function of `seed`.
+    """
+    places = [(g, i) for g, group in enumerate(groups) for i in range(len(group))]
+    for epoch in range(epochs):
+        order = random.Random(f"{seed}/{epoch}").sample(places, len(places)) if count > 1 else places
+        for part in range(count):
+            chosen = set(order[len(order) * part // count : len(order) * (part + 1) // count])
+            parts = ([attempt for i, attempt in enumerate(group) if (g, i) in chosen] for g, group in enumerate(groups))
+            yield [group for group in parts if group]

@@ -1,0 +1,176 @@
+"""Loss and gradient of one optimiser step, pack by pack.
+
+    loss of a step = policy loss / its denominator
+                   + kl coefficient * mean KL - entropy coefficient * mean entropy        over the sampled tokens
+                   + value loss, mean over the sampled tokens                             of the critic
+
+All denominators are those of the whole optimiser step, so packs add up to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from mem1.algorithms.base import LossInputs
+from mem1.algorithms.kl import kl_estimate
+from mem1.algorithms.ppo import value_loss
+from mem1.packing import Pack
+from mem1.training.gradients.actor_critic import ActorCritic
+from mem1.training.gradients.samples import TrainingSample, sampled_by
+from mem1.training.logprobs import Scores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerStep:
+    """The place of an optimiser step in a run."""
+
+    version: int = 0
+    """Number of optimiser steps taken so far."""
+    begun: int = 0
+    """Number of optimiser steps taken when this step of the run began; only tokens sampled by that version are
+    comparable with the trainer's log-probs."""
+    first: bool = True
+    """First on its rollout: the policy is still the one that sampled."""
+    frozen: bool = False
+    """The policy gets no gradient: its critic warms up."""
+
+
+@dataclass(kw_only=True)
+class PassStats:
+    """Statistics of some forward and backward passes, all sums but `largest_difference`."""
+
+    loss: float = 0.0
+    clipped: int = 0
+    """Tokens on which the clip of the policy loss took effect."""
+    tokens: int = 0
+    entropy: float = 0.0
+    compared: int = 0
+    """Tokens whose log-probs by sampler and trainer, with the same weights, were compared."""
+    difference: float = 0.0
+    """Absolute differences of these log-probs."""
+    largest_difference: float = 0.0
+    value_loss: float = 0.0
+    values_clipped: int = 0
+
+    def add(self, other: PassStats) -> None:
+        """Include the passes of another."""
+        largest = max(self.largest_difference, other.largest_difference)
+        for field in fields(PassStats):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+        self.largest_difference = largest
+
+    def compare(self, trainer_M: Tensor, sampler_M: Tensor, same_M: Tensor) -> None:
+        """Compare log-probs of the same tokens, where `same_M` says that the same weights gave both."""
+        difference_M = (trainer_M.detach() - sampler_M).abs()[same_M]
+        if not len(difference_M):
+            return
+        self.compared += len(difference_M)
+        self.difference += float(difference_M.sum())
+        self.largest_difference = max(self.largest_difference, float(difference_M.max()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Denominators:
+    """Divisors of one optimiser step."""
+
+    policy: float
+    """The algorithm's own, for the policy loss."""
+    tokens: float
+    """Sampled tokens of all its attempts."""
+
+
+def accumulate(
+    networks: ActorCritic,
+    groups: Sequence[Sequence[TrainingSample]],
+    total: PassStats,
+    step: OptimizerStep = OptimizerStep(),
+) -> bool:
+    """Add the gradients of one optimiser step on these samples, and its statistics to `total`.
+
+    False: no sample has a gradient, so nothing was computed.
+    """
+    trajectories = [sample.trajectory for group in groups for sample in group]
+    denominators = Denominators(
+        policy=networks.config.algorithm.denominator(trajectories),
+        tokens=float(sum(t.num_completion_tokens for t in trajectories)),
+    )
+    samples = [sample for group in groups for sample in group if sample.has_gradient]
+    packs = networks.packs([sample.trajectory for sample in samples])
+    of_packs = networks.workers.backward(
+        packs, lambda pack: _loss(networks, samples, pack, denominators, step), networks.parameters
+    )
+    for stats in of_packs:
+        total.add(stats)
+    return bool(samples)
+
+
+def _loss(
+    networks: ActorCritic,
+    samples: Sequence[TrainingSample],
+    pack: Pack,
+    denominators: Denominators,
+    step: OptimizerStep,
+) -> tuple[Tensor, PassStats]:
+    """Loss of a pack, whose pieces number the trajectories of `samples`."""
+    scores = networks.scores(pack, frozen=step.frozen)
+    device = scores.logprobs_M.device
+
+    def gathered(read: Callable[[TrainingSample], Tensor | None]) -> Tensor | None:
+        parts = [piece.cut(part) for piece in pack.pieces if (part := read(samples[piece.trajectory])) is not None]
+        return torch.cat(parts).to(device) if parts else None
+
+    old_M, advantages_M = gathered(lambda x: x.old.old_K), gathered(lambda x: x.advantages_K)
+    sampler_M = gathered(lambda x: x.old.sampler_K)
+    assert old_M is not None and advantages_M is not None and sampler_M is not None
+    inputs = LossInputs(
+        trajectories=pack.trajectories,
+        logprobs_M=scores.logprobs_M,
+        old_logprobs_M=old_M,
+        advantages_M=advantages_M,
+        weights_M=gathered(lambda x: x.weights_K),
+    )
+    policy = networks.config.algorithm.loss(inputs, denominator=denominators.policy)
+    loss = policy.loss + _regularisation(networks, scores, gathered(lambda x: x.old.reference_K), denominators)
+    stats = PassStats(
+        loss=loss.item(),
+        clipped=policy.clipped,
+        tokens=len(scores.entropy_M),
+        entropy=float(scores.entropy_M.detach().sum()),
+    )
+    recomputes = networks.config.recomputes_old_logprobs
+    if recomputes or step.first:
+        same = [same for t in pack.trajectories for same in sampled_by(t, step.begun)]
+        stats.compare(
+            old_M if recomputes else scores.logprobs_M, sampler_M, torch.tensor(same, dtype=torch.bool).to(device)
+        )
+    returns_M, values_M = gathered(lambda x: x.returns_K), gathered(lambda x: x.old.values_K)
+    critic_config = networks.config.algorithm.critic_config
+    if critic_config is not None and returns_M is not None and values_M is not None:
+        critic = value_loss(
+            networks.values(pack, scores.states_MD),
+            values_M,
+            returns_M,
+            clip=critic_config.value_clip,
+            denominator=denominators.tokens,
+        )
+        stats.value_loss, stats.values_clipped = critic.loss.item(), critic.clipped
+        loss = loss + critic.loss
+    return loss, stats
+
+
+def _regularisation(
+    networks: ActorCritic, scores: Scores, reference_M: Tensor | None, denominators: Denominators
+) -> Tensor | float:
+    """KL penalty and entropy bonus, as a loss; 0.0 where the recipe has neither."""
+    loss: Tensor | float = 0.0
+    if networks.config.entropy:
+        loss = loss - networks.config.entropy * scores.entropy_M.sum() / denominators.tokens
+    kl = networks.config.kl
+    if kl is not None and kl.where == "loss" and reference_M is not None:
+        estimate_M = kl_estimate(scores.logprobs_M, reference_M, kl.loss_estimator)
+        loss = loss + networks.kl_coefficient * estimate_M.sum() / denominators.tokens
+    return loss

@@ -1,0 +1,203 @@
+"""Draws the tasks of a step and has each attempted by a group, in this process, on all ranks or by servers.
+
+    tasks a b c d e on 2 ranks  ->  rank 0 attempts a c e, rank 1 attempts b d;  all have the groups of a b c d e
+
+What is sampled for a task depends on the seed, the task and the number of the attempt, not on who samples it. With
+servers, rollouts may run ahead of the trainer, in a thread (asynchronous reinforcement learning):
+
+    staleness 1     trainer   | train 0 | train 1 | train 2 |        thread   | 0 | 1   | 2   | 3
+                              weights 0 | 1       | 2
+
+Rollout j begins when the weights of step j - staleness are published, so no token is older than that. Attempts under
+way when newer weights arrive continue with them (`engines/base.py`): each token is marked with its weights.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from typing import Any
+
+from mem1.algorithms.base import has_variance
+from mem1.engines.base import Sampling
+from mem1.envs.base import TaskSource
+from mem1.records import Group, Task, trajectory_from_json, trajectory_to_json
+from mem1.rollout import Rollout, attempt_numbers
+from mem1.training.loop.rl_config import Rl
+from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
+from mem1.training.weights.policy import Policy
+from mem1.training.weights.weight_sync import WeightSync
+
+DRAW = 1_000_000_007
+"""Distance between the seeds of two draws of a step; larger than that between the seeds of all steps of a run."""
+
+
+@dataclass
+class GroupSampler:
+    """Samples the groups of each step of a stage. Every rank must call it alike."""
+
+    policy: Policy
+    config: Rl
+    rollout: Rollout
+    source: TaskSource
+    seed: int
+    place: Placement = SINGLE_PROCESS
+    sync: WeightSync | None = None
+    """On rank 0, the servers that sample; None: the ranks sample with the policy itself."""
+
+    def __post_init__(self) -> None:
+        self._served = self.place.ranks.any(self.sync is not None)
+        self._prefetcher: RolloutPrefetcher | None = None
+        if self.sync is not None and self.config.max_staleness:
+            sync = self.sync
+            self._prefetcher = RolloutPrefetcher(
+                self._groups,
+                steps=self.config.steps,
+                staleness=self.config.max_staleness,
+                closed=lambda: sync.closed,
+            )
+
+    def sample(self, step: int) -> list[Group]:
+        """The groups of a step, with the present weights of the policy; every rank has all of them."""
+        if not self._served:
+            return self._groups(step)
+        ranks = self.place.ranks
+        ranks.on_rank_zero(lambda: self._push_weights(step))
+        take = self._groups if self._prefetcher is None else self._prefetcher.take
+        if ranks.size == 1:
+            return list(take(step))
+        return _from_json(ranks.on_rank_zero(lambda: _to_json(take(step))))
+
+    def _push_weights(self, step: int) -> None:
+        if self.sync is not None:
+            self.sync.push_weights(self.policy.model, self.config.version_at(step))
+        if self._prefetcher is not None:
+            self._prefetcher.published(step)
+
+    def _groups(self, step: int) -> list[Group]:
+        """Draw and attempt the tasks of a step, and again in the place of groups without variance, if so configured."""
+        sizes = self.config.objectives(step)
+        missing = Counter(sizes[i % len(sizes)] for i in range(self.config.tasks_per_step))
+        groups: list[Group] = []
+        for draw in range(self.config.algorithm.draws):
+            seed = self.seed * 1_000_003 + step + draw * DRAW
+            tasks = [
+                task
+                for objectives, count in missing.items()
+                for task in self.source.tasks(objectives=objectives, count=count, seed=seed)
+            ]
+            drawn = self._attempted(tasks, step, seed)
+            groups += drawn
+            pairs = zip(tasks, drawn, strict=True)
+            missing -= Counter(task.objectives for task, group in pairs if has_variance(group))
+            if not missing:
+                break
+        return groups
+
+    def _attempted(self, tasks: Sequence[Task], step: int, seed: int) -> list[Group]:
+        """A group for each task; on several ranks that sample, each attempts a share of the tasks."""
+        ranks = self.place.ranks
+        if self._served or ranks.size == 1:
+            return self._share(tasks, slice(None), step, seed)
+        own = slice(ranks.rank, None, ranks.size)
+        shares = ranks.on_each_rank(lambda: _to_json(self._share(tasks, own, step, seed)))
+        # Each has every ranks.size-th task, so taking one of each in turn restores their order.
+        return _from_json([row for row in chain.from_iterable(zip_longest(*shares)) if row is not None])
+
+    def _share(self, tasks: Sequence[Task], share: slice, step: int, seed: int) -> list[Group]:
+        """The groups of a share of the tasks, their attempts numbered as if all tasks were attempted here."""
+        size = self.config.group_size
+        repeated = [task for task in tasks for _ in range(size)]
+        numbers = attempt_numbers(repeated)
+        chosen = [t * size + n for t in range(len(tasks))[share] for n in range(size)]
+        made = self.rollout(
+            [repeated[i] for i in chosen],
+            sampling=Sampling(temperature=self.config.temperature, seed=seed),
+            numbers=[numbers[i] for i in chosen],
+            weights_version=self.config.version_at(step),
+            progress=None if self._prefetcher is None else self._raise_if_closed,
+        )
+        return [Group(trajectories=tuple(made[i : i + size])) for i in range(0, len(made), size)]
+
+    def _raise_if_closed(self, *_: int) -> None:
+        """Raises Cancelled if the run has ended while rollouts were made ahead of it."""
+        if self.sync is not None and self.sync.closed:
+            raise Cancelled
+
+
+def _to_json(groups: Sequence[Group]) -> list[list[dict[str, Any]]]:
+    return [[trajectory_to_json(t) for t in group.trajectories] for group in groups]
+
+
+def _from_json(rows: Sequence[Sequence[dict[str, Any]]]) -> list[Group]:
+    return [Group(trajectories=tuple(map(trajectory_from_json, row))) for row in rows]
+
+
+class Cancelled(Exception):
+    """Nobody waits for this rollout any more."""
+
+
+class RolloutPrefetcher:
+    """A thread that samples the rollouts of the steps in order; one other thread takes them.
+
+    prefetcher = RolloutPrefetcher(sample, steps=28, staleness=1, closed=lambda: False)
+    prefetcher.published(0)      the weights of step 0 are there: rollouts 0 and 1 may begin
+    prefetcher.take(0)           waits for rollout 0, while the thread continues with rollout 1
+    """
+
+    def __init__(
+        self, sample: Callable[[int], Sequence[Group]], *, steps: int, staleness: int, closed: Callable[[], bool]
+    ) -> None:
+        """`sample` makes the rollout of a step. Once `closed`, it is not called again, and may raise Cancelled."""
+        self._sample, self._steps, self._staleness, self._closed = sample, steps, staleness, closed
+        self._changed = threading.Condition()
+        """Guards the fields below and announces their changes."""
+        self._published = -1
+        self._made: dict[int, Sequence[Group]] = {}
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def published(self, step: int) -> None:
+        """Announce that the weights of this step can be sampled with; the first such step has the first rollout."""
+        with self._changed:
+            self._published = step
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, args=(step,), name="mem1-rollouts", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def take(self, step: int) -> Sequence[Group]:
+        """Wait for the rollout of this step and return it, or raise the error that sampling it raised."""
+        with self._changed:
+            self._changed.wait_for(lambda: step in self._made or self._error is not None)
+            if step in self._made:
+                return self._made.pop(step)
+            assert self._error is not None
+            raise self._error
+
+    def _run(self, first: int) -> None:
+        """The thread's work."""
+        try:
+            for step in range(first, self._steps):
+                if not self._may_begin(step):
+                    return
+                made = self._sample(step)
+                with self._changed:
+                    self._made[step] = made
+                    self._changed.notify_all()
+        except Cancelled:
+            return
+        except BaseException as error:  # whatever it is, it belongs to the thread that waits
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def _may_begin(self, step: int) -> bool:
+        """Wait for weights recent enough for this rollout; False if the run has ended."""
+        with self._changed:
+            while step > self._published + self._staleness and not self._closed():
+                self._changed.wait(timeout=1.0)
+        return not self._closed()

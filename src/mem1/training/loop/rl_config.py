@@ -1,0 +1,127 @@
+"""`[rl]` of a recipe: which algorithm, on how many attempts, with what regularisation.
+
+    [rl]
+    tasks_per_step = 12
+    group_size = 8
+
+    [rl.algorithm]
+    name = "ppo"
+    critic = "separate"
+
+    [[rl.curriculum]]
+    steps = 40
+    objectives = [2]
+
+The keys of `[rl.algorithm]` are those of the algorithm that it names (`mem1.algorithms`); all others are common to all.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from mem1.algorithms.base import Algorithm
+from mem1.algorithms.group import Grpo
+from mem1.algorithms.importance import Importance
+from mem1.algorithms.kl import Kl
+from mem1.configuration import Config
+from mem1.configuration.by_name import ByName
+from mem1.configuration.numbers import MOST_TOKENS, LearningRate, Sizes, Temperature
+from mem1.registry import register
+
+
+class Phase(Config):
+    """Some steps of reinforcement learning on tasks of the same sizes."""
+
+    steps: int = Field(ge=1)
+    objectives: Sizes = (2,)
+    """Numbers of objectives; the tasks of a step take them in turn."""
+
+
+class Rl(Config):
+    """Reinforcement learning on the outcome, over the token tree."""
+
+    curriculum: tuple[Phase, ...] = Field(min_length=1)
+    """Phases of the stage, in order."""
+    tasks_per_step: int = Field(default=12, ge=1, le=100_000)
+    """Tasks drawn for each step, each attempted by a group."""
+    group_size: int = Field(default=8, ge=1, le=100_000)
+    """Attempts at each task (G)."""
+    temperature: Temperature = 1.0
+    learning_rate: LearningRate = 3e-4
+    warmup: int = Field(default=5, ge=0)
+    """Steps over which the learning rates rise."""
+    decay: float = Field(default=0.0, ge=0, le=1)
+    """Share of the steps, at the end, over which the learning rates fall to a twentieth."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    epochs: int = Field(default=1, ge=1)
+    """Passes over the attempts of a step."""
+    minibatches: int = Field(default=1, ge=1)
+    """Optimiser steps per epoch, each on its own part of the trajectories."""
+    entropy: float = Field(default=0.0, ge=0)
+    """Weight of the bonus on the mean entropy of the sampled tokens, in nats."""
+    pack_tokens: int = Field(default=8192, ge=64, le=MOST_TOKENS)
+    """Most tokens in the token tree of a micro-batch; without effect on the gradient."""
+    packed: bool = True
+    """False: one context per row, for models that cannot be packed exactly."""
+    algorithm: Annotated[Algorithm, ByName(register.algorithm, key="name")] = Grpo()
+    kl: Kl | None = None
+    """None: no penalty, and no copy of the policy."""
+    old_logprobs_from: Literal["sampler", "trainer"] = "sampler"
+    """Source of the old policy's log-probs, by which the ratio divides. trainer: computed before the first update in
+    another forward pass, for an engine whose log-probs are not exactly the trainer's."""
+    importance: Importance | None = None
+    """Weights for the difference between sampler and trainer; the ratio then divides by the trainer's log-probs."""
+    max_staleness: int = Field(default=0, ge=0)
+    """Steps by which rollouts may run ahead of the trainer. This needs servers that sample ([rollout]) and
+    `importance`, which corrects for older weights. 0: each step samples, then trains."""
+
+    @property
+    def steps(self) -> int:
+        return sum(phase.steps for phase in self.curriculum)
+
+    @property
+    def updates(self) -> int:
+        """Optimiser steps on each rollout."""
+        return self.epochs * self.minibatches
+
+    @property
+    def recomputes_old_logprobs(self) -> bool:
+        """Whether the old policy's log-probs are the trainer's, and not the sampler's own."""
+        return self.old_logprobs_from == "trainer" or self.importance is not None
+
+    def objectives(self, step: int) -> tuple[int, ...]:
+        """Numbers of objectives at this step, counted from 0."""
+        for phase in self.curriculum:
+            if step < phase.steps:
+                return phase.objectives
+            step -= phase.steps
+        raise IndexError("past the last phase")
+
+    def version_at(self, step: int) -> int:
+        """Optimiser steps taken by the policy when this step begins; `version_at(steps)` is the trained policy's."""
+        return self.algorithm.policy_steps(step) * self.updates
+
+    @model_validator(mode="after")
+    def _fits_the_algorithm(self) -> Rl:
+        algorithm, name, attempts = self.algorithm, self.algorithm.name, self.tasks_per_step * self.group_size
+        if self.group_size < algorithm.min_attempts_per_task:
+            raise ValueError(f"{name} compares the attempts at a task; set group_size to 2 or more, or take ppo")
+        if attempts < algorithm.min_attempts_per_step:
+            raise ValueError(f"{name} compares the attempts of a step; set tasks_per_step or group_size to 2 or more")
+        if algorithm.one_update_per_rollout and self.updates > 1:
+            raise ValueError(
+                f"{name} has no ratio to the old policy, so it takes one update per rollout; set epochs and "
+                "minibatches to 1, or take grpo or reinforce_pp"
+            )
+        if algorithm.imitates and (self.importance or (self.kl and self.kl.where == "reward")):
+            raise ValueError(f"{name} takes neither importance weights nor a KL penalty in the reward")
+        if self.max_staleness and self.importance is None:
+            raise ValueError(
+                f"max_staleness = {self.max_staleness} trains on tokens sampled by older weights, which "
+                "[rl.importance] must correct for; add that section (it may be empty), or set max_staleness to 0"
+            )
+        if self.minibatches > attempts:
+            raise ValueError(f"{self.minibatches} minibatches of {attempts} attempts: some would be empty")
+        return self
