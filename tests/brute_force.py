@@ -125,7 +125,7 @@ class Brute:
         for t, own, its in zip(trajectories, states, theirs, strict=True):
             sampler = torch.tensor([p for turn in t.turns for p in turn.logprobs])
             trainer = self.logprobs(self.policy, own, t)[0]
-            old = trainer if self.config.importance or self.config.old_policy == "trainer" else sampler
+            old = trainer if self.config.importance or self.config.old_logprobs_from == "trainer" else sampler
             reference = self.logprobs(self.reference, its, t)[0]
             assert t.reward is not None
             made.append(Attempt(t, sampler, old, reference, self.values(own, t), t.reward))
@@ -153,7 +153,7 @@ class Brute:
         for group in groups:
             told = always or any(float(a.advantages.abs().sum()) > 0 for a in group)
             for a in group:
-                a.has_gradient = bool(told) and len(a.old) > 0
+                a.teaches = bool(told) and len(a.old) > 0
                 if self.config.importance is not None:
                     drift = a.old - a.sampler
                     if self.config.importance.level == "sequence":
@@ -276,7 +276,7 @@ class Brute:
 
     def loss(self, part: list[Attempt], *, first: bool, version: int) -> dict[str, float]:
         """Gradients of one optimiser step; what is logged of it."""
-        told = [a for a in part if a.has_gradient]
+        told = [a for a in part if a.teaches]
         tokens = sum(len(a.old) for a in part)
         total, said = torch.zeros(()), dict.fromkeys(("clipped", "entropy", "tokens", "values_clipped"), 0.0)
         value_total, gaps = torch.zeros(()), []
@@ -297,8 +297,8 @@ class Brute:
             said["clipped"] += clipped
             said["entropy"] += float(entropy.detach().sum())
             said["tokens"] += len(a.old)
-            if first or self.config.importance or self.config.old_policy == "trainer":
-                trainer = a.old if self.config.importance or self.config.old_policy == "trainer" else new.detach()
+            if first or self.config.importance or self.config.old_logprobs_from == "trainer":
+                trainer = a.old if self.config.importance or self.config.old_logprobs_from == "trainer" else new.detach()
                 same = [v == version for turn in a.trajectory.turns for v, n in turn.weights_versions for _ in range(n)]
                 gaps += (trainer - a.sampler).abs()[torch.tensor(same)].tolist()
         (total + value_total).backward()
@@ -345,7 +345,7 @@ class Brute:
         return -(weights * torch.minimum(free, held)).sum() / divided, int((held < free).sum())
 
     def staleness(self, part: list[Attempt], version: int) -> list[float]:
-        turns = [turn for a in part if a.has_gradient for turn in a.trajectory.turns]
+        turns = [turn for a in part if a.teaches for turn in a.trajectory.turns]
         return [float(version - v) for turn in turns for v, n in turn.weights_versions for _ in range(n)]
 
     def metrics(self, attempts: list[Attempt], log: dict[str, list[float]]) -> dict[str, float | None]:

@@ -115,7 +115,7 @@ def test_an_unknown_key_lists_the_right_ones(terminal: Terminal, recipe: Path, t
         ("rl.group_size=0", "rl.group_size (from the command line): input should be greater than or equal to 1, got 0"),
         (
             "rl.group_size=1",
-            "rl (from the command line): grpo compares the attempts at a task; set attempts to 2 or more",
+            "rl (from the command line): grpo compares the attempts at a task; set group_size to 2 or more",
         ),
         (
             "context=constnat",

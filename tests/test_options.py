@@ -266,7 +266,7 @@ class TestNothingToLearn:
 
     def test_steps_in_which_every_tool_failed_have_no_reward(self):
         said = nothing_to_learn([{"groups_with_variance": 0.0, "reward": None}])
-        assert said is not None and "not known, as every attempt's tool failed" in said
+        assert said is not None and "unknown, as every attempt's tool failed" in said
 
 
 @pytest.fixture

@@ -95,7 +95,8 @@ def test_keys_of_any_value_end_with_a_result_or_a_message(name: str, folder: Pat
 
 def test_every_key_of_a_recipe_is_among_those_that_are_drawn():
     assert {"rl.curriculum", "rl.curriculum.0.steps", "tasks.pages.seconds", "tasks.budget.dollars",
-            "rl.algorithm.clip_low", "rollout.timeout_s", "model.new.heads", "evaluation.objectives.0", "rl.kl.target"} <= set(KEYS)  # fmt: skip
+            "rl.algorithm.clip_low", "rollout.timeout_s", "model.new.heads",
+            "evaluation.objectives.0", "rl.kl.target"} <= set(KEYS)  # fmt: skip
 
 
 @pytest.mark.slow
