@@ -391,7 +391,7 @@ def test_a_run_through_servers_samples_the_tokens_and_logs_the_numbers_of_one_in
     assert CONFIG.rl is not None
     # The servers' batches differ, and so do the last digits of their log-probs; by the trainer's own, the same tokens
     # make the same step to the last bit.
-    config = CONFIG.model_copy(update={"rl": CONFIG.rl.model_copy(update={"old_policy": "trainer"})})
+    config = CONFIG.model_copy(update={"rl": CONFIG.rl.model_copy(update={"old_logprobs_from": "trainer"})})
     train(config, tmp_path / "local", command=["mem1"])
     train(config.model_copy(update={"rollout": rollouts}), tmp_path / "served", command=["mem1"])
     local, served = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("local", "served"))
