@@ -298,7 +298,9 @@ class Brute:
             said["entropy"] += float(entropy.detach().sum())
             said["tokens"] += len(a.old)
             if first or self.config.importance or self.config.old_logprobs_from == "trainer":
-                trainer = a.old if self.config.importance or self.config.old_logprobs_from == "trainer" else new.detach()
+                trainer = (
+                    a.old if self.config.importance or self.config.old_logprobs_from == "trainer" else new.detach()
+                )
                 same = [v == version for turn in a.trajectory.turns for v, n in turn.weights_versions for _ in range(n)]
                 gaps += (trainer - a.sampler).abs()[torch.tensor(same)].tolist()
         (total + value_total).backward()

@@ -41,7 +41,10 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "grpo, asynchronous": (Grpo(clip_low=0.1, clip_high=0.3), {"importance": Importance(cap=1.2), "max_staleness": 2}),
     "grpo, kl in reward": (Grpo(), {"kl": REWARD, "minibatches": 2}),
     "grpo, one context a row": (Grpo(), {"kl": Kl(estimator="k3"), "entropy": 0.05, "packed": False}),
-    "dr_grpo": (DrGrpo(tokens_per_attempt=9), {"kl": Kl(coefficient=0.3, estimator="k3"), "old_logprobs_from": "trainer"}),
+    "dr_grpo": (
+        DrGrpo(tokens_per_attempt=9),
+        {"kl": Kl(coefficient=0.3, estimator="k3"), "old_logprobs_from": "trainer"},
+    ),
     "rloo": (Rloo(), {"kl": REWARD, "importance": Importance(level="sequence", cap=1.5)}),
     "reinforce": (Reinforce(baseline=0.4), {"kl": REWARD, "entropy": 0.1}),
     "reinforce_pp": (ReinforcePlusPlus(clip_low=0.1), {"kl": REWARD, "epochs": 2}),

@@ -37,10 +37,9 @@ from mem1.planning.networks import (
 from mem1.planning.peak_memory import Needs, stage_memory
 from mem1.planning.placement import LAYERS, Setup
 from mem1.planning.plan import make_plan
-from mem1.planning.recipe_network import recipe_network
-from mem1.planning.setup import LAYERS, Setup
-from mem1.planning.step_flops import Passes, forward_flops, update_flops
-from mem1.planning.workload import counted, made_groups
+from mem1.planning.stages import Passes
+from mem1.planning.step_time import forward_flops, update_flops
+from mem1.planning.token_counts import counted, made_groups
 from mem1.training.logprobs import score
 from mem1.training.loop.recipe import Distributed, Lora, TrainConfig
 from mem1.training.weights.adapters import with_adapters

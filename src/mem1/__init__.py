@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from mem1.tasks.compose import TaskTemplate, compose
     from mem1.training.logprobs import completion_logprobs
     from mem1.training.loop.recipe import TrainConfig as Recipe
-    from mem1.training.rl import RlStage
+    from mem1.training.loop.rl import RlStage
     from mem1.training.verify.verify import verify
     from mem1.training.weights.policy import Policy, load_policy
 
@@ -72,7 +72,7 @@ _HOMES = {
     "mem1.tasks.compose": "TaskTemplate compose",
     "mem1.training.logprobs": "completion_logprobs",
     "mem1.training.loop.recipe": "Recipe=TrainConfig",
-    "mem1.training.rl": "RlStage",
+    "mem1.training.loop.rl": "RlStage",
     "mem1.training.verify.verify": "verify",
     "mem1.training.weights.policy": "Policy load_policy",
 }
