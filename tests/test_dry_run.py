@@ -49,7 +49,7 @@ def test_a_recipe_that_begins_with_anothers_policy_says_where_it_should_be(name:
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["train", str(RECIPES[name]), "--dry-run"])
     assert isinstance(result.exception, UserError)
-    assert str(result.exception).startswith(f"{load_toml(RECIPES[name], TrainConfig).model.path} is no folder")
+    assert str(result.exception).startswith(f"{load_toml(RECIPES[name], TrainConfig).model.path} is neither a folder")
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES.keys() - EVALUATION_ONLY - AFTER_ANOTHER))
@@ -105,7 +105,7 @@ def test_what_is_missing_comes_with_a_next_step(tmp_path: Path, monkeypatch: pyt
     found = multihop(tmp_path, "http://127.0.0.1:9", disk=10**18)
     assert "train.jsonl" in found["tasks"].detail or "test.jsonl" in found["tasks"].detail
     assert "start one with mem1 serve-retriever" in found["search"].detail
-    assert "give another --out" in found["disk"].detail
+    assert "set another --out" in found["disk"].detail
     assert not any(check.ok for check in found.values())
 
 
