@@ -109,7 +109,7 @@ def hub_records(address: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (location, record). Raises UserError for an invalid address or an unavailable data set."""
     name, configuration, split = _parts(address)
     try:
-        import datasets
+        import datasets  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UserError(f"{address} needs the datasets library: pip install 'mem1[datasets]'") from error
     try:
