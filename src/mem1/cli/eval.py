@@ -296,11 +296,12 @@ def command(
     rollout = Rollout(
         engine=agent.engine,
         codec=agent.codec,
-        environment=source.environment,
+        environment=config.tasks.around(source.environment),
         context=context_policy(config.context),
         tags=tags,
         budget=config.budget,
         frame=agent.frame,
+        reward=config.tasks.reward_function,
     )
     for note in agent.notes:
         stderr().print(note, markup=False)
