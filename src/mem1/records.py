@@ -300,7 +300,8 @@ def trajectory_from_json(record: Mapping[str, Any]) -> Trajectory:
     if task is not None:
         fields["task"] = task_from_json(task)
     fields["ended"] = Ended(fields["ended"])
-    fields["metrics"] = _tuples(fields["metrics"], *fields["metrics"])
+    metrics = fields.get("metrics", {})
+    fields["metrics"] = _tuples(metrics, *metrics)
     return Trajectory(**fields)
 
 
