@@ -101,27 +101,14 @@ class Text:
     def __str__(self) -> str:
         return f"{self.path}, {self.form}, {'with' if self.extras else 'without'} vLLM's fields"
 
-    def request(
-        self,
-        codec: Codec,
-        context_ids: Sequence[int],
-        *,
-        model: str,
-        max_tokens: int,
-        temperature: float,
-        seed: int,
-        stops: Sequence[str],
-    ) -> CompletionRequest:
-        """A request in this dialect. No document in the context can write a special token into its text."""
+    def request(self, codec: Codec, context_ids: Sequence[int], *, seed: int, **options: Any) -> CompletionRequest:
+        """A request in this dialect; `options` are the other fields of CompletionRequest."""
         return CompletionRequest(
-            model=model,
-            context=codec.text_for_server(context_ids),
+            context=codec.text_for_server(context_ids),  # in which no document can write a special token
             context_ids=context_ids,
-            opening=opened(codec.decode(context_ids), stops),
-            max_tokens=max_tokens,
-            temperature=temperature,
+            opening=opened(codec.decode(context_ids), options["stops"]),
             seed=seed % _SEEDS,
-            stops=stops,
+            **options,
         )
 
     def encode(self, request: CompletionRequest) -> bytes:
@@ -267,27 +254,9 @@ class TokenIds(Text):
     extras: bool = True
     form: ClassVar[str] = "token ids"
 
-    def request(
-        self,
-        codec: Codec,
-        context_ids: Sequence[int],
-        *,
-        model: str,
-        max_tokens: int,
-        temperature: float,
-        seed: int,
-        stops: Sequence[str],
-    ) -> CompletionRequest:
+    def request(self, codec: Codec, context_ids: Sequence[int], *, seed: int, **options: Any) -> CompletionRequest:
         """A request in this dialect."""
-        return CompletionRequest(
-            model=model,
-            context="",
-            context_ids=context_ids,
-            max_tokens=max_tokens,
-            temperature=temperature,
-            seed=seed,
-            stops=stops,
-        )
+        return CompletionRequest(context="", context_ids=context_ids, seed=seed, **options)
 
     def completion(
         self, response: CompletionResponse, request: CompletionRequest, codec: Codec, *, processed_logprobs: bool
