@@ -10,7 +10,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mem1.errors import UserError
@@ -65,6 +65,7 @@ def test_a_line_is_the_record_as_json_whatever_its_texts_say(path):
     assert read_trajectories(path) == [trajectory, plain]
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(st.text(), st.floats(allow_nan=False) | st.integers() | st.lists(st.text() | st.booleans())))
 def test_what_json_writes_and_what_is_written_here_are_read_as_the_same(record):
     line = encode_object(record)

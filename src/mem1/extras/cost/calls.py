@@ -96,10 +96,10 @@ def recorded_sizes(trajectory: Trajectory) -> Sizes:
     if not trajectory.turns:
         raise UserError(f"task {name!r} made no call ({trajectory.ended}); leave it out")
     first, last = trajectory.turns[0], trajectory.turns[-1]
-    forced = _forced_tokens(last)
+    prefilled = len(last.prefill_ids)
     turns = [_turn_sizes(turn, 0) for turn in trajectory.turns]
     if len(turns) > 1:  # the answer tag opened in the last context follows the last result
-        turns[-2] = _turn_sizes(trajectory.turns[-2], forced)
+        turns[-2] = _turn_sizes(trajectory.turns[-2], prefilled)
     return Sizes(prompt=len(first.context_ids), turns=tuple(turns))
 
 
@@ -114,9 +114,3 @@ def _turn_sizes(turn: Turn, following: int) -> TurnSizes:
 
 
 _WRITTEN = ("state", "thought")
-
-
-def _forced_tokens(turn: Turn) -> int:
-    if not turn.prefilled:
-        return 0
-    return len(turn.context_ids) - max(stop for _, stop in turn.context_spans.values())
