@@ -317,9 +317,7 @@ def _question(record: Mapping[str, Any]) -> Question:
 def _turn(record: Mapping[str, Any]) -> Turn:
     fields = _tuples(record, "context_ids", "completion_ids", "logprobs", "observation_ids")
     fields["weights_versions"] = tuple((int(v), int(n)) for v, n in fields["weights_versions"])
-    fields["context_origins"] = tuple(
-        (int(n), str(r), int(a), int(b)) for n, r, a, b in fields.get("context_origins", ())
-    )
+    fields["context_origins"] = tuple((int(n), str(r), int(a), int(b)) for n, r, a, b in fields["context_origins"])
     for name in ("context_spans", "completion_spans"):
         fields[name] = {role: (int(a), int(b)) for role, (a, b) in fields[name].items()}
     return Turn(**fields)
