@@ -31,9 +31,9 @@ def test_the_program_of_a_page_is_trained_resumed_and_evaluated(page: Path, tmp_
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.syspath_prepend(tmp_path)
-    mem1.train(mem1.load_recipe("recipe.toml", *SMALL, "rl.phases=[{ steps = 1, objectives = [1] }]"), out="one")
+    mem1.train(mem1.load_recipe("recipe.toml", *SMALL, "rl.curriculum=[{ steps = 1, objectives = [1] }]"), out="one")
     config = mem1.load_recipe("one/config.toml")  # what the run left repeats it, the plug-in included
-    assert config == mem1.load_recipe("recipe.toml", *SMALL, "rl.phases=[{ steps = 1, objectives = [1] }]")
+    assert config == mem1.load_recipe("recipe.toml", *SMALL, "rl.curriculum=[{ steps = 1, objectives = [1] }]")
     done = mem1.train(config, out="one", resume=True)
     assert done is not None and (tmp_path / "one" / "policy").is_dir()
     (row,) = mem1.evaluate(config, "one/policy")
@@ -43,7 +43,7 @@ def test_the_program_of_a_page_is_trained_resumed_and_evaluated(page: Path, tmp_
 
 
 def test_there_are_pages():
-    assert {page.stem for page in PAGES} >= {"environment", "memory", "reward", "tool"}
+    assert {page.stem for page in PAGES} >= {"algorithm", "environment", "memory", "reward", "tool"}
 
 
 def test_the_loop_in_one_file_runs_two_steps(capsys):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from mem1.algorithms.base import Algorithm, ClippedAlgorithm
     from mem1.api import connect, evaluate, load_recipe, train
     from mem1.configuration import Config
     from mem1.contexts import ContextPolicy, Kept, Selection, context_policy
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from mem1.training.weights.policy import Policy, load_policy
 
 _HOMES = {
+    "mem1.algorithms.base": "Algorithm ClippedAlgorithm",
     "mem1.api": "connect evaluate load_recipe train",
     "mem1.configuration": "Config",
     "mem1.contexts": "ContextPolicy Kept Selection context_policy",
