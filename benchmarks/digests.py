@@ -39,8 +39,8 @@ from typing import Any
 
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1"}
 
-_TIMES = ("seconds", "_s", "per_second", "device", "free")
-"""Ends of the keys whose values depend on the machine's speed or load."""
+_TIMES = ("second", "free")
+"""Parts of the keys whose values depend on the machine's speed or load."""
 
 # --- what is run -----------------------------------------------------------------------------------------------------
 
@@ -181,9 +181,8 @@ def train(recipe: str, *settings: str, ranks: int = 1) -> Command:
 
 def evaluate(recipe: str, *settings: str, script: str | None = None) -> Command:
     """An evaluation; `script` is the answer of an agent that needs no model."""
-    changed = [part for setting in settings for part in ("--set", setting)]
-    scripted = () if script is None else ("--script", script, "--tokenizer", "stand-in")
-    return Command(("eval", "--recipe", f"{recipe}.toml", *changed, *scripted, "--json"), run=True)
+    scripted = () if script is None else ("engine.kind=script", f"engine.answer={script}", "engine.tokenizer=stand-in")
+    return Command(("eval", f"{recipe}.toml", *settings, *scripted, "--json"), run=True)
 
 
 def memory(context: str) -> Command:
@@ -238,7 +237,7 @@ COMMANDS: dict[str, Command] = {
     "data-compose": prints("data", "compose", "questions.jsonl", "--objectives", "2", "--out", "tasks.jsonl"),
     "index": prints("index", "passages.jsonl", "--out", "index"),
     "run": prints("run", "--objectives", "3", "--seed", "5"),
-    "verify": prints("verify", "--recipe", "rl.toml", "--tasks", "2", "--attempts", "3"),
+    "verify": prints("verify", "rl.toml", "--limit", "2", "--attempts", "3"),
     "plan": prints("plan", "ppo.toml", "--gpus", "8xH100"),
     "cost": prints(*("cost", "--prompt", "200", "--state", "50", "--action", "20", "--result", "300", "--turns", "6")),
     "cost-of-a-run": prints("cost", "runs/eval-constant/shipped-3.jsonl"),
@@ -367,7 +366,7 @@ def numbers(value: Any, key: str = "") -> list[float]:
         return sorted(n for k, v in value.items() for n in numbers(v, k))
     if isinstance(value, list):
         return sorted(n for v in value for n in numbers(v, key))
-    if not isinstance(value, (bool, int, float)) or key.endswith(_TIMES):
+    if not isinstance(value, (bool, int, float)) or any(part in key for part in _TIMES):
         return []
     return [float(value)]
 
@@ -389,7 +388,7 @@ def trajectory(record: dict[str, Any]) -> dict[str, Any]:
 def _turn(turn: dict[str, Any]) -> list[Any]:
     content = "" if turn["action"] == "malformed" else turn["content"]
     exact = [turn[key] for key in ("context_ids", "completion_ids", "logprobs", "observation_ids")]
-    return [*exact, *(turn[key] for key in ("text", "state", "action", "observation", "forced")), content]
+    return [*exact, *(turn[key] for key in ("text", "state", "action", "observation", "prefilled")), content]
 
 
 def weights(path: Path) -> list[str]:

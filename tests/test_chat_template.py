@@ -124,19 +124,25 @@ def test_a_recipe_puts_prompts_into_the_frame_which_is_context_and_never_trained
 
 def test_what_the_run_sampled_is_in_the_frame_of_eval_with_the_recipe_too(trained: Path, tmp_path: Path):
     codec = Codec.load(trained / "policy")
-    few = ("--set", "evaluation.tasks=2", "--set", "budget.completion_extra=4")
-    options = ["--recipe", str(trained / "config.toml"), "--model", str(trained / "policy"), *few]
+    options = [
+        str(trained / "config.toml"),
+        "budget.completion_extra=4",
+        "--model",
+        str(trained / "policy"),
+        "--limit",
+        "2",
+    ]
     result = CliRunner().invoke(app, ["eval", *options, "--out", str(tmp_path / "a"), "--json"])
     assert result.exit_code == 0, result.exception
     assert framed(read_trajectories(tmp_path / "a" / "policy-1.jsonl"), codec)
-    off = ["--set", "model.chat_template=false", "--out", str(tmp_path / "b"), "--json"]
+    off = ["model.chat_template=false", "--out", str(tmp_path / "b"), "--json"]
     assert CliRunner().invoke(app, ["eval", *options, *off]).exit_code == 0
     assert not framed(read_trajectories(tmp_path / "b" / "policy-1.jsonl"), codec)
 
 
 def test_training_in_the_frame_is_exact_on_rewritten_contexts(trained: Path):
-    options = ["--recipe", str(trained / "config.toml"), "--tasks", "1", "--attempts", "2"]
-    result = CliRunner().invoke(app, ["verify", *options, "--set", "budget.completion_extra=40", "--json"])
+    options = [str(trained / "config.toml"), "budget.completion_extra=40", "--limit", "1", "--attempts", "2"]
+    result = CliRunner().invoke(app, ["verify", *options, "--json"])
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)
     assert printed["steered"] and printed["turns"] == 8

@@ -8,19 +8,19 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import walk
 
 import mem1
 from mem1.cli.main import main
+from mem1.cli.recipe_options import Chosen
 from mem1.configuration import to_toml
 from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.search.tasks import MultihopTasks
 from mem1.training.loop.recipe import Evaluation, ModelConfig, Sft, TinyModel, TrainConfig
 from mem1.training.loop.rl_config import Phase, Rl
 
-MULTIHOP_ONLY = "--questions, --corpus, --retriever, --prompt and --decompose go with --task multihop"
-COMMANDS = (
-    *("quickstart", "train", "export", "eval", "index", "run", "report", "plan"),
-    *("verify", "data", "webshop", "serve-retriever", "serve-policy"),
-)
+LONGEST_HELP = 60
+"""Lines of a screen."""
 
 
 class Terminal:
@@ -73,22 +73,21 @@ def test_the_version_is_that_of_the_package(terminal: Terminal):
     assert terminal("--version") == (0, f"mem1 {mem1.__version__}\n", "")
 
 
-def test_help_names_every_command(terminal: Terminal):
-    code, out, _ = terminal("--help")
-    assert code == 0
-    assert all(f" {command} " in out for command in COMMANDS)
+def test_every_command_has_help_that_fits_a_screen(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    overview = terminal("--help")[1]
+    commands = [*walk(), ("data",), ("webshop",)]
+    assert len(commands) > 18
+    for command in commands:
+        code, out, _ = terminal(*command, "--help")
+        assert code == 0 and f"mem1 {' '.join(command)}" in out
+        assert len(out.splitlines()) <= LONGEST_HELP, f"mem1 {' '.join(command)} --help: {len(out.splitlines())} lines"
+        assert f" {command[0]} " in overview
+        if not {"report", "data", "webshop", "serve-retriever", "serve-policy"} & {*command}:  # pages, groups, servers
+            assert "--json" in out
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_of_its_own(terminal: Terminal, command: str):
-    code, out, _ = terminal(command, "--help")
-    assert code == 0
-    assert f"mem1 {command}" in out
-    if command not in ("report", "data", "webshop", "serve-retriever", "serve-policy"):  # a page, groups, servers
-        assert "--json" in out
-
-
-@pytest.mark.parametrize("arguments", [("trian",), ("train", "--nope"), ("train",), ("eval", "--limit", "0")])
+@pytest.mark.parametrize("arguments", [("trian",), ("train", "--nope"), ("train",), ("eval", "--limit", "many")])
 def test_a_command_or_option_that_does_not_exist_is_explained(terminal: Terminal, arguments: tuple[str, ...]):
     message = terminal.error(*arguments)
     assert message.startswith("error: ") and " --help" in message
@@ -139,7 +138,7 @@ def test_a_wrong_value_is_named_with_its_key(
 def test_a_run_trains_evaluates_and_prints_one_json_object(terminal: Terminal, recipe: Path, tmp_path: Path):
     code, out, err = terminal("train", recipe, "--out", tmp_path / "run", "--json", "--resume")
     assert code == 0
-    assert f"warning: --resume: {tmp_path / 'run'} holds no run to continue" in err
+    assert f"warning: --resume: {tmp_path / 'run'} holds no run (config.toml is missing)" in err
     assert "warning: in none of 1 steps did the rewards of a group differ, so there was nothing to learn from" in err
     rows = json.loads(out)["rows"]
     assert [(row["policy"], row["context"], row["objectives"], row["tasks"]) for row in rows] == [
@@ -163,28 +162,49 @@ def test_a_folder_that_is_a_file_is_no_place_for_a_run(terminal: Terminal, recip
     assert "tiny.toml is a file; give a folder" in terminal.error("train", recipe, "--out", recipe)
 
 
+def test_short_names_are_keys_and_a_key_given_twice_has_the_short_names_value():
+    short = {"model": "m", "base_url": ["http://a"], "objectives": "1,2", "limit": 3, "seed": None}
+    chosen = Chosen.of(["atlas-quick", "corpus=notes", "evaluation.tasks=9"], short)
+    assert chosen.recipe == "atlas-quick"
+    assert chosen.settings == (
+        *("tasks.corpus=notes", "evaluation.tasks=9", "model.new=null", 'model.path="m"', "engine.kind=server"),
+        *('engine.urls=["http://a"]', "evaluation.objectives=[1, 2]", "evaluation.tasks=3"),
+    )
+    assert chosen.sets("engine") and chosen.sets("engine.urls") and not chosen.sets("evaluation.seed")
+
+
+def test_without_a_recipe_the_tasks_are_atlas_or_those_of_the_questions():
+    defaults = {"tasks.worlds": "1", "evaluation.objectives": "[2]"}
+    recipe = Chosen.of([], {}).load(defaults)
+    assert (recipe.tasks, recipe.evaluation.objectives) == (AtlasTasks(worlds=1), (2,))
+    files = {"questions": "q.jsonl", "corpus": "c.jsonl", "objectives": "4"}
+    recipe = Chosen.of(["context=full"], files).load(defaults)
+    assert (recipe.tasks, recipe.context) == (MultihopTasks(questions="q.jsonl", corpus="c.jsonl"), "full")
+    assert recipe.evaluation.objectives == (4,)
+    assert Chosen.of(["webshop-quick"], {}).load(defaults).evaluation.objectives == (1, 2, 4)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--objectives", "1,two"), "--objectives takes whole numbers separated by commas, such as 1,2,4; not '1,two'"),
-        (("--objectives", "0"), "--objectives takes numbers of at least 1"),
-        (("--task", "chess"), "unknown task 'chess'; known: atlas, multihop"),
+        (("--objectives", "0"), "evaluation.objectives.0 (from the command line): input should be greater than or"),
+        (("tasks.kind=chess",), "chess"),
+        (("tasks.kind=multihop",), "required key tasks.questions is missing"),
+        (("--questions", "q.jsonl"), 'give corpus = "FILE", or retriever.urls = ["http://HOST:PORT"]'),
         (
-            ("--task", "multihop"),
-            "--task multihop needs --questions FILE, and --corpus FILE (or the folder of an index) or --retriever URL",
+            ("--questions", "q.jsonl", "--corpus", "c.jsonl", 'tasks.retriever.urls=["http://a"]'),
+            'give corpus = "FILE", or retriever.urls = ["http://HOST:PORT"]',
         ),
         (
-            ("--task", "multihop", "--questions", "q.jsonl", "--corpus", "c.jsonl", "--retriever", "http://a"),
-            "--task multihop needs --questions FILE, and --corpus FILE (or the folder of an index) or --retriever URL",
-        ),
-        (
-            ("--task", "multihop", "--questions", "q.jsonl", "--retriever", "a:8000"),
+            ("--questions", "q.jsonl", 'tasks.retriever.urls=["a:8000"]'),
             "'a:8000' is not the address of a retriever; set one such as http://127.0.0.1:8000",
         ),
-        (("--questions", "q.jsonl"), MULTIHOP_ONLY),
-        (("--retriever", "http://a"), MULTIHOP_ONLY),
-        (("--vocabulary", "klingon"), "unknown vocabulary 'klingon'; known: paper, released"),
+        (("--corpus", "c.jsonl"), "unknown key tasks.corpus"),
+        (("vocabulary=klingon",), "unknown vocabulary 'klingon'; known: paper, released"),
         (("--model", "nowhere"), "nowhere is no model folder: config.json is missing"),
+        (("atlas-warm-start",), "the recipe's model is new: train it first, and give the trained folder by --model"),
+        (("--base-url", "http://127.0.0.1:1"), "--base-url needs --model, the model's name on the server"),
     ],
 )
 def test_what_an_evaluation_cannot_use_is_explained(terminal: Terminal, arguments: tuple[str, ...], message: str):

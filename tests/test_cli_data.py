@@ -10,7 +10,8 @@ import pytest
 from samples import BAMBOOGLE, HOTPOTQA, MUSIQUE, NQ, TRIVIAQA, write_json, write_lines, write_table
 from test_cli import Terminal, terminal  # noqa: F401
 
-from mem1.cli.sources import sizes_to_evaluate
+from mem1.cli.eval import with_sizes
+from mem1.cli.recipe_options import Chosen
 from mem1.evaluation.metrics import OF_TIME
 from mem1.retrieval.corpus import read_passages
 from mem1.tasks.atlas import make_world
@@ -30,12 +31,6 @@ def four_files(tmp_path: Path) -> list[Path]:
         ),
         write_table(tmp_path / "bamboogle.csv", BAMBOOGLE),
     ]
-
-
-def test_the_command_has_help_of_its_own(terminal: Terminal):
-    code, out, _ = terminal("data", "compose", "--help")
-    assert code == 0
-    assert "mem1 data compose" in out and "--json" in out
 
 
 def test_questions_of_several_data_sets_become_one_file_of_tasks(
@@ -128,7 +123,7 @@ def test_chains_are_composed_of_single_hops(terminal: Terminal, tmp_path: Path):
         (("--composition", "chain"), "--count is missing"),
         (("--format", "squad"), "unknown dataset 'squad'; known: searchr1"),
         (("--decompose",), "only musique, 2wikimultihopqa can be decomposed"),
-        (("--passages", "p.jsonl"), "--passages: no passages come with these files"),
+        (("--passages", "p.jsonl"), "--passages: these files come without passages"),
         (("--evaluation-share", "0", "--split", "evaluation"), "is in the evaluation half; give more questions"),
         (("--objectives", "9"), "9 objectives need 9 different questions, but there are 2"),
     ],
@@ -153,12 +148,22 @@ def test_an_evaluation_of_chains_gives_exact_match_by_depth(
     terminal(
         "data", "compose", source, *chain, "--count", "1", "--objectives", "3", "--out", tasks, "--passages", corpus
     )
-    data = ("--task", "multihop", "--corpus", corpus, "--objectives", "3", "--limit", "1", "--prompt", "plain")
-    data += ("--max-completion", "300")
-    script = ("--script", "Q1 nobody ; Q2 nobody ; Q3 nobody", "--tokenizer", "stand-in", "--json")
+    data = (
+        "--corpus",
+        corpus,
+        "--objectives",
+        "3",
+        "--limit",
+        "1",
+        "tasks.prompt=plain",
+        "budget.completion_extra=300",
+    )
+    answer = ("engine.kind=script", "engine.answer=Q1 nobody ; Q2 nobody ; Q3 nobody")
+    script = (*answer, "--tokenizer", "stand-in", "--json")
+    same = ("tasks.decompose=true", "tasks.composition=chain", "tasks.depth=2")
     rows = [
         json.loads(terminal("eval", *data, "--questions", path, *options, *script)[1])["rows"][0]
-        for path, options in ((source, chain), (tasks, ("--composition", "file")))
+        for path, options in ((source, same), (tasks, ("tasks.composition=file",)))
     ]
     for row in rows:
         assert (row["objectives"], row["em"], row["em_by_depth"]) == (3, 0.0, {"0": 0.0, "1": 0.0, "2": 0.0})
@@ -170,22 +175,31 @@ def test_an_evaluation_of_chains_gives_exact_match_by_depth(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--depth", "2"), "--depth applies to the compositions chain, shared and comparison, not to independent"),
-        (("--composition", "file"), "--composition file goes with --task multihop"),
-        (("--composition", "braid"), "unknown composition 'braid'; known: independent, chain, shared, comparison"),
-        (("--decompose",), "--decompose go with --task multihop"),
-        (("--composition", "chain", "--depth", "3", "--objectives", "2"), "needs at least 4 objectives, not 2"),
+        (("tasks.depth=2",), "tasks"),
+        (("tasks.composition=file",), "tasks.composition"),
+        (("tasks.composition=braid",), "tasks.composition"),
+        (("tasks.decompose=true",), "unknown key tasks.decompose"),
+        (("tasks.composition=chain", "tasks.depth=3", "--objectives", "2"), "needs at least 4 objectives, not 2"),
     ],
 )
 def test_a_composition_that_makes_no_sense_is_explained(terminal: Terminal, options: tuple[str, ...], message: str):
-    code, out, err = terminal("eval", *options, "--script", "Q1 nobody", "--limit", "1")
+    code, out, err = terminal("eval", *options, "engine.kind=script", "engine.answer=Q1 nobody", "--limit", "1")
     assert (code, out) == (2, "")
     assert message in err.replace("\n", " ")
 
 
-def test_without_objectives_the_usual_sizes_that_allow_the_depth_are_evaluated():
-    assert sizes_to_evaluate(None, "independent", None) == (1, 2, 4, 8, 16)
-    assert sizes_to_evaluate(None, "chain", 3) == (4, 8, 16)
-    assert sizes_to_evaluate(None, "comparison", None) == (4, 8, 16)
-    assert sizes_to_evaluate(None, "shared", 20) == (22,)
-    assert sizes_to_evaluate("1,2", "chain", 3) == (1, 2)
+@pytest.mark.parametrize(
+    ("settings", "sizes"),
+    [
+        ((), (1, 2, 4, 8, 16)),
+        (("tasks.composition=chain", "tasks.depth=3"), (4, 8, 16)),
+        (("tasks.composition=comparison",), (4, 8, 16)),
+        (("tasks.composition=shared", "tasks.depth=20"), (22,)),
+        (("tasks.composition=chain", "tasks.depth=3", "evaluation.objectives=[1,2]"), (1, 2)),
+    ],
+)
+def test_without_objectives_the_usual_sizes_that_allow_the_depth_are_evaluated(
+    settings: tuple[str, ...], sizes: tuple[int, ...]
+):
+    chosen = Chosen.of(settings, {})
+    assert with_sizes(chosen, chosen.load()).evaluation.objectives == sizes

@@ -1,7 +1,9 @@
-"""`mem1 eval`: what it keeps, what it goes on from, what it shows of the cost."""
+"""`mem1 eval`: what it keeps, how it resumes, its judge, and the cost that it shows."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import random
 import signal
@@ -12,17 +14,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_servers import chat_server
 from rich.console import Console
 from samples import write_lines
 from test_cli import Terminal
+from test_judge import honest
 from test_runner import without_timings
 
-from mem1.cli.display import EvaluationBar, JudgeBar, Prices, bars
+from mem1.cli.progress import EvaluationBar, JudgeBar, Prices, bars
 from mem1.evaluation.metrics import OF_TIME
 from mem1.evaluation.runner import Progress
 
-ANSWERS = ("eval", "--script", "Ana Brul", "--objectives", "1,2", "--limit", "5", "--json")
-SCRIPTED = (*ANSWERS, "--tokenizer", "stand-in", "--max-completion", "200")
+ANSWERS = ("eval", "engine.kind=script", "engine.answer=Ana Brul", "--objectives", "1,2", "--limit", "5", "--json")
+SCRIPTED = (*ANSWERS, "--tokenizer", "stand-in", "budget.completion_per_objective=0", "budget.completion_extra=200")
+
+
+ATLAS = ("eval", "--objectives", "1", "--limit", "3")
+SCRIPT = ("engine.kind=script", "engine.answer=Q1 nobody")
 
 
 @pytest.fixture
@@ -38,7 +46,7 @@ def files(tmp_path: Path) -> tuple[str, ...]:
     write_lines(tmp_path / "questions.jsonl", *questions)
     write_lines(tmp_path / "corpus.jsonl", {"id": "p", "title": "Company", "text": "Ana Brul founded a company."})
     paths = ("--questions", str(tmp_path / "questions.jsonl"), "--corpus", str(tmp_path / "corpus.jsonl"))
-    return ("--task", "multihop", *paths, "--prompt", "plain")
+    return (*paths, "tasks.prompt=plain")
 
 
 def rows(printed: str) -> list[dict[str, Any]]:
@@ -63,15 +71,11 @@ def test_the_same_command_goes_on_and_other_settings_are_refused(
     unbroken = without_timings(folder)
     lines = (folder / "scripted-2.jsonl").read_bytes().splitlines(keepends=True)
     (folder / "scripted-2.jsonl").write_bytes(b"".join(lines[:2]) + lines[2][:30])
-    assert timeless(rows(terminal(*same, "--concurrency", "4")[1])) == timeless(rows(printed))
+    assert timeless(rows(terminal(*same, "engine.concurrency=4")[1])) == timeless(rows(printed))
     assert without_timings(folder) == unbroken
-    refused = terminal.error(*same, "--context", "full", "--script", "Moru Kest")
+    refused = terminal.error(*same, "context=full", "engine.answer=Moru Kest")
     assert 'context: "constant" in the folder, "full" now' in refused
     assert "model: \"script 'Ana Brul' in tokens of " in refused
-
-
-def test_concurrency_is_not_for_a_model_in_this_process(terminal: Terminal):
-    assert "--concurrency, " in (said := terminal.error("eval", "--concurrency", "4")) and "go with --base-url" in said
 
 
 def test_the_bar_shows_tasks_tokens_and_what_they_cost():
@@ -95,8 +99,56 @@ def test_the_judge_has_a_bar_of_its_own():
     assert "judge: N = 4" in shown and "2/12" in shown
 
 
+def test_a_judge_stands_in_the_row_and_below_the_table_and_a_repeat_asks_nobody(terminal: Terminal, tmp_path: Path):
+    with chat_server(honest) as server:
+        asked = (*ATLAS, *SCRIPT, "--out", tmp_path, f"judge.url={server.url}", "judge.model=m")
+        code, out, _ = terminal(*asked, "--json")
+        judge = json.loads(out)["rows"][0]["judge"]
+        assert (code, len(server.requests)) == (0, 3)
+    assert (judge["model"], judge["correct"], judge["judged"], judge["agreement"]) == ("m", 0.0, 1.0, 1.0)
+    code, out, _ = terminal(*asked)
+    assert code == 0 and "it judged 100% of them" in " ".join(out.split())
+
+
+def test_the_tables_of_a_report_keep_the_flops_and_the_verdict_of_the_evaluation(terminal: Terminal, tmp_path: Path):
+    with chat_server(honest) as server:
+        asked = (*ATLAS, "--out", tmp_path, f"judge.url={server.url}", "judge.model=m", "--json")
+        (row,) = json.loads(terminal(*asked)[1])["rows"]
+    assert row["flops"] and row["judge"]["judged"] == 1.0
+    (line,) = csv.DictReader(io.StringIO(terminal("report", tmp_path, "--format", "csv")[1]))
+    assert float(line["flops_cached"]) == row["flops_cached"]
+    assert (line["judge.model"], float(line["judge.agreement"])) == ("m", row["judge"]["agreement"])
+    table = terminal("report", tmp_path, "--format", "latex")[1]
+    assert f"{row['flops']:.3g}" in table and "it judged 100% of them" in table
+    assert not terminal(*asked)[0] and not terminal("report", tmp_path)[0]
+    assert "the judge m accepts" in (tmp_path / "report.html").read_text()
+
+
+def test_half_a_judge_is_refused_before_anything_is_run(terminal: Terminal):
+    assert "required key judge.url is missing" in terminal.error(*ATLAS, *SCRIPT, "judge.model=m")
+
+
+def test_flops_are_those_of_the_model_and_a_script_has_none(terminal: Terminal):
+    scripted, shipped = (json.loads(terminal(*ATLAS, *script, "--json")[1])["rows"][0] for script in (SCRIPT, ()))
+    assert (scripted["flops"], scripted["judge"]) == (None, None)
+    # at least every token through every matrix of the shipped policy, and the attention is less than that again
+    matrices = 2 * 851968 * shipped["total_tokens"]
+    assert matrices < shipped["flops_cached"] + 2 * 851968 * shipped["cached_tokens"] < shipped["flops"] < 2 * matrices
+    assert shipped["fresh_tokens"] + shipped["cached_tokens"] + shipped["output_tokens"] == shipped["total_tokens"]
+
+
 def command(folder: Path) -> list[str]:
-    evaluated = ("eval", "--objectives", "1,2", "--limit", "100", "--temperature", "1", "--out", str(folder), "--json")
+    evaluated = (
+        "eval",
+        "--objectives",
+        "1,2",
+        "--limit",
+        "100",
+        "evaluation.temperature=1",
+        "--out",
+        str(folder),
+        "--json",
+    )
     return [sys.executable, "-m", "mem1", *evaluated]
 
 

@@ -17,10 +17,9 @@ from rich.console import Console
 from servers import in_a_thread
 from typer.testing import CliRunner
 
+from mem1.cli.live_view import LONGEST, LiveView, shown
 from mem1.cli.main import app
-from mem1.cli.reporting import read_runs, run_names, write_run_report
-from mem1.cli.run_facts import facts
-from mem1.cli.watching import LONGEST, Watched, shown
+from mem1.cli.report_input import facts, read_runs, run_names, write_run_report
 from mem1.configuration import load_toml
 from mem1.contexts import context_policy
 from mem1.engines.base import Sampling
@@ -45,7 +44,7 @@ from mem1.training.tiny_model.tokenizers import atlas_tokenizer, bpe_tokenizer
 from mem1.training.weights.policy import SHIPPED_SHOP, Policy, policy_folder
 
 CODEC = Codec(atlas_tokenizer(PAPER))
-QUICK = ["--tasks", "1", "--attempts", "2"]
+QUICK = ["--limit", "1", "--attempts", "2"]
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +105,7 @@ class TestVerify:
         assert checks["re-encoded tokens"]["compared"] > 0
 
     def test_the_table_fits_80_columns(self, policy):
-        result = call("verify", "--model", policy, *QUICK, "--context", "fold(3)")
+        result = call("verify", "--model", policy, *QUICK, "context=fold(3)")
         assert "causality" in result.stdout and "context policy fold(3)" in result.stdout
         assert max(map(len, result.stdout.splitlines())) <= 80
 
@@ -118,22 +117,17 @@ class TestVerify:
         assert "sampler and trainer, largest: difference between a token's log-prob" in result.stdout
 
     def test_exit_code_1_where_a_check_cannot_be_made(self, policy):
-        result = call("verify", "--model", policy, "--tasks", 1, "--attempts", 1)
+        result = call("verify", "--model", policy, "--limit", 1, "--attempts", 1)
         assert result.exit_code == 1
         assert "not tested" in result.stdout and "Not tested is not passed" in result.stdout
 
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (["--recipe", "atlas-quick", "--context", "full"], "with --recipe, --context goes into --set"),
-            (["--set", "context=full"], "--set: changes keys of a recipe; give the recipe too"),
-            (["--context", "half"], "unknown context policy 'half'"),
-            (["--task", "chess"], "known: atlas, multihop"),
-            (
-                ["--task", "multihop"],
-                "needs --questions FILE, and --corpus FILE .* or --retriever URL",
-            ),
-            (["--corpus", "a.jsonl"], "go with --task multihop"),
+            (["context=half"], "unknown context policy 'half'"),
+            (["tasks.kind=chess"], "chess"),
+            (["tasks.kind=multihop"], r"required key tasks\.questions is missing"),
+            (["engine.kind=script", "engine.answer=x"], "the model runs in this process"),
         ],
     )
     def test_mistakes_are_explained(self, policy, options, message):
@@ -151,8 +145,8 @@ class TestRun:
     def test_ones_own_questions_are_searched_in_ones_own_passages_and_not_scored(self, reader, tmp_path, monkeypatch):
         monkeypatch.setenv("MEM1_CACHE", str(tmp_path / "cache"))
         write_passages(tmp_path / "towns.jsonl", TOWNS)
-        options = ["--task", "What is the capital of Norway?", "--corpus", tmp_path / "towns.jsonl"]
-        limits = ["--max-turns", 2, "--max-completion", 20]
+        options = ["--question", "What is the capital of Norway?", "--corpus", tmp_path / "towns.jsonl"]
+        limits = ["tasks.turn_limit.per_objective=1", "tasks.turn_limit.extra=1", "budget.completion_extra=20"]
         printed = json.loads(call("run", "--model", reader, *options, *limits, "--json").stdout)
         assert set(printed["answers"][0]) == {"question", "text", "answer"}
         assert "not known" not in json.dumps(printed)
@@ -160,20 +154,20 @@ class TestRun:
         assert "Q1 What is the capital of Norway?" in shown_live and "turn 1" in shown_live
 
     def test_ones_own_questions_are_searched_on_a_server(self, reader):
-        limits = ["--max-turns", 2, "--max-completion", 20]
         with in_a_thread(BM25.build(TOWNS)) as address:
-            result = call("run", "--model", reader, "--task", "Who?", "--retriever", address, *limits, "--json")
+            options = [f'tasks.retriever.urls=["{address}"]', "budget.completion_extra=20", "--json"]
+            result = call("run", "--model", reader, "--question", "Who?", *options)
         assert json.loads(result.stdout)["answers"][0]["text"] == "Who?"
 
     def test_a_question_without_passages_and_passages_without_a_question_are_refused(self, policy):
-        with pytest.raises(UserError, match="--task needs --corpus"):
-            call("run", "--model", policy, "--task", "Who?")
-        with pytest.raises(UserError, match="--corpus, --retriever and --api need questions"):
+        with pytest.raises(UserError, match="--question needs something to search"):
+            call("run", "--model", policy, "--question", "Who?")
+        with pytest.raises(UserError, match=r"unknown key tasks\.corpus"):
             call("run", "--model", policy, "--corpus", "a.jsonl")
-        with pytest.raises(UserError, match=r"--task needs --corpus FILE, passages.* --retriever URL; or --api"):
-            call("run", "--model", policy, "--task", "Who?", "--corpus", "a.jsonl", "--retriever", "http://a")
-        with pytest.raises(UserError, match="--task is empty"):
-            call("run", "--model", policy, "--task", " ", "--corpus", "a.jsonl")
+        with pytest.raises(UserError, match="--question is empty"):
+            call("run", "--model", policy, "--question", " ", "--corpus", "a.jsonl")
+        with pytest.raises(UserError, match=r"leave out evaluation\.objectives"):
+            call("run", "--question", "Who?", "--corpus", "a.jsonl", "--objectives", 3)
 
     @pytest.mark.parametrize("turn_limit", [9, 3])
     def test_each_turn_is_shown_with_what_is_in_view_and_what_appending_would_hold(self, source, turn_limit):
@@ -182,8 +176,13 @@ class TestRun:
         task = Task(id=task.id, questions=task.questions, prompt=task.prompt, turn_limit=turn_limit, corpus=task.corpus)
         screen = Console(file=io.StringIO(), width=300, highlight=False)
         engine = ScriptedEngine(CODEC, Expert(tags=PAPER))
-        watched = Watched(engine, source.environment, CODEC, PAPER, screen)
-        rollout = Rollout(engine=watched, codec=CODEC, environment=watched, context=context_policy("constant"))
+        rollout = Rollout(
+            engine=engine,
+            codec=CODEC,
+            environment=source.environment,
+            context=context_policy("constant"),
+            on_turn=LiveView(PAPER, screen),
+        )
         (done,) = rollout([task], sampling=Sampling())
         assert len(done.turns) >= 3 and done.turns[-1].prefilled == (turn_limit == 3)
         assert isinstance(screen.file, io.StringIO)
@@ -331,9 +330,9 @@ class TestReport:
         assert "reward per task" not in write_run_report(run).read_text()
 
     def test_what_is_no_run_or_holds_nothing_is_refused(self, tmp_path, source):
-        with pytest.raises(UserError, match="holds nothing to report"):
+        with pytest.raises(UserError, match="has nothing to report"):
             call("report", tmp_path)
         run = make_run(tmp_path / "run", tmp_path / "run", source, sizes=())
         (run / "metrics.jsonl").unlink()
-        with pytest.raises(UserError, match="holds nothing to report"):
+        with pytest.raises(UserError, match="has nothing to report"):
             call("report", run)

@@ -13,7 +13,7 @@ import pytest
 from test_cli import Terminal, terminal  # noqa: F401
 from test_cloze import corpus
 
-from mem1.cli.recipes import expanded
+from mem1.cli.recipe_options import expanded
 from mem1.configuration import load_toml
 from mem1.envs.base import Action
 from mem1.envs.cloze.folder import make_cloze_folder, open_cloze_folder
@@ -328,10 +328,19 @@ def test_what_cannot_be_made_is_explained(terminal: Terminal, tmp_path: Path, op
 
 
 def test_a_script_is_evaluated_on_clozes(terminal: Terminal, folder: Path):
-    options = ("--task", "cloze", "--corpus", folder, "--objectives", "2", "--limit", "3", "--max-completion", "300")
-    code, out, _ = terminal("eval", *options, "--script", "Q1 nobody", "--tokenizer", "stand-in", "--json")
+    options = (
+        "tasks.kind=cloze",
+        "--corpus",
+        folder,
+        "--objectives",
+        "2",
+        "--limit",
+        "3",
+        "budget.completion_extra=300",
+    )
+    script = ("engine.kind=script", "engine.answer=Q1 nobody", "--tokenizer", "stand-in", "--json")
+    code, out, _ = terminal("eval", *options, *script)
     assert code == 0
     (row,) = json.loads(out)["rows"]
     assert (row["objectives"], row["tasks"]) == (2, 3)
-    code, _, err = terminal("eval", "--task", "cloze", "--limit", "1", "--script", "x")
-    assert code == 2 and "--task cloze needs --corpus FOLDER" in err.replace("\n", " ")
+    assert "required key tasks.corpus is missing" in terminal.error("eval", "tasks.kind=cloze", "--limit", "1")

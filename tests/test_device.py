@@ -179,10 +179,10 @@ def trained(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
 
 
 class TestCommands:
-    EVAL = ("eval", "--limit", "1", "--objectives", "1", "--max-completion", "4", "--json")
+    EVAL = ("eval", "--limit", "1", "--objectives", "1", "budget.completion_extra=4", "--json")
 
     def test_eval_prints_and_records_its_device(self, policy: Path, tmp_path: Path):
-        result = call(*self.EVAL, "--model", policy, "--out", tmp_path, "--dtype", "float32")
+        result = call(*self.EVAL, "--model", policy, "--out", tmp_path, "model.dtype=float32")
         assert SAID in result.stderr
         assert {key: said(result)[key] for key in ("device", "dtype")} == {
             "device": "cuda:0 (Alpha)",
@@ -190,7 +190,7 @@ class TestCommands:
         }
         header = json.loads((tmp_path / f"{policy.name}-1.json").read_text())
         assert (header["devices"], header["dtype"], "device" in header) == (["cuda:0 (Alpha)"], "float32", False)
-        again = call(*self.EVAL, "--model", policy, "--out", tmp_path, "--device", "cpu", "--limit", "2")
+        again = call(*self.EVAL, "--model", policy, "--out", tmp_path, "model.device=cpu", "--limit", "2")
         assert len(said(again)["rows"]) == 1
         header = json.loads((tmp_path / f"{policy.name}-1.json").read_text())
         assert (header["devices"], header["added_at"]) == (["cuda:0 (Alpha)", "cpu"], [1])
@@ -199,27 +199,20 @@ class TestCommands:
         result = call(*self.EVAL, "--model", policy, "--out", tmp_path)
         assert said(result)["dtype"] == "bfloat16", "as its weights are stored"
         with pytest.raises(UserError, match='dtype: "bfloat16" in the folder, "float32" now'):
-            call(*self.EVAL, "--model", policy, "--out", tmp_path, "--device", "cpu")
+            call(*self.EVAL, "--model", policy, "--out", tmp_path, "model.device=cpu")
 
-    def test_eval_by_a_recipe_takes_the_recipes_device_and_the_option_wins(self, policy: Path):
-        recipe = ("--recipe", "atlas-quick", "--model", policy, "--json")
-        small = ("--set", "evaluation.tasks=1", "--set", "evaluation.objectives=[1]", "--set", "budget.context=60")
-        options = [("--set", "model.device=cuda:1"), ("--set", "model.device=cuda:1", "--device", "cpu")]
-        devices = [said(call("eval", *recipe, *small, *given))["device"] for given in options]
-        assert devices == ["cuda:1 (Beta)", "cpu"]
-
-    def test_a_server_or_a_script_has_a_device_of_its_own(self):
-        with pytest.raises(UserError, match="here a server or a script answers"):
-            call(*self.EVAL, "--script", "x", "--device", "cpu")
+    def test_eval_by_a_recipe_uses_the_recipes_device(self, policy: Path):
+        recipe = ("eval", "atlas-quick", "--model", policy, "--limit", "1", "--objectives", "1", "--json")
+        assert said(call(*recipe, "budget.context=60", "model.device=cuda:1"))["device"] == "cuda:1 (Beta)"
 
     def test_run_prints_and_records_its_device(self, policy: Path):
-        result = call("run", "--model", policy, "--max-turns", "1", "--max-completion", "4", "--json")
+        result = call("run", "--model", policy, "budget.completion_extra=4", "--json")
         assert "device: cuda:0 (Alpha), bfloat16" in result.stderr
         assert said(result)["device"] == "cuda:0 (Alpha)"
 
     def test_verify_prints_and_records_its_device_and_attention(self, policy: Path):
-        small = ("verify", "--model", policy, "--tasks", "1", "--attempts", "1", "--json")
-        result = call(*small, "--attention", "flex")
+        small = ("verify", "--model", policy, "--limit", "1", "--attempts", "1", "--json")
+        result = call(*small, "model.attention=flex")
         assert f"{SAID}, attention by flex" in result.stderr
         assert "its log-probs were checked, gradients and steps were not" in " ".join(result.stderr.split())
         printed = said(result)
@@ -230,11 +223,11 @@ class TestCommands:
 
     def test_verify_refuses_what_cannot_be_had(self):
         with pytest.raises(UserError, match="no float64"):
-            call("verify", "--device", "mps", machine=APPLE)
-        with pytest.raises(UserError, match="--attention is auto, blocks or flex, not 'dense'"):
-            call("verify", "--attention", "dense")
+            call("verify", "model.device=mps", machine=APPLE)
+        with pytest.raises(UserError, match=r"model\.attention .*: input should be 'auto', 'blocks' or 'flex'"):
+            call("verify", "model.attention=dense")
         with pytest.raises(UserError, match="--device is auto, cpu, cuda, cuda:N or mps, not 'gpu'"):
-            call("verify", "--device", "gpu")
+            call("quickstart", "--device", "gpu")
 
     def test_train_prints_and_records_its_device(self, trained: tuple[Path, Result]):
         folder, result = trained
@@ -270,8 +263,9 @@ class TestCommands:
     @pytest.mark.parametrize("command", [("train", "atlas-quick"), ("quickstart",), ("serve-policy", "shipped")])
     def test_the_other_commands_ask_the_machine_too(self, command: tuple[str, ...], tmp_path: Path):
         options = () if command[0] == "serve-policy" else ("--out", tmp_path / "run")
+        device = ("model.device=cuda:7",) if command[0] == "train" else ("--device", "cuda:7")
         with pytest.raises(UserError, match=r"no device cuda:7: this machine has cuda:0 \(Alpha\), cuda:1"):
-            call(*command, *options, "--device", "cuda:7")
+            call(*command, *options, *device)
         assert not list(tmp_path.iterdir()), "nothing was written before"
 
 

@@ -85,24 +85,16 @@ def sources(tmp_path: Path) -> Iterator[tuple[str, ...]]:
     """The recipe's tasks over a small collection."""
     questions = write_lines(tmp_path / "questions.jsonl", *QUESTIONS)
     with in_a_thread(BM25.build(TOWNS)) as address:
-        yield ("--set", f"tasks.questions={questions}", "--set", f'tasks.retriever.urls=["{address}"]')
+        yield (f"tasks.questions={questions}", f'tasks.retriever.urls=["{address}"]')
 
 
 def recipe(served: Served, sources: tuple[str, ...], *more: object):
-    fixed = (
-        "--recipe",
-        "mem1-release",
-        *sources,
-        "--set",
-        "evaluation.tasks=3",
-        "--set",
-        "evaluation.objectives=[1,2]",
-    )
+    fixed = ("mem1-release", *sources, "--limit", 3, "--objectives", "1,2")
     return call("eval", *fixed, "--base-url", served.site.url, *more)
 
 
 def test_the_recipe_of_the_released_checkpoint_runs_and_scores(served, sources, tmp_path):
-    options = ("--tokenizer", served.tokenizer, "--chat-template", "--out", tmp_path / "out", "--json")
+    options = ("--tokenizer", served.tokenizer, "model.chat_template=true", "--out", tmp_path / "out", "--json")
     rows = json.loads(recipe(served, sources, *options).stdout)["rows"]
     name = "Qwen2.5-7B-RL-RAG-Q2-EM-Release"
     assert [(r["policy"], r["objectives"], r["em"], r["searches"]) for r in rows] == [(name, 1, 1, 1), (name, 2, 1, 1)]
@@ -127,7 +119,7 @@ def test_the_stand_in_tokenizer_is_named_wherever_it_counts(served, sources):
 
 def test_a_spent_limit_leaves_rows_that_say_so(served, sources):
     result = recipe(
-        served, sources, "--tokenizer", served.tokenizer, "--max-tokens-spent", 6000, "--concurrency", 1, "--json"
+        served, sources, "--tokenizer", served.tokenizer, "engine.limit.tokens=6000", "engine.concurrency=1", "--json"
     )
     endings = [r["endings"] for r in json.loads(result.stdout)["rows"]]
     assert sum(e["engine_failed"] for e in endings) > 0 and sum(e["answered"] for e in endings) > 0
@@ -137,14 +129,11 @@ def test_a_spent_limit_leaves_rows_that_say_so(served, sources):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--vocabulary", "paper"], r"with --recipe, --vocabulary goes into --set key=value"),
-        (["--limit", "5", "--seed", "3"], r"--limit, --seed goes into --set"),
-        ([], r"--base-url needs --tokenizer FOLDER.*--tokenizer stand-in"),
-        (["--tokenizer", "stand-in", "--max-cost", "1"], r"the server's options: limit: dollars limits nothing"),
-        (["--tokenizer", "stand-in", "--price", "1"], r"--price takes two numbers"),
-        (["--tokenizer", "stand-in", "--endpoint", "both"], r"the server's options: endpoint: unknown endpoint 'both'"),
-        (["--tokenizer", "stand-in", "--api-key-env", "NO_SUCH_KEY"], r"NO_SUCH_KEY is not set"),
-        (["--tokenizer", "stand-in", "--chat-template"], r"stand-in has no chat template"),
+        ([], r"--tokenizer is missing: .*stand-in counts with another"),
+        (["--tokenizer", "stand-in", "engine.limit.dollars=1"], r"engine.limit .*: dollars limits nothing"),
+        (["--tokenizer", "stand-in", "engine.endpoint=both"], r"engine.endpoint .*: unknown endpoint 'both'"),
+        (["--tokenizer", "stand-in", "engine.api_key_env=NO_SUCH_KEY"], r"NO_SUCH_KEY is not set"),
+        (["--tokenizer", "stand-in", "model.chat_template=true"], r"stand-in has no chat template"),
     ],
 )
 def test_mistakes_are_explained_before_anything_is_searched(served, options, message):
@@ -153,24 +142,24 @@ def test_mistakes_are_explained_before_anything_is_searched(served, options, mes
 
 
 def test_the_options_of_a_server_need_one_and_a_server_needs_a_name():
-    with pytest.raises(UserError, match="go with --base-url"):
+    with pytest.raises(UserError, match="--tokenizer is for a served model"):
         call("eval", "--tokenizer", "stand-in")
     with pytest.raises(UserError, match="--base-url needs --model, the model's name on the server"):
         call("run", "--base-url", "http://127.0.0.1:1", "--tokenizer", "stand-in")
 
 
 def test_a_recipe_without_stages_trains_nothing(tmp_path):
-    with pytest.raises(UserError, match=r"no stage to train.*mem1 eval --recipe"):
+    with pytest.raises(UserError, match=r"no stage to train.*mem1 eval"):
         call("train", "mem1-release", "--out", tmp_path / "out")
 
 
 class TestRun:
-    OPTIONS = ("--task", "What is the capital of Sweden?", "--vocabulary", "released", "--prompt", "released")
+    OPTIONS = ("--question", "What is the capital of Sweden?", "vocabulary=released", "tasks.prompt=released")
 
     def test_one_agent_on_a_server_is_watched_turn_by_turn(self, served):
         with in_a_thread(BM25.build(TOWNS)) as address:
             model = ("--model", "m", "--base-url", served.site.url, "--tokenizer", served.tokenizer)
-            shown = call("run", *self.OPTIONS, *model, "--retriever", address).stdout
+            shown = call("run", *self.OPTIONS, *model, f'tasks.retriever.urls=["{address}"]').stdout
         assert "/completions, token ids, with vLLM's fields" in shown
         for part in (
             "turn 1",
@@ -186,7 +175,7 @@ class TestRun:
     def test_a_server_that_fails_is_an_ending_and_no_traceback(self, served, monkeypatch):
         with in_a_thread(BM25.build(TOWNS)) as address:
             model = ("--model", "m", "--base-url", served.site.url, "--tokenizer", served.tokenizer)
-            limited = ("--max-tokens-spent", 100, "--retriever", address)
+            limited = ("engine.limit.tokens=100", f'tasks.retriever.urls=["{address}"]')
             shown = call("run", *self.OPTIONS, *model, *limited).stdout
             printed = json.loads(call("run", *self.OPTIONS, *model, *limited, "--json").stdout)
         assert "engine failed (the limit of 100 tokens is reached) after 0 turns" in shown

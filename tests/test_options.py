@@ -22,11 +22,11 @@ from rich.console import Console
 from samples import write_lines
 from test_cli import Terminal
 
-from mem1.cli.display import TrainingBar, bars
-from mem1.cli.engines import served
+from mem1.cli.agents import tokenizer_folder
 from mem1.cli.main import main
 from mem1.cli.mistakes import ended_by
 from mem1.cli.options import only_checked
+from mem1.cli.progress import TrainingBar, bars
 from mem1.configuration import Config
 from mem1.engines.scripted import search_then_answer
 from mem1.protocol import PAPER
@@ -40,8 +40,6 @@ STAND_IN = Path(str(resources.files("mem1"))) / "assets" / "stand-in"
 OPTIONS = {str(option): option for options in walk().values() for option in options}
 OF_THE_COMMAND_ALONE = {
     # what is shown or served, for which nothing in the library has a default
-    *("mem1 eval --model", "mem1 run --model", "mem1 verify --model", "mem1 eval --task", "mem1 verify --task"),
-    *("mem1 run --objectives", "mem1 verify --objectives", "mem1 verify --limit", "mem1 verify --tasks"),
     *("mem1 verify --attempts", "mem1 index --kind", "mem1 report --format", "mem1 data verl --split"),
     *("mem1 data verl --seed", "mem1 data compose --seed", "mem1 serve-policy --name", "mem1 serve-retriever --top-k"),
     *(f"mem1 {server} --host" for server in ("serve-policy", "serve-retriever", "webshop serve")),
@@ -100,21 +98,16 @@ def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("eval --set evaluation.tasks=3", "--set: changes keys of a recipe; give the recipe too, by --recipe"),
-        ("eval --script x --temperature 1", "--temperature: a --script takes the place of the model"),
-        ("eval --script x --workers 2 --chat-template", "--workers, --chat-template: a --script takes the place"),
-        ("eval --script x --base-url http://127.0.0.1:9/v1 --model m", "--base-url: a --script takes the place"),
-        ("eval --base-url http://127.0.0.1:9/v1 --model m --workers 2", "--workers: the server of --base-url samples"),
-        ("eval --price 0.1,0.2", "--price go with --base-url"),
-        ("eval --depth 2", "--depth applies to the compositions chain, shared and comparison"),
-        ("run --task x --objectives 3", "--objectives: each --task is a question"),
-        ("run --top-k 3", "--top-k: is for questions of your own, with --task"),
+        ("eval engine.kind=script engine.answer=x --base-url http://127.0.0.1:9/v1", "unknown key engine.answer"),
+        ("eval --tokenizer x", "--tokenizer is for a served model: give --base-url too"),
+        ("run --question x --corpus c --objectives 3", "--question gives the questions; leave out evaluation.object"),
+        ("train atlas-quick engine.kind=script engine.answer=x", "[engine] is for mem1 eval and run"),
         ("index c --out o --batch-size 3", "--batch-size: goes with --kind dense"),
         ("index c --out o --kind dense --encoder e --k1 1.2", "--k1: goes with --kind bm25"),
-        ("data compose q --objectives 2 --out o.jsonl --data-source x", "--data-source: goes into .parquet files"),
+        ("data compose q --objectives 2 --out o.jsonl --data-source x", "--data-source: goes only into .parquet files"),
         ("data compose q --objectives 2 --out o.jsonl --evaluation-share 0.2", "--evaluation-share: is the size of a"),
         ("report --from-mem1 f --format csv", "--format: --from-mem1 prints its tables"),
-        ("cost --pause 3", "--pause: matters where a cache forgets"),
+        ("cost --pause 3", "--pause: matters only with --cache-lifetime"),
         ("train atlas-quick --dry-run --resume", "--resume: --dry-run trains nothing"),
         ("train atlas-quick --no-evaluate --json", "--json: prints the evaluation, which --no-evaluate leaves out"),
         ("plan atlas-quick --server-gpus 2", "--server-gpus: the recipe samples in its own process"),
@@ -128,14 +121,13 @@ def test_an_option_that_would_be_of_no_effect_is_refused(terminal: Terminal, com
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("eval --context fold", "error: context: unknown context policy 'fold'; known: constant, capped(n)"),
-        ("eval --max-completion 0", "Invalid value for '--max-completion'"),
-        ("eval --max-context -5", "Invalid value for '--max-context'"),
-        ("eval --limit 0", "see mem1 eval --help"),
-        ("eval --seed 123456789012345678901234", "Invalid value for '--seed'"),
+        ("eval context=fold", "error: context (from the command line): unknown context policy 'fold'; known: const"),
+        ("eval budget.context=-5", "budget.context (from the command line): input should be greater than"),
+        ("eval --limit 0", "evaluation.tasks (from the command line): input should be greater than or equal to 1"),
+        ("eval --limit x", "see mem1 eval --help"),
+        ("eval --seed 123456789012345678901234", "--seed takes numbers up to"),
         ("cost --cached nan", "--cached takes a finite number, not nan"),
-        ("eval --temperature 0.0001", "temperature: a temperature is 0 (greedy) or at least 0.01"),
-        ("eval --max-tokens-spent 9999999999999999", "--max-tokens-spent takes numbers up to 1,000,000,000,000"),
+        ("eval evaluation.temperature=0.0001", "a temperature is 0 (greedy) or at least 0.01"),
         ("plan atlas-quick rl.curriculum=[]", "rl.curriculum (from the command line): tuple should have at"),
         ("train atlas-quick rl.curriculum=[]", "rl.curriculum (from the command line): tuple should have at"),
         ("train atlas-quick rl.curriculum=[] --dry-run", "rl.curriculum (from the command line): tuple should"),
@@ -195,9 +187,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("evaluated")
     write_lines(folder / "q.jsonl", {"id": "q", "text": "Who founded Alvex?", "answers": ["Ana Brul"]})
     write_lines(folder / "c.jsonl", {"id": "p", "title": "Alvex", "text": "Ana Brul founded Alvex."})
-    tasks = f"--task multihop --questions {folder / 'q.jsonl'} --corpus {folder / 'c.jsonl'} --prompt released"
+    tasks = f"--questions {folder / 'q.jsonl'} --corpus {folder / 'c.jsonl'} tasks.prompt=released"
     with contextlib.redirect_stdout(io.StringIO()) as said:
-        script = f"--script AnaBrul --model {STAND_IN} --objectives 1 --limit 1"
+        script = f"engine.kind=script engine.answer=AnaBrul --model {STAND_IN} --objectives 1 --limit 1"
         main(f"eval {script} {tasks} --json --out {folder / 'run'}".split())
     (row,) = json.loads(said.getvalue())["rows"]
     assert (row["searches"], row["malformed"]) == (1.0, 0.0), "the script searched, and did not repeat the prompt"
@@ -291,14 +283,10 @@ class TestModelsByTheirId:
 
     def test_for_another_the_command_that_fetches_it_is_named(self, cache: Path, terminal: Terminal):
         said = terminal.error("eval", "--model", "org/other", "--objectives", "1", "--limit", "1")
-        assert "fetch it first, as mem1 fetches nothing by itself: hf download org/other" in said
+        assert "download it first (mem1 downloads nothing by itself): hf download org/other" in said
         assert "hf download" not in terminal.error("eval", "--model", "nowhere", "--objectives", "1", "--limit", "1")
 
     @pytest.mark.parametrize("given", [None, "org/tiny", "shipped", "stand-in"])
     def test_the_tokenizer_of_a_served_model_is_found_likewise(self, cache: Path, given: str | None):
-        asked = served(
-            ["http://127.0.0.1:9"], "org/tiny", endpoint=None, tokenizer=given,
-            api_key_env=None, max_tokens_spent=None, max_cost=None, price=None,
-        )  # fmt: skip
-        wanted = {"shipped": str(policy_folder("shipped")), "stand-in": "stand-in"}.get(given or "", str(cache))
-        assert asked is not None and asked.tokenizer == wanted
+        wanted = {"shipped": policy_folder("shipped"), "stand-in": STAND_IN}.get(given or "", cache)
+        assert tokenizer_folder(given, "org/tiny") == wanted

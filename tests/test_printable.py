@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_cli import Terminal, terminal  # noqa: F401
 
-from mem1.cli.display import _SafeConsole
+from mem1.cli.progress import _SafeConsole
 from mem1.errors import printable
 
 CLEAR = "\x1b[2J\x07\x9b31m\u202e\r"

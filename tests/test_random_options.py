@@ -21,7 +21,7 @@ from mem1.training.loop.recipe import TrainConfig
 COMMANDS = walk()
 KEYS = sorted(set(keys_of(TrainConfig)))
 FEW, MANY = 80, 10_000
-WITH_KEYS = ("train", "plan", "eval", "data verl")
+WITH_KEYS = ("train", "plan", "eval", "run", "verify", "data verl")
 """Commands that take keys of a recipe."""
 
 
@@ -64,12 +64,8 @@ def keys_of_command(name: str, folder: Path, times: int) -> int:
     def draw() -> list[str]:
         recipe = drawn.random.choice(RECIPES)
         settings = drawn.settings(KEYS)
-        if name == "eval":
-            return ["eval", "--recipe", recipe, *(f"--set={setting}" for setting in settings)]
-        if name == "data verl":
-            needed = ("--out=new.parquet", "--objectives=2", "--count=3")
-            return ["data", "verl", recipe, *needed, *(f"--set={setting}" for setting in settings)]
-        return [name, recipe, "--", *settings]
+        needed = ("--out=new.parquet", "--objectives=2", "--count=3") if name == "data verl" else ()
+        return [*name.split(), *needed, recipe, "--", *settings]
 
     return check(draw, times)
 

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from test_pack_workers import Recorded
 from torch import distributed
 
-from mem1.cli.upload import Upload
+from mem1.cli.train import Upload
 from mem1.errors import UserError
 from mem1.packing import split_into_packs
 from mem1.records import Group, Question, Task, Trajectory, Turn

@@ -151,7 +151,7 @@ class TestReading:
     def test_the_parquet_file_of_the_tasks_is_read_by_data_and_is_no_result(self, tmp_path):
         path = write_rows(tmp_path / "test.parquet", task_row(["who founded alvex", "where is it"], GOLDS))
         assert [[q.answers for q in task] for task in read_tasks(path)] == [[("Mira Toll", "M. Toll"), ("Bergen",)]]
-        with pytest.raises(UserError, match=r"holds tasks, not results; .*mem1 eval --task multihop"):
+        with pytest.raises(UserError, match=r"holds tasks, not results; .*mem1 eval --questions"):
             read_released(path)
 
 

@@ -111,9 +111,9 @@ def test_a_server_that_is_not_there_is_said_before_anything_is_sampled(questions
 
 
 def test_an_evaluation_searches_on_the_server(address: str, questions: Path):
-    options = ["--task", "multihop", "--questions", str(questions), "--retriever", address, "--objectives", "1"]
-    script = ["--script", "Q1 Oslo", "--tokenizer", "stand-in", "--limit", "3", "--prompt", "plain", "--json"]
-    script += ["--max-completion", "200"]
+    options = ["--questions", str(questions), f'tasks.retriever.urls=["{address}"]', "--objectives", "1"]
+    script = ["engine.kind=script", "engine.answer=Q1 Oslo", "--tokenizer", "stand-in", "--limit", "3", "--json"]
+    script += ["tasks.prompt=plain", "budget.completion_extra=200"]
     before = searched(address)
     result = CliRunner().invoke(app, ["eval", *options, *script], catch_exceptions=False)
     (row,) = json.loads(result.stdout)["rows"]

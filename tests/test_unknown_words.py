@@ -65,22 +65,23 @@ def test_a_tokenizer_of_bytes_knows_every_word():
 
 
 def test_a_script_is_not_scored_in_tokens_that_cannot_write_its_answer(terminal: Terminal, files: tuple[str, ...]):
-    script = ("eval", "--task", "multihop", *files, "--script", "Q1 Jonas Toll", "--objectives", "1", "--limit", "2")
+    answer = ("engine.kind=script", "engine.answer=Q1 Jonas Toll")
+    script = ("eval", *files, *answer, "--objectives", "1", "--limit", "2")
     said = " ".join(terminal.error(*script).split())
-    assert f"{REFUSED} shipped" in said and "--tokenizer stand-in" in said
-    code, out, _ = terminal(*script, "--tokenizer", "stand-in", "--max-completion", "500", "--json")
+    assert f"{REFUSED} scripted" in said and "--tokenizer stand-in" in said
+    code, out, _ = terminal(*script, "--tokenizer", "stand-in", "budget.completion_extra=500", "--json")
     assert code == 0
     assert json.loads(out)["rows"][0]["em"] == 0.5, "one of the two answers is right"
 
 
 @pytest.mark.parametrize(
     "command",
-    [("eval", "--task", "multihop"), ("verify", "--task", "multihop"), ("run", "--task", "Who founded Alvex?")],
+    [("eval",), ("verify",), ("run", "--question", "Who founded Alvex?")],
     ids=lambda command: command[0],
 )
 def test_the_shipped_policy_is_refused_on_ones_own_text(terminal: Terminal, files: tuple[str, ...], command):
     given = files if command[0] != "run" else files[2:]
-    assert f"{REFUSED} shipped" in " ".join(terminal.error(*command, *given).split())
+    assert f"{REFUSED} " in " ".join(terminal.error(*command, *given).split())
 
 
 def test_training_the_shipped_policy_on_ones_own_text_is_refused_and_a_dry_run_says_so(files, tmp_path: Path):

@@ -70,8 +70,7 @@ def test_the_command_writes_the_tasks_of_a_recipe_in_turn_by_size(tmp_path: Path
     out = tmp_path / "t.parquet"
     small = [f"tasks.{key}" for key in ("entities=60", "worlds=2", "questions_per_world=120")]
     command = ["data", "verl", "atlas-quick", "--out", str(out), "--count", "3", "--json"]
-    for option, values in (("--objectives", ["1", "2"]), ("--set", small)):
-        command += [part for value in values for part in (option, value)]
+    command += [*small, "--objectives", "1", "--objectives", "2"]
     done = CliRunner().invoke(app, command, catch_exceptions=False)
     assert json.loads(done.stdout) == {"out": str(out), "tasks": 6, "objectives": [1, 2], "split": "train"}
     tasks = [read_row(row["extra_info"])[0] for _, row in read_rows(out)]

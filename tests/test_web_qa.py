@@ -281,35 +281,29 @@ def test_eval_runs_on_the_web_and_again_from_the_cache_alone(
     web: Site, questions: Path, tmp_path: Path, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("COLUMNS", "300")
-    given = ["eval", "--task", "web", "--questions", questions, "--api", "searxng", "--api-url", web.url]
-    given += ["--cache", tmp_path / "web.sqlite", "--script", "Q1 Sela Prand", "--objectives", "1", "--limit", "3"]
-    given += ["--max-context", "100000", "--max-completion", "1000", "--tokenizer", "stand-in", "--json"]
+    given = ["eval", "tasks.kind=web", "--questions", questions, "tasks.api=searxng", f"tasks.api_url={web.url}"]
+    given += [f"tasks.cache={tmp_path / 'web.sqlite'}", "--objectives", "1", "--limit", "3", "--json"]
+    given += ["engine.kind=script", "engine.answer=Q1 Sela Prand", "--tokenizer", "stand-in"]
+    given += ["budget.context=100000", "budget.completion_extra=1000"]
     code, out, _ = terminal(*given)
     assert code == 0
     (row,) = json.loads(out)["rows"]
     assert (row["objectives"], row["tasks"], row["em"]) == (1, 3, 1.0)
     before = len(web.asked)
     assert before == 3
-    (again,) = json.loads(terminal(*given, "--mode", "replay")[1])["rows"]
+    (again,) = json.loads(terminal(*given, "tasks.mode=replay")[1])["rows"]
     assert again == {**row, **{key: again[key] for key in OF_TIME}}
     assert len(web.asked) == before
 
 
 def test_run_searches_the_web_and_again_from_the_cache_alone(web: Site, tmp_path: Path, terminal: Terminal):
-    given = ["run", "--task", "Rula Drerkov 's employer ?", "--api", "searxng", "--api-url", web.url, "--json"]
-    given += ["--cache", tmp_path / "web.sqlite", "--vocabulary", "paper-web", "--max-turns", "2", "--seed", "1"]
+    given = ["run", "--question", "Rula Drerkov 's employer ?", "tasks.kind=web", "tasks.api=searxng", "--json"]
+    given += [f"tasks.api_url={web.url}", f"tasks.cache={tmp_path / 'web.sqlite'}", "vocabulary=paper-web"]
+    given += ["tasks.turn_limit.per_objective=2", "tasks.turn_limit.extra=0", "--seed", "1"]
     code, out, _ = terminal(*given)
     assert code == 0
     (answer,) = json.loads(out)["answers"]
     assert answer["text"] == "Rula Drerkov 's employer ?" and "em" not in answer
-    assert terminal(*given, "--mode", "replay")[1] == out
+    assert terminal(*given, "tasks.mode=replay")[1] == out
     assert len(web.asked) == 1
-    assert "goes without --corpus" in terminal.error(*given, "--corpus", tmp_path / "passages.jsonl")
-    assert "need questions to search them for" in terminal.error("run", "--api", "searxng")
-
-
-def test_options_that_do_not_go_together_are_named(terminal: Terminal, questions: Path):
-    assert "--task web needs --questions FILE" in terminal.error("eval", "--task", "web")
-    assert "go with --task web" in terminal.error("eval", "--api", "searxng")
-    message = terminal.error("eval", "--task", "web", "--questions", questions, "--api", "gogle")
-    assert "the web's options: api" in message and "searxng" in message
+    assert "unknown key tasks.corpus" in terminal.error(*given, "--corpus", tmp_path / "passages.jsonl")

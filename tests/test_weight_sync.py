@@ -16,13 +16,11 @@ import torch
 from model_servers import COMPLETIONS, Model, content_with
 from policies import SHAPE, assert_sampled_by, policy_server, tiny
 from precision import rounding
-from rich.console import Console
 from servers import CommandProcess
 from sites import Site, as_json, site, status
 from worlds import CODEC, SMALL, rollout, shelf, task
 
-from mem1.cli.display import bars
-from mem1.cli.pipeline import evaluate_policy
+from mem1.cli.agents import evaluate_policy
 from mem1.configuration import load_toml, to_toml
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.device import ON_CPU
@@ -420,11 +418,10 @@ def test_what_servers_sampled_for_they_evaluate_with_the_final_weights(start, fo
     config = measured.model_copy(update={"rollout": rollouts})
     policy = train(config, tmp_path / "run", command=["mem1"]).policy
     assert sampler.version == 1, "what the second step sampled with"
-    with bars(Console(quiet=True)) as progress:
-        found = [
-            evaluate_policy(c, policy, name=name, folder=tmp_path / "evaluation", bars=progress, device=ON_CPU)
-            for name, c in (("served", config), ("local", measured))
-        ]
+    found = [
+        evaluate_policy(c, policy, ON_CPU, name=name, folder=tmp_path / "evaluation")
+        for name, c in (("served", config), ("local", measured))
+    ]
     assert sampler.version == 2, "both steps are behind the weights that were evaluated"
     served, local = ([turn for t in attempts[1] for turn in t.turns] for _, attempts in found)
     assert versions(served) == {2} and versions(local) == {0}

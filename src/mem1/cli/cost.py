@@ -1,4 +1,4 @@
-"""`mem1 cost`: appending against rewriting, in money, under a server's cache of prefixes."""
+"""`mem1 cost`: what rewriting the context costs or saves against appending, given prices and prompt caching."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mem1.cli.options import Fills, make_folder_of, refuse
+from mem1.cli.options import Fills, JsonOption, make_folder_of, new_file, refuse
+from mem1.cli.progress import table
+from mem1.errors import UserError
 
 if TYPE_CHECKING:
     from mem1.evaluation.tokens import Sizes
@@ -17,9 +19,9 @@ if TYPE_CHECKING:
     from mem1.extras.cost.prices import PriceClass
 
 HORIZON = 500
-"""Turns in which a break-even turn is looked for, where the sizes are given; of a recorded run there are no more."""
+"""Turns searched for the break-even turn if sizes are given; a recorded run has only its own."""
 _SHOWN = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
-"""k of the lines of a table; JSON has all."""
+"""Values of k in a table; JSON has all."""
 
 
 def command(
@@ -33,20 +35,22 @@ def command(
     result: Annotated[int | None, typer.Option(min=0, help="Tokens of a result.")] = None,
     turns: Annotated[int | None, typer.Option(min=1, max=HORIZON, help="Turns of an attempt.")] = None,
     prices: Annotated[
-        list[str] | None, typer.Option(help="Price class (docs/cost.md); repeatable. Without: all of them.")
+        list[str] | None, typer.Option(help="Price class (docs/cost.md); repeatable. Default: all.")
     ] = None,
-    fresh: Annotated[float | None, typer.Option(help="Own price of a million context tokens.")] = None,
-    cached: Annotated[float | None, typer.Option(help="The same, read from the cache.")] = None,
-    write: Annotated[float | None, typer.Option(help="The same, written to it; --fresh if writing is free.")] = None,
-    output: Annotated[float | None, typer.Option(help="Own price of a million generated tokens.")] = None,
+    fresh: Annotated[float | None, typer.Option(help="Your price per million context tokens.")] = None,
+    cached: Annotated[float | None, typer.Option(help="Read from the cache.")] = None,
+    write: Annotated[float | None, typer.Option(help="Written to the cache; --fresh if free.")] = None,
+    output: Annotated[float | None, typer.Option(help="Your price per million generated tokens.")] = None,
     cache_minimum: Annotated[
-        int | None, typer.Option(min=0, help="Shortest prefix that is cached. Without: the class's; own prices: 0.")
+        int | None,
+        typer.Option(min=0, help="Shortest cached prefix. Default: the class's; 0 with own prices."),
     ] = None,
     cache_step: Annotated[
-        int | None, typer.Option(min=1, help="Prefixes end at multiples of this. Without: the class's; own prices: 1.")
+        int | None,
+        typer.Option(min=1, help="Prefixes end at multiples of this. Default: the class's, else 1."),
     ] = None,
     cache_lifetime: Annotated[
-        float | None, typer.Option(min=0, help="Seconds that a prefix stays unread; without: for ever.")
+        float | None, typer.Option(min=0, help="Seconds until an unread prefix is dropped. Default: never.")
     ] = None,
     pause: Annotated[
         float,
@@ -55,19 +59,17 @@ def command(
     ] = 0.0,
     thoughts: Annotated[
         float,
-        typer.Option(
-            min=0, max=1, help="Written in a turn that needs no state, as a share of one; 0: the action alone."
-        ),
+        typer.Option(min=0, max=1, help="Share of a state written in turns that need none; 0: only the action."),
         Fills("mem1.extras.cost.compare:compare.thoughts"),
     ] = 0.0,
     plot: Annotated[Path | None, typer.Option(help="Write the costs over turns to this .svg or .html.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Price an attempt under full context and under fold(k) for every k: cheapest k, break-even turn, peak."""
     from mem1.extras.cost.compare import compare
 
     if cache_lifetime is None:
-        refuse(invocation, "pause", because="matters where a cache forgets; say when, by --cache-lifetime")
+        refuse(invocation, "pause", because="matters only with --cache-lifetime; give both")
     classes = _classes(prices, {"fresh": fresh, "cached": cached, "write": write, "output": output})
     classes = [_with_cache(c, cache_minimum, cache_step, cache_lifetime, pause) for c in classes]
     attempts, ends = _attempts(run, {"prompt": prompt, "state": state, "action": action, "result": result}, turns)
@@ -82,18 +84,15 @@ def command(
 
 
 def _classes(names: Sequence[str] | None, own: Mapping[str, float | None]) -> list[PriceClass]:
-    from mem1.errors import UserError
     from mem1.extras.cost.prices import PRICE_CLASSES, PrefixCache, PriceClass, Prices, price_class
 
     given = {name: price for name, price in own.items() if price is not None}
     if not given:
         return [price_class(name) for name in names] if names else list(PRICE_CLASSES.values())
     if names:
-        raise UserError(
-            "--prices names prices, --fresh, --cached, --write and --output give them: use one or the other"
-        )
+        raise UserError("use either --prices, or your own: --fresh, --cached, --write and --output")
     if missing := [f"--{name}" for name in own if name not in given]:
-        raise UserError(f"own prices are four; {', '.join(missing)} missing (--write is --fresh if writing is free)")
+        raise UserError(f"give all four prices; missing: {', '.join(missing)} (--write is --fresh if writing is free)")
     try:
         return [PriceClass(name="own", about="as given", prices=Prices(**given), cache=PrefixCache(), unit="own unit")]
     except ValueError as error:
@@ -119,8 +118,7 @@ def _with_cache(
 
 
 def _attempts(run: Path | None, sizes: Mapping[str, int | None], turns: int | None) -> tuple[list[Sizes], int | None]:
-    """What is priced, and the turn with which it ends; None: each attempt with its own last."""
-    from mem1.errors import UserError
+    """The sizes that are priced, and the last turn; None: each attempt's own."""
     from mem1.evaluation.store import read_trajectories
     from mem1.evaluation.tokens import even_sizes
     from mem1.extras.cost.calls import recorded_sizes
@@ -128,10 +126,10 @@ def _attempts(run: Path | None, sizes: Mapping[str, int | None], turns: int | No
     options = {**sizes, "turns": turns}
     if run is not None:
         if given := [f"--{name}" for name, size in options.items() if size is not None]:
-            raise UserError(f"{', '.join(given)}: the sizes are those of {run}; leave out one or the other")
+            raise UserError(f"{', '.join(given)}: {run} has its own sizes; leave out one or the other")
         called = [trajectory for trajectory in read_trajectories(_file(run)) if trajectory.turns]
         if not called:
-            raise UserError(f"{run} holds no attempt that made a call; give a run that did")
+            raise UserError(f"{run} has no attempt with a model call; give another run")
         return [recorded_sizes(trajectory) for trajectory in called], None
     if missing := [f"--{name}" for name, size in options.items() if size is None]:
         raise UserError(f"give a recorded run, or all sizes; missing: {', '.join(missing)}")
@@ -141,7 +139,6 @@ def _attempts(run: Path | None, sizes: Mapping[str, int | None], turns: int | No
 
 def _file(run: Path) -> Path:
     """The trajectories of a run: the file itself, or the one in its folder."""
-    from mem1.errors import UserError
 
     if not run.is_dir():
         return run
@@ -153,7 +150,7 @@ def _file(run: Path) -> Path:
 
 
 def _record(known: PriceClass, lines: Sequence[PolicyCost], turns: int | None) -> dict[str, Any]:
-    """Without the turns after the last, which the break-even turn was looked for in."""
+    """Without the turns after the last, which only served to find the break-even turn."""
     from dataclasses import asdict, replace
 
     from mem1.extras.cost.compare import best
@@ -167,34 +164,25 @@ def _print(compared: Sequence[tuple[PriceClass, Sequence[PolicyCost]]], thoughts
 
     console = Console(highlight=False)
     console.print(_summary(compared) if len(compared) > 1 else _by_k(*compared[0]))
-    wrote = f"{thoughts:g} of a state" if thoughts else "its action alone"
+    wrote = f"{thoughts:g} of a state" if thoughts else "only its action"
     console.print(
-        f"Cost: of one attempt (mean). In a turn that needs no state an agent writes {wrote}. Break-even: the turn "
-        "from which on it is cheaper than full.",
+        f"Mean cost per attempt. In a turn that needs no state, an agent writes {wrote}. Break-even: the turn from "
+        "which it is cheaper than full."
     )
     for known, _ in compared:
-        told = f"{known.source} ({known.date})" if known.source else "an example, not a price list"
-        console.print(f"{known.name}: {known.about}; {told}.", markup=False)
+        origin = f"{known.source} ({known.date})" if known.source else "an example, not a price list"
+        console.print(f"{known.name}: {known.about}; {origin}.", markup=False)
 
 
 def _summary(compared: Sequence[tuple[PriceClass, Sequence[PolicyCost]]]) -> Any:
     from mem1.extras.cost.compare import best
 
     rows = []
-    for known, lines in compared:
-        full, constant, cheapest = lines[0], lines[1], best(lines)
-        rows.append(
-            (
-                known.name,
-                _money(full.cost),
-                _money(constant.cost),
-                _turn(constant),
-                cheapest.context,
-                _money(cheapest.cost),
-                _turn(cheapest),
-            )
-        )
-    return _table(("prices", "full", "constant", "break-\neven", "cheapest", "cost", "break-\neven"), rows)
+    for known, (full, constant, *others) in compared:
+        cheapest = best((full, constant, *others))
+        costs = (known.name, _money(full.cost), _money(constant.cost), _turn(constant))
+        rows.append((*costs, cheapest.context, _money(cheapest.cost), _turn(cheapest)))
+    return table(("prices", "full", "constant", "break-\neven", "cheapest", "cost", "break-\neven"), rows, left=(4,))
 
 
 def _by_k(known: PriceClass, lines: Sequence[PolicyCost]) -> Any:
@@ -208,33 +196,13 @@ def _by_k(known: PriceClass, lines: Sequence[PolicyCost]) -> Any:
             _money(line.cost),
             f"{line.cost / lines[0].cost:.2f}" if lines[0].cost else "",
             _turn(line),
-            _tokens(line.peak_tokens),
-            _tokens(line.fresh),
-            _tokens(line.cached),
-            _tokens(line.written),
-            _tokens(line.output),
+            *map(_tokens, (line.peak_tokens, line.fresh, line.cached, line.written, line.output)),
         )
         for line in shown
     ]
     headings = ("context", "cost", "of\nfull", "break-\neven", "peak", "fresh", "cached", "written", "output")
-    return _table(headings, rows, caption=f"Cost in {known.unit}. *: the cheapest. Tokens of one attempt (mean).")
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], caption: str | None = None) -> Any:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, caption=caption, caption_justify="left")
-    for number, heading in enumerate(headings):
-        table.add_column(
-            heading,
-            justify="left" if number == 0 or heading == "cheapest" else "right",
-            no_wrap=True,
-            vertical="bottom",
-        )
-    for row in rows:
-        table.add_row(*row)
-    return table
+    caption = f"Cost in {known.unit}. *: the cheapest. Mean tokens per attempt."
+    return table(headings, rows, caption=caption)
 
 
 def _money(cost: float) -> str:
@@ -252,8 +220,6 @@ def _turn(line: PolicyCost) -> str:
 
 
 def _write_plot(path: Path, compared: Sequence[tuple[PriceClass, Sequence[PolicyCost]]], turns: int | None) -> None:
-    from mem1.cli.outputs import new_file
-    from mem1.errors import UserError
     from mem1.extras.cost.compare import Panel, best, cost_figure
 
     if path.suffix not in (".svg", ".html"):

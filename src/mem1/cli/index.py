@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mem1.cli.devices import DeviceOption
-from mem1.cli.options import Fills, refuse, work_begins
+from mem1.cli.options import DeviceOption, Fills, JsonOption, chosen_device, refuse, work_begins
 from mem1.configuration.numbers import MOST_TASKS
 from mem1.errors import UserError, printable
 from mem1.lock import alone_in
@@ -46,8 +45,8 @@ def command(
         Fills("mem1.retrieval.bm25:BM25.build.b"),
     ] = 0.4,
     encoder: Annotated[str | None, typer.Option(help="Dense: folder or Hugging Face id.")] = None,
-    query_prefix: Annotated[str | None, typer.Option(help="Dense: before a query. Without: the encoder's own.")] = None,
-    passage_prefix: Annotated[str | None, typer.Option(help="Dense: likewise, before a passage.")] = None,
+    query_prefix: Annotated[str | None, typer.Option(help="Dense: before a query. Default: the encoder's.")] = None,
+    passage_prefix: Annotated[str | None, typer.Option(help="Dense: before a passage. Default: the encoder's.")] = None,
     search: Annotated[
         str,
         typer.Option(help="Dense: flat (exact), or ivf or hnsw by FAISS."),
@@ -55,15 +54,14 @@ def command(
     ] = "flat",
     batch_size: Annotated[
         int,
-        typer.Option(min=1, max=MOST_TASKS, help="Dense: passages embedded at a time."),
+        typer.Option(min=1, max=MOST_TASKS, help="Dense: passages per batch."),
         Fills("mem1.retrieval.encoders:load_encoder.batch_size"),
     ] = 32,
     device: DeviceOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was indexed as one JSON object.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Index passages or documents, once; `mem1 eval --corpus FOLDER` then searches them."""
-    from mem1.cli.devices import chosen
-    from mem1.cli.display import stderr
+    from mem1.cli.progress import stderr
 
     if kind not in ("bm25", "dense"):
         raise UserError(f"unknown kind {kind!r}; known: bm25, dense")
@@ -84,7 +82,7 @@ def command(
             with console.status("Indexing"):
                 BM25.build(passages, k1=k1, b=b).save(out)
         else:
-            on = chosen(invocation, device)
+            on = chosen_device(invocation, device)
             console.print(f"device: {on}", markup=False)
             _embed(passages, encoder, out, (query_prefix, passage_prefix), search, batch_size, str(on.at))
     if as_json:
@@ -122,7 +120,7 @@ def _embed(
     batch_size: int,
     device: str,
 ) -> None:
-    from mem1.cli.display import bars, stderr
+    from mem1.cli.progress import bars, stderr
     from mem1.retrieval.dense import index_dense
     from mem1.retrieval.encoders import Prefixes, known_prefixes, load_encoder
     from mem1.retrieval.vector_search import check_nearest

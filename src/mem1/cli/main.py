@@ -14,22 +14,21 @@ import mem1
 from mem1.cli import (
     cost,
     data,
-    export,
     index,
     plan,
     quickstart,
     report,
     run,
-    serve_policy,
-    serve_retriever,
+    serve,
     train,
     verify,
     webshop,
 )
 from mem1.cli import eval as eval_command
-from mem1.cli.mistakes import EXIT_INTERRUPTED, EXIT_MISTAKE, check_text, ended_by, say
+from mem1.cli.mistakes import EXIT_INTERRUPTED, EXIT_MISTAKE, check_text, ended_by
 from mem1.cli.options import Command
-from mem1.cli.process import prepare
+from mem1.cli.process_env import prepare
+from mem1.cli.progress import say
 
 app = typer.Typer(
     name="mem1",
@@ -40,7 +39,7 @@ app = typer.Typer(
 )
 app.command("quickstart", cls=Command)(quickstart.command)
 app.command("train", cls=Command)(train.command)
-app.command("export", cls=Command)(export.command)
+app.command("export", cls=Command)(train.export)
 app.command("plan", cls=Command)(plan.command)
 app.command("eval", cls=Command)(eval_command.command)
 app.command("index", cls=Command)(index.command)
@@ -48,8 +47,8 @@ app.command("run", cls=Command)(run.command)
 app.command("report", cls=Command)(report.command)
 app.command("cost", cls=Command)(cost.command)
 app.command("verify", cls=Command)(verify.command)
-app.command("serve-retriever", cls=Command)(serve_retriever.command)
-app.command("serve-policy", cls=Command)(serve_policy.command)
+app.command("serve-retriever", cls=Command)(serve.retriever)
+app.command("serve-policy", cls=Command)(serve.policy)
 app.add_typer(data.app)
 app.add_typer(webshop.app)
 

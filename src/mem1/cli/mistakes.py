@@ -1,9 +1,9 @@
-"""What ends a command early, as one message: mistakes of the user, and what the system refuses.
+"""Errors that end a command, as one message: mistakes of the user, and what the system refuses.
 
     PermissionError(13, "Permission denied", "runs/a")
     ->  runs/a: Permission denied; check who may read and write it, or give another path
 
-`main` prints these and exits with 2. Whatever has no message here is a fault of ours and keeps its stack trace.
+`main` prints these and exits with 2. An error without a message here is a bug of mem1 and keeps its stack trace.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pydantic
 import typer
 
 from mem1.configuration.mistakes import explain_unknown
-from mem1.errors import UserError, printable
+from mem1.errors import UserError
 
 EXIT_MISTAKE = 2
 EXIT_INTERRUPTED = 130
@@ -25,7 +25,7 @@ EXIT_INTERRUPTED = 130
 CommandLineError: type[Exception] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
 )
-"""What Typer raises for a command line that it cannot read; it has no public name there."""
+"""Typer's error for a command line that it cannot read; Typer has no public name for it."""
 
 _NEXT_STEP = {
     errno.ENOSPC: "free some space",
@@ -47,19 +47,8 @@ _NEXT_STEP = {
 }
 
 
-def say(message: str, kind: str | None = None) -> None:
-    """Print to stderr; `kind` ("error", "warning") stands before it. Control characters are shown, not obeyed."""
-    from rich.console import Console
-    from rich.markup import escape
-
-    shown = escape(printable(message))
-    colour = "bold red" if kind == "error" else "yellow"
-    head = "" if kind is None else f"[{colour}]{kind}:[/] "
-    Console(stderr=True, highlight=False).print(head + shown, soft_wrap=True)
-
-
 def ended_by(error: Exception) -> str | None:
-    """The message for an error that the user can put right, "" where help was printed; None: a fault of ours."""
+    """The message for an error that the user can put right, "" if help was printed; None: a bug of mem1."""
     if isinstance(error, CommandLineError):
         return _of_the_command_line(error)
     if isinstance(error, UserError):
@@ -74,7 +63,7 @@ def ended_by(error: Exception) -> str | None:
 
 
 def _of_the_command_line(error: Any) -> str:
-    """What Typer says of a command line that it cannot read, and where help is; "": help was printed."""
+    """Typer's message on a command line that it cannot read, with the command for help; "": help was printed."""
     if type(error).__name__ == "NoArgsIsHelpError":
         return ""
     message = error.format_message().rstrip(".")
@@ -92,7 +81,7 @@ def _of_the_system(error: OSError) -> str:
 
 
 def check_text(arguments: Sequence[str]) -> list[str]:
-    """The arguments as they are. Raises UserError for one that is not text, which no file of ours could hold."""
+    """The arguments unchanged. Raises UserError for one that is not text, which no file could hold."""
     for number, argument in enumerate(arguments, start=1):
         if "\0" in argument or any("\ud800" <= character <= "\udfff" for character in argument):
             raise UserError(f"argument {number}, {argument!r}, is not UTF-8 text; write it in UTF-8")

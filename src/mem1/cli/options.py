@@ -1,27 +1,51 @@
-"""What all commands have in common: how an option is tied to the setting it fills, and how numbers are read.
+"""What several commands share: options tied to settings, the device, files to write, and checks of numbers.
 
-left: Annotated[int, typer.Option(min=3, help="Words shown before the blank."),
-                Fills("mem1.tasks.cloze.questions:ClozeOptions.left")] = 6
+    left: Annotated[int, typer.Option(min=3, help="Words shown before the blank."),
+                    Fills("mem1.tasks.cloze.questions:ClozeOptions.left")] = 6
 
-The default and the range of such an option are those of the setting. They are written down here as well, so that
-`--help` need not load torch; a test compares the two.
+The default and the range of such an option are those of the setting. They are repeated here so that `--help` need not
+load torch; a test compares the two.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from mem1.configuration.numbers import LARGEST
 from mem1.errors import UserError
+
+if TYPE_CHECKING:
+    from mem1.engines.device import Device, Machine
+    from mem1.training.loop.recipe import TrainConfig
+
+DeviceOption = Annotated[
+    str | None,
+    typer.Option("--device", help="auto (CUDA if available), cpu, cuda, cuda:N or mps.", show_default="auto"),
+]
+DtypeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dtype", help="float32, bfloat16, or auto: bfloat16 on CUDA if the weights are.", show_default="auto"
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+HostOption = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: every address of this machine.")]
+PortOption = Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")]
+AllowHostOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Name that requests may use for the server besides its address; repeatable.", show_default=False),
+]
+_CHOICES = {"device": "auto, cpu, cuda, cuda:N or mps", "dtype": "auto, float32 or bfloat16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +56,7 @@ class Fills:
 
 
 class Command(TyperCommand):
-    """A command whose numbers are finite, and whole numbers no larger than any setting takes."""
+    """A command whose numbers are finite, and no larger than any setting takes."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, args)
@@ -43,24 +67,22 @@ class Command(TyperCommand):
         return rest
 
 
-def make_folder_of(file: Path) -> None:
-    """Make the folder that a file is to be written to; before the work, so that a wrong path costs nothing."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{file}: its folder cannot be made ({error.strerror}); give another path") from error
-    if file.is_dir():
-        raise UserError(f"{file} is a folder; give the name of a file in it")
+def check_number(value: object, name: str) -> None:
+    """Raises UserError if `value` is a number that is not finite or too large; `name` is the option's."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{name} takes a finite number, not {value}")
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) > LARGEST:
+        raise UserError(f"{name} takes numbers up to {LARGEST:,}, not {value}")
 
 
 def is_given(invocation: typer.Context, option: str) -> bool:
-    """Whether the option of this name (of the parameter) stands on the command line."""
+    """Whether the command line holds this option (named by its parameter)."""
     source = invocation.get_parameter_source(option)
     return source is not None and source.name == "COMMANDLINE"
 
 
 def refuse(invocation: typer.Context, *options: str, because: str) -> None:
-    """Raises UserError where one of these options is given, which would be of no effect."""
+    """Raises UserError if one of these options is given, because it would have no effect."""
     names = {option.name: option.opts[0] for option in invocation.command.params}
     if found := [names[option] for option in options if is_given(invocation, option)]:
         raise UserError(f"{', '.join(found)}: {because}")
@@ -80,14 +102,64 @@ def only_checked() -> Iterator[None]:
 
 
 def work_begins() -> None:
-    """Marks where a command has checked what it was given, before it loads models, opens ports or writes."""
+    """Marks where a command has checked its options and is about to load models, open ports or write files."""
     if _ONLY_CHECKED.get():
         raise typer.Exit
 
 
-def check_number(value: object, name: str) -> None:
-    """Raises UserError where `value` is a number that is not finite or too large; `name` is the option's."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise UserError(f"{name} takes a finite number, not {value}")
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) > LARGEST:
-        raise UserError(f"{name} takes numbers up to {LARGEST:,}, not {value}")
+def new_file(path: Path) -> Path:
+    """The path, if nothing is there. Raises UserError otherwise: no file is ever replaced."""
+    if os.path.lexists(path):
+        raise UserError(f"{path} exists and is not replaced; delete it or choose another name")
+    return path
+
+
+def make_folder_of(file: Path) -> None:
+    """Make the folder that a file will be written to; before the work, so that a wrong path costs nothing."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{file}: its folder cannot be made ({error.strerror}); give another path") from error
+    if file.is_dir():
+        raise UserError(f"{file} is a folder; give the name of a file in it")
+
+
+def machine(invocation: typer.Context) -> Machine:
+    """This machine, or the one that the command line was called with: `app(args, obj=Machine(...))`."""
+    from mem1.engines.device import Machine
+
+    return invocation.find_object(Machine) or Machine.here()
+
+
+def chosen_device(invocation: typer.Context, device: str | None, *, training: bool = False) -> Device:
+    """The device that an option or a recipe's key names. Raises UserError if the machine has none such."""
+    from mem1.engines.device import choose
+
+    return choose(known("device", device), machine(invocation), training=training)
+
+
+def with_device(config: TrainConfig, device: str | None) -> TrainConfig:
+    """The recipe with the device of the option, if one is given."""
+    if device is None:
+        return config
+    changed = {"device": known("device", device)}
+    return config.model_copy(update={"model": config.model.model_copy(update=changed)})
+
+
+def few_workers(device: Device, wanted: int) -> tuple[str, ...]:
+    """A line that says so if fewer processes sample than the recipe wants."""
+    if device.workers(wanted) == wanted:
+        return ()
+    return (f"{wanted} workers are for a CPU; on {device.name} one process computes",)
+
+
+def known(key: str, value: str | None) -> str:
+    """The value of an option that fills a key of [model]. Raises UserError for one that no machine has."""
+    import pydantic
+
+    from mem1.training.loop.recipe import ModelConfig
+
+    try:
+        return getattr(ModelConfig.model_validate({} if value is None else {key: value}), key)
+    except pydantic.ValidationError as error:
+        raise UserError(f"--{key} is {_CHOICES[key]}, not {value!r}") from error

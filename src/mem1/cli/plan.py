@@ -8,25 +8,36 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mem1.cli.options import Fills, refuse
+from mem1.cli.options import Fills, JsonOption, refuse
+from mem1.cli.progress import table
+from mem1.api import find_recipe
+from mem1.cli.recipe_options import OVERRIDES_HELP, expanded
 from mem1.configuration.numbers import MOST_TOKENS
+from mem1.errors import UserError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mem1.planning.advice import Advice
+    from mem1.planning.plan import Plan, StagePlan
+    from mem1.planning.preflight import DryRun
     from mem1.planning.stages import Attempts
 
 
 def command(
     invocation: typer.Context,
     recipe: Annotated[str, typer.Argument(help="A TOML file, or the name of a shipped recipe.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, dotted: rl.pack_tokens=4096")] = None,
-    gpus: Annotated[str | None, typer.Option(help="8xH100, or 2x8xH100 for two machines; without: no time.")] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(help=OVERRIDES_HELP)] = None,
+    gpus: Annotated[
+        str | None, typer.Option(help="8xH100, or 2x8xH100: two machines. Default: no estimate of time.")
+    ] = None,
     server_gpus: Annotated[
         int,
-        typer.Option(min=1, max=1000, help="GPUs that serve, with rollout.engine=servers."),
+        typer.Option(min=1, max=1000, help="GPUs that sample, with rollout.engine=servers."),
         Fills("mem1.planning.placement:Setup.server_gpus"),
     ] = 1,
     run: Annotated[
-        Path | None, typer.Option(help="Recorded attempts (.jsonl), whose sizes are taken in place of limits.")
+        Path | None, typer.Option(help="Recorded attempts (.jsonl), whose sizes replace the limits.")
     ] = None,
     prompt: Annotated[int | None, typer.Option(min=1, max=MOST_TOKENS, help="Tokens of the prompt.")] = None,
     state: Annotated[int | None, typer.Option(min=0, max=MOST_TOKENS, help="Tokens of a state.")] = None,
@@ -35,12 +46,9 @@ def command(
     ] = None,
     result: Annotated[int | None, typer.Option(min=0, max=MOST_TOKENS, help="Tokens of a result.")] = None,
     turns: Annotated[int | None, typer.Option(min=1, max=10000, help="Turns of an attempt.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Tell what a recipe needs: memory by part, tokens and FLOPs of a step, time; what does not fit, what to change."""
-    from mem1.api import find_recipe
-    from mem1.cli.plan_tables import show_plan
-    from mem1.cli.recipes import expanded
+    """Estimate a recipe's memory by part, tokens and FLOPs per step, and time; if it does not fit, what to change."""
     from mem1.configuration import load_toml
     from mem1.planning.advice import advise
     from mem1.planning.gpus import cluster
@@ -68,7 +76,6 @@ def command(
 
 
 def _attempts(run: Path | None, sizes: dict[str, int | None]) -> Attempts:
-    from mem1.errors import UserError
     from mem1.evaluation.store import read_trajectories
     from mem1.evaluation.tokens import even_sizes
     from mem1.planning.stages import Attempts
@@ -76,15 +83,113 @@ def _attempts(run: Path | None, sizes: dict[str, int | None]) -> Attempts:
     known = {name: size for name, size in sizes.items() if size is not None}
     if run is not None:
         if known:
-            raise UserError(
-                f"{', '.join(f'--{n}' for n in known)}: the sizes are those of {run}; leave out one of them"
-            )
+            raise UserError(f"{', '.join(f'--{n}' for n in known)}: {run} has its own sizes; leave out one of them")
         called = tuple(t for t in read_trajectories(run) if t.turns)
         if not called:
-            raise UserError(f"{run} holds no attempt that made a call; give a run that did")
+            raise UserError(f"{run} has no attempt with a model call; give another run")
         return Attempts(recorded=called)
     if not known:
         return Attempts()
     if missing := [f"--{name}" for name in sizes if name not in known]:
         raise UserError(f"give all sizes or none; missing: {', '.join(missing)}")
     return Attempts(sizes=even_sizes(**known))
+
+
+def show_plan(plan: Plan, advice: Advice | None = None) -> None:
+    """Print it to stdout."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    network = plan.network
+    console.print(
+        f"{network.kind} of {network.parameters:,} parameters ({network.source}); attempts: {plan.sizes}.", markup=False
+    )
+    for stage in plan.stages:
+        _show_stage(console, plan, stage)
+    if plan.disk:
+        console.print(f"Disk: {_gb(plan.disk)} GB for the checkpoints that stand together and the trained policy.")
+    _say_whether_it_fits(console, plan)
+    if advice is not None:
+        _show_advice(console, plan, advice)
+
+
+def show_dry_run(done: DryRun) -> None:
+    """Print what a dry run found to stdout, the plan last."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for check in done.checks:
+        mark = "[green]ok     [/]" if check.ok else "[red]missing[/]"
+        console.print(f"{mark} {check.name}: ", end="")
+        console.print(check.detail, markup=False, soft_wrap=True)
+    rehearsed = done.rehearsed
+    console.print(
+        f"Rehearsed with a tiny {done.plan.network.kind} on invented tasks, rewards and {rehearsed.tokenizer} "
+        f"tokenizer: an expert's attempt of {rehearsed.expert_turns} turns; one step of "
+        + ", ".join(f"\\[{name}] (loss {loss:.3f})" for name, loss in rehearsed.stages.items())
+        + ", each with a checkpoint written and read.",
+    )
+    console.print(f"On the meta device the recipe's model has {done.parameters:,} parameters.")
+    show_plan(done.plan)
+
+
+def _show_stage(console: Console, plan: Plan, planned: StagePlan) -> None:
+    stage, memory = planned.stage, planned.memory
+    where = "one process" if plan.cluster is None else f"one GPU of {plan.cluster}"
+    rows = [(name, _gb(size), f"{size / memory.peak:.0%}") for name, size in memory.parts.items()]
+    rows.append((f"peak, at {memory.moment}", _gb(memory.peak), ""))
+    console.print(table(("part", "GB", "share"), rows, title=f"[{stage.name}] memory of {where}"))
+    if memory.host:
+        console.print(f"and {_gb(memory.host)} GB of the machine's own memory for each GPU.")
+    if planned.server is not None:
+        held = ", ".join(f"{name} {_gb(size)} GB" for name, size in planned.server.items())
+        console.print(f"A server that samples: {held}.")
+    tokens = stage.tokens
+    counts = [
+        ("attempts", f"{tokens.attempts:,}"),
+        ("model calls", f"{tokens.calls:,}"),
+        ("context tokens read", f"{tokens.prefill:,}"),
+        ("tokens sampled", f"{tokens.sampled:,}"),
+        ("tokens trained, shared ones once", f"{tokens.trained:,}"),
+        ("packs", f"{tokens.packs:,}"),
+        ("largest pack", f"{tokens.load.tokens:,}"),
+        ("longest context and completion", f"{tokens.longest:,}"),
+    ]
+    console.print(table(("", "number"), counts, title=f"[{stage.name}] a step of {stage.steps}"))
+    total = sum(planned.flops.values())
+    flops = [(name, f"{n / 1e12:,.3g}", f"{n / total:.0%}") for name, n in planned.flops.items()]
+    console.print(table(("part", "TFLOP", "share"), flops, title=f"[{stage.name}] FLOPs per step"))
+    if planned.time is not None:
+        seconds = planned.time.seconds
+        spent = [(name, f"{s:,.1f}", f"{s / seconds:.0%}") for name, s in planned.time.parts.items()]
+        spent.append(("a step", f"{seconds:,.1f}", ""))
+        spent.append((f"{stage.steps} steps, in hours", f"{seconds * stage.steps / 3600:,.1f}", ""))
+        console.print(table(("part", "seconds", "share"), spent, title=f"[{stage.name}] time, estimated"))
+
+
+def _say_whether_it_fits(console: Console, plan: Plan) -> None:
+    if plan.cluster is None or plan.usable is None:
+        console.print("No GPUs were named (--gpus 8xH100), so there is neither time nor limit.")
+        return
+    verdict = "[green]fits[/]" if plan.fits else "[red]does not fit[/]"
+    gpu = plan.cluster.gpu
+    console.print(
+        f"{_gb(plan.peak)} GB {verdict} into {_gb(plan.usable)} GB, 90 % of a {gpu.name}'s {gpu.memory_gb:g}."
+    )
+    if plan.setup.distributed is None and plan.cluster.gpus > 1:
+        console.print("Without \\[distributed] one of the GPUs trains; add the section, or distributed={} here.")
+    console.print("Figures for GPUs are estimates; none was measured on a GPU (docs/planning.md).")
+
+
+def _show_advice(console: Console, plan: Plan, advice: Advice) -> None:
+    rows = [(change.what, _gb(change.peak), "yes" if change.fits else "no") for change in advice.alone]
+    console.print(table(("change", "peak, GB", "fits"), rows, title="Effect of each change by itself"))
+    if advice.together and advice.together[-1].fits:
+        console.print(f"Together: {'; '.join(change.what for change in advice.together)}.", markup=False)
+    else:
+        console.print("No combination of these fits; take a smaller model or more GPUs.")
+
+
+def _gb(size: float) -> str:
+    gigabytes = size / 1e9
+    return f"{gigabytes:,.1f}" if gigabytes >= 10 else f"{gigabytes:.3g}"

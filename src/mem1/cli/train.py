@@ -1,17 +1,22 @@
-"""`mem1 train`: run a recipe, then evaluate what it made."""
+"""`mem1 train`: run a recipe, then evaluate what it made. `mem1 export`: a checkpoint as a model folder."""
 
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mem1.cli.devices import DeviceOption
-from mem1.cli.mistakes import say
-from mem1.cli.options import refuse, work_begins
+from mem1.cli.options import JsonOption, few_workers, machine, refuse, work_begins
+from mem1.cli.progress import say
+from mem1.api import find_recipe
+from mem1.cli.recipe_options import OVERRIDES_HELP, expanded
+from mem1.errors import UserError
 
 if TYPE_CHECKING:
     from mem1.training.loop.recipe import TrainConfig
@@ -20,28 +25,23 @@ if TYPE_CHECKING:
 def command(
     invocation: typer.Context,
     recipe: Annotated[str, typer.Argument(help="A TOML file, or the name of a shipped recipe.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="key=value, dotted: rl.learning_rate=1e-4; corpus is tasks.corpus")
+    overrides: Annotated[list[str] | None, typer.Argument(help=OVERRIDES_HELP)] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run. Default: runs/<recipe>.", show_default=False)
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/<recipe> without it.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint of the folder.")] = False,
-    device: DeviceOption = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume from the last checkpoint in the folder.")] = False,
     evaluate: Annotated[bool, typer.Option(help="Evaluate the trained policy at the end.")] = True,
     upload: Annotated[
-        str | None, typer.Option(help="Command to run on every checkpoint in place of {}: 'rclone copy {} far:runs'.")
+        str | None, typer.Option(help="Command run on every checkpoint, its path for {}: 'rclone copy {} far:runs'.")
     ] = None,
     dry: Annotated[
-        bool, typer.Option("--dry-run", help="Only look whether a run would work; exit code 1 where something lacks.")
+        bool, typer.Option("--dry-run", help="Only check that a run would work; exit code 1 if something is missing.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Train a policy as a recipe says; on several processes: torchrun --nproc-per-node N -m mem1 train RECIPE."""
-    from mem1.api import find_recipe
-    from mem1.cli.devices import few_workers, machine, with_device
-    from mem1.cli.display import TrainingBar, bars, stderr
-    from mem1.cli.pipeline import evaluate_policy, show, warn_of_nothing_learnt
-    from mem1.cli.recipes import expanded
-    from mem1.cli.upload import Upload
+    from mem1.cli.agents import evaluate_policy, show
+    from mem1.cli.progress import TrainingBar, bars, stderr
     from mem1.configuration import load_toml
     from mem1.training.loop.recipe import TrainConfig
     from mem1.training.loop.train import train
@@ -53,13 +53,16 @@ def command(
     elif not evaluate:
         refuse(invocation, "as_json", because="prints the evaluation, which --no-evaluate leaves out")
     path = find_recipe(recipe)
-    config = with_device(load_toml(path, TrainConfig, expanded(overrides or [])), device)
+    config = load_toml(path, TrainConfig, expanded(overrides or []))
+    if config.engine.kind != "local":
+        raise UserError("[engine] is for mem1 eval and run; training samples by [rollout]: leave it out")
     folder = out or Path("runs") / path.stem
     work_begins()
     if dry:
         _dry_run(config, folder, as_json=as_json)
         return
-    _note_new_run(folder, resume)
+    if resume and not (folder / "config.toml").is_file():  # torchrun restarts a command as it was, --resume included
+        say(f"--resume: {folder} holds no run (config.toml is missing); a new one is started", "warning")
     console = stderr()
     on_saved = None if upload is None else Upload(upload, console.print)
     with joined(
@@ -80,36 +83,34 @@ def command(
                 on_saved=on_saved,
                 ranks=ranks,
             )
-    if ranks.rank > 0:  # the first has the policy and its evaluation
+    if ranks.rank > 0:  # rank 0 has the policy and its evaluation
         raise typer.Exit(0 if finished.complete else 130)
     if not finished.complete:
-        console.print(f"Stopped; a checkpoint is written. Go on with: mem1 train {recipe} --out {folder} --resume")
+        console.print(f"Stopped; a checkpoint is written. Resume with: mem1 train {recipe} --out {folder} --resume")
         raise typer.Exit(130)
     console.print(f"The trained policy is in {folder / 'policy'}")
     warn_of_nothing_learnt(config, folder)
     if not evaluate:
         return
-    with bars(console) as progress:
-        rows, _ = evaluate_policy(
-            config,
-            finished.policy,
-            name="trained",
-            folder=folder / "evaluation",
-            bars=progress,
-            device=ranks.device,
-        )
+    rows, _ = evaluate_policy(config, finished.policy, ranks.device, name="trained", folder=folder / "evaluation")
     (folder / "result.json").write_text(json.dumps({"rows": [row.as_dict() for row in rows]}, indent=2))
     show(rows, as_json=as_json, computed=computed)
 
 
-def _note_new_run(folder: Path, resume: bool) -> None:
-    """torchrun starts a command again as it was, so --resume may stand there from the first start on."""
-    if resume and not (folder / "config.toml").is_file():
-        say(f"--resume: {folder} holds no run to continue (config.toml is missing); a new one is started", "warning")
+def warn_of_nothing_learnt(config: TrainConfig, training: Path) -> None:
+    """Warn if no step of reinforcement learning had anything to compare."""
+    from mem1.training.loop.run_folder import METRICS, read_metrics
+    from mem1.training.rl_metrics import nothing_to_learn
+
+    if config.rl is None or not config.rl.algorithm.compares_attempts:
+        return
+    reason = nothing_to_learn(read_metrics(training / METRICS))
+    if reason is not None:
+        say(reason, "warning")
 
 
 def _dry_run(config: TrainConfig, folder: Path, *, as_json: bool) -> None:
-    from mem1.cli.plan_tables import show_dry_run
+    from mem1.cli.plan import show_dry_run
     from mem1.planning.preflight import dry_run
 
     done = dry_run(config, out=folder)
@@ -119,3 +120,55 @@ def _dry_run(config: TrainConfig, folder: Path, *, as_json: bool) -> None:
         show_dry_run(done)
     if not done.ready:
         raise typer.Exit(1)
+
+
+class Upload:
+    """Runs a command on every checkpoint once it is complete; no shell is involved.
+
+    --upload "rclone copy {} far:runs"      runs   rclone copy runs/a/checkpoints/checkpoint-000040 far:runs
+
+    A command that fails is reported, and training continues.
+    """
+
+    def __init__(self, command: str, tell: Callable[[str], None]) -> None:
+        """Raises UserError if it is not a command, or has no place for the path."""
+        self.tell = tell
+        self.words = self._words(command)
+
+    @staticmethod
+    def _words(command: str) -> Sequence[str]:
+        try:
+            words = shlex.split(command)
+        except ValueError as error:
+            raise UserError(f"--upload {command!r}: {error}") from error
+        if not any("{}" in word for word in words):
+            raise UserError(
+                f"--upload {command!r} has no {{}} in place of the checkpoint's path: 'rclone copy {{}} far:'"
+            )
+        return words
+
+    def __call__(self, checkpoint: Path) -> None:
+        words = [word.replace("{}", str(checkpoint)) for word in self.words]
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+        except OSError as error:
+            self.tell(f"{checkpoint.name} was not uploaded: {error}")
+            return
+        if done.returncode:
+            last = done.stderr.strip().splitlines()[-1:] or ["no message"]
+            self.tell(f"{checkpoint.name} was not uploaded (exit code {done.returncode}): {last[0]}")
+
+
+def export(
+    checkpoint: Annotated[Path, typer.Argument(help="runs/NAME/checkpoints/checkpoint-000040")],
+    out: Annotated[Path, typer.Argument(help="Folder to write, which transformers and mem1 can load.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Write a checkpoint's policy as a transformers folder, with adapters merged and shards joined."""
+    from mem1.cli.progress import stderr
+    from mem1.training.weights.export import export_checkpoint
+
+    export_checkpoint(checkpoint, out)
+    stderr().print(f"The policy is in {out}")
+    if as_json:
+        print(json.dumps({"policy": str(out)}))

@@ -5,19 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
-from mem1.cli.devices import DeviceOption
-from mem1.cli.options import Fills, is_given, refuse, work_begins
-from mem1.cli.recipes import Settings
-from mem1.configuration.numbers import COLDEST, LARGEST_SEED, MOST_OBJECTIVES, MOST_TASKS, WARMEST
-from mem1.contexts import KNOWN
+from mem1.cli.options import JsonOption, chosen_device, work_begins
+from mem1.cli.recipe_options import Chosen, with_recipe
+from mem1.configuration.numbers import MOST_TASKS
 
 if TYPE_CHECKING:
     from mem1.engines.base import Sampling
@@ -29,105 +23,57 @@ if TYPE_CHECKING:
     from mem1.training.weights.policy import Policy
 
 _COLOURS = {"passed": "green", "failed": "bold red", "not tested": "yellow"}
-_STEERED = 4
-"""Turns of an attempt that is steered, at most."""
+_STEERED_TURNS = 4
+"""Most turns of a steered attempt."""
+_TASKS = 8
+"""Tasks attempted if neither --limit nor the key is given."""
 
 
+@with_recipe
 def command(
     invocation: typer.Context,
-    model: Annotated[str, typer.Option(help="Folder of a transformers model, or 'shipped'.")] = "shipped",
-    recipe: Annotated[
-        str | None, typer.Option("--recipe", help="A recipe (file or name): its model, tasks, tags, context, budget.")
-    ] = None,
-    settings: Settings = None,
-    context: Annotated[
-        str, typer.Option(help=f"{KNOWN}."), Fills("mem1.training.loop.recipe:TrainConfig.context")
-    ] = "constant",
-    vocabulary: Annotated[
-        str, typer.Option(help="Tags: paper or released."), Fills("mem1.training.loop.recipe:TrainConfig.vocabulary")
-    ] = "paper",
-    task: Annotated[
-        str, typer.Option(help="atlas; multihop: --questions over --corpus or --retriever; cloze: --corpus.")
-    ] = "atlas",
-    questions: Annotated[Path | None, typer.Option(help="JSONL of questions (multihop).")] = None,
-    corpus: Annotated[Path | None, typer.Option(help="File of passages, or an index (multihop, cloze).")] = None,
-    retriever: Annotated[
-        list[str] | None, typer.Option(help="Address of a retriever in place of --corpus; repeatable (multihop).")
-    ] = None,
-    objectives: Annotated[
-        int, typer.Option(min=1, max=MOST_OBJECTIVES, help="Questions of a task; with --recipe its first size.")
-    ] = 2,
-    tasks: Annotated[int, typer.Option(min=1, max=MOST_TASKS, help="Tasks that are attempted.")] = 8,
+    chosen: Chosen,
     attempts: Annotated[
-        int, typer.Option(min=1, max=MOST_TASKS, help="Attempts at each; they share a token tree.")
+        int, typer.Option(min=1, max=MOST_TASKS, help="Attempts at each task; they share a token tree.")
     ] = 4,
-    temperature: Annotated[
-        float,
-        typer.Option(min=COLDEST, max=WARMEST, help="Of sampling, above 0; with --recipe that of [rl]."),
-        Fills("mem1.training.loop.rl_config:Rl.temperature"),
-    ] = 1.0,
-    seed: Annotated[
-        int,
-        typer.Option(min=0, max=LARGEST_SEED, help="Seed of tasks and sampling."),
-        Fills("mem1.engines.base:Sampling.seed"),
-    ] = 0,
-    device: DeviceOption = None,
-    attention: Annotated[
-        str,
-        typer.Option(help="Of the token tree: auto (flex on CUDA, else blocks), blocks or flex."),
-        Fills("mem1.training.loop.recipe:ModelConfig.attention"),
-    ] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the checks as one JSON object.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Check on fresh trajectories that training is exact; exit code 1 if a check fails or cannot be made."""
-    from mem1.cli.devices import chosen, known
-    from mem1.cli.display import stderr
-    from mem1.cli.recipes import evaluation_recipe
-    from mem1.cli.sources import task_config
-    from mem1.contexts import context_policy
+    """Check on fresh trajectories that training is exact; exit code 1 if a check fails or cannot be made.
+
+    Without a recipe: the shipped policy on tasks of two questions of an invented world (Atlas). With one: its model,
+    tasks, tags, context policy, budget and attention, on the first number of objectives that it trains. Sampling is at
+    rl.temperature, or without [rl] at evaluation.temperature if above 0, else 1.
+    """
+    from mem1.cli.progress import stderr
     from mem1.engines.base import Sampling
     from mem1.engines.codec import check_words
+    from mem1.errors import UserError
     from mem1.packing.attention import choose_attention
-    from mem1.protocol import vocabulary as tags_called
-    from mem1.training.loop.recipe import ModelConfig, TrainConfig
+    from mem1.protocol import vocabulary
     from mem1.training.verify.verify import NO_GRADIENTS, has_gradients, verify
     from mem1.training.weights.policy import make_policy
 
-    attention = known("attention", attention)
-    if recipe is not None:
-        own = ("objectives", "tasks", "temperature", "seed")
-        config = evaluation_recipe(invocation, recipe, settings or [], besides=own)
-        if is_given(invocation, "model"):
-            given = ModelConfig.model_validate({**config.model.model_dump(), "path": model, "new": None})
-            config = config.model_copy(update={"model": given})
-        if not is_given(invocation, "attention"):
-            attention = config.model.attention
-        if config.rl is not None and not is_given(invocation, "temperature"):
-            temperature = config.rl.temperature
-        if not is_given(invocation, "objectives"):
-            objectives = _first_size(config)
-    else:
-        refuse(invocation, "settings", because="changes keys of a recipe; give the recipe too, by --recipe")
-        config = TrainConfig(
-            vocabulary=tags_called(vocabulary).name,
-            context=context_policy(context).name,
-            model=ModelConfig(path=model),
-            tasks=task_config(task, questions, corpus, retriever, worlds=1),
-        )
-    tags = tags_called(config.vocabulary)
+    recipe = chosen.load({"tasks.worlds": "1", "evaluation.objectives": "[2]"})
+    if recipe.engine.kind != "local":
+        raise UserError("mem1 verify computes gradients, so the model runs in this process; leave out [engine]")
+    tags = vocabulary(recipe.vocabulary)
     work_begins()
-    source = config.tasks.source("evaluation", tags)
-    on = chosen(invocation, device or config.model.device, training=True)
-    backend = choose_attention(attention, on.at, gradients=False)
-    policy = make_policy(config, tags)
-    policy.model.to(on.at)  # type: ignore[arg-type]  # transformers' own signature takes less
-    computed = replace(policy.computed(on), attention=backend)
+    source = recipe.tasks.source("evaluation", tags)
+    device = chosen_device(invocation, recipe.model.device, training=True)
+    backend = choose_attention(recipe.model.attention, device.at, gradients=False)
+    policy = make_policy(recipe, tags)
+    policy.model.to(device.at)  # type: ignore[arg-type]  # transformers' own signature takes less
+    computed = replace(policy.computed(device), attention=backend)
     stderr().print(str(computed), markup=False, soft_wrap=True)
-    sampling = Sampling(temperature=temperature, seed=seed)
-    drawn = [t for t in source.tasks(objectives=objectives, count=tasks, seed=seed) for _ in range(attempts)]
-    check_words(policy.codec, drawn[::attempts], tags, whose=config.model.name)
+    asked = recipe.evaluation
+    temperature = (asked.temperature or 1.0) if recipe.rl is None else recipe.rl.temperature
+    size = asked.objectives[0] if chosen.sets("evaluation.objectives") else _first_size(recipe)
+    count = asked.tasks if chosen.sets("evaluation.tasks") else _TASKS
+    drawn = [t for t in source.tasks(objectives=size, count=count, seed=asked.seed) for _ in range(attempts)]
+    check_words(policy.codec, drawn[::attempts], tags, whose=recipe.model.name)
     with stderr().status("sampling") as status:
-        trajectories, steered = _sample(config, policy, source, drawn, sampling)
+        sampling = Sampling(temperature=temperature, seed=asked.seed)
+        trajectories, steered = _sample(recipe, policy, source, drawn, sampling)
         groups = _groups(trajectories, attempts)
         checks = verify(
             policy.model,
@@ -138,35 +84,35 @@ def command(
         )
     if not has_gradients(backend, policy.model):
         stderr().print(NO_GRADIENTS, soft_wrap=True)
-    _show(checks, groups, policy, config.context, computed, as_json, steered=steered)
+    _show(checks, groups, policy, recipe.context, computed, as_json, steered=steered)
     if not all(check.passed for check in checks):
         raise typer.Exit(1)
 
 
-def _first_size(config: TrainConfig) -> int:
-    """Of what the recipe trains, else of what it evaluates."""
-    if config.rl is not None:
-        return config.rl.objectives(0)[0]
-    return (config.evaluation if config.sft is None else config.sft).objectives[0]
+def _first_size(recipe: TrainConfig) -> int:
+    """The first number of objectives that the recipe trains, else that it evaluates."""
+    if recipe.rl is not None:
+        return recipe.rl.objectives(0)[0]
+    return (recipe.evaluation if recipe.sft is None else recipe.sft).objectives[0]
 
 
 def _sample(
-    config: TrainConfig, policy: Policy, source: TaskSource, tasks: Sequence[Task], sampling: Sampling
+    recipe: TrainConfig, policy: Policy, source: TaskSource, tasks: Sequence[Task], sampling: Sampling
 ) -> tuple[list[Trajectory], bool]:
-    """Attempts, and whether they had to be steered: no attempt of the model's own came to a second turn."""
+    """Attempts, and whether they had to be steered because no attempt reached a second turn by itself."""
     from mem1.engines.local import LocalEngine
     from mem1.protocol import vocabulary
     from mem1.training.loop.train import make_rollout
     from mem1.training.steering import Turns
 
-    tags = vocabulary(config.vocabulary)
+    tags = vocabulary(recipe.vocabulary)
     engine = LocalEngine(policy.model, policy.codec, tags.stop_strings)
-    rollout = make_rollout(config, policy, source, tags, engine=engine)
+    rollout = make_rollout(recipe, policy, source, tags, engine=engine)
     own = rollout(tasks, sampling=sampling)
     if any(len(t.turns) > 1 for t in own):
         return own, False
     engine.steering = Turns(policy.codec, tags)
-    return rollout([replace(t, turn_limit=min(t.turn_limit, _STEERED)) for t in tasks], sampling=sampling), True
+    return rollout([replace(t, turn_limit=min(t.turn_limit, _STEERED_TURNS)) for t in tasks], sampling=sampling), True
 
 
 def _groups(trajectories: Sequence[Trajectory], attempts: int) -> list[Group]:
@@ -187,6 +133,10 @@ def _show(
     steered: bool,
 ) -> None:
     """The checks on stdout: one JSON object, or a table."""
+    from rich.console import Console
+
+    from mem1.cli.progress import table
+
     trajectories = [t for group in groups for t in group.trajectories]
     sizes = {
         "parameters": sum(p.numel() for p in policy.model.parameters()),
@@ -194,11 +144,10 @@ def _show(
         "turns": sum(len(t.turns) for t in trajectories),
         "sampled_tokens": sum(t.num_completion_tokens for t in trajectories),
     }
-    passed = all(check.passed for check in checks)
     if as_json:
         rows = [check.as_dict() for check in checks]
         facts = {"context": context, **sizes, **computed.record(), "steered": steered}
-        print(json.dumps({**facts, "checks": rows, "passed": passed}))
+        print(json.dumps({**facts, "checks": rows, "passed": all(check.passed for check in checks)}))
         return
     console = Console(highlight=False)
     console.print(
@@ -206,10 +155,19 @@ def _show(
         f"trajectories; context policy {context}"
     )
     if steered:
-        console.print(
-            "The model came to no second turn by itself: tags were written for it, what is inside them is sampled."
+        console.print("The model reached no second turn by itself: its tags were written for it, the rest is sampled.")
+    lines = [
+        (
+            check.name,
+            f"{check.measured:.1e}" if check.measured else "0",
+            f"{check.limit:.0e}" if check.limit else "0",
+            check.unit,
+            f"{check.compared:,}",
+            f"[{_COLOURS[check.verdict]}]{check.verdict}[/]",
         )
-    console.print(_table(checks))
+        for check in checks
+    ]
+    console.print(table(("check", "measured", "limit", "unit", "compared", "verdict"), lines, left=(3, 5)))
     for check in checks:
         if check.failed:
             console.print(f"{check.name}: {check.explanation}", soft_wrap=True)
@@ -218,22 +176,3 @@ def _show(
             "Not tested is not passed: there was nothing to compare, such as no second turn or no second attempt. Give "
             "--attempts 2 or more, and a budget with room for the tags."
         )
-
-
-def _table(checks: Sequence[Check]) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("check")
-    for heading in ("measured", "limit", "unit", "compared"):
-        table.add_column(heading, justify="left" if heading == "unit" else "right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    for check in checks:
-        colour = _COLOURS[check.verdict]
-        table.add_row(
-            check.name,
-            f"{check.measured:.1e}" if check.measured else "0",
-            f"{check.limit:.0e}" if check.limit else "0",
-            check.unit,
-            f"{check.compared:,}",
-            f"[{colour}]{check.verdict}[/]",
-        )
-    return table

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mem1.cli.options import Command, Fills, make_folder_of, work_begins
+from mem1.cli.options import (
+    AllowHostOption,
+    Command,
+    Fills,
+    HostOption,
+    JsonOption,
+    PortOption,
+    make_folder_of,
+    new_file,
+    work_begins,
+)
 from mem1.configuration.numbers import LARGEST_SEED, MOST_OBJECTIVES
 
 if TYPE_CHECKING:
@@ -33,14 +43,14 @@ def fetch(
         bool, typer.Option("--all/--small", help="1.18 million products (5.5 GB), or 1,000 of them (10 MB).")
     ] = False,
     mirror: Annotated[
-        str | None, typer.Option(help="Address of a folder with these files. Without: the original's Google Drive.")
+        str | None, typer.Option(help="Address of a folder with these files. Default: the original's Google Drive.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was fetched as one JSON object.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Fetch the original's files; what is there already is kept, what broke off is gone on with."""
+    """Fetch the original's files; complete ones are kept, partial ones resumed."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-    from mem1.cli.display import stderr
+    from mem1.cli.progress import stderr
     from mem1.envs.webshop.fetch import ALL, SMALL
     from mem1.envs.webshop.fetch import fetch as fetch_files
 
@@ -59,8 +69,8 @@ def fetch(
     if as_json:
         print(json.dumps({"out": str(out), "files": files}))
     else:
-        said = ", ".join(f"{name} ({what})" for name, what in files.items())
-        console.print(f"{out}: {said}; read them with mem1 webshop load {out} --out shop.jsonl.gz", markup=False)
+        fetched = ", ".join(f"{name} ({what})" for name, what in files.items())
+        console.print(f"{out}: {fetched}; read them with mem1 webshop load {out} --out shop.jsonl.gz", markup=False)
 
 
 @app.command("load", cls=Command)
@@ -69,11 +79,10 @@ def load(
         list[Path], typer.Argument(help="Folder of the original's files, or the files.", show_default=False)
     ],
     out: Annotated[Path, typer.Option(help="The cleaned shop, .jsonl or .jsonl.gz.", show_default=False)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as one JSON object.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Clean the original's files into one that a shop opens, and count its products and goals."""
-    from mem1.cli.display import stderr
-    from mem1.cli.outputs import new_file
+    from mem1.cli.progress import stderr
     from mem1.envs.webshop.files import ShopFiles, write_entries
     from mem1.errors import UserError
 
@@ -104,7 +113,7 @@ def load(
 @app.command("serve", cls=Command)
 def serve(
     catalogue: Annotated[
-        Path | None, typer.Option(help="Folder or file of a shop. Without: an invented one.", show_default=False)
+        Path | None, typer.Option(help="Folder or file of a shop. Default: an invented one.", show_default=False)
     ] = None,
     goals: Annotated[
         str,
@@ -119,25 +128,18 @@ def serve(
     replay: Annotated[
         Path | None, typer.Option(help="Recorded trajectories (JSONL) to look at.", show_default=False)
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is every one of this machine.")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8001,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Name by which the server may be called besides its address; repeatable.", show_default=False
-        ),
-    ] = None,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8001,
+    allow_host: AllowHostOption = None,
     show_attributes: Annotated[
-        bool, typer.Option("--show-attributes", help="Item pages lead to the attributes that goals are scored by.")
+        bool, typer.Option("--show-attributes", help="Link item pages to the attributes that goals are scored by.")
     ] = False,
     images: Annotated[
         bool, typer.Option("--images", help="Load pictures from the sellers' servers, which then see the visitor.")
     ] = False,
     seed: Annotated[
         int,
-        typer.Option(min=0, max=LARGEST_SEED, help="Of an invented shop, and of prices and price bounds."),
+        typer.Option(min=0, max=LARGEST_SEED, help="Seed of an invented shop, and of prices and price bounds."),
         Fills("mem1.extras.shop_site.app:open_site.seed"),
     ] = 0,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
@@ -145,7 +147,7 @@ def serve(
     """Shop by hand and see rewards explained, or look at recordings, in a browser, until Ctrl-C or SIGTERM."""
     import webbrowser
 
-    from mem1.cli.display import stderr
+    from mem1.cli.progress import stderr
     from mem1.net import serving
 
     work_begins()
@@ -180,7 +182,7 @@ _COUNTED = ("products", "human_goals", "human_without_attributes", "synthetic_go
 
 
 def _counted(entries: Iterable[Entry], counts: Counter[str]) -> Iterator[Entry]:
-    """The entries as they pass, each counted; a million of them never stand in memory together."""
+    """The entries as they pass, each counted; never a million of them in memory."""
     from mem1.envs.webshop.goals import number_of_combinations
 
     for entry in entries:

@@ -91,22 +91,23 @@ def _differs_from_own_defaults(section: pydantic.BaseModel) -> str | None:
     return None
 
 
-def load_toml(path: str | Path, model_type: type[ConfigT], overrides: Sequence[str] = ()) -> ConfigT:
+def load_toml(path: str | Path | None, model_type: type[ConfigT], overrides: Sequence[str] = ()) -> ConfigT:
     """Read, override, validate.
 
-    path        a TOML file
+    path        a TOML file; None: the overrides alone
     overrides   "a.b=value": the value as TOML (0.7, true, "x", [1, 2]), else as a plain string; "a.b=null"
                 unsets an optional key; entries of lists are numbered from 0 ("stages.1.steps=5")
 
     Raises UserError for a file that is missing or broken, an unknown key, a wrong type, a malformed override.
     """
-    data = read_toml(path)
+    data = {} if path is None else read_toml(path)
     given = [apply_override(data, text) for text in overrides]
     try:
         # JSON mode: strict about numbers and booleans, yet lists may be tuples and strings enums or paths.
         return model_type.model_validate_json(json.dumps(data, default=str), strict=True)
     except pydantic.ValidationError as error:
-        raise UserError(f"{path}: {explain(error, model_type, given)}") from error
+        where = "" if path is None else f"{path}: "
+        raise UserError(f"{where}{explain(error, model_type, given)}") from error
 
 
 def to_toml(config: Config) -> str:

@@ -83,7 +83,7 @@ def base_address(url: str) -> str:
     if any(mark in url for mark in "@?#"):
         raise UserError(
             "the address of a model server contains a user name, a password or a query, which would be written into "
-            "every run; leave it out, and pass a key with --api-key-env"
+            "every run; leave it out, and pass a key with engine.api_key_env"
         )
     if not is_http(url):
         raise UserError(f"{url!r} is not the address of a model server; write it as http://127.0.0.1:8000/v1")

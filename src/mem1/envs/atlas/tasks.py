@@ -44,6 +44,8 @@ class AtlasTasks(QuestionTasks):
     """How the questions of a task hang together: independent, chain, shared or comparison."""
     depth: int | None = Field(default=None, ge=1)
     """Longest chain of references in a task; None: 1, or 0 with independent questions."""
+    prompt: str = "plain"
+    """plain: the questions alone, as the shipped policy knows them; mem1: with instructions, for a general model."""
     top_k: int = Field(default=2, ge=1)
     """Passages shown a search."""
     turn_limit: TurnLimit = TurnLimit()
@@ -118,7 +120,7 @@ class _Atlas(TaskSource):
             config.depth,
             questions=self._questions[index],
             material=AtlasMaterial(world, config.hops),
-            form=TaskTemplate(prompt="plain", tags=self.tags, turn_limit=config.turn_limit, corpus=world.name),
+            form=TaskTemplate(prompt=config.prompt, tags=self.tags, turn_limit=config.turn_limit, corpus=world.name),
             objectives=objectives,
             count=count,
             seed=seed,

@@ -101,7 +101,7 @@ _ADVICE = {
     "of the context (--max-context, budget.context)",
     Ended.OUT_OF_TURNS: "raise the turn limit (in a recipe tasks.turn_limit.extra, in a shop tasks.turns_per_goal)",
     Ended.BAD_TAGS: "the model does not write the tags; give it a prompt with instructions (--prompt mem1, in a recipe "
-    "tasks.prompt), its chat template (--chat-template) or the vocabulary that it knows (--vocabulary)",
+    "tasks.prompt), its chat template (model.chat_template) or the vocabulary that it knows (vocabulary)",
     Ended.TOOL_FAILED: "the trajectories (--out) say why under `detail`",
     Ended.ENGINE_FAILED: "the trajectories (--out) say why under `detail`",
 }

@@ -86,8 +86,8 @@ def read_released(path: str | os.PathLike[str]) -> list[ReleasedAttempt]:
     """
     if is_parquet(path):
         raise UserError(
-            f"{path} holds tasks, not results; evaluate a policy on them by `mem1 eval --task multihop --questions "
-            f"{path} --composition file`, or give the .jsonl that generate_rollout.py wrote"
+            f"{path} holds tasks, not results; evaluate a policy on them by `mem1 eval --questions "
+            f"{path} tasks.composition=file`, or give the .jsonl that generate_rollout.py wrote"
         )
     attempts: dict[int, ReleasedAttempt] = {}
     for line, record in read_objects(path):

@@ -5,7 +5,7 @@
                                     [rl]            curriculum = [{ steps = 100 }]
 
 A stage without a section is skipped. Stages run in this order: recall, sft, rl. A recipe without any stage serves
-`mem1 eval --recipe`. Importing this module loads neither torch nor transformers.
+`mem1 eval`. Importing this module loads neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from mem1.contexts import context_policy
 from mem1.engines.base import Engine
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
+from mem1.engines.config import Engines, LocalModel
 from mem1.envs.base import TaskSource
 from mem1.envs.tasks import Tasks
 from mem1.protocol import Tags, vocabulary
@@ -192,6 +193,15 @@ class Evaluation(Config):
     seed: Seed = 0
 
 
+class JudgeConfig(Config):
+    """A language model that judges the answers of `mem1 eval`, beside exact match."""
+
+    url: str
+    """Base address of a server that speaks OpenAI's chat protocol; its key is read from MEM1_JUDGE_API_KEY."""
+    model: str
+    """The judge's name on the server."""
+
+
 class TrainConfig(Config):
     """A recipe."""
 
@@ -203,6 +213,8 @@ class TrainConfig(Config):
     model: ModelConfig = ModelConfig()
     tasks: Tasks
     budget: Budget = Budget()
+    engine: Engines = LocalModel()
+    """Who answers in `mem1 eval` and `mem1 run`: the model in this process, a server, or a script."""
     rollout: Rollouts = LocalRollouts()
     """What samples for [rl], and evaluates the policy at the end of the run."""
     workers: int = Field(default=1, ge=1, le=MOST_WORKERS)
@@ -211,6 +223,8 @@ class TrainConfig(Config):
     sft: Sft | None = None
     rl: Rl | None = None
     evaluation: Evaluation = Evaluation()
+    judge: JudgeConfig | None = None
+    """None: answers are compared with the gold answers alone."""
     lora: Lora | None = None
     """Adapters for reinforcement learning; None: it trains all weights."""
     distributed: Distributed | None = None

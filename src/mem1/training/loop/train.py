@@ -181,9 +181,7 @@ def train(
     into, a checkpoint of another configuration, a model that cannot be packed exactly, or a full disk.
     """
     if config.recall is None and config.sft is None and config.rl is None:
-        raise UserError(
-            "the recipe has no stage to train: [recall], [sft] or [rl]; one without is for mem1 eval --recipe"
-        )
+        raise UserError("the recipe has no stage to train: [recall], [sft] or [rl]; one without is for mem1 eval")
     if ranks is None:
         ranks = Ranks(device=choose(config.model.device, Machine.here(), training=True))
     place = Placement.of(config, ranks)

@@ -1,16 +1,18 @@
-"""Progress on the terminal: one live line for what runs now. Everything goes to stderr, results to stdout."""
+"""The terminal: messages, one live line for what runs now, and tables. Results go to stdout, all else to stderr."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.errors import MarkupError
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Column
+from rich.table import Column, Table
 from rich.text import Text
 
 from mem1.errors import printable
@@ -28,7 +30,7 @@ _LABELS = {
     "turns": "turns",
     "peak_tokens": "peak",
 }
-"""What stands in the line of a training, the most telling first: a narrow terminal cuts the end."""
+"""Metric -> its label in the line of a training, the most telling first: a narrow terminal cuts the end."""
 _SKIPPED = {
     "skipped_too_few": "skipped: too few attempts left to compare",
     "skipped_equal": "skipped: no attempt has anything to teach",
@@ -47,8 +49,42 @@ class _SafeConsole(Console):
 
 
 def stderr() -> Console:
-    """Where progress and notes go."""
+    """The console for progress and notes."""
     return _SafeConsole(stderr=True, highlight=False)
+
+
+def say(message: str, kind: str | None = None) -> None:
+    """Print to stderr; `kind` ("error", "warning") precedes it. Control characters are shown, not obeyed."""
+    shown = escape(printable(message))
+    colour = "bold red" if kind == "error" else "yellow"
+    head = "" if kind is None else f"[{colour}]{kind}:[/] "
+    Console(stderr=True, highlight=False).print(head + shown, soft_wrap=True)
+
+
+def table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str | None]],
+    *,
+    title: str | None = None,
+    caption: str | None = None,
+    left: Sequence[int] = (),
+) -> Table:
+    """A plain table: the first column and those in `left` are left-aligned, the others right-aligned."""
+    shown = Table(
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        title=title and escape(title),
+        title_justify="left",
+        caption=caption,
+        caption_justify="left",
+    )
+    for number, heading in enumerate(headings):
+        justify = "left" if number == 0 or number in left else "right"
+        shown.add_column(escape(heading), justify=justify, vertical="bottom", no_wrap=number > 0)
+    for row in rows:
+        shown.add_row(*("" if cell is None else cell for cell in row))
+    return shown
 
 
 @contextmanager
@@ -71,31 +107,38 @@ def bars(console: Console) -> Iterator[Progress]:
         yield progress
 
 
-class TrainingBar:
-    """Shows each step of a training: reward, EM, turns, peak tokens, time left."""
+class _Bars:
+    """One bar per key, made when it is first updated."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
-        self.bars: dict[str, Any] = {}
+        self.bars: dict[str | int, Any] = {}
+
+    def update(self, key: str | int, name: str, done: int, of: int, note: str = "") -> None:
+        if key not in self.bars:
+            self.bars[key] = self.progress.add_task(name, total=of, note="")
+        self.progress.update(self.bars[key], completed=done, note=note)
+
+
+class TrainingBar(_Bars):
+    """Shows each step of a training: reward, EM, turns, peak tokens, time left."""
 
     def __call__(self, step: Step) -> None:
-        if step.stage not in self.bars:
-            self.bars[step.stage] = self.progress.add_task(f"train: {step.stage}", total=step.steps, note="")
         shown = [why for key, why in _SKIPPED.items() if step.metrics.get(key)]
         shown += [
             f"{label} {value:.2f}"
             for key, label in _LABELS.items()
             if isinstance(value := step.metrics.get(key), float)
         ]
-        self.progress.update(self.bars[step.stage], completed=step.step, note="  ".join(shown))
+        self.update(step.stage, f"train: {step.stage}", step.step, step.steps, "  ".join(shown))
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What a server asks for, in dollars a million tokens."""
+    """A server's prices, in dollars per million tokens."""
 
     tokens_in: float = 0.0
-    """Context tokens, as if none were in its cache."""
+    """Context tokens, as if none were cached."""
     tokens_out: float = 0.0
     """Sampled tokens."""
 
@@ -104,35 +147,25 @@ class Prices:
         return (self.tokens_in * tokens_in + self.tokens_out * tokens_out) / 1e6
 
 
-class EvaluationBar:
-    """Shows the tasks of an evaluation as they finish: their number, tokens in and out, what they cost."""
+class EvaluationBar(_Bars):
+    """Shows the tasks of an evaluation as they finish: their number, tokens in and out, their cost."""
 
     def __init__(self, progress: Progress, policy: str, prices: Prices | None = None) -> None:
-        self.progress, self.policy, self.prices = progress, policy, prices
-        self.bars: dict[int, Any] = {}
+        super().__init__(progress)
+        self.policy, self.prices = policy, prices
 
     def __call__(self, now: Evaluated) -> None:
-        if now.objectives not in self.bars:
-            self.bars[now.objectives] = self.progress.add_task(
-                f"{self.policy}: N = {now.objectives}", total=now.of, note=""
-            )
         note = f"{_thousands(now.tokens_in)} tokens in, {_thousands(now.tokens_out)} out"
         if self.prices is not None:
             note += f", ${self.prices.cost(now.tokens_in, now.tokens_out):.4f}"
-        self.progress.update(self.bars[now.objectives], completed=now.done, note=note)
+        self.update(now.objectives, f"{self.policy}: N = {now.objectives}", now.done, now.of, note)
 
 
-class JudgeBar:
-    """Shows the answers of an evaluation as they are judged; those that were judged before are not counted."""
-
-    def __init__(self, progress: Progress) -> None:
-        self.progress = progress
-        self.bars: dict[int, Any] = {}
+class JudgeBar(_Bars):
+    """Shows the answers of an evaluation as they are judged; those judged earlier are not counted."""
 
     def __call__(self, objectives: int, done: int, of: int) -> None:
-        if objectives not in self.bars:
-            self.bars[objectives] = self.progress.add_task(f"judge: N = {objectives}", total=of, note="")
-        self.progress.update(self.bars[objectives], completed=done)
+        self.update(objectives, f"judge: N = {objectives}", done, of)
 
 
 def _thousands(tokens: int) -> str:

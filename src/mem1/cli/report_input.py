@@ -1,0 +1,193 @@
+"""Reads the folders of runs for a report; no model computes anything.
+
+runs/quick/                     runs/my-recipe/                 runs/eval/          of quickstart, train, eval --out
+    evaluation/base-2.jsonl         evaluation/trained-2.jsonl      shipped-2.jsonl     rows, trajectories
+    evaluation/trained-2.jsonl      config.toml, metrics.jsonl                          facts, learning curves
+    train/config.toml, ...          policy/                                             its tokenizer
+    train/policy/
+
+write_run_report(Path("runs/quick"))                        ->  runs/quick/report.html
+read_runs([Path("runs/a-seed0"), Path("runs/a-seed1")])     ->  two runs of the family "a"
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mem1.errors import UserError
+
+if TYPE_CHECKING:
+    from mem1.engines.codec import Codec
+    from mem1.evaluation.report.rows import Run
+    from mem1.records import Trajectory
+
+PAGE = "report.html"
+
+_PROGRAM = {"__main__.py": "mem1"}
+"""`python -m mem1` calls itself by the name of its file."""
+
+
+def write_run_report(run: Path, *, tokenizer: Path | None = None) -> Path:
+    """Write `run/report.html` anew and return its path. Raises UserError as `read_runs` does."""
+    from mem1.evaluation.report.page import write_page
+
+    write_page(run / PAGE, read_runs([run], tokenizer=tokenizer), title=run.resolve().name)
+    return run / PAGE
+
+
+def read_runs(folders: Sequence[Path], *, tokenizer: Path | None = None) -> list[Run]:
+    """Everything that a page or a table shows of these runs.
+
+    Runs whose config.toml differ only in seeds and context policy form a family, named after them without "seed0".
+    Raises UserError if a folder is not a run's or has nothing to report yet, or a file in it is damaged.
+    """
+    runs = [_read(f, n, tokenizer) for f, n in zip(folders, run_names(folders), strict=True)]
+    names: dict[str, str] = {}
+    for run in runs:
+        name = re.sub(r"[-_. ]*seed[-_ ]?\d+", "", run.name) or run.name
+        names.setdefault(run.family, run.name if name in names.values() else name)
+    return [replace(run, family=names[run.family]) for run in runs]
+
+
+def run_names(folders: Sequence[Path]) -> list[str]:
+    """The end of each path, as long as it takes to tell them apart. Raises UserError if one is given twice."""
+    resolved = [Path(folder).resolve() for folder in folders]
+    for path in resolved:
+        if resolved.count(path) > 1:
+            raise UserError(f"{path} is given twice; give each run once")
+    for length in count(1):
+        names = ["/".join(path.parts[-length:]) for path in resolved]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+def _read(run: Path, name: str, tokenizer: Path | None) -> Run:
+    from mem1.evaluation.report.rows import Run, read_evaluations
+    from mem1.training.loop.run_folder import METRICS, read_metrics
+
+    training = training_folder(run)
+    evaluations = read_evaluations(run / "evaluation" if (run / "evaluation").is_dir() else run)
+    metrics = read_metrics(training / METRICS) if training and (training / METRICS).is_file() else []
+    if not evaluations and not metrics:
+        raise UserError(
+            f"{run} has nothing to report: no <policy>-<N>.jsonl and no {METRICS}; "
+            "give the folder of a `mem1 quickstart`, `mem1 train` or `mem1 eval --out`"
+        )
+    trajectories = [t for attempts in evaluations for t in attempts.trajectories]
+    return Run(
+        name=name,
+        family=str(run.resolve()) if training is None else _all_but_seeds(training),
+        facts={} if training is None else facts(training),
+        curve=[row for row in metrics if "reward" in row],
+        attempts=evaluations,
+        decode=run_codec(run, training, trajectories, tokenizer=tokenizer).decode if trajectories else _no_tokens,
+    )
+
+
+def _no_tokens(ids: Sequence[int]) -> str:
+    raise ValueError("a run without trajectories has no tokens to show")
+
+
+def training_folder(run: Path) -> Path | None:
+    """The folder with config.toml; None: the run is only an evaluation."""
+    return next((folder for folder in (run / "train", run) if (folder / "config.toml").is_file()), None)
+
+
+def _all_but_seeds(training: Path) -> str:
+    """What the runs of a family share: their configuration without seeds and context policy, which every row names."""
+    from mem1.configuration import read_toml
+
+    config: dict[str, Any] = dict(read_toml(training / "config.toml"))
+    evaluation = {key: value for key, value in config.pop("evaluation", {}).items() if key != "seed"}
+    shared = {key: value for key, value in config.items() if key not in ("seed", "context")}
+    return json.dumps({**shared, "evaluation": evaluation}, sort_keys=True, default=str)
+
+
+def run_codec(
+    run: Path, training: Path | None, trajectories: Sequence[Trajectory], *, tokenizer: Path | None = None
+) -> Codec:
+    """The first tokenizer that turns every recorded completion into its recorded text: `tokenizer` if given, else that
+    of the run's policy or of the policy that it started from, else a shipped one.
+
+    One that nearly fits would show text that no model has seen, so UserError is raised if none fits.
+    """
+    from mem1.engines.codec import Codec
+    from mem1.training.weights.policy import policy_folder
+
+    tried: list[str] = []
+    for folder in [policy_folder(tokenizer)] if tokenizer is not None else _folders(training):
+        codec = Codec.load(folder)
+        if all(codec.decode(turn.completion_ids) == turn.text for t in trajectories for turn in t.turns if turn.text):
+            return codec
+        tried.append(str(folder))
+    raise UserError(
+        f"{run}: its recorded tokens are not those of {' or '.join(tried)}; give the folder of its tokenizer: "
+        "--tokenizer FOLDER"
+    )
+
+
+def _folders(training: Path | None) -> Iterator[Path]:
+    from mem1.configuration import read_toml
+    from mem1.training.weights.policy import SHIPPED, SHIPPED_SHOP, policy_folder
+
+    if training is None:
+        yield policy_folder(SHIPPED)
+        yield policy_folder(SHIPPED_SHOP)
+        return
+    if (training / "policy" / "tokenizer.json").is_file():
+        yield training / "policy"
+        return
+    model = read_toml(training / "config.toml").get("model", {})
+    if "new" in model:
+        raise UserError(
+            f"{training / 'policy'} does not exist yet; the run makes its own tokenizer, so finish it first"
+        )
+    yield policy_folder(model.get("path", SHIPPED))
+
+
+def facts(training: Path) -> dict[str, str]:
+    """How the run was made, from its config.toml and resolved.json; what they do not give is left out."""
+    from mem1.configuration import read_toml
+
+    config = read_toml(training / "config.toml")
+    resolved = _resolved(training / "resolved.json")
+    command: list[str] = resolved.get("command", [])
+    known = {
+        "command": " ".join(_PROGRAM.get(word, word) for word in command),
+        "seed": str(config.get("seed", "")),
+        "context policy": str(config.get("context", "")),
+        "tasks": str(config.get("tasks", {}).get("kind", "")),
+        "training": _training(config),
+        "versions": ", ".join(f"{name} {version}" for name, version in resolved.get("versions", {}).items()),
+        "device": ", ".join(dict.fromkeys(one["device"] for one in resolved.get("computed", []))),
+        "hardware": str(resolved.get("hardware", "")),
+    }
+    return {name: value for name, value in known.items() if value}
+
+
+def _training(config: Mapping[str, Any]) -> str:
+    """The stages of a recipe in words."""
+    stages = [f"{stage}, {config[stage]['steps']} steps" for stage in ("recall", "sft") if stage in config]
+    rl = config.get("rl")
+    if rl is not None:
+        phases = "; then ".join(
+            f"{phase['steps']} steps on N = {', '.join(map(str, phase['objectives']))}" for phase in rl["curriculum"]
+        )
+        stages.append(f"rl, {phases} ({rl['tasks_per_step']} tasks, {rl['group_size']} attempts at each, a step)")
+    return "; ".join(stages)
+
+
+def _resolved(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON ({error}); repair or delete it") from error

@@ -1,0 +1,132 @@
+"""`mem1 serve-policy` and `mem1 serve-retriever`: a policy, or an index, over HTTP until Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mem1.cli.options import (
+    AllowHostOption,
+    DeviceOption,
+    DtypeOption,
+    HostOption,
+    PortOption,
+    chosen_device,
+    few_workers,
+    work_begins,
+)
+from mem1.configuration.numbers import MOST_WORKERS
+from mem1.errors import UserError
+
+if TYPE_CHECKING:
+    from mem1.retrieval import Retriever
+
+_MOST_WORKERS = 4
+"""Default limit of a retriever's processes; a trainer on the same machine needs the other cores."""
+
+
+def policy(
+    invocation: typer.Context,
+    policy: Annotated[str, typer.Argument(help="Folder of a policy, or the name of a shipped one.")],
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8001,
+    allow_host: AllowHostOption = None,
+    name: Annotated[str, typer.Option(help="The model's name in requests.")] = "policy",
+    token_env: Annotated[
+        str | None,
+        typer.Option(help="Environment variable with the token that requests must carry; any other --host needs it."),
+    ] = None,
+    weights_folder: Annotated[
+        Path | None, typer.Option(help="Folder from which new weights are loaded. Default: the weights never change.")
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, max=MOST_WORKERS, help="Processes that sample; for small models on a CPU.")
+    ] = 1,
+    device: DeviceOption = None,
+    dtype: DtypeOption = None,
+) -> None:
+    """Sample over HTTP by OpenAI's protocol, with token ids and log-probs, and take new weights while serving."""
+    from mem1.cli.progress import stderr
+    from mem1.engines.policy_server.serve import serve
+    from mem1.engines.servers import api_key
+    from mem1.training.weights.policy import load_policy
+
+    on = chosen_device(invocation, device)
+    if weights_folder is not None and dtype == "bfloat16":
+        raise UserError("--weights-folder takes the weights of a training, which are float32: leave out --dtype")
+    work_begins()
+    console = stderr()
+    token = api_key(token_env)
+    loaded = load_policy(policy, device=on, dtype=dtype or "auto" if weights_folder is None else "float32")
+    for note in (str(loaded.computed(on)), *few_workers(on, workers)):
+        console.print(note, markup=False, soft_wrap=True)
+    serve(
+        loaded.model,
+        loaded.codec,
+        name=name,
+        host=host,
+        allow_hosts=allow_host or (),
+        port=port,
+        workers=on.workers(workers),
+        token=token,
+        weights_folder=weights_folder,
+        listening=lambda address: console.print(
+            f"Serving {policy} on {address}; Ctrl-C stops", soft_wrap=True, markup=False
+        ),
+    )
+    console.print("Stopped.")
+
+
+def retriever(
+    corpus: Annotated[Path, typer.Argument(help="JSONL of passages (may be gzipped), or the folder of an index.")],
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8000,
+    allow_host: AllowHostOption = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=MOST_WORKERS, help="Processes. Default: one per core, at most 4.")
+    ] = None,
+    top_k: Annotated[
+        int, typer.Option(min=1, max=1000, help="Passages per query, if a request does not give a number.")
+    ] = 3,
+) -> None:
+    """Answer searches over HTTP by the protocol of Search-R1's retrieval server."""
+    from mem1.cli.progress import stderr
+    from mem1.retrieval.serve import serve
+
+    work_begins()
+    console = stderr()
+    number = workers or min(_MOST_WORKERS, _cores())
+    serve(
+        _opener(corpus, number),
+        host=host,
+        allow_hosts=allow_host or (),
+        port=port,
+        workers=number,
+        top_k=top_k,
+        listening=lambda address: console.print(
+            f"Serving {corpus} on {address} ({number} worker{'s'[: number > 1]}); Ctrl-C stops",
+            soft_wrap=True,
+            markup=False,
+        ),
+    )
+    console.print("Stopped.")
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _opener(corpus: Path, workers: int) -> Callable[[], Retriever]:
+    """Opens the index; builds it here if there is none, so that several workers only map it."""
+    from mem1.retrieval.bm25 import BM25
+    from mem1.retrieval.open_index import bm25_folder, open_bm25, open_retriever
+
+    if corpus.is_dir():
+        return partial(open_retriever, corpus)
+    index = open_bm25(corpus)
+    return (lambda: index) if workers == 1 else partial(BM25.load, bm25_folder(corpus))
