@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from mem1.cli.options import Command, Fills, JsonOption, make_folder_of, new_file, refuse, work_begins
-from mem1.api import find_recipe
 from mem1.cli.recipe_options import OVERRIDES_HELP, expanded
 from mem1.configuration.numbers import LARGEST_SEED, MOST_OBJECTIVES, MOST_TASKS
 from mem1.errors import UserError, printable
@@ -273,6 +272,7 @@ def verl(
     as_json: JsonOption = False,
 ) -> None:
     """Write the tasks of a recipe as the Parquet file that verl's trainer reads (docs/verl.md)."""
+    from mem1.api import find_recipe
     from mem1.cli.progress import stderr
     from mem1.configuration import load_toml
     from mem1.extras.verl.tasks import write_tasks

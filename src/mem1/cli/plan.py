@@ -10,7 +10,6 @@ import typer
 
 from mem1.cli.options import Fills, JsonOption, refuse
 from mem1.cli.progress import table
-from mem1.api import find_recipe
 from mem1.cli.recipe_options import OVERRIDES_HELP, expanded
 from mem1.configuration.numbers import MOST_TOKENS
 from mem1.errors import UserError
@@ -49,6 +48,7 @@ def command(
     as_json: JsonOption = False,
 ) -> None:
     """Estimate a recipe's memory by part, tokens and FLOPs per step, and time; if it does not fit, what to change."""
+    from mem1.api import find_recipe
     from mem1.configuration import load_toml
     from mem1.planning.advice import advise
     from mem1.planning.gpus import cluster

@@ -41,9 +41,9 @@ def command(
     ] = False,
 ) -> None:
     """Evaluate the shipped policy, train it by reinforcement learning on two objectives, evaluate again."""
+    from mem1.api import find_recipe
     from mem1.cli.agents import show
     from mem1.cli.progress import stderr
-    from mem1.api import find_recipe
     from mem1.cli.report_input import write_run_report
     from mem1.configuration import load_toml
     from mem1.lock import alone_in

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mem1.api import find_recipe
 from mem1.errors import UserError
 
 if TYPE_CHECKING:
@@ -79,6 +78,7 @@ class Chosen:
         `defaults` holds the command's own values where neither a recipe nor a key gives them; those of [tasks] are for
         Atlas.
         """
+        from mem1.api import find_recipe
         from mem1.configuration import load_toml
         from mem1.training.loop.recipe import TrainConfig
 

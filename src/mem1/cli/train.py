@@ -14,7 +14,6 @@ import typer
 
 from mem1.cli.options import JsonOption, few_workers, machine, refuse, work_begins
 from mem1.cli.progress import say
-from mem1.api import find_recipe
 from mem1.cli.recipe_options import OVERRIDES_HELP, expanded
 from mem1.errors import UserError
 
@@ -40,6 +39,7 @@ def command(
     as_json: JsonOption = False,
 ) -> None:
     """Train a policy as a recipe says; on several processes: torchrun --nproc-per-node N -m mem1 train RECIPE."""
+    from mem1.api import find_recipe
     from mem1.cli.agents import evaluate_policy, show
     from mem1.cli.progress import TrainingBar, bars, stderr
     from mem1.configuration import load_toml

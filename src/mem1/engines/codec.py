@@ -247,9 +247,9 @@ def check_words(codec: Codec, tasks: Sequence[Task], tags: Tags, *, whose: str) 
     said = f"{share:.0%} of the tokens of the questions are unknown to the tokenizer of {whose}"
     if share >= REFUSED:
         raise UserError(
-            f"{said}, so it cannot read them; give a model with a tokenizer for any text (--model FOLDER, or model.path "
-            'in a recipe), train one with its own tokenizer (model.new.tokenizer = "bpe"), or use engine.kind=script '
-            "with --tokenizer stand-in"
+            f"{said}, so it cannot read them; give a model with a tokenizer for any text (--model FOLDER, or "
+            'model.path in a recipe), train one with its own tokenizer (model.new.tokenizer = "bpe"), or use '
+            "engine.kind=script with --tokenizer stand-in"
         )
     if share >= NAMED:
         log.warning("%s, which reads [UNK] in their place", said)
