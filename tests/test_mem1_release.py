@@ -133,7 +133,7 @@ def test_a_spent_limit_leaves_rows_that_say_so(served, sources):
         (["--tokenizer", "stand-in", "engine.limit.dollars=1"], r"engine.limit .*: dollars limits nothing"),
         (["--tokenizer", "stand-in", "engine.endpoint=both"], r"engine.endpoint .*: unknown endpoint 'both'"),
         (["--tokenizer", "stand-in", "engine.api_key_env=NO_SUCH_KEY"], r"NO_SUCH_KEY is not set"),
-        (["--tokenizer", "stand-in", "model.chat_template=true"], r"stand-in has no chat template"),
+        (["--tokenizer", "stand-in", "model.chat_template=true"], r"stand-in has no usable chat template"),
     ],
 )
 def test_mistakes_are_explained_before_anything_is_searched(served, options, message):
