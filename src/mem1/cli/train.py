@@ -99,8 +99,8 @@ def command(
 
 def warn_of_nothing_learnt(config: TrainConfig, training: Path) -> None:
     """Warn if no step of reinforcement learning had anything to compare."""
+    from mem1.training.loop.rl_metrics import nothing_to_learn
     from mem1.training.loop.run_folder import METRICS, read_metrics
-    from mem1.training.rl_metrics import nothing_to_learn
 
     if config.rl is None or not config.rl.algorithm.compares_attempts:
         return
