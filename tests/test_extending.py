@@ -16,20 +16,20 @@ TINY = ("model.new.hidden_size=32", "model.new.layers=1", "model.new.heads=2", "
 SMALL = (*TINY, "model.new.look_back=[]", "budget.completion_extra=8", "tensorboard=false", "checkpoint_every=1")
 
 
-def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+def files(page: Path) -> dict[str, str]:
+    """Name -> text of the page's code blocks with a title."""
+    return dict(re.findall(r'^```\w+ title="(.*?)"\n(.*?)^```', page.read_text(encoding="utf-8"), flags=re.M | re.S))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_program_of_a_page_is_trained_resumed_and_evaluated(page: Path, tmp_path: Path, monkeypatch):
-    (program,), (recipe,) = blocks(page, "python"), blocks(page, "toml")
+    (module, program), (_, recipe) = sorted(files(page).items(), key=lambda file: file[0].endswith(".toml"))
     assert len(program.splitlines()) <= 30
     assert [line for line in program.splitlines() if "mem1" in line and "import" in line] == ["import mem1"]
-    module = re.findall(r"`(\w+)\.py`", page.read_text(encoding="utf-8"))[0]
-    (tmp_path / f"{module}.py").write_text(program, encoding="utf-8")
+    (tmp_path / module).write_text(program, encoding="utf-8")
     (tmp_path / "recipe.toml").write_text(recipe, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.delitem(sys.modules, Path(module).stem, raising=False)
     monkeypatch.syspath_prepend(tmp_path)
     mem1.train(mem1.load_recipe("recipe.toml", *SMALL, "rl.curriculum=[{ steps = 1, objectives = [1] }]"), out="one")
     config = mem1.load_recipe("one/config.toml")  # what the run left repeats it, the plug-in included
