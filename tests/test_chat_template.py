@@ -86,7 +86,7 @@ def kept(folder: Path) -> dict[str, bytes]:
 
 
 def framed(attempts: list[Trajectory], codec: Codec) -> bool:
-    """Whether all contexts begin with the prompt in its frame, and no completion holds a mark of it."""
+    """Whether all contexts begin with the prompt in its chat template, and no completion holds a mark of it."""
     before, after = codec.encode(BEFORE), codec.encode(AFTER)
     for turn in (turn for attempt in attempts for turn in attempt.turns):
         assert attempts[0].task is not None
@@ -105,21 +105,23 @@ def test_every_file_of_the_tokenizer_is_in_the_trained_policy_and_in_the_export(
     for folder in (trained / "policy", exported):
         generation = json.loads((folder / "generation_config.json").read_text())
         assert {name: generation[name] for name in FILES["generation_config.json"]} == FILES["generation_config.json"]
-        assert load_policy(folder, chat_template=True).frame == load_policy(chat, chat_template=True).frame
+        assert (
+            load_policy(folder, chat_template=True).chat_template == load_policy(chat, chat_template=True).chat_template
+        )
 
 
 def test_a_recipe_puts_prompts_into_the_frame_which_is_context_and_never_trained(config: TrainConfig):
     policy, source = make_policy(config, PAPER), SMALL.source("train", PAPER)
-    assert policy.frame == ChatTemplate(policy.codec.encode(BEFORE), policy.codec.encode(AFTER))
+    assert policy.chat_template == ChatTemplate(policy.codec.encode(BEFORE), policy.codec.encode(AFTER))
     rollout = make_rollout(config, policy, source, PAPER)
     shown = demonstrate(config, rollout, source, PAPER)
     assert framed(shown, policy.codec) and max(len(t.turns) for t in shown) > 1
     marks = {policy.codec.encode(mark)[0] for mark in ("<|im_start|>", "<|im_end|>")}
     assert not any(marks & set(turn.completion_ids) for t in shown for turn in t.turns)
-    plain = make_rollout(config, replace(policy, frame=ChatTemplate()), source, PAPER)
+    plain = make_rollout(config, replace(policy, chat_template=ChatTemplate()), source, PAPER)
     without = demonstrate(config, plain, source, PAPER)
-    assert [t.turns[-1].text for t in shown] == [t.turns[-1].text for t in without], "the expert sees no frame"
-    assert policy.fingerprint() != replace(policy, frame=ChatTemplate()).fingerprint()
+    assert [t.turns[-1].text for t in shown] == [t.turns[-1].text for t in without], "the expert sees no template"
+    assert policy.fingerprint() != replace(policy, chat_template=ChatTemplate()).fingerprint()
 
 
 def test_what_the_run_sampled_is_in_the_frame_of_eval_with_the_recipe_too(trained: Path, tmp_path: Path):
@@ -149,9 +151,9 @@ def test_training_in_the_frame_is_exact_on_rewritten_contexts(trained: Path):
     assert {check["verdict"] for check in printed["checks"]} == {"passed"}
 
 
-def test_a_frame_is_taken_out_of_a_context_where_it_stands():
-    frame = ChatTemplate((1, 2), (3, 4))
-    assert frame.without((*frame.around((7, 8, 3)), 9, 3, 4)) == (7, 8, 3, 9, 3, 4)
+def test_a_chat_template_is_removed_from_a_context_wherever_it_is():
+    template = ChatTemplate((1, 2), (3, 4))
+    assert template.without((*template.around((7, 8, 3)), 9, 3, 4)) == (7, 8, 3, 9, 3, 4)
     assert ChatTemplate().without((5, 6)) == (5, 6)
 
 

@@ -220,7 +220,7 @@ def test_a_model_with_instructions_or_a_chat_template_has_1000_tokens_a_completi
 
     instructions = render("mem1", task("x").questions, PAPER)
     assert (tokens("Q1 a mayor ?"), tokens(instructions)) == (40, 1000)
-    assert tokens("Q1 a mayor ?", frame=ChatTemplate(prefix=(1,))) == 1000
+    assert tokens("Q1 a mayor ?", chat_template=ChatTemplate(prefix=(1,))) == 1000
     assert tokens(instructions, budget=Budget(completion_extra=20)) == 28
     assert tokens(render("mem1", (Question(id="q", text="a <IS> tag?", answers=("x",)),), PAPER)) == 1000
     assert tokens(render("plain", (Question(id="q", text="a <IS> tag?", answers=("x",)),), PAPER)) == 40

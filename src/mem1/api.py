@@ -121,8 +121,8 @@ def evaluate(
     sizes = Evaluation.model_validate(
         {**recipe.evaluation.model_dump(), **{key: value for key, value in asked.items() if value is not None}}
     )
-    engine, codec, frame, fingerprint, chunking = _sampler(model, recipe, tags)
-    rollout = recipe_rollout(recipe, engine=engine, codec=codec, frame=frame, source=source, tags=tags)
+    engine, codec, template, fingerprint, chunking = _sampler(model, recipe, tags)
+    rollout = recipe_rollout(recipe, engine=engine, codec=codec, chat_template=template, source=source, tags=tags)
     rows, _ = run(
         rollout,
         source,
@@ -149,4 +149,4 @@ def _sampler(model: Any, recipe: TrainConfig, tags: Tags) -> tuple[Engine, Any, 
     from mem1.evaluation.runner import Chunking
 
     engine = LocalEngine(model.model, model.codec, tags.stop_strings)
-    return engine, model.codec, model.frame, model.fingerprint, Chunking()
+    return engine, model.codec, model.chat_template, model.fingerprint, Chunking()

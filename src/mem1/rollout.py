@@ -105,7 +105,7 @@ class Rollout:
     context: ContextPolicy
     tags: Tags = PAPER
     budget: Budget = field(default_factory=Budget)
-    frame: ChatTemplate = field(default_factory=ChatTemplate)
+    chat_template: ChatTemplate = field(default_factory=ChatTemplate)
     """Tokens around the prompt, which go with it into every context; none: the prompt by itself."""
     reward: Callable[[Task, Trajectory], float] | None = None
     """Called with the scored attempt, in place of the environment's reward; None: that one counts."""
@@ -139,7 +139,8 @@ class Rollout:
         """
         started = time.perf_counter()
         prompts = {
-            task.prompt: self.frame.around(self.codec.encode_untrusted(task.prompt, self.tags)) for task in tasks
+            task.prompt: self.chat_template.around(self.codec.encode_untrusted(task.prompt, self.tags))
+            for task in tasks
         }
         numbers = attempt_numbers(tasks) if numbers is None else numbers
         attempts = [_Attempt(task, n, prompts[task.prompt]) for task, n in zip(tasks, numbers, strict=True)]
@@ -186,7 +187,7 @@ class Rollout:
 
     def _room(self, task: Task) -> int:
         """Token budget of a completion. No question can hold a tag, so one in the prompt is part of instructions."""
-        general = self.frame != ChatTemplate() or f"<{self.tags.state}>" in task.prompt
+        general = self.chat_template != ChatTemplate() or f"<{self.tags.state}>" in task.prompt
         return self.budget.completion(task.objectives, general=general)
 
     def _last_action(self, attempt: _Attempt) -> str | None:

@@ -41,7 +41,7 @@ class Agent:
 
     engine: Engine
     codec: Codec
-    frame: ChatTemplate
+    chat_template: ChatTemplate
     name: str
     """Its name in rows and files."""
     identity: str
@@ -65,7 +65,9 @@ class Agent:
         if recipe.engine.kind == "server" and budget.completion_per_objective is budget.completion_extra is None:
             limits = {"completion_per_objective": 0, "completion_extra": GENERAL_COMPLETION}
             recipe = recipe.model_copy(update={"budget": budget.model_copy(update=limits)})
-        return recipe_rollout(recipe, engine=self.engine, codec=self.codec, frame=self.frame, source=source, tags=tags)
+        return recipe_rollout(
+            recipe, engine=self.engine, codec=self.codec, chat_template=self.chat_template, source=source, tags=tags
+        )
 
 
 def open_agent(invocation: typer.Context, recipe: TrainConfig, tags: Tags) -> Agent:
@@ -94,7 +96,7 @@ def policy_agent(recipe: TrainConfig, policy: Policy, tags: Tags, device: Device
     return Agent(
         engine=local_engine(policy.model, policy.codec, tags.stop_strings, workers=device.workers(recipe.workers)),
         codec=policy.codec,
-        frame=policy.frame,
+        chat_template=policy.chat_template,
         name=name,
         identity=policy.fingerprint(),
         computed=computed,
@@ -118,7 +120,7 @@ def trained_agent(recipe: TrainConfig, policy: Policy, tags: Tags, device: Devic
         yield Agent(
             engine=sync.engine,
             codec=policy.codec,
-            frame=policy.frame,
+            chat_template=policy.chat_template,
             name=name,
             identity=policy.fingerprint(),
             at_a_time=recipe.rollout.concurrency,
@@ -137,7 +139,7 @@ def _served(recipe: TrainConfig, served: ServedModel, tags: Tags) -> Agent:
     server = served.model_copy(update={"model": name})
     folder = tokenizer_folder(served.tokenizer, name)
     codec, chat_template = Codec.load(folder), recipe.model.chat_template
-    frame = ChatTemplate.load(folder, codec) if chat_template else ChatTemplate()
+    template = ChatTemplate.load(folder, codec) if chat_template else ChatTemplate()
     stand_in = served.tokenizer == STAND_IN
     engine = OpenAIEngine.open(server, codec, tags.stop_strings, own_tokenizer=not stand_in)
     if chat_template and engine.dialect.own_template:
@@ -152,7 +154,7 @@ def _served(recipe: TrainConfig, served: ServedModel, tags: Tags) -> Agent:
     return Agent(
         engine=engine,
         codec=codec,
-        frame=frame,
+        chat_template=template,
         name=Path(name).name + (" (stand-in tokens)" if stand_in else ""),
         identity=identity + (" in its chat template" if chat_template else ""),
         at_a_time=server.concurrency,
@@ -172,12 +174,12 @@ def _scripted(recipe: TrainConfig, script: ScriptedAnswer, tags: Tags) -> Agent:
         raise UserError(f"engine.kind = script searches, but the vocabulary {tags.name!r} has no search action")
     folder = tokenizer_folder(script.tokenizer, recipe.model.path or SHIPPED)
     codec = Codec.load(folder)
-    frame = ChatTemplate.load(folder, codec) if recipe.model.chat_template else ChatTemplate()
+    template = ChatTemplate.load(folder, codec) if recipe.model.chat_template else ChatTemplate()
     follows = search_then_answer(script.answer, state=tags.state, search=tags.action_tags[SEARCH])
     return Agent(
-        engine=ScriptedEngine(codec, follows, frame),
+        engine=ScriptedEngine(codec, follows, template),
         codec=codec,
-        frame=frame,
+        chat_template=template,
         name="scripted",
         identity=f"script {script.answer!r} in tokens of {codec.fingerprint()}",
         at_a_time=script.concurrency,

@@ -16,11 +16,11 @@ Script = Callable[[str], str]
 class ScriptedEngine:
     """Completes each context with what `script` writes for its text; it has no log-probabilities."""
 
-    def __init__(self, codec: Codec, script: Script, frame: ChatTemplate | None = None) -> None:
-        """`frame`: chat template around the prompt of every context, which the script does not see."""
+    def __init__(self, codec: Codec, script: Script, chat_template: ChatTemplate | None = None) -> None:
+        """`chat_template` surrounds the prompt of every context; the script does not see it."""
         self.codec = codec
         self.script = script
-        self.frame = frame or ChatTemplate()
+        self.chat_template = chat_template or ChatTemplate()
 
     def complete(
         self, contexts: Sequence[Sequence[int]], *, max_tokens: Sequence[int], sampling: Sampling
@@ -29,7 +29,7 @@ class ScriptedEngine:
         del sampling  # a script does not sample
         completions = []
         for context, budget in zip(contexts, max_tokens, strict=True):
-            ids = self.codec.encode(self.script(self.codec.decode(self.frame.without(tuple(context)))))
+            ids = self.codec.encode(self.script(self.codec.decode(self.chat_template.without(tuple(context)))))
             completions.append(Completion(token_ids=ids[:budget], stopped=len(ids) <= budget))
         return completions
 

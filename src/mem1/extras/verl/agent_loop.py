@@ -53,8 +53,8 @@ class ContextLoop(AgentLoopBase):
             stop_strings=settings.tags.stop_strings,
             request_id=uuid4().hex,
         )
-        frame = _frame(self.tokenizer) if settings.opened.model.chat_template else ChatTemplate()
-        rollout = settings.rollout(engine, codec, frame, split)
+        template = _chat_template(self.tokenizer) if settings.opened.model.chat_template else ChatTemplate()
+        rollout = settings.rollout(engine, codec, template, split)
         if split == "train":
             check_one_step(self.config, task, rollout.context)
         sampling = Sampling(temperature=asked_temperature(sampling_params))
@@ -88,8 +88,8 @@ def _codec(tokenizer: Any) -> Codec:
 
 
 @cache
-def _frame(tokenizer: Any) -> ChatTemplate:
-    """The frame of the chat template that verl trains with."""
+def _chat_template(tokenizer: Any) -> ChatTemplate:
+    """The chat template that verl trains with."""
     return ChatTemplate.of(tokenizer, _codec(tokenizer), where="the tokenizer of verl's configuration")
 
 

@@ -56,10 +56,12 @@ class VerlSettings(Config):
         """The recipe, read once per process. Raises UserError if that fails."""
         return _recipe(self.recipe, self.overrides)
 
-    def rollout(self, engine: Engine, codec: Codec, frame: ChatTemplate, split: Split) -> Rollout:
+    def rollout(self, engine: Engine, codec: Codec, chat_template: ChatTemplate, split: Split) -> Rollout:
         """The rollout over tasks of one half; indexes and worlds are opened once per process."""
         source = _source(self.recipe, self.overrides, split)
-        return recipe_rollout(self.opened, engine=engine, codec=codec, frame=frame, source=source, tags=self.tags)
+        return recipe_rollout(
+            self.opened, engine=engine, codec=codec, chat_template=chat_template, source=source, tags=self.tags
+        )
 
 
 def read_settings(section: Mapping[str, Any] | None) -> VerlSettings:

@@ -251,9 +251,9 @@ class TrainConfig(Config):
 
 
 def recipe_rollout(
-    config: TrainConfig, *, engine: Engine, codec: Codec, frame: ChatTemplate, source: TaskSource, tags: Tags
+    config: TrainConfig, *, engine: Engine, codec: Codec, chat_template: ChatTemplate, source: TaskSource, tags: Tags
 ) -> Rollout:
-    """The rollout of a recipe, whatever samples (this process, servers); `frame` encloses every prompt."""
+    """The rollout of a recipe, whatever samples (this process, servers); `chat_template` encloses every prompt."""
     return Rollout(
         engine=engine,
         codec=codec,
@@ -261,6 +261,6 @@ def recipe_rollout(
         context=context_policy(config.context),
         tags=tags,
         budget=config.budget,
-        frame=frame,
+        chat_template=chat_template,
         reward=config.tasks.reward_function,
     )

@@ -155,7 +155,7 @@ def demonstrate(config: TrainConfig, rollout: Rollout, source: TaskSource, tags:
     rng = random.Random(f"{config.seed}/cut_short")
     tasks = [_cut_short(task, rng) if rng.random() < config.sft.cut_short else task for task in tasks]
     engine = ScriptedEngine(
-        rollout.codec, config.tasks.expert(tasks, rollout.environment, tags, seed=config.seed), rollout.frame
+        rollout.codec, config.tasks.expert(tasks, rollout.environment, tags, seed=config.seed), rollout.chat_template
     )
     contexts = [context_policy(name) for name in config.sft.contexts] or [rollout.context]
     demonstrations: list[Trajectory] = []

@@ -108,7 +108,9 @@ def make_rollout(
 ) -> Rollout:
     """The rollout of a recipe with this policy, sampled by `engine`; None: in this process, by `config.workers`."""
     sampler = engine or local_engine(policy.model, policy.codec, tags.stop_strings, workers=config.workers)
-    return recipe_rollout(config, engine=sampler, codec=policy.codec, frame=policy.frame, source=source, tags=tags)
+    return recipe_rollout(
+        config, engine=sampler, codec=policy.codec, chat_template=policy.chat_template, source=source, tags=tags
+    )
 
 
 @contextmanager

@@ -55,7 +55,7 @@ class Policy:
 
     model: PreTrainedModel
     codec: Codec
-    frame: ChatTemplate = field(default_factory=ChatTemplate)
+    chat_template: ChatTemplate = field(default_factory=ChatTemplate)
     """Chat template around every prompt; the empty one: plain prompts."""
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Other files of the tokenizer, such as chat_template.jinja and tokenizer_config.json, by name."""
@@ -76,8 +76,8 @@ class Policy:
         config = {key: value for key, value in self.model.config.to_dict().items() if key not in _SAVED_WITH}
         digest.update(json.dumps(config, sort_keys=True, default=str).encode())
         digest.update(self.codec.tokenizer.to_str().encode())
-        if self.frame != ChatTemplate():
-            digest.update(f"ChatFrame(before={self.frame.prefix}, after={self.frame.suffix})".encode())
+        if self.chat_template != ChatTemplate():
+            digest.update(f"ChatFrame(before={self.chat_template.prefix}, after={self.chat_template.suffix})".encode())
         for name, tensor in sorted(self.model.state_dict().items()):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
@@ -107,9 +107,9 @@ def load_policy(
     folder = policy_folder(path)
     model = load_model(folder, dtype=lambda stored: sampling_dtype(dtype, device, stored))
     codec = Codec.load(folder)
-    frame = ChatTemplate.load(folder, codec) if chat_template else ChatTemplate()
+    template = ChatTemplate.load(folder, codec) if chat_template else ChatTemplate()
     on_device = model.to(device.at)  # type: ignore[arg-type]  # transformers' own signature takes less
-    policy = Policy(on_device, codec, frame, tokenizer_files(folder))
+    policy = Policy(on_device, codec, template, tokenizer_files(folder))
     rows = next(policy.model.get_input_embeddings().parameters()).shape[0]
     if policy.codec.vocab_size > rows:
         raise UserError(
