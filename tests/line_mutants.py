@@ -109,7 +109,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("        terms_S = terms_S * weights_S", "        pass"),
         ("        terms_M = terms_M * weights_M", "        pass"),
         ("int(spread(held_S < free_S, lengths_S).sum())", "int((held_S < free_S).sum())"),
-        ("            advantages_M[first_S],", "            advantages_M[: len(first_S)],"),
+        ("advantages_M[torch.tensor(first_S, device=advantages_M.device)]", "advantages_M[: len(first_S)]"),
         ("[1 / len(lengths) for lengths in units", "[1 for lengths in units"),
         ('return turns if self.unit == "turn" else [sum(turns)]', "return turns"),
         ("return float(len(trajectories))\n", "return float(sum(len(t.turns) > 0 for t in trajectories))\n"),

@@ -318,10 +318,10 @@ def settle(happened: Callable[[], bool]) -> None:
 def test_staleness_is_counted_by_tokens():
     turn = Turn(context_ids=(1,), completion_ids=(1, 2, 3, 4, 5), weights_versions=((6, 3), (7, 2)))
     other = Turn(context_ids=(1,), completion_ids=(1, 2), weights_versions=((8, 2),))
-    trajectory = Trajectory(turns=(turn, other), em=(0.0,), f1=(0.0,))
+    trajectory = Trajectory(turns=(turn, other))
     assert staleness([trajectory], 8) == {2: 3, 1: 2, 0: 2}
     assert list(sampled_by(trajectory, 7)) == [False] * 3 + [True] * 2 + [False] * 2
-    alone = Trajectory(turns=(other,), em=(0.0,), f1=(0.0,))
+    alone = Trajectory(turns=(other,))
     assert [rollout_metrics([t])["mixed_weights_share"] for t in (trajectory, alone)] == [1.0, 0.0]
 
 

@@ -20,7 +20,7 @@ from mem1.contexts import context_policy
 from mem1.errors import UserError
 from mem1.evaluation.flops import model_shape
 from mem1.evaluation.tokens import even_sizes
-from mem1.packing import pack
+from mem1.packing import Pack, pack
 from mem1.planning.activations import Load, kept, layer_bytes, logits_kept
 from mem1.planning.advice import advise
 from mem1.planning.gpus import GPUS, cluster
@@ -155,9 +155,9 @@ def left(network: Network, *, packed: bool) -> tuple[int, int]:
     load = counted(made, pack_tokens=10**6, packed=packed).load
     model = made_model(network)
     whole = trajectories(made, network.vocabulary)
-    score(model, whole[:1], temperature=1.0, packed=packed)
+    score(model, Pack.whole(whole[:1]), temperature=1.0, packed=packed)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
-        scores = score(model, whole, temperature=1.0, packed=packed)
+        scores = score(model, Pack.whole(whole), temperature=1.0, packed=packed)
     results: Any = recorded.profiler.kineto_results  # type: ignore[union-attr]
     held = sum(event.nbytes() for event in results.events() if event.name() == "[memory]")
     del scores

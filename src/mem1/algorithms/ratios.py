@@ -43,6 +43,8 @@ class Gspo(Algorithm):
 
     def loss(self, inputs: LossInputs, *, denominator: float) -> PolicyLoss:
         """A trajectory weighs 1, and each of its n sequences with sampled tokens 1/n."""
+        import torch
+
         units = [self._units(t) for t in inputs.trajectories]
         lengths_S = [length for lengths in units for length in lengths]
         first_S = [stop - length for stop, length in zip(accumulate(lengths_S), lengths_S, strict=True)]
@@ -50,12 +52,12 @@ class Gspo(Algorithm):
         return sequence_surrogate(
             inputs.logprobs_M,
             inputs.old_logprobs_M,
-            advantages_M[first_S],
+            advantages_M[torch.tensor(first_S, device=advantages_M.device)],
             lengths_S,
             clip_low=self.clip_low,
             clip_high=self.clip_high,
             denominator=denominator,
-            weights_S=advantages_M.new_tensor([1 / len(lengths) for lengths in units for _ in lengths]),
+            weights_S=torch.tensor([1 / len(lengths) for lengths in units for _ in lengths]).to(advantages_M),
             weights_M=inputs.weights_M,
         )
 
@@ -111,7 +113,9 @@ def sequence_surrogate(
     `weights_S` are the v_i; None: 1. A sequence's term is spread evenly over its tokens, where `weights_M`
     (importance.py) multiply it; one without tokens adds nothing. Raises ValueError unless the lengths sum to M.
     """
-    sizes_S = logprobs_M.new_tensor(lengths_S).clamp(min=1)
+    import torch
+
+    sizes_S = torch.tensor(lengths_S, dtype=logprobs_M.dtype, device=logprobs_M.device).clamp(min=1)
     ratio_S = (sums(logprobs_M - old_logprobs_M, lengths_S) / sizes_S).exp()
     free_S = ratio_S * advantages_S
     held_S = ratio_S.clamp(1 - clip_low, 1 + clip_high) * advantages_S
