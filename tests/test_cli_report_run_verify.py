@@ -277,7 +277,7 @@ class TestReport:
         assert run_names([Path("a/run"), Path("a/other")]) == ["run", "other"]
 
     @pytest.mark.parametrize(
-        ("format", "start"), [("md", "| policy |"), ("csv", "peak_tokens"), ("latex", "% Context")]
+        ("format", "start"), [("md", "| policy |"), ("csv", "policy,context,"), ("latex", "% Context")]
     )
     def test_the_table_for_a_paper_is_printed_or_written(self, tmp_path, source, format, start):
         run = make_run(tmp_path / "run", tmp_path / "run", source, sizes=(1,))

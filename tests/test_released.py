@@ -293,7 +293,7 @@ class TestTrajectories:
             )
         assert [turn.action for turn in got.turns] == ["search", "search", "answer"]
         assert got.turns[0].prompt_tokens == tokens(PROMPT)
-        assert (got.em, got.reward, got.answer) == ((1.0, 0.0), 1.0, "Mira Toll; x")
+        assert (got.metrics["em"], got.reward, got.answer) == ((1.0, 0.0), 1.0, "Mira Toll; x")
         assert got.task is not None and [q.text for q in got.task.questions] == ["who founded alvex?", "where?"]
 
     def test_what_was_not_kept_is_malformed_and_a_failed_attempt_has_no_turn(self, tmp_path):
