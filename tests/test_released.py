@@ -338,7 +338,7 @@ class TestCommand:
         printed = self.call("--from-mem1", file)
         assert max(map(len, printed.splitlines())) <= 80
         assert "Tokens are not counted: give --tokenizer" in " ".join(printed.split())
-        assert "exact matches a task" in printed and "tool_failed 1" in printed
+        assert "exact matches per task" in printed and "tool_failed 1" in printed
 
     def test_with_a_tokenizer_both_peaks_are_given(self, file, tmp_path):
         CODEC.tokenizer.save(str(tmp_path / "tokenizer.json"))
