@@ -353,9 +353,9 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (["--inference", "mem1"], "goes with --tokenizer"),
+            (["--inference", "mem1"], "give --tokenizer FOLDER too"),
             (["--tokenizer", "nowhere"], "tokenizer.json does not exist"),
-            (["a-run"], "give folders of runs alone, or --from-mem1"),
+            (["a-run"], "give either folders of runs, or --from-mem1"),
         ],
     )
     def test_mistakes_are_explained(self, file, options, message):
