@@ -2,6 +2,8 @@
 # make test                           install for development, then run the tests
 # make test-cpus                      the numeric tests under other instruction sets, one and two threads
 # make test-verl                      install verl into .venv-verl (Python before 3.13), then run the contract test
+# make docs                           build the documentation into build/site; a warning is an error
+# make dist                           build wheel and sdist into dist, check both, install the wheel into .venv-dist
 # make constraints                    install the newest dependencies that fit, write constraints.txt
 # make check                          format, lint, types, tests
 #
@@ -15,6 +17,7 @@ PYTHON ?= python3
 VENV ?= .venv
 VERL ?= .venv-verl
 LOCK ?= .venv-lock
+DIST ?= .venv-dist
 ARGS ?=
 PIP_ARGS ?=
 
@@ -29,7 +32,7 @@ export OMP_WAIT_POLICY := passive
 # compiling mem1 and its tests again takes each process seconds
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test test-cpus test-verl constraints check lint format clean
+.PHONY: quickstart test test-cpus test-verl docs dist constraints check lint format clean
 
 quickstart: $(VENV)/installed
 	$(BIN)/mem1 quickstart $(ARGS)
@@ -42,6 +45,19 @@ test-cpus: $(VENV)/installed-dev
 
 test-verl: $(VERL)/installed
 	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest -q tests/test_verl.py $(ARGS)
+
+docs: $(VENV)/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
+
+# the wheel must do the main job with the dependencies that it names itself
+dist: $(VENV)/installed-release
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/hadolint docker/*.Dockerfile
+	$(PYTHON) -m venv --clear $(DIST)
+	$(DIST)/bin/python -m pip install $(PIP_ARGS) dist/*.whl
+	cd $(DIST) && bin/mem1 --version && bin/mem1 train atlas-quick --dry-run && bin/mem1 verify
 
 check: lint
 	$(BIN)/pyright --pythonpath $(BIN)/python
@@ -62,7 +78,7 @@ constraints:
 	$(LOCK)/bin/python .ci/constraints.py
 
 clean:
-	rm -rf $(VENV) $(VERL) $(LOCK) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VERL) $(LOCK) $(DIST) build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -81,4 +97,13 @@ $(VERL)/installed: pyproject.toml
 
 $(VENV)/installed-dev: pyproject.toml | $(BIN)/python
 	$(PIP) -e '.[dev]'
+	touch $@
+
+# mkdocs reads the sources and does not import them, but an environment without mem1 would be a second one to keep
+$(VENV)/installed-docs: pyproject.toml | $(BIN)/python
+	$(PIP) -e '.[docs]'
+	touch $@
+
+$(VENV)/installed-release: pyproject.toml | $(BIN)/python
+	$(PIP) -e '.[release]'
 	touch $@

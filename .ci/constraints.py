@@ -1,4 +1,4 @@
-"""Writes constraints.txt from the environment that runs this: what mem1[dev] pulls in, in exactly these versions.
+"""Writes constraints.txt from the environment that runs this: what mem1[dev,docs,release] pulls in, in these versions.
 
     make constraints     # installs the newest that the ranges allow into an environment of its own first
 
@@ -72,7 +72,7 @@ def written(old: Pins, new: Pins) -> str:
 
 def main() -> None:
     old, new = read(FILE.read_text()) if FILE.exists() else (Pins(), Pins())
-    here = installed("mem1", frozenset({"dev"}))
+    here = installed("mem1", frozenset({"dev", "docs", "release"}))
     FILE.write_text(written(here, new) if sys.version_info < (3, 11) else written(old, here))
 
 
