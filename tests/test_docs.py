@@ -21,7 +21,7 @@ from mem1.cli.main import app
 from mem1.cli.options import only_checked
 from mem1.configuration import load_toml, read_toml, to_toml
 from mem1.tasks.atlas import make_world
-from mem1.training.recipe import TrainConfig
+from mem1.training.loop.recipe import TrainConfig
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "recipes").rglob("*.md"))]
