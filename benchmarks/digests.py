@@ -376,7 +376,7 @@ def trajectory(record: dict[str, Any]) -> dict[str, Any]:
     task = record["task"]
     return {
         "turns": [_turn(turn) for turn in record["turns"]],
-        "scores": numbers([record["reward"], record["em"], record["f1"]]),
+        "scores": numbers([record["reward"], record["metrics"]]),
         "ended": record["ended"],
         "answer": record["answer"],
         "attempt": record["attempt"],

@@ -16,10 +16,17 @@ from random_values import RECIPES, Drawn, keys_of
 
 from mem1.cli.main import main
 from mem1.cli.options import only_checked
+from mem1.registry import register
 from mem1.training.loop.recipe import TrainConfig
 
 COMMANDS = walk()
-KEYS = sorted(set(keys_of(TrainConfig)))
+OPEN_LISTS = (("tasks.", register.tasks), ("rl.algorithm.", register.algorithm))
+KEYS = sorted(
+    {
+        *keys_of(TrainConfig),
+        *(key for prefix, known in OPEN_LISTS for name in known.names() for key in keys_of(known.get(name), prefix)),
+    }
+)
 FEW, MANY = 80, 10_000
 WITH_KEYS = ("train", "plan", "eval", "run", "verify", "data verl")
 """Commands that take keys of a recipe."""
