@@ -279,7 +279,7 @@ def test_a_real_connection_that_breaks_is_a_failed_try(
 
 
 def test_an_answer_without_end_is_a_failed_try(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("mem1.net.post._LARGEST_ANSWER", 1000)
+    monkeypatch.setattr("mem1.net.exchange._LARGEST_ANSWER", 1000)
     with pytest.raises(RetrievalFailed, match="larger than 1,000 bytes"):
         client(lambda _: httpx.Response(200, content=b" " * 1001), deadline_s=0.01).search(["x"], 3)
 

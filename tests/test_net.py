@@ -1,19 +1,40 @@
-"""Plumbing of clients: spending limits, distance between requests, pools of threads, calls that are joined into one."""
+"""Clients' plumbing: spending limits, threads, joined calls, numbers and JSON of servers, keys that are never shown."""
 
 from __future__ import annotations
 
+import base64
+import html
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import quote
 
+import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from model_servers import content_with
 from servers import FakeTime
+from sites import site
+from worlds import CODEC, SAMPLING, rollout, shelf, task
 
+from mem1.engines.dialects import Text
+from mem1.engines.openai import OpenAIEngine
+from mem1.engines.servers import ModelServer, Servers
+from mem1.evaluation.judge import KEY_VARIABLE, Judge, JudgeServer
+from mem1.evaluation.judge_prompt import JudgedAnswer
+from mem1.net.api_keys import redact, repeats
+from mem1.net.exchange import TryFailed, exchange, number, read_json, retry_after, shown, whole_number
 from mem1.net.failover import Clock, HostLimit
 from mem1.net.serving import ClientGone, Refused
 from mem1.net.serving.metrics import RequestMetrics
 from mem1.net.spending import LimitReached, Spending, SpendingLimit, Usage, WebBudget
 from mem1.net.threads import Batcher, Pool
-from mem1.records import Passage
+from mem1.protocol import PAPER
+from mem1.records import Ended, Passage
+
+HUGE = int("9" * 400)
 
 
 def test_a_claim_waits_for_what_is_under_way_and_begins_if_that_used_less():
@@ -89,16 +110,16 @@ def test_a_budget_of_money_needs_a_price():
 
 
 def test_requests_to_one_host_start_apart_and_other_hosts_do_not_wait():
-    time = FakeTime()
-    limit = HostLimit(1.0, clock=time.clock)
+    clock = FakeTime()
+    limit = HostLimit(1.0, clock=clock.clock)
     started = []
     for host in ("a.org", "b.org", "a.org", "a.org", "b.org"):
         limit.wait(host)
-        started.append((host, time.seconds))
+        started.append((host, clock.seconds))
     assert started == [("a.org", 0), ("b.org", 0), ("a.org", 1), ("a.org", 2), ("b.org", 2)]
-    time.seconds += 10
+    clock.seconds += 10
     limit.wait("a.org")
-    assert time.seconds == 12
+    assert clock.seconds == 12
 
 
 def test_waiting_for_one_host_holds_up_no_other_request():
@@ -198,3 +219,153 @@ def test_a_call_has_at_most_so_many_queries_unless_one_search_has_more(size: int
     made, got = joined((["a", "b"], 3), (["c", "d"], 3), (["e"], 3), size=size)
     assert [queries for queries, _ in made] == calls
     assert got == [["a", "b"], ["c", "d"], ["e"]]
+
+
+def test_numbers_are_those_between_their_bounds():
+    assert number(3, least=0.0, most=4.0) == 3.0
+    for bad in (HUGE, -HUGE, float("nan"), float("inf"), -0.1, 4.1, True, "3", None, [3]):
+        assert number(bad, least=0.0, most=4.0) is None
+    assert whole_number(7, most=7) == 7
+    for bad in (8, -1, 7.0, True, "7", None, HUGE):
+        assert whole_number(bad, most=7) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"\xff", b"[" * 200_000, b'{"a":' * 50_000, b"9" * 5000, b'"\\ud8', b"{]", b"-", b"\x00"],
+)
+def test_what_is_no_json_is_a_value_error(body: bytes):
+    with pytest.raises(ValueError, match="the answer is not JSON"):
+        read_json(body)
+
+
+@given(st.recursive(st.integers() | st.floats() | st.text(), lambda inner: st.lists(inner) | st.tuples(inner)))
+def test_what_is_shown_of_a_value_is_short(value: Any):
+    assert len(shown(value)) <= 43 and len(shown(10**5000)) <= 43
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("Wed, 21 Oct 99999999999999999999 07:28:00 GMT", None),
+        ("Wed, 99999999999999999999 Oct 2015 07:28:00 GMT", None),
+        ("Wed, 21 Oct 2015 99999999999999999999:28:00 GMT", None),
+        ("Wed, 21 Oct 2015 07:28:00 +99999999999999999999", None),
+        ("Wed, 21 Oct 0000 07:28:00 GMT", 0.0),
+        ("Mon, 01 Jan 0001 00:00:00 +2359", 0.0),
+        ("9" * 400, 999_999_999.0),
+        ("\u00b2", None),
+        ("-7", None),
+        ("7", 7.0),
+        ("", None),
+    ],
+)
+def test_no_retry_after_is_an_exception(value: str, seconds: float | None):
+    assert retry_after(value) == seconds
+
+
+@given(st.text() | st.from_regex(r"\w{3}, \d{1,30} \w{3} \d{1,30} \d{1,30}:\d\d:\d\d [+-]?\d{1,30}"))
+def test_no_retry_after_whatever_it_says_is_an_exception(value: str):
+    found = retry_after(value)
+    assert found is None or 0 <= found < 1e12
+
+
+KEY = "sk-very/SECRET+0123_4567-89"
+FORMS: dict[str, Callable[[str], str]] = {
+    "as it is": lambda key: key,
+    "for an address": lambda key: quote(key, safe=""),
+    "every character for an address": lambda key: "".join(f"%{ord(c):02x}" for c in key),
+    "twice for an address": lambda key: quote(quote(key, safe=""), safe=""),
+    "for JSON": lambda key: key.replace("/", "\\/"),
+    "every character for JSON": lambda key: "".join(f"\\u{ord(c):04X}" for c in key),
+    "for HTML": lambda key: "".join(f"&#x{ord(c):x};" for c in key),
+    "names for HTML": lambda key: html.escape(key).replace("+", "&plus;").replace("/", "&sol;"),
+    "base 64": lambda key: base64.b64encode(key.encode()).decode(),
+    "base 64 with more": lambda key: base64.b64encode(f"Bearer {key}!".encode()).decode(),
+    "base 64 for an address": lambda key: base64.urlsafe_b64encode(f"x{key}".encode()).decode(),
+    "base 16": lambda key: key.encode().hex(),
+    "capitals": str.upper,
+    "small letters": str.lower,
+    "blanks": " ".join,
+    "on two lines": lambda key: key[:9] + "\r\n " + key[9:],
+    "quoted-printable": lambda key: "".join(f"={ord(c):02X}" for c in key),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_nothing_is_left_of_a_key_in_any_form(form: str):
+    said = f"Location: https://example.org/?key={FORMS[form](KEY)}&x=1"
+    if form == "as it is":
+        assert redact(said, KEY) == "Location: https://example.org/?key=***&x=1"
+    else:
+        assert redact(said, KEY) == "***"
+    assert redact(f"{KEY} {said}", KEY).count(KEY) == 0
+
+
+@pytest.mark.parametrize("text", ["", "no such model %s", "100 % of 5 &amp; 6", "\\u00e9t\u00e9 \\n", "c2sgdmVyeQ=="])
+def test_what_does_not_hold_the_key_stays(text: str):
+    assert redact(text, KEY) == redact(text, None) == redact(text, "") == text
+
+
+def test_a_word_that_servers_of_ones_own_take_for_a_key_may_stand_in_answers():
+    assert not repeats("the box is EMPTY, empty", "EMPTY")
+    assert redact("the box is empty", "EMPTY") == "the box is empty"
+    assert repeats(f"x {KEY}", KEY) and repeats(quote(KEY, safe=""), KEY) and not repeats("x", KEY)
+    assert not repeats("%25" * 99 + "25", KEY), "what cannot be told is an answer all the same"
+
+
+def test_a_long_text_takes_no_long_time():
+    start = time.process_time()
+    for text in ("%25" * 100_000, "&amp;" * 100_000, "\\u0041" * 50_000, "a" * 1_000_000):
+        redact(text, KEY)
+    assert time.process_time() - start < 5
+
+
+def refusals(form: str) -> dict[str, httpx.Response]:
+    told = FORMS[form](KEY)
+    on_a_line = told.replace("\r\n", "")
+    return {
+        "body": httpx.Response(401, text=f"bad key {told}"),
+        "location": httpx.Response(302, headers={"location": f"http://evil.example/?{on_a_line}"}),
+        "reason": httpx.Response(403, extensions={"reason_phrase": f"No {on_a_line}".encode()}),
+        "answer": httpx.Response(200, text=f'{{"choices": [{{"text": "{on_a_line}"'),
+        "reason to try again": httpx.Response(503, extensions={"reason_phrase": f"No {on_a_line}".encode()}),
+    }
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("where", refusals("as it is"))
+def test_no_failure_of_an_attempt_holds_the_key(where: str, form: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MY_KEY", KEY)
+    asked: list[str] = []
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.host)
+        assert request.headers["authorization"] == f"Bearer {KEY}"
+        return refusals(form)[where]
+
+    config = ModelServer(urls=("http://a/v1",), model="m", api_key_env="MY_KEY", tries=2, first_wait_s=0.0)
+    servers = Servers(config, transport=httpx.MockTransport(respond))
+    engine = OpenAIEngine(servers, config, Text(), CODEC, PAPER.stop_strings)
+    (attempt,) = rollout(engine, shelf("a"), codec=CODEC)([task("x")], sampling=SAMPLING)
+    assert attempt.ended is Ended.ENGINE_FAILED and set(asked) == {"a"}
+    detail = attempt.detail or ""
+    assert detail and FORMS[form](KEY) not in detail and redact(detail, KEY) == detail
+    assert "\n" not in detail and detail.isprintable()
+
+
+def test_what_a_library_says_of_a_broken_answer_holds_no_key_either():
+    def respond(request: httpx.Request) -> httpx.Response:
+        raise httpx.RemoteProtocolError(f"illegal header line: bytearray(b'x: {quote(KEY, safe='')}')")
+
+    client = httpx.Client(transport=httpx.MockTransport(respond), headers={"authorization": f"Bearer {KEY}"})
+    with pytest.raises(TryFailed) as failure:
+        exchange(client, "http://a", b"", timeout_s=1.0, now=time.monotonic)
+    assert str(failure.value) == "***"
+
+
+def test_a_judge_that_refuses_does_not_bring_its_key_into_a_verdict(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+    with site({"/v1/chat/completions": content_with(403, {"error": quote(KEY, safe="")})}) as server:
+        (verdict,) = Judge(JudgeServer(base_url=f"{server.url}/v1", model="m"))([JudgedAnswer("a", ("b",), "c")])
+    assert verdict.correct is None and redact(verdict.why, KEY) == verdict.why

@@ -18,8 +18,8 @@ import pytest
 from sites import Answer, Site, as_json, content, cut, one_after_the_other, redirect, silent_after, status
 
 from mem1.errors import UserError
+from mem1.net.exchange import retry_after
 from mem1.net.failover import Clock, HostLimit, Retry
-from mem1.net.post import retry_after
 from mem1.net.spending import Spending, WebBudget
 from mem1.records import Passage
 from mem1.retrieval import RetrievalFailed

@@ -28,7 +28,7 @@ from mem1.engines.local import LocalEngine
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.policy_server.sampler import Sampler
 from mem1.engines.servers import ModelServer
-from mem1.engines.weight_update import NotSaid, PublishedWeights, ServerFailed, WeightRoutes
+from mem1.engines.weight_update import PublishedWeights, ServerFailed, VersionUnknown, WeightRoutes
 from mem1.engines.weights import put
 from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.errors import UserError
@@ -275,7 +275,7 @@ class TestVllm:
         with site(Vllm(without=("/weight_info", "/update_weight_version")).pages) as running:
             self.routes().update(f"{running.url}/v1", self.weights(folder))
             assert posts(running)[-1] == "/resume"
-            with pytest.raises(NotSaid):
+            with pytest.raises(VersionUnknown):
                 self.routes().version(f"{running.url}/v1")
         with site({}) as nothing, pytest.raises(ServerFailed, match="/health: status 404"):
             self.routes().version(f"{nothing.url}/v1")

@@ -23,7 +23,7 @@ from mem1.engines.base import Completion
 from mem1.engines.codec import Codec
 from mem1.engines.stop_strings import complete, opened
 from mem1.errors import UserError
-from mem1.net.post import number, read_json, shown, whole_number
+from mem1.net.exchange import number, read_json, shown, whole_number
 from mem1.net.spending import Usage
 from mem1.registry import load
 from mem1.retrieval.base import sound_text

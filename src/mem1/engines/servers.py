@@ -18,15 +18,13 @@ from mem1.configuration import Config
 from mem1.engines.dialects import dialects
 from mem1.errors import UserError
 from mem1.net.api_keys import read_key, repeats
+from mem1.net.exchange import TryFailed, exchange
 from mem1.net.failover import CLOCK, Addresses, Clock, Retry, is_http
-from mem1.net.post import TryFailed, post
 from mem1.net.spending import Spending, SpendingLimit, Usage
 
 if TYPE_CHECKING:
     import httpx
 
-_CONNECT_S = 10.0
-"""Longest wait for a connection: a machine that is switched off does not refuse, it is silent."""
 _LARGEST_ANSWER = 16 << 20
 """Bytes; a thousand tokens with log-probabilities are about 100,000."""
 T = TypeVar("T")
@@ -132,7 +130,6 @@ class Servers:
         public = all(url.startswith("https:") for url in config.urls)
         self._client = httpx.Client(
             transport=transport,
-            timeout=httpx.Timeout(config.timeout_s, connect=min(_CONNECT_S, config.timeout_s)),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=config.concurrency),
             headers={
                 "content-type": "application/json",
@@ -165,7 +162,7 @@ class Servers:
         self.spending.claim(at_most)
         used = at_most  # nobody knows what a request that was cut off has cost
         try:
-            data = post(
+            data = exchange(
                 self._client, url, body, timeout_s=self._config.timeout_s, now=self._clock.now, largest=_LARGEST_ANSWER
             )
             if repeats(data.decode("utf-8", "replace"), self._key):
@@ -174,7 +171,6 @@ class Servers:
             return answer
         except TryFailed as failure:
             used = at_most if failure.worked else Usage()
-            said = f" ({failure.said})" if failure.said else ""
-            raise TryFailed(f"{failure}{said}", wait_s=failure.wait_s, for_good=failure.for_good) from failure
+            raise TryFailed(failure.quoted, wait_s=failure.wait_s, for_good=failure.for_good) from failure
         finally:
             self.spending.settle(at_most, used)

@@ -16,17 +16,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from mem1.engines.codec import Codec
 from mem1.engines.dialects import Text, TokenIds
 from mem1.errors import UserError
-from mem1.net.api_keys import redact
-from mem1.net.post import one_line, read_json
+from mem1.net.exchange import TryFailed, exchange, read_json
 from mem1.registry import load
-
-if TYPE_CHECKING:
-    import httpx
 
 ServerKind = Literal["mem1", "vllm"]
 Transfer = Literal["folder", "nccl"]
@@ -57,7 +53,7 @@ class ServerFailed(Exception):
     """A server did not do what was requested; the message quotes its answer."""
 
 
-class NotSaid(Exception):
+class VersionUnknown(Exception):
     """A server has no route that reports which weights it has."""
 
 
@@ -135,14 +131,11 @@ class WeightRoutes:
         """
         import httpx
 
-        self._model, self._token = model, token
+        self._model, self._timeout_s = model, timeout_s
         headers = {"accept-encoding": "identity", "content-type": "application/json"}
         if token is not None:
             headers["authorization"] = f"Bearer {token}"
-        self._patient = httpx.Timeout(timeout_s, connect=_CONNECT_S)
-        self._client = httpx.Client(
-            headers=headers, timeout=httpx.Timeout(_CHECK_S, connect=_CONNECT_S), trust_env=False
-        )
+        self._client = httpx.Client(headers=headers, trust_env=False)
         open_transfer: Callable[..., WeightTransfer] = load(TRANSFERS[kind, transfer])
         self.transfer = open_transfer(self.ask, timeout_s=timeout_s)
 
@@ -154,13 +147,13 @@ class WeightRoutes:
     def version(self, url: str) -> int | None:
         """Version of the weights that the server reports; None: those that it was started with.
 
-        Raises ServerFailed where it does not answer, NotSaid where it answers but has no such route.
+        Raises ServerFailed where it does not answer, VersionUnknown where it answers but has no such route.
         """
         try:
             info = self.ask("GET", url, "/weight_info")
         except NoSuchRoute as error:
             self.ask("GET", url, "/health")
-            raise NotSaid(str(error)) from error
+            raise VersionUnknown(str(error)) from error
         version = info.get("weight_version") if isinstance(info, dict) else None
         return int(version) if isinstance(version, str) and version.isdecimal() and len(version) < 19 else None
 
@@ -179,10 +172,10 @@ class WeightRoutes:
 
     def admit(self, url: str, codec: Codec, stops: Sequence[str]) -> None:
         """Raises ServerFailed where the server does not speak token ids, or those of another tokenizer."""
-        asked = Text(extras=True)
+        probe = Text(extras=True)
         try:
-            body = self._send("POST", f"{url}/completions", asked.probe(self._model, stops), self._patient)
-            found = asked.after_probe(asked.read(body, stops), codec)
+            body = self._send("POST", f"{url}/completions", probe.probe(self._model, stops), patient=True)
+            found = probe.after_probe(probe.read(body, stops), codec)
         except (ValueError, UserError) as error:
             raise ServerFailed(f"{url}: {error}") from error
         if found != SPOKEN:
@@ -190,28 +183,24 @@ class WeightRoutes:
 
     def ask(self, method: str, url: str, path: str, value: Any = None, *, patient: bool = False) -> Any:
         """The server's answer, read as JSON; None where it is empty. Raises ServerFailed."""
-        timeout = self._patient if patient else None
-        body = self._send(method, url.removesuffix("/v1") + path, json.dumps(value).encode(), timeout)
+        body = self._send(method, url.removesuffix("/v1") + path, json.dumps(value).encode(), patient=patient)
         try:
-            return read_json(bytes(body)) if body else None
+            return read_json(body) if body else None
         except ValueError as error:
             raise ServerFailed(f"{url}{path}: the answer is not JSON") from error
 
-    def _send(self, method: str, url: str, body: bytes, timeout: httpx.Timeout | None) -> bytes:
-        import httpx
-
-        answer = bytearray()
-        options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
+    def _send(self, method: str, url: str, body: bytes, *, patient: bool) -> bytes:
+        timeout_s = self._timeout_s if patient else _CHECK_S
         try:
-            with self._client.stream(method, url, content=body if method == "POST" else None, **options) as response:
-                for piece in response.iter_bytes():
-                    answer += piece
-                    if len(answer) > _LARGEST_ANSWER:
-                        raise ServerFailed(f"{url}: the answer is larger than {_LARGEST_ANSWER:,} bytes")
-        except httpx.HTTPError as error:
-            raise ServerFailed(f"{url}: {redact(str(error), self._token) or type(error).__name__}") from error
-        if response.status_code != 200:
-            text = one_line(redact(answer.decode("utf-8", "replace"), self._token))
-            failed = NoSuchRoute if response.status_code in (404, 405) else ServerFailed
-            raise failed(f"{url}: status {response.status_code}{f' ({text})' if text else ''}")
-        return bytes(answer)
+            return exchange(
+                self._client,
+                url,
+                body if method == "POST" else b"",
+                method=method,
+                timeout_s=timeout_s,
+                largest=_LARGEST_ANSWER,
+                connect_s=_CONNECT_S,
+            )
+        except TryFailed as failure:
+            failed = NoSuchRoute if failure.status in (404, 405) else ServerFailed
+            raise failed(f"{url}: {failure.quoted}") from failure

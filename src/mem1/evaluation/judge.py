@@ -29,8 +29,8 @@ from mem1.evaluation.metrics import Judged, Row
 from mem1.evaluation.store import write_row
 from mem1.jsonl import append_objects, drop_cut_line, read_objects
 from mem1.net.api_keys import read_key
+from mem1.net.exchange import TryFailed, exchange, read_json
 from mem1.net.failover import Retry, is_http
-from mem1.net.post import TryFailed, post, read_json
 from mem1.net.threads import in_parallel
 from mem1.records import Trajectory
 from mem1.scoring import split_answers
@@ -137,7 +137,7 @@ class Judge:
 
     def _reply(self, client: Any, body: bytes) -> str:
         """The text of the reply. Raises TryFailed."""
-        answer = post(client, self.server.address, body, timeout_s=self.server.timeout_s, now=time.monotonic)
+        answer = exchange(client, self.server.address, body, timeout_s=self.server.timeout_s, now=time.monotonic)
         try:
             text = read_json(answer)["choices"][0]["message"]["content"]
         except (ValueError, LookupError, TypeError):

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from mem1.engines.weight_update import Ask, PublishedWeights, ServerFailed
 from mem1.errors import UserError
-from mem1.net.post import whole_number
+from mem1.net.exchange import whole_number
 
 _MOST_WORKERS = 1 << 16
 _TRAINER = 1

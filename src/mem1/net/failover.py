@@ -22,7 +22,7 @@ from itertools import count
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from mem1.net.post import TryFailed
+from mem1.net.exchange import TryFailed
 
 T = TypeVar("T")
 _FIRST_REST_S, _LONGEST_REST_S = 1.0, 30.0

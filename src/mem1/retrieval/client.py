@@ -19,8 +19,8 @@ from pydantic import Field, field_validator
 
 from mem1.configuration import Config
 from mem1.errors import UserError
+from mem1.net.exchange import TryFailed, exchange
 from mem1.net.failover import CLOCK, Addresses, Clock, Retry, is_http
-from mem1.net.post import TryFailed, post
 from mem1.net.threads import Batcher
 from mem1.retrieval.base import Result, RetrievalFailed, check_search
 from mem1.retrieval.search_r1 import PATH, encode_request, read_answer
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.15, 7.5
 _CONNECT_S = 5.0
-"""Longest wait for a connection; a machine that is switched off does not refuse, it stays silent."""
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +83,6 @@ class HttpRetriever:
         self._timeout_s = min(server.timeout_s, server.deadline_s)
         self._client = httpx.Client(
             transport=transport,
-            timeout=httpx.Timeout(self._timeout_s, connect=min(_CONNECT_S, self._timeout_s)),
             limits=httpx.Limits(max_connections=server.connections, max_keepalive_connections=server.connections),
             headers={"content-type": "application/json"},
             trust_env=False,  # proxies for the open web do not reach a retriever of your own
@@ -154,7 +152,9 @@ class HttpRetriever:
         body = encode_request(queries, k)
 
         def ask(url: str) -> list[Result]:
-            answer = post(self._client, url, body, timeout_s=self._timeout_s, now=self._clock.now)
+            answer = exchange(
+                self._client, url, body, timeout_s=self._timeout_s, now=self._clock.now, connect_s=_CONNECT_S
+            )
             return read_answer(answer, queries=len(queries), k=k)
 
         try:

@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from mem1.jsonl import encode_object
-from mem1.net.post import number, read_json, shown, whole_number
+from mem1.net.exchange import number, read_json, shown, whole_number
 from mem1.records import Passage
 from mem1.retrieval.base import Result, sound_text
 from mem1.retrieval.corpus import joined_contents, title_and_text

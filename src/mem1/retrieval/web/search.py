@@ -15,8 +15,8 @@ from typing import Any
 
 from mem1.errors import UserError
 from mem1.net.api_keys import read_key, redact
+from mem1.net.exchange import TryFailed, read_json, retry_after
 from mem1.net.failover import HostLimit, Retry
-from mem1.net.post import TryFailed, read_json, retry_after
 from mem1.net.spending import LimitReached, Spending, Usage, WebBudget
 from mem1.net.threads import in_parallel
 from mem1.records import Passage

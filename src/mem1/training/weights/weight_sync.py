@@ -30,7 +30,7 @@ from mem1.durable import explain_full_disk, sync
 from mem1.engines.codec import Codec
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.servers import Servers, api_key
-from mem1.engines.weight_update import SPOKEN, NotSaid, PublishedWeights, ServerFailed, WeightRoutes
+from mem1.engines.weight_update import SPOKEN, PublishedWeights, ServerFailed, VersionUnknown, WeightRoutes
 from mem1.engines.weights import checksum, untied
 from mem1.errors import UserError
 from mem1.net.failover import Addresses
@@ -177,7 +177,7 @@ class WeightSync:
         try:
             try:
                 reported: int | None = self._routes.version(url)
-            except NotSaid:
+            except VersionUnknown:
                 reported = None if held is None else held.version
             if held is not wanted or reported != wanted.version:
                 self._use(url, None)

@@ -1,4 +1,4 @@
-"""One POST at one address: the body of a 200, or TryFailed, which says whether another try makes sense.
+"""One request to one address: the body of a 200, or TryFailed, which shows whether another try makes sense.
 
 503, no connection, a cut or slow answer    try again
 429 with "Retry-After: 7"                   try again, in 7 seconds
@@ -14,6 +14,7 @@ retry_after("Wed, 21 Oct 2015 07:28:00 GMT")    0.0                 that time is
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -39,7 +40,14 @@ class TryFailed(Exception):
     """A try without a usable answer."""
 
     def __init__(
-        self, why: str, *, wait_s: float = 0.0, for_good: bool = False, worked: bool = True, said: str = ""
+        self,
+        why: str,
+        *,
+        wait_s: float = 0.0,
+        for_good: bool = False,
+        worked: bool = True,
+        status: int | None = None,
+        detail: str = "",
     ) -> None:
         super().__init__(why)
         self.wait_s = wait_s
@@ -48,20 +56,31 @@ class TryFailed(Exception):
         """Another try would fail alike."""
         self.worked = worked
         """The server may have done the work, and charge for it: it was reached and did not refuse."""
-        self.said = said
+        self.status = status
+        """HTTP status of a refusal; None: there was no complete answer."""
+        self.detail = detail
         """Beginning of a refusal's body, on one line; untrusted."""
 
+    @property
+    def quoted(self) -> str:
+        """The message, followed by the server's own words where it sent any."""
+        return f"{self} ({self.detail})" if self.detail else str(self)
 
-def post(
+
+def exchange(
     client: httpx.Client,
     url: str,
     body: bytes,
     *,
     timeout_s: float,
-    now: Callable[[], float],
+    now: Callable[[], float] = time.monotonic,
     largest: int | None = None,
+    method: str = "POST",
+    connect_s: float = 10.0,
 ) -> bytes:
     """The answer's body. Raises TryFailed for anything but a complete 200 within the time and `largest` bytes.
+
+    `connect_s` limits the wait for a connection: a machine that is switched off does not refuse, it stays silent.
 
     The message never contains the bearer token that `client` sends, in whatever form a server repeats it.
     """
@@ -69,9 +88,9 @@ def post(
 
     key = client.headers.get("authorization", "").removeprefix("Bearer ")
     ends, largest = now() + timeout_s, _LARGEST_ANSWER if largest is None else largest
-    answer = bytearray()
+    answer, patience = bytearray(), httpx.Timeout(timeout_s, connect=min(connect_s, timeout_s))
     try:
-        with client.stream("POST", url, content=body) as response:
+        with client.stream(method, url, content=body or None, timeout=patience) as response:
             if response.status_code != 200:
                 raise _refusal(response, _beginning(response), key)
             for piece in response.iter_bytes():
@@ -92,14 +111,14 @@ def _beginning(response: httpx.Response) -> bytes:
     return next(response.iter_bytes(), b"")[:_LONGEST_REFUSAL]
 
 
-def _refusal(response: httpx.Response, said: bytes, key: str) -> TryFailed:
+def _refusal(response: httpx.Response, beginning: bytes, key: str) -> TryFailed:
     status = response.status_code
     passing = status >= 500 or status in _PASSING
     where = f" to {redact(response.headers['location'], key)}" if "location" in response.headers else ""
-    asked = retry_after(response.headers.get("retry-after")) if passing else None
+    wait_s = retry_after(response.headers.get("retry-after")) if passing else None
     why = one_line(f"status {status} {redact(response.reason_phrase, key)}{where}")
-    said_of_it = one_line(redact(said.decode("utf-8", "replace"), key))
-    return TryFailed(why, wait_s=asked or 0.0, for_good=not passing, worked=False, said=said_of_it)
+    detail = one_line(redact(beginning.decode("utf-8", "replace"), key))
+    return TryFailed(why, wait_s=wait_s or 0.0, for_good=not passing, worked=False, status=status, detail=detail)
 
 
 def one_line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Numbers and JSON of servers: whatever they say, an answer is read or has failed, and nothing ends a run."""
+"""Dialects: what a server's answer must hold, and stop strings where a model that stops at them writes them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from worlds import CODEC, SAMPLING, rollout, shelf, task
 
 from mem1.engines.dialects import TokenIds
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.servers import ModelServer, Servers
-from mem1.net.post import number, read_json, retry_after, shown, whole_number
+from mem1.engines.stop_strings import complete, opened
 from mem1.net.spending import SpendingLimit, Usage
 from mem1.protocol import PAPER
 from mem1.records import Ended
 
 HUGE = int("9" * 400)
 DIALECT = TokenIds()
+STOPS = ("</query>", "</answer>")
 
 
 def answer(**changed: Any) -> dict[str, Any]:
@@ -28,29 +27,6 @@ def answer(**changed: Any) -> dict[str, Any]:
     usage = changed.pop("usage", {"prompt_tokens": 3, "completion_tokens": 2})
     choice = {"text": "a b", "finish_reason": "stop", "token_ids": [1, 2], "prompt_token_ids": [3, 4, 5]}
     return {"choices": [{**choice, "logprobs": {"token_logprobs": [-0.5, -1]}, **changed}], "usage": usage}
-
-
-def test_numbers_are_those_between_their_bounds():
-    assert number(3, least=0.0, most=4.0) == 3.0
-    for bad in (HUGE, -HUGE, float("nan"), float("inf"), -0.1, 4.1, True, "3", None, [3]):
-        assert number(bad, least=0.0, most=4.0) is None
-    assert whole_number(7, most=7) == 7
-    for bad in (8, -1, 7.0, True, "7", None, HUGE):
-        assert whole_number(bad, most=7) is None
-
-
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"\xff", b"[" * 200_000, b'{"a":' * 50_000, b"9" * 5000, b'"\\ud8', b"{]", b"-", b"\x00"],
-)
-def test_what_is_no_json_is_a_value_error(body: bytes):
-    with pytest.raises(ValueError, match="the answer is not JSON"):
-        read_json(body)
-
-
-@given(st.recursive(st.integers() | st.floats() | st.text(), lambda inner: st.lists(inner) | st.tuples(inner)))
-def test_what_is_shown_of_a_value_is_short(value: Any):
-    assert len(shown(value)) <= 43 and len(shown(10**5000)) <= 43
 
 
 @pytest.mark.parametrize(
@@ -108,26 +84,47 @@ def test_an_evaluation_goes_on_where_a_server_answers_with_numbers_of_400_digits
 
 
 @pytest.mark.parametrize(
-    ("value", "seconds"),
+    ("text", "named", "whole"),
     [
-        ("Wed, 21 Oct 99999999999999999999 07:28:00 GMT", None),
-        ("Wed, 99999999999999999999 Oct 2015 07:28:00 GMT", None),
-        ("Wed, 21 Oct 2015 99999999999999999999:28:00 GMT", None),
-        ("Wed, 21 Oct 2015 07:28:00 +99999999999999999999", None),
-        ("Wed, 21 Oct 0000 07:28:00 GMT", 0.0),
-        ("Mon, 01 Jan 0001 00:00:00 +2359", 0.0),
-        ("9" * 400, 999_999_999.0),
-        ("\u00b2", None),
-        ("-7", None),
-        ("7", 7.0),
-        ("", None),
+        # left out: the server names it, or the tag that is open is closed
+        ("<IS> a </IS> <query> Oslo ", "</query>", "<IS> a </IS> <query> Oslo </query>"),
+        ("<IS> a </IS> <query> Oslo ", None, "<IS> a </IS> <query> Oslo </query>"),
+        ("<answer> Q1 Oslo", None, "<answer> Q1 Oslo</answer>"),
+        # the server says that the model ended its text by itself
+        ("<query> Oslo", "", "<query> Oslo"),
+        # nothing is open
+        ("<IS> a </IS>", None, "<IS> a </IS>"),
+        ("", None, ""),
+        # kept by the server
+        ("<query> Oslo </query>", None, "<query> Oslo </query>"),
+        ("<query> Oslo </query>", "</query>", "<query> Oslo </query>"),
+        # not known to the server: the model went on
+        ("<query> a </query> <answer> b </answer>", "", "<query> a </query>"),
     ],
 )
-def test_no_retry_after_is_an_exception(value: str, seconds: float | None):
-    assert retry_after(value) == seconds
+def test_a_stop_string_is_put_back_or_cut_after(text: str, named: str | None, whole: str):
+    assert complete(text, STOPS, stopped=True, named=named) == whole
 
 
-@given(st.text() | st.from_regex(r"\w{3}, \d{1,30} \w{3} \d{1,30} \d{1,30}:\d\d:\d\d [+-]?\d{1,30}"))
-def test_no_retry_after_whatever_it_says_is_an_exception(value: str):
-    found = retry_after(value)
-    assert found is None or 0 <= found < 1e12
+def test_a_completion_that_used_its_tokens_is_left_as_it_is_unless_it_had_stopped():
+    assert complete("<query> Oslo", STOPS, stopped=False) == "<query> Oslo"
+    assert complete("<query> Oslo </query> and", STOPS, stopped=False) == "<query> Oslo </query>"
+
+
+def test_the_tag_that_the_context_had_opened_is_closed():
+    assert complete("Q1 Oslo", STOPS, stopped=True, opening="<answer>") == "Q1 Oslo</answer>"
+    assert complete("Q1 Oslo", STOPS, stopped=False, opening="<answer>") == "Q1 Oslo"
+
+
+@pytest.mark.parametrize(
+    ("context", "tag"),
+    [
+        ("Q1 <answer>", "<answer>"),
+        ("Q1 <answer> \n", "<answer>"),
+        ("<answer> ... </answer>", ""),
+        ("<IS>", ""),
+        ("", ""),
+    ],
+)
+def test_an_opened_tag_is_seen_at_the_end_of_a_context(context: str, tag: str):
+    assert opened(context, STOPS) == tag
