@@ -119,7 +119,7 @@ class TestRecorded:
             call(run, *OWN)
 
     def test_mistakes_are_explained(self, run, tmp_path):
-        with pytest.raises(UserError, match=r"--prompt: the sizes are those of .*trajectories"):
+        with pytest.raises(UserError, match=r"--prompt: .*trajectories.jsonl has its own sizes"):
             call(run / "trajectories.jsonl", "--prompt", 3)
         write_trajectories(tmp_path / "none.jsonl", [Trajectory(turns=())])
         with pytest.raises(UserError, match="holds no attempt that made a call"):
@@ -153,8 +153,8 @@ class TestPlot:
         ([], "missing: --prompt, --state, --action, --result, --turns"),
         (SIZES[:8], "missing: --turns"),
         ([*SIZES, "--prices", "cheap"], "unknown price class 'cheap'; known: hosted-90"),
-        ([*SIZES, "--fresh", 1, "--cached", 1], "--write, --output missing"),
-        ([*SIZES, *OWN, "--prices", "hosted-50"], "use one or the other"),
+        ([*SIZES, "--fresh", 1, "--cached", 1], "missing: --write, --output"),
+        ([*SIZES, *OWN, "--prices", "hosted-50"], "use either --prices, or your own"),
         ([*SIZES, "--fresh", 1, "--cached", -1, "--write", 1, "--output", 1], "'cached' must be a number"),
     ],
 )

@@ -28,7 +28,7 @@ from transformers import PreTrainedModel
 
 from mem1.algorithms.losses import clipped_surrogate
 from mem1.engines.workers import one_thread
-from mem1.packing import Pack, Piece, pack, split_into_packs
+from mem1.packing import Pack, pack, split_into_packs
 from mem1.records import Trajectory, Turn
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
 from mem1.training.ranks.optimizers import adamw
@@ -77,16 +77,16 @@ def random_step(model: PreTrainedModel, seed: int, policies: Sequence[str] = POL
     return Step(trajectories, old, [x.to(model.dtype) for x in advantages])
 
 
-def token_tree(model: PreTrainedModel, trajectories: list[Trajectory]) -> Tensor:
+def token_tree(model: PreTrainedModel, trajectories: Sequence[Trajectory]) -> Tensor:
     return flat_logprobs(model, pack(trajectories), temperature=TEMPERATURE)
 
 
-def turn_by_turn(model: PreTrainedModel, trajectories: list[Trajectory]) -> Tensor:
+def turn_by_turn(model: PreTrainedModel, trajectories: Sequence[Trajectory]) -> Tensor:
     nested = completion_logprobs(model, trajectories, temperature=TEMPERATURE, packed=False)
     return torch.cat([turn for turns in nested for turn in turns])
 
 
-def padded(model: PreTrainedModel, trajectories: list[Trajectory]) -> Tensor:
+def padded(model: PreTrainedModel, trajectories: Sequence[Trajectory]) -> Tensor:
     """All turns as one right-padded batch, with the model's ordinary attention."""
     turns = [turn for t in trajectories for turn in t.turns]
     rows = [torch.tensor(turn.context_ids + turn.completion_ids) for turn in turns]
@@ -98,15 +98,15 @@ def padded(model: PreTrainedModel, trajectories: list[Trajectory]) -> Tensor:
     return torch.cat([row[where] for row, where in zip(found, sampled, strict=True)])
 
 
-def train(model: PreTrainedModel, step: Step, packs: Sequence[Pack], logprobs=token_tree) -> Outcome:
+def train(model: PreTrainedModel, step: Step, packs: Sequence[Pack], logprobs: Logprobs = token_tree) -> Outcome:
     """The clipped loss of a step, pack after pack; gradients are left on the model too."""
     model.zero_grad()
     loss = torch.zeros((), dtype=torch.float64)
     for packed in packs:
         surrogate = clipped_surrogate(
-            logprobs(model, [piece.of(step.trajectories) for piece in packed]),
-            torch.cat([step.old[piece.trajectory][slice(*piece.tokens)] for piece in packed]),
-            torch.cat([step.advantages[piece.trajectory][slice(*piece.tokens)] for piece in packed]),
+            logprobs(model, packed.trajectories),
+            torch.cat([step.old[piece.trajectory][slice(*piece.tokens)] for piece in packed.pieces]),
+            torch.cat([step.advantages[piece.trajectory][slice(*piece.tokens)] for piece in packed.pieces]),
             clip_low=CLIP,
             clip_high=CLIP,
             denominator=step.denominator,
@@ -187,8 +187,7 @@ def test_the_comparison_notices_a_denominator_for_each_micro_batch():
     model = tiny_model("qwen2")
     step = random_step(model, 0)
     parts = [
-        train(model, own_step(step, number), [[Piece(trajectory=0, turns=piece.turns, tokens=piece.tokens)]])
-        for number, piece in enumerate(step.whole())
+        train(model, own, [own.whole()]) for own in (own_step(step, number) for number in range(len(step.trajectories)))
     ]
     mean = Outcome(*(torch.stack(x).mean(0) for x in zip(*((o.loss, o.gradient) for o in parts), strict=True)))
     with pytest.raises(AssertionError, match="mean of means"):
@@ -225,7 +224,7 @@ def trained_tokens(packed: Pack) -> list[tuple[int, tuple[int, ...]]]:
     paths: list[tuple[int, ...]] = []
     for node, before in enumerate(tree.parent.tolist()):
         paths.append((*(paths[before] if before >= 0 else ()), int(tree.input_ids[node])))
-    owners = [piece.trajectory for piece in packed for _ in range(*piece.tokens)]
+    owners = [piece.trajectory for piece in packed.pieces for _ in range(*piece.tokens)]
     return [(owner, paths[node]) for owner, node in zip(owners, tree.target_node.tolist(), strict=True)]
 
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from mem1.engines.codec import Codec
 from mem1.protocol import PAPER, RELEASED, Tags, hint
-from mem1.training.tiny_model.tokenizers import MAX_LABEL, MAX_NUMBER, PAD, UNKNOWN, atlas_tokenizer, bpe_tokenizer
+from mem1.tasks.prompts import MAX_LABEL
+from mem1.training.tiny_model.tokenizers import MAX_NUMBER, PAD, UNKNOWN, atlas_tokenizer, bpe_tokenizer
 
 TEXTS = ["Oslo is the capital of Norway.", "Bergen is a rainy city in Norway."] * 3
 
