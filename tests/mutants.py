@@ -30,6 +30,7 @@ from mem1.engines.codec import Codec
 from mem1.packing import Pack, TokenTree, visible
 from mem1.packing.attention import Dense
 from mem1.packing.blocks import Part
+from mem1.packing.tree import Trie
 from mem1.protocol import PAPER
 from mem1.records import Ended, Trajectory, Turn
 from mem1.scoring import Scores, exact_match
@@ -251,7 +252,7 @@ def lonely_results(_right: Broken, tree: TokenTree, **_: Any) -> Dense:
     return Dense(visible=visible_TT)
 
 
-def copy_trained(right: Broken, trajectories: Sequence[Trajectory]) -> TokenTree:
+def copy_trained(right: Broken, trie: Trie, trajectories: Sequence[Trajectory]) -> TokenTree:
     """The state that a context begins with is a target like the one that was sampled."""
 
     def with_copy(before: Turn, turn: Turn) -> list[Turn]:
@@ -262,7 +263,10 @@ def copy_trained(right: Broken, trajectories: Sequence[Trajectory]) -> TokenTree
     def all_of(t: Trajectory) -> tuple[Turn, ...]:
         return (t.turns[0], *chain(*(with_copy(*pair) for pair in pairwise(t.turns))))
 
-    return right([replace(t, turns=all_of(t)) for t in trajectories])
+    copied = [replace(t, turns=all_of(t)) for t in trajectories]
+    twice = Trie()
+    twice.add(turn for t in copied for turn in t.turns)
+    return right(twice, copied)
 
 
 # Sampler and trainer
@@ -373,7 +377,7 @@ MUTANTS = (
     _mutant("previous state hidden", "MEM1, 2", "training.logprobs:plan_attention", hidden_state, EXACT),
     _mutant("keys of the former context", "MEM1, 2", "training.logprobs:plan_attention", stale_keys, EXACT),
     _mutant("results see themselves only", "MEM1, 2", "training.logprobs:plan_attention", lonely_results, EXACT),
-    _mutant("state trained twice", "-", "training.logprobs:pack", copy_trained, "tokens trained exactly once"),
+    _mutant("state trained twice", "-", "packing.tree:Trie.lay_out", copy_trained, "tokens trained exactly once"),
     _mutant("no temperature in the trainer", "-", "training.logprobs:columns", no_temperature, SAMPLER),
     _mutant("top-p in the sampler", "TRL #6789", "engines.local:_Batch._sample", top_p, SAMPLER),
     _mutant("stop token lost", "-", "rollout:Rollout._turn", no_stop_token, "recorded as sampled"),

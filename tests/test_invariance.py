@@ -10,7 +10,7 @@ agree to about 1e-7 only, which says nothing; so the tiny models here have norms
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import pairwise
@@ -35,6 +35,7 @@ from mem1.training.ranks.optimizers import adamw
 
 POLICIES = ("constant", "fold(3)", "full", "window(2)", "masked", "external(2)")
 SEEDS = st.integers(0, 10**6)
+Logprobs = Callable[[PreTrainedModel, Sequence[Trajectory]], Tensor]
 TEMPERATURE = 0.8
 CLIP = 0.2
 

@@ -24,10 +24,10 @@ from transformers import PreTrainedModel
 from worlds import CODEC, SMALL, replay, rollout, shelf, task
 
 import mem1.evaluation.metrics as metrics
-import mem1.training.logprobs as scores
 from mem1.contexts import context_policy, next_context
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.local import LocalEngine
+from mem1.packing import split_into_packs
 from mem1.protocol import PAPER
 from mem1.records import Ended, Group, Trajectory, Turn
 from mem1.rollout import Budget
@@ -89,7 +89,7 @@ def verified(name: str) -> None:
 def trained_once() -> None:
     """Every sampled token is one target of the tree on which the trainer scores it."""
     group = sampled_group(small_model(), 1.0).trajectories
-    check = once_check([(scores.pack(group), group)])
+    check = once_check((packed.tree, packed.trajectories) for packed in split_into_packs(group, max_tokens=10**6))
     assert check.passed, check
 
 

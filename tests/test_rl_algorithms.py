@@ -668,7 +668,7 @@ def test_a_group_with_too_few_attempts_left_is_skipped_and_a_step_without_any_ch
         ),
         ('algorithm.name = "grpoo"', "unknown algorithm 'grpoo'; known: grpo, dr_grpo"),
         ('algorithm.name = "grpo"\nalgorithm.unit = "turn"', "unknown key rl.algorithm.unit"),
-        ("algorithm.clip_low = 0.1", r"\[rl.algorithm\] needs the key 'name'"),
+        ("algorithm.clip_low = 0.1", r"\[rl.algorithm\] needs the key name,"),
         ("clip_low = 0.1", "unknown key rl.clip_low"),
         ('algorithm.name = "rejection"', "required key rl.algorithm.threshold is missing"),
         ('algorithm = {name = "rejection", threshold = 1.0}\nimportance.cap = 2.0', "rejection takes neither"),

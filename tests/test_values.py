@@ -89,5 +89,3 @@ def test_whitened_advantages_have_mean_0_and_variance_1_or_vanish(numbers: list[
     assert white.mean().item() == pytest.approx(0, abs=1e-9)
     expected = 1.0 if len(set(numbers)) > 1 else 0.0
     assert white.var(correction=0).item() == pytest.approx(expected, abs=1e-5)
-
-

@@ -343,7 +343,7 @@ def test_what_a_step_of_the_trainer_computes_from_our_rows_is_ours(local_ray: Di
     rewards = {(u, a): scores[names.index(trajectory_name(u, a))] for u, a in turns}
     assert sorted(rewards[u, a] for u, a in turns if u == "aa") == [0.0, 0.0, 1.0, 1.0]
     groups = [[rewards[u, a] for a in range(4)] for u in ("aa", "bb")]
-    expected = dict(zip(turns, sum(ALGORITHMS["mem1_grpo"].step_advantages(groups), ()), strict=True))
+    expected = dict(zip(turns, chain.from_iterable(ALGORITHMS["mem1_grpo"].step_advantages(groups)), strict=True))
     assert max(expected.values()) > 0.9
     seen = 0
     for key, name, mask, advantages in zip(

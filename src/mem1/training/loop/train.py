@@ -29,11 +29,11 @@ from mem1.protocol import Tags, vocabulary
 from mem1.rollout import Rollout
 from mem1.training.checkpoints.checkpoint import (
     BackgroundSaves,
-    Snapshot,
     latest_checkpoint,
     load_checkpoint,
     read_checkpoint,
 )
+from mem1.training.checkpoints.snapshot import Snapshot
 from mem1.training.loop.interrupt import interruptible
 from mem1.training.loop.recipe import Distributed, TrainConfig, recipe_rollout
 from mem1.training.loop.rl import RlStage
