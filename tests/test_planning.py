@@ -357,7 +357,7 @@ class TestCommand:
         for part in (
             "does not fit",
             "weights: policy",
-            "What each change alone leads to",
+            "Effect of each change by itself",
             "Together:",
             "none was measured",
         ):
