@@ -62,9 +62,9 @@ def test_an_evaluation_searches_an_index(terminal: Terminal, corpus: Path, tmp_p
     new = TinyModel(hidden_size=32, layers=2, feed_forward=64, tokenizer="bpe", vocab_size=300)
     make_policy(TrainConfig(model=ModelConfig(new=new), tasks=tasks, sft=Sft()), PAPER).save(tmp_path / "policy")
     options = ["--model", tmp_path / "policy"]
-    options += ["--task", "multihop", "--questions", tmp_path / "questions.jsonl", "--corpus", tmp_path / "index"]
-    options += ["--objectives", "1", "--limit", "1", "--max-completion", "200", "--script", "Q1 Mira Toll"]
-    options += ["--out", tmp_path / "run", "--json"]
+    options += ["--questions", tmp_path / "questions.jsonl", "--corpus", tmp_path / "index"]
+    options += ["--objectives", "1", "--limit", "1", "engine.kind=script", "engine.answer=Q1 Mira Toll"]
+    options += ["budget.completion_extra=200", "--out", tmp_path / "run", "--json"]
     code, said, _ = terminal("eval", *options)
     assert code == 0
     (row,) = json.loads(said)["rows"]
