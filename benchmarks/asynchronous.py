@@ -29,7 +29,7 @@ from mem1.configuration import load_toml
 from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.runner import evaluate
 from mem1.protocol import vocabulary
-from mem1.training.loop.recipe import TrainConfig
+from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.run_folder import read_metrics
 from mem1.training.loop.train import Progress, make_rollout, train
 from mem1.training.weights.policy import load_policy
@@ -71,14 +71,14 @@ def measured(given: argparse.Namespace, kind: str | int, seed: int) -> Measured:
     steps = f"rl.curriculum=[{{steps={given.steps}, objectives=[2]}}]"
     common = [f"seed={seed}", "tensorboard=false", steps, "rl.importance.cap=2.0"]
     if kind == WORKERS:
-        return run(load_toml(RECIPE, TrainConfig, [*common, "workers=2"]), folder, given)
+        return run(load_toml(RECIPE, Recipe, [*common, "workers=2"]), folder, given)
     with served_policy(folder / "weights") as url:
         rollout = f'rollout={{engine="servers", servers=["{url}"], weights_folder="{folder / "weights"}", poll_s=0.2}}'
-        config = load_toml(RECIPE, TrainConfig, [*common, "workers=1", rollout, f"rl.max_staleness={kind}"])
+        config = load_toml(RECIPE, Recipe, [*common, "workers=1", rollout, f"rl.max_staleness={kind}"])
         return run(config, folder, given)
 
 
-def run(config: TrainConfig, folder: Path, given: argparse.Namespace) -> Measured:
+def run(config: Recipe, folder: Path, given: argparse.Namespace) -> Measured:
     times: list[float] = []
 
     def on_step(progress: Progress) -> None:

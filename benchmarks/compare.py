@@ -61,7 +61,7 @@ from mem1.evaluation.tokens import cached_by_turn
 from mem1.protocol import vocabulary
 from mem1.records import Trajectory
 from mem1.tasks.splits import Split
-from mem1.training.loop.recipe import TrainConfig
+from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.train import make_rollout
 from mem1.training.weights.policy import load_policy, make_policy
@@ -117,11 +117,11 @@ class Training:
 class Compare:
     given: argparse.Namespace
 
-    def config(self, policy: str, seed: int, *overrides: str) -> TrainConfig:
+    def config(self, policy: str, seed: int, *overrides: str) -> Recipe:
         start = f"model.path={self.given.start}"
         without_end = f"rl.curriculum=[{{steps=1000000, objectives={self.given.train_objectives}}}]"  # budgets end it
         common = [start, f"context={policy}", f"seed={seed}", "workers=1", without_end]
-        return load_toml(RECIPE, TrainConfig, [*common, *self.given.set, *overrides])
+        return load_toml(RECIPE, Recipe, [*common, *self.given.set, *overrides])
 
     def done(self, path: Path, job: Callable[[], Any]) -> bool:
         """Whether the job was done here: False where another process is at it or has finished it in the meantime."""
@@ -234,7 +234,7 @@ class Compare:
 
         return self.given.results / "runs" / f"{name}.json", run
 
-    def _train(self, config: TrainConfig, folder: Path, *, tokens: int, minutes: float) -> Training:
+    def _train(self, config: Recipe, folder: Path, *, tokens: int, minutes: float) -> Training:
         """Until both budgets are used up; the policy is saved in folder/tokens and folder/minutes at either moment."""
         assert config.rl is not None
         tags = vocabulary(config.vocabulary)
@@ -259,7 +259,7 @@ class Compare:
         return Training(folder=folder / "tokens", metrics=metrics, tokens=sampled, seconds=seconds)
 
     def _evaluate(
-        self, config: TrainConfig, folder: Path, sizes: Mapping[int, int], split: Split = "evaluation"
+        self, config: Recipe, folder: Path, sizes: Mapping[int, int], split: Split = "evaluation"
     ) -> dict[str, Measured]:
         """By number of objectives; `sizes` maps it to a number of tasks."""
         tags = vocabulary(config.vocabulary)

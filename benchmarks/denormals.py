@@ -24,7 +24,7 @@ import torch  # noqa: E402
 
 from mem1.configuration import load_toml  # noqa: E402
 from mem1.protocol import vocabulary  # noqa: E402
-from mem1.training.loop.recipe import TrainConfig  # noqa: E402
+from mem1.training.loop.recipe import Recipe  # noqa: E402
 from mem1.training.loop.rl import RlStage  # noqa: E402
 from mem1.training.loop.sft import SftStage, demonstrate  # noqa: E402
 from mem1.training.loop.train import make_rollout  # noqa: E402
@@ -59,7 +59,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 def supervised(model: str) -> Callable[[], object]:
     """The first step of the warm start's recipe, from this policy."""
-    config, policy = load_toml(RECIPES / "atlas-warm-start.toml", TrainConfig, ["sft.tasks=20"]), load_policy(model)
+    config, policy = load_toml(RECIPES / "atlas-warm-start.toml", Recipe, ["sft.tasks=20"]), load_policy(model)
     tags = vocabulary(config.vocabulary)
     source = config.tasks.source("train", tags)
     assert config.sft is not None
@@ -77,7 +77,7 @@ def supervised(model: str) -> Callable[[], object]:
 
 def update(model: str) -> Callable[[], object]:
     """The first one of atlas-quick, from this policy."""
-    config, policy = load_toml(RECIPES / "atlas-quick.toml", TrainConfig, ["workers=1"]), load_policy(model)
+    config, policy = load_toml(RECIPES / "atlas-quick.toml", Recipe, ["workers=1"]), load_policy(model)
     tags = vocabulary(config.vocabulary)
     source = config.tasks.source("train", tags)
     assert config.rl is not None

@@ -47,7 +47,7 @@ from mem1.records import Group, Trajectory
 from mem1.training.gradients.actor_critic import ActorCritic
 from mem1.training.gradients.samples import TrainingSample
 from mem1.training.logprobs import Scores
-from mem1.training.loop.recipe import TrainConfig
+from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.train import make_rollout
 from mem1.training.weights.policy import make_policy
@@ -217,7 +217,7 @@ def run(variant: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
     steps = given.steps or 100_000
     config = load_toml(
         RECIPE,
-        TrainConfig,
+        Recipe,
         [
             f"seed={seed}",
             "workers=1",

@@ -37,7 +37,7 @@ from mem1.planning.stages import rl_stage
 from mem1.planning.step_time import update_flops
 from mem1.planning.token_counts import counted, made_groups
 from mem1.records import Ended, Group, Trajectory
-from mem1.training.loop.recipe import TrainConfig
+from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rl import RlStage
 from mem1.training.weights.policy import Policy
 
@@ -113,7 +113,7 @@ class Measured:
 def measure(row: Row) -> Measured:
     """The second and the third update of a row: one timed, one profiled."""
     overrides = ["workers=1", f"rl.tasks_per_step={row.groups}", f"rl.group_size={row.attempts}", "rl.epochs=1"]
-    config = load_toml(RECIPE, TrainConfig, [*overrides, f"context={row.context}", *row.overrides])
+    config = load_toml(RECIPE, Recipe, [*overrides, f"context={row.context}", *row.overrides])
     assert config.rl is not None
     action = row.written // 4
     sizes = even_sizes(prompt=row.prompt, state=row.written - action, action=action, result=row.result, turns=row.turns)
@@ -143,7 +143,7 @@ def measure(row: Row) -> Measured:
     )
 
 
-def _stage(config: TrainConfig, model: Any) -> RlStage:
+def _stage(config: Recipe, model: Any) -> RlStage:
     """Nothing is rolled out, so nothing is there to roll out with."""
     nothing: Any = None
     policy = Policy(model, nothing)

@@ -29,7 +29,7 @@ from machine import commit, hardware
 from mem1.configuration import load_toml
 from mem1.engines.device import flushed_denormals
 from mem1.protocol import vocabulary
-from mem1.training.loop.recipe import TrainConfig
+from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.train import make_rollout
 from mem1.training.weights.policy import make_policy
@@ -40,8 +40,8 @@ PARTS = (
     ("sampler's forward passes", MODEL, "mem1.engines.local:_Batch._forward"),
     ("drawing tokens", DRAWING, "mem1.engines.local:_Batch._sample"),
     ("sampler: batches, padding, cache rows", OTHER, "mem1.engines.local:LocalEngine.sample"),
-    ("search", OTHER, "mem1.envs.search.env:QAEnvironment.observe"),
-    ("scoring", OTHER, "mem1.envs.search.env:QAEnvironment.score"),
+    ("search", OTHER, "mem1.envs.search.env:SearchEnvironment.observe"),
+    ("scoring", OTHER, "mem1.envs.search.env:SearchEnvironment.score"),
     ("tasks", OTHER, "mem1.envs.atlas.tasks:_Atlas.tasks"),
     ("contexts and parsing", OTHER, "mem1.rollout:Rollout.__call__"),
     ("lessons: advantages and what they need", OTHER, "mem1.training.loop.rl:RlStage._lessons"),
@@ -106,7 +106,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     phases = f"rl.curriculum=[{{steps={given.steps + 1}, objectives=[{given.objectives}]}}]"
-    config = load_toml(RECIPE, TrainConfig, ["workers=1", phases, *given.set])
+    config = load_toml(RECIPE, Recipe, ["workers=1", phases, *given.set])
     assert config.rl is not None
     tags = vocabulary(config.vocabulary)
     policy = make_policy(config, tags)

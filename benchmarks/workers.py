@@ -29,7 +29,7 @@ from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.protocol import PAPER
 from mem1.records import Group
 from mem1.rollout import Rollout
-from mem1.training.loop.recipe import TrainConfig
+from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rl import RlStage
 from mem1.training.weights.policy import Policy, load_policy
 
@@ -48,7 +48,7 @@ def main() -> None:
     arguments.add_argument("--repeats", type=int, default=3)
     given = arguments.parse_args()
     policy, source = load_policy(given.model), AtlasTasks(worlds=1).source("train", PAPER)
-    config = load_toml(RECIPE, TrainConfig, [f"rl.tasks_per_step={given.tasks}", f"rl.group_size={given.attempts}"]).rl
+    config = load_toml(RECIPE, Recipe, [f"rl.tasks_per_step={given.tasks}", f"rl.group_size={given.attempts}"]).rl
     assert config is not None
     stages: dict[int, RlStage] = {}
     for workers in (1, given.workers):

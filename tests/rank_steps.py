@@ -64,20 +64,20 @@ LORA = "grpo, lora"
 ALGORITHMS[LORA] = Grpo()
 
 
-def adapted(name: str, place: Placement) -> Placement:
+def adapted(name: str, placement: Placement) -> Placement:
     """With adapters, where the name says so."""
-    return replace(place, lora=Lora(rank=3)) if name == LORA else place
+    return replace(placement, lora=Lora(rank=3)) if name == LORA else placement
 
 
 def four_bits_model() -> PreTrainedModel:
     return tiny_model("qwen2", dtype=torch.float32, hidden_size=64)
 
 
-def four_bits(place: Placement) -> dict[str, Any]:
+def four_bits(placement: Placement) -> dict[str, Any]:
     """Adapters beside layers in 4 bits, which are in fp32 at most; not every number of a network has to be sharded."""
     policy = Policy(four_bits_model(), cast(Any, None))
-    adapters = replace(place, lora=Lora(rank=3, quantize="nf4"))
-    stage = RlStage(policy, rl_config(Grpo()), cast(Any, None), cast(Any, None), seed=0, place=adapters)
+    adapters = replace(placement, lora=Lora(rank=3, quantize="nf4"))
+    stage = RlStage(policy, rl_config(Grpo()), cast(Any, None), cast(Any, None), seed=0, placement=adapters)
     # AdamW would move weights whose gradient is rounding alone as far as any other
     learnt = stage.optimizers.parameters
     stage._actor = Optimizers((torch.optim.SGD(learnt),), (FOUR_BITS_RATE,), learnt)
@@ -87,11 +87,11 @@ def four_bits(place: Placement) -> dict[str, Any]:
     return {"rows": rows, "weights": weights(policy.model.parameters()), "rounded": len(rounded)}
 
 
-def rl_stage(algorithm: Algorithm, place: Placement, *, seed: int = 0) -> RlStage:
+def rl_stage(algorithm: Algorithm, placement: Placement, *, seed: int = 0) -> RlStage:
     policy = Policy(tiny_model("qwen2", seed=seed), cast(Any, None))
     torch.set_default_dtype(torch.float64)  # of the critic's head
     try:
-        return RlStage(policy, rl_config(algorithm), cast(Any, None), cast(Any, None), seed=0, place=place)
+        return RlStage(policy, rl_config(algorithm), cast(Any, None), cast(Any, None), seed=0, placement=placement)
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -119,13 +119,13 @@ def everything(stage: RlStage) -> list[float]:
     return weights(stage.optimizers.parameters)
 
 
-def rl(algorithm: Algorithm, place: Placement, folder: Path | None) -> dict[str, Any]:
-    stage = rl_stage(algorithm, place)
+def rl(algorithm: Algorithm, placement: Placement, folder: Path | None) -> dict[str, Any]:
+    stage = rl_stage(algorithm, placement)
     rows = []
     for index in range(STEPS):
         rows.append(stage.update(attempts(), index))
         if folder is not None and index + 1 == SAVED_AFTER:
-            save(stage, folder, place.ranks)
+            save(stage, folder, placement.ranks)
     return {"rows": rows, "weights": everything(stage)}
 
 
@@ -141,36 +141,36 @@ def save(stage: RlStage, folder: Path, ranks: Ranks) -> None:
     )
 
 
-def resumed(algorithm: Algorithm, place: Placement, checkpoint: Path) -> dict[str, Any]:
+def resumed(algorithm: Algorithm, placement: Placement, checkpoint: Path) -> dict[str, Any]:
     """The steps after the checkpoint; the networks are made with other weights."""
-    stage = rl_stage(algorithm, place, seed=7)
+    stage = rl_stage(algorithm, placement, seed=7)
     members = stage.optimizers.members
-    load_checkpoint(checkpoint, stage.model, members, fingerprint="f", modules=stage.modules, ranks=place.ranks)
+    load_checkpoint(checkpoint, stage.model, members, fingerprint="f", modules=stage.modules, ranks=placement.ranks)
     rows = [stage.update(attempts(), index) for index in range(SAVED_AFTER, STEPS)]
     return {"rows": rows, "weights": everything(stage)}
 
 
-def sft(place: Placement) -> dict[str, Any]:
+def sft(placement: Placement) -> dict[str, Any]:
     """Muon and AdamW."""
     shown = [t for group in attempts() for t in group.trajectories]
     policy = Policy(tiny_model("qwen3"), cast(Any, None))
-    stage = SftStage(policy, Sft(steps=3, tokens=300, pack_tokens=70), lambda: shown, seed=0, place=place)
+    stage = SftStage(policy, Sft(steps=3, tokens=300, pack_tokens=70), lambda: shown, seed=0, placement=placement)
     rows = [stage.step(index) for index in range(3)]
     found = weights(stage.optimizers.parameters)
-    place.sync_to_sampler(stage.model, policy.model)
+    placement.sync_to_sampler(stage.model, policy.model)
     # The policy that samples has them too.
     by_size = sorted(found), sorted(torch.cat([p.flatten() for p in policy.model.parameters()]).tolist())
     return {"rows": rows, "weights": found, "published": by_size[0] == by_size[1]}
 
 
 def run(ranks: Ranks, folder: Path | None) -> dict[str, Any]:
-    place = Placement(ranks=ranks)
+    placement = Placement(ranks=ranks)
     found = {
-        name: rl(algorithm, adapted(name, place), folder and folder / f"{name} on {ranks.size}")
+        name: rl(algorithm, adapted(name, placement), folder and folder / f"{name} on {ranks.size}")
         for name, algorithm in ALGORITHMS.items()
     }
-    found["sft"] = sft(place)
-    found[FOUR_BITS] = four_bits(place)
+    found["sft"] = sft(placement)
+    found[FOUR_BITS] = four_bits(placement)
     if ranks.size > 1:
         kept = Placement(
             ranks=ranks,

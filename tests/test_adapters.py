@@ -19,7 +19,7 @@ from mem1.errors import UserError
 from mem1.packing import pack
 from mem1.training.checkpoints.checkpoint import load_weights, save_checkpoint
 from mem1.training.logprobs import flat_logprobs
-from mem1.training.loop.recipe import Lora, TrainConfig
+from mem1.training.loop.recipe import Lora, Recipe
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.ranks.placement import Placement
@@ -47,7 +47,7 @@ def learnt() -> tuple[RlStage, list[dict[str, Any]]]:
         kl=Kl(where="reward"),
     )
     policy = Policy(tiny_model("qwen2"), cast(Any, None))
-    stage = RlStage(policy, config, cast(Any, None), cast(Any, None), seed=0, place=Placement(lora=Lora(rank=3)))
+    stage = RlStage(policy, config, cast(Any, None), cast(Any, None), seed=0, placement=Placement(lora=Lora(rank=3)))
     return stage, [dict(stage.update(attempts(), index)) for index in range(3)]
 
 
@@ -73,7 +73,7 @@ def test_only_adapters_are_moved(learnt: tuple[RlStage, list[dict[str, Any]]]):
 def test_merged_weights_are_the_adapted_model(learnt: tuple[RlStage, list[dict[str, Any]]]):
     stage, _ = learnt
     assert (logprobs(stage.model) - logprobs(stage.policy.model)).abs().max() > 1e-3, "nothing published yet"
-    stage.place.sync_to_sampler(stage.model, stage.policy.model)
+    stage.placement.sync_to_sampler(stage.model, stage.policy.model)
     torch.testing.assert_close(logprobs(stage.policy.model), logprobs(stage.model), rtol=0, atol=1e-12)
     assert stage.policy.model.state_dict().keys() == tiny_model("qwen2").state_dict().keys()
 
@@ -103,7 +103,7 @@ def test_layers_are_chosen_by_name_and_a_wrong_name_is_a_user_error():
 
 def test_a_recipe_with_adapters_has_reinforcement_learning_alone():
     with pytest.raises(ValueError, match=r"\[lora\] is for \[rl\] alone"):
-        TrainConfig.model_validate({"tasks": {"kind": "atlas"}, "lora": {}, "sft": {}})
+        Recipe.model_validate({"tasks": {"kind": "atlas"}, "lora": {}, "sft": {}})
 
 
 def unrounded() -> Any:
@@ -123,9 +123,9 @@ def rounded() -> tuple[RlStage, list[dict[str, Any]]]:
         learning_rate=1e-2,
         kl=Kl(where="reward"),
     )
-    place = Placement(lora=Lora(rank=3, quantize="nf4"))
+    placement = Placement(lora=Lora(rank=3, quantize="nf4"))
     policy = Policy(unrounded(), cast(Any, None))
-    stage = RlStage(policy, config, cast(Any, None), cast(Any, None), seed=0, place=place)
+    stage = RlStage(policy, config, cast(Any, None), cast(Any, None), seed=0, placement=placement)
     return stage, [dict(stage.update(attempts(), index)) for index in range(3)]
 
 
@@ -162,7 +162,7 @@ class TestInFourBits:
 
     def test_the_policy_that_samples_has_the_rounded_weights_and_the_adapters(self, rounded):
         stage, _ = rounded
-        stage.place.sync_to_sampler(stage.model, stage.policy.model)
+        stage.placement.sync_to_sampler(stage.model, stage.policy.model)
         ours, theirs = logprobs(stage.model), logprobs(stage.policy.model)
         tokens = sum(len(pack(list(group.trajectories))) for group in attempts())
         atol = rounding(stage.policy.model, tokens=tokens, magnitude=float(ours.abs().max()))
@@ -175,7 +175,7 @@ class TestInFourBits:
         save_checkpoint(tmp_path, 3, stage.model, stage.optimizers.members, fingerprint="f")
         kept = load_file(tmp_path / "checkpoint-000003" / "model" / "model.safetensors")
         assert not any(tensor.dtype == torch.uint8 or "absmax" in name for name, tensor in kept.items())
-        again = stage.place.trained(unrounded())
+        again = stage.placement.trained(unrounded())
         load_weights(tmp_path / "checkpoint-000003", again)
         assert torch.equal(logprobs(again), logprobs(stage.model))
 

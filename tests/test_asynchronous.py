@@ -36,12 +36,12 @@ from mem1.rollout import Budget, Rollout
 from mem1.training.gradients.samples import sampled_by
 from mem1.training.loop import rl
 from mem1.training.loop.group_sampling import Cancelled, RolloutPrefetcher
-from mem1.training.loop.recipe import ModelConfig, TrainConfig
+from mem1.training.loop.recipe import ModelConfig, Recipe
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.rl_metrics import rollout_metrics, staleness
+from mem1.training.loop.rollout_config import ServerRollouts
 from mem1.training.loop.run_folder import read_metrics
 from mem1.training.loop.train import Progress, train
-from mem1.training.rollout_config import ServerRollouts
 from mem1.training.weights.weight_sync import WeightSync
 
 CONTEXT = [5, 9, 20, 7, 5]
@@ -328,8 +328,8 @@ def test_staleness_is_counted_by_tokens():
 STEPS = 5
 
 
-def ahead_by_one(servers: ServerRollouts) -> TrainConfig:
-    return TrainConfig(
+def ahead_by_one(servers: ServerRollouts) -> Recipe:
+    return Recipe(
         model=ModelConfig(new=SHAPE),
         tasks=AtlasTasks(entities=40, worlds=1, questions_per_world=50),
         budget=Budget(completion_extra=40, context=400),
@@ -421,4 +421,4 @@ class TestRuns:
             "[[rl.curriculum]]\nsteps = 1\n[rl.importance]\ncap = 2.0\n"
         )
         with pytest.raises(UserError, match=r"needs servers that sample.*serve-policy"):
-            load_toml(path, TrainConfig)
+            load_toml(path, Recipe)

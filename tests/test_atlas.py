@@ -12,7 +12,7 @@ import pytest
 from worlds import CODEC, SAMPLING, contexts, rollout
 
 from mem1.envs.atlas.tasks import AtlasTasks
-from mem1.envs.search.env import QAEnvironment
+from mem1.envs.search.env import SearchEnvironment
 from mem1.errors import UserError
 from mem1.protocol import PAPER
 from mem1.records import Ended, Question, Task, Trajectory
@@ -39,7 +39,7 @@ def attempts(expert: Expert, objectives: int, *, hops: tuple[int, ...] = (1, 2),
         count=count,
         seed=0,
     )
-    environment = QAEnvironment({WORLD.name: BM25.build(WORLD.passages())}, top_k=2, style="bare")
+    environment = SearchEnvironment({WORLD.name: BM25.build(WORLD.passages())}, top_k=2, style="bare")
     return rollout(expert, environment)(tasks, sampling=SAMPLING)
 
 
@@ -197,7 +197,7 @@ def test_the_clean_expert_notes_what_a_search_showed_the_answers_and_what_is_lef
 
 def test_the_clean_expert_works_with_appended_context_too():
     tasks = [_task(t) for t in attempts(Expert(tags=PAPER), 2, count=5)]
-    environment = QAEnvironment({WORLD.name: BM25.build(WORLD.passages())}, top_k=2, style="bare")
+    environment = SearchEnvironment({WORLD.name: BM25.build(WORLD.passages())}, top_k=2, style="bare")
     full = rollout(Expert(tags=PAPER), environment, context="full")(tasks, sampling=SAMPLING)
     assert exact(full) == 1.0
     assert all(c.startswith(b) for t in full for b, c in zip(contexts(t), contexts(t)[1:], strict=False))
@@ -207,7 +207,7 @@ def test_the_clean_expert_works_with_appended_context_too():
 def test_the_clean_expert_gives_the_answers_it_has_when_it_must(turns: int, known: int):
     # two searches a question: at the last turn, a chain that is half way gives no answer
     short = [replace(_task(t), turn_limit=turns) for t in attempts(Expert(tags=PAPER), 3, hops=(2,), count=5)]
-    environment = QAEnvironment({WORLD.name: BM25.build(WORLD.passages())}, top_k=2, style="bare")
+    environment = SearchEnvironment({WORLD.name: BM25.build(WORLD.passages())}, top_k=2, style="bare")
     for trajectory in rollout(Expert(tags=PAPER), environment)(short, sampling=SAMPLING):
         assert trajectory.ended is Ended.ANSWERED
         assert len(trajectory.turns) == turns

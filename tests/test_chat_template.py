@@ -20,14 +20,13 @@ from mem1.errors import UserError
 from mem1.evaluation.store import read_trajectories
 from mem1.protocol import PAPER
 from mem1.records import Trajectory
-from mem1.training.loop.recipe import Evaluation, ModelConfig, Sft, TinyModel, TrainConfig
+from mem1.training.loop.recipe import Evaluation, ModelConfig, Recipe, Sft, TinyModel
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.sft import demonstrate
 from mem1.training.loop.train import make_rollout, train
 from mem1.training.tiny_model.model import new_model
 from mem1.training.tiny_model.tokenizers import bpe_tokenizer
-from mem1.training.weights.export import export_checkpoint
-from mem1.training.weights.policy import Policy, load_policy, make_policy
+from mem1.training.weights.policy import Policy, export_checkpoint, load_policy, make_policy
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -59,9 +58,9 @@ def chat(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def config(chat: Path) -> TrainConfig:
+def config(chat: Path) -> Recipe:
     """A step of imitation and one of reinforcement."""
-    return TrainConfig(
+    return Recipe(
         model=ModelConfig(path=str(chat), chat_template=True),
         tasks=SMALL,
         budget={"completion_extra": 200, "context": 8192},  # type: ignore[arg-type]
@@ -73,7 +72,7 @@ def config(chat: Path) -> TrainConfig:
 
 
 @pytest.fixture(scope="module")
-def trained(config: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(config: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run; a budget of few tokens, as the model never stops by itself."""
     out = tmp_path_factory.mktemp("runs") / "chat"
     assert train(config, out, command=["mem1", "train"]).complete
@@ -110,7 +109,7 @@ def test_every_file_of_the_tokenizer_is_in_the_trained_policy_and_in_the_export(
         )
 
 
-def test_a_recipe_puts_prompts_into_the_frame_which_is_context_and_never_trained(config: TrainConfig):
+def test_a_recipe_puts_prompts_into_the_frame_which_is_context_and_never_trained(config: Recipe):
     policy, source = make_policy(config, PAPER), SMALL.source("train", PAPER)
     assert policy.chat_template == ChatTemplate(policy.codec.encode(BEFORE), policy.codec.encode(AFTER))
     rollout = make_rollout(config, policy, source, PAPER)

@@ -20,7 +20,7 @@ from mem1.cli.recipe_options import Chosen
 from mem1.configuration import to_toml
 from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.envs.search.tasks import MultihopTasks
-from mem1.training.loop.recipe import Evaluation, ModelConfig, Sft, TinyModel, TrainConfig
+from mem1.training.loop.recipe import Evaluation, ModelConfig, Recipe, Sft, TinyModel
 from mem1.training.loop.rl_config import Phase, Rl
 
 ROOT = Path(__file__).parents[1]
@@ -61,7 +61,7 @@ def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
     """A new tiny model, a few demonstrations, one step of reinforcement learning, a small evaluation."""
-    config = TrainConfig(
+    config = Recipe(
         model=ModelConfig(new=TinyModel(hidden_size=32, layers=2, feed_forward=64)),
         tasks=AtlasTasks(entities=40, worlds=1, questions_per_world=50),
         sft=Sft(steps=2, objectives=(1,), tasks=4, tokens=512),

@@ -18,7 +18,7 @@ from mem1.retrieval.dense import Dense
 from mem1.retrieval.encoders import HashedWords, Prefixes
 from mem1.retrieval.open_index import open_passages, open_retriever
 from mem1.tasks.datasets import write_passages
-from mem1.training.loop.recipe import ModelConfig, Sft, TinyModel, TrainConfig
+from mem1.training.loop.recipe import ModelConfig, Recipe, Sft, TinyModel
 from mem1.training.weights.policy import make_policy
 
 QUESTION = {"id": "q1", "text": "Who founded Alvex?", "answers": ["Mira Toll"]}
@@ -60,7 +60,7 @@ def test_an_evaluation_searches_an_index(terminal: Terminal, corpus: Path, tmp_p
     assert terminal("index", corpus, "--out", tmp_path / "index")[0] == 0
     tasks = MultihopTasks(questions=str(tmp_path / "questions.jsonl"), corpus=str(tmp_path / "index"))
     new = TinyModel(hidden_size=32, layers=2, feed_forward=64, tokenizer="bpe", vocab_size=300)
-    make_policy(TrainConfig(model=ModelConfig(new=new), tasks=tasks, sft=Sft()), PAPER).save(tmp_path / "policy")
+    make_policy(Recipe(model=ModelConfig(new=new), tasks=tasks, sft=Sft()), PAPER).save(tmp_path / "policy")
     options = ["--model", tmp_path / "policy"]
     options += ["--questions", tmp_path / "questions.jsonl", "--corpus", tmp_path / "index"]
     options += ["--objectives", "1", "--limit", "1", "engine.kind=script", "engine.answer=Q1 Mira Toll"]

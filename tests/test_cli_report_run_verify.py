@@ -37,7 +37,7 @@ from mem1.retrieval import BM25
 from mem1.rollout import Rollout
 from mem1.tasks.atlas import Expert, Laziness
 from mem1.tasks.datasets import write_passages
-from mem1.training.loop.recipe import TinyModel, TrainConfig
+from mem1.training.loop.recipe import Recipe, TinyModel
 from mem1.training.loop.run_folder import MetricsLog, RunFolder
 from mem1.training.tiny_model.model import new_model
 from mem1.training.tiny_model.tokenizers import atlas_tokenizer, bpe_tokenizer
@@ -215,7 +215,7 @@ def make_run(
 ) -> Path:
     """A run as the commands write it: base is lazy, trained is not."""
     (folder.parent / "recipe.toml").write_text(RECIPE)
-    config = load_toml(folder.parent / "recipe.toml", TrainConfig, [override])
+    config = load_toml(folder.parent / "recipe.toml", Recipe, [override])
     RunFolder.create(training, config, command=["mem1", "quickstart", "--seed", "7"])
     with MetricsLog(training, tensorboard=False) as log:
         log.append(1, {"loss": 2.5})

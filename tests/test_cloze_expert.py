@@ -127,9 +127,9 @@ def test_where_turns_run_out_it_gives_what_it_knows(source, codec):
 
 
 def test_a_recipe_for_clozes_is_demonstrated_by_it(source, tmp_path: Path):
-    from mem1.training.loop.recipe import TrainConfig
+    from mem1.training.loop.recipe import Recipe
 
     tasks = {"kind": "cloze", "corpus": str(source.config.corpus), "laziness": {"stop": 0.5}}  # type: ignore[attr-defined]
-    config = TrainConfig.model_validate({"tasks": tasks})
+    config = Recipe.model_validate({"tasks": tasks})
     found = config.tasks.expert([], source.environment, PAPER, seed=0)
     assert found == ClozeExpert(tags=PAPER, laziness=Laziness(stop=0.5), seed=0)

@@ -29,7 +29,7 @@ from mem1.tasks.compose import TaskTemplate
 from mem1.tasks.datasets import write_passages, write_questions
 from mem1.tasks.dependencies import Dependence, compose_dependent
 from mem1.tasks.splits import PARTS, Split
-from mem1.training.loop.recipe import TrainConfig
+from mem1.training.loop.recipe import Recipe
 from mem1.training.weights.policy import make_policy
 
 OPTIONS = ClozeOptions(development=0.2, test=0.2)
@@ -281,17 +281,17 @@ def test_documents_are_made_into_clozes_once_and_kept(tmp_path: Path, monkeypatc
 
 def test_the_recipe_is_told_its_corpus_by_one_word():
     recipe = Path(__file__).parents[1] / "recipes" / "own-documents.toml"
-    config = load_toml(recipe, TrainConfig, expanded(["corpus=notes", "seed=3"]))
+    config = load_toml(recipe, Recipe, expanded(["corpus=notes", "seed=3"]))
     assert isinstance(config.tasks, ClozeTasks)
     assert (config.tasks.corpus, config.seed) == ("notes", 3)
     with pytest.raises(UserError, match=r"unknown key tasks\.corpus"):
-        load_toml(recipe.with_name("atlas-quick.toml"), TrainConfig, expanded(["corpus=notes"]))
+        load_toml(recipe.with_name("atlas-quick.toml"), Recipe, expanded(["corpus=notes"]))
 
 
 def test_a_new_tokenizer_is_made_of_the_documents(folder: Path):
     recipe = Path(__file__).parents[1] / "recipes" / "own-documents.toml"
     small = ["model.new.vocab_size=400", "model.new.layers=3", f"corpus={folder}"]
-    policy = make_policy(load_toml(recipe, TrainConfig, expanded(small)), PAPER)
+    policy = make_policy(load_toml(recipe, Recipe, expanded(small)), PAPER)
     assert policy.codec.decode(policy.codec.encode(f"made by {BLANK} |")) == f"made by {BLANK} |"
 
 

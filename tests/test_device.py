@@ -20,12 +20,12 @@ from mem1.engines.device import CPU, Machine, choose, sampling_dtype, with_float
 from mem1.errors import UserError
 from mem1.packing.attention import choose_attention
 from mem1.protocol import PAPER
-from mem1.training.loop.recipe import Lora, ModelConfig, TrainConfig
+from mem1.training.loop.recipe import Lora, ModelConfig, Recipe
+from mem1.training.loop.rollout_config import ServerRollouts
 from mem1.training.loop.run_folder import RunFolder
 from mem1.training.loop.train import NOT_FINGERPRINTED
 from mem1.training.ranks.placement import Placement
 from mem1.training.ranks.processes import Ranks, joined
-from mem1.training.rollout_config import ServerRollouts
 from mem1.training.tiny_model.model import new_model
 from mem1.training.tiny_model.tokenizers import atlas_tokenizer
 from mem1.training.weights.policy import Policy, load_policy
@@ -111,7 +111,7 @@ class TestTheChoice:
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_recipe_asks_for_the_gpu_and_trains_there_in_float32(path: Path):
-    config = load_toml(path, TrainConfig)
+    config = load_toml(path, Recipe)
     with joined(device=config.model.device, machine=TWO) as ranks:
         computed = Placement.of(config, ranks).computed
     assert computed.record() == {"device": "cuda:0 (Alpha)", "dtype": "float32", "attention": "blocks"}
@@ -121,7 +121,7 @@ def test_every_recipe_asks_for_the_gpu_and_trains_there_in_float32(path: Path):
 
 
 class TestPrecisionInTraining:
-    CONFIG = load_toml(next(path for path in RECIPES if path.stem == "atlas-quick"), TrainConfig, ["workers=1"])
+    CONFIG = load_toml(next(path for path in RECIPES if path.stem == "atlas-quick"), Recipe, ["workers=1"])
     HALF = CONFIG.model_copy(update={"model": ModelConfig(dtype="bfloat16")})
 
     def test_the_trained_policy_itself_samples_in_float32_alone(self):
@@ -129,14 +129,14 @@ class TestPrecisionInTraining:
             Placement.of(self.HALF, Ranks())
 
     def test_a_copy_that_samples_may_be_in_bfloat16_and_gets_its_precision_back_to_be_kept(self):
-        place = Placement.of(self.HALF.model_copy(update={"lora": Lora(rank=2)}), Ranks())
-        assert place.computed.dtype == "float32, sampling in bfloat16"
+        placement = Placement.of(self.HALF.model_copy(update={"lora": Lora(rank=2)}), Ranks())
+        assert placement.computed.dtype == "float32, sampling in bfloat16"
         policy = new_model(SHAPE, vocab_size=300, seed=0)
         trained = copy.deepcopy(policy)
-        place.sync_to_sampler(trained, policy)
+        placement.sync_to_sampler(trained, policy)
         assert {p.dtype for p in policy.parameters()} == {torch.bfloat16}
         assert {p.dtype for p in trained.parameters()} == {torch.float32}
-        place.sync_to_sampler(trained, policy, exactly=True)
+        placement.sync_to_sampler(trained, policy, exactly=True)
         same = new_model(SHAPE, vocab_size=300, seed=0).state_dict()
         assert all(tensor.equal(same[name]) for name, tensor in policy.state_dict().items())
 
@@ -241,7 +241,7 @@ class TestCommands:
 
     def test_a_run_goes_on_elsewhere_and_its_folder_says_so(self, tmp_path: Path):
         here, there = (
-            load_toml(RECIPES[0], TrainConfig, [f"model.device={device}", f"model.attention={attention}"])
+            load_toml(RECIPES[0], Recipe, [f"model.device={device}", f"model.attention={attention}"])
             for device, attention in (("cuda:1", "flex"), ("cpu", "blocks"))
         )
         RunFolder.create(tmp_path / "run", here, command=["mem1"], exclude=NOT_FINGERPRINTED)

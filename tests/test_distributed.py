@@ -39,7 +39,7 @@ from test_training import config as config
 from mem1.configuration import to_toml
 from mem1.engines.workers import one_thread
 from mem1.training.checkpoints.checkpoint import latest_checkpoint
-from mem1.training.loop.recipe import TrainConfig
+from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rl_config import Phase
 from mem1.training.ranks.placement import SINGLE_PROCESS
 from mem1.training.ranks.processes import ONE_PROCESS
@@ -151,9 +151,7 @@ def training(recipe: Path, out: Path) -> list[str]:
     return [*torchrun, "-m", "mem1", "train", str(recipe), "--out", str(out), "--no-evaluate", "--resume"]
 
 
-def begun(
-    config: TrainConfig, folder: Path, *, steps: int, checkpoint_every: int
-) -> tuple[list[str], Mapping[str, str]]:
+def begun(config: Recipe, folder: Path, *, steps: int, checkpoint_every: int) -> tuple[list[str], Mapping[str, str]]:
     """Trains without a break in `whole`; the command that does it in `broken`, and its environment."""
     assert config.rl is not None
     rl = config.rl.model_copy(update={"curriculum": (Phase(steps=steps, objectives=(1,)),)})
@@ -172,9 +170,7 @@ def assert_goes_on_as_unbroken(broken: list[str], environment: Mapping[str, str]
 
 
 @pytest.mark.slow
-def test_a_run_on_two_ranks_of_which_one_is_killed_again_and_again_is_an_unbroken_one(
-    config: TrainConfig, tmp_path: Path
-):
+def test_a_run_on_two_ranks_of_which_one_is_killed_again_and_again_is_an_unbroken_one(config: Recipe, tmp_path: Path):
     broken, environment = begun(config, tmp_path, steps=12, checkpoint_every=2)
     rows = tmp_path / "broken" / "metrics.jsonl"
     draw = random.Random(0)
@@ -195,9 +191,7 @@ def test_a_run_on_two_ranks_of_which_one_is_killed_again_and_again_is_an_unbroke
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_a_run_on_two_ranks_after_its_step_and_it_goes_on_as_if_unbroken(
-    config: TrainConfig, tmp_path: Path
-):
+def test_ctrl_c_ends_a_run_on_two_ranks_after_its_step_and_it_goes_on_as_if_unbroken(config: Recipe, tmp_path: Path):
     broken, environment = begun(config, tmp_path, steps=8, checkpoint_every=1000)
     rows = tmp_path / "broken" / "metrics.jsonl"
     # as a terminal does it: the launcher and all ranks are of one process group, and all are told

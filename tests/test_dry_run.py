@@ -17,7 +17,7 @@ from mem1.errors import UserError
 from mem1.planning.preflight import checks
 from mem1.planning.smoke_step import rehearse
 from mem1.retrieval import BM25
-from mem1.training.loop.recipe import TrainConfig
+from mem1.training.loop.recipe import Recipe
 
 FOLDER = Path(__file__).parents[1] / "recipes"
 RECIPES = {path.relative_to(FOLDER).with_suffix("").as_posix(): path for path in sorted(FOLDER.rglob("*.toml"))}
@@ -49,14 +49,14 @@ def test_a_recipe_that_begins_with_anothers_policy_says_where_it_should_be(name:
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["train", str(RECIPES[name]), "--dry-run"])
     assert isinstance(result.exception, UserError)
-    assert str(result.exception).startswith(f"{load_toml(RECIPES[name], TrainConfig).model.path} is neither a folder")
+    assert str(result.exception).startswith(f"{load_toml(RECIPES[name], Recipe).model.path} is neither a folder")
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES.keys() - EVALUATION_ONLY - AFTER_ANOTHER))
 def test_every_recipe_takes_a_step_of_each_of_its_stages(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("mem1.planning.preflight.SERVER_S", 0.05)
-    config = load_toml(RECIPES[name], TrainConfig)
+    config = load_toml(RECIPES[name], Recipe)
     result = CliRunner().invoke(app, ["train", str(RECIPES[name]), "--dry-run", "--json"])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -72,7 +72,7 @@ def test_every_recipe_takes_a_step_of_each_of_its_stages(name: str, tmp_path: Pa
 
 
 def multihop(folder: Path, address: str, *, disk: int = 0):
-    config = load_toml(RECIPES["qwen2.5-7b-multihop/grpo"], TrainConfig)
+    config = load_toml(RECIPES["qwen2.5-7b-multihop/grpo"], Recipe)
     tasks = {
         "questions": str(folder / "test.jsonl"),
         "train_questions": str(folder / "train.jsonl"),
@@ -80,7 +80,7 @@ def multihop(folder: Path, address: str, *, disk: int = 0):
     }
     whole = config.model_dump()
     whole["tasks"] |= tasks
-    found = checks(TrainConfig.model_validate(whole), disk=disk, out=folder / "not" / "yet" / "there")
+    found = checks(Recipe.model_validate(whole), disk=disk, out=folder / "not" / "yet" / "there")
     return {check.name: check for check in found}
 
 
@@ -117,6 +117,6 @@ def test_a_recipe_without_stages_is_refused():
 
 
 def test_a_vocabulary_that_cannot_do_the_tasks_is_found():
-    config = load_toml(RECIPES["webshop-quick"], TrainConfig, ["vocabulary=paper"])
+    config = load_toml(RECIPES["webshop-quick"], Recipe, ["vocabulary=paper"])
     with pytest.raises(UserError, match="has no actions of a shop"):
         rehearse(config)

@@ -15,7 +15,7 @@ from worlds import SAMPLING, rollout
 
 from mem1.engines.scripted import Script
 from mem1.envs.atlas.tasks import AtlasTasks
-from mem1.envs.search.env import QAEnvironment
+from mem1.envs.search.env import SearchEnvironment
 from mem1.evaluation.metrics import summarize
 from mem1.evaluation.report.rows import ReportRow
 from mem1.evaluation.report.tables import note
@@ -31,10 +31,10 @@ from mem1.training.loop.recipe import Evaluation
 
 ATTEMPTS = 64
 SOURCE = AtlasTasks(entities=60, worlds=1, questions_per_world=200).source("evaluation", PAPER)
-ATLAS = cast(QAEnvironment, SOURCE.environment)
+ATLAS = cast(SearchEnvironment, SOURCE.environment)
 
 
-def environment(retriever: Retriever) -> QAEnvironment:
+def environment(retriever: Retriever) -> SearchEnvironment:
     """That of the source, with another search engine for its one world."""
     return replace(ATLAS, retrievers=dict.fromkeys(ATLAS.retrievers, retriever))
 

@@ -8,9 +8,9 @@ import torch
 from mem1.engines.codec import Codec
 from mem1.protocol import PAPER
 from mem1.tasks.cloze.expert import MARKS
+from mem1.training.loop.recall import recall_batch, recall_loss
 from mem1.training.loop.recipe import Recall, TinyModel
 from mem1.training.tiny_model.model import new_model
-from mem1.training.tiny_model.recall import recall_batch, recall_loss
 from mem1.training.tiny_model.tokenizers import TokenKinds, bpe_tokenizer, token_kinds
 
 SHAPE = TinyModel(

@@ -15,7 +15,7 @@ from worlds import SAMPLING, rollout
 
 from mem1.engines.codec import Codec
 from mem1.engines.scripted import Script, search_then_answer
-from mem1.envs.search.env import QAEnvironment
+from mem1.envs.search.env import SearchEnvironment
 from mem1.envs.search.tasks import MultihopTasks
 from mem1.evaluation.metrics import appended_peak_tokens, dependency, peak_tokens, total_tokens
 from mem1.jsonl import read_objects, write_objects
@@ -26,7 +26,7 @@ from mem1.rollout import Budget
 from mem1.tasks.datasets import read_questions
 from mem1.tasks.gold_expert import GoldExpert
 from mem1.tasks.prompts import render
-from mem1.training.loop.recipe import ModelConfig, Sft, TinyModel, TrainConfig
+from mem1.training.loop.recipe import ModelConfig, Recipe, Sft, TinyModel
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.sft import SftStage, demonstrate
@@ -41,14 +41,14 @@ PASSAGES = 3000
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainConfig]:
+def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recipe]:
     """A recipe over the first 3,000 real passages, so that it takes seconds."""
     data = tmp_path_factory.mktemp("qa")
     passages = itertools.islice(read_objects(SHARED_QA / "corpus.jsonl.gz"), PASSAGES)
     write_objects(data / "corpus.jsonl", (record for _, record in passages))
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("MEM1_CACHE", str(data / "cache"))
-        yield TrainConfig(
+        yield Recipe(
             model=ModelConfig(new=TinyModel(hidden_size=32, layers=2, feed_forward=64, tokenizer="bpe")),
             tasks=MultihopTasks(
                 questions=str(SHARED_QA / "test.jsonl"),
@@ -62,7 +62,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainConfig]:
 
 
 @pytest.fixture(scope="module")
-def policy(config: TrainConfig) -> Policy:
+def policy(config: Recipe) -> Policy:
     return make_policy(config, PAPER)
 
 
@@ -76,18 +76,18 @@ def task(*questions: Question, turns: int = 6) -> Task:
     return Task(id="by-hand", questions=questions, prompt=prompt, turn_limit=turns, corpus="corpus.jsonl")
 
 
-def attempt(script: Script, one: Task, config: TrainConfig, codec: Codec, context: str = "constant") -> Trajectory:
+def attempt(script: Script, one: Task, config: Recipe, codec: Codec, context: str = "constant") -> Trajectory:
     environment = config.tasks.source("evaluation", PAPER).environment
     run = rollout(script, environment, codec=codec, context=context, budget=BUDGET)
     (trajectory,) = run([one], sampling=SAMPLING)
     return trajectory
 
 
-def shown(config: TrainConfig, query: str, turns_left: int) -> str:
+def shown(config: Recipe, query: str, turns_left: int) -> str:
     """What the search must show: hint, three passages, a hundred words of each, no bracket that could be a tag's."""
     assert isinstance(config.tasks, MultihopTasks)
     environment = config.tasks.source("evaluation", PAPER).environment
-    assert isinstance(environment, QAEnvironment)
+    assert isinstance(environment, SearchEnvironment)
     index = environment.retrievers["corpus.jsonl"]
     assert isinstance(index, BM25)
     (found,) = index.search([query], 3)
@@ -101,7 +101,7 @@ def shown(config: TrainConfig, query: str, turns_left: int) -> str:
 
 
 def test_one_search_and_an_answer_score_and_cost_what_they_do_by_hand(
-    config: TrainConfig, policy: Policy, questions: dict[str, Question]
+    config: Recipe, policy: Policy, questions: dict[str, Question]
 ):
     question = questions[CATHEDRAL]
     assert question.answers == ("The Cathedral of the Blessed Virgin Mary, Truro",)
@@ -130,7 +130,7 @@ def test_one_search_and_an_answer_score_and_cost_what_they_do_by_hand(
 
 
 def test_right_answers_score_one_whatever_their_case_articles_and_aliases(
-    config: TrainConfig, policy: Policy, questions: dict[str, Question]
+    config: Recipe, policy: Policy, questions: dict[str, Question]
 ):
     two = [questions[CATHEDRAL], next(q for q in questions.values() if len(q.answers) > 3 and ";" not in q.answers[2])]
     answer = f"Q1 cathedral of blessed virgin mary truro! ; Q2 the {two[1].answers[2].upper()}"
@@ -145,7 +145,7 @@ def test_right_answers_score_one_whatever_their_case_articles_and_aliases(
 
 @pytest.mark.parametrize("context", ["constant", "full"])
 def test_two_searches_cost_what_they_do_by_hand_constant_and_appended(
-    config: TrainConfig, policy: Policy, questions: dict[str, Question], context: str
+    config: Recipe, policy: Policy, questions: dict[str, Question], context: str
 ):
     two = list(questions.values())[:2]
     one = task(*two)
@@ -170,7 +170,7 @@ def test_two_searches_cost_what_they_do_by_hand_constant_and_appended(
     assert peak_tokens(trajectory) < appended_peak_tokens(trajectory) or context == "full"
 
 
-def test_demonstrations_on_real_text_are_learnt_from(config: TrainConfig, policy: Policy):
+def test_demonstrations_on_real_text_are_learnt_from(config: Recipe, policy: Policy):
     assert config.sft is not None
     source = config.tasks.source("train", PAPER)
     run = make_rollout(config, policy, source, PAPER)
@@ -182,7 +182,7 @@ def test_demonstrations_on_real_text_are_learnt_from(config: TrainConfig, policy
     assert losses[1] < losses[0]
 
 
-def test_a_step_of_reinforcement_learning_works_on_real_text(config: TrainConfig, policy: Policy):
+def test_a_step_of_reinforcement_learning_works_on_real_text(config: Recipe, policy: Policy):
     assert config.rl is not None
     source = config.tasks.source("train", PAPER)
     stage = RlStage(policy, config.rl, make_rollout(config, policy, source, PAPER), source, seed=0)
@@ -201,7 +201,7 @@ def test_a_step_of_reinforcement_learning_works_on_real_text(config: TrainConfig
     assert not all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
 
 
-def test_composition_never_crosses_the_border_of_the_split(config: TrainConfig):
+def test_composition_never_crosses_the_border_of_the_split(config: Recipe):
     ids = {half: {q.id for q in read_questions(SHARED_QA / f"{half}.jsonl")} for half in ("train", "test")}
     assert (len(ids["train"]), len(ids["test"])) == (6199, 1763)
     for split, half in (("train", "train"), ("evaluation", "test")):

@@ -15,7 +15,7 @@ from mem1.algorithms.ratios import Gspo
 from mem1.engines.device import Device
 from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.rollout import Budget
-from mem1.training.loop.recipe import ModelConfig, Recall, Sft, TrainConfig
+from mem1.training.loop.recipe import ModelConfig, Recall, Recipe, Sft
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.run_folder import read_metrics
 from mem1.training.loop.train import train
@@ -29,7 +29,7 @@ RL = Rl(
     entropy=0.1,
     kl=Kl(),
 )
-BASE = TrainConfig(
+BASE = Recipe(
     model=ModelConfig(new=SHAPE),
     tasks=AtlasTasks(entities=40, worlds=1, questions_per_world=50),
     budget=Budget(completion_extra=24, context=600),

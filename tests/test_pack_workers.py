@@ -145,8 +145,8 @@ def on_rank(
 ) -> PackWorkers:
     """The workers of one of two ranks, with these passes."""
     monkeypatch.setattr(pack_workers, "assign", lambda costs, ranks: {rank: passes})
-    place = Placement(ranks=Recorded(rank=rank, size=2, others=others))
-    return replace(PackWorkers(models=[MODEL]), place=place)
+    placement = Placement(ranks=Recorded(rank=rank, size=2, others=others))
+    return replace(PackWorkers(models=[MODEL]), placement=placement)
 
 
 def test_a_padding_pass_adds_no_gradient_and_its_pack_is_counted_once(monkeypatch: pytest.MonkeyPatch):

@@ -41,7 +41,7 @@ from mem1.planning.stages import Passes
 from mem1.planning.step_time import forward_flops, update_flops
 from mem1.planning.token_counts import counted, made_groups
 from mem1.training.logprobs import score
-from mem1.training.loop.recipe import Distributed, Lora, TrainConfig
+from mem1.training.loop.recipe import Distributed, Lora, Recipe
 from mem1.training.weights.adapters import with_adapters
 from mem1.training.weights.policy import load_policy, policy_folder
 
@@ -62,8 +62,8 @@ SERVED: Any = {"engine": "servers", "server_gpus": 2}
 BF16 = Distributed(mixed_precision="bf16", activation_checkpointing=True)
 
 
-def recipe(name: str, *overrides: str) -> TrainConfig:
-    return load_toml(find_recipe(name), TrainConfig, overrides)
+def recipe(name: str, *overrides: str) -> Recipe:
+    return load_toml(find_recipe(name), Recipe, overrides)
 
 
 class TestShapes:

@@ -9,7 +9,7 @@ import pytest
 from corpora import SHARED_QA, TOWNS, needs_shared_qa
 
 from mem1.envs.base import Action, Observation, Outcome
-from mem1.envs.search.env import NOTHING_FOUND, QAEnvironment
+from mem1.envs.search.env import NOTHING_FOUND, SearchEnvironment
 from mem1.errors import UserError
 from mem1.records import Passage, Question, Task
 from mem1.retrieval import BM25, RetrievalFailed, Retriever
@@ -41,7 +41,7 @@ def task(corpus: str = "towns", *golds: str) -> Task:
 
 
 def shown(retriever: Retriever, query: str, **settings: Any) -> str:
-    environment = QAEnvironment({"towns": retriever}, **settings)
+    environment = SearchEnvironment({"towns": retriever}, **settings)
     (observation,) = environment.observe([Action(task(), "search", query)])
     assert observation.failed is None
     return observation.text
@@ -79,7 +79,7 @@ def test_a_search_that_finds_nothing_says_so():
 
 def test_a_batch_is_one_call_a_collection_and_answers_keep_their_order():
     red, blue = Echo("red"), Echo("blue")
-    environment = QAEnvironment({"red": red, "blue": blue}, top_k=5)
+    environment = SearchEnvironment({"red": red, "blue": blue}, top_k=5)
     requests = [Action(task(c), "search", q) for c, q in [("red", "a"), ("blue", "b"), ("red", "c"), ("red", "a")]]
     assert [o.text for o in environment.observe(requests)] == [
         "Doc 1 (Title: red) a",
@@ -92,12 +92,12 @@ def test_a_batch_is_one_call_a_collection_and_answers_keep_their_order():
 
 def test_nothing_asked_calls_nobody():
     echo = Echo("red")
-    assert QAEnvironment({"red": echo}).observe([]) == []
+    assert SearchEnvironment({"red": echo}).observe([]) == []
     assert echo.calls == []
 
 
 def test_a_search_engine_that_fails_is_reported_for_its_own_requests_only():
-    environment = QAEnvironment({"up": Echo("up"), "down": Broken()})
+    environment = SearchEnvironment({"up": Echo("up"), "down": Broken()})
     observations = environment.observe([Action(task("down"), "search", "a"), Action(task("up"), "search", "b")])
     assert observations == [
         Observation(text="", failed="connection refused"),
@@ -106,7 +106,7 @@ def test_a_search_engine_that_fails_is_reported_for_its_own_requests_only():
 
 
 def test_an_unknown_action_and_an_unknown_collection_are_named():
-    environment = QAEnvironment({"towns": BM25.build(TOWNS)})
+    environment = SearchEnvironment({"towns": BM25.build(TOWNS)})
     with pytest.raises(UserError, match="no action 'buy'; it has: search"):
         environment.observe([Action(task(), "buy", "shoes")])
     with pytest.raises(UserError, match="searches 'moons', which has no search engine; there are: 'towns'"):
@@ -114,7 +114,7 @@ def test_an_unknown_action_and_an_unknown_collection_are_named():
 
 
 def test_the_reward_is_the_number_of_answers_that_match_exactly():
-    environment = QAEnvironment({})
+    environment = SearchEnvironment({})
     assert environment.score(task(), "Q1 Oslo ; Q2 in 1901") == Outcome(
         reward=1.0, metrics={"em": (1.0, 0.0), "f1": (1.0, 2 / 3)}
     )
@@ -125,7 +125,7 @@ def test_the_reward_is_the_number_of_answers_that_match_exactly():
 @pytest.mark.parametrize("settings", [{"top_k": 0}, {"passage_words": 0}, {"style": "fancy"}])
 def test_settings_out_of_range_are_refused(settings: dict[str, Any]):
     with pytest.raises(UserError, match=next(iter(settings))):
-        QAEnvironment({}, **settings)
+        SearchEnvironment({}, **settings)
 
 
 @needs_shared_qa
@@ -133,7 +133,7 @@ def test_real_questions_score_one_with_their_own_gold_answer_and_zero_without_an
     # an answer with a semicolon in it cannot be told from two answers
     questions = [q for q in read_questions(SHARED_QA / "train.jsonl") if ";" not in q.answers[0]]
     assert len(questions) > 1000
-    environment = QAEnvironment({})
+    environment = SearchEnvironment({})
     for start in range(0, 1000, 100):
         batch = tuple(questions[start : start + 100])
         whole = Task(id="t", questions=batch, prompt="", turn_limit=1)

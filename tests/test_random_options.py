@@ -17,13 +17,13 @@ from random_values import RECIPES, Drawn, keys_of
 from mem1.cli.main import main
 from mem1.cli.options import only_checked
 from mem1.registry import register
-from mem1.training.loop.recipe import TrainConfig
+from mem1.training.loop.recipe import Recipe
 
 COMMANDS = walk()
 OPEN_LISTS = (("tasks.", register.tasks), ("rl.algorithm.", register.algorithm))
 KEYS = sorted(
     {
-        *keys_of(TrainConfig),
+        *keys_of(Recipe),
         *(key for prefix, known in OPEN_LISTS for name in known.names() for key in keys_of(known.get(name), prefix)),
     }
 )

@@ -77,7 +77,7 @@ class Tasks:
 def sampled(source: Tasks, ranks: Ranks, *, served: bool = False) -> list[Group]:
     config = Rl(curriculum=(Phase(steps=1),), tasks_per_step=source.count, group_size=3)
     sampler = GroupSampler(cast(Any, None), config, cast(Any, source), cast(Any, source), seed=0)
-    sampler.place, sampler._served = Placement(ranks=ranks), served
+    sampler.placement, sampler._served = Placement(ranks=ranks), served
     return sampler.sample(0)
 
 
@@ -116,7 +116,7 @@ def test_a_mistake_on_another_rank_is_raised_here():
 def test_contexts_one_by_one_are_refused_where_weights_are_shared():
     config = Rl(curriculum=(Phase(steps=1),), packed=False)
     with pytest.raises(UserError, match=r"rl\.packed = false is not supported with"):
-        ActorCritic.make(config, tiny_model("qwen2"), place=Placement(config=Distributed()))
+        ActorCritic.make(config, tiny_model("qwen2"), placement=Placement(config=Distributed()))
 
 
 def test_a_checkpoint_written_in_the_background_holds_the_moment_it_was_asked_for(tmp_path: Path):

@@ -6,9 +6,9 @@ import pytest
 import torch
 from precision import rounding
 
+from mem1.training.loop.recall import FIRST_TOKEN, recall_batch, recall_loss
 from mem1.training.loop.recipe import Recall, TinyModel
 from mem1.training.tiny_model.model import new_model
-from mem1.training.tiny_model.recall import FIRST_TOKEN, recall_batch, recall_loss
 
 pytestmark = pytest.mark.numeric
 

@@ -10,7 +10,7 @@ import pytest
 from mem1.api import find_recipe
 from mem1.configuration import load_toml, to_toml
 from mem1.errors import UserError
-from mem1.training.loop.recipe import TrainConfig
+from mem1.training.loop.recipe import Recipe
 
 FOLDER = Path(__file__).parents[1] / "recipes"
 RECIPES = sorted(FOLDER.rglob("*.toml"))
@@ -27,9 +27,9 @@ def test_the_documentation_has_one_line_for_each_recipe():
 
 @pytest.mark.parametrize("path", RECIPES, ids=NAMES.get)
 def test_a_recipe_is_valid_and_survives_being_written_out(path: Path, tmp_path: Path):
-    config = load_toml(path, TrainConfig)
+    config = load_toml(path, Recipe)
     (tmp_path / "config.toml").write_text(to_toml(config), encoding="utf-8")
-    assert load_toml(tmp_path / "config.toml", TrainConfig) == config
+    assert load_toml(tmp_path / "config.toml", Recipe) == config
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=NAMES.get)
@@ -48,7 +48,7 @@ def test_an_unknown_recipe_lists_the_shipped_ones():
 
 
 def test_quickstart_trains_by_reinforcement_on_two_objectives_only():
-    config = load_toml(find_recipe("atlas-quick"), TrainConfig)
+    config = load_toml(find_recipe("atlas-quick"), Recipe)
     assert (config.recall, config.sft, config.model.path, config.model.new) == (None, None, None, None)
     assert config.rl is not None
     assert {phase.objectives for phase in config.rl.curriculum} == {(2,)}

@@ -13,7 +13,7 @@ import mem1
 from mem1.configuration import load_toml, to_toml
 from mem1.errors import UserError
 from mem1.registry import Registry
-from mem1.training.loop.recipe import TrainConfig
+from mem1.training.loop.recipe import Recipe
 
 PLUG_IN = """
 import mem1
@@ -38,9 +38,9 @@ def folder(tmp_path: Path, monkeypatch) -> Path:
     return tmp_path
 
 
-def recipe(folder: Path, tasks: str) -> TrainConfig:
+def recipe(folder: Path, tasks: str) -> Recipe:
     (folder / "recipe.toml").write_text(f"[tasks]\n{tasks}\n", encoding="utf-8")
-    return load_toml(folder / "recipe.toml", TrainConfig)
+    return load_toml(folder / "recipe.toml", Recipe)
 
 
 def test_a_thing_is_registered_by_a_call_or_a_decorator_and_found_by_its_name():
@@ -83,7 +83,7 @@ def test_tasks_of_ones_own_are_checked_like_shipped_ones_and_written_back_as_the
     config = recipe(folder, 'kind = "my_plug_in:MyTasks"\nlargest = 3')
     assert (config.tasks.kind, config.tasks.largest) == ("my_plug_in:MyTasks", 3)  # type: ignore[attr-defined]
     (folder / "again.toml").write_text(to_toml(config), encoding="utf-8")
-    assert load_toml(folder / "again.toml", TrainConfig) == config
+    assert load_toml(folder / "again.toml", Recipe) == config
     with pytest.raises(UserError, match=r"unknown key tasks\.larges; did you mean tasks\.largest\?"):
         recipe(folder, 'kind = "my_plug_in:MyTasks"\nlarges = 3')
     with pytest.raises(UserError, match="tasks 'my_plug_in:broken'"):
@@ -95,10 +95,10 @@ def test_tasks_of_ones_own_are_checked_like_shipped_ones_and_written_back_as_the
 def test_tasks_made_in_python_are_written_with_the_name_that_finds_them_again(folder: Path):
     from my_plug_in import MyTasks  # type: ignore[import-not-found]
 
-    assert TrainConfig(tasks=MyTasks()).tasks.kind == "my_plug_in:MyTasks"
+    assert Recipe(tasks=MyTasks()).tasks.kind == "my_plug_in:MyTasks"
     mem1.register.tasks("mine", MyTasks)
     try:
-        config = TrainConfig(tasks=MyTasks())
+        config = Recipe(tasks=MyTasks())
         assert config.tasks.kind == "mine" and recipe(folder, 'kind = "mine"') == config
     finally:
         mem1.register.tasks._registered.clear()

@@ -29,7 +29,7 @@ from mem1.retrieval import BM25
 from mem1.retrieval.client import RetrievalServer
 from mem1.retrieval.documents import read_documents
 from mem1.retrieval.web.apis import SERPER
-from mem1.training.loop.recipe import ModelConfig, TinyModel, TrainConfig
+from mem1.training.loop.recipe import ModelConfig, Recipe, TinyModel
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.train import NOT_FINGERPRINTED
 from mem1.training.weights.policy import make_policy
@@ -65,7 +65,7 @@ def questions(tmp_path: Path) -> Path:
 
 def test_a_recipe_names_servers_in_place_of_a_corpus(tmp_path: Path):
     (tmp_path / "a.toml").write_text(RECIPE)
-    config = load_toml(tmp_path / "a.toml", TrainConfig)
+    config = load_toml(tmp_path / "a.toml", Recipe)
     assert isinstance(config.tasks, MultihopTasks)
     urls = ("http://127.0.0.1:8000/retrieve", "http://b:8000/retrieve")
     assert config.tasks.retriever == RetrievalServer(urls=urls, deadline_s=20.0)
@@ -73,7 +73,7 @@ def test_a_recipe_names_servers_in_place_of_a_corpus(tmp_path: Path):
     assert isinstance(source, FileQuestions)
     assert source.corpus == "127.0.0.1:8000"
     (tmp_path / "b.toml").write_text(to_toml(config))
-    assert load_toml(tmp_path / "b.toml", TrainConfig) == config
+    assert load_toml(tmp_path / "b.toml", Recipe) == config
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_recipe_names_servers_in_place_of_a_corpus(tmp_path: Path):
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, change: str, message: str):
     (tmp_path / "a.toml").write_text(RECIPE)
     with pytest.raises(UserError, match=message):
-        load_toml(tmp_path / "a.toml", TrainConfig, [change])
+        load_toml(tmp_path / "a.toml", Recipe, [change])
 
 
 def test_tasks_are_searched_on_the_server(address: str, questions: Path):
@@ -127,8 +127,8 @@ def searched(address: str) -> int:
 
 
 def test_a_run_goes_on_with_a_server_that_has_moved():
-    def config(**tasks: Any) -> TrainConfig:
-        return TrainConfig(rl=RL, tasks=MultihopTasks(questions="q.jsonl", **tasks))
+    def config(**tasks: Any) -> Recipe:
+        return Recipe(rl=RL, tasks=MultihopTasks(questions="q.jsonl", **tasks))
 
     here, there = (config(retriever=RetrievalServer(urls=(url,))) for url in ("http://a:1", "http://b:2"))
     assert fingerprint(here, NOT_FINGERPRINTED) == fingerprint(there, NOT_FINGERPRINTED)
@@ -139,7 +139,7 @@ def test_without_a_corpus_a_new_tokenizer_is_trained_on_the_training_questions(t
     (tmp_path / "q.jsonl").write_text('{"id": "1", "question": "Who?", "answers": ["x"]}\n', encoding="utf-8")
     server = RetrievalServer(urls=("http://a",))
     tasks = MultihopTasks(questions=str(tmp_path / "q.jsonl"), retriever=server)
-    config = TrainConfig(rl=RL, model=ModelConfig(new=TinyModel(tokenizer="bpe")), tasks=tasks)
+    config = Recipe(rl=RL, model=ModelConfig(new=TinyModel(tokenizer="bpe")), tasks=tasks)
     with pytest.raises(UserError, match=r"tasks\.train_questions is missing"):
         make_policy(config, PAPER)
 

@@ -53,7 +53,7 @@ from mem1.training.gradients.actor_critic import Critic
 from mem1.training.gradients.samples import OldPolicyStats, make_samples, minibatches
 from mem1.training.gradients.update import PassStats, accumulate
 from mem1.training.logprobs import completion_logprobs, score, trunk_states
-from mem1.training.loop.recipe import TrainConfig
+from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.ranks.optimizers import adamw
@@ -680,4 +680,4 @@ def test_a_recipe_that_cannot_be_meant_is_refused_with_the_way_out(tmp_path: Pat
     path = tmp_path / "recipe.toml"
     path.write_text(f'[tasks]\nkind = "atlas"\n[rl]\ncurriculum = [{{steps = 1}}]\n{text}\n')
     with pytest.raises(UserError, match=message):
-        load_toml(path, TrainConfig)
+        load_toml(path, Recipe)

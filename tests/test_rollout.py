@@ -16,7 +16,7 @@ from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.engines.scripted import Script, ScriptedEngine
 from mem1.envs.base import Action, Observation, Outcome
-from mem1.envs.search.env import QAEnvironment
+from mem1.envs.search.env import SearchEnvironment
 from mem1.errors import UserError
 from mem1.protocol import PAPER, RELEASED, SEARCH
 from mem1.records import Ended, Passage, Question, Task, Trajectory
@@ -249,7 +249,7 @@ class Broken:
 
 
 def test_a_search_engine_that_fails_ends_the_attempt_with_tool_failed():
-    run = rollout(replay(SEARCHES[0]), QAEnvironment({"": Broken()}))
+    run = rollout(replay(SEARCHES[0]), SearchEnvironment({"": Broken()}))
     (trajectory,) = run([task("city")], sampling=SAMPLING)
     assert (trajectory.ended, trajectory.detail) == (Ended.TOOL_FAILED, "connection refused")
     assert (trajectory.reward, trajectory.per_objective("em"), trajectory.per_objective("f1")) == (None, (), ()), (

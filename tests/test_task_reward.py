@@ -8,7 +8,7 @@ import pytest
 
 from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.envs.cloze.tasks import ClozeTasks
-from mem1.envs.search.env import QAEnvironment
+from mem1.envs.search.env import SearchEnvironment
 from mem1.envs.search.tasks import MultihopTasks
 from mem1.envs.web.tasks import WebTasks
 from mem1.errors import UserError
@@ -24,14 +24,17 @@ PAIR = Task(
 
 
 def test_the_reward_is_the_number_of_exact_matches_or_their_share_and_exact_match_is_the_same():
-    by_sum, by_mean = QAEnvironment({}).score(PAIR, "Q1 x; Q2 y"), QAEnvironment({}, reward="mean").score(PAIR, "Q1 x")
+    by_sum, by_mean = (
+        SearchEnvironment({}).score(PAIR, "Q1 x; Q2 y"),
+        SearchEnvironment({}, reward="mean").score(PAIR, "Q1 x"),
+    )
     assert (by_sum.reward, by_sum.metrics["em"]) == (2.0, (1.0, 1.0))
     assert (by_mean.reward, by_mean.metrics["em"]) == (0.5, (1.0, 0.0))
 
 
 def test_an_unknown_reward_lists_the_known_ones():
     with pytest.raises(UserError, match="unknown reward 'median'; known: sum, mean"):
-        QAEnvironment({}, reward="median")
+        SearchEnvironment({}, reward="median")
     with pytest.raises(ValueError, match=r"unknown reward; known: sum, mean, or package\.module:name"):
         AtlasTasks(reward="median")
 

@@ -23,7 +23,7 @@ def test_every_tag_and_both_hint_brackets_are_single_tokens(tags: Tags):
 
 
 def test_padding_and_the_unknown_token_come_first():
-    # random exercises (training/tiny_model/recall.py) leave the first two tokens out
+    # random exercises (training/loop/recall.py) leave the first two tokens out
     tokenizer = atlas_tokenizer(PAPER)
     assert (tokenizer.token_to_id(PAD), tokenizer.token_to_id(UNKNOWN)) == (0, 1)
     assert bpe_tokenizer(TEXTS, vocab_size=320, tags=PAPER).token_to_id(PAD) == 0

@@ -33,14 +33,13 @@ from mem1.tasks.compose import TurnLimit
 from mem1.tasks.datasets import write_passages, write_questions
 from mem1.training.checkpoints.checkpoint import latest_checkpoint
 from mem1.training.logprobs import completion_logprobs
-from mem1.training.loop.recipe import Evaluation, Lora, ModelConfig, Recall, Sft, TinyModel, TrainConfig
+from mem1.training.loop.recipe import Evaluation, Lora, ModelConfig, Recall, Recipe, Sft, TinyModel
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.run_folder import read_metrics
 from mem1.training.loop.sft import SftStage, demonstrate
 from mem1.training.loop.train import Finished, Progress, make_rollout, train
-from mem1.training.weights.export import export_checkpoint
-from mem1.training.weights.policy import Policy, load_policy, make_policy
+from mem1.training.weights.policy import Policy, export_checkpoint, load_policy, make_policy
 
 RECALL_STEPS, SFT_STEPS, RL_STEPS = 2, 10, 3
 STEPS = RECALL_STEPS + SFT_STEPS + RL_STEPS
@@ -56,7 +55,7 @@ def yes_or_no(half: str) -> list[Question]:
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainConfig]:
+def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recipe]:
     data = tmp_path_factory.mktemp("data")
     write_questions(data / "train.jsonl", yes_or_no("ink"))
     write_questions(data / "test.jsonl", yes_or_no("wax"))
@@ -66,8 +65,8 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainConfig]:
         yield _config(data)
 
 
-def _config(data: Path) -> TrainConfig:
-    return TrainConfig(
+def _config(data: Path) -> Recipe:
+    return Recipe(
         model=ModelConfig(new=TinyModel(hidden_size=32, layers=2, feed_forward=64, tokenizer="bpe", vocab_size=300)),
         tasks=MultihopTasks(
             questions=str(data / "test.jsonl"),
@@ -93,12 +92,12 @@ def _config(data: Path) -> TrainConfig:
     )
 
 
-def run(config: TrainConfig, out: Path, *, on_step: Callable[[Progress], None] | None = None) -> Finished:
+def run(config: Recipe, out: Path, *, on_step: Callable[[Progress], None] | None = None) -> Finished:
     return train(config, out, command=["mem1"], resume=out.exists(), on_step=on_step)
 
 
 @pytest.fixture(scope="module")
-def unbroken(config: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def unbroken(config: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that was never stopped."""
     out = tmp_path_factory.mktemp("runs") / "unbroken"
     assert run(config, out).complete
@@ -132,7 +131,7 @@ def ctrl_c_as_in_a_terminal():
     signal.signal(signal.SIGINT, former)
 
 
-def test_a_run_goes_through_all_stages_and_leaves_finite_metrics_and_a_policy(config: TrainConfig, tmp_path: Path):
+def test_a_run_goes_through_all_stages_and_leaves_finite_metrics_and_a_policy(config: Recipe, tmp_path: Path):
     seen: list[tuple[str, int, int]] = []
     finished = run(config, tmp_path / "run", on_step=lambda p: seen.append((p.stage, p.step, p.steps)))
     assert finished.complete
@@ -154,14 +153,14 @@ def test_a_run_goes_through_all_stages_and_leaves_finite_metrics_and_a_policy(co
         assert torch.equal(a, b)
 
 
-def test_denormal_numbers_are_zero_while_a_run_lasts_and_not_after_it(config: TrainConfig, tmp_path: Path):
+def test_denormal_numbers_are_zero_while_a_run_lasts_and_not_after_it(config: Recipe, tmp_path: Path):
     seen: list[bool] = []
     run(config, tmp_path / "run", on_step=lambda _: seen.append(sys.float_info.min / 2 == 0.0))
     assert set(seen) == {torch.set_flush_denormal(False)}, "where the processor can"
     assert sys.float_info.min / 2 > 0.0
 
 
-def test_the_same_seed_gives_the_same_run_and_another_seed_another(config: TrainConfig, unbroken: Path, tmp_path: Path):
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(config: Recipe, unbroken: Path, tmp_path: Path):
     for name, seed in (("again", 0), ("other", 1)):
         run(config.model_copy(update={"seed": seed}), tmp_path / name)
     assert metrics(tmp_path / "again") == metrics(unbroken) != metrics(tmp_path / "other")
@@ -170,7 +169,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(config: Train
 
 @pytest.mark.parametrize("step", [1, RECALL_STEPS, 9, STEPS - 1])
 def test_a_run_stopped_by_ctrl_c_and_resumed_is_an_unbroken_one_bit_for_bit(
-    config: TrainConfig, unbroken: Path, tmp_path: Path, step: int
+    config: Recipe, unbroken: Path, tmp_path: Path, step: int
 ):
     stopped = run(config, tmp_path / "run", on_step=stop_at(step))
     assert not stopped.complete and not (tmp_path / "run" / "policy").exists()
@@ -181,12 +180,12 @@ def test_a_run_stopped_by_ctrl_c_and_resumed_is_an_unbroken_one_bit_for_bit(
     assert weights(tmp_path / "run") == weights(unbroken)
 
 
-def train_and_tell(config: TrainConfig, out: Path, told: Connection) -> None:
+def train_and_tell(config: Recipe, out: Path, told: Connection) -> None:
     train(config, out, command=["mem1"], on_step=lambda p: told.send((p.stage, p.step)))
 
 
 def test_a_run_killed_in_mid_step_and_resumed_writes_the_metrics_of_an_unbroken_one(
-    config: TrainConfig, unbroken: Path, tmp_path: Path
+    config: Recipe, unbroken: Path, tmp_path: Path
 ):
     heard, told = PROCESSES.Pipe(duplex=False)
     process = PROCESSES.Process(target=train_and_tell, args=(config, tmp_path / "run", told), daemon=True)
@@ -202,7 +201,7 @@ def test_a_run_killed_in_mid_step_and_resumed_writes_the_metrics_of_an_unbroken_
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (unbroken / "metrics.jsonl").read_bytes()
 
 
-def test_going_on_with_a_finished_run_changes_nothing(config: TrainConfig, unbroken: Path):
+def test_going_on_with_a_finished_run_changes_nothing(config: Recipe, unbroken: Path):
     before = [(unbroken / "metrics.jsonl").read_bytes(), weights(unbroken)]
     steps: list[Progress] = []
     assert run(config, unbroken, on_step=steps.append).complete
@@ -222,7 +221,7 @@ def test_a_checkpoint_is_exported_as_the_policy_that_it_holds(unbroken: Path, tm
         export_checkpoint(tmp_path / "policy", tmp_path / "other")
 
 
-def test_a_run_with_adapters_samples_with_what_they_have_learnt(config: TrainConfig, unbroken: Path, tmp_path: Path):
+def test_a_run_with_adapters_samples_with_what_they_have_learnt(config: Recipe, unbroken: Path, tmp_path: Path):
     pytest.importorskip("peft")
     model = ModelConfig(path=str(unbroken / "policy"))
     changes = {"model": model, "recall": None, "sft": None, "lora": Lora(rank=4), "checkpoint_every": 2}
@@ -242,7 +241,7 @@ def test_a_run_with_adapters_samples_with_what_they_have_learnt(config: TrainCon
     assert weights(tmp_path / "run") == (tmp_path / "policy" / "model.safetensors").read_bytes()
 
 
-def test_a_run_is_not_resumed_under_another_configuration(config: TrainConfig, tmp_path: Path):
+def test_a_run_is_not_resumed_under_another_configuration(config: Recipe, tmp_path: Path):
     run(config, tmp_path / "run", on_step=stop_at(3))
     with pytest.raises(UserError, match=r"seed: 0 in the folder, 1 now"):
         run(config.model_copy(update={"seed": 1}), tmp_path / "run")
@@ -250,7 +249,7 @@ def test_a_run_is_not_resumed_under_another_configuration(config: TrainConfig, t
     assert run(evaluation, tmp_path / "run").complete
 
 
-def test_a_folder_that_holds_something_else_is_not_written_to(config: TrainConfig, tmp_path: Path):
+def test_a_folder_that_holds_something_else_is_not_written_to(config: Recipe, tmp_path: Path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("")
     with pytest.raises(UserError, match="exists and is not empty"):
@@ -267,7 +266,7 @@ def test_a_folder_that_holds_something_else_is_not_written_to(config: TrainConfi
     ],
 )
 def test_a_faulty_task_is_found_before_anything_is_written(
-    config: TrainConfig, tmp_path: Path, changes: dict[str, Any], message: str
+    config: Recipe, tmp_path: Path, changes: dict[str, Any], message: str
 ):
     tasks: dict[str, Any] = config.tasks.model_dump() | changes
     tasks["questions"] = tasks["questions"] or tasks["train_questions"]
@@ -277,7 +276,7 @@ def test_a_faulty_task_is_found_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_more_objectives_than_questions_are_found_before_anything_is_written(config: TrainConfig, tmp_path: Path):
+def test_more_objectives_than_questions_are_found_before_anything_is_written(config: Recipe, tmp_path: Path):
     rl = config.rl
     assert rl is not None
     many = config.model_copy(update={"rl": rl.model_copy(update={"curriculum": (Phase(steps=1, objectives=(1, 9)),)})})
@@ -286,18 +285,18 @@ def test_more_objectives_than_questions_are_found_before_anything_is_written(con
     assert not (tmp_path / "run").exists()
 
 
-def test_an_unknown_context_policy_is_refused_with_the_recipe(config: TrainConfig):
+def test_an_unknown_context_policy_is_refused_with_the_recipe(config: Recipe):
     with pytest.raises(ValueError, match="unknown context policy 'constnat'; known: constant, capped"):
-        TrainConfig(**{**config.model_dump(), "context": "constnat"})
+        Recipe(**{**config.model_dump(), "context": "constnat"})
 
 
-def test_demonstrations_that_the_budget_cuts_are_refused(config: TrainConfig, tmp_path: Path):
+def test_demonstrations_that_the_budget_cuts_are_refused(config: Recipe, tmp_path: Path):
     cut = config.model_copy(update={"budget": Budget(completion_extra=1, completion_per_objective=0)})
     with pytest.raises(UserError, match="none of the 8 demonstrations answers; the first ended with out_of_tokens"):
         run(cut, tmp_path / "run")
 
 
-def stage(config: TrainConfig, **changes: Any) -> RlStage:
+def stage(config: Recipe, **changes: Any) -> RlStage:
     """The stage of reinforcement learning, on a policy that has seen demonstrations."""
     assert config.rl is not None and config.sft is not None
     policy = make_policy(config, PAPER)
@@ -321,7 +320,7 @@ def in_float64(policy: Policy) -> Policy:
 
 
 @pytest.mark.numeric
-def test_packs_and_workers_do_not_change_a_supervised_step(config: TrainConfig):
+def test_packs_and_workers_do_not_change_a_supervised_step(config: Recipe):
     assert config.sft is not None
     rate = config.sft.adam_learning_rate
     config = config.model_copy(update={"sft": config.sft.model_copy(update={"tasks": 40})})
@@ -362,7 +361,7 @@ def graded(groups: list[Group], *rewards: float) -> list[Group]:
 
 
 @pytest.mark.numeric
-def test_micro_batches_and_packing_do_not_change_a_step(config: TrainConfig):
+def test_micro_batches_and_packing_do_not_change_a_step(config: Recipe):
     learnt = stage(config)
     groups = graded(learnt.sample(0), 1, 0, 0, 2, 0, 1)
 
@@ -380,7 +379,7 @@ def test_micro_batches_and_packing_do_not_change_a_step(config: TrainConfig):
         torch.testing.assert_close(after_parts, after_whole, rtol=0, atol=tolerance)
 
 
-def test_a_step_without_a_telling_group_changes_no_weight(config: TrainConfig):
+def test_a_step_without_a_telling_group_changes_no_weight(config: Recipe):
     learner = stage(config)
     before = torch.cat([p.detach().flatten().clone() for p in learner.policy.model.parameters()])
     row, after = gradient_step(learner, graded(learner.sample(0), 1, 1, 1, 1, 1, 1))
@@ -389,7 +388,7 @@ def test_a_step_without_a_telling_group_changes_no_weight(config: TrainConfig):
     assert torch.equal(before, after)
 
 
-def test_a_step_makes_good_attempts_likelier_and_bad_ones_less_likely(config: TrainConfig):
+def test_a_step_makes_good_attempts_likelier_and_bad_ones_less_likely(config: Recipe):
     learner = stage(config)
     (group, *_) = learner.sample(0)
     different = sorted(group.trajectories, key=lambda t: t.turns[0].completion_ids)
@@ -406,7 +405,7 @@ def test_a_step_makes_good_attempts_likelier_and_bad_ones_less_likely(config: Tr
     assert odds()[0] - before[0] > odds()[1] - before[1]
 
 
-def test_the_groups_of_a_step_share_out_its_numbers_of_objectives(config: TrainConfig):
+def test_the_groups_of_a_step_share_out_its_numbers_of_objectives(config: Recipe):
     phases = (Phase(steps=1, objectives=(1,)), Phase(steps=2, objectives=(1, 2)))
     learner = stage(config, curriculum=phases, group_size=2)
     sizes = [[g.trajectories[0].task.objectives for g in learner.sample(i) if g.trajectories[0].task] for i in (0, 1)]
@@ -414,7 +413,7 @@ def test_the_groups_of_a_step_share_out_its_numbers_of_objectives(config: TrainC
     assert learner.steps == 3
 
 
-def test_demonstrations_in_atlas_are_those_of_the_expert_with_the_recipes_context(config: TrainConfig):
+def test_demonstrations_in_atlas_are_those_of_the_expert_with_the_recipes_context(config: Recipe):
     atlas = config.model_copy(
         update={
             "tasks": SMALL,
@@ -431,7 +430,7 @@ def test_demonstrations_in_atlas_are_those_of_the_expert_with_the_recipes_contex
     }
 
 
-def test_demonstrations_that_are_cut_short_show_the_forced_answer(config: TrainConfig):
+def test_demonstrations_that_are_cut_short_show_the_forced_answer(config: Recipe):
     sft = Sft(objectives=(4,), tasks=10, cut_short=0.5)
     update = {"tasks": SMALL, "sft": sft, "model": ModelConfig(new=TinyModel(hidden_size=32, layers=2))}
     atlas = config.model_copy(update=update)
@@ -444,7 +443,7 @@ def test_demonstrations_that_are_cut_short_show_the_forced_answer(config: TrainC
     assert all(sum(t.per_objective("em")) == 4 for t in shown if t not in forced)
 
 
-def test_the_run_folder_says_what_ran(config: TrainConfig, unbroken: Path):
-    assert load_toml(unbroken / "config.toml", TrainConfig) == config
+def test_the_run_folder_says_what_ran(config: Recipe, unbroken: Path):
+    assert load_toml(unbroken / "config.toml", Recipe) == config
     resolved = json.loads((unbroken / "resolved.json").read_text())
     assert resolved["command"] == ["mem1"] and "torch" in resolved["versions"]

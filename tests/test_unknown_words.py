@@ -17,7 +17,7 @@ from mem1.errors import UserError
 from mem1.planning.preflight import dry_run
 from mem1.protocol import PAPER
 from mem1.records import Question, Task
-from mem1.training.loop.recipe import ModelConfig, TrainConfig
+from mem1.training.loop.recipe import ModelConfig, Recipe
 from mem1.training.loop.train import make_stages
 from mem1.training.tiny_model.tokenizers import bpe_tokenizer
 from mem1.training.weights.policy import make_policy
@@ -102,10 +102,10 @@ objectives = [1]
     )
     other = tmp_path / "train.jsonl"
     other.write_text(json.dumps({"id": "t", "text": "Which town is known for mills?", "answers": ["Bergen"]}) + "\n")
-    config = load_toml(recipe, TrainConfig, [f"tasks.train_questions={other}"])
+    config = load_toml(recipe, Recipe, [f"tasks.train_questions={other}"])
     with pytest.raises(UserError, match=f"{REFUSED} the shipped policy"):
         make_stages(config, make_policy(config, PAPER))
     checks = {check.name: check for check in dry_run(config, out=tmp_path / "run").checks}
     assert not checks["tasks"].ok and REFUSED in checks["tasks"].detail
-    shipped = TrainConfig(tasks=SMALL, rl=config.rl, model=ModelConfig())
+    shipped = Recipe(tasks=SMALL, rl=config.rl, model=ModelConfig())
     make_stages(shipped, make_policy(shipped, PAPER))

@@ -28,7 +28,6 @@ from mem1.rollout import Budget, Rollout
 from mem1.tasks.atlas import Expert, Laziness
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
 from mem1.training.loop.recipe import TinyModel
-from mem1.training.steering import Turns
 from mem1.training.tiny_model.model import new_model
 from mem1.training.tiny_model.tokenizers import atlas_tokenizer, bpe_tokenizer
 from mem1.training.verify.checks import (
@@ -43,6 +42,7 @@ from mem1.training.verify.checks import (
     sampler_checks,
     wrong_targets,
 )
+from mem1.training.verify.steering import Turns
 from mem1.training.verify.verify import compute, halves, verify
 
 CODEC = Codec(atlas_tokenizer(PAPER))

@@ -37,7 +37,7 @@ from mem1.parquet import read_rows
 from mem1.protocol import PAPER
 from mem1.records import Ended
 from mem1.rollout import Budget, Rollout
-from mem1.training.loop.recipe import TrainConfig
+from mem1.training.loop.recipe import Recipe
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "qwen2.5-7b-multihop"
 SEARCH = "<IS> now Q1 a mayor ? </IS> <query> a mayor </query>"
@@ -328,8 +328,8 @@ def shipped() -> dict[str, Any]:
     return config
 
 
-def recipe() -> TrainConfig:
-    return load_toml(RECIPE / "grpo.toml", TrainConfig)
+def recipe() -> Recipe:
+    return load_toml(RECIPE / "grpo.toml", Recipe)
 
 
 def test_the_shipped_configuration_says_the_same_as_the_recipe_that_it_names():

@@ -33,7 +33,7 @@ from mem1.retrieval.web.reader import PageReader
 from mem1.retrieval.web.search import WebSearch
 from mem1.rollout import Budget
 from mem1.tasks.prompts import render
-from mem1.training.loop.recipe import ModelConfig, TrainConfig
+from mem1.training.loop.recipe import ModelConfig, Recipe
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.tiny_model.tokenizers import bpe_tokenizer
 
@@ -236,7 +236,7 @@ def drawn(source: TaskSource) -> Task:
 def test_a_recipe_names_the_web_as_its_tasks(questions: Path, tmp_path: Path):
     train = tmp_path / "train.jsonl"
     write_objects(train, [{"id": "t", "text": "Where is Oslo?", "answers": ["Norway"]}])
-    config = TrainConfig(
+    config = Recipe(
         vocabulary="paper-web",
         model=ModelConfig(path="models/mine"),
         tasks=WebTasks(
@@ -249,11 +249,11 @@ def test_a_recipe_names_the_web_as_its_tasks(questions: Path, tmp_path: Path):
         rl=Rl(curriculum=(Phase(steps=1, objectives=(1,)),)),
     )
     (tmp_path / "web.toml").write_text(to_toml(config), encoding="utf-8")
-    assert load_toml(tmp_path / "web.toml", TrainConfig) == config
+    assert load_toml(tmp_path / "web.toml", Recipe) == config
     with pytest.raises(UserError, match=r"unknown key tasks\.budget\.serches.*did you mean tasks\.budget\.searches"):
-        load_toml(tmp_path / "web.toml", TrainConfig, ["tasks.budget.serches=3"])
+        load_toml(tmp_path / "web.toml", Recipe, ["tasks.budget.serches=3"])
     with pytest.raises(UserError, match=r"tasks\.mode"):
-        load_toml(tmp_path / "web.toml", TrainConfig, ["tasks.mode=live-ish"])
+        load_toml(tmp_path / "web.toml", Recipe, ["tasks.mode=live-ish"])
     assert isinstance(config.tasks, WebTasks)
     assert "opens the page" in drawn(config.tasks.source("evaluation", PAPER_WEB)).prompt
     assert "opens the page" not in drawn(config.tasks.source("evaluation", PAPER)).prompt

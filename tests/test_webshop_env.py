@@ -23,7 +23,7 @@ from mem1.errors import UserError
 from mem1.protocol import ACT, PAPER, PAPER_SHOP
 from mem1.records import Ended, Question, Task, Trajectory
 from mem1.rollout import Budget
-from mem1.training.loop.recipe import TrainConfig
+from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.tiny_model.tokenizers import UNKNOWN, bpe_tokenizer, shop_tokenizer
 
@@ -198,11 +198,11 @@ def test_the_goals_of_a_real_shop_are_split_as_the_original_splits_them():
 
 
 def test_a_recipe_names_a_shop_as_its_tasks(tmp_path):
-    config = TrainConfig(vocabulary="paper-shop", tasks=INVENTED, rl=Rl(curriculum=(Phase(steps=1, objectives=(1,)),)))
+    config = Recipe(vocabulary="paper-shop", tasks=INVENTED, rl=Rl(curriculum=(Phase(steps=1, objectives=(1,)),)))
     (tmp_path / "shop.toml").write_text(to_toml(config), encoding="utf-8")
-    assert load_toml(tmp_path / "shop.toml", TrainConfig) == config
+    assert load_toml(tmp_path / "shop.toml", Recipe) == config
     with pytest.raises(UserError, match=r"unknown key tasks\.catalog.*did you mean tasks\.catalogue"):
-        load_toml(tmp_path / "shop.toml", TrainConfig, ["tasks.catalog=x"])
+        load_toml(tmp_path / "shop.toml", Recipe, ["tasks.catalog=x"])
 
 
 # --- demonstrations, and the tokenizer of words

@@ -20,7 +20,7 @@ from mem1.protocol import PAPER_SHOP, vocabulary
 from mem1.records import Ended
 from mem1.rollout import Budget
 from mem1.training.logprobs import completion_logprobs
-from mem1.training.loop.recipe import ModelConfig, Sft, TinyModel, TrainConfig
+from mem1.training.loop.recipe import ModelConfig, Recipe, Sft, TinyModel
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.sft import demonstrate
 from mem1.training.loop.train import make_rollout, train
@@ -29,7 +29,7 @@ from mem1.training.tiny_model.tokenizers import bpe_tokenizer, shop_tokenizer
 from mem1.training.weights.policy import SHIPPED_SHOP, Policy, load_policy, make_policy
 
 TINY = TinyModel(hidden_size=32, layers=2, feed_forward=64, tokenizer="shop")
-CONFIG = TrainConfig(
+CONFIG = Recipe(
     vocabulary="paper-shop",
     model=ModelConfig(new=TINY),
     tasks=WebShopTasks(products=160, pages="short", prompt="plain"),
@@ -102,7 +102,7 @@ def test_the_recipe_with_mem1s_settings_runs_with_another_model_and_catalogue(ge
     )
     config = load_toml(
         find_recipe("webshop-7b"),
-        TrainConfig,
+        Recipe,
         [
             f'model.path="{general_model}"',
             f'tasks.catalogue="{tmp_path / "shop.jsonl"}"',

@@ -35,11 +35,11 @@ from mem1.errors import UserError
 from mem1.protocol import PAPER
 from mem1.records import Ended, Trajectory, Turn
 from mem1.rollout import Budget
-from mem1.training.loop.recipe import Evaluation, ModelConfig, TrainConfig
+from mem1.training.loop.recipe import Evaluation, ModelConfig, Recipe
 from mem1.training.loop.rl_config import Phase, Rl
+from mem1.training.loop.rollout_config import ServerRollouts
 from mem1.training.loop.run_folder import read_metrics
 from mem1.training.loop.train import make_rollout, train
-from mem1.training.rollout_config import ServerRollouts
 from mem1.training.weights.policy import load_policy
 from mem1.training.weights.weight_sync import WeightSync, remove_others, write_weights
 
@@ -359,14 +359,14 @@ class TestSettings:
         path.write_text(
             '[tasks]\nkind = "atlas"\n[rollout]\nengine = "servers"\nservers = ["http://a:1"]\nweights_folder = "w"'
         )
-        config = load_toml(path, TrainConfig)
+        config = load_toml(path, Recipe)
         assert isinstance(config.rollout, ServerRollouts) and config.rollout.kind == "mem1"
         path.write_text(to_toml(config))
-        assert load_toml(path, TrainConfig) == config
-        assert TrainConfig(tasks=SMALL).rollout.engine == "local"
+        assert load_toml(path, Recipe) == config
+        assert Recipe(tasks=SMALL).rollout.engine == "local"
 
 
-CONFIG = TrainConfig(
+CONFIG = Recipe(
     model=ModelConfig(new=SHAPE),
     tasks=AtlasTasks(entities=40, worlds=1, questions_per_world=50),
     budget=Budget(completion_extra=10, context=400),

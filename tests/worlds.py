@@ -10,7 +10,7 @@ from mem1.engines.codec import Codec
 from mem1.engines.scripted import Script, ScriptedEngine
 from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.envs.base import Environment
-from mem1.envs.search.env import QAEnvironment
+from mem1.envs.search.env import SearchEnvironment
 from mem1.protocol import PAPER, Tags
 from mem1.records import Passage, Question, Task, Trajectory
 from mem1.rollout import Budget, Rollout
@@ -31,8 +31,8 @@ class Shelf:
         return [[(passage, 1.0) for passage in self.passages[:k]] for _ in queries]
 
 
-def shelf(*texts: str) -> QAEnvironment:
-    return QAEnvironment({"": Shelf(*texts)}, style="bare")
+def shelf(*texts: str) -> SearchEnvironment:
+    return SearchEnvironment({"": Shelf(*texts)}, style="bare")
 
 
 def task(*golds: str, turns: int = 4, prompt: str = "Q1 a mayor ?") -> Task:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mem1.engines.scripted import ScriptedEngine
     from mem1.envs.atlas.tasks import AtlasTasks
     from mem1.envs.base import Action, Environment, Observation, Outcome, TaskSource
-    from mem1.envs.search.env import QAEnvironment as SearchEnvironment
+    from mem1.envs.search.env import SearchEnvironment
     from mem1.envs.search.tasks import MultihopTasks
     from mem1.envs.tasks import TasksConfig
     from mem1.errors import UserError
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from mem1.rollout import Budget, Rollout
     from mem1.tasks.compose import TaskTemplate, compose
     from mem1.training.logprobs import completion_logprobs
-    from mem1.training.loop.recipe import TrainConfig as Recipe
+    from mem1.training.loop.recipe import Recipe
     from mem1.training.loop.rl import RlStage
     from mem1.training.verify.verify import verify
     from mem1.training.weights.policy import Policy, load_policy
@@ -60,7 +60,7 @@ _HOMES = {
     "mem1.engines.scripted": "ScriptedEngine",
     "mem1.envs.atlas.tasks": "AtlasTasks",
     "mem1.envs.base": "Action Environment Observation Outcome TaskSource",
-    "mem1.envs.search.env": "SearchEnvironment=QAEnvironment",
+    "mem1.envs.search.env": "SearchEnvironment",
     "mem1.envs.search.tasks": "MultihopTasks",
     "mem1.envs.tasks": "TasksConfig",
     "mem1.errors": "UserError",
@@ -73,25 +73,20 @@ _HOMES = {
     "mem1.rollout": "Budget Rollout",
     "mem1.tasks.compose": "TaskTemplate compose",
     "mem1.training.logprobs": "completion_logprobs",
-    "mem1.training.loop.recipe": "Recipe=TrainConfig",
+    "mem1.training.loop.recipe": "Recipe",
     "mem1.training.loop.rl": "RlStage",
     "mem1.training.verify.verify": "verify",
     "mem1.training.weights.policy": "Policy load_policy",
 }
-"""Module -> the names that it gives; `a=b` is its b, called a here."""
-_FOUND = {
-    entry.partition("=")[0]: (module, entry.rpartition("=")[2])
-    for module, entries in _HOMES.items()
-    for entry in entries.split()
-}
-__all__ = sorted([*_FOUND, "__version__"])  # pyright: ignore[reportUnsupportedDunderAll]
+"""Module -> the names that it gives."""
+_MODULES = {name: module for module, names in _HOMES.items() for name in names.split()}
+__all__ = sorted([*_MODULES, "__version__"])  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _FOUND:
+    if name not in _MODULES:
         raise AttributeError(f"module 'mem1' has no attribute {name!r}")
-    module, inside = _FOUND[name]
-    value = globals()[name] = getattr(import_module(module), inside)
+    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
     return value
 
 

@@ -26,7 +26,7 @@ from mem1.envs.tasks import TasksConfig, as_source
 from mem1.errors import UserError
 from mem1.evaluation.metrics import Row
 from mem1.protocol import PAPER, Tags, vocabulary
-from mem1.training.loop.recipe import Evaluation, TrainConfig
+from mem1.training.loop.recipe import Evaluation, Recipe
 
 if TYPE_CHECKING:
     from mem1.engines.openai import OpenAIEngine
@@ -50,15 +50,15 @@ def find_recipe(name: str | Path) -> Path:
     raise UserError(f"no recipe {str(name)!r}: neither a file nor one of the shipped recipes ({known})")
 
 
-def load_recipe(name: str | Path, *overrides: str) -> TrainConfig:
+def load_recipe(name: str | Path, *overrides: str) -> Recipe:
     """A recipe from a file, or a shipped one by its name, with "key=value" overrides.
 
     Raises UserError for an unknown recipe and for keys and values that do not fit.
     """
-    return load_toml(find_recipe(name), TrainConfig, overrides)
+    return load_toml(find_recipe(name), Recipe, overrides)
 
 
-def train(recipe: TrainConfig, out: str | Path, *, resume: bool = False, **hooks: Any) -> Finished:
+def train(recipe: Recipe, out: str | Path, *, resume: bool = False, **hooks: Any) -> Finished:
     """Train in this process; the run's folder is `out`, its trained policy `out/policy`.
 
     `hooks` are the other parameters of `mem1.training.loop.train.train`, such as on_step. Raises UserError as it does.
@@ -82,7 +82,7 @@ def connect(url: str | Sequence[str], *, model: str, tokenizer: str | Path, tags
 
 
 def evaluate(
-    tasks_or_recipe: TrainConfig | TasksConfig | TaskSource | Any,
+    tasks_or_recipe: Recipe | TasksConfig | TaskSource | Any,
     model: Policy | Engine | str | Path,
     *,
     name: str = "policy",
@@ -107,12 +107,12 @@ def evaluate(
     from mem1.training.loop.recipe import recipe_rollout
 
     source: TaskSource | None = None
-    if isinstance(tasks_or_recipe, TrainConfig):
+    if isinstance(tasks_or_recipe, Recipe):
         recipe = tasks_or_recipe
     elif isinstance(tasks_or_recipe, TasksConfig):
-        recipe = TrainConfig(tasks=tasks_or_recipe)
+        recipe = Recipe(tasks=tasks_or_recipe)
     else:
-        recipe, source = TrainConfig(tasks=TasksConfig()), as_source(tasks_or_recipe)
+        recipe, source = Recipe(tasks=TasksConfig()), as_source(tasks_or_recipe)
     if context is not None:
         recipe = recipe.model_copy(update={"context": context})
     tags = tags or vocabulary(recipe.vocabulary)
@@ -135,7 +135,7 @@ def evaluate(
     return rows
 
 
-def _sampler(model: Any, recipe: TrainConfig, tags: Tags) -> tuple[Engine, Any, ChatTemplate, Any, Any]:
+def _sampler(model: Any, recipe: Recipe, tags: Tags) -> tuple[Engine, Any, ChatTemplate, Any, Any]:
     """Engine, codec, chat template, the model's fingerprint, and how tasks are cut up (None: as a server likes it)."""
     if isinstance(model, (str, Path)):
         from mem1.training.weights.policy import load_policy

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mem1.protocol import Tags
     from mem1.records import Trajectory
     from mem1.rollout import Rollout
-    from mem1.training.loop.recipe import TrainConfig
+    from mem1.training.loop.recipe import Recipe
     from mem1.training.weights.policy import Policy
 
 STAND_IN = "stand-in"
@@ -56,7 +56,7 @@ class Agent:
     notes: tuple[str, ...] = ()
     """For the user: how it is called and counted."""
 
-    def rollout(self, recipe: TrainConfig, source: TaskSource, tags: Tags) -> Rollout:
+    def rollout(self, recipe: Recipe, source: TaskSource, tags: Tags) -> Rollout:
         """Runs it on the tasks of `source`, as the recipe says."""
         from mem1.rollout import GENERAL_COMPLETION
         from mem1.training.loop.recipe import recipe_rollout
@@ -70,7 +70,7 @@ class Agent:
         )
 
 
-def open_agent(invocation: typer.Context, recipe: TrainConfig, tags: Tags) -> Agent:
+def open_agent(invocation: typer.Context, recipe: Recipe, tags: Tags) -> Agent:
     """The one of the recipe's [engine]. Raises UserError if it cannot be opened."""
     from mem1.engines.config import ScriptedAnswer, ServedModel
     from mem1.training.weights.policy import SHIPPED, load_policy
@@ -87,7 +87,7 @@ def open_agent(invocation: typer.Context, recipe: TrainConfig, tags: Tags) -> Ag
     return policy_agent(recipe, policy, tags, device, name=Path(name).name)
 
 
-def policy_agent(recipe: TrainConfig, policy: Policy, tags: Tags, device: Device, *, name: str) -> Agent:
+def policy_agent(recipe: Recipe, policy: Policy, tags: Tags, device: Device, *, name: str) -> Agent:
     """A policy in this process, with the recipe's workers."""
     from mem1.engines.workers import local_engine
     from mem1.evaluation.flops import model_shape
@@ -106,11 +106,11 @@ def policy_agent(recipe: TrainConfig, policy: Policy, tags: Tags, device: Device
 
 
 @contextmanager
-def trained_agent(recipe: TrainConfig, policy: Policy, tags: Tags, device: Device, *, name: str) -> Iterator[Agent]:
+def trained_agent(recipe: Recipe, policy: Policy, tags: Tags, device: Device, *, name: str) -> Iterator[Agent]:
     """A policy as its training samples: on the servers of [rollout], which get its weights, or in this process."""
     from mem1.evaluation.flops import model_shape
+    from mem1.training.loop.rollout_config import ServerRollouts
     from mem1.training.loop.train import weight_sync
-    from mem1.training.rollout_config import ServerRollouts
 
     with weight_sync(recipe, policy) as sync:
         if sync is None or recipe.rl is None or not isinstance(recipe.rollout, ServerRollouts):
@@ -128,7 +128,7 @@ def trained_agent(recipe: TrainConfig, policy: Policy, tags: Tags, device: Devic
         )
 
 
-def _served(recipe: TrainConfig, served: ServedModel, tags: Tags) -> Agent:
+def _served(recipe: Recipe, served: ServedModel, tags: Tags) -> Agent:
     from mem1.engines.chat_template import ChatTemplate
     from mem1.engines.codec import Codec
     from mem1.engines.openai import OpenAIEngine
@@ -163,7 +163,7 @@ def _served(recipe: TrainConfig, served: ServedModel, tags: Tags) -> Agent:
     )
 
 
-def _scripted(recipe: TrainConfig, script: ScriptedAnswer, tags: Tags) -> Agent:
+def _scripted(recipe: Recipe, script: ScriptedAnswer, tags: Tags) -> Agent:
     from mem1.engines.chat_template import ChatTemplate
     from mem1.engines.codec import Codec
     from mem1.engines.scripted import ScriptedEngine, search_then_answer
@@ -202,7 +202,7 @@ def tokenizer_folder(given: str | None, model: str) -> Path:
 
 
 def evaluate_agent(
-    recipe: TrainConfig, agent: Agent, source: TaskSource, tags: Tags, *, folder: Path | None, overwrite: bool = False
+    recipe: Recipe, agent: Agent, source: TaskSource, tags: Tags, *, folder: Path | None, overwrite: bool = False
 ) -> tuple[list[Row], dict[int, list[Trajectory]]]:
     """Rows and trajectories by number of objectives, on the recipe's evaluation tasks; progress goes to stderr.
 
@@ -235,7 +235,7 @@ def evaluate_agent(
 
 
 def evaluate_policy(
-    recipe: TrainConfig, policy: Policy, device: Device, *, name: str, folder: Path
+    recipe: Recipe, policy: Policy, device: Device, *, name: str, folder: Path
 ) -> tuple[list[Row], dict[int, list[Trajectory]]]:
     """Rows and trajectories of a policy before or after its training."""
     from mem1.protocol import vocabulary

@@ -277,12 +277,12 @@ def verl(
     from mem1.configuration import load_toml
     from mem1.extras.verl.tasks import write_tasks
     from mem1.protocol import vocabulary
-    from mem1.training.loop.recipe import TrainConfig
+    from mem1.training.loop.recipe import Recipe
 
     half = _half(split)
     assert half is not None
     new_file(out)
-    config = load_toml(find_recipe(recipe), TrainConfig, expanded(overrides or []))
+    config = load_toml(find_recipe(recipe), Recipe, expanded(overrides or []))
     work_begins()
     make_folder_of(out)
     source = config.tasks.source(half, vocabulary(config.vocabulary))

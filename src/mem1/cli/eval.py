@@ -11,7 +11,7 @@ from mem1.cli.options import JsonOption, work_begins
 from mem1.cli.recipe_options import Chosen, with_recipe
 
 if TYPE_CHECKING:
-    from mem1.training.loop.recipe import TrainConfig
+    from mem1.training.loop.recipe import Recipe
 
 
 @with_recipe
@@ -57,7 +57,7 @@ def command(
     show(rows, as_json=as_json, computed=agent.computed)
 
 
-def with_sizes(chosen: Chosen, recipe: TrainConfig) -> TrainConfig:
+def with_sizes(chosen: Chosen, recipe: Recipe) -> Recipe:
     """With dependent questions and no recipe, the default numbers of objectives are those that allow the depth."""
     from mem1.errors import UserError
     from mem1.tasks.dependencies import smallest

@@ -26,7 +26,7 @@ from mem1.errors import UserError
 
 if TYPE_CHECKING:
     from mem1.engines.device import Device, Machine
-    from mem1.training.loop.recipe import TrainConfig
+    from mem1.training.loop.recipe import Recipe
 
 DeviceOption = Annotated[
     str | None,
@@ -138,7 +138,7 @@ def chosen_device(invocation: typer.Context, device: str | None, *, training: bo
     return choose(known("device", device), machine(invocation), training=training)
 
 
-def with_device(config: TrainConfig, device: str | None) -> TrainConfig:
+def with_device(config: Recipe, device: str | None) -> Recipe:
     """The recipe with the device of the option, if one is given."""
     if device is None:
         return config

@@ -54,9 +54,9 @@ def command(
     from mem1.planning.gpus import cluster
     from mem1.planning.placement import Setup
     from mem1.planning.plan import make_plan, record
-    from mem1.training.loop.recipe import TrainConfig
+    from mem1.training.loop.recipe import Recipe
 
-    config = load_toml(find_recipe(recipe), TrainConfig, expanded(overrides or []))
+    config = load_toml(find_recipe(recipe), Recipe, expanded(overrides or []))
     if config.rollout.engine != "servers":
         refuse(invocation, "server_gpus", because="the recipe samples in its own process; set rollout.engine=servers")
     sizes = {"prompt": prompt, "state": state, "action": action, "result": result, "turns": turns}

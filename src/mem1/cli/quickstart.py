@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from mem1.evaluation.metrics import Row
-    from mem1.training.loop.recipe import TrainConfig
+    from mem1.training.loop.recipe import Recipe
     from mem1.training.ranks.processes import Ranks
 
 RECIPE = "atlas-quick"
@@ -28,7 +28,7 @@ def command(
     seed: Annotated[
         int,
         typer.Option(min=0, max=LARGEST_SEED, help="Seed of tasks, sampling and evaluation."),
-        Fills("mem1.training.loop.recipe:TrainConfig.seed"),
+        Fills("mem1.training.loop.recipe:Recipe.seed"),
     ] = 0,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run. Default: runs/quickstart-seed<SEED>.", show_default=False)
@@ -47,14 +47,14 @@ def command(
     from mem1.cli.report_input import write_run_report
     from mem1.configuration import load_toml
     from mem1.lock import alone_in
-    from mem1.training.loop.recipe import TrainConfig
+    from mem1.training.loop.recipe import Recipe
     from mem1.training.ranks.placement import Placement
     from mem1.training.ranks.processes import Ranks
 
     context = "full" if full_context else "constant"
     folder = out or Path("runs") / ("quickstart" + ("-full" if full_context else "") + f"-seed{seed}")
     overrides = [f"seed={seed}", f"evaluation.seed={seed}", f"context={context}"]
-    config = with_device(load_toml(find_recipe(RECIPE), TrainConfig, overrides), device)
+    config = with_device(load_toml(find_recipe(RECIPE), Recipe, overrides), device)
     if folder.exists() and any(folder.iterdir()) and not resume:
         raise UserError(f"{folder} exists and is not empty; resume its run with --resume, or give another --out")
     if resume and not folder.exists():
@@ -75,7 +75,7 @@ def command(
     console.print(f"Look at {folder / 'report.html'}; the trained policy is in {folder / 'train' / 'policy'}")
 
 
-def _run(config: TrainConfig, ranks: Ranks, folder: Path, resume: bool, console: Console) -> list[Row]:
+def _run(config: Recipe, ranks: Ranks, folder: Path, resume: bool, console: Console) -> list[Row]:
     from mem1.cli.agents import evaluate_policy
     from mem1.cli.progress import TrainingBar, bars
     from mem1.cli.train import warn_of_nothing_learnt

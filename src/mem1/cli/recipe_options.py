@@ -18,7 +18,7 @@ import typer
 from mem1.errors import UserError
 
 if TYPE_CHECKING:
-    from mem1.training.loop.recipe import TrainConfig
+    from mem1.training.loop.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Chosen:
         given = (setting.partition("=")[0].strip() for setting in self.settings)
         return any(name == key or name.startswith(f"{key}.") for name in given)
 
-    def load(self, defaults: Mapping[str, str] | None = None) -> TrainConfig:
+    def load(self, defaults: Mapping[str, str] | None = None) -> Recipe:
         """The recipe with these keys. Without a recipe the tasks are Atlas's, or with --questions those of its file.
 
         `defaults` holds the command's own values where neither a recipe nor a key gives them; those of [tasks] are for
@@ -80,16 +80,16 @@ class Chosen:
         """
         from mem1.api import find_recipe
         from mem1.configuration import load_toml
-        from mem1.training.loop.recipe import TrainConfig
+        from mem1.training.loop.recipe import Recipe
 
         if self.recipe is not None:
-            return load_toml(find_recipe(self.recipe), TrainConfig, self.settings)
+            return load_toml(find_recipe(self.recipe), Recipe, self.settings)
         kind = "multihop" if self.sets("tasks.questions") else "atlas"
         standing = {"tasks.kind": kind, **(defaults or {})}
         if kind != "atlas" or self.sets("tasks.kind"):
             standing = {key: value for key, value in standing.items() if key == "tasks.kind" or key[:6] != "tasks."}
         before = [f"{key}={value}" for key, value in standing.items() if not self.sets(key)]
-        return load_toml(None, TrainConfig, [*before, *self.settings])
+        return load_toml(None, Recipe, [*before, *self.settings])
 
 
 def with_recipe(command: Callable[..., None]) -> Callable[..., None]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from mem1.records import Question, Trajectory
-    from mem1.training.loop.recipe import TrainConfig
+    from mem1.training.loop.recipe import Recipe
 
 _NOT_KNOWN = "(not known)"
 """Gold answer of a question of one's own; nothing is scored against it."""
@@ -77,7 +77,7 @@ def command(
         _conclude(trajectory, console)
 
 
-def _recipe(chosen: Chosen, questions: list[str], file: Path) -> TrainConfig:
+def _recipe(chosen: Chosen, questions: list[str], file: Path) -> Recipe:
     """The recipe; one's own questions become a task in `file`."""
     general = chosen.sets("engine.urls") or chosen.sets("model.path")
     if not questions:

@@ -18,7 +18,7 @@ from mem1.cli.recipe_options import OVERRIDES_HELP, expanded
 from mem1.errors import UserError
 
 if TYPE_CHECKING:
-    from mem1.training.loop.recipe import TrainConfig
+    from mem1.training.loop.recipe import Recipe
 
 
 def command(
@@ -43,7 +43,7 @@ def command(
     from mem1.cli.agents import evaluate_policy, show
     from mem1.cli.progress import TrainingBar, bars, stderr
     from mem1.configuration import load_toml
-    from mem1.training.loop.recipe import TrainConfig
+    from mem1.training.loop.recipe import Recipe
     from mem1.training.loop.train import train
     from mem1.training.ranks.placement import Placement
     from mem1.training.ranks.processes import joined
@@ -53,7 +53,7 @@ def command(
     elif not evaluate:
         refuse(invocation, "as_json", because="prints the evaluation, which --no-evaluate leaves out")
     path = find_recipe(recipe)
-    config = load_toml(path, TrainConfig, expanded(overrides or []))
+    config = load_toml(path, Recipe, expanded(overrides or []))
     if config.engine.kind != "local":
         raise UserError("[engine] is for mem1 eval and run; training samples by [rollout]: leave it out")
     folder = out or Path("runs") / path.stem
@@ -97,7 +97,7 @@ def command(
     show(rows, as_json=as_json, computed=computed)
 
 
-def warn_of_nothing_learnt(config: TrainConfig, training: Path) -> None:
+def warn_of_nothing_learnt(config: Recipe, training: Path) -> None:
     """Warn if no step of reinforcement learning had anything to compare."""
     from mem1.training.loop.rl_metrics import nothing_to_learn
     from mem1.training.loop.run_folder import METRICS, read_metrics
@@ -109,7 +109,7 @@ def warn_of_nothing_learnt(config: TrainConfig, training: Path) -> None:
         say(reason, "warning")
 
 
-def _dry_run(config: TrainConfig, folder: Path, *, as_json: bool) -> None:
+def _dry_run(config: Recipe, folder: Path, *, as_json: bool) -> None:
     from mem1.cli.plan import show_dry_run
     from mem1.planning.preflight import dry_run
 
@@ -166,7 +166,7 @@ def export(
 ) -> None:
     """Write a checkpoint's policy as a transformers folder, with adapters merged and shards joined."""
     from mem1.cli.progress import stderr
-    from mem1.training.weights.export import export_checkpoint
+    from mem1.training.weights.policy import export_checkpoint
 
     export_checkpoint(checkpoint, out)
     stderr().print(f"The policy is in {out}")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mem1.engines.device import Computed
     from mem1.envs.base import TaskSource
     from mem1.records import Group, Task, Trajectory
-    from mem1.training.loop.recipe import TrainConfig
+    from mem1.training.loop.recipe import Recipe
     from mem1.training.verify.checks import Check
     from mem1.training.weights.policy import Policy
 
@@ -89,7 +89,7 @@ def command(
         raise typer.Exit(1)
 
 
-def _first_size(recipe: TrainConfig) -> int:
+def _first_size(recipe: Recipe) -> int:
     """The first number of objectives that the recipe trains, else that it evaluates."""
     if recipe.rl is not None:
         return recipe.rl.objectives(0)[0]
@@ -97,13 +97,13 @@ def _first_size(recipe: TrainConfig) -> int:
 
 
 def _sample(
-    recipe: TrainConfig, policy: Policy, source: TaskSource, tasks: Sequence[Task], sampling: Sampling
+    recipe: Recipe, policy: Policy, source: TaskSource, tasks: Sequence[Task], sampling: Sampling
 ) -> tuple[list[Trajectory], bool]:
     """Attempts, and whether they had to be steered because no attempt reached a second turn by itself."""
     from mem1.engines.local import LocalEngine
     from mem1.protocol import vocabulary
     from mem1.training.loop.train import make_rollout
-    from mem1.training.steering import Turns
+    from mem1.training.verify.steering import Turns
 
     tags = vocabulary(recipe.vocabulary)
     engine = LocalEngine(policy.model, policy.codec, tags.stop_strings)

@@ -10,7 +10,7 @@ from mem1.planning.gpus import Cluster
 from mem1.planning.placement import Setup
 from mem1.planning.plan import Plan, make_plan
 from mem1.planning.stages import Attempts
-from mem1.training.loop.recipe import Distributed, Lora, TrainConfig
+from mem1.training.loop.recipe import Distributed, Lora, Recipe
 
 SMALLEST_PACK = 2048
 """Smallest pack, in tokens, that is suggested."""
@@ -35,7 +35,7 @@ class Advice:
     """Changes added one after another until the plan fits; the last one does, or none suffices."""
 
 
-def advise(config: TrainConfig, *, setup: Setup, cluster: Cluster, attempts: Attempts | None = None) -> Advice:
+def advise(config: Recipe, *, setup: Setup, cluster: Cluster, attempts: Attempts | None = None) -> Advice:
     """The changes that would help. Raises UserError as `make_plan` does."""
 
     def planned(case: _Case) -> Plan:
@@ -62,7 +62,7 @@ def advise(config: TrainConfig, *, setup: Setup, cluster: Cluster, attempts: Att
 class _Case:
     """A recipe with a setup; changes come in order of their cost in time and in learning."""
 
-    config: TrainConfig
+    config: Recipe
     setup: Setup
 
     def changes(self) -> Iterator[tuple[str, _Case]]:

@@ -19,7 +19,7 @@ from mem1.errors import UserError
 from mem1.evaluation.flops import ModelShape
 from mem1.packing.exactness import PACKABLE
 from mem1.protocol import vocabulary
-from mem1.training.loop.recipe import TinyModel, TrainConfig
+from mem1.training.loop.recipe import Recipe, TinyModel
 from mem1.training.tiny_model.tokenizers import atlas_tokenizer, shop_tokenizer
 from mem1.training.weights.policy import SHIPPED, policy_folder
 
@@ -183,7 +183,7 @@ def known(name: str) -> Network:
     return KNOWN[max(fitting, key=len)]
 
 
-def recipe_network(config: TrainConfig) -> Network:
+def recipe_network(config: Recipe) -> Network:
     """The network of a recipe's policy: that of its model folder, a new small one, or a known one by name.
 
     Raises UserError where the folder does not exist and the name is unknown, or the network is of another family.
@@ -194,7 +194,7 @@ def recipe_network(config: TrainConfig) -> Network:
     return read_network(folder) if (folder / "config.json").is_file() else known(str(folder))
 
 
-def _new(new: TinyModel, config: TrainConfig) -> Network:
+def _new(new: TinyModel, config: Recipe) -> Network:
     """The network that `new_model` makes; its vocabulary is that of its tokenizer."""
     made = Network(
         kind="qwen2",

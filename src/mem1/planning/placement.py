@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from mem1.training.loop.recipe import Distributed, Lora, TrainConfig
+from mem1.training.loop.recipe import Distributed, Lora, Recipe
 
 LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """A network's linear layers except its head; they get adapters where `Lora.layers` names none."""
@@ -32,7 +32,7 @@ class Setup:
     """Attention by blocks on a GPU too, whose scores are tensors, instead of FlexAttention, which stores none."""
 
     @classmethod
-    def of(cls, config: TrainConfig, *, server_gpus: int = 1) -> Setup:
+    def of(cls, config: Recipe, *, server_gpus: int = 1) -> Setup:
         """The recipe's placement; the number of serving GPUs is not part of a recipe."""
         return cls(
             distributed=config.distributed,

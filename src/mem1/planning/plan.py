@@ -17,7 +17,7 @@ from mem1.planning.placement import Setup
 from mem1.planning.stages import Attempts, Stage, stages
 from mem1.planning.step_time import StepTime, sampling_flops, step_time, training, update_flops
 from mem1.planning.token_counts import limits
-from mem1.training.loop.recipe import TrainConfig
+from mem1.training.loop.recipe import Recipe
 
 USABLE = 0.9
 """Assumed share of a GPU's memory that a plan may fill; CUDA, libraries and fragmentation take the rest."""
@@ -68,7 +68,7 @@ class Plan:
 
 
 def make_plan(
-    config: TrainConfig, *, setup: Setup, cluster: Cluster | None = None, attempts: Attempts | None = None
+    config: Recipe, *, setup: Setup, cluster: Cluster | None = None, attempts: Attempts | None = None
 ) -> Plan:
     """The plan of a recipe.
 
@@ -120,7 +120,7 @@ def _disk(network: Network, needs: Sequence[Needs], setup: Setup) -> int:
     return KEPT_CHECKPOINTS * max(map(one, needs)) + network.parameters * 4
 
 
-def _sizes(config: TrainConfig, planned: Sequence[Stage], known: Attempts) -> str:
+def _sizes(config: Recipe, planned: Sequence[Stage], known: Attempts) -> str:
     if known.recorded:
         return f"{len(known.recorded)} recorded attempts"
     if known.sizes is None and config.rl is None:

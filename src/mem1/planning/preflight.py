@@ -21,8 +21,8 @@ from mem1.planning.placement import Setup
 from mem1.planning.plan import Plan, make_plan, record
 from mem1.planning.smoke_step import Rehearsed, rehearse
 from mem1.protocol import vocabulary
-from mem1.training.loop.recipe import TrainConfig
-from mem1.training.rollout_config import ServerRollouts
+from mem1.training.loop.recipe import Recipe
+from mem1.training.loop.rollout_config import ServerRollouts
 from mem1.training.weights.policy import SHIPPED, policy_folder
 
 SERVER_S = 3.0
@@ -39,7 +39,7 @@ class Check:
     """What was found, or what is missing and what to do."""
 
 
-def checks(config: TrainConfig, *, disk: int, out: Path) -> list[Check]:
+def checks(config: Recipe, *, disk: int, out: Path) -> list[Check]:
     """All of them; `disk` are the bytes that the run's folder `out` will hold."""
     rollout = config.rollout
     return [
@@ -59,12 +59,12 @@ def _checked(name: str, look: Callable[[], str]) -> Check:
         return Check(name=name, ok=False, detail=str(error))
 
 
-def _folder(config: TrainConfig) -> Path | None:
+def _folder(config: Recipe) -> Path | None:
     """Folder of the recipe's model; None: the recipe creates a new model."""
     return None if config.model.new is not None else policy_folder(config.model.path or SHIPPED)
 
 
-def _model(config: TrainConfig) -> str:
+def _model(config: Recipe) -> str:
     folder = _folder(config)
     if folder is None:
         return "made from nothing"
@@ -85,7 +85,7 @@ def _model(config: TrainConfig) -> str:
     return folder.name
 
 
-def _tokenizer(config: TrainConfig) -> str:
+def _tokenizer(config: Recipe) -> str:
     folder = _folder(config)
     if folder is None:
         return "made by the recipe"
@@ -97,7 +97,7 @@ def _tokenizer(config: TrainConfig) -> str:
     return "there"
 
 
-def _tasks(config: TrainConfig) -> str:
+def _tasks(config: Recipe) -> str:
     """Draw a task of each size, as a run does before its first step."""
     tasks, tags = config.tasks, vocabulary(config.vocabulary)
     if (found := tasks.check_tasks()) is not None:
@@ -114,7 +114,7 @@ def _tasks(config: TrainConfig) -> str:
     return f"drawn with {', '.join(map(str, sizes))} objectives"
 
 
-def _sizes(config: TrainConfig) -> Iterator[int]:
+def _sizes(config: Recipe) -> Iterator[int]:
     if config.sft is not None:
         yield from config.sft.objectives
     if config.rl is not None:
@@ -177,7 +177,7 @@ class DryRun:
         }
 
 
-def dry_run(config: TrainConfig, *, out: Path) -> DryRun:
+def dry_run(config: Recipe, *, out: Path) -> DryRun:
     """Plan a recipe, look whether what it names is there, and rehearse a step; `out` is where a run would write.
 
     Raises UserError where the recipe has no stage, its model's shape is not known, or its stages cannot work.

@@ -23,7 +23,7 @@ from mem1.protocol import vocabulary
 from mem1.records import Group
 from mem1.rollout import Budget
 from mem1.training.checkpoints.checkpoint import load_checkpoint, save_checkpoint
-from mem1.training.loop.recipe import Sft, TrainConfig
+from mem1.training.loop.recipe import Recipe, Sft
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.sft import demonstrate
@@ -50,7 +50,7 @@ class Rehearsed:
     """Description of the tokenizer: the recipe's, or one that stands in."""
 
 
-def rehearse(config: TrainConfig) -> Rehearsed:
+def rehearse(config: Recipe) -> Rehearsed:
     """Run the steps. Raises UserError where a part of the recipe cannot work, RuntimeError where no weight changed."""
     codec, whose = _codec(config)
     network = small(recipe_network(config), codec.vocab_size)
@@ -71,7 +71,7 @@ def rehearse(config: TrainConfig) -> Rehearsed:
     return Rehearsed(expert_turns=max(len(t.turns) for t in attempts), stages=losses, tokenizer=whose)
 
 
-def _codec(config: TrainConfig) -> tuple[Codec, str]:
+def _codec(config: Recipe) -> tuple[Codec, str]:
     """The recipe's tokenizer, or a stand-in where it is missing or would have to be trained."""
     tags = vocabulary(config.vocabulary)
     if config.model.new is not None and config.model.new.tokenizer != "bpe":
@@ -83,14 +83,14 @@ def _codec(config: TrainConfig) -> tuple[Codec, str]:
     return Codec.load(Path(str(resources.files("mem1"))) / "assets" / "stand-in"), "one that stands in"
 
 
-def _objectives(config: TrainConfig) -> tuple[int]:
+def _objectives(config: Recipe) -> tuple[int]:
     """The smallest size of the recipe's tasks."""
     if config.rl is not None:
         return (min(n for phase in config.rl.curriculum for n in phase.objectives),)
     return (min((config.sft or config.evaluation).objectives),)
 
 
-def _shown(config: TrainConfig) -> TrainConfig:
+def _shown(config: Recipe) -> Recipe:
     """The recipe for the expert, with room for its texts under any tokenizer."""
     sft = (config.sft or Sft()).model_copy(update={"tasks": 2, "objectives": _objectives(config), "cut_short": 0.0})
     return config.model_copy(
@@ -103,7 +103,7 @@ def _shown(config: TrainConfig) -> TrainConfig:
     )
 
 
-def _tiny(config: TrainConfig) -> TrainConfig:
+def _tiny(config: Recipe) -> Recipe:
     """One small step of each of the recipe's stages."""
     shown = _shown(config)
     sections: dict[str, object] = {"sft": None}

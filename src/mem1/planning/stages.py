@@ -11,7 +11,7 @@ from mem1.planning.peak_memory import Needs
 from mem1.planning.placement import Setup
 from mem1.planning.token_counts import StepTokens, counted, limits, made_groups, step_tokens
 from mem1.records import Trajectory
-from mem1.training.loop.recipe import Recall, TrainConfig
+from mem1.training.loop.recipe import Recall, Recipe
 from mem1.training.loop.rl_config import Rl
 
 SAMPLER_TOKENS = 24576
@@ -45,7 +45,7 @@ class Stage:
     """Whether each step samples attempts."""
 
 
-def stages(config: TrainConfig, setup: Setup, *, ranks: int = 1, attempts: Attempts | None = None) -> list[Stage]:
+def stages(config: Recipe, setup: Setup, *, ranks: int = 1, attempts: Attempts | None = None) -> list[Stage]:
     """The stages in order, each with its largest tasks."""
     made: list[Stage] = []
     if config.recall is not None:
@@ -67,7 +67,7 @@ class Attempts:
     """Attempts of a run, instead of sizes."""
 
 
-def rl_stage(config: TrainConfig, rl: Rl, tokens: StepTokens, setup: Setup, *, ranks: int = 1) -> Stage:
+def rl_stage(config: Recipe, rl: Rl, tokens: StepTokens, setup: Setup, *, ranks: int = 1) -> Stage:
     """A stage of reinforcement learning with these tokens per step; its needs are those of one of `ranks`."""
     samples = setup.engine == "local"
     rows = min(max(1, SAMPLER_TOKENS // tokens.longest), -(-tokens.attempts // ranks)) if samples else 0
@@ -90,7 +90,7 @@ def rl_stage(config: TrainConfig, rl: Rl, tokens: StepTokens, setup: Setup, *, r
     return Stage(name="rl", steps=rl.steps, tokens=tokens, passes=passes, needs=needs, samples=True)
 
 
-def _rl_tokens(config: TrainConfig, rl: Rl, known: Attempts) -> StepTokens:
+def _rl_tokens(config: Recipe, rl: Rl, known: Attempts) -> StepTokens:
     """Tokens of a step on the largest tasks of the stage."""
     if known.recorded:
         groups = [[t] for t in known.recorded]
@@ -106,11 +106,11 @@ def _rl_tokens(config: TrainConfig, rl: Rl, known: Attempts) -> StepTokens:
     )
 
 
-def _sft(config: TrainConfig) -> Stage:
+def _sft(config: Recipe) -> Stage:
     sft = config.sft
     assert sft is not None
     sizes = limits(config, max(sft.objectives))
-    pieces = replace(sizes, turns=sizes.turns[: sft.turns_of_a_piece])
+    pieces = replace(sizes, turns=sizes.turns[: sft.turns_per_piece])
     cap = min(sft.tokens, sft.pack_tokens)
     [[piece]] = made_groups(context_policy(config.context), pieces, groups=1, attempts=1)
     one = counted([[piece]], pack_tokens=cap)

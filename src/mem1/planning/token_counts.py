@@ -19,7 +19,7 @@ from mem1.packing import TokenTree, split_into_packs
 from mem1.packing.blocks import cut
 from mem1.planning.activations import Load
 from mem1.records import Trajectory, Turn
-from mem1.training.loop.recipe import TrainConfig
+from mem1.training.loop.recipe import Recipe
 
 TASKS_MADE = 4
 """Tasks that represent all tasks of a step."""
@@ -50,7 +50,7 @@ class StepTokens:
     """The largest pack."""
 
 
-def limits(config: TrainConfig, objectives: int) -> Sizes:
+def limits(config: Recipe, objectives: int) -> Sizes:
     """Sizes of an attempt that uses everything the recipe allows: all turns, full completions and results."""
     budget = config.budget.completion(objectives, general=config.model.chat_template or config.tasks.explains_tags)
     turns, (prompt, result) = config.tasks.turns(objectives), config.tasks.text_sizes(objectives)
@@ -95,7 +95,7 @@ def _take(tokens: Iterator[int], count: int) -> tuple[int, ...]:
 
 
 def step_tokens(
-    config: TrainConfig, sizes: Sizes, *, groups: int, attempts: int, pack_tokens: int, packed: bool = True
+    config: Recipe, sizes: Sizes, *, groups: int, attempts: int, pack_tokens: int, packed: bool = True
 ) -> StepTokens:
     """Tokens of a step whose attempts all have these sizes."""
     made = min(groups, TASKS_MADE)

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from mem1.configuration.numbers import Seed
 from mem1.envs.base import Environment, TaskSource
-from mem1.envs.search.env import QAEnvironment
+from mem1.envs.search.env import SearchEnvironment
 from mem1.envs.tasks import QuestionTasks, TextSizes
 from mem1.protocol import Tags
 from mem1.records import Question, Task
@@ -97,9 +97,9 @@ class _Atlas(TaskSource):
         return [make_world(first + i, split=names, entities=config.entities) for i in range(config.worlds)]
 
     @cached_property
-    def environment(self) -> QAEnvironment:
+    def environment(self) -> SearchEnvironment:
         indexes = {world.name: BM25.build(world.passages()) for world in self.worlds}
-        return QAEnvironment(indexes, top_k=self.config.top_k, style="bare", reward=self.config.own_reward)
+        return SearchEnvironment(indexes, top_k=self.config.top_k, style="bare", reward=self.config.own_reward)
 
     @cached_property
     def _questions(self) -> list[list[Question]]:

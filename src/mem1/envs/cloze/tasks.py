@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from mem1.envs.base import Environment, TaskSource
 from mem1.envs.cloze.folder import ClozeFolder, open_cloze_folder
-from mem1.envs.search.env import QAEnvironment
+from mem1.envs.search.env import SearchEnvironment
 from mem1.envs.tasks import QUESTION_TOKENS, TOKENS_PER_WORD, QuestionTasks, TextSizes, must_exist, passage_texts
 from mem1.errors import UserError, printable
 from mem1.protocol import Tags
@@ -119,11 +119,11 @@ class _Clozes(TaskSource):
         return self.config.folder()
 
     @cached_property
-    def environment(self) -> QAEnvironment:
+    def environment(self) -> SearchEnvironment:
         config = self.config
         retriever = Snippets(self.folder.index(), config.snippet_words)
         style = "titled" if config.titles else "bare"
-        return QAEnvironment({self._corpus: retriever}, top_k=config.top_k, style=style, reward=config.own_reward)
+        return SearchEnvironment({self._corpus: retriever}, top_k=config.top_k, style=style, reward=config.own_reward)
 
     @property
     def _corpus(self) -> str:

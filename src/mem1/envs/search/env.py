@@ -1,6 +1,6 @@
 """Questions answered by searching: a search action returns passages, the answer is scored by exact match and F1.
 
-env = QAEnvironment({"world-7": bm25}, top_k=2, style="titled")
+env = SearchEnvironment({"world-7": bm25}, top_k=2, style="titled")
 env.observe([Request(task, "search", "capital of Norway")])[0].text
 -> "Doc 1 (Title: Oslo) Oslo is the capital of Norway.\\nDoc 2 (Title: Bergen) Bergen is a city in Norway."
 """
@@ -27,7 +27,7 @@ NOTHING_FOUND = "No passage was found."
 
 
 @dataclass(frozen=True, slots=True)
-class QAEnvironment:
+class SearchEnvironment:
     """Searches the collection that each task names."""
 
     actions: ClassVar[tuple[str, ...]] = (SEARCH,)

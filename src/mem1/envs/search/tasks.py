@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from mem1.envs.base import TaskSource
-from mem1.envs.search.env import QAEnvironment
+from mem1.envs.search.env import SearchEnvironment
 from mem1.envs.tasks import (
     PROMPT_TOKENS,
     QUESTION_TOKENS,
@@ -192,8 +192,8 @@ class _Multihop(FileQuestions):
     config: MultihopTasks
 
     @cached_property
-    def environment(self) -> QAEnvironment:
-        return QAEnvironment(
+    def environment(self) -> SearchEnvironment:
+        return SearchEnvironment(
             {self.corpus: self._searched()},
             top_k=self.config.top_k,
             passage_words=self.config.passage_words,

@@ -18,7 +18,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 from mem1.envs.base import Action, Observation
-from mem1.envs.search.env import QAEnvironment
+from mem1.envs.search.env import SearchEnvironment
 from mem1.net.threads import in_parallel
 from mem1.protocol import OPEN, SEARCH
 from mem1.retrieval.base import RetrievalFailed
@@ -30,8 +30,8 @@ _LONGEST_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
-class WebQAEnvironment(QAEnvironment):
-    """Searches the web and opens pages; scores as `QAEnvironment` does."""
+class WebQAEnvironment(SearchEnvironment):
+    """Searches the web and opens pages; scores as `SearchEnvironment` does."""
 
     actions: ClassVar[tuple[str, ...]] = (SEARCH, OPEN)
     _: KW_ONLY

@@ -34,7 +34,7 @@ from mem1.protocol import Tags, vocabulary
 from mem1.records import Task
 from mem1.rollout import Budget, Rollout
 from mem1.tasks.splits import Split
-from mem1.training.loop.recipe import TrainConfig, recipe_rollout
+from mem1.training.loop.recipe import Recipe, recipe_rollout
 
 
 class VerlSettings(Config):
@@ -52,7 +52,7 @@ class VerlSettings(Config):
         return vocabulary(self.opened.vocabulary)
 
     @property
-    def opened(self) -> TrainConfig:
+    def opened(self) -> Recipe:
         """The recipe, read once per process. Raises UserError if that fails."""
         return _recipe(self.recipe, self.overrides)
 
@@ -76,8 +76,8 @@ def read_settings(section: Mapping[str, Any] | None) -> VerlSettings:
 
 
 @cache
-def _recipe(path: str, overrides: tuple[str, ...]) -> TrainConfig:
-    return load_toml(path, TrainConfig, overrides)
+def _recipe(path: str, overrides: tuple[str, ...]) -> Recipe:
+    return load_toml(path, Recipe, overrides)
 
 
 @cache

@@ -51,11 +51,11 @@ class Critic(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-    def settle(self, place: Placement) -> None:
+    def shard_(self, placement: Placement) -> None:
         """Move to this rank's device and spread over the ranks; the head keeps its precision."""
         if self.trunk is not None:
-            place.shard_(self.trunk)
-        place.shard_(self, full_precision=True)
+            placement.shard_(self.trunk)
+        placement.shard_(self, full_precision=True)
 
     def values(self, states_MD: Tensor) -> Tensor:
         """Values (M,) of states of the trunk that this critic reads: its own, else the policy's."""
@@ -92,10 +92,10 @@ class Reference(nn.Module):
         self.model = None if policy is None else copy.deepcopy(policy).requires_grad_(False)
         self.register_buffer("coefficient", torch.tensor(config.coefficient, dtype=torch.float64))
 
-    def settle(self, place: Placement) -> None:
+    def shard_(self, placement: Placement) -> None:
         """Move to this rank's device and spread over the ranks."""
         if self.model is not None:
-            place.shard_(self.model, offload=place.config is not None and place.config.reference_offload)
+            placement.shard_(self.model, offload=placement.config is not None and placement.config.reference_offload)
 
     def adapt(self, measured: float) -> None:
         """Adapt the coefficient after a step with a mean KL of `measured` nats per token."""
@@ -119,27 +119,29 @@ class ActorCritic:
 
     @classmethod
     def make(
-        cls, config: Rl, policy: PreTrainedModel, *, place: Placement = SINGLE_PROCESS, threads: int = 1
+        cls, config: Rl, policy: PreTrainedModel, *, placement: Placement = SINGLE_PROCESS, threads: int = 1
     ) -> ActorCritic:
-        """A new critic and a copy of the policy, where the recipe has them, on the ranks of `place`.
+        """A new critic and a copy of the policy, where the recipe has them, on the ranks of `placement`.
 
         Raises UserError for unpacked contexts on several ranks.
         """
-        if place.spread and not config.packed:
+        if placement.spread and not config.packed:
             raise UserError(
                 "rl.packed = false is not supported with [distributed]: ranks would run different numbers of forward "
                 "passes. Set packed = true, or train in one process without [distributed]"
             )
         critic_config = config.algorithm.critic_config
         critic = None if critic_config is None else Critic(critic_config, policy)
-        reference = Reference(config.kl, None if place.lora else policy) if config.kl is not None else None
+        reference = Reference(config.kl, None if placement.lora else policy) if config.kl is not None else None
         if critic is not None:
-            critic.settle(place)
+            critic.shard_(placement)
         if reference is not None:
-            reference.settle(place)
-        trained = place.trained(policy)
+            reference.shard_(placement)
+        trained = placement.trained(policy)
         models = [trained, critic and critic.trunk, reference and reference.model] if config.packed else []
-        workers = PackWorkers(models=[model for model in models if model is not None], place=place, threads=threads)
+        workers = PackWorkers(
+            models=[model for model in models if model is not None], placement=placement, threads=threads
+        )
         return cls(config=config, policy=trained, critic=critic, reference=reference, workers=workers)
 
     @property
@@ -165,7 +167,7 @@ class ActorCritic:
             trajectories,
             max_tokens=self.config.pack_tokens,
             whole=self.config.algorithm.needs_whole_trajectories,
-            ranks=self.workers.place.ranks.size,
+            ranks=self.workers.placement.ranks.size,
         )
 
     def scores(self, pack: Pack, *, frozen: bool = False) -> Scores:
@@ -181,7 +183,7 @@ class ActorCritic:
             temperature=self.config.temperature,
             packed=self.config.packed,
             entropy=entropy,
-            attention=self.workers.place.attention,
+            attention=self.workers.placement.attention,
         )
 
     def values(self, pack: Pack, states_MD: Tensor) -> Tensor:
@@ -192,7 +194,7 @@ class ActorCritic:
         def values() -> Tensor:
             if critic.trunk is None:
                 return critic.values(states_MD)
-            attention = self.workers.place.attention
+            attention = self.workers.placement.attention
             return critic.values(trunk_states(critic.trunk, pack, packed=self.config.packed, attention=attention))
 
         return as_forward(critic, values)

@@ -52,7 +52,7 @@ class PackWorkers:
 
     models: Sequence[PreTrainedModel]
     """All models that run on token trees; the first one's size decides what a pack costs."""
-    place: Placement = SINGLE_PROCESS
+    placement: Placement = SINGLE_PROCESS
     threads: int = 1
     """Packs computed at a time on one rank."""
 
@@ -62,7 +62,7 @@ class PackWorkers:
         passes = self._passes(packs)
         with self._tree_attention() if self._threads(passes) > 1 else ExitStack():
             found = list(self._in_order(lambda one: function(packs[one.pack]), passes))
-        if self.place.ranks.size == 1:
+        if self.placement.ranks.size == 1:
             return found
         flat = {
             f"{one.pack}/{name}": x.detach().cpu().clone()
@@ -71,7 +71,7 @@ class PackWorkers:
             for name, x in tensors.items()
         }
         by_pack: list[dict[str, Tensor]] = [{} for _ in packs]
-        for data in self.place.ranks.gather(save(flat)):
+        for data in self.placement.ranks.gather(save(flat)):
             for key, tensor in load(data).items():
                 number, _, name = key.partition("/")
                 by_pack[int(number)][name] = tensor
@@ -104,22 +104,22 @@ class PackWorkers:
                         if gradient is not None:
                             parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
                     found.append(stats)
-        return found if self.place.ranks.size == 1 else self._of_all_ranks(passes, found)
+        return found if self.placement.ranks.size == 1 else self._of_all_ranks(passes, found)
 
     def _of_all_ranks(self, passes: Sequence[Pass], found: Sequence[Stats]) -> list[Stats]:
         own = [(one.pack, asdict(x)) for one, x in zip(passes, found, strict=True) if one.weight]  # type: ignore[call-overload]
-        by_pack = dict(pair for pairs in self.place.ranks.gather_json(own) for pair in pairs)
+        by_pack = dict(pair for pairs in self.placement.ranks.gather_json(own) for pair in pairs)
         return [type(found[0])(**by_pack[number]) for number in sorted(by_pack)]
 
     def _passes(self, packs: Sequence[Pack]) -> list[Pass]:
         """Those of this rank."""
-        ranks = self.place.ranks
+        ranks = self.placement.ranks
         if ranks.size == 1:
             return [Pass(number) for number in range(len(packs))]
         return assign(costs(packs, self.models[0]), ranks.size)[ranks.rank]
 
     def _threads(self, passes: Sequence[Pass]) -> int:
-        return self.place.workers(self.threads) if len(passes) > 1 else 1
+        return self.placement.workers(self.threads) if len(passes) > 1 else 1
 
     def _in_order(self, function: Callable[[Pass], T], passes: Sequence[Pass]) -> Iterator[T]:
         """`function` of each pass, up to `threads` at a time, in order. Each thread has the caller's gradient mode."""

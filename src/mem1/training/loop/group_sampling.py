@@ -44,12 +44,12 @@ class GroupSampler:
     rollout: Rollout
     source: TaskSource
     seed: int
-    place: Placement = SINGLE_PROCESS
+    placement: Placement = SINGLE_PROCESS
     sync: WeightSync | None = None
     """On rank 0, the servers that sample; None: the ranks sample with the policy itself."""
 
     def __post_init__(self) -> None:
-        self._served = self.place.ranks.any(self.sync is not None)
+        self._served = self.placement.ranks.any(self.sync is not None)
         self._prefetcher: RolloutPrefetcher | None = None
         if self.sync is not None and self.config.max_staleness:
             sync = self.sync
@@ -64,7 +64,7 @@ class GroupSampler:
         """The groups of a step, with the present weights of the policy; every rank has all of them."""
         if not self._served:
             return self._groups(step)
-        ranks = self.place.ranks
+        ranks = self.placement.ranks
         ranks.on_rank_zero(lambda: self._push_weights(step))
         take = self._groups if self._prefetcher is None else self._prefetcher.take
         if ranks.size == 1:
@@ -99,7 +99,7 @@ class GroupSampler:
 
     def _attempted(self, tasks: Sequence[Task], step: int, seed: int) -> list[Group]:
         """A group for each task; on several ranks that sample, each attempts a share of the tasks."""
-        ranks = self.place.ranks
+        ranks = self.placement.ranks
         if self._served or ranks.size == 1:
             return self._share(tasks, slice(None), step, seed)
         own = slice(ranks.rank, None, ranks.size)

@@ -26,7 +26,7 @@ from mem1.envs.tasks import Tasks
 from mem1.protocol import Tags, vocabulary
 from mem1.rollout import Budget, Rollout
 from mem1.training.loop.rl_config import Rl
-from mem1.training.rollout_config import LocalRollouts, Rollouts
+from mem1.training.loop.rollout_config import LocalRollouts, Rollouts
 
 
 class Distributed(Config):
@@ -171,7 +171,7 @@ class Sft(Config):
     """Tokens per step; shared tokens count once."""
     pack_tokens: int = Field(default=8192, ge=64, le=MOST_TOKENS)
     """Maximum tokens per forward and backward pass; affects only memory, speed and the order of additions."""
-    turns_of_a_piece: int = Field(default=4, ge=1)
+    turns_per_piece: int = Field(default=4, ge=1)
     """Turns per piece: long demonstrations are cut into pieces, so that a step mixes many tasks."""
     learning_rate: LearningRate = 0.02
     """Learning rate of Muon, for matrices."""
@@ -202,8 +202,8 @@ class JudgeConfig(Config):
     """The judge's name on the server."""
 
 
-class TrainConfig(Config):
-    """A recipe."""
+class Recipe(Config):
+    """A recipe: everything that `mem1 train` and `mem1 eval` need to know."""
 
     seed: Seed = 0
     vocabulary: VocabularyName = "paper"
@@ -235,7 +235,7 @@ class TrainConfig(Config):
     tensorboard: bool = True
 
     @model_validator(mode="after")
-    def _staleness_needs_servers(self) -> TrainConfig:
+    def _staleness_needs_servers(self) -> Recipe:
         if self.rl is not None and self.rl.max_staleness and self.rollout.engine == "local":
             raise ValueError(
                 f"rl.max_staleness = {self.rl.max_staleness} needs servers that sample while this process trains: give "
@@ -244,14 +244,14 @@ class TrainConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _adapters_need_rl(self) -> TrainConfig:
+    def _adapters_need_rl(self) -> Recipe:
         if self.lora is not None and (self.recall is not None or self.sft is not None):
             raise ValueError("[lora] is for [rl] alone; train [recall] and [sft] in a recipe of their own, without it")
         return self
 
 
 def recipe_rollout(
-    config: TrainConfig, *, engine: Engine, codec: Codec, chat_template: ChatTemplate, source: TaskSource, tags: Tags
+    config: Recipe, *, engine: Engine, codec: Codec, chat_template: ChatTemplate, source: TaskSource, tags: Tags
 ) -> Rollout:
     """The rollout of a recipe, whatever samples (this process, servers); `chat_template` encloses every prompt."""
     return Rollout(

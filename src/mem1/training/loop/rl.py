@@ -24,7 +24,7 @@ from mem1.training.gradients.update import OptimizerStep, accumulate
 from mem1.training.loop.group_sampling import GroupSampler
 from mem1.training.loop.rl_config import Rl
 from mem1.training.loop.rl_metrics import StepStats, rollout_metrics, sample_metrics, staleness
-from mem1.training.loop.sft import Metrics
+from mem1.training.loop.run_folder import Metrics
 from mem1.training.ranks.optimizers import Optimizers, adamw, together, warmup_decay
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.weights.policy import Policy
@@ -42,7 +42,7 @@ class RlStage:
     seed: int
     workers: int = 1
     """Packs trained at a time."""
-    place: Placement = SINGLE_PROCESS
+    placement: Placement = SINGLE_PROCESS
     sync: WeightSync | None = None
     """On rank 0, the servers that sample; None: the ranks sample with the policy itself."""
     name: str = "rl"
@@ -50,7 +50,7 @@ class RlStage:
     """Seconds of the last step by what they were spent on."""
 
     def __post_init__(self) -> None:
-        self.networks = ActorCritic.make(self.config, self.policy.model, place=self.place, threads=self.workers)
+        self.networks = ActorCritic.make(self.config, self.policy.model, placement=self.placement, threads=self.workers)
         self.model = self.networks.policy
         self._actor: Optimizers = adamw(self.model, self.config.learning_rate)
         self._critic: Optimizers | None = None
@@ -58,7 +58,7 @@ class RlStage:
         if self.networks.critic is not None and critic_config is not None:
             self._critic = adamw(self.networks.critic, critic_config.critic_learning_rate)
         self._sampler = GroupSampler(
-            self.policy, self.config, self.rollout, self.source, self.seed, self.place, self.sync
+            self.policy, self.config, self.rollout, self.source, self.seed, self.placement, self.sync
         )
         self.optimizers = together(*(o for o in (self._actor, self._critic) if o is not None))
 
@@ -82,7 +82,7 @@ class RlStage:
 
     def sample(self, index: int) -> list[Group]:
         """G attempts at each task of this step."""
-        self.place.sync_to_sampler(self.model, self.policy.model)
+        self.placement.sync_to_sampler(self.model, self.policy.model)
         return self._sampler.sample(index)
 
     def update(self, groups: Sequence[Group], index: int) -> Metrics:

@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
 
 
+Metrics = Mapping[str, float | Mapping[str, float] | None]
+"""Metrics of a step, by name; None: nothing to measure."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFolder:
     """A folder that holds exactly one run."""

@@ -1,4 +1,4 @@
-"""Supervised stages: the recall exercise, and fine-tuning on demonstrations of a scripted expert."""
+"""Supervised fine-tuning on demonstrations of a scripted expert."""
 
 from __future__ import annotations
 
@@ -21,54 +21,12 @@ from mem1.records import Ended, Task, Trajectory
 from mem1.rollout import Rollout
 from mem1.training.gradients.pack_workers import PackWorkers
 from mem1.training.logprobs import flat_logprobs
-from mem1.training.loop.recipe import Recall, Sft, TrainConfig
-from mem1.training.ranks.optimizers import Optimizers, muon, warmup, warmup_decay
+from mem1.training.loop.recipe import Recipe, Sft
+from mem1.training.loop.run_folder import Metrics
+from mem1.training.ranks.optimizers import Optimizers, muon, warmup_decay
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.ranks.sharding import as_forward
-from mem1.training.tiny_model.recall import recall_batch, recall_loss
 from mem1.training.weights.policy import Policy
-
-Metrics = Mapping[str, float | Mapping[str, float] | None]
-
-
-@dataclass
-class RecallStage:
-    """Associative recall on random tokens; step i is a pure function of the weights, the seed and i."""
-
-    policy: Policy
-    config: Recall
-    seed: int
-    place: Placement = SINGLE_PROCESS
-    name: str = "recall"
-    modules: Mapping[str, nn.Module] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.model = self.place.trained(self.policy.model)
-        self.optimizers = muon(self.model, self.config.learning_rate, self.config.adam_learning_rate)
-
-    @property
-    def steps(self) -> int:
-        return self.config.steps
-
-    def step(self, index: int) -> Metrics:
-        """One optimiser step."""
-        seed = self.seed * 1_000_003 + index
-        ids_BT, predicted_BT = recall_batch(self.config, self.policy.codec.vocab_size, seed=seed)
-        rows, share = self._share(len(ids_BT))
-        loss, right = recall_loss(self.model, ids_BT[rows], predicted_BT[rows])
-        (loss * share).backward()
-        norm = self.optimizers.step(scale=warmup(index, self.config.warmup))
-        said = self.place.ranks.gather_json([share * loss.item(), share * right])
-        losses, shares_right = zip(*said, strict=True)
-        return {"loss": sum(losses), "token_accuracy": sum(shares_right), "grad_norm": norm}
-
-    def _share(self, rows: int) -> tuple[slice, float]:
-        """Rows of this rank, and which share of all they are; each row has as many tokens to predict."""
-        rank, size = self.place.ranks.rank, self.place.ranks.size
-        start, stop = rows * rank // size, rows * (rank + 1) // size
-        if start == stop:  # fewer rows than ranks: the first for company, for nothing
-            return slice(0, 1), 0.0
-        return slice(start, stop), (stop - start) / rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +48,12 @@ class SftStage:
     seed: int
     workers: int = 1
     """Packs that are trained at a time."""
-    place: Placement = SINGLE_PROCESS
+    placement: Placement = SINGLE_PROCESS
     name: str = "sft"
     modules: Mapping[str, nn.Module] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.model = self.place.trained(self.policy.model)
+        self.model = self.placement.trained(self.policy.model)
         self.optimizers: Optimizers = muon(self.model, self.config.learning_rate, self.config.adam_learning_rate)
 
     @property
@@ -105,7 +63,7 @@ class SftStage:
     @cached_property
     def _batches(self) -> list[list[Trajectory]]:
         """One batch a step: epochs over the demonstrations, each in its own seeded order."""
-        pieces = [p for t in self.demonstrations() for p in _pieces(t, self.config.turns_of_a_piece)]
+        pieces = [p for t in self.demonstrations() for p in _pieces(t, self.config.turns_per_piece)]
         batches: list[list[Trajectory]] = []
         epoch = 0
         while len(batches) < self.steps:
@@ -118,7 +76,7 @@ class SftStage:
 
     def step(self, index: int) -> Metrics:
         """One optimiser step on `config.tokens` tokens of demonstrations."""
-        model, batch, attention = self.model, self._batches[index], self.place.attention
+        model, batch, attention = self.model, self._batches[index], self.placement.attention
         sampled = sum(t.num_completion_tokens for t in batch)
 
         def loss_of(pack: Pack) -> tuple[Tensor, _PassStats]:
@@ -126,8 +84,8 @@ class SftStage:
             loss = negative_log_likelihood(logprobs_M, denominator=sampled)
             return loss, _PassStats(loss.item(), len(pack.tree))
 
-        packs = split_into_packs(batch, max_tokens=self.config.pack_tokens, whole=True, ranks=self.place.ranks.size)
-        workers = PackWorkers(models=[model], place=self.place, threads=self.workers)
+        packs = split_into_packs(batch, max_tokens=self.config.pack_tokens, whole=True, ranks=self.placement.ranks.size)
+        workers = PackWorkers(models=[model], placement=self.placement, threads=self.workers)
         passes = workers.backward(packs, loss_of, list(model.parameters()))
         scale = warmup_decay(index, steps=self.steps, warmup_steps=self.config.warmup, decay=self.config.decay)
         norm = self.optimizers.step(scale=scale)
@@ -144,7 +102,7 @@ def _pieces(trajectory: Trajectory, turns: int) -> Iterator[Trajectory]:
         yield replace(trajectory, turns=trajectory.turns[start : start + turns])
 
 
-def demonstrate(config: TrainConfig, rollout: Rollout, source: TaskSource, tags: Tags) -> list[Trajectory]:
+def demonstrate(config: Recipe, rollout: Rollout, source: TaskSource, tags: Tags) -> list[Trajectory]:
     """Trajectories of the scripted expert, scored like any others. Raises UserError where the budget cuts them all."""
     assert config.sft is not None
     tasks = [

@@ -35,14 +35,15 @@ from mem1.training.checkpoints.checkpoint import (
 )
 from mem1.training.checkpoints.snapshot import Snapshot
 from mem1.training.loop.interrupt import interruptible
-from mem1.training.loop.recipe import Distributed, TrainConfig, recipe_rollout
+from mem1.training.loop.recall import RecallStage
+from mem1.training.loop.recipe import Distributed, Recipe, recipe_rollout
 from mem1.training.loop.rl import RlStage
-from mem1.training.loop.run_folder import MetricsLog, RunFolder
-from mem1.training.loop.sft import Metrics, RecallStage, SftStage, demonstrate
+from mem1.training.loop.rollout_config import ServerRollouts
+from mem1.training.loop.run_folder import Metrics, MetricsLog, RunFolder
+from mem1.training.loop.sft import SftStage, demonstrate
 from mem1.training.ranks.optimizers import Optimizers
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks
-from mem1.training.rollout_config import ServerRollouts
 from mem1.training.weights.policy import Policy, make_policy
 from mem1.training.weights.weight_sync import WeightSync
 
@@ -104,7 +105,7 @@ class Finished:
 
 
 def make_rollout(
-    config: TrainConfig, policy: Policy, source: TaskSource, tags: Tags, *, engine: Engine | None = None
+    config: Recipe, policy: Policy, source: TaskSource, tags: Tags, *, engine: Engine | None = None
 ) -> Rollout:
     """The rollout of a recipe with this policy, sampled by `engine`; None: in this process, by `config.workers`."""
     sampler = engine or local_engine(policy.model, policy.codec, tags.stop_strings, workers=config.workers)
@@ -114,7 +115,7 @@ def make_rollout(
 
 
 @contextmanager
-def weight_sync(config: TrainConfig, policy: Policy, ranks: Ranks = ONE_PROCESS) -> Iterator[WeightSync | None]:
+def weight_sync(config: Recipe, policy: Policy, ranks: Ranks = ONE_PROCESS) -> Iterator[WeightSync | None]:
     """The servers that sample for the recipe, looked after by rank 0 inside the block; None: nothing to look after."""
     if config.rl is None or not isinstance(config.rollout, ServerRollouts) or ranks.rank != 0:
         yield None
@@ -125,33 +126,33 @@ def weight_sync(config: TrainConfig, policy: Policy, ranks: Ranks = ONE_PROCESS)
 
 
 def make_stages(
-    config: TrainConfig, policy: Policy, place: Placement = SINGLE_PROCESS, *, sync: WeightSync | None = None
+    config: Recipe, policy: Policy, placement: Placement = SINGLE_PROCESS, *, sync: WeightSync | None = None
 ) -> list[Callable[[], Stage]]:
     """Factories of the recipe's stages in order; a stage is made when it begins. `sync`: servers that sample."""
     recall, sft, rl = config.recall, config.sft, config.rl
     stages: list[Callable[[], Stage]] = []
     if recall is not None:
-        stages.append(lambda: RecallStage(policy, recall, config.seed, place=place))
+        stages.append(lambda: RecallStage(policy, recall, config.seed, placement=placement))
     if sft is None and rl is None:
         return stages
     tags = vocabulary(config.vocabulary)
     source = config.tasks.source("train", tags)
     _check_tasks(config, source, policy.codec, tags)
-    workers = place.ranks.device.workers(config.workers)
+    workers = placement.ranks.device.workers(config.workers)
     few = config.model_copy(update={"workers": workers})
     rollout = make_rollout(few, policy, source, tags, engine=None if sync is None else sync.engine)
     if sft is not None:
         stages.append(
             lambda: SftStage(
-                policy, sft, lambda: demonstrate(config, rollout, source, tags), config.seed, workers, place
+                policy, sft, lambda: demonstrate(config, rollout, source, tags), config.seed, workers, placement
             )
         )
     if rl is not None:
-        stages.append(lambda: RlStage(policy, rl, rollout, source, config.seed, workers, place, sync))
+        stages.append(lambda: RlStage(policy, rl, rollout, source, config.seed, workers, placement, sync))
     return stages
 
 
-def _check_tasks(config: TrainConfig, source: TaskSource, codec: Codec, tags: Tags) -> None:
+def _check_tasks(config: Recipe, source: TaskSource, codec: Codec, tags: Tags) -> None:
     """Draw a task of each size, so that faulty files, too large sizes and unknown words are found before anything
     runs."""
     sizes = set(config.sft.objectives if config.sft is not None else ())
@@ -163,7 +164,7 @@ def _check_tasks(config: TrainConfig, source: TaskSource, codec: Codec, tags: Ta
 
 @flushed_denormals()
 def train(
-    config: TrainConfig,
+    config: Recipe,
     out: Path,
     *,
     command: Sequence[str],
@@ -186,49 +187,49 @@ def train(
         raise UserError("the recipe has no stage to train: [recall], [sft] or [rl]; one without is for mem1 eval")
     if ranks is None:
         ranks = Ranks(device=choose(config.model.device, Machine.here(), training=True))
-    place = Placement.of(config, ranks)
+    placement = Placement.of(config, ranks)
     with ExitStack() as held:
         ranks.on_rank_zero(lambda: held.enter_context(alone_in(out)))
         policy = make_policy(config, vocabulary(config.vocabulary))
         if config.sft is not None or (config.rl is not None and config.rl.packed):
             check_packable(policy.model)
         if not (
-            place.separate and isinstance(config.rollout, ServerRollouts)
+            placement.separate and isinstance(config.rollout, ServerRollouts)
         ):  # otherwise this process does not compute with it
             policy.model.to(ranks.device.at)  # type: ignore[arg-type]  # transformers' own signature takes less
-        makers = make_stages(config, policy, place, sync=held.enter_context(weight_sync(config, policy, ranks)))
+        makers = make_stages(config, policy, placement, sync=held.enter_context(weight_sync(config, policy, ranks)))
 
         def open_folder() -> str:
             if resume and (out / "config.toml").is_file():
                 folder = RunFolder.open(out, config, exclude=NOT_FINGERPRINTED)
             else:
                 folder = RunFolder.create(out, config, command=command, exclude=NOT_FINGERPRINTED)
-            folder.note_computed(place.computed.record())
+            folder.note_computed(placement.computed.record())
             return folder.fingerprint
 
         folder = RunFolder(path=out, fingerprint=ranks.on_rank_zero(open_folder))
         notice = "Finishing this step; press Ctrl-C again to stop at once." if ranks.rank == 0 else ""
         with interruptible(notice) as stop, BackgroundSaves(folder.checkpoints, ranks, on_saved=on_saved) as saves:
-            complete = _Run(config, folder, policy, place, saves, on_step).stages(makers, lambda: stop.requested)
+            complete = _Run(config, folder, policy, placement, saves, on_step).stages(makers, lambda: stop.requested)
         if complete and ranks.rank == 0:
             policy.save(out / "policy")
-        if place.sampling is not None:  # evaluate in the precision of sampling
-            policy.model.to(place.sampling)  # type: ignore[arg-type]
+        if placement.sampling is not None:  # evaluate in the precision of sampling
+            policy.model.to(placement.sampling)  # type: ignore[arg-type]
         return Finished(policy=policy, complete=complete)
 
 
 @dataclass
 class _Run:
-    config: TrainConfig
+    config: Recipe
     folder: RunFolder
     policy: Policy
-    place: Placement
+    placement: Placement
     saves: BackgroundSaves
     on_step: Callable[[Progress], None] | None
 
     def stages(self, makers: Sequence[Callable[[], Stage]], stop: Callable[[], bool]) -> bool:
         """Run the remaining stages; False where the run was stopped on request."""
-        ranks = self.place.ranks
+        ranks = self.placement.ranks
         path, reached = ranks.on_rank_zero(self._reached)
         total = 0
         with MetricsLog(self.folder.path, tensorboard=self.config.tensorboard) as log:
@@ -256,9 +257,9 @@ class _Run:
                     if stopping or done == stage.steps or done % self.config.checkpoint_every == 0:
                         self._save(stage, number, done, total + done)
                     if stopping and not (done == stage.steps and number == len(makers) - 1):
-                        self.place.sync_to_sampler(stage.model, self.policy.model, exactly=True)
+                        self.placement.sync_to_sampler(stage.model, self.policy.model, exactly=True)
                         return False
-                self.place.sync_to_sampler(stage.model, self.policy.model, exactly=True)
+                self.placement.sync_to_sampler(stage.model, self.policy.model, exactly=True)
                 total += stage.steps
         return True
 
@@ -274,8 +275,8 @@ class _Run:
         metrics = stage.step(index)
         seconds = time.perf_counter() - started
         timings: Mapping[str, float] = {"total": seconds, **getattr(stage, "timings", {})}
-        self.place.ranks.on_rank_zero(lambda: log.append(before + index + 1, metrics, timings=timings))
-        if self.on_step is not None and self.place.ranks.rank == 0:
+        self.placement.ranks.on_rank_zero(lambda: log.append(before + index + 1, metrics, timings=timings))
+        if self.on_step is not None and self.placement.ranks.rank == 0:
             self.on_step(
                 Progress(stage=stage.name, step=index + 1, steps=stage.steps, metrics=metrics, seconds=seconds)
             )
@@ -289,6 +290,6 @@ class _Run:
                 modules=stage.modules,
                 fingerprint=self.folder.fingerprint,
                 extra={"stage": number, "done": done},
-                ranks=self.place.ranks,
+                ranks=self.placement.ranks,
             )
         )

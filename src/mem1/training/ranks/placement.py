@@ -19,10 +19,10 @@ from transformers import PreTrainedModel
 from mem1.engines.device import Computed, dtype_name
 from mem1.errors import UserError
 from mem1.packing.attention import Backend, choose_attention
-from mem1.training.loop.recipe import Distributed, Lora, TrainConfig
+from mem1.training.loop.recipe import Distributed, Lora, Recipe
+from mem1.training.loop.rollout_config import ServerRollouts
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks
 from mem1.training.ranks.sharding import shard
-from mem1.training.rollout_config import ServerRollouts
 from mem1.training.weights.adapters import merged, with_adapters
 
 M = TypeVar("M", bound=nn.Module)
@@ -43,24 +43,24 @@ class Placement:
     """Precision of the policy that samples, where it is a copy; None: that of the trained model."""
 
     @classmethod
-    def of(cls, config: TrainConfig, ranks: Ranks) -> Placement:
+    def of(cls, config: Recipe, ranks: Ranks) -> Placement:
         """The placement of a recipe's run. Raises UserError where `model.attention` or `model.dtype` cannot work."""
         trees = config.sft is not None or (config.rl is not None and config.rl.packed)
         attention = choose_attention(config.model.attention, ranks.device.at, gradients=trees)
-        place = cls(ranks=ranks, config=config.distributed, lora=config.lora, attention=attention)
+        placement = cls(ranks=ranks, config=config.distributed, lora=config.lora, attention=attention)
         if config.model.dtype != "bfloat16":
-            return place
+            return placement
         if isinstance(config.rollout, ServerRollouts):
             raise UserError(
                 "model.dtype = 'bfloat16' is for a policy that samples in this process; with [rollout] engine = "
                 "'servers' leave it out, and start the servers with the precision you want"
             )
-        if not place.separate or ranks.device.workers(config.workers) > 1:
+        if not placement.separate or ranks.device.workers(config.workers) > 1:
             raise UserError(
                 "model.dtype = 'bfloat16' needs a policy that samples as a copy of the one trained in float32: add "
                 "[lora] or [distributed], with workers = 1, or leave model.dtype out"
             )
-        return replace(place, sampling=torch.bfloat16)
+        return replace(placement, sampling=torch.bfloat16)
 
     @property
     def computed(self) -> Computed:

@@ -126,8 +126,8 @@ def _config(algorithm: Algorithm, temperature: float, pack_tokens: int) -> Rl:
 def _gradient(model: PreTrainedModel, groups: Sequence[Group], config: Rl, attention: Backend) -> list[Tensor]:
     """The gradient of one optimiser step, for all networks."""
     model.zero_grad(set_to_none=True)
-    place = Placement(ranks=Ranks(device=Device(name=str(model.device), at=model.device)), attention=attention)
-    networks = ActorCritic.make(config, model, place=place)
+    placement = Placement(ranks=Ranks(device=Device(name=str(model.device), at=model.device)), attention=attention)
+    networks = ActorCritic.make(config, model, placement=placement)
     if networks.critic is not None:
         networks.critic.to(model.dtype)
         weight = networks.critic.head.weight

@@ -24,14 +24,18 @@ from transformers import (
     PreTrainedModel,
 )
 
+from mem1.configuration import load_toml
 from mem1.engines.chat_template import ChatTemplate, code_in, tokenizer_files, write_tokenizer_files
 from mem1.engines.codec import Codec
 from mem1.engines.device import ON_CPU, Computed, Device, dtype_name, sampling_dtype
 from mem1.engines.weights import check_finite
 from mem1.errors import UserError
-from mem1.protocol import Tags
+from mem1.lock import alone_in
+from mem1.protocol import Tags, vocabulary
 from mem1.retrieval.model_folder import cached_snapshot, how_to_fetch
-from mem1.training.loop.recipe import TinyModel, TrainConfig
+from mem1.training.checkpoints.checkpoint import load_weights
+from mem1.training.loop.recipe import Recipe, TinyModel
+from mem1.training.ranks.placement import Placement
 from mem1.training.tiny_model.model import new_model
 from mem1.training.tiny_model.tokenizers import (
     ALIKE,
@@ -119,7 +123,7 @@ def load_policy(
     return policy
 
 
-def make_policy(config: TrainConfig, tags: Tags) -> Policy:
+def make_policy(config: Recipe, tags: Tags) -> Policy:
     """The policy that a recipe starts from; a new one is determined by the seed."""
     if config.model.new is None:
         return load_policy(config.model.path or SHIPPED, chat_template=config.model.chat_template)
@@ -128,7 +132,7 @@ def make_policy(config: TrainConfig, tags: Tags) -> Policy:
     return Policy(new_model(config.model.new, vocab_size=codec.vocab_size, seed=config.seed, kinds=kinds), codec)
 
 
-def _new_codec(config: TrainConfig, new: TinyModel, tags: Tags) -> Codec:
+def _new_codec(config: Recipe, new: TinyModel, tags: Tags) -> Codec:
     if new.tokenizer == "atlas":
         return Codec(atlas_tokenizer(tags))
     if new.tokenizer == "shop":
@@ -181,3 +185,26 @@ def load_model(
         raise UserError(f"{folder}: {len(missing)} weights are missing, such as {missing[0]}; copy the model again")
     check_finite(model.state_dict(), str(folder))
     return model.eval()
+
+
+def export_checkpoint(checkpoint: Path, out: Path) -> None:
+    """Write a checkpoint of a run, by any number of ranks, to `out` as a transformers folder; adapters are merged.
+
+    Raises UserError where there is no run around it, the checkpoint is damaged, or `out` is not empty.
+    """
+    recipe = checkpoint.absolute().parent.parent / "config.toml"
+    if not recipe.is_file():
+        raise UserError(
+            f"{checkpoint} is in no run's folder: {recipe} is missing; give a folder such as "
+            "runs/quickstart/checkpoints/checkpoint-000040"
+        )
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} exists and is not empty; give another folder")
+    config = load_toml(recipe, Recipe)
+    policy = make_policy(config, vocabulary(config.vocabulary))
+    placement = Placement(lora=config.lora)
+    trained = placement.trained(policy.model)
+    load_weights(checkpoint, trained)
+    placement.sync_to_sampler(trained, policy.model)
+    with alone_in(out):
+        policy.save(out)

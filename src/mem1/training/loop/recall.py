@@ -9,16 +9,62 @@ half are predicted. The exercise contains nothing about any task.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from mem1.training.loop.recipe import Recall
+from mem1.training.loop.run_folder import Metrics
+from mem1.training.ranks.optimizers import muon, warmup
+from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.ranks.sharding import as_forward
+from mem1.training.weights.policy import Policy
 
 FIRST_TOKEN = 2
 """Padding and the unknown token, which come first, are never drawn."""
+
+
+@dataclass
+class RecallStage:
+    """Associative recall on random tokens; step i is a pure function of the weights, the seed and i."""
+
+    policy: Policy
+    config: Recall
+    seed: int
+    placement: Placement = SINGLE_PROCESS
+    name: str = "recall"
+    modules: Mapping[str, nn.Module] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.model = self.placement.trained(self.policy.model)
+        self.optimizers = muon(self.model, self.config.learning_rate, self.config.adam_learning_rate)
+
+    @property
+    def steps(self) -> int:
+        return self.config.steps
+
+    def step(self, index: int) -> Metrics:
+        """One optimiser step."""
+        seed = self.seed * 1_000_003 + index
+        ids_BT, predicted_BT = recall_batch(self.config, self.policy.codec.vocab_size, seed=seed)
+        rows, share = self._share(len(ids_BT))
+        loss, right = recall_loss(self.model, ids_BT[rows], predicted_BT[rows])
+        (loss * share).backward()
+        norm = self.optimizers.step(scale=warmup(index, self.config.warmup))
+        parts = self.placement.ranks.gather_json([share * loss.item(), share * right])
+        losses, shares_right = zip(*parts, strict=True)
+        return {"loss": sum(losses), "token_accuracy": sum(shares_right), "grad_norm": norm}
+
+    def _share(self, rows: int) -> tuple[slice, float]:
+        """This rank's rows and their share of all rows, which have equally many tokens to predict."""
+        rank, size = self.placement.ranks.rank, self.placement.ranks.size
+        start, stop = rows * rank // size, rows * (rank + 1) // size
+        if start == stop:  # fewer rows than ranks: compute the first with weight 0, as every rank must take part
+            return slice(0, 1), 0.0
+        return slice(start, stop), (stop - start) / rows
 
 
 def recall_batch(config: Recall, vocab_size: int, *, seed: int) -> tuple[Tensor, Tensor]:
