@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,6 +36,14 @@ class FakeTime:
     @property
     def clock(self) -> Clock:
         return Clock(now=lambda: self.seconds, sleep=self.sleep, random=lambda: 0.5)
+
+
+def wait_for(happened: Callable[[], bool], *, seconds: float = 90) -> None:
+    """Wait for something that another thread does."""
+    ends = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < ends, "it never happened"
+        time.sleep(0.01)
 
 
 @contextmanager

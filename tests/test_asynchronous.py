@@ -15,6 +15,7 @@ import torch
 from model_servers import COMPLETIONS
 from policies import SHAPE, assert_sampled_by, policy_server, tiny
 from precision import rounding
+from servers import wait_for
 from sites import as_json, site
 from worlds import CODEC
 
@@ -174,56 +175,42 @@ class TestOnAServer:
 
     def test_updates_under_load_leave_no_completion_short_and_no_token_unmarked(self, tmp_path):
         (tmp_path / "weights").mkdir()
+        models = [tiny(version) for version in range(4)]
         with ExitStack() as stack:
             servers = [stack.enter_context(policy_server(tmp_path / "weights"))[0] for _ in range(2)]
             config = ServerRollouts(servers=tuple(servers), weights_folder=str(tmp_path / "weights"), poll_s=0.02)
             sync = stack.enter_context(WeightSync(config, CODEC, []))
-            sync.push_weights(tiny(0), 0)
+            sync.push_weights(models[0], 0)
             done: list[Completion] = []
 
             def sample() -> None:
                 for seed in itertools.count():
-                    done.extend(sync.engine.complete([CONTEXT] * 8, max_tokens=[200] * 8, sampling=Sampling(seed=seed)))
+                    done.extend(sync.engine.complete([CONTEXT] * 4, max_tokens=[99] * 4, sampling=Sampling(seed=seed)))
                     if over.is_set():
                         return
 
             over = threading.Event()
             work = threading.Thread(target=sample)
             work.start()
-            for version in range(1, 6):
-                time.sleep(0.15)
-                sync.push_weights(tiny(version), version)
+            for version in range(1, 4):
+                time.sleep(0.1)
+                sync.push_weights(models[version], version)
             over.set()
             work.join(120)
         assert {completion.failed for completion in done} == {None}
-        assert all(len(completion.token_ids) == 200 for completion in done)
+        assert all(len(completion.token_ids) == 99 for completion in done)
         several = [completion for completion in done if len(completion.weights_versions) > 1]
         assert several, "no update came while a completion was sampled"
         for completion in [*several, *done[:4]]:
             versions = [version for version, _ in completion.weights_versions]
             assert versions == sorted(versions)
-            assert_each_token_is_by_its_weights(tiny, CONTEXT, completion)
+            assert_each_token_is_by_its_weights(models.__getitem__, CONTEXT, completion)
 
     @pytest.mark.parametrize(("said", "good"), [(3, True), (4, True), (5, False), (2, False), (None, False)])
     def test_an_answer_may_be_by_any_weights_between_its_question_and_itself(self, said, good):
         """Two versions are published while the answer is made: 3 before, 4 after."""
-        published = iter([3, *[4] * 9])
-        answer = {
-            "choices": [
-                {
-                    "text": "a",
-                    "finish_reason": "length",
-                    "token_ids": [7],
-                    "prompt_token_ids": CONTEXT,
-                    "logprobs": {"token_logprobs": [-0.5]},
-                    "weights_version": said,
-                }
-            ]
-        }
-        with site({COMPLETIONS: as_json(answer)}) as running:
-            done = self.engine(f"{running.url}/v1", lambda: next(published)).complete(
-                [CONTEXT], max_tokens=[1], sampling=Sampling()
-            )[0]
+        published = iter([3, *[4] * 99])
+        done = self.answered([7], "length", said, lambda: next(published))
         assert (done.failed is None) is good
         if good:
             assert done.weights_versions == ((said, 1),)
@@ -231,27 +218,19 @@ class TestOnAServer:
             assert done.failed is not None and "not by 3 to 4" in done.failed
 
     def test_a_server_that_interrupts_for_ever_has_failed(self):
-        answer = {
-            "choices": [
-                {
-                    "text": "",
-                    "finish_reason": "abort",
-                    "token_ids": [],
-                    "prompt_token_ids": CONTEXT,
-                    "logprobs": {"token_logprobs": []},
-                    "weights_version": 3,
-                }
-            ]
-        }
-        with site({COMPLETIONS: as_json(answer)}) as running:
-            (done,) = self.engine(f"{running.url}/v1", lambda: 3, tries=4).complete(
-                [CONTEXT], max_tokens=[9], sampling=Sampling()
-            )
+        done = self.answered([], "abort", 3, lambda: 3)
         assert done.failed is not None and "interrupted 4 times" in done.failed
 
-    def engine(self, url: str, published: Callable[[], int], *, tries: int = 1) -> OpenAIEngine:
-        config = ModelServer(urls=(url,), model="m", tries=tries, first_wait_s=0.0, processed_logprobs=True)
-        return OpenAIEngine(Servers(config), config, TokenIds(), CODEC, [], published=published)
+    def answered(self, ids: list[int], reason: str, version: int | None, published: Callable[[], int]) -> Completion:
+        """The completion from a server that always gives this answer."""
+        choice = {"text": "", "finish_reason": reason, "token_ids": ids, "prompt_token_ids": CONTEXT}
+        choice |= {"logprobs": {"token_logprobs": [-0.5] * len(ids)}, "weights_version": version}
+        with site({COMPLETIONS: as_json({"choices": [choice]})}) as running:
+            config = ModelServer(
+                urls=(f"{running.url}/v1",), model="m", tries=4, first_wait_s=0.0, processed_logprobs=True
+            )
+            engine = OpenAIEngine(Servers(config), config, TokenIds(), CODEC, [], published=published)
+            return engine.complete([CONTEXT], max_tokens=[9], sampling=Sampling())[0]
 
 
 class TestAhead:
@@ -274,7 +253,7 @@ class TestAhead:
             ahead.published(step)
             (group,) = ahead.take(step)
             assert group.trajectories[0].attempt == step
-            settle(lambda step=step: len(begun) == min(6, step + 3))
+            wait_for(lambda step=step: len(begun) == min(6, step + 3))
             time.sleep(0.02)
             assert begun == list(range(min(6, step + 3))), "at most two steps ahead"
 
@@ -282,7 +261,7 @@ class TestAhead:
         ahead, begun = self.made(staleness=1)
         ahead.published(4)
         assert ahead.take(4)[0].trajectories[0].attempt == 4
-        settle(lambda: len(begun) == 2)
+        wait_for(lambda: len(begun) == 2)
         assert begun == [4, 5]
 
     def test_what_the_thread_raises_is_raised_where_the_rollout_is_waited_for(self):
@@ -307,14 +286,6 @@ class TestAhead:
         assert not ahead._thread.is_alive()
 
 
-def settle(happened: Callable[[], bool]) -> None:
-    """Waits for what another thread does."""
-    ends = time.monotonic() + 30
-    while not happened():
-        assert time.monotonic() < ends, "it never happened"
-        time.sleep(0.005)
-
-
 def test_staleness_is_counted_by_tokens():
     turn = Turn(context_ids=(1,), completion_ids=(1, 2, 3, 4, 5), weights_versions=((6, 3), (7, 2)))
     other = Turn(context_ids=(1,), completion_ids=(1, 2), weights_versions=((8, 2),))
@@ -325,18 +296,18 @@ def test_staleness_is_counted_by_tokens():
     assert [rollout_metrics([t])["mixed_weights_share"] for t in (trajectory, alone)] == [1.0, 0.0]
 
 
-STEPS = 5
+STEPS = 4
 
 
 def ahead_by_one(servers: ServerRollouts) -> Recipe:
     return Recipe(
         model=ModelConfig(new=SHAPE),
         tasks=AtlasTasks(entities=40, worlds=1, questions_per_world=50),
-        budget=Budget(completion_extra=40, context=400),
+        budget=Budget(completion_extra=24, context=400),
         # the entropy bonus moves the weights although a policy that knows nothing earns nothing
         rl=Rl(
             curriculum=(Phase(steps=STEPS, objectives=(1,)),),
-            tasks_per_step=4,
+            tasks_per_step=2,
             group_size=3,
             warmup=0,
             learning_rate=0.01,

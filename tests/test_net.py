@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_servers import content_with
 from servers import FakeTime
@@ -225,6 +225,7 @@ def test_numbers_are_those_between_their_bounds():
     assert number(3, least=0.0, most=4.0) == 3.0
     for bad in (HUGE, -HUGE, float("nan"), float("inf"), -0.1, 4.1, True, "3", None, [3]):
         assert number(bad, least=0.0, most=4.0) is None
+    assert len(shown(10**5000)) <= 43
     assert whole_number(7, most=7) == 7
     for bad in (8, -1, 7.0, True, "7", None, HUGE):
         assert whole_number(bad, most=7) is None
@@ -239,9 +240,10 @@ def test_what_is_no_json_is_a_value_error(body: bytes):
         read_json(body)
 
 
+@settings(max_examples=50)
 @given(st.recursive(st.integers() | st.floats() | st.text(), lambda inner: st.lists(inner) | st.tuples(inner)))
 def test_what_is_shown_of_a_value_is_short(value: Any):
-    assert len(shown(value)) <= 43 and len(shown(10**5000)) <= 43
+    assert len(shown(value)) <= 43
 
 
 @pytest.mark.parametrize(
@@ -264,6 +266,7 @@ def test_no_retry_after_is_an_exception(value: str, seconds: float | None):
     assert retry_after(value) == seconds
 
 
+@settings(max_examples=50)
 @given(st.text() | st.from_regex(r"\w{3}, \d{1,30} \w{3} \d{1,30} \d{1,30}:\d\d:\d\d [+-]?\d{1,30}"))
 def test_no_retry_after_whatever_it_says_is_an_exception(value: str):
     found = retry_after(value)

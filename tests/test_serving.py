@@ -22,7 +22,7 @@ import httpx
 import pytest
 from corpora import TOWNS
 from policies import tiny
-from servers import FakeTime, app_in_a_thread
+from servers import FakeTime, app_in_a_thread, wait_for
 from shop_sites import site
 from worlds import CODEC
 
@@ -507,13 +507,6 @@ class TestDeadClients:
                 assert first.recv(100).startswith(b"HTTP/1.1 303 ")
             assert target.ask("POST") == 303
         assert len(shop.started) == 2
-
-
-def wait_for(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def completion(**fields: Any) -> bytes:

@@ -16,7 +16,7 @@ import torch
 from model_servers import COMPLETIONS, Model, content_with
 from policies import SHAPE, assert_sampled_by, policy_server, tiny
 from precision import rounding
-from servers import CommandProcess
+from servers import CommandProcess, wait_for
 from sites import Site, as_json, site, status
 from worlds import CODEC, SMALL, rollout, shelf, task
 
@@ -68,7 +68,7 @@ def synced(folder: Path) -> Iterator[Callable[..., WeightSync]]:
     with ExitStack() as stack:
 
         def make(*servers: str, **options: Any) -> WeightSync:
-            quick = {"poll_s": 0.02, "update_timeout_s": 60.0, "timeout_s": 60.0, **options}
+            quick = {"poll_s": 0.05, "update_timeout_s": 60.0, "timeout_s": 60.0, **options}
             given = {"servers": servers, **quick} if servers else quick
             config = ServerRollouts.model_validate({"weights_folder": str(folder), **given})
             return stack.enter_context(WeightSync(config, CODEC, PAPER.stop_strings))
@@ -89,22 +89,13 @@ def versions(sampled: Sequence[Completion | Turn]) -> set[int]:
     return {version for one in sampled for version, _ in one.weights_versions}
 
 
-def until(happened: Callable[[], bool]) -> None:
-    """Waits for what another thread does."""
-    ends = time.monotonic() + 90
-    while not happened():
-        assert time.monotonic() < ends, "it never happened"
-        time.sleep(0.01)
-
-
 class TestPublishing:
-    @pytest.mark.parametrize("temperature", [1.0, 0.7])
-    def test_log_probabilities_are_the_trainers_before_and_after_an_update_and_turns_say_by_which(
-        self, start, synced, temperature
+    def test_log_probabilities_are_the_trainers_before_and_after_an_update_and_turns_name_their_version(
+        self, start, synced
     ):
         (one, _), (other, _) = start(), start()
         sync = synced(one, other)
-        for version in (0, 1):
+        for version, temperature in ((0, 1.0), (0, 0.7), (1, 1.0), (1, 0.7)):
             model = tiny(version)
             sync.push_weights(model, version)
             done_here = LocalEngine(model, CODEC, PAPER.stop_strings).complete(
@@ -176,7 +167,7 @@ class TestComingAndGoing:
         put(tiny(99).state_dict(), sampler.model)  # as after a restart: the first weights, and it says so
         sampler.version = None
         assert versions(sample(sync)) == {1}, "no stale token"
-        until(lambda: sampler.version == 1)
+        wait_for(lambda: sampler.version == 1)
         for context, done in zip(CONTEXTS, sample(sync), strict=True):
             assert_sampled_by(tiny(1), context, done.token_ids, done.logprobs)
 
@@ -188,12 +179,12 @@ class TestComingAndGoing:
         sync.push_weights(tiny(1), 1)
         assert (first.version, second.version) == (1, None)
         write(listing, f"{two}\n")
-        until(lambda: second.version == 1)
-        until(lambda: sync._addresses.order() == [f"{two}/v1"])
+        wait_for(lambda: second.version == 1)
+        wait_for(lambda: sync._addresses.order() == [f"{two}/v1"])
         write(listing, "ftp://nowhere\n")
         time.sleep(0.1)
         first.version = second.version = None  # one that is not looked after stays as it is
-        until(lambda: second.version == 1)
+        wait_for(lambda: second.version == 1)
         assert first.version is None
         assert versions(sample(sync)) == {1}
 
@@ -204,7 +195,7 @@ class TestComingAndGoing:
             listing.write_text(address)
             sync = synced(servers_file=str(listing))
             sync.push_weights(tiny(1), 1)
-        until(lambda: not sync._held)
+        wait_for(lambda: not sync._held)
         done: list[list[Completion]] = []
         waiting = threading.Thread(target=lambda: done.append(sample(sync)))
         waiting.start()
@@ -223,9 +214,9 @@ class Vllm:
     """A server that answers as vLLM does in its development mode: vllm/entrypoints/serve/dev/rlhf/api_router.py and
     .../rpc/api_router.py and .../cache/api_router.py of vllm-project/vllm at 0100a21; vLLM itself needs a GPU."""
 
-    def __init__(self, *, without: tuple[str, ...] = ()) -> None:
+    def __init__(self, model: type[Model] = Model, *, without: tuple[str, ...] = ()) -> None:
         self.version = "default"
-        model = Model(CODEC, lambda _: "<IS> a </IS> <query> city </query>", vllm=True)
+        self.model = model(CODEC, lambda _: "<IS> a </IS> <query> city </query>", vllm=True)
         self.pages: dict[str, Callable[..., None]] = {
             "/health": lambda handler: content_with(200, None)(handler),
             "/pause": as_json({"status": "paused"}),
@@ -234,10 +225,13 @@ class Vllm:
             "/reset_prefix_cache": status(200),
             "/update_weight_version": self._set,
             "/weight_info": lambda handler: as_json({"weight_version": self.version})(handler),
-            COMPLETIONS: lambda handler: as_json(model.completion(json.loads(handler.body))[1])(handler),  # type: ignore[attr-defined]
+            COMPLETIONS: self._complete,
         }
         for path in without:
             del self.pages[path]
+
+    def _complete(self, handler: Any) -> None:
+        as_json(self.model.completion(json.loads(handler.body))[1])(handler)
 
     def _set(self, handler: Any) -> None:
         self.version = json.loads(handler.body)["new_version"]
@@ -304,9 +298,7 @@ class TestVllm:
                 said["choices"][0]["logprobs"] = None
                 return code, said
 
-        bare = Bare(CODEC, lambda _: "<IS> a </IS> <query> city </query>", vllm=True)
-        answer = lambda handler: as_json(bare.completion(json.loads(handler.body))[1])(handler)  # noqa: E731
-        with site({**Vllm().pages, COMPLETIONS: answer}) as running:
+        with site(Vllm(Bare).pages) as running:
             sync = synced(running.url, kind="vllm", model="m", tries=1)
             sync.push_weights(tiny(), 4)
             (done,) = sync.engine.complete([CONTEXTS[0]], max_tokens=[40], sampling=Sampling())
@@ -319,9 +311,7 @@ class TestVllm:
                 said["choices"][0]["prompt_token_ids"] = [5, 5]
                 return code, said
 
-        other = Other(CODEC, lambda _: "a", vllm=True)
-        answer = lambda handler: as_json(other.completion(json.loads(handler.body))[1])(handler)  # noqa: E731
-        with site({**Vllm().pages, COMPLETIONS: answer}) as running:
+        with site(Vllm(Other).pages) as running:
             sync = synced(running.url, kind="vllm", model="m", update_timeout_s=0.5)
             with pytest.raises(UserError, match=r"the server's tokenizer is not the one given"):
                 sync.push_weights(tiny(), 4)
@@ -411,20 +401,22 @@ def test_a_run_through_servers_samples_the_tokens_and_logs_the_numbers_of_one_in
     assert any((trained[0][name] - moved[name]).abs().max() > 1e-4 for name in moved)
 
 
-def test_what_servers_sampled_for_they_evaluate_with_the_final_weights(start, folder, tmp_path):
+def test_servers_that_sampled_for_training_evaluate_the_final_weights(start, folder, tmp_path):
     url, sampler = start()
-    measured = CONFIG.model_copy(update={"evaluation": Evaluation(objectives=(1,), tasks=3)})
+    assert CONFIG.rl is not None
+    one_step = CONFIG.rl.model_copy(update={"curriculum": (Phase(steps=1, objectives=(1,)),)})
+    measured = CONFIG.model_copy(update={"rl": one_step, "evaluation": Evaluation(objectives=(1,), tasks=3)})
     rollouts = ServerRollouts(servers=(url,), weights_folder=str(folder), poll_s=0.05, concurrency=2)
     config = measured.model_copy(update={"rollout": rollouts})
     policy = train(config, tmp_path / "run", command=["mem1"]).policy
-    assert sampler.version == 1, "what the second step sampled with"
+    assert sampler.version == 0, "what the only step sampled with"
     found = [
         evaluate_policy(c, policy, ON_CPU, name=name, folder=tmp_path / "evaluation")
         for name, c in (("served", config), ("local", measured))
     ]
-    assert sampler.version == 2, "both steps are behind the weights that were evaluated"
+    assert sampler.version == 1, "the step precedes the weights that were evaluated"
     served, local = ([turn for t in attempts[1] for turn in t.turns] for _, attempts in found)
-    assert versions(served) == {2} and versions(local) == {0}
+    assert versions(served) == {1} and versions(local) == {0}
     assert [turn.completion_ids for turn in served] == [turn.completion_ids for turn in local] != []
     headers = [json.loads((tmp_path / "evaluation" / f"{name}-1.json").read_text()) for name in ("served", "local")]
     assert [header.get("devices") for header in headers] == [None, ["cpu"]]
@@ -464,7 +456,7 @@ def test_servers_are_killed_and_others_join_under_load_and_no_attempt_is_lost(fo
             third.join(300)
             kills[0].join()
             listing.write_text("\n".join(process.address for process in processes))
-            until(lambda: f"{processes[2].address}/v1" in sync._held)
+            wait_for(lambda: f"{processes[2].address}/v1" in sync._held)
             rounds = iter([kills[1].start])
             one_batch(1, lambda *_: next(rounds, lambda: None)())
             kills[1].join()
@@ -492,7 +484,7 @@ def assert_by(model: Any, attempts: list[Trajectory]) -> None:
 
 
 def started(policy: str, folder: Path, *, count: int) -> list[CommandProcess]:
-    """So many `mem1 serve-policy`, started at the same time."""
+    """`count` processes of `mem1 serve-policy`, started at the same time."""
     made: list[CommandProcess] = []
     threads = [
         threading.Thread(
