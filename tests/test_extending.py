@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
 import mem1
+from mem1.cli.main import app
 
-PAGES = sorted((Path(__file__).parents[1] / "docs" / "extending").glob("*.md"))
+ENGINE, *PAGES = sorted(
+    (Path(__file__).parents[1] / "docs" / "extending").glob("*.md"), key=lambda page: (page.stem != "engine", page.stem)
+)
 TINY = ("model.new.hidden_size=32", "model.new.layers=1", "model.new.heads=2", "model.new.feed_forward=32")
 SMALL = (*TINY, "model.new.look_back=[]", "budget.completion_extra=8", "tensorboard=false", "checkpoint_every=1")
 
@@ -40,6 +46,24 @@ def test_the_program_of_a_page_is_trained_resumed_and_evaluated(page: Path, tmp_
     assert (row.objectives, row.tasks, row.policy) == (1, 4, "policy")
     assert row.context == config.context
     assert ("right" in row.as_dict()) == (page.stem == "environment")
+
+
+def test_an_engine_of_ones_own_is_evaluated(tmp_path: Path, monkeypatch):
+    for name, text in files(ENGINE).items():
+        assert name.endswith(".toml") or len(text.splitlines()) <= 30
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def evaluate(*args: str) -> Result:
+        return CliRunner().invoke(app, ["eval", "recipe.toml", *args])
+
+    (row,) = json.loads(evaluate("--json", "--out", "results").stdout)["rows"]
+    assert (row["policy"], row["turns"], row["endings"]["answered"]) == ("Parrot", 1.0, 4)
+    assert evaluate("--out", "results").exit_code == 0  # its trajectories are read
+    assert "was made with other settings" in str(evaluate("--out", "results", "engine.word=yes").exception)
+    assert "did you mean engine.word? Keys of [engine]: kind, tokenizer, concurrency, word" in str(evaluate("engine.wrod=no").exception)
+    assert "cannot import nowhere" in str(evaluate("engine.kind=nowhere:Parrot").exception)
 
 
 def test_there_are_pages():

@@ -73,7 +73,7 @@ def test_markup_in_a_trajectory_is_no_markup_of_the_page(html, page):
 def test_the_hostile_text_reaches_the_viewer_as_it_was(page):
     data = unpacked(page.scripts["data"])
     assert f" found-it {HOSTILE}" in data["strings"]
-    assert [t["em"] for t in data["trajectories"]] == [[0.0], [1.0]]
+    assert [t["metrics"]["em"] for t in data["trajectories"]] == [[0.0], [1.0]]
 
 
 def test_titles_and_policies_are_escaped(page):

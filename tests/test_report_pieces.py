@@ -293,7 +293,7 @@ def test_a_trajectory_without_task_turns_and_scores_has_its_place():
     data.add_group(name="x")
     data.add(Trajectory(turns=()), decode_words)
     (shown,) = data.as_json()["trajectories"]
-    assert (shown["turns"], shown["em"], shown["reward"]) == ([], (), None)
+    assert (shown["turns"], shown["metrics"], shown["reward"]) == ([], {}, None)
 
 
 def test_attempts_at_one_task_have_one_task_and_others_another():

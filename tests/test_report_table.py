@@ -59,13 +59,15 @@ def test_a_new_number_needs_a_column_and_nothing_else():
     assert lost not in shown((*MAIN, lost), rows())
 
 
-def test_a_domain_without_exact_match_shows_its_own_metrics_and_the_reward():
+def test_a_domain_without_exact_match_shows_its_own_metrics_in_its_place():
     own = row(em=None, em_low=None, em_high=None, f1=None, metrics={"steps": 3.5, "steps_low": 3.0, "steps_high": 4.0})
     cells = results([own])
-    assert cells.headings[:4] == ["policy", "N", "tasks", "steps"] and cells.body[0][3] == "3.50"
-    assert headlines([own])[0].label.startswith("mean reward at")
+    assert cells.headings[:4] == ["policy", "N", "tasks", "steps"] and cells.body[0][3] == "3.50 [3.00, 4.00]"
+    assert headlines([own])[0].label.startswith("steps at") and note([own]).count("steps: mean over tasks [95 % ") == 1
+    assert "EM" not in note([own])
+    assert headlines([replace(own, metrics={})])[0].label.startswith("mean reward at")
     (mean,) = series([replace(own, run=run, family="a") for run in "xy"])[0].mean
-    assert (mean.em_low, mean.metrics["steps"]) == (None, 3.5)
+    assert (mean.em_low, mean.metrics) == (None, {"steps": 3.5, "steps_low": 3.5, "steps_high": 3.5})
 
 
 def test_the_table_prints_every_row_within_80_columns():
@@ -206,7 +208,7 @@ def test_the_table_says_how_tasks_ended_and_warns_where_most_failed_alike():
         "Warning: trained, N = 1: 2 of 3 tasks ended with out_of_tokens"
     ]
     for text in (" ".join(printed([cut]).split()), markdown([cut]).replace("\\", ""), latex([cut])):
-        assert "2 of 3 tasks ended with out_of_tokens" in text and "--max-completion" in text
+        assert "2 of 3 tasks ended with out_of_tokens" in text and "budget.completion_extra" in text
     assert warnings([row(endings={**ended, "answered": 2, "out_of_tokens": 1})]) == []
 
 

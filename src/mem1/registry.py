@@ -152,8 +152,15 @@ class _Register:
         },
     )
     """Reinforcement-learning algorithms: subclasses of `mem1.algorithms.base.Algorithm`."""
-    engine: Registry = Registry("engine", {})
-    """Engines that sample."""
+    engine: Registry = Registry(
+        "engine",
+        {
+            "local": "mem1.engines.config:LocalModel",
+            "server": "mem1.engines.config:ServedModel",
+            "script": "mem1.engines.config:ScriptedAnswer",
+        },
+    )
+    """Configurations of engines, or plain classes with complete (`mem1.Engine`)."""
     retriever: Registry = Registry("retriever", {})
     """Functions or classes without arguments that make a `mem1.Retriever`."""
     index: Registry = Registry("index", {"bm25": "mem1.retrieval.bm25:BM25", "dense": "mem1.retrieval.dense:Dense"})

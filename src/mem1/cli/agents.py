@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mem1.engines.base import Engine
     from mem1.engines.chat_template import ChatTemplate
     from mem1.engines.codec import Codec
-    from mem1.engines.config import ScriptedAnswer, ServedModel
+    from mem1.engines.config import OwnEngine, ServedModel
     from mem1.engines.device import Computed, Device
     from mem1.envs.base import TaskSource
     from mem1.evaluation.flops import ModelShape
@@ -72,13 +72,13 @@ class Agent:
 
 def open_agent(invocation: typer.Context, recipe: Recipe, tags: Tags) -> Agent:
     """The one of the recipe's [engine]. Raises UserError if it cannot be opened."""
-    from mem1.engines.config import ScriptedAnswer, ServedModel
+    from mem1.engines.config import OwnEngine, ServedModel
     from mem1.training.weights.policy import SHIPPED, load_policy
 
     if isinstance(recipe.engine, ServedModel):
         return _served(recipe, recipe.engine, tags)
-    if isinstance(recipe.engine, ScriptedAnswer):
-        return _scripted(recipe, recipe.engine, tags)
+    if isinstance(recipe.engine, OwnEngine):
+        return _own(recipe, recipe.engine, tags)
     if recipe.model.new is not None:
         raise UserError("the recipe's model is new: train it first, and give the trained folder by --model")
     device = chosen_device(invocation, recipe.model.device)
@@ -163,26 +163,21 @@ def _served(recipe: Recipe, served: ServedModel, tags: Tags) -> Agent:
     )
 
 
-def _scripted(recipe: Recipe, script: ScriptedAnswer, tags: Tags) -> Agent:
+def _own(recipe: Recipe, config: OwnEngine, tags: Tags) -> Agent:
     from mem1.engines.chat_template import ChatTemplate
     from mem1.engines.codec import Codec
-    from mem1.engines.scripted import ScriptedEngine, search_then_answer
-    from mem1.protocol import SEARCH
     from mem1.training.weights.policy import SHIPPED
 
-    if SEARCH not in tags.action_tags:
-        raise UserError(f"engine.kind = script searches, but the vocabulary {tags.name!r} has no search action")
-    folder = tokenizer_folder(script.tokenizer, recipe.model.path or SHIPPED)
+    folder = tokenizer_folder(config.tokenizer, recipe.model.path or SHIPPED)
     codec = Codec.load(folder)
     template = ChatTemplate.load(folder, codec) if recipe.model.chat_template else ChatTemplate()
-    follows = search_then_answer(script.answer, state=tags.state, search=tags.action_tags[SEARCH])
     return Agent(
-        engine=ScriptedEngine(codec, follows, template),
+        engine=config.engine(codec, tags, template),
         codec=codec,
         chat_template=template,
-        name="scripted",
-        identity=f"script {script.answer!r} in tokens of {codec.fingerprint()}",
-        at_a_time=script.concurrency,
+        name=config.name,
+        identity=f"{config.identity} in tokens of {codec.fingerprint()}",
+        at_a_time=config.concurrency,
     )
 
 

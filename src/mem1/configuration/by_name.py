@@ -12,10 +12,12 @@ Mistakes inside the section are reported as if the field were annotated with the
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, ClassVar
 
 import pydantic
 from pydantic_core import InitErrorDetails, PydanticKnownError, core_schema
@@ -70,6 +72,44 @@ class ByName:
         except UserError:
             pass
         return section.model_copy(update={self.key: self.registry.name_of(type(section))})
+
+
+class Made(pydantic.BaseModel):
+    """Mix-in for the configuration of a plain class or function: its fields are the parameters of the constructor."""
+
+    made_by: ClassVar[Callable[..., Any]]
+    given: ClassVar[frozenset[str]]
+    """Parameters that are no fields: `make` supplies them."""
+
+    def make(self, **supplied: Any) -> Any:
+        """What the constructor makes of the fields, and of those of `supplied` that it takes."""
+        names = [name for name in inspect.signature(type(self).made_by).parameters if name in type(self).model_fields]
+        own = {name: getattr(self, name) for name in names if name not in self.given}
+        return type(self).made_by(**own, **{name: supplied[name] for name in self.given})
+
+
+@lru_cache
+def made_by(thing: Any, base: type[Any], plain: type[Any], *, given: tuple[str, ...]) -> Any:
+    """The section's class for what a registry holds: itself if it derives from `base`, else a `plain` made for it.
+
+    Things that are no callables are returned as they are. Raises UserError for one without a readable signature.
+    """
+    if not callable(thing) or (isinstance(thing, type) and issubclass(thing, base)):
+        return thing
+    try:
+        parameters = inspect.signature(thing, eval_str=True).parameters
+    except (NameError, TypeError, ValueError) as error:
+        raise UserError(f"{thing!r} cannot be configured: {error}") from error
+    fields: Mapping[str, Any] = {
+        name: (Any if p.annotation is p.empty else p.annotation, ... if p.default is p.empty else p.default)
+        for name, p in parameters.items()
+        if name not in given and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    }
+    made = pydantic.create_model(thing.__name__, __base__=plain, __module__=thing.__module__, **fields)
+    made.made_by = staticmethod(thing)
+    made.given = frozenset(parameters) & frozenset(given)
+    made.__qualname__ = thing.__qualname__
+    return made
 
 
 def _inside(name: str, error: pydantic.ValidationError) -> pydantic.ValidationError:

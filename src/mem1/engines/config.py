@@ -1,8 +1,8 @@
 """`[engine]` of a recipe: who answers in `mem1 eval` and `mem1 run`.
 
-[engine]                                    [engine]
-kind = "server"                             kind = "script"
-urls = ["http://127.0.0.1:8000/v1"]         answer = "Oslo"
+[engine]                                    [engine]                        [engine]
+kind = "server"                             kind = "script"                 kind = "my_package.parrot:Parrot"
+urls = ["http://127.0.0.1:8000/v1"]         answer = "Oslo"                 word = "Oslo"
 tokenizer = "models/Qwen2.5-7B-Instruct"
 
 Without the section the model runs in this process. Training samples through [rollout] instead.
@@ -10,24 +10,40 @@ Without the section the model runs in this process. Training samples through [ro
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
 from mem1.configuration import Config
+from mem1.configuration.by_name import ByName, Made, made_by
 from mem1.engines.servers import ModelServer
+from mem1.registry import register
+
+if TYPE_CHECKING:
+    from mem1.engines.base import Engine
+    from mem1.engines.chat_template import ChatTemplate
+    from mem1.engines.codec import Codec
+    from mem1.protocol import Tags
 
 
-class LocalModel(Config):
+class EngineConfig(Config):
+    """Base of all [engine] sections."""
+
+    kind: str = ""
+    """local, server, script, a registered name, or package.module:Name."""
+
+
+class LocalModel(EngineConfig):
     """The model of [model], in this process."""
 
-    kind: Literal["local"] = "local"
+    kind: str = "local"
 
 
-class ServedModel(ModelServer):
+class ServedModel(ModelServer, EngineConfig):
     """A model behind a server that speaks OpenAI's protocol."""
 
-    kind: Literal["server"] = "server"
+    kind: str = "server"
     model: str = ""
     """The model's name on the server; empty: model.path."""
     tokenizer: str | None = None
@@ -35,15 +51,65 @@ class ServedModel(ModelServer):
     "stand-in", which counts with another model's. None: that of model.path."""
 
 
-class ScriptedAnswer(Config):
-    """No model: searches the first question itself, then gives a fixed answer; to check scores and token counts."""
+class OwnEngine(EngineConfig):
+    """Anything else that completes contexts; also what a plain class becomes."""
 
-    kind: Literal["script"] = "script"
-    answer: str
     tokenizer: str | None = None
     """As for a server. None: that of model.path, else of the shipped policy."""
     concurrency: int = Field(default=16, ge=1, le=10_000)
     """Tasks worked on at a time."""
 
+    @property
+    def name(self) -> str:
+        """Its name in rows and files."""
+        return self.kind.rpartition(":")[2]
 
-Engines = Annotated[LocalModel | ServedModel | ScriptedAnswer, Field(discriminator="kind")]
+    @property
+    def identity(self) -> str:
+        """Tells it from engines that answer otherwise; part of what an interrupted evaluation must share to resume."""
+        return f"engine {self.model_dump_json(exclude={'tokenizer', 'concurrency'})}"
+
+    @abstractmethod
+    def engine(self, codec: Codec, tags: Tags, chat_template: ChatTemplate) -> Engine:
+        """The engine for contexts of this codec; `chat_template` encloses every prompt."""
+        ...
+
+
+class ScriptedAnswer(OwnEngine):
+    """No model: searches the first question itself, then gives a fixed answer; to check scores and token counts."""
+
+    kind: str = "script"
+    answer: str
+
+    @property
+    def name(self) -> str:
+        return "scripted"
+
+    @property
+    def identity(self) -> str:
+        return f"script {self.answer!r}"
+
+    def engine(self, codec: Codec, tags: Tags, chat_template: ChatTemplate) -> Engine:
+        from mem1.engines.scripted import ScriptedEngine, search_then_answer
+        from mem1.errors import UserError
+        from mem1.protocol import SEARCH
+
+        if SEARCH not in tags.action_tags:
+            raise UserError(f"engine.kind = script searches, but the vocabulary {tags.name!r} has no search action")
+        follows = search_then_answer(self.answer, state=tags.state, search=tags.action_tags[SEARCH])
+        return ScriptedEngine(codec, follows, chat_template)
+
+
+class _PlainEngine(Made, OwnEngine):
+    """Configuration of a plain class, whose constructor may take codec, tags and chat_template."""
+
+    def engine(self, codec: Codec, tags: Tags, chat_template: ChatTemplate) -> Engine:
+        return self.make(codec=codec, tags=tags, chat_template=chat_template)
+
+
+def _section(thing: Any) -> Any:
+    return made_by(thing, EngineConfig, _PlainEngine, given=("codec", "tags", "chat_template"))
+
+
+Engines = Annotated[EngineConfig, ByName(register.engine, key="kind", default="local", adapt=_section)]
+"""The [engine] of a recipe."""

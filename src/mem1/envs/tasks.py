@@ -13,17 +13,15 @@ tasks and the vocabulary.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import pydantic
 
 from mem1.configuration import Config
-from mem1.configuration.by_name import ByName
+from mem1.configuration.by_name import ByName, Made, made_by
 from mem1.envs.base import Environment, TaskSource
 from mem1.errors import UserError
 from mem1.protocol import Tags
@@ -166,20 +164,15 @@ def must_exist(path: str, key: str, next_step: str) -> None:
         raise UserError(f"{path} ({key}) does not exist; {next_step}")
 
 
-class _PlainTasks(TasksConfig):
-    """Configuration of a plain class: its fields are the parameters of the constructor."""
-
-    made_by: ClassVar[Callable[..., Any]]
-    given: ClassVar[frozenset[str]]
-    """Those of split and tags that the constructor takes."""
+class _PlainTasks(Made, TasksConfig):
+    """Configuration of a plain class, whose constructor may take split and tags."""
 
     def source(self, split: Split, tags: Tags) -> TaskSource:
-        own = {name: getattr(self, name) for name in type(self).model_fields if name not in TasksConfig.model_fields}
-        made = type(self).made_by(**own, **{k: v for k, v in (("split", split), ("tags", tags)) if k in self.given})
+        made = self.make(split=split, tags=tags)
         for name in ("tasks",) if hasattr(made, "environment") else ("tasks", "observe", "score"):
             if not callable(getattr(made, name, None)):
                 raise UserError(f"tasks.kind = {self.kind!r}: {type(made).__name__} has no method {name}")
-        return made if hasattr(made, "environment") else _Both(made)
+        return as_source(made)
 
     @property
     def explains_tags(self) -> bool:
@@ -205,28 +198,9 @@ def as_source(thing: Any) -> TaskSource:
     return thing if hasattr(thing, "environment") else _Both(thing)
 
 
-@lru_cache
-def _config_class(thing: Any) -> type[pydantic.BaseModel]:
-    if isinstance(thing, type) and issubclass(thing, TasksConfig):
-        return thing
-    try:
-        parameters = inspect.signature(thing, eval_str=True).parameters
-    except (NameError, TypeError, ValueError) as error:
-        raise UserError(f"tasks of {thing!r} cannot be configured: {error}") from error
-    fields: Mapping[str, Any] = {
-        name: (Any if p.annotation is p.empty else p.annotation, ... if p.default is p.empty else p.default)
-        for name, p in parameters.items()
-        if name not in ("split", "tags") and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-    }
-    made = pydantic.create_model(thing.__name__, __base__=_PlainTasks, __module__=thing.__module__, **fields)
-    made.made_by = staticmethod(thing)
-    made.given = frozenset(parameters) & {"split", "tags"}
-    made.__qualname__ = thing.__qualname__
-    return made
+def _section(thing: Any) -> Any:
+    return made_by(thing, TasksConfig, _PlainTasks, given=("split", "tags"))
 
 
-Tasks = Annotated[
-    TasksConfig,
-    ByName(register.tasks, key="kind", adapt=lambda thing: _config_class(thing) if callable(thing) else thing),
-]
+Tasks = Annotated[TasksConfig, ByName(register.tasks, key="kind", adapt=_section)]
 """The [tasks] of a recipe."""

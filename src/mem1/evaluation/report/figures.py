@@ -52,8 +52,11 @@ def over_n(
 
 
 def curves(runs: Sequence[Run]) -> list[Figure]:
-    """One figure for each of `CURVES` that any run recorded."""
-    drawn = [(key, title) for key, title in CURVES if any(r.get(key) is not None for run in runs for r in run.curve)]
+    """One figure for each of `CURVES`, and each other metric of the domain, that any run recorded."""
+    own = dict.fromkeys(n for run in runs for one in run.attempts for t in one.trajectories[:1] for n in t.metrics)
+    others = [(name, name) for name in own if name not in dict(CURVES)]
+    wanted = [*CURVES[:1], *others, *CURVES[1:]]
+    drawn = [(key, title) for key, title in wanted if any(r.get(key) is not None for run in runs for r in run.curve)]
     return [
         {
             "title": title,

@@ -26,7 +26,7 @@ from markupsafe import Markup
 from mem1.durable import write_file
 from mem1.errors import UserError
 from mem1.evaluation.report.figures import Figure, curves, endings, over_n
-from mem1.evaluation.report.rows import EM, FURTHER, PEAK, REWARD, Column, ReportRow, Run, rows_of, series, shown
+from mem1.evaluation.report.rows import EM, FURTHER, PEAK, REWARD, ReportRow, Run, rows_of, score, series, shown
 from mem1.evaluation.report.tables import by_depth, note, results, warnings
 from mem1.evaluation.report.viewer_data import compressed, fit
 
@@ -68,21 +68,20 @@ def headlines(rows: Sequence[ReportRow]) -> list[Headline]:
 
 
 def _score_headline(after: ReportRow, before: ReportRow | None) -> Headline:
-    score = _score([after])
-    value = f"{score.value(after):.2f}" if before is None else f"{score.value(before):.2f} → {score.value(after):.2f}"
+    column = score([after])
+    values = [column.value(row) or 0.0 for row in (before, after) if row is not None]
+    value = " → ".join(f"{number:.2f}" for number in values)
     change = "" if before is None else f", {before.policy} → {after.policy}"
-    name = "exact match per objective" if score is EM else "mean reward"
+    name = _TITLES.get(column.heading, column.heading)
     return Headline(value, f"{name} at {_n(after.objectives)}{change}")
-
-
-def _score(rows: Sequence[ReportRow]) -> Column:
-    return EM if any(row.em is not None for row in rows) else REWARD
 
 
 def _n(objectives: int) -> str:
     return f"N\u00a0=\u00a0{objectives}"  # not broken over two lines
 
 
+_TITLES = {EM.heading: "exact match per objective", REWARD.heading: "mean reward"}
+"""Heading of a column -> title of its figure; other headings are titles themselves."""
 LARGEST = 5_000_000
 """Size limit of a page in bytes; the page names the trajectories left out to keep it."""
 SCRIPTS = ("elements.js", "inflate.js", "theme.js", "figures.js", "search.js", "turn.js", "trajectory.js", "list.js")
@@ -156,8 +155,8 @@ def _size(page: str) -> int:
 
 def figure_groups(runs: Sequence[Run], rows: Sequence[ReportRow]) -> list[tuple[str, str, list[Figure]]]:
     """(heading, note, figures) of each group with something to draw."""
-    score = _score(rows)
-    scores = over_n(rows, score, "exact match per objective" if score is EM else "mean reward")
+    column = score(rows)
+    scores = over_n(rows, column, _TITLES.get(column.heading, column.heading))
     peak = over_n(rows, PEAK, "peak tokens", appended=lambda row: row.appended_peak_tokens)
     of_means = "; for a mean, the lowest and the highest run" if any(line.mean for line in series(rows)) else ""
     bars = f"Bars: 95 % intervals over tasks{of_means}."

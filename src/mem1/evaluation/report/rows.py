@@ -120,11 +120,28 @@ FURTHER = (
 
 def main_columns(rows: Sequence[ReportRow]) -> list[Column]:
     """The columns of every table, with the domain's own metrics after F1."""
+    return [*MAIN[:4], *own_metrics(rows), *MAIN[4:]]
+
+
+def own_metrics(rows: Sequence[ReportRow]) -> list[Column]:
+    """A column for each metric of the domain besides EM and F1."""
     names = dict.fromkeys(name for row in rows for name in row.metrics if not name.endswith(("_low", "_high")))
-    own = [
-        Column(name, f"{name}, mean over tasks", lambda row, name=name: row.metrics.get(name), ".2f") for name in names
-    ]
-    return [*MAIN[:4], *own, *MAIN[4:]]
+    return [_own_metric(name) for name in names]
+
+
+def _own_metric(name: str) -> Column:
+    return Column(
+        name,
+        "mean over tasks [95 % interval]",
+        lambda row: row.metrics.get(name),
+        ".2f",
+        lambda row: (row.metrics.get(f"{name}_low"), row.metrics.get(f"{name}_high")),
+    )
+
+
+def score(rows: Sequence[ReportRow]) -> Column:
+    """What tells best how good the policies are: exact match, else the domain's first metric, else the reward."""
+    return EM if any(row.em is not None for row in rows) else next(iter(own_metrics(rows)), REWARD)
 
 
 def shown(columns: Sequence[Column], rows: Sequence[ReportRow]) -> list[Column]:
@@ -245,6 +262,9 @@ def _mean_row(rows: Sequence[ReportRow]) -> ReportRow:
     if rows[0].peak_tokens_low is not None:
         ends |= {"peak_tokens_low": min(peaks), "peak_tokens_high": max(peaks)}
     means = {field.name: _combined(field.name, [getattr(row, field.name) for row in rows]) for field in fields(rows[0])}
+    for name in [name for name in rows[0].metrics if f"{name}_low" in rows[0].metrics]:
+        values = [row.metrics[name] for row in rows if name in row.metrics]
+        means["metrics"] |= {f"{name}_low": min(values), f"{name}_high": max(values)}
     return ReportRow(**{**means, **ends, "objectives": rows[0].objectives, "run": f"mean of {len(rows)} runs"})
 
 

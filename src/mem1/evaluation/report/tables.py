@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mem1.evaluation.report.rows import EM, FURTHER, Column, ReportRow, Series, main_columns, series, shown
+from mem1.evaluation.report.rows import EM, FURTHER, Column, ReportRow, Series, main_columns, own_metrics, series, shown
 from mem1.records import Ended
 
 
@@ -91,17 +91,20 @@ def note(rows: Sequence[ReportRow]) -> str:
     """The meaning of the columns, the context policy if all share one, endings, repeated questions and failures."""
     contexts = {row.context for row in rows}
     shared = f"Context policy: {contexts.pop()}. " if len(contexts) == 1 else ""
-    means = " For a mean of runs: [lowest run, highest run]." if any(line.mean for line in series(rows)) else ""
+    means = "For a mean of runs: [lowest run, highest run]. " if any(line.mean for line in series(rows)) else ""
     special = "".join((_endings(rows), _repeats(rows), *_failures(rows), *_opinions(rows)))
-    return f"{shared}EM: {EM.meaning}.{means} If appended: peak of the same turns if nothing had been dropped.{special}"
+    measured = "".join(f"{column.heading}: {column.meaning}. " for column in own_metrics(rows))
+    if shown([EM], rows):
+        measured = f"EM: {EM.meaning}. {measured}"
+    appended = "If appended: peak of the same turns if nothing had been dropped."
+    return f"{shared}{measured}{means}{appended}{special}"
 
 
 _ADVICE = {
-    Ended.OUT_OF_TOKENS: "raise the budget of a completion (--max-completion, in a recipe budget.completion_extra) or "
-    "of the context (--max-context, budget.context)",
-    Ended.OUT_OF_TURNS: "raise the turn limit (in a recipe tasks.turn_limit.extra, in a shop tasks.turns_per_goal)",
-    Ended.BAD_TAGS: "the model does not write the tags; give it a prompt with instructions (--prompt mem1, in a recipe "
-    "tasks.prompt), its chat template (model.chat_template) or the vocabulary that it knows (vocabulary)",
+    Ended.OUT_OF_TOKENS: "raise budget.completion_extra (tokens of a completion) or budget.context",
+    Ended.OUT_OF_TURNS: "raise the turn limit (tasks.turn_limit.extra, in a shop tasks.turns_per_goal)",
+    Ended.BAD_TAGS: "the model does not write the tags; give it a prompt with instructions (tasks.prompt=mem1), its "
+    "chat template (model.chat_template=true) or the vocabulary that it knows (vocabulary)",
     Ended.TOOL_FAILED: "the trajectories (--out) say why under `detail`",
     Ended.ENGINE_FAILED: "the trajectories (--out) say why under `detail`",
 }

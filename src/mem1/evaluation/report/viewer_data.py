@@ -4,7 +4,7 @@
  "groups": [{"run": "a", "policy": "trained", "context": "constant", "objectives": 2, "name": "trained, constant"}],
  "tasks": [{"id": "atlas-0", "limit": 9, "questions": [["Q1 text", "gold / alias"], ...],
             "facts": [[1, "gold / alias", false], [1, "Bergen", true], ...]}],
- "trajectories": [{"group": 0, "task": 0, "ended": "answered", "reward": 1.0, "em": [1.0, 0.0], "turns": [...], ...}]}
+ "trajectories": [{"group": 0, "task": 0, "ended": "answered", "metrics": {"em": [1.0, 0.0]}, "turns": [...], ...}]}
 
 Texts of turns are indices into `strings`. Pieces follow one another, four numbers each: role (an index into "roles"),
 text, tokens, turn of origin (0: none). The viewer computes nothing from them.
@@ -75,8 +75,7 @@ class PageData:
                 "detail": trajectory.detail,
                 "reward": trajectory.reward,
                 "answers": split_answers(trajectory.answer, 0 if task is None else task.objectives),
-                "em": trajectory.per_objective("em"),
-                "f1": trajectory.per_objective("f1"),
+                "metrics": dict(trajectory.metrics),
                 "turns": self._turns(trajectory, facts, decode),
             }
         )

@@ -34,12 +34,11 @@ const listed = (data, found) => {
 const rowView = (data, found, t) => {
   const one = data.trajectories[t - 1];
   const group = data.groups[one.group];
-  const right = one.em.filter((value) => value === 1).length;
   const turn = found[t - 1]?.find((number) => number > 0) ?? 1;
   return make("li", {}, make("a", { href: linkTo(t, turn), "data-t": t },
     make("span", { class: "number" }, String(t)),
     make("span", { class: "what" }, `${group.name}, N = ${group.objectives}`),
-    make("span", { class: solved(one) ? "good" : "bad" }, one.em.length ? `${right}/${one.em.length}` : "–"),
+    make("span", { class: solved(one) ? "good" : "bad" }, result(one)),
     make("span", { class: "how" }, `${words(one.ended)}, ${one.turns.length} turns`)));
 };
 

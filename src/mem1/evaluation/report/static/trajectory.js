@@ -3,16 +3,26 @@ const linkTo = (t, turn, other) => `#t=${t}&turn=${turn}${other ? `&with=${other
 
 const score = (value) => (value === undefined ? "–" : value.toFixed(2));
 
-const solved = (trajectory) => trajectory.em.length > 0 && trajectory.em.every((value) => value === 1);
+// "2/3" where exact match is measured, else the reward; whether it is all that can be had.
+const result = (trajectory) => {
+  const { em } = trajectory.metrics;
+  if (em === undefined) return trajectory.reward === null ? "–" : `${+trajectory.reward.toFixed(2)}`;
+  return `${em.filter((value) => value === 1).length}/${em.length}`;
+};
+const solved = (trajectory) => (trajectory.metrics.em ? trajectory.metrics.em.every((value) => value === 1) : trajectory.reward > 0);
+
+const METRICS = { em: "EM", f1: "F1" };
 
 const objectivesView = (data, trajectory) => {
-  const head = ["question", "gold", "answered", "EM", "F1"].map((name) => make("th", { scope: "col" }, name));
+  const measured = Object.entries(trajectory.metrics).filter(([, value]) => Array.isArray(value));
+  const names = measured.map(([name]) => METRICS[name] ?? name);
+  const head = ["question", "gold", "answered", ...names].map((name) => make("th", { scope: "col" }, name));
   const rows = data.tasks[trajectory.task].questions.map(([question, gold], i) => make("tr", {},
     make("td", {}, `Q${i + 1} `, marked(question)), make("td", {}, marked(gold)), make("td", {}, marked(trajectory.answers[i] || "–")),
-    make("td", {}, score(trajectory.em[i])), make("td", {}, score(trajectory.f1[i]))));
-  const right = trajectory.em.filter((value) => value === 1).length;
+    measured.map(([, values]) => make("td", {}, score(values[i])))));
+  const right = trajectory.metrics.em ? `, ${trajectory.metrics.em.filter((value) => value === 1).length} right` : "";
   return make("details", { open: rows.length <= 4 || undefined },
-    make("summary", {}, `${rows.length === 1 ? "1 question" : `${rows.length} questions`}, ${right} right`),
+    make("summary", {}, `${rows.length === 1 ? "1 question" : `${rows.length} questions`}${right}`),
     make("div", { class: "scroll" },
       make("table", { class: "objectives" }, make("thead", {}, make("tr", {}, head)), make("tbody", {}, rows))));
 };
@@ -28,6 +38,7 @@ const headView = (data, trajectory, t) => {
       make("b", { class: trajectory.ended === "answered" ? "good" : "bad" }, words(trajectory.ended)),
       ` after ${turns}${limit} ${turns === 1 ? "turn" : "turns"}, context policy ${group.context}, `,
       trajectory.reward === null ? "never scored" : `reward ${+trajectory.reward.toFixed(3)}`,
+      Object.entries(trajectory.metrics).map(([name, value]) => (Array.isArray(value) ? "" : `, ${name} ${+value.toFixed(3)}`)),
       trajectory.detail ? [". ", marked(trajectory.detail)] : ""),
     objectivesView(data, trajectory));
 };
