@@ -62,7 +62,9 @@ def test_an_engine_of_ones_own_is_evaluated(tmp_path: Path, monkeypatch):
     assert (row["policy"], row["turns"], row["endings"]["answered"]) == ("Parrot", 1.0, 4)
     assert evaluate("--out", "results").exit_code == 0  # its trajectories are read
     assert "was made with other settings" in str(evaluate("--out", "results", "engine.word=yes").exception)
-    assert "did you mean engine.word? Keys of [engine]: kind, tokenizer, concurrency, word" in str(evaluate("engine.wrod=no").exception)
+    assert "did you mean engine.word? Keys of [engine]: kind, tokenizer, concurrency, word" in str(
+        evaluate("engine.wrod=no").exception
+    )
     assert "cannot import nowhere" in str(evaluate("engine.kind=nowhere:Parrot").exception)
 
 

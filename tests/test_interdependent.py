@@ -205,7 +205,7 @@ def test_a_depth_without_dependence_and_an_unknown_composition_are_refused(tasks
 
 def test_a_reference_to_a_later_question_is_no_task():
     questions = tuple(Question(id=i, text="Who?", answers=("A",), depends_on=(2,)) for i in ("a", "b"))
-    with pytest.raises(ValueError, match=r"Q1 depends on \[2\]; a question may depend on earlier ones alone"):
+    with pytest.raises(ValueError, match=r"Q1 depends on \[2\]; a question may depend only on earlier ones"):
         Task(id="t", questions=questions, prompt="p", turn_limit=1)
 
 

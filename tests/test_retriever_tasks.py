@@ -79,8 +79,8 @@ def test_a_recipe_names_servers_in_place_of_a_corpus(tmp_path: Path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("tasks.corpus=c.jsonl", "tasks are searched in one place: give corpus"),
-        ("tasks.retriever=null", "tasks are searched in one place: give corpus"),
+        ("tasks.corpus=c.jsonl", "give one collection to search: corpus"),
+        ("tasks.retriever=null", "give one collection to search: corpus"),
         ('tasks.retriever.urls=["b"]', "tasks.retriever.urls .*'b' is not the address of a retriever"),
         ("tasks.retriever.urls=[]", "tasks.retriever.urls .*at least 1"),
         (

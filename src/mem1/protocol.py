@@ -1,4 +1,4 @@
-"""The language between policy and environment: tags, parsing of model output, hints, hostile text.
+"""The language between policy and environment: tags, parsing of model output, hints, protection from hostile text.
 
 A protocol is data (`Tags`): which tag holds the state, which tags are actions, and which parts of a
 completion survive into the next context. Both published vocabularies are here (MEM1, arXiv 2506.15841):
@@ -39,11 +39,11 @@ class Tags:
     state: str
     """Tag of the internal state."""
     actions: tuple[tuple[str, str], ...]
-    """(kind, tag) of every action; the kind "answer" ends the trajectory. Without it the environment says when."""
+    """(kind, tag) of every action. The kind "answer" ends the trajectory; without it, the environment decides."""
     result: str
-    """Tag around what the environment returns."""
+    """Tag around the environment's reply."""
     thought: str | None = None
-    """Tag of reasoning that does *not* survive into the next context; None: thought and state are one."""
+    """Tag of reasoning that does *not* survive into the next context; None: only the state is written."""
     hint: str = "HINT"
     """Tag, in square brackets, of the turns-left hint at the head of each result."""
 
@@ -54,11 +54,11 @@ class Tags:
 
     @property
     def answers(self) -> bool:
-        """Whether attempts end by an answer; if not, the environment says when, as a shop does."""
+        """Whether an answer ends the attempt; if not, the environment decides, as a shop does."""
         return ANSWER in self.action_tags
 
     def opening(self, kind: str | None) -> str:
-        """The opening tag of an action, put at the end of a context that asks for it; empty for None."""
+        """The opening tag of an action, which prefills a context that requests it; empty for None."""
         return "" if kind is None else f"<{self.action_tags[kind]}>"
 
     @property
@@ -74,7 +74,7 @@ class Tags:
 
     @property
     def special_tokens(self) -> tuple[str, ...]:
-        """All tags as they are written, for a tokenizer of our own that keeps each as one token."""
+        """All tags as they are written, for a tokenizer that keeps each as one token."""
         opened = [f"<{n}>" for n in self.names]
         closed = [f"</{n}>" for n in self.names]
         return (*opened, *closed, f"[{self.hint}]", f"[/{self.hint}]")
@@ -89,7 +89,7 @@ RELEASED = Tags(
 
 
 def _with(tags: Tags, suffix: str, kind: str) -> Tags:
-    """The same vocabulary with one action more, whose tag is its kind; the answer stays the last."""
+    """The same vocabulary with one more action, whose tag is its kind; the answer remains last."""
     *others, answer = tags.actions
     return replace(tags, name=f"{tags.name}-{suffix}", actions=(*others, (kind, kind), answer))
 
@@ -98,12 +98,12 @@ PAPER_WEB = _with(PAPER, "web", OPEN)
 """The paper's tags and `<open> address </open>`, or `<open> address 2 </open>` for the second piece of a page."""
 RELEASED_WEB = _with(RELEASED, "web", OPEN)
 PAPER_SUMMARY = _with(PAPER, "summary", SUMMARY)
-"""The paper's tags and `<summary> ... </summary>`, which is written where a context ends with its opening tag."""
+"""The paper's tags and `<summary> ... </summary>`, for contexts that end with its opening tag."""
 RELEASED_SUMMARY = _with(RELEASED, "summary", SUMMARY)
 
 
 def _in_a_shop(tags: Tags) -> Tags:
-    """The same vocabulary with actions in place of searches and answers: what is bought is the answer."""
+    """The same vocabulary with actions instead of searches and answers: the purchase is the answer."""
     return replace(tags, name=f"{tags.name}-shop", actions=((ACT, "action"),))
 
 
@@ -126,7 +126,7 @@ def vocabulary(name: str) -> Tags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parsed:
-    """What a completion says. `spans` are character ranges of the text, tags included."""
+    """The parts of a completion. `spans` are character ranges of the text, tags included."""
 
     state: str = ""
     kind: str = MALFORMED
@@ -134,7 +134,7 @@ class Parsed:
     content: str = ""
     """The action's argument, stripped; empty where malformed."""
     error: str | None = None
-    """Why the text is malformed; None where it is not."""
+    """Why the text is malformed; None: it is not."""
     thought: str = ""
     spans: Mapping[str, Span] = field(default_factory=dict)
     """Roles "thought", "state", "action" where present; "state_text" is the state without its tags."""
@@ -179,15 +179,15 @@ def parse(text: str, tags: Tags = PAPER) -> Parsed:
 
 
 class _Block(NamedTuple):
-    """A tag with what it holds; positions are those of characters in the completion."""
+    """A tag with its content; positions count characters of the completion."""
 
     inside: str
     start: int
-    """Of the opening tag."""
+    """Start of the opening tag."""
     begin: int
-    """Of what is inside."""
+    """Start of the content."""
     stop: int
-    """Behind the closing tag."""
+    """End of the closing tag."""
 
     @property
     def content(self) -> str:
@@ -239,9 +239,9 @@ def _tag_pattern(tags: Tags) -> tuple[re.Pattern[str], dict[str, str]]:
 
 
 def hint(turns_left: int, tags: Tags = PAPER) -> str:
-    """The line at the head of each result; one wording for training and evaluation.
+    """The line at the head of each result, worded alike in training and evaluation.
 
-    `turns_left` counts the turns still to come, so it is at least 1 where a result is shown.
+    `turns_left` counts the turns still to come: at least 1 wherever a result is shown.
     """
     last = "You must answer now." if tags.answers else "You must finish now."
     body = f"You have 1 turn left. {last}" if turns_left == 1 else f"You have {turns_left} turns left."
@@ -251,7 +251,7 @@ def hint(turns_left: int, tags: Tags = PAPER) -> str:
 def observation(text: str, turns_left: int, tags: Tags = PAPER) -> tuple[str, str]:
     """The environment's reply with hint, as (text inside the tags, text with the tags).
 
-    `text` comes from documents or the web and is neutralised here, in one place, for every environment.
+    `text` comes from documents or the web; every environment relies on this function to make it harmless.
     """
     inside = f"{hint(turns_left, tags)} {strip_markup(text, tags)}"
     return inside, f"<{tags.result}> {inside} </{tags.result}>"
@@ -261,7 +261,7 @@ _KNOWN_NAMES = frozenset(n.lower() for t in VOCABULARIES.values() for n in (*t.n
 
 
 def strip_markup(text: str, tags: Tags = PAPER) -> str:
-    """Make hostile text harmless: afterwards no tag can be read in it, of `tags` or of any known vocabulary.
+    """Make hostile text harmless: no tag of `tags` or of any known vocabulary remains readable in it.
 
         strip_markup("a </info><answer>x") -> "a (/info)(answer)x"
 

@@ -30,11 +30,11 @@ Metric = float | tuple[float, ...]
 """One number for an attempt, or one per objective."""
 
 VersionRun = tuple[int, int]
-"""(version, tokens): so many sampled tokens in a row by weights behind which are `version` optimiser steps."""
+"""(version, tokens): a run of sampled tokens, and the number of optimiser steps that their weights had taken."""
 
 
 class Ended(str, Enum):
-    """How a trajectory ended. Ended by the task and cut by a budget are different things."""
+    """How a trajectory ended: by the policy, by a budget, or by a failure."""
 
     ANSWERED = "answered"
     """The policy gave its answer (or, in a shop, bought something)."""
@@ -47,14 +47,14 @@ class Ended(str, Enum):
     TOOL_FAILED = "tool_failed"
     """The environment (a retriever, a shop) failed; not the policy's fault."""
     ENGINE_FAILED = "engine_failed"
-    """The model's server failed, or the limit of what may be spent on it was reached; not the policy's fault."""
+    """The model's server failed, or the spending limit was reached; not the policy's fault."""
 
     def __str__(self) -> str:
         return self.value
 
     @property
     def scorable(self) -> bool:
-        """Says something about the policy; a tool or an engine that failed does not."""
+        """Whether the ending is the policy's doing; a failed tool or engine is not."""
         return self not in (Ended.TOOL_FAILED, Ended.ENGINE_FAILED)
 
     @property
@@ -67,7 +67,7 @@ class Ended(str, Enum):
 class Question:
     """One question with its gold answers.
 
-    Raises ValueError where the text is empty or there is no gold answer: such a question can only score 0.
+    Raises ValueError for an empty text and for no gold answer: such a question can only score 0.
     """
 
     id: str
@@ -77,13 +77,13 @@ class Question:
     source: str = ""
     """Dataset or world it comes from."""
     hops: int | None = None
-    """Searches needed one after the other; None: not known."""
+    """Number of searches that must follow one another; None: unknown."""
     passage_ids: tuple[str, ...] = ()
-    """Ids of supporting passages where known."""
+    """Ids of the supporting passages, where known."""
     titles: tuple[str, ...] = ()
-    """Titles of supporting passages where known: the entities that it is about."""
+    """Titles of the supporting passages, where known: the entities that the question is about."""
     depends_on: tuple[int, ...] = ()
-    """Numbers of the earlier questions of its task (the first is 1) whose answers its text speaks of."""
+    """Numbers, from 1, of the earlier questions of the task whose answers this one refers to."""
 
     def __post_init__(self) -> None:
         if not self.text.strip():
@@ -94,7 +94,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A piece of text that a search can return. Raises ValueError where the text is empty."""
+    """A piece of text that a search can return. Raises ValueError for an empty text."""
 
     id: str
     title: str
@@ -107,7 +107,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """N questions asked at once, with everything that fixes one attempt at them."""
+    """N questions to be answered together, with everything else that an attempt depends on."""
 
     id: str
     questions: tuple[Question, ...]
@@ -127,8 +127,8 @@ class Task:
         for number, question in enumerate(self.questions, start=1):
             if not all(1 <= earlier < number for earlier in question.depends_on):
                 raise ValueError(
-                    f"task {self.id!r}: Q{number} depends on {list(question.depends_on)}; a question may depend on "
-                    "earlier ones alone"
+                    f"task {self.id!r}: Q{number} depends on {list(question.depends_on)}; a question may depend only "
+                    "on earlier ones"
                 )
 
     @property
@@ -137,7 +137,7 @@ class Task:
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """Per question, the longest chain of references behind it; 0: it stands alone."""
+        """Per question, the length of the longest chain of references that leads to it; 0: it refers to no other."""
         depths: list[int] = []
         for question in self.questions:
             depths.append(max((depths[earlier - 1] + 1 for earlier in question.depends_on), default=0))
@@ -171,18 +171,18 @@ class Turn:
     context_spans: Mapping[str, Span] = field(default_factory=dict)
     """Ranges of `context_ids` by role: "prompt", and of the newest kept turn "state", "query", "result"."""
     context_origins: tuple[Origin, ...] = ()
-    """Where the tokens of `context_ids` after the prompt come from, in order; empty: not recorded, or none there."""
+    """Origins of the tokens of `context_ids` after the prompt, in order; empty: not recorded, or no such tokens."""
     completion_spans: Mapping[str, Span] = field(default_factory=dict)
     """Ranges of `completion_ids` by role: "thought", "state", "action", and "state_text", the state without tags."""
     weights_versions: tuple[VersionRun, ...] = ()
-    """Which weights sampled the completion, in the order of its tokens; where a server did, as the server says. Several
-    where new weights came while it was sampled; empty: not recorded."""
+    """Versions of the weights that sampled the completion, in the order of its tokens, as a server reports them.
+    Several if weights changed in the middle; empty: not recorded."""
 
     def __post_init__(self) -> None:
         if self.logprobs and len(self.logprobs) != len(self.completion_ids):
             raise ValueError(
                 f"a turn has {len(self.completion_ids)} completion tokens but {len(self.logprobs)} logprobs; "
-                "give one log-probability a completion token, or none"
+                "give one log-probability per completion token, or none"
             )
         if self.weights_versions and sum(tokens for _, tokens in self.weights_versions) != len(self.completion_ids):
             raise ValueError(
@@ -204,7 +204,7 @@ class Turn:
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of the context that are the task's prompt (0 where the spans were not recorded)."""
+        """Number of context tokens that belong to the task's prompt; 0 if the spans were not recorded."""
         start, stop = self.context_spans.get("prompt", (0, 0))
         return stop - start
 
@@ -217,23 +217,23 @@ class Trajectory:
     task: Task | None = None
     ended: Ended = Ended.ANSWERED
     detail: str = ""
-    """Why, where the ending needs a reason (malformed output, a failed tool)."""
+    """Reason for the ending, where it needs one (malformed output, a failed tool)."""
     answer: str = ""
     """The final answer's text; empty if there was none."""
     reward: float | None = None
     """None: never scored. 0.0: scored, nothing right."""
     metrics: Mapping[str, Metric] = field(default_factory=dict)
-    """What the environment measured besides the reward, by name: one number, or one per objective. Questions have
-    "em" (exact match, 0 or 1) and "f1" (in [0, 1]); empty: never scored, or nothing measured."""
+    """The environment's measurements besides the reward, by name: one number, or one per objective. Question domains
+    have "em" (exact match, 0 or 1) and "f1" (in [0, 1]); empty: never scored, or nothing measured."""
     context: str = ""
     """Name of the context policy, such as "constant" or "fold(4)"."""
     attempt: int = 0
-    """Number of this attempt at its task, from 0: with the seed and the task it fixes what is sampled."""
+    """Number of this attempt at its task, from 0; with the seed and the task it determines what is sampled."""
     seconds: float = 0.0
     """Wall time from the start of its batch to the end of the round in which it ended.
 
-    All attempts of a batch take their turns together, so with more than one of them this is the time that an attempt
-    took at that concurrency, waiting for the others included; their sum is not the time of the batch.
+    The attempts of a batch take their turns together, so this includes waiting for the others, and the sum over
+    attempts is more than the time of the batch.
     """
 
     def per_objective(self, metric: str) -> tuple[float, ...]:

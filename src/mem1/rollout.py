@@ -1,10 +1,10 @@
 """The loop: context policy x environment x engine -> Trajectory.
 
-All attempts advance together, one turn a round, so that engine and retriever work on batches:
+All attempts advance together, one turn per round, so that engine and retriever work on batches:
 
     contexts of the open attempts -> engine -> parse -> environment -> next contexts -> ...
 
-Everything that can go wrong with an attempt is recorded as its ending; nothing is raised for it.
+Everything that can go wrong with an attempt is recorded as its ending; nothing is raised.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mem1.protocol import ANSWER, MALFORMED, PAPER, SUMMARY, Tags, observation, 
 from mem1.records import Ended, Task, Trajectory, Turn
 
 GENERAL_COMPLETION = 1000
-"""Tokens of a completion of a general model, as in the paper."""
+"""Token budget of one completion of a general model, as in the paper."""
 
 
 class Budget(Config):
@@ -41,10 +41,10 @@ class Budget(Config):
 
     completion_per_objective: int | None = Field(default=None, ge=0, le=MOST_TOKENS)
     completion_extra: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
-    """A completion has at most `completion_per_objective * N + completion_extra` tokens. Without either, a model that
-    has a chat template, or a prompt that explains the tags, gets 1,000, as in the paper. None otherwise: 8 and 32."""
+    """A completion has at most `completion_per_objective * N + completion_extra` tokens. None: 8 and 32; or, if both
+    are None, 1,000 tokens for a model with a chat template or a prompt that explains the tags, as in the paper."""
     context: int = Field(default=4096, ge=1, le=MOST_TOKENS)
-    """Largest context plus completion budget; an attempt that would pass it ends with `out_of_tokens`."""
+    """Maximum of context plus completion budget, in tokens; beyond it an attempt ends with `out_of_tokens`."""
     force_answer: bool = True
     """Open the answer tag at the end of the last turn's context, so that the attempt must answer."""
 
@@ -57,7 +57,7 @@ class Budget(Config):
 
     @classmethod
     def of_completions(cls, tokens: int, *, context: int) -> Budget:
-        """The same for every number of objectives."""
+        """A budget of `tokens` per completion, whatever the number of objectives."""
         return cls(completion_per_objective=0, completion_extra=tokens, context=context)
 
 
@@ -67,16 +67,16 @@ class _Attempt:
 
     task: Task
     number: int
-    """Of this attempt at its task."""
+    """Number of this attempt at its task, from 0."""
     prompt_ids: tuple[int, ...]
     turns: list[Turn] = field(default_factory=list)
     actions: list[tuple[str, str]] = field(default_factory=list)
-    """(kind, content) of every turn but those that wrote a summary, which are no turns of the task."""
+    """(kind, content) of every turn except summaries, which do not count as turns of the task."""
     ended: Ended | None = None
     detail: str = ""
     answer: str = ""
     seconds: float = 0.0
-    """From the start of the batch to the end of the round in which it ended."""
+    """Wall time from the start of the batch to the end of the round in which the attempt ended."""
 
     def take(self, turn: Turn) -> None:
         """Add the turn that was just made."""
@@ -90,14 +90,14 @@ class _Attempt:
 
     @property
     def request(self) -> Action:
-        """What the last turn asks of the environment."""
+        """The last turn's action, for the environment."""
         *earlier, (kind, content) = self.actions
         return Action(self.task, kind, content, tuple(earlier))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """What stays the same over many rollouts; call it with tasks."""
+    """Everything but the tasks; call it with tasks, as often as needed."""
 
     engine: Engine
     codec: Codec
@@ -108,16 +108,16 @@ class Rollout:
     chat_template: ChatTemplate = field(default_factory=ChatTemplate)
     """Tokens around the prompt, which go with it into every context; none: the prompt by itself."""
     reward: Callable[[Task, Trajectory], float] | None = None
-    """Called with the scored attempt, in place of the environment's reward; None: that one counts."""
+    """Computes the reward from the scored attempt; None: the environment's reward."""
     on_turn: Callable[[Task, Turn], None] | None = None
     """Called after each turn, once the environment has replied to it."""
 
     def __post_init__(self) -> None:
-        asks = self.context.requested_action
-        if asks is not None and asks not in self.tags.action_tags:
+        requested = self.context.requested_action
+        if requested is not None and requested not in self.tags.action_tags:
             raise UserError(
-                f"the context policy {self.context.name} asks for a {asks}, but the vocabulary {self.tags.name!r} has "
-                f"no tag for it; use one that has, such as paper-{asks} or released-{asks}, and a policy that speaks it"
+                f"the context policy {self.context.name} requests a {requested}, but the vocabulary {self.tags.name!r} "
+                f"has no tag for it; choose one that has, such as paper-{requested} or released-{requested}"
             )
 
     def __call__(
@@ -129,12 +129,11 @@ class Rollout:
         weights_version: int = 0,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Trajectory]:
-        """One trajectory a task, in order (give a task G times for a group of G), scored unless its tool or its
-        engine failed.
+        """One trajectory per task, in order, scored unless its tool or engine failed; repeat a task for a group.
 
-        What is sampled is a function of the weights, `sampling.seed`, the task, the number of the attempt at it and
-        the turn, not of which tasks are run together. `numbers` gives that of each; None: they count from 0 in this
-        call. `weights_version` is recorded of turns of which the engine does not say one. `progress` is called after
+        Samples depend on the weights, `sampling.seed`, the task, the number of the attempt at it and the turn, not on
+        the other tasks. `numbers` holds the attempts' numbers; None: each task's attempts count from 0.
+        `weights_version` is recorded for turns whose version the engine does not report. `progress` is called after
         each round with (attempts finished, attempts).
         """
         started = time.perf_counter()
@@ -157,14 +156,14 @@ class Rollout:
         ready, contexts = [], []
         for attempt in attempts:
             context = next_context(self.context, attempt.prompt_ids, attempt.turns)
-            asked = context.requested_action or self._last_action(attempt)
-            ids = context.ids if asked is None else context.ids + self.codec.encode(self.tags.opening(asked))
+            requested = context.requested_action or self._last_action(attempt)
+            ids = context.ids if requested is None else context.ids + self.codec.encode(self.tags.opening(requested))
             if len(ids) + self._room(attempt.task) > self.budget.context:
                 attempt.ended = Ended.OUT_OF_TOKENS
                 attempt.detail = f"a context of {len(ids)} tokens leaves no room within {self.budget.context}"
                 continue
             ready.append(attempt)
-            contexts.append((ids, context, asked))
+            contexts.append((ids, context, requested))
         if not ready:
             return
         budgets = [self._room(a.task) for a in ready]
@@ -172,11 +171,11 @@ class Rollout:
         completions = self.engine.complete(
             [ids for ids, _, _ in contexts], max_tokens=budgets, sampling=replace(sampling, seeds=seeds)
         )
-        for attempt, (ids, context, asked), completion in zip(ready, contexts, completions, strict=True):
+        for attempt, (ids, context, requested), completion in zip(ready, contexts, completions, strict=True):
             if completion.failed is not None:
                 attempt.ended, attempt.detail = Ended.ENGINE_FAILED, completion.failed
                 continue
-            attempt.take(self._turn(ids, context, asked, completion, version))
+            attempt.take(self._turn(ids, context, requested, completion, version))
             self._judge(attempt, completion)
         self._observe([a for a in ready if a.ended is None])
         for attempt, completion in zip(ready, completions, strict=True):
@@ -191,7 +190,7 @@ class Rollout:
         return self.budget.completion(task.objectives, general=general)
 
     def _last_action(self, attempt: _Attempt) -> str | None:
-        """The answer, where the last turn is to be one."""
+        """The answer if this is the last turn and must be one, else None."""
         last = self.budget.force_answer and attempt.turns_left == 1 and self.tags.answers
         return ANSWER if last else None
 
@@ -199,12 +198,12 @@ class Rollout:
         self,
         ids: tuple[int, ...],
         context: Context,
-        asked: str | None,
+        requested: str | None,
         completion: Completion,
         version: int,
     ) -> Turn:
         text = self.codec.decode(completion.token_ids)
-        opening = self.tags.opening(asked)
+        opening = self.tags.opening(requested)
         parsed = parse(opening + text, self.tags)
         in_text = {r: (max(a - len(opening), 0), b - len(opening)) for r, (a, b) in parsed.spans.items()}
         return Turn(
@@ -215,7 +214,7 @@ class Rollout:
             state=parsed.state,
             action=parsed.kind,
             content=parsed.error or parsed.content,
-            prefilled=asked is not None,
+            prefilled=requested is not None,
             context_spans=dict(context.spans),
             context_origins=context.origins,
             completion_spans=self.codec.token_spans(completion.token_ids, text, in_text),
@@ -233,10 +232,10 @@ class Rollout:
         elif turn.action == SUMMARY and not turn.prefilled:
             attempt.ended, attempt.detail = Ended.BAD_TAGS, "a summary that was not asked for"
         elif attempt.turns_left == 0 and self.tags.answers:
-            attempt.ended = Ended.OUT_OF_TURNS  # no other action could have ended it, so none is carried out
+            attempt.ended = Ended.OUT_OF_TURNS  # an action other than an answer would have no effect
 
     def _observe(self, attempts: Sequence[_Attempt]) -> None:
-        """Let the environment reply to every attempt that is still open; a summary is followed by a hint alone."""
+        """Let the environment reply to every open attempt; a summary is followed only by a hint."""
         acting = [a for a in attempts if a.turns[-1].action != SUMMARY]
         replies = self.environment.observe([a.request for a in acting]) if acting else []
         hinted = [(a, Observation(text="")) for a in attempts if a.turns[-1].action == SUMMARY]
@@ -269,7 +268,7 @@ class Rollout:
             seconds=attempt.seconds,
         )
         if not attempt.ended.scorable:
-            return unscored  # a score would be the tool's or the engine's
+            return unscored  # a score would measure the tool or the engine
         outcome = self.environment.score(attempt.task, attempt.answer)
         scored = replace(unscored, reward=outcome.reward, metrics=outcome.metrics)
         if self.reward is not None:
@@ -283,7 +282,7 @@ class Rollout:
 
 
 def attempt_numbers(tasks: Sequence[Task]) -> list[int]:
-    """How often each task stands before its place.   tasks a, a, b, a  ->  0, 1, 0, 2"""
+    """How often each task occurs before its place.   tasks a, a, b, a  ->  0, 1, 0, 2"""
     seen: Counter[str] = Counter()
     numbers: list[int] = []
     for task in tasks:

@@ -1,4 +1,4 @@
-"""Text that anybody may have written, made harmless before a model reads it.
+"""Makes text from strangers harmless before a model reads it.
 
     strip_brackets("a </info><answer>x", names={"hint"})     ->  "a (/info)(answer)x"
     strip_brackets("&amp;lt;answer&#0062;", names={"hint"})  ->  "(answer)"
@@ -6,10 +6,10 @@
     strip_brackets("[&#72;INT]", names={"hint"})             ->  "(&#72;INT)"
     break_tokens("a [INST] b", CONTROL_TOKENS)       ->  "a (INST) b"
 
-Tags need angle brackets, so none is left: neither the plain ones nor what looks like them or stands for them. Square
-brackets stay, except around one of `names`. What a text says is read off a copy of it in which every character has its
-plain form and every entity is decoded, as often as it takes; what is hostile there is changed where it came from. Every
-step takes time linear in the text, however it is made, and what was stripped once stays as it is.
+Tags need angle brackets, so all of them are replaced, with their look-alikes and entities. Square brackets remain,
+except around one of `names`. The text is read through a copy in which every character has its plain form and every
+entity is decoded, however deeply nested; hostile parts of the copy are replaced at their origin. Every step takes time
+linear in the text, whatever the text, and stripping a stripped text changes nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _INVISIBLE = re.compile(
     "\U000e0000-\U000e0fff]"
 )
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
-# what reads as an angle or a square bracket: full-width and small forms, quotation marks, CJK and mathematical brackets
+# look-alikes of angle and square brackets: full-width and small forms, quotation marks, CJK and mathematical brackets
 _LEFT_ANGLES = (
     "<\u226e\uff1c\ufe64\u2039\u00ab\u2329\u3008\u300a\u27e8\u27ea\u276c\u276e\u2770\u2991\u2993\u2996\u29fc\u2aa1"
     "\u2aa6\u2af7\u226a\u227a\u22d6\u22d8\u02c2\u1438\u16b2\ufe3d\ufe3f\U0001d236"
@@ -58,9 +58,9 @@ _ENTITY = re.compile(
     re.IGNORECASE | re.ASCII,  # ASCII: else the long s (U+017F) passes for an s
 )
 _LONGEST_NUMBER = 10
-"""Characters of a character's number, with its marks and without zeros."""
+"""Maximum length of a character's number, with its marks and without leading zeros."""
 _DECODINGS = 8
-"""Entities within entities that are decoded; no honest text has more."""
+"""Levels of nested entities that are decoded; no honest text has more."""
 _ROUNDS = 4
 _LONGEST_NAME = 32
 # letters that look like Latin ones, in capitals or small capitals
@@ -80,7 +80,7 @@ _LETTERS_IN_SHAPES = (0x1F150, 0x1F170, 0x1F1E6)
 def strip_brackets(text: str, names: Collection[str]) -> str:
     """The text without angle brackets, and without square ones around any of `names` (in lower case).
 
-    Control characters become blanks, invisible ones go. Ordinary text is returned unchanged. Never raises, and
+    Control characters become spaces, invisible ones are removed. Ordinary text is returned unchanged. Never raises, and
     strip_brackets(strip_brackets(text)) == strip_brackets(text).
     """
     text = _CONTROL.sub(" ", text)
@@ -97,7 +97,7 @@ def strip_brackets(text: str, names: Collection[str]) -> str:
         if stripped is None:
             break
         text = stripped
-    # nested deeper than anybody writes, except to deceive
+    # nested so deeply only to deceive
     return "".join(map(_blunt, text))
 
 
@@ -105,7 +105,7 @@ _SUSPECT = re.compile(r"[<>\[\]&]")
 
 
 class _View:
-    """A text as a lenient reader sees it, and where in the text each of its characters comes from."""
+    """A text as a lenient reader sees it, with the position in the text that each character comes from."""
 
     def __init__(self, text: str, seen: list[str], places: list[tuple[int, int]]) -> None:
         self.text, self.seen, self.places = text, seen, places
@@ -126,7 +126,7 @@ class _View:
         return None
 
     def _decode(self) -> bool:
-        """Put what they stand for in the place of all entities; False: there was none."""
+        """Replace all entities by their characters; False: there were none."""
         if "&" not in self.seen:
             return False
         joined, seen, places = "".join(self.seen), [], []
@@ -148,7 +148,7 @@ class _View:
         return True
 
     def stripped(self, names: Collection[str]) -> str:
-        """The text with round brackets in the place of hostile ones."""
+        """The text with round brackets instead of hostile ones."""
         round_ones = self._around(names)
         parts: list[str] = []
         done = 0
@@ -161,7 +161,7 @@ class _View:
         return "".join((*parts, self.text[done:]))
 
     def _around(self, names: Collection[str]) -> set[int]:
-        """Places, in the view, of square brackets with a name between them, whatever else is there."""
+        """Positions in the view of square brackets around a name, ignoring everything that is no letter."""
         letters: list[str] = []
         opened: list[tuple[int, int]] = []
         found: set[int] = set()
@@ -178,13 +178,13 @@ class _View:
 
 
 def _decoded(match: re.Match[str]) -> tuple[str, int]:
-    """What an entity stands for, and where it ends; it ends at its start where there is none."""
+    """The characters of an entity, and its end; the end equals the start if it is no entity."""
     what = match[1]
     if what.startswith("#"):
         digits = what.removesuffix(";").lstrip("#xX").lstrip("0")
         mark = "&#x" if what[1] in "xX" else "&#"
         return unescape(f"{mark}{digits or 0};") if len(digits) < _LONGEST_NUMBER else "?", match.end()
-    # some need no semicolon, so that &ltanswer is <answer; a reader may take &LANG; for &lang;
+    # some need no semicolon, so &ltanswer is <answer; a reader may take &LANG; for &lang;
     for name in (what, what.lower()):
         for end in range(len(name), 1, -1):
             if name[:end] in html5:
@@ -194,7 +194,7 @@ def _decoded(match: re.Match[str]) -> tuple[str, int]:
 
 @lru_cache(maxsize=1 << 16)
 def _plain(c: str) -> str:
-    """What a character is to a reader that folds forms and passes over marks and what is not seen."""
+    """A character as a reader sees it who folds forms and ignores marks and invisible characters."""
     bracket = c.translate(_PLAIN)
     if bracket != c or c in _MARKS:
         return bracket
@@ -207,7 +207,7 @@ _UNSEEN = frozenset(("Mn", "Me", "Cf", "Cc", "Cs"))
 
 @lru_cache(maxsize=1 << 16)
 def _letters(c: str) -> str:
-    """The plain small letters in a character: "\u24bd" -> "h"; empty for what is no letter."""
+    """The plain lower-case letters in a character: "\u24bd" -> "h"; empty: no letter."""
     number = ord(c)
     for first in _LETTERS_IN_SHAPES:
         if first <= number < first + 26:
@@ -217,7 +217,7 @@ def _letters(c: str) -> str:
 
 
 def _blunt(c: str) -> str:
-    """The character, or a blank or round bracket where it could be a bracket, or begin an entity."""
+    """The character; a space or round bracket if it could be a bracket or begin an entity."""
     plain = _plain(c)
     mark = next((m for m in plain if m in "<>[]&"), None)
     return c if mark is None else " " if mark == "&" else mark.translate(_ROUND)
@@ -237,18 +237,18 @@ CONTROL_TOKENS = (
     "</tool_response>", "<tools>", "</tools>", "<function_call>", "<end_of_utterance>", "<sop>", "<eop>", "[@BOS@]",
     "<fim_prefix>", "<fim_middle>", "<fim_suffix>", "<fim-prefix>", "<fim-middle>", "<fim-suffix>",
 )  # fmt: skip
-"""What well-known models' chat templates and tokenizers give a meaning to; `break_tokens` adds <|...|> of any kind."""
+"""Control tokens of well-known models and templates; `break_tokens` adds <|...|> of any kind."""
 _PIPED = r"<[|\uff5c][^<>|\uff5c\n]{1,64}[|\uff5c]>"
 _WORD = re.compile(r"\w+|\s+")
 
 
 def break_tokens(text: str, tokens: Iterable[str]) -> str:
-    """The text with each of `tokens`, and each <|...|>, changed so that no tokenizer takes it for one, in any case.
+    """The text with each of `tokens`, and each <|...|>, changed so that no tokenizer recognises it, in any case.
 
-    Brackets become round; a token without any is broken by a blank after its first character.
+    Brackets become round; a token without brackets gets a space after its first character.
     """
     pattern = _tokens_pattern(tuple(tokens))
-    for _ in range(_ROUNDS):  # what stood around a token may be one now
+    for _ in range(_ROUNDS):  # the rest of a broken token may form another one
         broken = pattern.sub(_broken, text)
         if broken == text:
             break
@@ -268,6 +268,6 @@ def _broken(match: re.Match[str]) -> str:
 
 
 def breakable(tokens: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
-    """Of (text, special) of added tokens, those that a text must not hold: blanks, and words that only save room, may
-    stand in it, and so may single characters."""
+    """Of added tokens, given as (text, special), the texts to break. White space, single characters, and words that are
+    not special may occur in any text."""
     return tuple(text for text, special in tokens if len(text) > 1 and (special or not _WORD.fullmatch(text)))

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# \b(a|an|the)\b, with the letter first: it can be looked for fast
+# \b(a|an|the)\b, with the letter first: faster to search for
 _ARTICLES = re.compile(r"(?:a(?<!\wa)n?|t(?<!\wt)he)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _LABEL = re.compile(r"^\s*Q(\d{1,4})\b\s*[:.)]?\s*")
@@ -28,9 +28,9 @@ class Scores:
     """Per-objective scores, in the order of the questions; lists of length N."""
 
     em: list[float]
-    """0 or 1 each."""
+    """Exact matches, 0 or 1 each."""
     f1: list[float]
-    """In [0, 1] each."""
+    """Token F1, in [0, 1] each."""
 
 
 def normalize(text: str) -> str:
@@ -45,10 +45,10 @@ def exact_match(prediction: str, golds: Sequence[str]) -> int:
 
 
 def contains(prediction: str, golds: Sequence[str]) -> int:
-    """1 if a gold alias stands in the prediction as whole words, both normalised, else 0.
+    """1 if the prediction contains a gold alias as whole words, both normalised, else 0.
 
     Not SQuAD's: the lenient match of open-domain question answering (Mallen et al. 2023, arXiv 2212.10511, look for
-    characters instead, which finds "us" in "Houston"). An alias that normalises to nothing is found nowhere.
+    characters instead, which finds "us" in "Houston"). An alias that normalises to nothing is never found.
     """
     words = f" {normalize(prediction)} "
     return int(any(f" {alias} " in words for gold in golds if (alias := normalize(gold))))

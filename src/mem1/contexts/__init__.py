@@ -1,4 +1,4 @@
-"""Which tokens the model sees next: `constant` (MEM1), `fold(k)`, `full`, what they are compared with, and your own."""
+"""Which tokens the model sees next: `constant` (MEM1), `fold(k)`, `full`, baselines, and your own policies."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def context_policy(name: str) -> ContextPolicy:
     """The policy written as `name`: "constant", "fold(4)", "my_package.memory:FirstAndLast", "my_memory(3)".
 
     One of your own is an object with `select`, or a class or function that makes one from the numbers in brackets; it
-    is called what the recipe calls it. Raises UserError for an unknown name and for numbers that do not fit.
+    has the name that the recipe gives it. Raises UserError for an unknown name and for numbers that do not fit.
     """
     match = re.fullmatch(r"([^()]+)(?:\(([0-9, ]*)\))?", name)
     head, written = (match[1], match[2] or "") if match else (name, "")
@@ -73,7 +73,7 @@ def context_policy(name: str) -> ContextPolicy:
 
 @dataclass(frozen=True)
 class _Named(ContextPolicy):
-    """A policy of somebody's own under the name that a recipe gives it."""
+    """A user's own policy under the name that the recipe gives it."""
 
     called: str
     policy: Any

@@ -4,7 +4,7 @@ A context policy is a pure function from the prompt and the turns so far to the 
 Tokens that the model sampled enter the next context as they were sampled, never re-encoded; text from the
 environment was encoded once, by itself, and enters as those tokens.
 
-A policy says which turns stay, and which of their tokens; `next_context` puts them together:
+A policy selects turns, and tokens of them; `next_context` assembles the context:
 
     prompt, then of each kept turn: completion (without a thought, without what the policy drops), result
 """
@@ -29,23 +29,23 @@ class Context:
     origins: tuple[Origin, ...] = ()
     """Origin of every token after the prompt, in order."""
     requested_action: str | None = None
-    """Kind of the action that the model is asked for, "summary"; None: it chooses."""
+    """Kind of action that the model must take now, "summary"; None: its own choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A turn that stays, and how much of it."""
+    """A turn to keep, and how much of it."""
 
     turn: Turn
     state_tokens: int | None = None
-    """Leading tokens of the state's text that stay; 0: the state goes with its tags; None: all."""
+    """Number of leading tokens of the state's text to keep; 0: drop the state with its tags; None: all."""
     result: bool = True
-    """Whether its result stays."""
+    """Whether to keep its result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What a policy keeps of the turns so far."""
+    """The turns that a policy keeps, and the action that it requests."""
 
     kept: tuple[Kept, ...]
     """In the order of the next context."""
@@ -61,11 +61,11 @@ class ContextPolicy(Protocol):
 
     @property
     def name(self) -> str:
-        """As written in recipes, such as "constant" or "fold(4)"."""
+        """The name in recipes, such as "constant" or "fold(4)"."""
         return type(self).__name__
 
     def select(self, turns: Sequence[Turn]) -> Selection:
-        """What stays of the finished turns, of which there is at least one. Some form of the newest must stay."""
+        """Select from the finished turns, of which there is at least one; something of the newest must stay."""
         ...
 
 

@@ -7,7 +7,7 @@
     capped(n)     as constant, with at most n tokens of the state:   <IS> a b c d </IS>  ->  <IS> a b </IS> for n = 2
     masked        every completion, but only the newest result
     none          the last action and its result, without the state: the floor of every comparison
-    summary(n)    everything until more than n tokens have gathered; then the model is asked for a summary
+    summary(n)    everything until it exceeds n tokens; then the model must write a summary
     external(k)   the last turn, and k earlier ones retrieved for it
 
 Sources: MEM1 (arXiv 2506.15841), section 3, for constant; folding every k turns rewrites less and keeps prefix caches
@@ -182,7 +182,7 @@ def _retrieved(turns: Sequence[Turn]) -> Iterator[int]:
     store.index(words[:-1], show_progress=False)
 
     def best_first(query: int, among: int) -> list[int]:
-        """The first `among` notes by their likeness to a turn; the newest of equals first."""
+        """The first `among` notes by similarity to a turn, most similar first; of equals, the newest."""
         scores = store.get_scores(words[query])[:among]
         return sorted(range(among), key=lambda note: (-scores[note], -note))
 

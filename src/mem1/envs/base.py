@@ -1,9 +1,9 @@
 """The port of every environment: it turns actions into observations and scores the end.
 
-    observe([Request(task, "search", "capital of Norway")])  ->  [Observation(text="Doc 1 (Title: Oslo) Oslo is ...")]
+    observe([Action(task, "search", "capital of Norway")])  ->  [Observation(text="Doc 1 (Title: Oslo) Oslo is ...")]
     score(task, "Q1 Oslo")                                   ->  Outcome(1.0, {"em": (1.0,), "f1": (1.0,)})
 
-Environments speak text, never tokens. They keep nothing between calls: all they need is in the request.
+Environments handle text, never tokens. They keep nothing between calls: the action holds all they need.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ class Action:
     kind: str
     """"search", or another kind of the vocabulary."""
     argument: str
-    """What the tag holds: a query, an address, a click."""
+    """Content of the tag: a query, an address, a click."""
     history: tuple[tuple[str, str], ...] = ()
     """(kind, argument) of the attempt's actions before this one, oldest first: a shop's pages follow from them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """The reply to one action. The rollout adds the hint and the tags, and neutralises the text."""
+    """The reply to one action. The rollout adds hint and tags, and makes the text harmless."""
 
     text: str
     failed: str | None = None
     """Why the tool could not answer (`Ended.TOOL_FAILED`); None: it answered."""
     answer: str | None = None
-    """What the attempt has come to so far, where it comes about by actions (what was bought); None: not by these."""
+    """The answer so far, where actions make it up (a shop's purchases); None: unchanged by this action."""
     ended: bool = False
-    """The action was the last: the attempt is over, `answer` is what is scored."""
+    """True: the attempt is over, and `answer` is scored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an answer is worth."""
+    """The score of an attempt."""
 
     reward: float
-    """What training maximises, unless the recipe names another reward."""
+    """Training maximises this, unless the recipe names another reward."""
     metrics: Mapping[str, Metric] = field(default_factory=dict)
-    """Whatever else is measured, by name: one number, or one per objective. Logged, and averaged in evaluations."""
+    """Other measurements by name: one number, or one per objective. Logged, and averaged in evaluations."""
 
 
 class Environment(Protocol):
@@ -62,7 +62,7 @@ class Environment(Protocol):
         ...
 
     def score(self, task: Task, answer: str, /) -> Outcome:
-        """Worth of the answer; "" where the trajectory ended without one."""
+        """Score the answer; it is "" if the trajectory ended without one."""
         ...
 
 
@@ -71,7 +71,7 @@ class TaskSource(Protocol):
 
     @property
     def environment(self) -> Environment:
-        """Replies to the actions of these tasks and scores their ends."""
+        """Replies to the actions of these tasks and scores the answers."""
         ...
 
     def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:

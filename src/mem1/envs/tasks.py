@@ -6,7 +6,7 @@
         def source(self, split, tags):
             return Sums(self.largest, split)
 
-A task configuration says everything that mem1 needs to know about a domain; every method but `source` has a default.
+A task configuration holds everything that mem1 needs to know about a domain; every method but `source` has a default.
 A plain class is configured by the parameters of its constructor; parameters called split and tags get the half of the
 tasks and the vocabulary.
 """
@@ -90,7 +90,7 @@ class TasksConfig(Config):
 
     @property
     def reward_function(self) -> Reward | None:
-        """What replaces the environment's reward; None: nothing does."""
+        """The function that replaces the environment's reward; None: the environment's own."""
         return None if self.reward in ("", *self.rewards) else register.reward.get(self.reward)
 
     def source(self, split: Split, tags: Tags) -> TaskSource:
@@ -116,15 +116,15 @@ class TasksConfig(Config):
         return None
 
     def check_tasks(self) -> str | None:
-        """What is found where tasks cannot be drawn in a dry run; None: they are drawn. Raises UserError."""
+        """A description of the tasks if a dry run cannot draw them; None: it draws them. Raises UserError."""
         return None
 
     def few(self) -> TasksConfig:
-        """The same tasks, as cheap to draw as they can be."""
+        """The same tasks, made as cheaply as possible."""
         return self
 
     def check_search(self) -> str:
-        """What answers actions. Raises UserError where it cannot be reached."""
+        """A description of what replies to actions. Raises UserError if it cannot be reached."""
         return "in this process"
 
     def turns(self, objectives: int) -> int:
@@ -153,13 +153,13 @@ class QuestionTasks(TasksConfig):
 
 
 def passage_texts(passages: Sequence[Passage]) -> Iterable[str]:
-    """What a tokenizer of a corpus is trained on."""
+    """The texts that a tokenizer for a corpus is trained on."""
     for passage in passages[:MOST_PASSAGES]:
         yield f"{passage.title} {passage.text}"
 
 
 def must_exist(path: str, key: str, next_step: str) -> None:
-    """Raises UserError where a dry run does not find the file or folder that a recipe's key names."""
+    """Raises UserError if the file or folder that a recipe's key names does not exist."""
     if not Path(path).exists():
         raise UserError(f"{path} ({key}) does not exist; {next_step}")
 

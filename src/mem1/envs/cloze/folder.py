@@ -1,4 +1,4 @@
-"""A folder of clozes: questions, the index that was searched for them, and a README. Everything that a task needs.
+"""A folder of clozes: questions, the index that was searched for them, and a README. All that a task needs.
 
     index/                   BM25 over the corpus, passages included
     train.jsonl.gz           the questions, by the part of the corpus that their passage is in
@@ -7,7 +7,7 @@
     README.md                numbers and samples
     statistics.json          the same numbers, and the files above with their sizes and checksums
 
-A corpus that is no such folder gets one under ~/.cache/mem1, found there again by its passages and the options.
+Any other corpus gets such a folder under ~/.cache/mem1, identified by its passages and the options.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 INDEX = "index"
 README = "README.md"
 _VERSION = 2
-"""Of what the same passages and options give."""
+"""Raised when the same passages and options give other questions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ class ClozeFolder:
     path: Path
 
     def questions(self, part: Part) -> list[Ranked]:
-        """Raises UserError where the file is damaged."""
+        """Raises UserError if the file is damaged."""
         return read_ranked(self.path / _file(part))
 
     def index(self) -> BM25:
-        """Raises UserError where it is damaged."""
+        """Raises UserError if it is damaged."""
         from mem1.retrieval.bm25 import BM25
 
         return BM25.load(self.path / INDEX)
@@ -73,8 +73,8 @@ def make_cloze_folder(
 ) -> ClozeFolder:
     """Index the passages, make the questions, and write both; an earlier folder of clozes is replaced.
 
-    `corpus` is the name that the README gives it. Raises UserError where anything else stands at `out`, no question
-    can be made, or a file cannot be written.
+    `corpus` is its name in the README. Raises UserError if `out` is something else, no question can be made, or a file
+    cannot be written.
     """
     from mem1.retrieval.bm25 import BM25
 
@@ -100,9 +100,9 @@ def open_cloze_folder(
     *,
     on_making: Callable[[Path], OnProgress] | None = None,
 ) -> ClozeFolder:
-    """The folder of clozes at `corpus`, else that of the passages or documents there, made where it is not kept yet.
+    """The folder of clozes at `corpus`, else that of the passages or documents there, made if it is not in the cache.
 
-    `on_making` is told where it is made. Raises UserError where neither is there.
+    `on_making` is called with the folder before it is made. Raises UserError if there is neither.
     """
     if holds(corpus, kind=CLOZES):
         return ClozeFolder(Path(corpus))
@@ -115,7 +115,7 @@ def open_cloze_folder(
     if holds(kept, kind=CLOZES):
         return ClozeFolder(kept)
     with alone_in(kept, wait=True):
-        if holds(kept, kind=CLOZES):  # another command has made it meanwhile
+        if holds(kept, kind=CLOZES):  # another command has just made it
             return ClozeFolder(kept)
         on_progress = None if on_making is None else on_making(kept)
         return make_cloze_folder(passages, kept, options, corpus=Path(corpus).name, on_progress=on_progress)

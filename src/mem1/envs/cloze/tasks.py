@@ -1,7 +1,7 @@
-"""Tasks of clozes over a corpus of one's own, mixed with real questions about it where there are some.
+"""Tasks of clozes over your own corpus, optionally mixed with real questions about it.
 
 ClozeTasks(corpus="clozes")    what `mem1 data cloze notes --out clozes` wrote
-ClozeTasks(corpus="notes")     the documents themselves: the clozes are made first, and kept under ~/.cache/mem1
+ClozeTasks(corpus="notes")     the documents themselves: clozes are made first, and cached under ~/.cache/mem1
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ class ClozeTasks(QuestionTasks):
     kind: str = "cloze"
     special_tokens: ClassVar[tuple[str, ...]] = MARKS
     corpus: str
-    """Folder that `mem1 data cloze` wrote; or a file of passages, an index or a folder of documents, whose clozes are
-    made with `making` and kept."""
+    """Folder that `mem1 data cloze` wrote; or a file of passages, an index or a folder of documents, from which
+    clozes are made and cached."""
     making: ClozeOptions = ClozeOptions()
-    """How they are made where `corpus` is not a folder of clozes already."""
+    """How clozes are made, unless `corpus` already holds them."""
     held_out: Literal["development", "test"] = "development"
     """Part of the corpus that evaluations ask about."""
     worst_rank: int | None = Field(default=None, ge=1)
-    """Only clozes whose passage a search with the window finds at this place or before; None: all."""
+    """Only clozes whose passage ranks this or better in a search with the window; None: all."""
     window_words: tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]] | None = None
-    """Only clozes with so many words around the blank, at least and at most; None: all."""
+    """Minimum and maximum number of words around the blank; None: all clozes."""
     composition: Composition = "independent"
-    """How the questions of a task hang together: independent, chain, shared or comparison."""
+    """How the questions of a task depend on one another: independent, chain, shared or comparison."""
     depth: int | None = Field(default=None, ge=1)
     """Longest chain of references in a task; None: 1, or 0 with independent questions."""
     questions: str | None = None
@@ -59,18 +59,18 @@ class ClozeTasks(QuestionTasks):
     train_questions: str | None = None
     """File of real questions for training; None: clozes alone."""
     real: float = Field(default=0.0, ge=0, le=1)
-    """Chance of a task's question to be a real one, where the file of its half is given."""
+    """Probability that a question of a task is a real one, if its half has a file."""
     prompt: str = "cloze"
     top_k: int = Field(default=2, ge=1)
-    """Passages shown a search."""
+    """Passages per search."""
     snippet_words: int = Field(default=24, ge=1)
-    """Words shown of each, around the best match of the query."""
+    """Number of words shown of each passage, around the best match of the query."""
     titles: bool = False
     """Show each passage's title before its words."""
     turn_limit: TurnLimit = TurnLimit()
     laziness: Laziness = Laziness()
-    """Habits of the expert in demonstrations: diligent, stop and forget. Of no effect where composed or real questions
-    are asked: that expert searches each question itself."""
+    """Habits of the expert in demonstrations: diligent, stop and forget. Ignored for dependent or real questions, whose
+    expert simply searches each question."""
 
     @model_validator(mode="after")
     def _options_go_together(self) -> ClozeTasks:
@@ -78,9 +78,9 @@ class ClozeTasks(QuestionTasks):
         if self.window_words is not None and self.window_words[0] > self.window_words[1]:
             raise ValueError(f"window_words = {list(self.window_words)}: the fewest words come first, the most second")
         if self.real and self.composition != "independent":
-            raise ValueError("real questions are mixed in where composition is independent")
+            raise ValueError("real questions need composition = independent")
         if self.real and self.questions is None and self.train_questions is None:
-            raise ValueError("real says how many real questions there are; give files: questions, train_questions")
+            raise ValueError("real questions need files: give questions, train_questions")
         return self
 
     def source(self, split: Split, tags: Tags) -> TaskSource:
@@ -104,7 +104,7 @@ class ClozeTasks(QuestionTasks):
         return TextSizes(20 + QUESTION_TOKENS * objectives, 20 + round(words * TOKENS_PER_WORD))
 
     def folder(self) -> ClozeFolder:
-        """What the tasks are about. Raises UserError where there is nothing at `corpus`."""
+        """The clozes of the corpus. Raises UserError if there is nothing at `corpus`."""
         return open_cloze_folder(self.corpus, self.making, on_making=_say_where)
 
 
@@ -131,7 +131,7 @@ class _Clozes(TaskSource):
 
     @cached_property
     def clozes(self) -> list[Ranked]:
-        """Those of this half that are as hard as asked for. Raises UserError where there are none."""
+        """The clozes of this half within the limits. Raises UserError if there are none."""
         part = "train" if self.split == "train" else self.config.held_out
         found = [cloze for cloze in self.folder.questions(part) if self._wanted(cloze)]
         if not found:
@@ -181,7 +181,7 @@ class _Clozes(TaskSource):
 
 
 def _say_where(folder: Path) -> OnProgress:
-    """Says on stderr, once, that questions are being made; they take a minute or so for ten thousand passages."""
+    """Announce on stderr that questions are being made: about a minute for ten thousand passages."""
     from rich.console import Console
 
     Console(stderr=True, highlight=False, markup=False).print(printable(f"Making clozes (once); kept in {folder}"))

@@ -1,7 +1,7 @@
 """Questions answered by searching: a search action returns passages, the answer is scored by exact match and F1.
 
 env = SearchEnvironment({"world-7": bm25}, top_k=2, style="titled")
-env.observe([Request(task, "search", "capital of Norway")])[0].text
+env.observe([Action(task, "search", "capital of Norway")])[0].text
 -> "Doc 1 (Title: Oslo) Oslo is the capital of Norway.\\nDoc 2 (Title: Bergen) Bergen is a city in Norway."
 """
 
@@ -20,7 +20,7 @@ from mem1.retrieval.base import RetrievalFailed, Retriever
 from mem1.scoring import score_answers
 
 Style = Literal["titled", "bare", "addressed"]
-"""How a passage is shown: "Doc 1 (Title: Oslo) text", the text alone, or "Doc 1 (Title: Oslo) address text"."""
+"""Layout of a passage: "Doc 1 (Title: Oslo) text", the text alone, or "Doc 1 (Title: Oslo) address text"."""
 
 NOTHING_FOUND = "No passage was found."
 """Shown where a search returns no passage."""
@@ -31,14 +31,14 @@ class SearchEnvironment:
     """Searches the collection that each task names."""
 
     actions: ClassVar[tuple[str, ...]] = (SEARCH,)
-    """Kinds of action that it answers."""
+    """Kinds of action that it replies to."""
     retrievers: Mapping[str, Retriever]
     """Name of a collection (`Task.corpus`) -> its search engine."""
     _: KW_ONLY
     top_k: int = 3
     """Passages shown per search."""
     passage_words: int | None = None
-    """Words of each passage that are shown, its title not counted; None: all."""
+    """Number of words shown of each passage, not counting its title; None: all."""
     style: Style = "titled"
     reward: str = "sum"
     """sum: the number of answers that match exactly, in [0, N]; mean: their share, in [0, 1]."""
@@ -96,7 +96,7 @@ class SearchEnvironment:
         return "\n".join(self._line(n, p) for n, p in enumerate(passages, start=1)) or NOTHING_FOUND
 
     def _line(self, number: int, passage: Passage) -> str:
-        # white space is folded: a line end inside a passage could pass for the start of another one
+        # white space is folded: a line end inside a passage could look like the start of another one
         text = " ".join(passage.text.split()[: self.passage_words])
         if self.style == "bare":
             return text

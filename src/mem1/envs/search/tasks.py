@@ -42,21 +42,21 @@ from mem1.tasks.dependencies import Composition, check_depth, compose_as
 from mem1.tasks.splits import Split
 
 SERVER_S = 3.0
-"""Seconds that a search server has to answer in a dry run."""
+"""Deadline of a search server in a dry run, in seconds."""
 
 
 class QuestionFiles(QuestionTasks):
-    """Which questions are asked, and how they are joined."""
+    """Files of questions, and how tasks are composed of them."""
 
     questions: str
-    """File of the evaluation's questions, of any format that `mem1.tasks.datasets` knows."""
+    """File of the evaluation's questions, in any format of `mem1.tasks.datasets`."""
     train_questions: str | None = None
     """File of the training's questions; None: evaluation only."""
     decompose: bool = False
-    """Ask the single hops of a question in its place (2WikiMultihopQA and MuSiQue)."""
+    """Replace each question by its single hops (2WikiMultihopQA and MuSiQue)."""
     composition: Composition | Literal["file"] = "independent"
-    """How the questions of a task hang together: independent, chain, shared or comparison; `file`: the files hold
-    composed tasks, which are asked as they stand."""
+    """How the questions of a task depend on one another: independent, chain, shared or comparison; `file`: the files
+    hold composed tasks, which are used unchanged."""
     depth: int | None = Field(default=None, ge=1)
     """Longest chain of references in a task; None: 1, or 0 with independent questions."""
     turn_limit: TurnLimit = TurnLimit()
@@ -65,7 +65,7 @@ class QuestionFiles(QuestionTasks):
     def _options_go_together(self) -> QuestionFiles:
         check_depth(self.composition, self.depth)
         if self.composition == "file" and self.decompose:
-            raise ValueError("decompose goes with files of questions, not with composed tasks (composition = file)")
+            raise ValueError("decompose needs files of questions; composition = file has composed tasks")
         return self
 
     def text_sizes(self, objectives: int) -> TextSizes:
@@ -75,7 +75,7 @@ class QuestionFiles(QuestionTasks):
 
 @dataclass(frozen=True)
 class FileQuestions(TaskSource):
-    """The tasks of one half; a subclass says what is searched for their answers."""
+    """The tasks of one half; a subclass defines what they search."""
 
     config: QuestionFiles
     split: Split
@@ -95,17 +95,17 @@ class FileQuestions(TaskSource):
 
     @cached_property
     def questions(self) -> list[Question]:
-        """Those of this half; with composed tasks, those of all of them."""
+        """All questions of this half, those of composed tasks included."""
         return _flat(self._groups)
 
     @cached_property
     def _groups(self) -> list[tuple[Question, ...]]:
-        """What the file of this half holds: single questions, or those of each composed task."""
+        """Content of this half's file: single questions, or the questions of each composed task."""
         evaluation = self._read(self.config.questions)
         if self.split == "evaluation":
             return evaluation
         if self.config.train_questions is None:
-            raise UserError("tasks.train_questions is missing: training needs questions of its own, in a file")
+            raise UserError("tasks.train_questions is missing: give a file of questions to train on")
         train = self._read(self.config.train_questions)
         check_disjoint(_flat(train), _flat(evaluation))
         return train
@@ -144,32 +144,29 @@ def _flat(groups: list[tuple[Question, ...]]) -> list[Question]:
 
 
 class MultihopTasks(QuestionFiles):
-    """Tasks from questions in files, one's own or a public data set in its own format, and passages in a file or on a
-    server."""
+    """Tasks from files of questions, your own or a public data set, with passages in a file or on a server."""
 
     kind: str = "multihop"
     corpus: str | None = None
-    """File of the passages, searched by BM25, or the folder of an index that `mem1 index` made; None: `retriever` has
-    them."""
+    """File of the passages, searched by BM25, or the folder of an index that `mem1 index` made; None: see
+    `retriever`."""
     retriever: RetrievalServer | str | None = None
     """Server that searches the passages, or your own retriever as package.module:Name; None: `corpus` is searched."""
     prompt: str = "mem1"
     top_k: int = Field(default=3, ge=1)
     passage_words: int = Field(default=100, ge=1)
-    """Words shown of a passage."""
+    """Number of words shown of each passage."""
     snippet_words: int | None = Field(default=None, ge=1)
-    """Words shown of a passage around the best match of the query; None: its first `passage_words`."""
+    """Number of words shown of each passage, around the best match of the query; None: the first `passage_words`."""
 
     @model_validator(mode="after")
     def _one_collection(self) -> MultihopTasks:
         if (self.corpus is None) == (self.retriever is None):
-            raise ValueError(
-                'tasks are searched in one place: give corpus = "FILE", or retriever.urls = ["http://HOST:PORT"]'
-            )
+            raise ValueError('give one collection to search: corpus = "FILE", or retriever.urls = ["http://HOST:PORT"]')
         return self
 
     def source(self, split: Split, tags: Tags) -> TaskSource:
-        """The tasks of one half. Raises UserError where a question stands in both halves, or a file is missing."""
+        """The tasks of one half. Raises UserError if a question occurs in both halves or a file is missing."""
         return _Multihop(self, split, tags)
 
     def texts(self, tags: Tags) -> Iterable[str]:

@@ -1,13 +1,12 @@
 """Questions answered on the open web: a search action returns addresses and snippets, an open action a piece of a page.
 
 env = WebQAEnvironment({"web": WebSearch(Serper(), cache)}, reader=PageReader(cache), style="addressed", top_k=10)
-env.observe([Request(task, "search", "capital of Norway")])[0].text
+env.observe([Action(task, "search", "capital of Norway")])[0].text
 -> "Doc 1 (Title: Oslo) https://en.wikipedia.org/wiki/Oslo Oslo is the capital of ..."
-env.observe([Request(task, "open", "https://en.wikipedia.org/wiki/Oslo 2")])[0].text
+env.observe([Action(task, "open", "https://en.wikipedia.org/wiki/Oslo 2")])[0].text
 -> "Page https://en.wikipedia.org/wiki/Oslo (Title: Oslo), piece 2 of 5: ..."
 
-Nothing is kept between calls: a page is named by its address, a piece by address and number, so that whatever the
-policy remembers, its action says everything.
+Nothing is kept between calls: an action names a page by its address, and a piece by address and number.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from mem1.retrieval.web.reader import PageReader
 
 _WHAT_TO_OPEN = re.compile(r"(\S+)(?:\s+(\d{1,6}))?")
 _LONGEST_SHOWN = 200
-"""Characters of an address that is shown again though it is none."""
+"""Maximum length of an address shown in an error, in characters."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Tasks on the open web: questions in files, answered through a search API and, where the tags allow, opened pages.
 
 WebTasks(questions="test.jsonl", api="serper", cache="web.sqlite").source("evaluation", PAPER_WEB).environment
-->  WebQAEnvironment, asking Serper and keeping every answer in web.sqlite
+->  WebQAEnvironment, which queries Serper and caches every answer in web.sqlite
 WebTasks(questions="test.jsonl", api="serper", cache="web.sqlite", mode="replay")
 ->  the same run again, without a network
 """
@@ -35,23 +35,23 @@ _DAY_S = 24 * 3600.0
 
 
 def web_prompt(tags: Tags) -> str:
-    """Name of the prompt that tells of the actions which this vocabulary has on the web."""
+    """Name of the prompt that explains the web actions of this vocabulary."""
     return "web" if OPEN in tags.action_tags else "mem1"
 
 
 class WebPages(Config):
-    """How pages are opened; of effect where the vocabulary has the action."""
+    """How pages are opened, if the vocabulary has that action."""
 
     piece_characters: int = Field(default=2000, ge=100)
-    """Longest piece of a page that is shown at once."""
+    """Maximum length of a piece of a page, in characters."""
     robots: bool = True
-    """Keep away from what robots.txt forbids to programs."""
+    """Obey robots.txt."""
     seconds_between: float = Field(default=1.0, ge=0)
-    """Between two requests to the same host."""
+    """Minimum time between two requests to the same host."""
     megabytes: float = Field(default=3.0, gt=0)
-    """Largest page, as sent and once decompressed."""
+    """Maximum size of a page, both as sent and decompressed."""
     seconds: float = Field(default=20.0, gt=0)
-    """Longest time for one page, its redirects included."""
+    """Time limit for one page, redirects included."""
 
 
 class Web(Config):
@@ -67,16 +67,16 @@ class Web(Config):
     cache: str | None = None
     """File of the cache; None: web.sqlite in $MEM1_CACHE, else in ~/.cache/mem1."""
     cache_days: float = Field(default=30.0, ge=0)
-    """Age at which an answer is asked for again."""
+    """Age at which a cached answer expires."""
     top_k: int = Field(default=10, ge=1)
-    """Results asked for and shown a search."""
+    """Results per search."""
     passage_words: int = Field(default=100, ge=1)
-    """Words shown of a snippet."""
+    """Number of words shown of each snippet."""
     seconds_between_searches: float = Field(default=0.0, ge=0)
-    """Between two requests to the search API."""
+    """Minimum time between two requests to the search API."""
     pages: WebPages = WebPages()
     budget: WebBudget = WebBudget()
-    """Of one environment, so of one half of the tasks in one process."""
+    """Limits of one environment, that is, of one half of the tasks in one process."""
 
     @field_validator("api")
     @classmethod
@@ -124,11 +124,11 @@ class WebTasks(QuestionFiles, Web):
     """None: "web" where the vocabulary can open pages, else "mem1"."""
 
     def source(self, split: Split, tags: Tags) -> TaskSource:
-        """The tasks of one half. Raises UserError where a question stands in both halves, or a file is missing."""
+        """The tasks of one half. Raises UserError if a question occurs in both halves or a file is missing."""
         return _Web(self, split, tags)
 
     def check_search(self) -> str:
-        return f"{self.api}: not asked, as a search may cost money"
+        return f"{self.api}: not queried, because a search may cost money"
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ class WebShopSource(TaskSource):
 
     @cached_property
     def _goals(self) -> dict[str, Goal]:
-        """Those of this half, by ids that number them among all of their kind."""
+        """Goals of this half, with ids that number them among all goals of their kind."""
         config = self.config
         goals = goals_by_id(self.catalogue, self._prices, config.goals, seed=config.seed)
         if not goals:
