@@ -415,7 +415,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("{r: (max(a - len(opening), 0), b - len(opening)) for", "{r: (a, b) for"),
         ("b - len(opening)) for", "b) for"),
         ("parsed = parse(opening + text, self.tags)", "parsed = parse(text, self.tags)"),
-        ("            prefilled=asked is not None,", "            prefilled=False,"),
+        ("            prefilled=requested is not None,", "            prefilled=False,"),
         ("attempt.turns_left == 1 and", "attempt.turns_left <= 2 and"),
     ),
     ("evaluation/compare.py", ("test_differences.py",)): (
