@@ -191,7 +191,7 @@ def test_unknown_keys_are_named_as_written_in_unions_optional_sections_tables_an
         ("betas=[1.0]", "betas.1"),
         ("sampler=3", "sampler (from the command line): input should be an object, got 3"),
         ("stages=[{steps=0}]", "stages.0.steps (from the command line): input should be greater than 0, got 0"),
-        ("env={pages=3}", "[env] needs the key 'kind', which says what kind of section it is (from the command line)"),
+        ("env={pages=3}", "[env] needs the key 'kind', the kind of section (from the command line)"),
         ("env.kind=x", "env (from the command line): input tag 'x' found using 'kind' does not match any of the expe"),
         ("name=012345678901234567890", "name must have at most 20 characters"),
         ("name=7", "name (from the command line): input should be a valid string, got 7; quote it: name='\"7\"'"),

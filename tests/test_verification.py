@@ -42,7 +42,7 @@ from mem1.training.verify.checks import (
     sampler_checks,
     wrong_targets,
 )
-from mem1.training.verify.steering import Turns
+from mem1.training.verify.steering import ForcedTags
 from mem1.training.verify.verify import compute, halves, verify
 
 CODEC = Codec(atlas_tokenizer(PAPER))
@@ -286,7 +286,7 @@ def steered(
     model: PreTrainedModel, codec: Codec, source: TaskSource, tags: Tags = PAPER, budget: Budget | None = None
 ) -> list[Trajectory]:
     return Rollout(
-        engine=LocalEngine(model, codec, tags.stop_strings, steering=Turns(codec, tags)),
+        engine=LocalEngine(model, codec, tags.stop_strings, steering=ForcedTags(codec, tags)),
         codec=codec,
         environment=source.environment,
         context=context_policy("constant"),

@@ -103,7 +103,7 @@ def _sample(
     from mem1.engines.local import LocalEngine
     from mem1.protocol import vocabulary
     from mem1.training.loop.train import make_rollout
-    from mem1.training.verify.steering import Turns
+    from mem1.training.verify.steering import ForcedTags
 
     tags = vocabulary(recipe.vocabulary)
     engine = LocalEngine(policy.model, policy.codec, tags.stop_strings)
@@ -111,7 +111,7 @@ def _sample(
     own = rollout(tasks, sampling=sampling)
     if any(len(t.turns) > 1 for t in own):
         return own, False
-    engine.steering = Turns(policy.codec, tags)
+    engine.steering = ForcedTags(policy.codec, tags)
     return rollout([replace(t, turn_limit=min(t.turn_limit, _STEERED_TURNS)) for t in tasks], sampling=sampling), True
 
 

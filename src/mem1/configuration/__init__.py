@@ -1,4 +1,4 @@
-"""Configuration of everything: one frozen model a component, one TOML file an experiment."""
+"""Configuration: one frozen model per component, one TOML file per experiment."""
 
 from mem1.configuration.model import Config, fingerprint, flatten, load_toml, plain, to_toml
 from mem1.configuration.toml import read_toml

@@ -113,7 +113,7 @@ def made_by(thing: Any, base: type[Any], plain: type[Any], *, given: tuple[str, 
 
 
 def _inside(name: str, error: pydantic.ValidationError) -> pydantic.ValidationError:
-    """The same mistakes, each located behind the section's name, as in a union."""
+    """The same mistakes, each located below the section's name, as in a union."""
     details = [
         InitErrorDetails(type=e["type"], loc=(name, *e["loc"]), input=e["input"], ctx=e.get("ctx", {}))
         for e in error.errors(include_url=False)

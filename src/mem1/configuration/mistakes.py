@@ -1,10 +1,10 @@
-"""What pydantic found wrong with a configuration, in the words and the key names of its author.
+"""Translates pydantic's errors about a configuration into the user's terms and key names.
 
     quick.toml: unknown key sampler.temprature (from the command line); did you mean sampler.temperature?
     Keys of [sampler]: seed, temperature
 
-pydantic reports where it was in the schema, union branches included; users know dotted keys only. So each
-location is walked through the model's annotations, and branches are dropped.
+pydantic reports locations in the schema, union branches included; users know dotted keys only. So each location is
+followed through the model's annotations, and branches are dropped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mem1.configuration.toml import key_text, value_text
 def explain(
     error: pydantic.ValidationError, model_type: type[pydantic.BaseModel], overridden: Sequence[Sequence[str]]
 ) -> str:
-    """One line a mistake; `overridden` are the keys that were set on the command line, in parts."""
+    """One line per mistake; `overridden` lists the keys set on the command line, in parts."""
     lines = []
     for item in error.errors(include_url=False):
         keys, section = _place(model_type, item["loc"])
@@ -35,7 +35,7 @@ def explain(
 
 
 def explain_unknown(error: pydantic.ValidationError) -> str:
-    """The same for a model that is known by nothing but its name in the error, as when options fill one."""
+    """The same for a model known only by its name in the error, as when options fill one."""
     keys = {str(item["loc"][0]) for item in error.errors(include_url=False) if item["loc"]}
     named = [kind for kind in _below(pydantic.BaseModel) if kind.__name__ == error.title]
     model = max(named, key=lambda kind: len(keys & kind.model_fields.keys()), default=pydantic.BaseModel)
@@ -62,7 +62,7 @@ def _sentence(
     if item["type"] == "missing":
         return f"required key {name} is missing; give it in the file or as {name}=value. {listing}"
     if item["type"] == "union_tag_not_found":
-        return f"[{name}] needs the key {item['ctx']['discriminator']}, which says what kind of section it is{origin}"
+        return f"[{name}] needs the key {item['ctx']['discriminator']}, the kind of section{origin}"
     message = item["msg"].removeprefix("Value error, ")
     if not keys:
         return message
@@ -84,7 +84,7 @@ def _is_overridden(keys: Sequence[str | int], overridden: Sequence[Sequence[str]
 def _place(
     model_type: type[pydantic.BaseModel], loc: Sequence[str | int]
 ) -> tuple[list[str | int], type[pydantic.BaseModel]]:
-    """The key that a location stands for, in parts, and the model that holds its last part."""
+    """The key at a location, in parts, and the model that holds its last part."""
     kind: Any = model_type
     section = model_type
     keys: list[str | int] = []
@@ -106,7 +106,7 @@ def _place(
 
 
 def _open_list(field: FieldInfo) -> Any:
-    """What finds the class of a field's section by name, or the field's type."""
+    """The annotation that names the class of a field's section, else the field's type."""
     return next((item for item in field.metadata if isinstance(item, ByName)), field.annotation)
 
 

@@ -1,4 +1,4 @@
-"""Configuration: frozen pydantic models, one TOML file an experiment, dotted overrides on the command line.
+"""Configuration: frozen pydantic models, one TOML file per experiment, dotted overrides on the command line.
 
     class Sampler(Config):
         temperature: float = 1.0
@@ -42,8 +42,7 @@ ConfigT = TypeVar("ConfigT", bound="Config")
 class Config(pydantic.BaseModel):
     """Base of every configuration: frozen, unknown keys forbidden.
 
-    Two rules keep a TOML file and the object it stands for the same; a class that breaks one raises TypeError
-    where it is defined:
+    Two rules keep a TOML file and its object equal; a class that breaks one raises TypeError where it is defined:
     - a field that may be None has the default None: TOML has no null, so None is the key's absence;
     - a field whose default is a section has that section's own defaults: with `Sampler(temperature=0.7)` as
       default, giving `sampler.seed` alone would silently bring back Sampler's own temperature.

@@ -45,7 +45,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8") from error
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: not valid TOML: {error}; correct that line") from error
-    except (ValueError, RecursionError) as error:  # a path with NUL, a number of 5,000 digits, tables without end
+    except (ValueError, RecursionError) as error:  # a path with NUL, a number of 5,000 digits, endless nesting
         raise UserError(f"{path}: cannot be read as TOML ({error}); correct it") from error
 
 
@@ -71,7 +71,7 @@ def apply_override(data: dict[str, Any], override: str) -> tuple[str, ...]:
 
 
 def _spot(section: Any, key: str, override: str, *, above: str) -> str | int:
-    """`key` as an index of `section`, which is what the key `above` holds."""
+    """`key` as an index of `section`, the value of the key `above`."""
     if isinstance(section, dict):
         return key
     if not isinstance(section, list):
@@ -104,7 +104,7 @@ def _value(text: str) -> Any:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
-    except (ValueError, RecursionError) as error:  # of 5,000 digits, or nested without end
+    except (ValueError, RecursionError) as error:  # 5,000 digits, or endless nesting
         raise UserError(f"command line: {_start(text)} is no value of a recipe ({error})") from error
     return parsed["value"] if len(parsed) == 1 else text
 

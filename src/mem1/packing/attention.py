@@ -6,8 +6,8 @@
         hidden = model.get_decoder()(tree.input_ids[None], position_ids=tree.position_ids[None],
                                      use_cache=False, tree_plan=plan).last_hidden_state
 
-Three back-ends behind one plan: "blocks" (`packing/blocks.py`), "flex" (FlexAttention, `packing/flex.py`) and "dense",
-one product with a T x T mask, which is the reference in tests. `choose_attention` says which one a recipe gets.
+Three back-ends share one plan: "blocks" (`packing/blocks.py`), "flex" (FlexAttention, `packing/flex.py`) and "dense",
+one product with a T x T mask, which is the reference in tests. `choose_attention` chooses one for a recipe.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from mem1.packing.tree import TokenTree
 # """Attention over the parts of a token tree (`packing/blocks.py`), forward and backward.
 #
 # Each part is softmax attention over its own keys; parts of one query are merged by their log-sums, as flash
-# attention merges tiles. With the merged log-sum the backward pass of each part stands alone, and its weights are
+# attention merges tiles. With the merged log-sum each part has its own backward pass, and its weights are
 # computed again rather than kept. On a CPU a part is one call of PyTorch's fused kernel, which returns log-sums and
 # takes the merged ones; elsewhere it is a few plain products. Softmax is in fp32 (fp64 for fp64 inputs).
 #

@@ -45,7 +45,7 @@ class Flex:
     """Over the padded length."""
 
     def attend(self, q_THD: Tensor, k_TJD: Tensor, v_TJD: Tensor, scaling: float) -> Tensor:
-        """Attention output, (T, H, D). Raises UserError where a gradient is asked for on another device than CUDA."""
+        """Attention output, (T, H, D). Raises UserError where a gradient is needed on a device other than CUDA."""
         device = q_THD.device.type
         if device != "cuda" and torch.is_grad_enabled() and any(x.requires_grad for x in (q_THD, k_TJD, v_TJD)):
             raise UserError(

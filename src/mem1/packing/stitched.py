@@ -77,7 +77,7 @@ def stitch(trajectory: Trajectory, *, previous_state: bool = False) -> Stitched:
 
 
 def _result(prompt: tuple[int, ...], before: Turn, turn: Turn) -> tuple[int, ...]:
-    """What stands between the completion of a turn and that of the next, tokens of the environment all."""
+    """The environment's tokens between the completions of two successive turns."""
     start = prompt + before.completion_ids
     if turn.context_ids[: len(start)] != start:
         raise ValueError("only constant memory can be stitched: contexts of prompt, last completion, result")

@@ -1,4 +1,4 @@
-"""`[rollout]` of a recipe: who samples for training, this process or servers of the policy.
+"""`[rollout]` of a recipe: this process samples for training, or policy servers do.
 
 [rollout]
 engine = "servers"
@@ -26,51 +26,51 @@ class LocalRollouts(Config):
 
 
 class ServerRollouts(Config):
-    """Servers of the policy, to which each step's weights are published before it samples."""
+    """Policy servers; each step pushes its weights to them before it samples."""
 
     engine: Literal["servers"] = "servers"
     servers: tuple[str, ...] = ()
-    """Their addresses; all have the same model."""
+    """Addresses of the servers; all have the same model."""
     servers_file: str | None = None
-    """A file of addresses, one a line, in the place of `servers`. It is read again and again: a server that is added
-    joins in mid-run, one that is taken out gets no more work."""
+    """File with one address per line, instead of `servers`. It is re-read every `poll_s`: servers added to it join the
+    run, servers removed from it get no more work."""
     weights_folder: str
-    """Folder for the weights of the moment, of this run alone. `mem1 serve-policy` has it as --weights-folder, under
-    whatever name; vLLM must have it under the same name."""
+    """Folder for the current weights, used by no other run. Pass it to `mem1 serve-policy` as --weights-folder; vLLM
+    must see it under the same path, other servers need not."""
     kind: ServerKind = "mem1"
-    """mem1: `mem1 serve-policy`; vllm: in its development mode, with --logprobs-mode processed_logprobs."""
+    """mem1: `mem1 serve-policy`. vllm: vLLM in development mode, with --logprobs-mode processed_logprobs."""
     transfer: Transfer = "folder"
-    """folder: servers read `weights_folder`; nccl: the trainer's GPU sends the weights to those of vLLM, started with
-    --weight-transfer-config '{"backend": "nccl"}', and the folder is this machine's own."""
+    """folder: servers read `weights_folder`. nccl: the trainer's GPU sends them to the GPUs of vLLM servers that were
+    started with --weight-transfer-config '{"backend": "nccl"}'; `weights_folder` may then be local."""
     model: str = "policy"
-    """The model's name on the servers."""
+    """Name of the model on the servers."""
     token_env: str | None = None
-    """Environment variable with the token that the servers ask for; None: none is sent."""
+    """Environment variable that holds the servers' access token; None: no token is sent."""
     concurrency: int = Field(default=64, ge=1, le=10_000)
-    """Completions that are under way at a time."""
+    """Most completions in flight at a time."""
     tries: int = Field(default=120, ge=1)
-    """Of one completion, all servers each time, 2.5 seconds apart on average (some five minutes in all); then its
-    attempt ends with engine_failed."""
+    """Attempts per completion, each trying every server, about 2.5 seconds apart. After the last one (about five
+    minutes) the rollout ends with engine_failed."""
     timeout_s: float = Field(default=600.0, gt=0)
-    """Of one completion on one server."""
+    """Longest time for one completion on one server."""
     update_timeout_s: float = Field(default=300.0, gt=0)
-    """For a server to take weights; one that does not is left out until it has. Also how long a step waits for the
-    first server that has them."""
+    """Longest time for a server to load weights; a slower one is not used until it has them. A step waits as long for
+    the first server."""
     poll_s: float = Field(default=1.0, gt=0)
-    """Between two looks at the servers and at `servers_file`."""
+    """Time between two checks of the servers and of `servers_file`."""
 
     @model_validator(mode="after")
     def _has_servers(self) -> ServerRollouts:
         if bool(self.servers) == (self.servers_file is not None):
-            raise ValueError("give servers or servers_file: the addresses, or a file with one a line")
+            raise ValueError("give either servers (addresses) or servers_file (a file with one address per line)")
         if self.transfer == "nccl" and self.kind != "vllm":
-            raise ValueError("transfer = 'nccl' is vLLM's; with kind = 'mem1' it is 'folder'")
+            raise ValueError("transfer = 'nccl' works with kind = 'vllm' only; set transfer = 'folder'")
         for url in self.servers:
             base_address(url)
         return self
 
     def listed(self) -> tuple[str, ...]:
-        """The addresses of the moment. Raises UserError where the file cannot be read or has none."""
+        """The current addresses. Raises UserError where the file cannot be read or has none."""
         if self.servers_file is None:
             return tuple(map(base_address, self.servers))
         try:
@@ -79,11 +79,11 @@ class ServerRollouts(Config):
             raise UserError(f"cannot read rollout.servers_file {self.servers_file}: {error}") from error
         written = [line.partition("#")[0].strip() for line in lines]
         if not any(written):
-            raise UserError(f"rollout.servers_file {self.servers_file} has no address; write one a line")
+            raise UserError(f"rollout.servers_file {self.servers_file} has no address; write one per line")
         return tuple(dict.fromkeys(base_address(url) for url in written if url))
 
     def model_server(self) -> ModelServer:
-        """The same as the client of completions has it."""
+        """Settings of the client that requests completions."""
         return ModelServer(
             urls=self.listed(),
             model=self.model,

@@ -1,4 +1,4 @@
-"""The folder of a run: what was asked for, and the numbers of each step.
+"""The folder of a run: its configuration, and the numbers of each step.
 
     runs/quick/
         config.toml          the resolved configuration; `mem1 train runs/quick/config.toml` repeats the run

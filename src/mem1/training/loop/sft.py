@@ -133,6 +133,6 @@ def demonstrate(config: Recipe, rollout: Rollout, source: TaskSource, tags: Tags
 
 
 def _cut_short(task: Task, rng: random.Random) -> Task:
-    """The task with 2 turns up to about one a search, where 3N + 3 are usual."""
+    """The task with a limit between 2 turns and about 1.5 per objective (N), where 3N + 3 is usual."""
     enough = task.objectives + task.objectives // 2
     return replace(task, turn_limit=min(task.turn_limit, rng.randint(2, max(2, enough))))

@@ -153,8 +153,7 @@ def make_stages(
 
 
 def _check_tasks(config: Recipe, source: TaskSource, codec: Codec, tags: Tags) -> None:
-    """Draw a task of each size, so that faulty files, too large sizes and unknown words are found before anything
-    runs."""
+    """Draw a task of each size: faulty files, impossible sizes and unknown words must fail before training starts."""
     sizes = set(config.sft.objectives if config.sft is not None else ())
     sizes |= {n for phase in (config.rl.curriculum if config.rl is not None else ()) for n in phase.objectives}
     for objectives in sorted(sizes):
@@ -176,12 +175,12 @@ def train(
     """Run the recipe into the folder `out`; the trained policy is saved in `out/policy`.
 
     on_step     called after every step, on rank 0
-    on_saved    called with the path of every finished checkpoint, on rank 0, by the thread that writes them
-    ranks       the processes that train together; each calls `train`, and rank 0 alone writes metrics and policy;
+    on_saved    called with the path of every finished checkpoint, on rank 0, in the thread that writes them
+    ranks       the processes that train together; each calls `train`, and only rank 0 writes metrics and policy;
                 None: this process alone, on the device that `model.device` names
 
-    Raises UserError for a recipe without stages, a folder that holds something else or that another command is writing
-    into, a checkpoint of another configuration, a model that cannot be packed exactly, or a full disk.
+    Raises UserError for a recipe without stages, a folder that is in use or holds something else, a checkpoint of
+    another configuration, a model that cannot be packed exactly, or a full disk.
     """
     if config.recall is None and config.sft is None and config.rl is None:
         raise UserError("the recipe has no stage to train: [recall], [sft] or [rl]; one without is for mem1 eval")
@@ -193,9 +192,8 @@ def train(
         policy = make_policy(config, vocabulary(config.vocabulary))
         if config.sft is not None or (config.rl is not None and config.rl.packed):
             check_packable(policy.model)
-        if not (
-            placement.separate and isinstance(config.rollout, ServerRollouts)
-        ):  # otherwise this process does not compute with it
+        computes_here = not (placement.separate and isinstance(config.rollout, ServerRollouts))
+        if computes_here:
             policy.model.to(ranks.device.at)  # type: ignore[arg-type]  # transformers' own signature takes less
         makers = make_stages(config, policy, placement, sync=held.enter_context(weight_sync(config, policy, ranks)))
 
@@ -210,7 +208,7 @@ def train(
         folder = RunFolder(path=out, fingerprint=ranks.on_rank_zero(open_folder))
         notice = "Finishing this step; press Ctrl-C again to stop at once." if ranks.rank == 0 else ""
         with interruptible(notice) as stop, BackgroundSaves(folder.checkpoints, ranks, on_saved=on_saved) as saves:
-            complete = _Run(config, folder, policy, placement, saves, on_step).stages(makers, lambda: stop.requested)
+            complete = _Run(config, folder, policy, placement, saves, on_step).run(makers, lambda: stop.requested)
         if complete and ranks.rank == 0:
             policy.save(out / "policy")
         if placement.sampling is not None:  # evaluate in the precision of sampling
@@ -226,42 +224,43 @@ class _Run:
     placement: Placement
     saves: BackgroundSaves
     on_step: Callable[[Progress], None] | None
+    stopped: bool = False
+    """Whether a stop was requested on any rank."""
 
-    def stages(self, makers: Sequence[Callable[[], Stage]], stop: Callable[[], bool]) -> bool:
+    def run(self, makers: Sequence[Callable[[], Stage]], stop: Callable[[], bool]) -> bool:
         """Run the remaining stages; False where the run was stopped on request."""
         ranks = self.placement.ranks
         path, reached = ranks.on_rank_zero(self._reached)
-        total = 0
+        before = 0  # steps of the earlier stages
         with MetricsLog(self.folder.path, tensorboard=self.config.tensorboard) as log:
             for number, make in enumerate(makers):
                 stage = make()
-                first = 0
-                if number < reached["stage"]:
-                    total += stage.steps
-                    continue
-                if number == reached["stage"] and path is not None:
-                    load_checkpoint(
-                        path,
-                        stage.model,
-                        stage.optimizers.members,
-                        modules=stage.modules,
-                        fingerprint=self.folder.fingerprint,
-                        ranks=ranks,
-                    )
-                    first = reached["done"]
-                ranks.on_rank_zero(lambda total=total, first=first: log.truncate_after(total + first))
-                for index in range(first, stage.steps):
-                    self._step(stage, index, total, log)
-                    done = index + 1
-                    stopping = ranks.any(stop())
-                    if stopping or done == stage.steps or done % self.config.checkpoint_every == 0:
-                        self._save(stage, number, done, total + done)
-                    if stopping and not (done == stage.steps and number == len(makers) - 1):
-                        self.placement.sync_to_sampler(stage.model, self.policy.model, exactly=True)
+                if number >= reached["stage"]:
+                    first = 0
+                    if number == reached["stage"] and path is not None:
+                        self._load(Path(path), stage)
+                        first = reached["done"]
+                    ranks.on_rank_zero(lambda kept=before + first: log.truncate_after(kept))
+                    done = self._train(stage, number, first, before, log, stop)
+                    self.placement.sync_to_sampler(stage.model, self.policy.model, exactly=True)
+                    if done < stage.steps or (self.stopped and number < len(makers) - 1):
                         return False
-                self.placement.sync_to_sampler(stage.model, self.policy.model, exactly=True)
-                total += stage.steps
+                before += stage.steps
         return True
+
+    def _train(
+        self, stage: Stage, number: int, first: int, before: int, log: MetricsLog, stop: Callable[[], bool]
+    ) -> int:
+        """Take the steps from `first`, with checkpoints, until the end or a requested stop; returns the steps done."""
+        for index in range(first, stage.steps):
+            self._step(stage, index, before, log)
+            done = index + 1
+            self.stopped = self.placement.ranks.any(stop())
+            if self.stopped or done == stage.steps or done % self.config.checkpoint_every == 0:
+                self._save(stage, number, done, before + done)
+            if self.stopped:
+                return done
+        return stage.steps
 
     def _reached(self) -> tuple[str | None, dict[str, Any]]:
         """The last checkpoint, with its stage and the steps done in it."""
@@ -269,6 +268,16 @@ class _Run:
         if path is None:
             return None, {"stage": 0, "done": 0}
         return str(path), read_checkpoint(path).extra
+
+    def _load(self, checkpoint: Path, stage: Stage) -> None:
+        load_checkpoint(
+            checkpoint,
+            stage.model,
+            stage.optimizers.members,
+            modules=stage.modules,
+            fingerprint=self.folder.fingerprint,
+            ranks=self.placement.ranks,
+        )
 
     def _step(self, stage: Stage, index: int, before: int, log: MetricsLog) -> None:
         started = time.perf_counter()
