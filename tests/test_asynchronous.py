@@ -25,7 +25,7 @@ from mem1.engines.base import Completion, Sampling
 from mem1.engines.dialects import TokenIds
 from mem1.engines.local import LocalEngine
 from mem1.engines.openai import OpenAIEngine
-from mem1.engines.policy_server.requests import How, Row
+from mem1.engines.policy_server.requests import BatchOptions, Row
 from mem1.engines.policy_server.sampler import Sampler
 from mem1.engines.servers import ModelServer, Servers
 from mem1.engines.stop_strings import concat
@@ -164,7 +164,9 @@ class TestOnAServer:
         inside.__class__ = Slow
         sampler._engines[()] = inside
         done: list[Completion] = []
-        work = threading.Thread(target=lambda: done.extend(sampler.complete([Row((5, 9), 400, 1)], How(1.0, ()))))
+        work = threading.Thread(
+            target=lambda: done.extend(sampler.complete([Row((5, 9), 400, 1)], BatchOptions(1.0, ())))
+        )
         work.start()
         assert began.wait(10)
         sampler.pause(abort=True)

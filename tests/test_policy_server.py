@@ -23,7 +23,7 @@ from worlds import CODEC
 from mem1.engines.base import Sampling
 from mem1.engines.codec import Codec
 from mem1.engines.local import LocalEngine
-from mem1.engines.policy_server.requests import How, Row
+from mem1.engines.policy_server.requests import BatchOptions, Row
 from mem1.engines.policy_server.sampler import Sampler
 from mem1.engines.policy_server.serve import is_loopback, serve
 from mem1.engines.policy_server.server import make_app
@@ -263,7 +263,7 @@ class TestWeights:
                 return engine.complete(*args, **kwargs)
 
         sampler._engines[()] = Gated()
-        row, how = Row((5, 9), 3, 1), How(1.0, ())
+        row, how = Row((5, 9), 3, 1), BatchOptions(1.0, ())
         with ThreadPoolExecutor(3) as pool:
             first = pool.submit(sampler.complete, [row], how)
             assert began.wait(10)

@@ -27,7 +27,7 @@ from shop_sites import site
 from worlds import CODEC
 
 from mem1.engines.policy_server import server as policy_server
-from mem1.engines.policy_server.requests import How, Row
+from mem1.engines.policy_server.requests import BatchOptions, Row
 from mem1.engines.policy_server.sampler import Sampler
 from mem1.envs.webshop.goals import Goal
 from mem1.envs.webshop.session import Session
@@ -97,9 +97,9 @@ class Counting(Sampler):
 
     batches: list[list[int]]
 
-    def complete(self, rows: Sequence[Row], how: How) -> Any:
+    def complete(self, rows: Sequence[Row], options: BatchOptions) -> Any:
         self.batches.append([row.seed for row in rows])
-        return super().complete(rows, how)
+        return super().complete(rows, options)
 
 
 class SlowShop(Shop):

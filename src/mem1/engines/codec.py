@@ -116,7 +116,7 @@ class Codec:
 
     @cached_property
     def unknown_id(self) -> int | None:
-        """The token that stands for unknown text; None: the tokenizer can encode any text."""
+        """Id of the token for unknown text; None: the tokenizer can encode any text."""
         model = json.loads(self.tokenizer.to_str())["model"]
         return model.get("unk_id", self.tokenizer.token_to_id(model.get("unk_token") or ""))
 
@@ -244,15 +244,15 @@ def check_words(codec: Codec, tasks: Sequence[Task], tags: Tags, *, whose: str) 
     sample = tasks[:SAMPLE]
     questions = [question.text for task in sample for question in task.questions]
     share = max(_unknown(codec, questions, tags), _unknown(codec, [task.prompt for task in sample], tags))
-    said = f"{share:.0%} of the tokens of the questions are unknown to the tokenizer of {whose}"
+    finding = f"{share:.0%} of the tokens of the questions are unknown to the tokenizer of {whose}"
     if share >= REFUSED:
         raise UserError(
-            f"{said}, so it cannot read them; give a model with a tokenizer for any text (--model FOLDER, or "
+            f"{finding}, so it cannot read them; give a model with a tokenizer for any text (--model FOLDER, or "
             'model.path in a recipe), train one with its own tokenizer (model.new.tokenizer = "bpe"), or use '
             "engine.kind=script with --tokenizer stand-in"
         )
     if share >= NAMED:
-        log.warning("%s, which reads [UNK] in their place", said)
+        log.warning("%s, which reads [UNK] in their place", finding)
 
 
 def _unknown(codec: Codec, texts: Sequence[str], tags: Tags) -> float:

@@ -1,4 +1,4 @@
-"""Dialects of OpenAI's protocol: how a completion is requested, and what an answer says.
+"""Dialects of OpenAI's protocol: how a completion is requested, and how its answer is read.
 
     TokenIds()          /completions, token ids in and out, with log-probabilities: vLLM, `mem1 serve-policy`
     Text(extras=True)   /completions, text, with the samplers' defaults turned off: SGLang, llama.cpp
@@ -220,7 +220,7 @@ class Chat(Text):
     own_template: ClassVar[bool] = True
 
     def after_probe(self, response: CompletionResponse, codec: Codec) -> Text:
-        """Always this dialect: the server's chat template stands between our tokens and the model's."""
+        """Always this dialect: the server's chat template comes between our tokens and the model's."""
         return self
 
     def _context(self, request: CompletionRequest) -> dict[str, Any]:

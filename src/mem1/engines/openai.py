@@ -4,7 +4,7 @@
     engine.dialect      /completions, token ids, with vLLM's fields
 
 With token ids, a completion that was interrupted for new weights is continued from its last token. Thread-safe. A
-context whose completion failed gives a `Completion` that says why; the others of its call are not affected.
+context whose completion failed gives a `Completion` with the reason; the others of its call are not affected.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class OpenAIEngine:
         stop_strings: Sequence[str],
         *,
         published: Callable[[], int] | None = None,
-        says_version: bool = True,
+        reports_version: bool = True,
     ) -> None:
         """`dialect` is what the server speaks; `open` finds it.
 
-        published       returns the version of the weights that the servers should have now: an answer by weights older
-                        than at its request, or newer than at its arrival, has failed; None: any version will do
-        says_version    the servers report the version with each answer, and an answer without it has failed. False: an
-                        answer is marked with the version at the time of its request, the oldest that it can be
+        published           returns the version of the weights that the servers should have now: an answer by weights
+                            older than at its request, or newer than at its arrival, has failed; None: any will do
+        reports_version     the servers report the version with each answer, and an answer without it has failed. False:
+                            an answer is marked with the version at the time of its request, the oldest that it can be
         """
         self.dialect = dialect
-        self._published, self._says_version = published, says_version
+        self._published, self._reports_version = published, reports_version
         self._servers, self._config = servers, config
         self.codec, self._stops = codec, tuple(stop_strings)
         self._pool = Pool(config.concurrency)
@@ -74,7 +74,7 @@ class OpenAIEngine:
     def complete(
         self, contexts: Sequence[Sequence[int]], *, max_tokens: Sequence[int], sampling: Sampling
     ) -> list[Completion]:
-        """One completion per context, in order; those that failed say why in `failed`."""
+        """One completion per context, in order; `failed` holds the reason of those that failed."""
         # attempts at one task share a context, so each row has a seed of its own
         rows = list(zip(contexts, max_tokens, sampling.seeds_for(len(contexts)), strict=True))
         return self._pool.map(lambda row: self._complete(*row, temperature=sampling.temperature), rows)
@@ -127,7 +127,7 @@ class OpenAIEngine:
         """
         if published is None or self._published is None:
             return completion
-        if reported is None and not self._says_version:
+        if reported is None and not self._reports_version:
             tokens = len(completion.token_ids)
             return replace(completion, weights_versions=((published, tokens),) if tokens else ())
         newest = self._published()

@@ -34,7 +34,7 @@ class ScriptedEngine:
         return completions
 
 
-def search_then_answer(answer: str, *, state: str, search: str, answer_tag: str = "answer") -> Script:
+def search_then_answer(answer: str, *, state: str, search: str) -> Script:
     """A script that searches the first question itself, then answers with a fixed text.
 
     `state` and `search` are the tag names of the protocol. Used to check scores and token counts by hand.
@@ -42,10 +42,10 @@ def search_then_answer(answer: str, *, state: str, search: str, answer_tag: str 
     note = f"<{state}> now Q1 </{state}>"  # a prompt may show every tag, but not this note
 
     def script(context: str) -> str:
-        if context.rstrip().endswith(f"<{answer_tag}>"):
-            return f"{answer} </{answer_tag}>"
+        if context.rstrip().endswith("<answer>"):
+            return f"{answer} </answer>"
         if note in context:
-            return f"<{state}> {answer} </{state}> <{answer_tag}> {answer} </{answer_tag}>"
+            return f"<{state}> {answer} </{state}> <answer> {answer} </answer>"
         return f"{note} <{search}> {first_question(context)} </{search}>"
 
     return script

@@ -123,7 +123,7 @@ class Servers:
             tries=config.tries,
             first_wait_s=config.first_wait_s,
             longest_wait_s=config.longest_wait_s,
-            longest_asked_s=config.longest_wait_s,
+            longest_server_wait_s=config.longest_wait_s,
             clock=clock,
         )
         self.spending = Spending(config.limit)

@@ -92,7 +92,8 @@ def exchange(
     try:
         with client.stream(method, url, content=body or None, timeout=patience) as response:
             if response.status_code != 200:
-                raise _refusal(response, _beginning(response), key)
+                # only the first piece of its body: the rest may come byte by byte
+                raise _refusal(response, next(response.iter_bytes(), b"")[:_LONGEST_REFUSAL], key)
             for piece in response.iter_bytes():
                 answer += piece
                 # httpx limits the time of each piece: a server that sends byte by byte would never end
@@ -104,11 +105,6 @@ def exchange(
         unreached = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))
         raise TryFailed(redact(str(error), key) or type(error).__name__, worked=not unreached) from error
     return bytes(answer)
-
-
-def _beginning(response: httpx.Response) -> bytes:
-    # only the first piece: the rest may come byte by byte
-    return next(response.iter_bytes(), b"")[:_LONGEST_REFUSAL]
 
 
 def _refusal(response: httpx.Response, beginning: bytes, key: str) -> TryFailed:

@@ -62,7 +62,7 @@ class Retry:
     """Longest random wait after the first failure."""
     longest_wait_s: float = 60.0
     """Longest random wait after any failure."""
-    longest_asked_s: float = 60.0
+    longest_server_wait_s: float = 60.0
     """A server that asks for a longer wait is given up at once."""
     clock: Clock = CLOCK
 
@@ -77,10 +77,10 @@ class Retry:
                     raise
                 if failures + 1 == self.tries:
                     raise TryFailed(f"{failure}; tried {self.tries} times") from failure
-                if failure.wait_s > self.longest_asked_s:
+                if failure.wait_s > self.longest_server_wait_s:
                     raise TryFailed(f"{failure}; it asks for a wait of {failure.wait_s:.0f} s") from failure
                 longest = min(self.longest_wait_s, self.first_wait_s * 2 ** min(failures, 30))
-                # random also on top of a wait that the server asked for: refused clients must not return all at once
+                # random also on top of the server's own wait, so that refused clients do not all return at once
                 wait = failure.wait_s + longest * self.clock.random()
                 if self.clock.now() - started + wait > self.deadline_s:
                     raise TryFailed(f"no answer within {self.deadline_s:g} s: {failure}") from failure

@@ -131,8 +131,8 @@ class _Call(Generic[Item, Options, Found]):
 class Batcher(Generic[Item, Options, Found]):
     """Joins calls that wait at the same time and have the same options, such as 3 passages per query, into one.
 
-    While a call runs, others gather behind it: joined calls grow with the load, and none waits for company. `work` runs
-    in `threads` threads, on at most `size` items at a time. A call is never divided: one of more than `size` items
+    While a call runs, others queue up: joined calls grow with the load, and no call waits for others to arrive. `work`
+    runs in `threads` threads, on at most `size` items at a time. A call is never divided: one of more than `size` items
     is worked on alone.
     """
 
@@ -162,7 +162,7 @@ class Batcher(Generic[Item, Options, Found]):
         self._pool.close()
 
     def _forget(self, call: _Call[Item, Options, Found]) -> None:
-        """Cancelled calls must not gather behind one that takes long."""
+        """Drop a cancelled call at once, or many could pile up while another takes long."""
         if call.results.cancelled():
             with self._lock, contextlib.suppress(ValueError):
                 self._waiting.remove(call)

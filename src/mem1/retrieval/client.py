@@ -1,6 +1,6 @@
 """A search engine behind HTTP: any server of Search-R1's protocol, `mem1 serve-retriever` or Search-R1's own.
 
-    retriever = HttpRetriever(HttpServer(urls=("http://10.0.0.1:8000", "http://10.0.0.2:8000")))
+    retriever = HttpRetriever(RetrievalServer(urls=("http://10.0.0.1:8000", "http://10.0.0.2:8000")))
     retriever.search(["capital of Norway"], k=3)  ->  [[(Passage("p0", "Oslo", "Oslo is ..."), 1.93), ...]]
 
 One try goes through the addresses until one answers. A search that failed everywhere is tried again after ever longer
@@ -93,7 +93,7 @@ class HttpRetriever:
             deadline_s=server.deadline_s,
             first_wait_s=_FIRST_WAIT_S,
             longest_wait_s=_LONGEST_WAIT_S,
-            longest_asked_s=server.deadline_s,
+            longest_server_wait_s=server.deadline_s,
             clock=clock,
         )
         self._down = threading.Event()

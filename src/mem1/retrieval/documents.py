@@ -17,6 +17,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from mem1.errors import UserError
@@ -152,14 +153,6 @@ def _markdown(content: bytes, path: Path) -> tuple[str | None, str]:
     return heading[1].rstrip(" \t#") if heading else None, text
 
 
-def _html(content: bytes, path: Path) -> tuple[str | None, str]:
-    return _isolated("html", "trafilatura", content, path)
-
-
-def _pdf(content: bytes, path: Path) -> tuple[str | None, str]:
-    return _isolated("pdf", "pypdf", content, path)
-
-
 def _isolated(kind: Kind, library: str, content: bytes, path: Path) -> tuple[str | None, str]:
     try:
         return extract(kind, content, seconds=SECONDS)
@@ -174,9 +167,9 @@ READERS: dict[str, Reader] = {
     ".text": _plain,
     ".md": _markdown,
     ".markdown": _markdown,
-    ".html": _html,
-    ".htm": _html,
-    ".pdf": _pdf,
+    ".html": partial(_isolated, "html", "trafilatura"),
+    ".htm": partial(_isolated, "html", "trafilatura"),
+    ".pdf": partial(_isolated, "pdf", "pypdf"),
 }
 
 

@@ -1,6 +1,6 @@
 """Embeds passages chunk by chunk, float16 on disk, so that an interrupted run can resume.
 
-    origin = Embedded.of(passages, encoder, "passage: ")
+    origin = VectorOrigin.of(passages, encoder, "passage: ")
     embed(passages, encoder, origin, work=Path("wiki.embedding"))  ->  float16 [passages, dimension]
 
     wiki.embedding/progress.json   {"encoder": "9f1c...", "prefix": "passage: ", "corpus": "77ab...", ..., "done": 2048}

@@ -16,12 +16,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
 import mem1
 from mem1.net.serving import Refused, Room, answered, handle_refusals, read_body, read_json, unless_gone
-from mem1.net.serving.metrics import RequestMetrics
+from mem1.net.serving.metrics import RequestMetrics, add_status_routes
 from mem1.net.threads import Batcher
 from mem1.retrieval.base import Result, RetrievalFailed, Retriever
 from mem1.retrieval.search_r1 import PATH, SearchRequest, encode_found, joined_answer
@@ -88,16 +88,7 @@ def make_app(retriever: Retriever, *, top_k: int = 3, limits: Limits = Limits())
         except RetrievalFailed as error:
             return JSONResponse({"detail": str(error)}, 503)
 
-    @app.get("/health")
-    async def health() -> dict[str, str]:
-        """Answers while the server accepts requests."""
-        return {"status": "ok"}
-
-    @app.get("/metrics", response_class=PlainTextResponse)
-    async def show_metrics() -> str:
-        """Sums over all worker processes."""
-        return metrics.text()
-
+    add_status_routes(app, metrics)
     return app
 
 

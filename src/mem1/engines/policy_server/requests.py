@@ -69,7 +69,7 @@ class CompletionBody(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class How:
+class BatchOptions:
     """Options that completions must share to be sampled together."""
 
     temperature: float
@@ -86,10 +86,10 @@ class Row:
     """In [0, 2**63). The sample depends on it alone, not on the rest of the batch."""
 
 
-def how(wanted: CompletionBody) -> How:
+def batch_options(wanted: CompletionBody) -> BatchOptions:
     """The options that all completions of a request share."""
     stops = (wanted.stop,) if isinstance(wanted.stop, str) else tuple(wanted.stop or ())
-    return How(wanted.temperature, stops)
+    return BatchOptions(wanted.temperature, stops)
 
 
 def rows(wanted: CompletionBody, codec: Codec, *, vocabulary: int, longest: int | None) -> list[Row]:
@@ -147,7 +147,7 @@ def answer(
 
 def _choice(wanted: CompletionBody, number: int, row: Row, completion: Completion, codec: Codec) -> dict[str, Any]:
     text = codec.decode(completion.token_ids)
-    stop = _stop(text, how(wanted).stops) if completion.stopped else None
+    stop = _stop(text, batch_options(wanted).stops) if completion.stopped else None
     if stop is not None and not wanted.include_stop_str_in_output:
         text = text[: text.rindex(stop)]
     choice: dict[str, Any] = {

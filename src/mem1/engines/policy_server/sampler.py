@@ -1,6 +1,6 @@
 """The policy of a server: samples batches, and changes its weights between two of them.
 
-sampler.complete(rows, how)          one batch; each completion is marked with the version of its weights
+sampler.complete(rows, options)         one batch; each completion is marked with the version of its weights
 sampler.stage(weights)               keep them beside those in use
 sampler.change(version=3)            use them from the next batch on; no batch sees both
 sampler.pause(abort=False)           returns when the batch under way is done; the next one waits for resume()
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from mem1.engines.base import Completion, Engine, Sampling
 from mem1.engines.codec import Codec
-from mem1.engines.policy_server.requests import How, Row
+from mem1.engines.policy_server.requests import BatchOptions, Row
 from mem1.engines.weights import Weights, put
 from mem1.engines.workers import local_engine
 
@@ -54,14 +54,14 @@ class Sampler:
         """Number of tokens that the model knows."""
         return self.model.get_input_embeddings().weight.shape[0]  # type: ignore[index, union-attr]
 
-    def complete(self, rows: Sequence[Row], how: How) -> list[Completion]:
+    def complete(self, rows: Sequence[Row], options: BatchOptions) -> list[Completion]:
         """One completion per row, in order, all by the same weights."""
         with self._turn:
             self._turn.wait_for(lambda: not (self.paused or self._changing))
-            completions = self._engine(how.stops).complete(
+            completions = self._engine(options.stops).complete(
                 [row.context for row in rows],
                 max_tokens=[row.max_tokens for row in rows],
-                sampling=Sampling(temperature=how.temperature, seeds=tuple(row.seed for row in rows)),
+                sampling=Sampling(temperature=options.temperature, seeds=tuple(row.seed for row in rows)),
             )
             return [self._marked(completion) for completion in completions]
 
@@ -95,22 +95,16 @@ class Sampler:
         weights, self._staged = self._staged, None
         if weights is None:
             return False
-        self._between_batches(lambda: self._put(weights, version))
-        return True
-
-    def _put(self, weights: Weights, version: int) -> None:
-        put(weights, self.model)
-        self.version = version
-
-    def _between_batches(self, change: Callable[[], None]) -> None:
-        self._changing = True
+        self._changing = True  # before taking the lock, or waiting batches could go first
         try:
             with self._turn:
-                change()
+                put(weights, self.model)
+                self.version = version
         finally:
             with self._turn:
                 self._changing = False
                 self._turn.notify_all()
+        return True
 
     def _engine(self, stops: tuple[str, ...]) -> Engine:
         if stops not in self._engines:

@@ -22,19 +22,18 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Query, Request, Response
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import mem1
 from mem1.engines.base import Completion
-from mem1.engines.codec import Codec
-from mem1.engines.policy_server.requests import CompletionBody, How, Row, answer, how, rows
+from mem1.engines.policy_server.requests import BatchOptions, CompletionBody, Row, answer, batch_options, rows
 from mem1.engines.policy_server.sampler import Sampler
 from mem1.engines.policy_server.updates import Finish, Update, read_update
 from mem1.jsonl import encode_object
 from mem1.net.serving import Refused, Room, answered, handle_refusals, read_body, read_json, unless_gone
-from mem1.net.serving.metrics import RequestMetrics
+from mem1.net.serving.metrics import RequestMetrics, add_status_routes
 from mem1.net.threads import Batcher
 
 _JOINED_ROWS = 256
@@ -81,7 +80,7 @@ def make_app(
 
 
 def _add_completions(app: FastAPI, sampler: Sampler, model: str, limits: Limits, bodies: Room) -> None:
-    batcher: Batcher[Row, How, Completion] = Batcher(sampler.complete, threads=1, size=_JOINED_ROWS)
+    batcher: Batcher[Row, BatchOptions, Completion] = Batcher(sampler.complete, threads=1, size=_JOINED_ROWS)
     tokens = Room(limits.all_tokens, "tokens")
     metrics = RequestMetrics("mem1_policy", "prompts")
 
@@ -98,9 +97,11 @@ def _add_completions(app: FastAPI, sampler: Sampler, model: str, limits: Limits,
             held.enter_context(tokens.holding(_tokens(prompts, limits.tokens)))
             done: list[Completion] = []
             for start in range(0, len(prompts), _JOINED_ROWS):
-                part = batcher.submit(prompts[start : start + _JOINED_ROWS], how(wanted))
+                part = batcher.submit(prompts[start : start + _JOINED_ROWS], batch_options(wanted))
                 done += await unless_gone(request, part)
-            encoded = await run_in_threadpool(_encoded, wanted, prompts, done, sampler.codec, model)
+            encoded = await run_in_threadpool(
+                lambda: encode_object(answer(wanted, prompts, done, sampler.codec, model=model))
+            )
             return answered([encoded], done=held.pop_all().close)
 
     @app.get("/v1/models")
@@ -108,15 +109,7 @@ def _add_completions(app: FastAPI, sampler: Sampler, model: str, limits: Limits,
         card = {"id": model, "object": "model", "owned_by": "mem1", "max_model_len": sampler.longest}
         return {"object": "list", "data": [card]}
 
-    @app.get("/health")
-    async def health() -> dict[str, str]:
-        """Answers while the server accepts requests."""
-        return {"status": "ok"}
-
-    @app.get("/metrics", response_class=PlainTextResponse)
-    async def show_metrics() -> str:
-        """Counts and durations of completions, for Prometheus."""
-        return metrics.text()
+    add_status_routes(app, metrics)
 
 
 def _tokens(wanted: Sequence[Row], most: int) -> int:
@@ -128,12 +121,6 @@ def _tokens(wanted: Sequence[Row], most: int) -> int:
             f"prompts and max_tokens are {number:,} tokens; a request may have at most {most:,}: send fewer prompts",
         )
     return number
-
-
-def _encoded(
-    asked: CompletionBody, wanted: Sequence[Row], done: Sequence[Completion], codec: Codec, model: str
-) -> bytes:
-    return encode_object(answer(asked, wanted, done, codec, model=model))
 
 
 def _add_pauses(app: FastAPI, sampler: Sampler) -> None:
@@ -175,15 +162,15 @@ def _add_updates(app: FastAPI, sampler: Sampler, folder: Path | None, bodies: Ro
         """Read new weights, without using them yet."""
         if folder is None:
             raise Refused(403, "this server accepts no weights: it was started without --weights-folder")
-        asked = read_json(await read(request), Update)
-        sampler.stage(await run_in_threadpool(read_update, folder, asked.update_info, sampler.model))
+        body = read_json(await read(request), Update)
+        sampler.stage(await run_in_threadpool(read_update, folder, body.update_info, sampler.model))
         return {"message": "Weights updated"}
 
     @app.post("/finish_weight_update")
     async def finish(request: Request) -> dict[str, str]:
         """Use them from the next batch on."""
-        asked = read_json(await read(request), Finish)
-        if not await run_in_threadpool(lambda: sampler.change(version=int(asked.weight_version))):
+        body = read_json(await read(request), Finish)
+        if not await run_in_threadpool(lambda: sampler.change(version=int(body.weight_version))):
             raise Refused(409, "there are no new weights; call /start_weight_update and /update_weights first")
         return {"message": "Weight update finished"}
 

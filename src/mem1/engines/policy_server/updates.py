@@ -54,7 +54,8 @@ class Finish(BaseModel):
 
 def read_update(folder: Path, info: UpdateInfo, model: torch.nn.Module) -> Weights:
     """The weights in a file of the folder. Raises Refused where it may not or cannot be read, or does not fit."""
-    data = _inside(folder, info.path, largest=_size(model) + _HEADER)
+    served = untied(model.state_dict()).values()
+    data = _inside(folder, info.path, largest=sum(tensor.nbytes for tensor in served) + _HEADER)
     if not hmac.compare_digest(checksum(data), info.checksum):
         raise Refused(422, f"{info.path} does not have the checksum of the request: it is damaged, or not complete yet")
     try:
@@ -83,8 +84,3 @@ def _inside(folder: Path, name: str, *, largest: int) -> bytes:
         raise Refused(
             404, f"{name[:200]!r} cannot be read in the folder of weights ({type(error).__name__})"
         ) from error
-
-
-def _size(model: torch.nn.Module) -> int:
-    """Bytes of the model's weights."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in untied(model.state_dict()).values())

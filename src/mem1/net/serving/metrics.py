@@ -17,8 +17,12 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mem1.net.serving.requests import ClientGone, Refused
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 OUTCOMES = ("answered", "refused", "failed", "busy", "gone")
 """refused: the request was wrong (4xx); failed: the server could not answer it (5xx); busy: too many requests were
@@ -37,14 +41,14 @@ class CountedRequest:
     """A request under way."""
 
     items: int = 0
-    """What it brings: queries, prompts."""
+    """Number of queries or prompts in it."""
 
 
 class RequestMetrics:
-    """Of one server."""
+    """Counts and durations of one server's requests."""
 
     def __init__(self, name: str, items: str) -> None:
-        """`name`: prefix of the metrics; `items`: plural of what requests bring."""
+        """`name`: prefix of the metrics; `items`: what requests consist of, in the plural."""
         from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
         disable_created_metrics()
@@ -83,3 +87,17 @@ class RequestMetrics:
             registry = CollectorRegistry()
             MultiProcessCollector(registry)
         return generate_latest(registry).decode()
+
+
+def add_status_routes(app: FastAPI, metrics: RequestMetrics) -> None:
+    """GET /health, which answers while the server accepts requests, and GET /metrics."""
+    from fastapi.responses import PlainTextResponse
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def show_metrics() -> str:
+        """Sums over all worker processes, for Prometheus."""
+        return metrics.text()

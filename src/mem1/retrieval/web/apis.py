@@ -1,7 +1,7 @@
 """Search APIs: how each one is queried, and where its answer holds the results.
 
 SERPER.call("capital of Norway", k=10, key="...")   ->  POST https://google.serper.dev/search {"q": ..., "num": 10}
-SERPER.results({"organic": [{"title": "Oslo", "link": "https://...", "snippet": "..."}]})  ->  [Result(...)]
+SERPER.results({"organic": [{"title": "Oslo", "link": "https://...", "snippet": "..."}]})  ->  [SearchResult(...)]
 
     api       request                    answer
     serper    POST /search               {"organic": [{"title": ..., "link": ..., "snippet": ...}]}

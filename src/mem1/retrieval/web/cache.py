@@ -72,7 +72,8 @@ class WebCache:
             return json.loads(found[0])
         if self.mode == "live":
             return None
-        raise CacheMiss(f"{self.mode} mode: the cache {self.path} has no {kind} {_shown(key)}")
+        shown = ", ".join(f"{name} {value!r}" for name, value in key.items())
+        raise CacheMiss(f"{self.mode} mode: the cache {self.path} has no {kind} {shown}")
 
     def store(self, kind: str, key: Mapping[str, Any], value: Any) -> None:
         """Store a value that JSON can represent, replacing an earlier one."""
@@ -96,7 +97,3 @@ class WebCache:
 
 def _text(key: Mapping[str, Any]) -> str:
     return json.dumps(key, sort_keys=True)
-
-
-def _shown(key: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value!r}" for name, value in key.items())

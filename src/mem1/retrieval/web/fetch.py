@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urljoin
 from urllib.robotparser import RobotFileParser
@@ -139,6 +139,7 @@ class Fetcher:
 _LONGEST = 500 * 1024
 """Characters of robots.txt that are read, the minimum of RFC 9309."""
 _AGE_S = 24 * 3600.0
+_NOTHING_ALLOWED = ("User-agent: *", "Disallow: /")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,18 +171,18 @@ class Robots:
             raise FetchFailed(Why.ROBOTS, f"robots.txt of {address.host} asks programs to stay away")
 
     def _read(self, address: Address, before: Callable[[Address], None]) -> RobotFileParser:
-        lines = []
+        lines: Sequence[str] = ()
         try:
             fetched = self.fetcher.fetch(f"{address.origin}/robots.txt", content_types={"text/plain"}, before=before)
             lines = fetched.text[:_LONGEST].splitlines()
         except FetchFailed as error:
             missing = error.why is Why.CONTENT_TYPE or (error.status is not None and 400 <= error.status < 500)
             if not missing or error.status == 429:
-                lines = ["User-agent: *", "Disallow: /"]
+                lines = _NOTHING_ALLOWED
         rules = RobotFileParser()
         try:
             rules.parse(lines)
         except ValueError:  # a "number" in the file that the parser fails to convert
             rules = RobotFileParser()
-            rules.parse(["User-agent: *", "Disallow: /"])
+            rules.parse(_NOTHING_ALLOWED)
         return rules

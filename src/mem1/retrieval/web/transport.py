@@ -1,7 +1,7 @@
 """One HTTP request over one connection, to a checked IP address, within a time and a size; and its body as text.
 
-send(Request(method="GET", address=address), resolve=public_only(resolve_any), seconds=20, max_bytes=5_000_000)
-->  Reply(status=200, headers={"content-type": "text/html", ...}, body=b"...")
+send(HttpRequest(method="GET", address=address), resolve=public_only(resolve_any), seconds=20, max_bytes=5_000_000)
+->  HttpReply(status=200, headers={"content-type": "text/html", ...}, body=b"...")
 decompress(b"\\x1f\\x8b...", "gzip", max_bytes=10_000_000)        ->  b"<html>..."
 decode(b"caf\\xe9", "text/html; charset=iso-8859-1")              ->  "café"
 
@@ -60,7 +60,7 @@ def decompress(body: bytes, encoding: str, *, max_bytes: int) -> bytes:
         try:
             text += stream.decompress(body, max_bytes + 1 - len(text))
         except zlib.error as error:
-            raise FetchFailed(Why.ENCODING, f"it is not the {name} that it says it is") from error
+            raise FetchFailed(Why.ENCODING, f"its data are not {name}, as its header claims") from error
         if len(text) > max_bytes:
             raise FetchFailed(Why.SIZE, f"it is larger than {max_bytes / 1e6:g} MB once decompressed")
         if not stream.eof:

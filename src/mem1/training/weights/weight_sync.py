@@ -69,7 +69,7 @@ class WeightSync:
             codec,
             stop_strings,
             published=self._version,
-            says_version=config.kind == "mem1",  # vLLM does not report it with every answer
+            reports_version=config.kind == "mem1",  # vLLM does not report it with every answer
         )
         self._pool = Pool(_AT_ONCE)
         self._listed = server.urls
