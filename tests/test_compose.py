@@ -1,18 +1,26 @@
-"""N questions in one task: prompts, draws, limits, and the border of a split."""
+"""N questions in one task: prompts, draws, limits, the border of a split, and what they earn."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import Any
 
 import pydantic
 import pytest
 from corpora import SHARED_QA, needs_shared_qa
 
+from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.cloze.tasks import ClozeTasks
+from mem1.envs.search.env import SearchEnvironment
+from mem1.envs.search.tasks import MultihopTasks
+from mem1.envs.web.tasks import WebTasks
+from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.errors import UserError
 from mem1.protocol import PAPER, PAPER_SHOP, PAPER_WEB, RELEASED, Tags
 from mem1.records import Question, Task
 from mem1.tasks.compose import TaskTemplate, TurnLimit, check_disjoint, compose, different, question_keys
-from mem1.tasks.datasets import read_questions
+from mem1.tasks.datasets import read_questions, write_questions, write_tasks
 from mem1.tasks.prompts import PROMPTS, render
 
 
@@ -179,3 +187,81 @@ def test_tasks_that_ask_what_an_earlier_one_asks_are_left_out():
     assert {tuple(q.id for q in t.questions) for t in pairs} == {("0", "1"), ("1", "0")}
     assert len(pairs) == 2
     assert {key for t in pairs for key in question_keys(t)} == {"/who", "/where"}
+
+
+LINKED = [
+    Question(id=str(i), text=f"Who follows Ana{i}?", answers=(f"Ana{i + 1}",), titles=(f"Ana{i}",)) for i in range(30)
+]
+
+
+def check_more(config: Any, tags: Tags = PAPER, *, counts: tuple[int, ...] = (1, 7, 23), seed: int = 3) -> None:
+    """The first tasks stay the same when more are drawn, so an evaluation can be extended."""
+    most = config.source("evaluation", tags).tasks(objectives=2, count=counts[-1], seed=seed)
+    assert len({task.questions for task in most}) > len(most) / 2, "they must not all be the same"
+    for count in counts:
+        assert config.source("evaluation", tags).tasks(objectives=2, count=count, seed=seed) == most[:count]
+
+
+@pytest.mark.parametrize("composition", ["independent", "chain"])
+def test_more_tasks_of_atlas_begin_with_the_same_ones(composition: Any):
+    check_more(AtlasTasks(entities=60, worlds=3, questions_per_world=20, composition=composition))
+
+
+@pytest.mark.parametrize("composition", ["independent", "chain"])
+def test_more_tasks_of_questions_in_a_file_begin_with_the_same_ones_beyond_a_new_shuffle(
+    tmp_path: Path, composition: Any
+):
+    write_questions(tmp_path / "q.jsonl", LINKED)
+    check_more(MultihopTasks(questions=str(tmp_path / "q.jsonl"), corpus="c.jsonl", composition=composition))
+
+
+def test_more_composed_tasks_of_a_file_begin_with_the_same_ones(tmp_path: Path):
+    tasks = AtlasTasks(entities=60, worlds=1).source("evaluation", PAPER).tasks(objectives=2, count=30, seed=0)
+    write_tasks(tmp_path / "t.jsonl", tasks)
+    check_more(MultihopTasks(questions=str(tmp_path / "t.jsonl"), corpus="c.jsonl", composition="file"))
+
+
+def test_more_tasks_of_a_shop_begin_with_the_same_ones():
+    check_more(WebShopTasks(products=150), PAPER_SHOP, counts=(1, 7, 100))  # a goal comes up again after 75 tasks
+
+
+PAIR = Task(
+    id="t",
+    questions=(Question(id="1", text="x?", answers=("x",)), Question(id="2", text="y?", answers=("y",))),
+    prompt="x? y?",
+    turn_limit=9,
+)
+
+
+def test_the_reward_is_the_number_of_exact_matches_or_their_share_and_exact_match_is_the_same():
+    by_sum, by_mean = (
+        SearchEnvironment({}).score(PAIR, "Q1 x; Q2 y"),
+        SearchEnvironment({}, reward="mean").score(PAIR, "Q1 x"),
+    )
+    assert (by_sum.reward, by_sum.metrics["em"]) == (2.0, (1.0, 1.0))
+    assert (by_mean.reward, by_mean.metrics["em"]) == (0.5, (1.0, 0.0))
+
+
+def test_an_unknown_reward_lists_the_known_ones():
+    with pytest.raises(UserError, match="unknown reward 'median'; known: sum, mean"):
+        SearchEnvironment({}, reward="median")
+    with pytest.raises(ValueError, match=r"unknown reward; known: sum, mean, or package\.module:name"):
+        AtlasTasks(reward="median")
+
+
+@pytest.mark.parametrize("reward", ["sum", "mean"])
+def test_every_source_of_questions_hands_the_key_on(reward, tmp_path: Path):
+    questions, corpus = tmp_path / "questions.jsonl", tmp_path / "corpus.jsonl"
+    questions.write_text('{"id": "1", "question": "Who?", "answers": ["x"]}\n', encoding="utf-8")
+    corpus.write_text('{"id": "p", "title": "T", "text": "x is here"}\n', encoding="utf-8")
+    sources = [
+        AtlasTasks(entities=20, worlds=1, reward=reward),
+        MultihopTasks(questions=str(questions), corpus=str(corpus), reward=reward),
+        WebTasks(questions=str(questions), api="searxng", cache=str(tmp_path / "web.sqlite"), reward=reward),
+    ]
+    for tasks in sources:
+        assert (
+            tasks.source("evaluation", PAPER).environment.score(PAIR, "Q1 x").reward
+            == {"sum": 1.0, "mean": 0.5}[reward]
+        )
+    assert ClozeTasks(corpus="clozes", reward=reward).reward == reward
