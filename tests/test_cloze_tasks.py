@@ -253,7 +253,7 @@ def test_real_questions_are_mixed_in_by_half(folder: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"real": 0.5}, "give files: questions, train_questions"),
+        ({"real": 0.5}, "real questions need files: give questions, train_questions"),
         ({"real": 0.5, "questions": "q", "composition": "chain"}, "need composition = independent"),
         ({"depth": 2}, "depth applies to the compositions"),
     ],
