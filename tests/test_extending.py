@@ -6,6 +6,7 @@ import json
 import re
 import runpy
 import sys
+from importlib import invalidate_caches
 from pathlib import Path
 
 import pytest
@@ -42,10 +43,20 @@ def test_the_program_of_a_page_is_trained_resumed_and_evaluated(page: Path, tmp_
     assert config == mem1.load_recipe("recipe.toml", *SMALL, "rl.curriculum=[{ steps = 1, objectives = [1] }]")
     done = mem1.train(config, out="one", resume=True)
     assert done is not None and (tmp_path / "one" / "policy").is_dir()
-    (row,) = mem1.evaluate(config, "one/policy")
+    (row,) = mem1.evaluate(config, "one/policy", out="one/evaluation")
     assert (row.objectives, row.tasks, row.policy) == (1, 4, "policy")
     assert row.context == config.context
     assert ("right" in row.as_dict()) == (page.stem == "environment")
+    (tmp_path / module).unlink()
+    monkeypatch.delitem(sys.modules, Path(module).stem)
+    invalidate_caches()
+    report = CliRunner().invoke(app, ["report", "one", "--format", "md"])  # needs no plug-in
+    assert ("| right |" in report.stdout, "| EM per objective |" in report.stdout) == (
+        page.stem == "environment",
+        page.stem != "environment",
+    )
+    with pytest.raises(mem1.UserError, match=f"cannot import {Path(module).stem} .* it must be installed, or lie in"):
+        mem1.load_recipe("one/config.toml")
 
 
 def test_an_engine_of_ones_own_is_evaluated(tmp_path: Path, monkeypatch):

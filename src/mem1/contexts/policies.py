@@ -20,89 +20,84 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import islice
+from typing import ClassVar
 
 from mem1.contexts.base import ContextPolicy, Kept, Selection, keep
 from mem1.protocol import SUMMARY
 from mem1.records import Turn
 
 
-def _at_least_one(written: str, number: int) -> None:
-    if number < 1:
-        raise ValueError(f"{written} needs a number of at least 1, not {number}")
-
-
 @dataclass(frozen=True, slots=True)
-class Fold(ContextPolicy):
-    """Keep the turns since the last rewrite, which happens every `k` turns; `constant` is `fold(1)`."""
+class _Shipped(ContextPolicy):
+    """A policy named by a word and its fields, which are numbers of at least 1: Window(2).name is "window(2)"."""
 
-    k: int
+    word: ClassVar[str]
 
     def __post_init__(self) -> None:
-        _at_least_one("fold(k)", self.k)
+        for number in astuple(self):
+            if number < 1:
+                raise ValueError(f"{self.word} needs a number of at least 1, not {number}")
 
     @property
     def name(self) -> str:
-        return "constant" if self.k == 1 else f"fold({self.k})"
+        numbers = ", ".join(map(str, astuple(self)))
+        return f"{self.word}({numbers})" if numbers else self.word
+
+
+@dataclass(frozen=True, slots=True)
+class Fold(_Shipped):
+    """Keep the turns since the last rewrite, which happens every `k` turns; `constant` is `fold(1)`."""
+
+    word = "fold"
+    k: int
+
+    @property
+    def name(self) -> str:
+        return "constant" if self.k == 1 else f"{self.word}({self.k})"
 
     def select(self, turns: Sequence[Turn]) -> Selection:
         return keep(turns[(len(turns) - 1) // self.k * self.k :])
 
 
 @dataclass(frozen=True, slots=True)
-class Full(ContextPolicy):
+class Full(_Shipped):
     """Keep every turn: the limit of `fold(k)` for large k."""
 
-    @property
-    def name(self) -> str:
-        return "full"
+    word = "full"
 
     def select(self, turns: Sequence[Turn]) -> Selection:
         return keep(turns)
 
 
 @dataclass(frozen=True, slots=True)
-class Window(ContextPolicy):
+class Window(_Shipped):
     """Keep the last `k` turns."""
 
+    word = "window"
     k: int
-
-    def __post_init__(self) -> None:
-        _at_least_one("window(k)", self.k)
-
-    @property
-    def name(self) -> str:
-        return f"window({self.k})"
 
     def select(self, turns: Sequence[Turn]) -> Selection:
         return keep(turns[-self.k :])
 
 
 @dataclass(frozen=True, slots=True)
-class Capped(ContextPolicy):
+class Capped(_Shipped):
     """Keep the last turn, with at most `tokens` tokens of its state's text; tags do not count."""
 
+    word = "capped"
     tokens: int
-
-    def __post_init__(self) -> None:
-        _at_least_one("capped(n)", self.tokens)
-
-    @property
-    def name(self) -> str:
-        return f"capped({self.tokens})"
 
     def select(self, turns: Sequence[Turn]) -> Selection:
         return Selection(kept=(Kept(turn=turns[-1], state_tokens=self.tokens),))
 
 
 @dataclass(frozen=True, slots=True)
-class Masked(ContextPolicy):
+class Masked(_Shipped):
     """Keep every completion, and the last result."""
 
-    @property
-    def name(self) -> str:
-        return "masked"
+    word = "masked"
 
     def select(self, turns: Sequence[Turn]) -> Selection:
         *older, newest = turns
@@ -110,19 +105,17 @@ class Masked(ContextPolicy):
 
 
 @dataclass(frozen=True, slots=True)
-class NoMemory(ContextPolicy):
+class NoMemory(_Shipped):
     """Keep the last turn's action and result, without its state."""
 
-    @property
-    def name(self) -> str:
-        return "none"
+    word = "none"
 
     def select(self, turns: Sequence[Turn]) -> Selection:
         return Selection(kept=(Kept(turn=turns[-1], state_tokens=0),))
 
 
 @dataclass(frozen=True, slots=True)
-class Summary(ContextPolicy):
+class Summary(_Shipped):
     """Keep the last summary and the turns after it; request the next one once they exceed `tokens` tokens.
 
         turns 1 2 3, more than n tokens   ->   the model gets all three and an opened <summary>
@@ -131,15 +124,9 @@ class Summary(ContextPolicy):
     A summary is a call of its own and does not use up one of the task's turns.
     """
 
+    word = "summary"
     tokens: int
     requested_action = SUMMARY
-
-    def __post_init__(self) -> None:
-        _at_least_one("summary(n)", self.tokens)
-
-    @property
-    def name(self) -> str:
-        return f"summary({self.tokens})"
 
     def select(self, turns: Sequence[Turn]) -> Selection:
         last = max((i for i, turn in enumerate(turns) if turn.action == SUMMARY), default=-1)
@@ -149,7 +136,7 @@ class Summary(ContextPolicy):
 
 
 @dataclass(frozen=True, slots=True)
-class RetrievedNotes(ContextPolicy):
+class RetrievedNotes(_Shipped):
     """Keep the last turn, preceded by `k` earlier turns retrieved for it, oldest first: notes outside the context.
 
     A note is a whole turn, never shortened. The last turn is the query, by BM25 over words. As in A-MEM each note is
@@ -158,14 +145,8 @@ class RetrievedNotes(ContextPolicy):
     words, so that no model is called that is not trained.
     """
 
+    word = "external"
     k: int
-
-    def __post_init__(self) -> None:
-        _at_least_one("external(k)", self.k)
-
-    @property
-    def name(self) -> str:
-        return f"external({self.k})"
 
     def select(self, turns: Sequence[Turn]) -> Selection:
         *notes, newest = turns
