@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 from model_servers import CHAT, COMPLETIONS, Faults, Model, all_faults, content_with, model_site
 from pydantic import ValidationError
+from servers import FakeTime
 from sites import Site, as_json, content, one_after_the_other, site, status
 from worlds import CODEC, SAMPLING, SMALL, replay, rollout, shelf, task
 
@@ -20,16 +21,17 @@ from mem1.engines.base import Completion, Sampling
 from mem1.engines.dialects import Chat, Text, TokenIds
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.scripted import Script
-from mem1.engines.servers import ModelServer
+from mem1.engines.servers import EngineFailed, ModelServer, Servers
 from mem1.errors import UserError
 from mem1.evaluation.metrics import summarize
-from mem1.net.spending import SpendingLimit
+from mem1.net.spending import SpendingLimit, Usage
 from mem1.protocol import PAPER
 from mem1.records import Ended, Trajectory
 from mem1.rollout import Budget
 from mem1.tasks.atlas import Expert
 
 SOURCE = SMALL.source("evaluation", PAPER)
+SENT = list(CODEC.encode("Q1 a city"))
 SEARCH = "<IS> now Q1 </IS> <query> city </query>"
 ANSWER = "<IS> done </IS> <answer> Q1 city </answer>"
 ROOMY = Budget(completion_extra=120)
@@ -217,25 +219,18 @@ class TestFaults:
     @pytest.mark.parametrize(
         ("choice", "why"),
         [
-            ({"token_ids": [1], "finish_reason": "stop"}, "no text"),
-            ({"text": "", "finish_reason": "stop"}, "no token ids"),
-            (
-                {"text": "", "token_ids": [-1], "prompt_token_ids": [], "finish_reason": "stop"},
-                "not a list of token ids",
-            ),
-            ({"text": "", "token_ids": [10**6], "prompt_token_ids": "same", "finish_reason": "stop"}, "unknown ones"),
-            (
-                {"text": "", "token_ids": [1] * 41, "prompt_token_ids": "same", "finish_reason": "stop"},
-                "41 tokens for 40",
-            ),
-            ({"text": "", "token_ids": [1], "prompt_token_ids": [9], "finish_reason": "stop"}, "another context"),
+            ({"token_ids": [1]}, "no text"),
+            ({"text": ""}, "no token ids"),
+            ({"text": "", "token_ids": [-1], "prompt_token_ids": []}, "not a list of token ids"),
+            ({"text": "", "token_ids": [10**6], "prompt_token_ids": SENT}, "unknown ones"),
+            ({"text": "", "token_ids": [1] * 41, "prompt_token_ids": SENT}, "41 tokens for 40"),
+            ({"text": "", "token_ids": [1], "prompt_token_ids": [9]}, "another context"),
             ({"text": "", "token_ids": [1], "finish_reason": "content_filter"}, "'content_filter'"),
         ],
     )
     def test_an_answer_that_is_wrong_in_itself_is_named(self, serving, choice, why):
-        if choice.get("prompt_token_ids") == "same":
-            choice = {**choice, "prompt_token_ids": list(CODEC.encode("Q1 a city"))}
-        server = serving(vllm=True, faults=Faults({"wrong": as_json({"choices": [choice]})}, share=1.0))
+        answer = as_json({"choices": [{"finish_reason": "stop", **choice}]})
+        server = serving(vllm=True, faults=Faults({"wrong": answer}, share=1.0))
         assert why in (write(engine(server, tries=1)).failed or "")
 
     def test_text_with_our_tags_is_parsed_like_any_other(self, serving):
@@ -352,20 +347,13 @@ class TestKeys:
 
 
 def test_waiting_is_as_long_as_the_server_asks_and_jittered(serving):
-    from servers import FakeTime
-
-    from mem1.engines.dialects import CompletionRequest
-    from mem1.engines.servers import EngineFailed, Servers
-    from mem1.net.spending import Usage
-
     busy = [status(429, Retry_After="7"), status(503), status(500)]
     time = FakeTime()
-    ask = CompletionRequest(model="m", context="a", context_ids=(1,), max_tokens=1, temperature=0, seed=0, stops=())
     with site({COMPLETIONS: one_after_the_other(*busy)}) as server:
         config = ModelServer(urls=(server.url,), model="m", tries=4, first_wait_s=1.0)
         servers = Servers(config, clock=time.clock)
         with pytest.raises(EngineFailed, match=r"status 500 .* tried 4 times"):
-            servers.ask("/completions", Text().encode(ask), lambda b: (b, Usage()), at_most=Usage(1, 1))
+            servers.ask("/completions", b"{}", lambda b: (b, Usage()), at_most=Usage(1, 1))
         assert time.slept == [7 + 0.5, 0.5 * 2, 0.5 * 4]
         server.pages[COMPLETIONS] = status(429, Retry_After="86400")
         with pytest.raises(EngineFailed, match="asks for a wait of 86400 s"):
@@ -376,11 +364,6 @@ def test_waiting_is_as_long_as_the_server_asks_and_jittered(serving):
 
 def asked_until_failed(*pages: Any, tries: int = 2) -> tuple[str, list[float], list[int]]:
     """One request to servers with one page each: why it failed, the waits, and how often each was asked."""
-    from servers import FakeTime
-
-    from mem1.engines.servers import EngineFailed, Servers
-    from mem1.net.spending import Usage
-
     time = FakeTime()
     with ExitStack() as stack:
         sites = [stack.enter_context(site({COMPLETIONS: page})) for page in pages]
