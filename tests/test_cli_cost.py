@@ -122,7 +122,7 @@ class TestRecorded:
         with pytest.raises(UserError, match=r"--prompt: .*trajectories.jsonl has its own sizes"):
             call(run / "trajectories.jsonl", "--prompt", 3)
         write_trajectories(tmp_path / "none.jsonl", [Trajectory(turns=())])
-        with pytest.raises(UserError, match="holds no attempt that made a call"):
+        with pytest.raises(UserError, match="has no attempt with a model call"):
             call(tmp_path / "none.jsonl")
         with pytest.raises(UserError, match="no such file"):
             call(tmp_path / "missing.jsonl")

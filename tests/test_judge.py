@@ -289,7 +289,7 @@ def test_the_key_is_sent_where_there_is_one(monkeypatch: pytest.MonkeyPatch):
         judge_at(server.url)([RIGHT])
     assert server.headers[0]["authorization"] == "Bearer secret"
     monkeypatch.setenv(KEY_VARIABLE, "two words")
-    with pytest.raises(UserError, match="holds blanks") as error:
+    with pytest.raises(UserError, match="contains blanks") as error:
         judge_at(server.url)
     assert "two" not in str(error.value)
 
