@@ -209,7 +209,7 @@ except UserError as error:
     print(error)
 """
     pytest.importorskip("resource")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True, check=True)
     assert "cannot write the bm25 index" in done.stdout
     assert "free some space" in done.stdout
     assert len(BM25.load(tmp_path / "index").passages) == 4

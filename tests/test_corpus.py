@@ -182,7 +182,9 @@ except UserError as error:
     print(error)
 """
     environment = {**os.environ, "MEM1_CACHE": str(cache)}
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    return subprocess.run(
+        [sys.executable, "-B", "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
 
 
 def test_the_environment_names_the_cache(tmp_path: Path):

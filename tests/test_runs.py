@@ -200,11 +200,12 @@ for step in range(1, 1000):
 
 
 def test_a_full_disk_says_what_was_being_written_and_what_is_intact(tmp_path: Path) -> None:
+    # -B: bytecode written under this limit would be cut short too, and every later import of it fail
     def limit() -> None:  # a row has 25 bytes: four fit into a file of 110 bytes
         resource.setrlimit(resource.RLIMIT_FSIZE, (110, 110))
 
     done = subprocess.run(
-        [sys.executable, "-c", _FILL, str(tmp_path)], capture_output=True, text=True, preexec_fn=limit
+        [sys.executable, "-B", "-c", _FILL, str(tmp_path)], capture_output=True, text=True, preexec_fn=limit
     )
     assert "mem1.errors.UserError: no space left on the disk while writing the metrics of step 5" in done.stderr
     assert "the last checkpoint is intact: free some space and continue with --resume" in done.stderr

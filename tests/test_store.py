@@ -220,7 +220,9 @@ except UserError as error:
     print("refused:", error)
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", code], capture_output=True, text=True, env=environment, check=True
+    )
     assert done.stdout.startswith("refused:")
     assert path.name in done.stdout
     assert read_trajectories(path) == [FIRST]
