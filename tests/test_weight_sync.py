@@ -331,7 +331,7 @@ class TestFolder:
 class TestSettings:
     def test_servers_or_a_file_of_them(self, tmp_path):
         for given in ({}, {"servers": ("http://a",), "servers_file": "b"}):
-            with pytest.raises(ValueError, match="give either servers .* or servers_file"):
+            with pytest.raises(ValueError, match=r"give either servers .* or servers_file"):
                 ServerRollouts(weights_folder="w", **given)
         with pytest.raises(ValueError, match="is not the address"):
             ServerRollouts(weights_folder="w", servers=("nowhere",))
