@@ -1,28 +1,28 @@
-"""A small Qwen2 made from nothing, with heads that help it to copy.
+"""A small Qwen2 made from scratch, with heads that help it to copy.
 
-A small transformer does not learn to copy by itself in minutes. Heads that look a few tokens back make it: in layers 0
-and 1, one for each of a few distances, such as 1 and 2, set by biases and not trained. With `induction` it copies from
-the beginning, by induction heads that are written down and not trained:
+A small transformer does not learn to copy within minutes on its own. It does with heads that look a few tokens back: in
+layers 0 and 1, one per distance (such as 1 and 2), set by biases instead of training. With `induction` it copies from
+the start, by induction heads whose weights are written instead of trained:
 
     ... and asteroid 6469 Armstrong ... and asteroid        ->   6469
     ... and asteroid ____ Armstrong ... and asteroid "->"   ->   6469, and not ____
 
-layer 0     Four heads look one, two, five and six tokens back and write what they see, by a random projection, into
-            directions that no embedding has, each into its own.
+layer 0     Four heads look one, two, five and six tokens back. Each writes a random projection of what it sees into its
+            own directions, which no embedding uses.
 layer 1     Copying heads compare the current token, the one before it and the one five before it with the tokens one,
-            two and six before each other place. They find where all three occurred earlier, and add the token that
-            followed there to the output. Three tokens that reach this far distinguish repeated phrases as well as five
-            in a row would.
-            The last head but one compares only the tokens before, so it finds what followed the previous tokens,
+            two and six before each earlier position. They find where all three occurred before, and add the token
+            that followed there to the output. Three tokens that reach this far distinguish repeated phrases as well as
+            five in a row would.
+            The second to last head compares only the tokens before, so it finds what followed the previous tokens,
             whatever the current one is. Usually that is the current token itself, which the copying heads subtract; a
             mark such as "->" finds neither itself nor a blank, but the answer.
-layer 2     The copying heads again, faintly: layer 1 has added what comes next, so they look for that. Training
-            decides what use to make of it.
+layer 2     The copying heads again, with a small weight: layer 1 has added the next token, so they look for that one.
+            Training decides how to use it.
 
-Embeddings of tokens that begin alike, such as capitalised words, have a part in common, so that what is learnt of one
-holds for all. All other outputs of layers begin at zero and disturb nothing. Matching uses the slowly turning half of
+Embeddings of tokens that begin alike, such as capitalised words, share a part, so that what is learnt about one holds
+for all. All other outputs of layers start at zero and disturb nothing. Matching uses the slowly turning half of
 the rotary pairs, so it does not depend on the distance. Source: Olsson et al. 2022 (In-context learning and induction
-heads, arXiv 2209.11895); the head behind a mark is our own.
+heads, arXiv 2209.11895); the head for marks is our own.
 
 Letters: D width, h numbers of a head, W of a projection, R directions of embeddings, V vocabulary.
 """
@@ -91,7 +91,7 @@ def look_back(attention: Any, head: int, distance: int, config: TinyModel) -> No
     attention.q_proj.bias[rows] = query.to(attention.q_proj.bias.dtype)
 
 
-# The weights of induction heads are written, not trained; these numbers were found by trying (docs/cloze.md). Widths:
+# The weights of induction heads are written, not trained; these numbers are empirical (docs/cloze.md). Widths:
 _STEADY = 0.42
 """Share of a head's rotary pairs that is left out of matching: the others turn slowly enough to compare contents."""
 _PROJECTED = 0.45
@@ -102,7 +102,7 @@ _WRITE = 0.05
 _KIND = 0.5
 """Length of the part that embeddings of tokens of one kind have in common."""
 _MARK = 0.7
-"""Length of the part of a mark's embedding that says it is a mark."""
+"""Length of the part of a mark's embedding that identifies marks."""
 # Factors of queries and keys; scores grow with their squares:
 _WEIGHTS = (1.2, 0.84, 0.72)
 """Weights of the compared tokens, the nearest first."""
@@ -120,12 +120,12 @@ _SETTLED = 8.0
 _COPY, _COPY_AGAIN, _COPY_BEFORE = 1.0, 0.1, 1.5
 """Output of the copying heads of layer 1, of layer 2, and of the head that compares the tokens before."""
 _GAIN = 2.0
-"""Gain of the last norm: puts the logit of a sure copy well above the others."""
+"""Gain of the last norm: puts the logit of a confident copy well above the others."""
 
 
 @torch.no_grad()
 def write_induction(model: PreTrainedModel, config: TinyModel, kinds: TokenKinds, *, seed: int) -> None:
-    """Set the weights of a new model, in place; its look-back heads of layer 0 are there already."""
+    """Set the weights of a new model, in place; it has its look-back heads in layer 0 already."""
     decoder: Any = model.get_decoder()
     for layer in decoder.layers:
         layer.mlp.down_proj.weight.zero_()
@@ -149,7 +149,7 @@ def write_induction(model: PreTrainedModel, config: TinyModel, kinds: TokenKinds
 
 @dataclass(frozen=True)
 class _Space:
-    """Which directions of the residual stream hold what."""
+    """What each direction of the residual stream holds."""
 
     draw: torch.Generator
     head_size: int

@@ -6,9 +6,9 @@
 
     verify(model, groups)  ->  [Check(name="sampler and trainer, largest", measured=4e-7, limit=1e-4, ...), ...]
 
-The reference is always the plain way: one turn per row, unpadded, with the model's own attention. Packed and unpacked
-are also compared on a float64 copy of the model, where no rounding hides or adds a difference. `checks.py` says what
-each check compares and with which limit; whole optimiser steps are in `steps.py`.
+The reference is always the simplest computation: one turn per row, unpadded, with the model's own attention. Packed and
+unpacked are also compared on a float64 copy of the model, where no rounding hides or adds a difference. `checks.py`
+defines what each check compares and its limit; whole optimiser steps are in `steps.py`.
 """
 
 from __future__ import annotations
