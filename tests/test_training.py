@@ -11,7 +11,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -96,12 +96,33 @@ def run(config: Recipe, out: Path, *, on_step: Callable[[Progress], None] | None
     return train(config, out, command=["mem1"], resume=out.exists(), on_step=on_step)
 
 
+@dataclass
+class Watched:
+    """A run that was never stopped, and what was seen at each of its steps."""
+
+    out: Path
+    finished: Finished
+    steps: list[tuple[str, int, int]]
+    flushes_denormals: set[bool]
+
+
 @pytest.fixture(scope="module")
-def unbroken(config: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run that was never stopped."""
+def watched(config: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Watched:
     out = tmp_path_factory.mktemp("runs") / "unbroken"
-    assert run(config, out).complete
-    return out
+    steps: list[tuple[str, int, int]] = []
+    flushes: set[bool] = set()
+
+    def on_step(progress: Progress) -> None:
+        steps.append((progress.stage, progress.step, progress.steps))
+        flushes.add(sys.float_info.min / 2 == 0.0)
+
+    return Watched(out, run(config, out, on_step=on_step), steps, flushes)
+
+
+@pytest.fixture(scope="module")
+def unbroken(watched: Watched) -> Path:
+    """The folder of a run that was never stopped."""
+    return watched.out
 
 
 def metrics(out: Path) -> list[dict[str, Any]]:
@@ -131,13 +152,12 @@ def ctrl_c_as_in_a_terminal():
     signal.signal(signal.SIGINT, former)
 
 
-def test_a_run_goes_through_all_stages_and_leaves_finite_metrics_and_a_policy(config: Recipe, tmp_path: Path):
-    seen: list[tuple[str, int, int]] = []
-    finished = run(config, tmp_path / "run", on_step=lambda p: seen.append((p.stage, p.step, p.steps)))
+def test_a_run_goes_through_all_stages_and_leaves_finite_metrics_and_a_policy(watched: Watched):
+    seen, finished = watched.steps, watched.finished
     assert finished.complete
     assert [s[0] for s in seen] == ["recall"] * RECALL_STEPS + ["sft"] * SFT_STEPS + ["rl"] * RL_STEPS
     assert seen[-1] == ("rl", RL_STEPS, RL_STEPS)
-    rows = metrics(tmp_path / "run")
+    rows = metrics(watched.out)
     assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
     losses = [row["loss"] for row in rows[RECALL_STEPS : RECALL_STEPS + SFT_STEPS]]
     assert losses[-1] < 0.8 * losses[0]
@@ -148,15 +168,13 @@ def test_a_run_goes_through_all_stages_and_leaves_finite_metrics_and_a_policy(co
         assert row["sampler_trainer_max"] < rounding(finished.policy.model, tokens=200, magnitude=10.0)
         assert row["reencoded_share"] == 0
         assert sum(row["endings"].values()) == 24
-    trained = load_policy(tmp_path / "run" / "policy")
+    trained = load_policy(watched.out / "policy")
     for a, b in zip(trained.model.parameters(), finished.policy.model.parameters(), strict=True):
         assert torch.equal(a, b)
 
 
-def test_denormal_numbers_are_zero_while_a_run_lasts_and_not_after_it(config: Recipe, tmp_path: Path):
-    seen: list[bool] = []
-    run(config, tmp_path / "run", on_step=lambda _: seen.append(sys.float_info.min / 2 == 0.0))
-    assert set(seen) == {torch.set_flush_denormal(False)}, "where the processor can"
+def test_denormal_numbers_are_zero_while_a_run_lasts_and_not_after_it(watched: Watched):
+    assert watched.flushes_denormals == {torch.set_flush_denormal(False)}, "where the processor can"
     assert sys.float_info.min / 2 > 0.0
 
 
@@ -296,15 +314,25 @@ def test_demonstrations_that_the_budget_cuts_are_refused(config: Recipe, tmp_pat
         run(cut, tmp_path / "run")
 
 
-def stage(config: Recipe, **changes: Any) -> RlStage:
-    """The stage of reinforcement learning, on a policy that has seen demonstrations."""
-    assert config.rl is not None and config.sft is not None
+@pytest.fixture(scope="module")
+def demonstrated(config: Recipe) -> Policy:
+    """A policy that has seen demonstrations."""
+    assert config.sft is not None
     policy = make_policy(config, PAPER)
     source = config.tasks.source("train", PAPER)
     rollout = make_rollout(config, policy, source, PAPER)
     sft = SftStage(policy, config.sft, lambda: demonstrate(config, rollout, source, PAPER), seed=0)
     for index in range(SFT_STEPS):
         sft.step(index)
+    return policy
+
+
+def stage(config: Recipe, demonstrated: Policy, **changes: Any) -> RlStage:
+    """The stage of reinforcement learning, on a copy of the policy."""
+    assert config.rl is not None
+    policy = replace(demonstrated, model=copy.deepcopy(demonstrated.model))
+    source = config.tasks.source("train", PAPER)
+    rollout = make_rollout(config, policy, source, PAPER)
     return RlStage(policy, config.rl.model_copy(update=changes), rollout, source, seed=0)
 
 
@@ -361,8 +389,8 @@ def graded(groups: list[Group], *rewards: float) -> list[Group]:
 
 
 @pytest.mark.numeric
-def test_micro_batches_and_packing_do_not_change_a_step(config: Recipe):
-    learnt = stage(config)
+def test_micro_batches_and_packing_do_not_change_a_step(config: Recipe, demonstrated: Policy):
+    learnt = stage(config, demonstrated)
     groups = graded(learnt.sample(0), 1, 0, 0, 2, 0, 1)
 
     def after(**changes: Any) -> tuple[dict[str, Any], torch.Tensor]:
@@ -379,8 +407,8 @@ def test_micro_batches_and_packing_do_not_change_a_step(config: Recipe):
         torch.testing.assert_close(after_parts, after_whole, rtol=0, atol=tolerance)
 
 
-def test_a_step_without_a_telling_group_changes_no_weight(config: Recipe):
-    learner = stage(config)
+def test_a_step_without_a_telling_group_changes_no_weight(config: Recipe, demonstrated: Policy):
+    learner = stage(config, demonstrated)
     before = torch.cat([p.detach().flatten().clone() for p in learner.policy.model.parameters()])
     row, after = gradient_step(learner, graded(learner.sample(0), 1, 1, 1, 1, 1, 1))
     assert (row["groups_with_variance"], row["grad_norm"], row["loss"]) == (0.0, 0.0, 0.0)
@@ -388,8 +416,8 @@ def test_a_step_without_a_telling_group_changes_no_weight(config: Recipe):
     assert torch.equal(before, after)
 
 
-def test_a_step_makes_good_attempts_likelier_and_bad_ones_less_likely(config: Recipe):
-    learner = stage(config)
+def test_a_step_makes_good_attempts_likelier_and_bad_ones_less_likely(config: Recipe, demonstrated: Policy):
+    learner = stage(config, demonstrated)
     (group, *_) = learner.sample(0)
     different = sorted(group.trajectories, key=lambda t: t.turns[0].completion_ids)
     chosen = [different[0], different[-1]]
@@ -405,9 +433,9 @@ def test_a_step_makes_good_attempts_likelier_and_bad_ones_less_likely(config: Re
     assert odds()[0] - before[0] > odds()[1] - before[1]
 
 
-def test_the_groups_of_a_step_share_out_its_numbers_of_objectives(config: Recipe):
+def test_the_groups_of_a_step_share_out_its_numbers_of_objectives(config: Recipe, demonstrated: Policy):
     phases = (Phase(steps=1, objectives=(1,)), Phase(steps=2, objectives=(1, 2)))
-    learner = stage(config, curriculum=phases, group_size=2)
+    learner = stage(config, demonstrated, curriculum=phases, group_size=2)
     sizes = [[g.trajectories[0].task.objectives for g in learner.sample(i) if g.trajectories[0].task] for i in (0, 1)]
     assert sizes == [[1, 1, 1, 1], [1, 1, 2, 2]]
     assert learner.steps == 3

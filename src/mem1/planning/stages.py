@@ -11,7 +11,7 @@ from mem1.planning.peak_memory import Needs
 from mem1.planning.placement import Setup
 from mem1.planning.token_counts import StepTokens, counted, limits, made_groups, step_tokens
 from mem1.records import Trajectory
-from mem1.training.loop.recipe import Recall, Recipe
+from mem1.training.loop.recipe import TURNS_PER_PIECE, Recall, Recipe
 from mem1.training.loop.rl_config import Rl
 
 SAMPLER_TOKENS = 24576
@@ -110,7 +110,7 @@ def _sft(config: Recipe) -> Stage:
     sft = config.sft
     assert sft is not None
     sizes = limits(config, max(sft.objectives))
-    pieces = replace(sizes, turns=sizes.turns[: sft.turns_per_piece])
+    pieces = replace(sizes, turns=sizes.turns[:TURNS_PER_PIECE])
     cap = min(sft.tokens, sft.pack_tokens)
     [[piece]] = made_groups(context_policy(config.context), pieces, groups=1, attempts=1)
     one = counted([[piece]], pack_tokens=cap)

@@ -155,6 +155,10 @@ class Recall(Config):
     warmup: int = Field(default=10, ge=0)
 
 
+TURNS_PER_PIECE = 4
+"""Turns per piece of a demonstration: long ones are cut, so that a step of [sft] mixes many tasks."""
+
+
 class Sft(Config):
     """`[sft]`: supervised fine-tuning on demonstrations by a scripted expert."""
 
@@ -171,8 +175,6 @@ class Sft(Config):
     """Tokens per step; shared tokens count once."""
     pack_tokens: int = Field(default=8192, ge=64, le=MOST_TOKENS)
     """Maximum tokens per forward and backward pass; affects only memory, speed and the order of additions."""
-    turns_per_piece: int = Field(default=4, ge=1)
-    """Turns per piece: long demonstrations are cut into pieces, so that a step mixes many tasks."""
     learning_rate: LearningRate = 0.02
     """Learning rate of Muon, for matrices."""
     adam_learning_rate: LearningRate = 3e-3

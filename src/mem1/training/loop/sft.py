@@ -21,7 +21,7 @@ from mem1.records import Ended, Task, Trajectory
 from mem1.rollout import Rollout
 from mem1.training.gradients.pack_workers import PackWorkers
 from mem1.training.logprobs import flat_logprobs
-from mem1.training.loop.recipe import Recipe, Sft
+from mem1.training.loop.recipe import TURNS_PER_PIECE, Recipe, Sft
 from mem1.training.loop.run_folder import Metrics
 from mem1.training.ranks.optimizers import Optimizers, muon, warmup_decay
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
@@ -63,7 +63,7 @@ class SftStage:
     @cached_property
     def _batches(self) -> list[list[Trajectory]]:
         """One batch a step: epochs over the demonstrations, each in its own seeded order."""
-        pieces = [p for t in self.demonstrations() for p in _pieces(t, self.config.turns_per_piece)]
+        pieces = [p for t in self.demonstrations() for p in _pieces(t)]
         batches: list[list[Trajectory]] = []
         epoch = 0
         while len(batches) < self.steps:
@@ -96,10 +96,10 @@ class SftStage:
         }
 
 
-def _pieces(trajectory: Trajectory, turns: int) -> Iterator[Trajectory]:
-    """The trajectory in pieces of a few turns, so that a step mixes many tasks; each token stays in one piece."""
-    for start in range(0, len(trajectory.turns), turns):
-        yield replace(trajectory, turns=trajectory.turns[start : start + turns])
+def _pieces(trajectory: Trajectory) -> Iterator[Trajectory]:
+    """The trajectory in pieces of a few turns; each token stays in one piece."""
+    for start in range(0, len(trajectory.turns), TURNS_PER_PIECE):
+        yield replace(trajectory, turns=trajectory.turns[start : start + TURNS_PER_PIECE])
 
 
 def demonstrate(config: Recipe, rollout: Rollout, source: TaskSource, tags: Tags) -> list[Trajectory]:
