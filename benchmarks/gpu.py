@@ -40,8 +40,8 @@ from mem1.engines.local import LocalEngine
 from mem1.evaluation.tokens import Sizes, even_sizes
 from mem1.packing import TokenTree, pack
 from mem1.planning.networks import KNOWN, Network, transformers_config
+from mem1.planning.stages import counted, made_groups
 from mem1.planning.step_time import forward_flops
-from mem1.planning.token_counts import counted, made_groups
 from mem1.protocol import PAPER
 from mem1.records import Trajectory
 from mem1.training.logprobs import completion_logprobs, flat_logprobs

@@ -30,12 +30,11 @@ from mem1.configuration import load_toml
 from mem1.contexts import context_policy
 from mem1.engines.device import flushed_denormals
 from mem1.evaluation.tokens import even_sizes
+from mem1.planning.memory import stage_memory
 from mem1.planning.networks import Network, made_model
-from mem1.planning.peak_memory import stage_memory
 from mem1.planning.placement import Setup
-from mem1.planning.stages import rl_stage
+from mem1.planning.stages import counted, made_groups, rl_stage
 from mem1.planning.step_time import update_flops
-from mem1.planning.token_counts import counted, made_groups
 from mem1.records import Ended, Group, Trajectory
 from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rl import RlStage

@@ -21,9 +21,7 @@ from mem1.errors import UserError
 from mem1.evaluation.flops import model_shape
 from mem1.evaluation.tokens import even_sizes
 from mem1.packing import Pack, pack
-from mem1.planning.activations import Load, kept, layer_bytes, logits_kept
-from mem1.planning.advice import advise
-from mem1.planning.gpus import GPUS, cluster
+from mem1.planning.memory import Load, Needs, kept, layer_bytes, logits_kept, stage_memory
 from mem1.planning.networks import (
     KNOWN,
     Network,
@@ -34,12 +32,10 @@ from mem1.planning.networks import (
     recipe_network,
     small,
 )
-from mem1.planning.peak_memory import Needs, stage_memory
 from mem1.planning.placement import LAYERS, Setup
-from mem1.planning.plan import make_plan
-from mem1.planning.stages import Passes
-from mem1.planning.step_time import forward_flops, update_flops
-from mem1.planning.token_counts import counted, made_groups
+from mem1.planning.plan import advise, make_plan
+from mem1.planning.stages import Passes, counted, made_groups
+from mem1.planning.step_time import GPUS, cluster, forward_flops, update_flops
 from mem1.training.logprobs import score
 from mem1.training.loop.recipe import Distributed, Lora, Recipe
 from mem1.training.weights.adapters import with_adapters

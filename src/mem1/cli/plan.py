@@ -17,8 +17,7 @@ from mem1.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from mem1.planning.advice import Advice
-    from mem1.planning.plan import Plan, StagePlan
+    from mem1.planning.plan import Advice, Plan, StagePlan
     from mem1.planning.preflight import DryRun
     from mem1.planning.stages import Attempts
 
@@ -50,10 +49,9 @@ def command(
     """Estimate a recipe's memory by part, tokens and FLOPs per step, and time; if it does not fit, what to change."""
     from mem1.api import find_recipe
     from mem1.configuration import load_toml
-    from mem1.planning.advice import advise
-    from mem1.planning.gpus import cluster
     from mem1.planning.placement import Setup
-    from mem1.planning.plan import make_plan, record
+    from mem1.planning.plan import advise, make_plan, record
+    from mem1.planning.step_time import cluster
     from mem1.training.loop.recipe import Recipe
 
     config = load_toml(find_recipe(recipe), Recipe, expanded(overrides or []))
