@@ -1,0 +1,148 @@
+"""Every code block of README and docs: Python runs, recipes are valid, commands parse and find what they name.
+
+A page's blocks run in order, in one scratch folder. Python with a title is a file that a later command names; TOML with a
+title is a complete recipe, without one an excerpt. `text` and blocks without a language are output or data. Commands are
+checked up to where their work would begin: nothing is trained, served or downloaded.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mem1.cli.main import app
+from mem1.cli.options import only_checked
+from mem1.configuration import load_toml, read_toml
+from mem1.errors import UserError
+from mem1.tasks.atlas import make_world
+from mem1.training.loop.recipe import TrainConfig
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "recipes").rglob("*.md"))]
+FENCE = re.compile(r"^( *)```(\w*)([^\n]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+FOREIGN = {"cat", "cp", "curl", "docker", "echo", "hf", "mkdir", "python3.11", "source", "tensorboard", "venv-verl/bin/pip", "vllm"}
+"""Commands that are not ours."""
+DOWNLOADED = ("NQ-open.train.jsonl", "musique_ans_v1.0_train.jsonl", "musique_ans_v1.0_dev.jsonl", "originals", "webshop.jsonl.gz")
+"""Data that a reader has to get; a command may stop because one of them is missing here."""
+EXTRAS = set(read_toml(ROOT / "pyproject.toml")["project"]["optional-dependencies"])
+SHIPPED = ROOT / "src" / "mem1" / "assets" / "atlas-warm-start"
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    language: str
+    title: str | None
+    """Name of the file that the block is; None: it is none."""
+    text: str
+    where: str
+    """Page and line."""
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text(encoding="utf-8")
+    for found in FENCE.finditer(text):
+        indent, language, options, body = found.groups()
+        title = re.search(r'title="([^"]+)"', options)
+        line = text.count("\n", 0, found.start()) + 1
+        body = "".join(row.removeprefix(indent) for row in body.splitlines(keepends=True))
+        yield Block(language, title and title[1], body, f"{page.relative_to(ROOT)}:{line}")
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The words of each command of a shell block, comments and line continuations resolved."""
+    for line in text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line.rstrip(" &"), comments=True)
+        while words and re.fullmatch(r"\w+=.*", words[0]):
+            words = words[1:]
+        for start in [i for i, word in enumerate(words) if word == "&&"][::-1]:
+            yield words[start + 1 :]
+            words = words[:start]
+        if words and words[0] != "export":
+            yield words
+
+
+def check_command(words: list[str], scene: Path, where: str) -> None:
+    name, *arguments = words
+    if name == "torchrun":
+        start = arguments.index("mem1")
+        name, arguments = "mem1", arguments[start + 1 :]
+    if name == "mem1":
+        with only_checked():
+            result = CliRunner().invoke(app, arguments)
+        missing = isinstance(result.exception, UserError) and any(name in str(result.exception) for name in DOWNLOADED)
+        assert result.exit_code == 0 or missing, f"{where}: {shlex.join(words)}\n{result.output}{result.exception}"
+    elif name == "make":
+        assert set(a for a in arguments if "=" not in a) <= TARGETS, where
+    elif name == "pip":
+        for asked in re.findall(r"mem1\[([\w,]+)\]", shlex.join(arguments)):
+            assert set(asked.split(",")) <= EXTRAS, f"{where}: no such extra: {asked}"
+    elif name == "python":
+        script = next(a for a in arguments if not a.startswith("-"))
+        assert any((folder / script).exists() for folder in (scene, ROOT)), f"{where}: there is no {script}"
+    else:
+        assert name in FOREIGN, f"{where}: {name} is neither ours nor in FOREIGN"
+
+
+def check_recipe(text: str, scene: Path, where: str) -> None:
+    """An excerpt is laid over a recipe for own questions."""
+    path = scene / "excerpt.toml"
+    path.write_text(text, encoding="utf-8")
+    load_toml(path, TrainConfig)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What pages name: questions, passages, documents, models, runs."""
+    at = tmp_path_factory.mktemp("docs")
+    for split, name in (("train", "train"), ("evaluation", "test")):
+        make_world(0, split=split, entities=60).save(at / name, questions=50)
+    passages = [(at / name / "passages.jsonl").read_text() for name in ("train", "test")]
+    (at / "passages.jsonl").write_text("".join(passages))
+    shutil.copy(at / "test" / "questions.jsonl", at / "questions.jsonl")
+    (at / "models").mkdir()
+    for name in ("my-model", "qwen", "Qwen2.5-7B-Instruct", "Qwen3-1.7B"):
+        (at / "models" / name).symlink_to(SHIPPED)
+    evaluate = ["eval", "--objectives", "1", "--limit", "1", "--out", str(at / "runs" / "quickstart-seed0")]
+    assert CliRunner().invoke(app, evaluate).exit_code == 0
+    for name in ("a", "b", "c"):
+        (at / "runs" / name).symlink_to(at / "runs" / "quickstart-seed0")
+    (at / "recipes").symlink_to(ROOT / "recipes")
+    return at
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_code_of_a_page_runs(page: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    scene = tmp_path / "scene"
+    shutil.copytree(folder, scene, symlinks=True)
+    monkeypatch.chdir(scene)
+    names: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks(page):
+        if block.title:
+            (scene / block.title).write_text(block.text, encoding="utf-8")
+        if block.language == "python":
+            code = compile(block.text, block.where, "exec")
+            if not block.title:
+                exec(code, names)
+        elif block.language == "toml":
+            check_recipe(block.text, scene, block.where)
+        elif block.language == "bash":
+            for words in commands(block.text):
+                check_command(words, scene, block.where)
+        else:
+            assert block.language in ("", "text"), f"{block.where}: no test runs {block.language}"
+            assert not re.search(r"^(mem1|make|pip|python) ", block.text, re.MULTILINE), f"{block.where}: mark it bash"
+
+
+def test_pages_have_code():
+    found = [block.language for page in PAGES for block in blocks(page)]
+    assert found.count("python") > 10 and found.count("toml") > 10 and found.count("bash") > 20
