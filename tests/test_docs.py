@@ -1,8 +1,8 @@
 """Every code block of README and docs: Python runs, recipes are valid, commands parse and find what they name.
 
-A page's blocks run in order, in one scratch folder. Python with a title is a file that a later command names; TOML with a
-title is a complete recipe, without one an excerpt. `text` and blocks without a language are output or data. Commands are
-checked up to where their work would begin: nothing is trained, served or downloaded.
+A page's blocks run in order, in one scratch folder. Python with a title is a file that is only compiled here; TOML may
+be an excerpt of a recipe. Blocks of `text`, `json` or without a language are output or data. Commands are checked up to
+where their work would begin: nothing is served or downloaded.
 """
 
 from __future__ import annotations
@@ -15,24 +15,57 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from samples import MUSIQUE, write_lines
 from typer.testing import CliRunner
 
 from mem1.cli.main import app
 from mem1.cli.options import only_checked
-from mem1.configuration import load_toml, read_toml
+from mem1.configuration import load_toml
+from mem1.configuration.toml import dumps, read_toml
 from mem1.errors import UserError
 from mem1.tasks.atlas import make_world
-from mem1.training.loop.recipe import TrainConfig
+from mem1.training.loop.recipe import Recipe
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "recipes").rglob("*.md"))]
 FENCE = re.compile(r"^( *)```(\w*)([^\n]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
-FOREIGN = {"cat", "cp", "curl", "docker", "echo", "hf", "mkdir", "python3.11", "source", "tensorboard", "venv-verl/bin/pip", "vllm"}
+FOREIGN = {
+    *(
+        "cat",
+        "cp",
+        "curl",
+        "docker",
+        "echo",
+        "hf",
+        "mkdir",
+        "pytest",
+        "python3.11",
+        "ray",
+        "source",
+        "tensorboard",
+        "vllm",
+    ),
+    *("venv-verl/bin/pip", "vllm"),
+}
 """Commands that are not ours."""
-DOWNLOADED = ("NQ-open.train.jsonl", "musique_ans_v1.0_train.jsonl", "musique_ans_v1.0_dev.jsonl", "originals", "webshop.jsonl.gz")
-"""Data that a reader has to get; a command may stop because one of them is missing here."""
+DOWNLOADED = (
+    *("NQ-open.train.jsonl", "checkpoint-000040", "musique_ans_v1.0_train.jsonl", "originals", "search_r1"),
+    "webshop.jsonl.gz",
+)
+"""What a reader has and the test has not; a command may stop because one of them is missing."""
 EXTRAS = set(read_toml(ROOT / "pyproject.toml")["project"]["optional-dependencies"])
 SHIPPED = ROOT / "src" / "mem1" / "assets" / "atlas-warm-start"
+WHOLE = """
+[tasks]
+kind = "multihop"
+train_questions = "train/questions.jsonl"
+questions = "test/questions.jsonl"
+corpus = "passages.jsonl"
+prompt = "plain"
+
+[rl]
+curriculum = [{ steps = 1, objectives = [1] }]
+"""
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
 
@@ -88,16 +121,27 @@ def check_command(words: list[str], scene: Path, where: str) -> None:
             assert set(asked.split(",")) <= EXTRAS, f"{where}: no such extra: {asked}"
     elif name == "python":
         script = next(a for a in arguments if not a.startswith("-"))
-        assert any((folder / script).exists() for folder in (scene, ROOT)), f"{where}: there is no {script}"
+        there = any((folder / script).exists() for folder in (scene, ROOT))
+        assert there or script.startswith(DOWNLOADED), f"{where}: there is no {script}"
     else:
         assert name in FOREIGN, f"{where}: {name} is neither ours nor in FOREIGN"
 
 
-def check_recipe(text: str, scene: Path, where: str) -> None:
-    """An excerpt is laid over a recipe for own questions."""
-    path = scene / "excerpt.toml"
-    path.write_text(text, encoding="utf-8")
-    load_toml(path, TrainConfig)
+def check_recipe(texts: list[str], scene: Path) -> None:
+    """The last excerpt is valid by itself or after the page's earlier ones; WHOLE has the rest of the recipe."""
+    for excerpts in (texts[-1:], texts):
+        whole = read_toml(scene / "whole.toml")
+        for text in excerpts:
+            (scene / "excerpt.toml").write_text(text, encoding="utf-8")
+            excerpt = read_toml(scene / "excerpt.toml")
+            whole.update(excerpt, rl={**whole["rl"], **excerpt.get("rl", {})})
+        (scene / "recipe-of-page.toml").write_text(dumps(whole), encoding="utf-8")
+        try:
+            load_toml(scene / "recipe-of-page.toml", Recipe)
+            return
+        except UserError:
+            if len(excerpts) == len(texts):
+                raise
 
 
 @pytest.fixture(scope="session")
@@ -115,7 +159,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     evaluate = ["eval", "--objectives", "1", "--limit", "1", "--out", str(at / "runs" / "quickstart-seed0")]
     assert CliRunner().invoke(app, evaluate).exit_code == 0
     for name in ("a", "b", "c"):
-        (at / "runs" / name).symlink_to(at / "runs" / "quickstart-seed0")
+        shutil.copytree(at / "runs" / "quickstart-seed0", at / "runs" / name)
+    (at / "notes").mkdir()
+    (at / "notes" / "mill.md").write_text("# Mill\n\nAfter the fire of 1923 Jonas Toll rebuilt the mill.")
+    for name in ("notes.index", "notes.dense", "notes.both"):
+        assert CliRunner().invoke(app, ["index", str(at / "notes"), "--out", str(at / name)]).exit_code == 0
+    for name in ("mine.toml", "recipe.toml", "whole.toml"):
+        (at / name).write_text(WHOLE)
+    write_lines(at / "musique_ans_v1.0_dev.jsonl", MUSIQUE)
     (at / "recipes").symlink_to(ROOT / "recipes")
     return at
 
@@ -125,6 +176,7 @@ def test_the_code_of_a_page_runs(page: Path, folder: Path, tmp_path: Path, monke
     scene = tmp_path / "scene"
     shutil.copytree(folder, scene, symlinks=True)
     monkeypatch.chdir(scene)
+    excerpts: list[str] = []
     names: dict[str, object] = {"__name__": "__main__"}
     for block in blocks(page):
         if block.title:
@@ -134,12 +186,13 @@ def test_the_code_of_a_page_runs(page: Path, folder: Path, tmp_path: Path, monke
             if not block.title:
                 exec(code, names)
         elif block.language == "toml":
-            check_recipe(block.text, scene, block.where)
+            excerpts.append(block.text)
+            check_recipe(excerpts, scene)
         elif block.language == "bash":
             for words in commands(block.text):
                 check_command(words, scene, block.where)
         else:
-            assert block.language in ("", "text"), f"{block.where}: no test runs {block.language}"
+            assert block.language in ("", "json", "text"), f"{block.where}: no test runs {block.language}"
             assert not re.search(r"^(mem1|make|pip|python) ", block.text, re.MULTILINE), f"{block.where}: mark it bash"
 
 
