@@ -80,7 +80,7 @@ def paired_difference_over_seeds(
 
 
 def values_by_task(runs: Sequence[Sequence[Trajectory]], measure: Measure) -> list[list[float | Sequence[float]]]:
-    """Entry [r][t] is the measure of run r on task t, in the order of the first run's tasks.
+    """Entry `[r][t]` is the measure of run r on task t, in the order of the first run's tasks.
 
     A measure per question is averaged if the tasks differ in their number of questions. Raises UserError if a run has
     other tasks than the first, a task twice, or none.

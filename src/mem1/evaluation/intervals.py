@@ -64,7 +64,7 @@ def mean_interval(
 def seeds_interval(
     runs: ArrayLike, *, questions: QuestionIds | None = None, within: tuple[float, float] | None = (0.0, 1.0)
 ) -> tuple[float, float]:
-    """95 % interval of the mean over seeds and tasks; entry [s][t] of `runs` is seed s on task t."""
+    """95 % interval of the mean over seeds and tasks; entry `[s][t]` of `runs` is seed s on task t."""
     low, high = within or (0.0, 1.0)
     scores = _Scores.of(
         (np.asarray(runs, dtype=np.float64) - low) / (high - low), questions, bounded=within is not None
