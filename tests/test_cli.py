@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,6 @@ from commands import walk
 
 import mem1
 from mem1.cli.main import main
-from mem1.cli.options import only_checked
 from mem1.cli.recipe_options import Chosen
 from mem1.configuration import to_toml
 from mem1.envs.atlas.tasks import AtlasTasks
@@ -214,26 +210,6 @@ def test_without_a_recipe_the_tasks_are_atlas_or_those_of_the_questions():
 )
 def test_what_an_evaluation_cannot_use_is_explained(terminal: Terminal, arguments: tuple[str, ...], message: str):
     assert message in terminal.error("eval", *arguments)
-
-
-def commands_of_the_documents() -> Iterator[tuple[str, str]]:
-    """(place, command) of every line of a code block that calls mem1."""
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
-        for block in re.findall(
-            r"^```\w*\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
-        ):
-            for line in block.replace("\\\n", " ").splitlines():
-                if line.startswith("mem1 ") and "..." not in line:
-                    yield f"{page.name}: {line}", line
-
-
-@pytest.mark.parametrize("command", [pytest.param(line, id=place) for place, line in commands_of_the_documents()])
-def test_every_command_in_the_documents_is_understood(terminal: Terminal, command: str):
-    with only_checked():
-        _, _, err = terminal(*shlex.split(command.rstrip(" &"), comments=True)[1:])
-    said = " ".join(err.split())
-    wrong = re.search(r"No such|unknown key|unknown kind|unexpected extra|Missing|Invalid value|needs the key", said)
-    assert wrong is None, said
 
 
 def test_a_report_needs_a_run(terminal: Terminal, tmp_path: Path):
