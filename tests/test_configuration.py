@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mem1.configuration import Config, fingerprint, flatten, load_toml, plain, to_toml
-from mem1.configuration.toml import dumps, tomllib
+from mem1.configuration.toml import dumps, tomllib  # pyright: ignore[reportPrivateImportUsage]
 from mem1.errors import UserError
 
 

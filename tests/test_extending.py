@@ -10,8 +10,7 @@ from importlib import invalidate_caches
 from pathlib import Path
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import mem1
 from mem1.cli.main import app

@@ -45,7 +45,8 @@ def test_the_peak_over_n_has_intervals_and_shows_what_appending_would_have_cost(
     real, appended = over_n(measured, PEAK, "t", appended=appended_peak)["data"]
     (one,) = measured
     assert real["y"] == [one.peak_tokens] and appended["y"] == [one.appended_peak_tokens]
-    assert one.peak_tokens_low <= one.peak_tokens <= one.peak_tokens_high
+    low, high = one.peak_tokens_low, one.peak_tokens_high
+    assert low is not None and high is not None and low <= one.peak_tokens <= high
     assert appended["name"] == "trained, if appended" and appended["visible"] is True
     full = [dataclasses.replace(one, context="full")]
     assert len(over_n(full, PEAK, "t", appended=appended_peak)["data"]) == 1, "it is appended already"

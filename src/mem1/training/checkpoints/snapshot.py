@@ -105,18 +105,18 @@ def named_tensors(module: nn.Module) -> dict[str, Tensor]:
     return {name: kept[name] for name in first.values()}
 
 
-def parameter_names(model: nn.Module, modules: Mapping[str, nn.Module]) -> dict[nn.Parameter, str]:
+def parameter_names(model: nn.Module, modules: Mapping[str, nn.Module]) -> dict[Tensor, str]:
     """Name of each parameter of a run: "model.<name in the model>", "<module>.<name in the module>"."""
     named = {MODEL: model, **modules}
     return {p: f"{prefix}.{name}" for prefix in reversed(named) for name, p in named[prefix].named_parameters()}
 
 
-def optimizer_parameters(optimizers: Sequence[Optimizer], names: Mapping[nn.Parameter, str]) -> list[list[Any]]:
+def optimizer_parameters(optimizers: Sequence[Optimizer], names: Mapping[Tensor, str]) -> list[list[Any]]:
     """[type, names of its parameters] of each optimizer; a checkpoint fits where they are the same."""
     return [[type(o).__name__, [names[p] for group in o.param_groups for p in group["params"]]] for o in optimizers]
 
 
-def optimizer_tensors(optimizers: Sequence[Optimizer], names: Mapping[nn.Parameter, str]) -> dict[str, Tensor]:
+def optimizer_tensors(optimizers: Sequence[Optimizer], names: Mapping[Tensor, str]) -> dict[str, Tensor]:
     """The tensors of the states: "model.lm_head.weight/exp_avg", ...; an optimizer has none before its first step."""
     return {
         f"{names[parameter]}/{key}": tensor
@@ -127,8 +127,8 @@ def optimizer_tensors(optimizers: Sequence[Optimizer], names: Mapping[nn.Paramet
 
 
 def optimizer_states(
-    saved: Mapping[str, Shape], optimizers: Sequence[Optimizer], names: Mapping[nn.Parameter, str]
-) -> tuple[dict[str, Tensor], list[dict[nn.Parameter, dict[str, Tensor]]]]:
+    saved: Mapping[str, Shape], optimizers: Sequence[Optimizer], names: Mapping[Tensor, str]
+) -> tuple[dict[str, Tensor], list[dict[Tensor, dict[str, Tensor]]]]:
     """(tensors by their saved names, to be read into; the same as the state of each optimizer).
 
     A tensor of its parameter's shape is on the parameter's device, and sharded as the parameter is. Raises LookupError
@@ -136,7 +136,7 @@ def optimizer_states(
     """
     owners = {names[p]: (i, p) for i, o in enumerate(optimizers) for group in o.param_groups for p in group["params"]}
     tensors: dict[str, Tensor] = {}
-    states: list[dict[nn.Parameter, dict[str, Tensor]]] = [{} for _ in optimizers]
+    states: list[dict[Tensor, dict[str, Tensor]]] = [{} for _ in optimizers]
     for name, (dtype, shape) in saved.items():
         owner, _, key = name.rpartition("/")
         number, parameter = owners[owner]
