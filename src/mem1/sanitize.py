@@ -268,6 +268,6 @@ def _broken(match: re.Match[str]) -> str:
 
 
 def breakable(tokens: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
-    """Of added tokens, given as (text, special), the texts to break. White space, single characters, and words that are
-    not special may occur in any text."""
+    """The texts to break, among added tokens given as (text, special). White space, single characters, and words that
+    are not special may occur in any text."""
     return tuple(text for text, special in tokens if len(text) > 1 and (special or not _WORD.fullmatch(text)))

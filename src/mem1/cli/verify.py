@@ -42,7 +42,7 @@ def command(
 
     Without a recipe: the shipped policy on tasks of two questions of an invented world (Atlas). With one: its model,
     tasks, tags, context policy, budget and attention, on the first number of objectives that it trains. Sampling is at
-    rl.temperature, or without [rl] at evaluation.temperature if above 0, else 1.
+    rl.temperature; a recipe without RL uses evaluation.temperature if above 0, else 1.
     """
     from mem1.cli.progress import stderr
     from mem1.engines.base import Sampling

@@ -156,7 +156,7 @@ class DryRun:
     """What came out of it."""
 
     parameters: int
-    """Of the model that transformers makes of the recipe's shape, on the meta device."""
+    """Number of weights of the model that transformers builds from the recipe's shape, on the meta device."""
     plan: Plan
     checks: tuple[Check, ...]
     rehearsed: Rehearsed
