@@ -192,7 +192,10 @@ def test_without_a_recipe_the_tasks_are_atlas_or_those_of_the_questions():
         (("--objectives", "0"), "evaluation.objectives.0 (from the command line): input should be greater than or"),
         (("tasks.kind=chess",), "chess"),
         (("tasks.kind=multihop",), "required key tasks.questions is missing"),
-        (("--questions", "q.jsonl"), 'one collection to search: corpus = "FILE", or retriever.urls = ["http://HOST:PORT"]'),
+        (
+            ("--questions", "q.jsonl"),
+            'one collection to search: corpus = "FILE", or retriever.urls = ["http://HOST:PORT"]',
+        ),
         (
             ("--questions", "q.jsonl", "--corpus", "c.jsonl", 'tasks.retriever.urls=["http://a"]'),
             'one collection to search: corpus = "FILE", or retriever.urls = ["http://HOST:PORT"]',
