@@ -272,17 +272,15 @@ def verl(
     as_json: JsonOption = False,
 ) -> None:
     """Write the tasks of a recipe as the Parquet file that verl's trainer reads (docs/verl.md)."""
-    from mem1.api import find_recipe
+    from mem1.api import load_recipe
     from mem1.cli.progress import stderr
-    from mem1.configuration import load_toml
     from mem1.extras.verl.tasks import write_tasks
     from mem1.protocol import vocabulary
-    from mem1.training.loop.recipe import Recipe
 
     half = _half(split)
     assert half is not None
     new_file(out)
-    config = load_toml(find_recipe(recipe), Recipe, expanded(overrides or []))
+    config = load_recipe(recipe, *expanded(overrides or []))
     work_begins()
     make_folder_of(out)
     source = config.tasks.source(half, vocabulary(config.vocabulary))

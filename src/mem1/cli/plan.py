@@ -47,14 +47,12 @@ def command(
     as_json: JsonOption = False,
 ) -> None:
     """Estimate a recipe's memory by part, tokens and FLOPs per step, and time; if it does not fit, what to change."""
-    from mem1.api import find_recipe
-    from mem1.configuration import load_toml
+    from mem1.api import load_recipe
     from mem1.planning.placement import Setup
     from mem1.planning.plan import advise, make_plan, record
     from mem1.planning.step_time import cluster
-    from mem1.training.loop.recipe import Recipe
 
-    config = load_toml(find_recipe(recipe), Recipe, expanded(overrides or []))
+    config = load_recipe(recipe, *expanded(overrides or []))
     if config.rollout.engine != "servers":
         refuse(invocation, "server_gpus", because="the recipe samples in its own process; set rollout.engine=servers")
     sizes = {"prompt": prompt, "state": state, "action": action, "result": result, "turns": turns}

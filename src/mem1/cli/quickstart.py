@@ -41,20 +41,18 @@ def command(
     ] = False,
 ) -> None:
     """Evaluate the shipped policy, train it by reinforcement learning on two objectives, evaluate again."""
-    from mem1.api import find_recipe
+    from mem1.api import load_recipe
     from mem1.cli.agents import show
     from mem1.cli.progress import stderr
     from mem1.cli.report_input import write_run_report
-    from mem1.configuration import load_toml
     from mem1.lock import alone_in
-    from mem1.training.loop.recipe import Recipe
     from mem1.training.ranks.placement import Placement
     from mem1.training.ranks.processes import Ranks
 
     context = "full" if full_context else "constant"
     folder = out or Path("runs") / ("quickstart" + ("-full" if full_context else "") + f"-seed{seed}")
     overrides = [f"seed={seed}", f"evaluation.seed={seed}", f"context={context}"]
-    config = with_device(load_toml(find_recipe(RECIPE), Recipe, overrides), device)
+    config = with_device(load_recipe(RECIPE, *overrides), device)
     if folder.exists() and any(folder.iterdir()) and not resume:
         raise UserError(f"{folder} exists and is not empty; resume its run with --resume, or give another --out")
     if resume and not folder.exists():

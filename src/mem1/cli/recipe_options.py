@@ -78,12 +78,12 @@ class Chosen:
         `defaults` holds the command's own values where neither a recipe nor a key gives them; those of [tasks] are for
         Atlas.
         """
-        from mem1.api import find_recipe
+        from mem1.api import load_recipe
         from mem1.configuration import load_toml
         from mem1.training.loop.recipe import Recipe
 
         if self.recipe is not None:
-            return load_toml(find_recipe(self.recipe), Recipe, self.settings)
+            return load_recipe(self.recipe, *self.settings)
         kind = "multihop" if self.sets("tasks.questions") else "atlas"
         standing = {"tasks.kind": kind, **(defaults or {})}
         if kind != "atlas" or self.sets("tasks.kind"):

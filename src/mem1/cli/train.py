@@ -39,11 +39,9 @@ def command(
     as_json: JsonOption = False,
 ) -> None:
     """Train a policy as a recipe says; on several processes: torchrun --nproc-per-node N -m mem1 train RECIPE."""
-    from mem1.api import find_recipe
+    from mem1.api import find_recipe, load_recipe
     from mem1.cli.agents import evaluate_policy, show
     from mem1.cli.progress import TrainingBar, bars, stderr
-    from mem1.configuration import load_toml
-    from mem1.training.loop.recipe import Recipe
     from mem1.training.loop.train import train
     from mem1.training.ranks.placement import Placement
     from mem1.training.ranks.processes import joined
@@ -53,7 +51,7 @@ def command(
     elif not evaluate:
         refuse(invocation, "as_json", because="prints the evaluation, which --no-evaluate leaves out")
     path = find_recipe(recipe)
-    config = load_toml(path, Recipe, expanded(overrides or []))
+    config = load_recipe(path, *expanded(overrides or []))
     if config.engine.kind != "local":
         raise UserError("[engine] is for mem1 eval and run; training samples by [rollout]: leave it out")
     folder = out or Path("runs") / path.stem
