@@ -13,7 +13,7 @@ may work at it side by side:
               the tokens, one seed, chosen by exact match at N = 2 and 4 on the development worlds (names of the
               training half, worlds that training does not see)
     run       each policy, as its search says, for every seed: trained until it has sampled --tokens tokens and has used
-              --minutes of processor time, and the policy at either moment evaluated, greedily, on worlds of the
+              --minutes of CPU time, and the policy at either moment evaluated, greedily, on worlds of the
               evaluation half; the start likewise, under each policy
 
 Processor time is that of one process on one thread; what else the machine does moves it little. --minutes 0 leaves its
@@ -312,7 +312,7 @@ def report(compare: Compare) -> None:
     """Markdown tables and the figure, from the files."""
     given = compare.given
     print(f"command: python {' '.join(sys.argv)}; commit {commit()}; {hardware()}; seeds {given.seeds}\n")
-    print("| policy | learning rate | turns a question | development EM |\n|---|--:|--:|--:|")
+    print("| policy | learning rate | turns per question | development EM |\n|---|--:|--:|--:|")
     for policy in compare.given.policies:
         settings = compare.chosen(policy)
         assert settings is not None
@@ -337,8 +337,8 @@ def report(compare: Compare) -> None:
     ):
         print(f"\n{title}\n")
         print(_table(compare, "tokens", given.objectives, lambda runs, n, key=key: f"{_mean(runs, key):,.0f}"))
-    for key, title in (("flops", "without a cache"), ("flops_with_cache", "with a cache of prefixes")):
-        print(f"\nForward GFLOPs a solved objective, {title}\n")
+    for key, title in (("flops", "without prefix caching"), ("flops_with_cache", "with prefix caching")):
+        print(f"\nForward GFLOPs per solved objective, {title}\n")
         print(_table(compare, "tokens", given.objectives, lambda runs, n, key=key: _per_solved(runs, key, n)))
     draw(compare, given.results / "comparison.svg")
 
@@ -403,7 +403,7 @@ def draw(compare: Compare, path: Path) -> None:
         solved = [_solved(of_size, n) for of_size, n in zip(runs, sizes, strict=True)]
         cost = [_mean(of_size, "flops") / s / 1e9 if s else None for of_size, s in zip(runs, solved, strict=True)]
         axes[2].plot(sizes, cost, **style)
-    titles = ("exact match an objective", "peak tokens without the prompt", "forward GFLOPs a solved objective")
+    titles = ("exact match per objective", "peak tokens without the prompt", "forward GFLOPs per solved objective")
     solves_some = any(line.get_ydata().size and any(y is not None for y in line.get_ydata()) for line in axes[2].lines)
     scales = ("linear", "log", "log" if solves_some else "linear")  # without a value there is nothing to take logs of
     for axis, title, scale in zip(axes, titles, scales, strict=True):
@@ -431,7 +431,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--policies", nargs="+", default=list(POLICIES), help="context policies")
     parser.add_argument("--learning-rates", type=float, nargs="+", default=[1.5e-4, 3e-4, 6e-4], help="searched")
     parser.add_argument("--tokens", type=int, default=400_000, help="sampled in a training")
-    parser.add_argument("--minutes", type=float, default=5, help="processor time of a training; 0: none asked for")
+    parser.add_argument("--minutes", type=float, default=5, help="CPU time of a training; 0: none asked for")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--train-objectives", type=int, nargs="+", default=[2])
     parser.add_argument("--objectives", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32])

@@ -4,7 +4,7 @@
     python benchmarks/learning.py --steps 2 --objectives 2 --tasks 4 --variants grpo ppo --seeds 0 --out runs/small
 
 Every variant starts from the same weights, draws the same tasks by seed, and stops after the first step that ends
-past its time (`--minutes`, rollouts included, evaluation excluded) or after `--steps`. Time is the processor time of
+past its time (`--minutes`, rollouts included, evaluation excluded) or after `--steps`. Time is the CPU time of
 one process on one thread: on an idle core that is wall-clock time, and what else the machine does moves it little.
 Each pair of variant and seed leaves one JSON in the folder; one that stands there, made with the same settings, is
 not run again. Prints a Markdown table of exact match by number of objectives: mean over seeds, and its 95 % interval
@@ -175,7 +175,7 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     budget = parser.add_mutually_exclusive_group(required=True)
-    budget.add_argument("--minutes", type=float, help="processor time of training, a run")
+    budget.add_argument("--minutes", type=float, help="CPU time of training, a run")
     budget.add_argument("--steps", type=int, help="steps of training, a run, however long they take")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))

@@ -275,7 +275,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=128, help="width of the model, in heads of 32")
     parser.add_argument("--dense-tokens", type=int, default=2500, help="longest sequence with a T x T mask")
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--cpu-time", action="store_true", help="processor time, for a busy machine; with --threads 1")
+    parser.add_argument("--cpu-time", action="store_true", help="CPU time, for a busy machine; with --threads 1")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--groups", action="store_true", help="what a group shares; nothing else")
     parser.add_argument("--memory", action="store_true", help="memory in packs; nothing else")
