@@ -79,7 +79,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("(lengths[start], lengths[stop])", "(lengths[start], lengths[stop] - 1)"),
         ("return values_K[slice(*self.tokens)]", "return values_K[: self.tokens[1] - self.tokens[0]]"),
     ),
-    ("packing/exactness.py", ("test_tree_attention.py",)): (
+    ("packing/attention.py", ("test_tree_attention.py",)): (
         ('_LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")', '_LENGTH_DEPENDENT_ROPE = ("dynamic",)'),
         ('_LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")', '_LENGTH_DEPENDENT_ROPE = ("longrope",)'),
         ("isinstance(value, float | int) and value > 0:", "isinstance(value, float | int) and value > 1:"),
@@ -185,7 +185,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("return 2 if self.compares_attempts else 1", "return 2"),
         ("            weights_M=inputs.weights_M,\n", ""),
     ),
-    ("algorithms/importance.py", ("test_importance.py", BRUTE)): (
+    ("algorithms/losses.py", ("test_importance.py", BRUTE)): (
         (
             "difference_M = trainer_M.detach() - sampler_M.detach()",
             "difference_M = sampler_M.detach() - trainer_M.detach()",
@@ -193,7 +193,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("ratio_M.clamp(max=cap)", "ratio_M.clamp(min=1 / cap, max=cap)"),
         ("int((ratio_M > cap).sum())", "int((ratio_M > 1).sum())"),
     ),
-    ("algorithms/kl.py", ("test_kl.py", BRUTE)): (
+    ("algorithms/losses.py", ("test_kl.py", BRUTE)): (
         ("return difference_M.square() / 2", "return difference_M.square()"),
         ("return (-difference_M).expm1() + difference_M", "return difference_M.expm1() - difference_M"),
         (
@@ -381,7 +381,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("            target.rename(old)\n", "            shutil.rmtree(target)\n"),
         ("    for _, target in set_aside(folder):\n        restore(target)", "    return"),
     ),
-    ("training/loop/rl_metrics.py", (*RL, "test_asynchronous.py")): (
+    ("training/loop/rl.py", (*RL, "test_asynchronous.py")): (
         ("found[version - sampled] += tokens", "found[version - sampled] += 1"),
         ('kl_estimate(old_M, reference_M, "k3")', 'kl_estimate(old_M, reference_M, "k2")'),
         ("sums.loss / max(self.updates, 1)", "sums.loss"),

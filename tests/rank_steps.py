@@ -21,18 +21,17 @@ from transformers import PreTrainedModel
 
 from mem1.algorithms.base import Algorithm
 from mem1.algorithms.group import Grpo
-from mem1.algorithms.kl import Kl
+from mem1.algorithms.losses import Kl
 from mem1.algorithms.ppo import Ppo
 from mem1.records import Group, Trajectory
 from mem1.training.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 from mem1.training.loop.recipe import Distributed, Lora, Sft
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.rl_config import Phase, Rl
-from mem1.training.loop.sft import SftStage
+from mem1.training.loop.supervised import SftStage
 from mem1.training.ranks.optimizers import Optimizers
 from mem1.training.ranks.placement import Placement
-from mem1.training.ranks.processes import Ranks, joined
-from mem1.training.ranks.sharding import whole
+from mem1.training.ranks.processes import Ranks, joined, whole
 from mem1.training.weights.policy import Policy
 
 STEPS = 5

@@ -14,7 +14,7 @@ from precision import rounding
 from rank_steps import attempts
 from safetensors.torch import load_file
 
-from mem1.algorithms.kl import Kl
+from mem1.algorithms.losses import Kl
 from mem1.errors import UserError
 from mem1.packing import pack
 from mem1.training.checkpoints.checkpoint import load_weights, save_checkpoint

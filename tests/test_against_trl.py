@@ -14,8 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mem1.algorithms.kl import kl_estimate
-from mem1.algorithms.losses import PolicyLoss, clipped_surrogate
+from mem1.algorithms.losses import PolicyLoss, clipped_surrogate, kl_estimate
 from mem1.algorithms.ratios import cispo, sequence_surrogate
 
 pytest.importorskip("accelerate")  # TRL's own needs, which an installation without dependencies lacks

@@ -19,7 +19,7 @@ from servers import wait_for
 from sites import as_json, site
 from worlds import CODEC
 
-from mem1.algorithms.importance import Importance
+from mem1.algorithms.losses import Importance
 from mem1.configuration import load_toml
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.dialects import TokenIds
@@ -38,9 +38,8 @@ from mem1.training.gradients.samples import sampled_by
 from mem1.training.loop import rl
 from mem1.training.loop.group_sampling import Cancelled, RolloutPrefetcher
 from mem1.training.loop.recipe import ModelConfig, Recipe
-from mem1.training.loop.rl_config import Phase, Rl
-from mem1.training.loop.rl_metrics import rollout_metrics, staleness
-from mem1.training.loop.rollout_config import ServerRollouts
+from mem1.training.loop.rl import rollout_metrics, staleness
+from mem1.training.loop.rl_config import Phase, Rl, ServerRollouts
 from mem1.training.loop.run_folder import read_metrics
 from mem1.training.loop.train import Progress, train
 from mem1.training.weights.weight_sync import WeightSync

@@ -21,8 +21,7 @@ from builders import float64_everywhere, random_tokens, tiny_model, turn
 from torch import Tensor, nn
 
 from mem1.algorithms.group import Dapo, DrGrpo, Grpo, Overlong, Reinforce, ReinforcePlusPlus, Rejection, Rloo
-from mem1.algorithms.importance import Importance
-from mem1.algorithms.kl import Kl
+from mem1.algorithms.losses import Importance, Kl
 from mem1.algorithms.ppo import Ppo
 from mem1.algorithms.ratios import Cispo, Gspo
 from mem1.envs.base import TaskSource

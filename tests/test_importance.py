@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mem1.algorithms.importance import truncated_weights
-from mem1.algorithms.losses import clipped_surrogate, policy_gradient
+from mem1.algorithms.losses import clipped_surrogate, policy_gradient, truncated_weights
 from mem1.algorithms.ratios import cispo, sequence_surrogate
 
 pytestmark = pytest.mark.numeric

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from mem1.training.loop.interrupt import interruptible
+from mem1.lock import interruptible
 
 pytestmark = pytest.mark.usefixtures("default_handlers")
 
@@ -25,7 +25,7 @@ def test_the_first_signal_only_raises_the_flag(signum: signal.Signals) -> None:
 
 
 def test_the_second_signal_interrupts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mem1.training.loop.interrupt._SAME_S", 0.02)
+    monkeypatch.setattr("mem1.lock._SAME_S", 0.02)
     with interruptible() as stop:
         signal.raise_signal(signal.SIGINT)
         time.sleep(0.03)
@@ -79,7 +79,7 @@ def test_the_notice_is_printed_once(capfd: pytest.CaptureFixture[str]) -> None:
 
 _LOOP = """
 import signal, sys, time
-from mem1.training.loop.interrupt import interruptible
+from mem1.lock import interruptible
 signal.signal(signal.SIGINT, signal.default_int_handler)
 with interruptible() as stop:
     print("ready", flush=True)

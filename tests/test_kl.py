@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mem1.algorithms.kl import KlEstimator, adapted, kl_estimate
+from mem1.algorithms.losses import KlEstimator, adapted, kl_estimate
 
 pytestmark = pytest.mark.numeric
 

@@ -29,7 +29,7 @@ from mem1.tasks.prompts import render
 from mem1.training.loop.recipe import ModelConfig, Recipe, Sft, TinyModel
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.rl_config import Phase, Rl
-from mem1.training.loop.sft import SftStage, demonstrate
+from mem1.training.loop.supervised import SftStage, demonstrate
 from mem1.training.loop.train import make_rollout
 from mem1.training.weights.policy import Policy, make_policy
 

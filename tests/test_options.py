@@ -32,7 +32,7 @@ from mem1.engines.scripted import search_then_answer
 from mem1.protocol import PAPER
 from mem1.records import Question
 from mem1.tasks.prompts import PROMPTS, first_question, render
-from mem1.training.loop.rl_metrics import nothing_to_learn
+from mem1.training.loop.rl import nothing_to_learn
 from mem1.training.loop.train import Progress
 from mem1.training.weights.policy import policy_folder
 

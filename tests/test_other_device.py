@@ -9,7 +9,7 @@ import torch
 from policies import SHAPE
 from valued import META, other_device
 
-from mem1.algorithms.kl import Kl
+from mem1.algorithms.losses import Kl
 from mem1.algorithms.ppo import Ppo
 from mem1.algorithms.ratios import Gspo
 from mem1.engines.device import Device

@@ -35,9 +35,7 @@ from mem1.algorithms.group import (
     Rloo,
     normalised_advantages,
 )
-from mem1.algorithms.importance import Importance
-from mem1.algorithms.kl import Kl
-from mem1.algorithms.losses import clipped_surrogate
+from mem1.algorithms.losses import Importance, Kl, clipped_surrogate
 from mem1.algorithms.ppo import Ppo
 from mem1.algorithms.ratios import Cispo, Gspo
 from mem1.configuration import load_toml

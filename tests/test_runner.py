@@ -353,7 +353,7 @@ def test_when_the_engine_gives_up_what_is_done_is_kept_and_said(
 def test_the_first_interrupt_finishes_the_chunk_in_work_and_the_second_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("mem1.training.loop.interrupt._SAME_S", 0.0)
+    monkeypatch.setattr("mem1.lock._SAME_S", 0.0)
 
     def interrupt(total: int) -> None:
         if total == 1:

@@ -12,8 +12,7 @@ from builders import random_group, tiny_model, trajectory
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mem1.algorithms.importance import Importance
-from mem1.algorithms.kl import Kl
+from mem1.algorithms.losses import Importance, Kl
 from mem1.packing import Pack
 from mem1.records import Trajectory, Turn
 from mem1.training.gradients.actor_critic import ActorCritic

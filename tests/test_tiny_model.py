@@ -12,8 +12,8 @@ from mem1.engines.codec import Codec
 from mem1.protocol import PAPER, RELEASED, Tags, hint
 from mem1.tasks.cloze.expert import MARKS
 from mem1.tasks.prompts import MAX_LABEL
-from mem1.training.loop.recall import FIRST_TOKEN, recall_batch, recall_loss
 from mem1.training.loop.recipe import Recall, TinyModel
+from mem1.training.loop.supervised import FIRST_TOKEN, recall_batch, recall_loss
 from mem1.training.tiny_model.model import new_model
 from mem1.training.tiny_model.tokenizers import (
     MAX_NUMBER,
@@ -37,7 +37,7 @@ def test_every_tag_and_both_hint_brackets_are_single_tokens(tags: Tags):
 
 
 def test_padding_and_the_unknown_token_come_first():
-    # random exercises (training/loop/recall.py) leave the first two tokens out
+    # random exercises (training/loop/supervised.py) leave the first two tokens out
     tokenizer = atlas_tokenizer(PAPER)
     assert (tokenizer.token_to_id(PAD), tokenizer.token_to_id(UNKNOWN)) == (0, 1)
     assert bpe_tokenizer(TEXTS, vocab_size=320, tags=PAPER).token_to_id(PAD) == 0

@@ -37,7 +37,7 @@ from mem1.training.loop.recipe import Evaluation, Lora, ModelConfig, Recall, Rec
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.run_folder import read_metrics
-from mem1.training.loop.sft import SftStage, demonstrate
+from mem1.training.loop.supervised import SftStage, demonstrate
 from mem1.training.loop.train import Finished, Progress, make_rollout, train
 from mem1.training.weights.policy import Policy, export_checkpoint, load_policy, make_policy
 

@@ -34,9 +34,8 @@ from transformers import (
 
 from mem1.errors import UserError
 from mem1.packing import TokenTree, blocks, pack, visible
-from mem1.packing.attention import Backend, plan_attention, tree_attention
+from mem1.packing.attention import Backend, check_packable, plan_attention, tree_attention
 from mem1.packing.blocks import Part, cut
-from mem1.packing.exactness import check_packable
 
 pytestmark = pytest.mark.numeric
 

@@ -22,7 +22,7 @@ from mem1.rollout import Budget
 from mem1.training.logprobs import completion_logprobs
 from mem1.training.loop.recipe import ModelConfig, Recipe, Sft, TinyModel
 from mem1.training.loop.rl_config import Phase, Rl
-from mem1.training.loop.sft import demonstrate
+from mem1.training.loop.supervised import demonstrate
 from mem1.training.loop.train import make_rollout, train
 from mem1.training.tiny_model.model import new_model
 from mem1.training.tiny_model.tokenizers import bpe_tokenizer, shop_tokenizer

@@ -23,7 +23,7 @@ from mem1.engines.weight_update import PublishedWeights, ServerFailed, WeightRou
 from mem1.engines.weights import untied
 from mem1.errors import UserError
 from mem1.extras.nccl import NcclTransfer
-from mem1.training.loop.rollout_config import ServerRollouts
+from mem1.training.loop.rl_config import ServerRollouts
 from mem1.training.weights.weight_sync import write_weights
 
 c10d: Any = dist

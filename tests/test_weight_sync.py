@@ -36,8 +36,7 @@ from mem1.protocol import PAPER
 from mem1.records import Ended, Trajectory, Turn
 from mem1.rollout import Budget
 from mem1.training.loop.recipe import Evaluation, ModelConfig, Recipe
-from mem1.training.loop.rl_config import Phase, Rl
-from mem1.training.loop.rollout_config import ServerRollouts
+from mem1.training.loop.rl_config import Phase, Rl, ServerRollouts
 from mem1.training.loop.run_folder import read_metrics
 from mem1.training.loop.train import make_rollout, train
 from mem1.training.weights.policy import load_policy

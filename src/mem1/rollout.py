@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pydantic import Field
 
 from mem1.configuration import Config
-from mem1.configuration.numbers import MOST_TOKENS
+from mem1.configuration.model import MOST_TOKENS
 from mem1.contexts import Context, ContextPolicy, next_context
 from mem1.engines.base import Completion, Engine, Sampling, derived_seed
 from mem1.engines.chat_template import ChatTemplate

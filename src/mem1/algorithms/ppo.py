@@ -30,7 +30,7 @@ from pydantic import Field
 
 from mem1.algorithms.base import Advantages, Attempt, ClippedAlgorithm
 from mem1.algorithms.losses import per_sequence
-from mem1.configuration.numbers import LearningRate
+from mem1.configuration.model import LearningRate
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -109,7 +109,7 @@ def policy_agent(recipe: Recipe, policy: Policy, tags: Tags, device: Device, *, 
 def trained_agent(recipe: Recipe, policy: Policy, tags: Tags, device: Device, *, name: str) -> Iterator[Agent]:
     """A policy as its training samples: on the servers of [rollout], which get its weights, or in this process."""
     from mem1.evaluation.flops import model_shape
-    from mem1.training.loop.rollout_config import ServerRollouts
+    from mem1.training.loop.rl_config import ServerRollouts
     from mem1.training.loop.train import weight_sync
 
     with weight_sync(recipe, policy) as sync:

@@ -10,7 +10,7 @@ import typer
 
 from mem1.cli.options import Command, Fills, JsonOption, make_folder_of, new_file, refuse, work_begins
 from mem1.cli.recipe_options import OVERRIDES_HELP, expanded
-from mem1.configuration.numbers import LARGEST_SEED, MOST_OBJECTIVES, MOST_TASKS
+from mem1.configuration.model import LARGEST_SEED, MOST_OBJECTIVES, MOST_TASKS
 from mem1.errors import UserError, printable
 
 if TYPE_CHECKING:

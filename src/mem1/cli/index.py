@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mem1.cli.options import DeviceOption, Fills, JsonOption, chosen_device, refuse, work_begins
-from mem1.configuration.numbers import MOST_TASKS
+from mem1.configuration.model import MOST_TASKS
 from mem1.errors import UserError, printable
 from mem1.lock import alone_in
 

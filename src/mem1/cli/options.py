@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from mem1.configuration.numbers import LARGEST
+from mem1.configuration.model import LARGEST
 from mem1.errors import UserError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import typer
 from mem1.cli.options import Fills, JsonOption, refuse
 from mem1.cli.progress import table
 from mem1.cli.recipe_options import OVERRIDES_HELP, expanded
-from mem1.configuration.numbers import MOST_TOKENS
+from mem1.configuration.model import MOST_TOKENS
 from mem1.errors import UserError
 
 if TYPE_CHECKING:

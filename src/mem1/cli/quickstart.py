@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mem1.cli.options import DeviceOption, Fills, JsonOption, chosen_device, few_workers, with_device, work_begins
-from mem1.configuration.numbers import LARGEST_SEED
+from mem1.configuration.model import LARGEST_SEED
 from mem1.errors import UserError
 
 if TYPE_CHECKING:

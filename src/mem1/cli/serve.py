@@ -20,7 +20,7 @@ from mem1.cli.options import (
     few_workers,
     work_begins,
 )
-from mem1.configuration.numbers import MOST_WORKERS
+from mem1.configuration.model import MOST_WORKERS
 from mem1.errors import UserError
 
 if TYPE_CHECKING:

@@ -97,7 +97,7 @@ def command(
 
 def warn_of_nothing_learnt(config: Recipe, training: Path) -> None:
     """Warn if no step of reinforcement learning had anything to compare."""
-    from mem1.training.loop.rl_metrics import nothing_to_learn
+    from mem1.training.loop.rl import nothing_to_learn
     from mem1.training.loop.run_folder import METRICS, read_metrics
 
     if config.rl is None or not config.rl.algorithm.compares_attempts:

@@ -11,7 +11,7 @@ import typer
 
 from mem1.cli.options import JsonOption, chosen_device, work_begins
 from mem1.cli.recipe_options import Chosen, with_recipe
-from mem1.configuration.numbers import MOST_TASKS
+from mem1.configuration.model import MOST_TASKS
 
 if TYPE_CHECKING:
     from mem1.engines.base import Sampling

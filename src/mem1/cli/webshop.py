@@ -21,7 +21,7 @@ from mem1.cli.options import (
     new_file,
     work_begins,
 )
-from mem1.configuration.numbers import LARGEST_SEED, MOST_OBJECTIVES
+from mem1.configuration.model import LARGEST_SEED, MOST_OBJECTIVES
 
 if TYPE_CHECKING:
     from mem1.envs.webshop.catalogue import Entry

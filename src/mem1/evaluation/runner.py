@@ -28,12 +28,11 @@ from mem1.errors import UserError
 from mem1.evaluation.flops import ModelShape
 from mem1.evaluation.metrics import Row, summarize
 from mem1.evaluation.store import append_trajectories, read_attempts, write_row, write_trajectories
-from mem1.lock import alone_in
+from mem1.lock import Stop, alone_in, interruptible
 from mem1.net.threads import run_jobs
 from mem1.records import Task, Trajectory
 from mem1.rollout import Rollout
 from mem1.tasks.compose import different
-from mem1.training.loop.interrupt import Stop, interruptible
 from mem1.training.loop.recipe import Evaluation
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from mem1.errors import UserError
 from mem1.evaluation.flops import ModelShape
-from mem1.packing.exactness import PACKABLE
+from mem1.packing.attention import PACKABLE
 from mem1.protocol import vocabulary
 from mem1.training.loop.recipe import Recipe, TinyModel
 from mem1.training.tiny_model.tokenizers import atlas_tokenizer, shop_tokenizer

@@ -26,7 +26,7 @@ from mem1.training.checkpoints.checkpoint import load_checkpoint, save_checkpoin
 from mem1.training.loop.recipe import Recipe, Sft
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.rl_config import Phase, Rl
-from mem1.training.loop.sft import demonstrate
+from mem1.training.loop.supervised import demonstrate
 from mem1.training.loop.train import Stage, make_rollout, make_stages
 from mem1.training.ranks.placement import Placement
 from mem1.training.tiny_model.tokenizers import atlas_tokenizer, shop_tokenizer

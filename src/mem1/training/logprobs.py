@@ -25,10 +25,9 @@ from transformers import PreTrainedModel
 
 from mem1.errors import UserError
 from mem1.packing import Pack, TokenTree, pack
-from mem1.packing.attention import IMPLEMENTATION, Backend, plan_attention, tree_attention
-from mem1.packing.exactness import check_packable
+from mem1.packing.attention import IMPLEMENTATION, Backend, check_packable, plan_attention, tree_attention
 from mem1.records import Trajectory, Turn
-from mem1.training.ranks.sharding import as_forward
+from mem1.training.ranks.processes import as_forward
 
 LOGITS_AT_ONCE = 1 << 24
 """Most logits held in fp32 at a time; beyond it they are computed in pieces, again in the backward pass."""

@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from mem1.configuration.numbers import Seed
+from mem1.configuration.model import Seed
 from mem1.envs.base import Environment, TaskSource
 from mem1.envs.search.env import SearchEnvironment
 from mem1.envs.tasks import QuestionTasks, TextSizes

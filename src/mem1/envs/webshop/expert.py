@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from mem1.configuration import Config
-from mem1.configuration.numbers import Probability
+from mem1.configuration.model import Probability
 from mem1.envs.webshop.env import WebShopEnvironment
 from mem1.envs.webshop.goals import Goal
 from mem1.envs.webshop.session import Session

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from mem1.configuration.numbers import Seed
+from mem1.configuration.model import Seed
 from mem1.envs.base import Environment, TaskSource
 from mem1.envs.tasks import TasksConfig, must_exist
 from mem1.envs.webshop.catalogue import Catalogue

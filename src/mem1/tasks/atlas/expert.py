@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mem1.configuration import Config
-from mem1.configuration.numbers import Probability
+from mem1.configuration.model import Probability
 from mem1.protocol import ANSWER, SEARCH, SUMMARY, Tags
 
 _ASKED = r"Q(\d+) (\w+ \w+)(?: ; (\w+ \w+))?((?: 's \w+)+)(?: is (\w+ \w+))? \?"

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from mem1.configuration import Config
-from mem1.configuration.numbers import Seed
+from mem1.configuration.model import Seed
 from mem1.errors import UserError
 from mem1.jsonl import read_objects, write_objects
 from mem1.records import Question

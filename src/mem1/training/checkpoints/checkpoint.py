@@ -45,7 +45,8 @@ from mem1.durable import (
 )
 from mem1.engines.weights import check_shapes
 from mem1.errors import UserError, read_as_written
-from mem1.training.checkpoints.snapshot import (
+from mem1.training.ranks.processes import ONE_PROCESS, Ranks, TorchRanks
+from mem1.training.weights.snapshot import (
     MODEL,
     MODULES,
     OPTIMIZERS,
@@ -54,9 +55,12 @@ from mem1.training.checkpoints.snapshot import (
     optimizer_parameters,
     optimizer_states,
     parameter_names,
+    read,
+    shapes,
+    write_shards,
+    write_whole,
+    written,
 )
-from mem1.training.checkpoints.tensors import read, shapes, write_shards, write_whole, written
-from mem1.training.ranks.processes import ONE_PROCESS, Ranks, TorchRanks
 
 KIND = "checkpoint"
 FORMAT = 2

@@ -29,7 +29,7 @@ from mem1.engines.workers import one_thread
 from mem1.packing import Pack
 from mem1.packing.attention import tree_attention
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
-from mem1.training.ranks.sharding import layers
+from mem1.training.ranks.processes import layers
 
 T = TypeVar("T")
 Stats = TypeVar("Stats")

@@ -18,8 +18,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from mem1.algorithms.base import Algorithm, Attempt
-from mem1.algorithms.importance import Importance, truncated_weights
-from mem1.algorithms.kl import kl_estimate
+from mem1.algorithms.losses import Importance, kl_estimate, truncated_weights
 from mem1.records import Group, Trajectory, Turn, VersionRun
 from mem1.training.loop.rl_config import Rl
 
@@ -98,7 +97,7 @@ def make_samples(
 
 
 def _kl_penalty(config: Rl, old: OldPolicyStats, coefficient: float) -> Tensor | None:
-    """(K,) what the KL takes from the reward of each token; None: nothing. Always k1: see algorithms/kl.py."""
+    """(K,) what the KL takes from the reward of each token; None: nothing. Always k1: see algorithms/losses.py."""
     if config.kl is None or config.kl.where != "reward":
         return None
     assert old.reference_K is not None

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mem1.algorithms.base import LossInputs
-from mem1.algorithms.kl import kl_estimate
+from mem1.algorithms.losses import kl_estimate
 from mem1.algorithms.ppo import value_loss
 from mem1.packing import Pack
 from mem1.training.gradients.actor_critic import ActorCritic

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from mem1.configuration import Config
-from mem1.configuration.numbers import MOST_TASKS, MOST_TOKENS, MOST_WORKERS, GreedyOrWarm, LearningRate, Seed, Sizes
+from mem1.configuration.model import MOST_TASKS, MOST_TOKENS, MOST_WORKERS, GreedyOrWarm, LearningRate, Seed, Sizes
 from mem1.contexts import context_policy
 from mem1.engines.base import Engine
 from mem1.engines.chat_template import ChatTemplate
@@ -25,8 +25,7 @@ from mem1.envs.base import TaskSource
 from mem1.envs.tasks import Tasks
 from mem1.protocol import Tags, vocabulary
 from mem1.rollout import Budget, Rollout
-from mem1.training.loop.rl_config import Rl
-from mem1.training.loop.rollout_config import LocalRollouts, Rollouts
+from mem1.training.loop.rl_config import LocalRollouts, Rl, Rollouts
 
 
 class Distributed(Config):

@@ -23,8 +23,8 @@ from mem1.engines.device import Machine, choose, flushed_denormals
 from mem1.engines.workers import local_engine
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError
-from mem1.lock import alone_in
-from mem1.packing.exactness import check_packable
+from mem1.lock import alone_in, interruptible
+from mem1.packing.attention import check_packable
 from mem1.protocol import Tags, vocabulary
 from mem1.rollout import Rollout
 from mem1.training.checkpoints.checkpoint import (
@@ -33,18 +33,16 @@ from mem1.training.checkpoints.checkpoint import (
     load_checkpoint,
     read_checkpoint,
 )
-from mem1.training.checkpoints.snapshot import Snapshot
-from mem1.training.loop.interrupt import interruptible
-from mem1.training.loop.recall import RecallStage
 from mem1.training.loop.recipe import Distributed, Recipe, recipe_rollout
 from mem1.training.loop.rl import RlStage
-from mem1.training.loop.rollout_config import ServerRollouts
+from mem1.training.loop.rl_config import ServerRollouts
 from mem1.training.loop.run_folder import Metrics, MetricsLog, RunFolder
-from mem1.training.loop.sft import SftStage, demonstrate
+from mem1.training.loop.supervised import RecallStage, SftStage, demonstrate
 from mem1.training.ranks.optimizers import Optimizers
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks
 from mem1.training.weights.policy import Policy, make_policy
+from mem1.training.weights.snapshot import Snapshot
 from mem1.training.weights.weight_sync import WeightSync
 
 NOT_FINGERPRINTED = (

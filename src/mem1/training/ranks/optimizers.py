@@ -19,7 +19,7 @@ from torch.optim import AdamW, Optimizer
 from torch.optim._muon import _adjust_lr, _zeropower_via_newtonschulz
 from transformers import PreTrainedModel
 
-from mem1.training.ranks.sharding import whole
+from mem1.training.ranks.processes import whole
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,8 @@ from mem1.engines.device import Computed, dtype_name
 from mem1.errors import UserError
 from mem1.packing.attention import Backend, choose_attention
 from mem1.training.loop.recipe import Distributed, Lora, Recipe
-from mem1.training.loop.rollout_config import ServerRollouts
-from mem1.training.ranks.processes import ONE_PROCESS, Ranks
-from mem1.training.ranks.sharding import shard
+from mem1.training.loop.rl_config import ServerRollouts
+from mem1.training.ranks.processes import ONE_PROCESS, Ranks, shard
 from mem1.training.weights.adapters import merged, with_adapters
 
 M = TypeVar("M", bound=nn.Module)

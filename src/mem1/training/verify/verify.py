@@ -24,8 +24,7 @@ from transformers import PreTrainedModel
 
 from mem1.errors import UserError
 from mem1.packing import pack
-from mem1.packing.attention import Backend
-from mem1.packing.exactness import check_packable
+from mem1.packing.attention import Backend, check_packable
 from mem1.records import Group, Trajectory
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
 from mem1.training.verify.checks import (

@@ -28,7 +28,7 @@ from transformers import PreTrainedModel
 
 from mem1.errors import UserError
 from mem1.training.loop.recipe import BLOCK, Lora
-from mem1.training.ranks.sharding import whole
+from mem1.training.ranks.processes import whole
 
 M = TypeVar("M", bound=PreTrainedModel)
 _NAME = "default"

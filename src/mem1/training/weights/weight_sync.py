@@ -35,7 +35,7 @@ from mem1.engines.weights import checksum, untied
 from mem1.errors import UserError
 from mem1.net.failover import Addresses
 from mem1.net.threads import Pool
-from mem1.training.loop.rollout_config import ServerRollouts
+from mem1.training.loop.rl_config import ServerRollouts
 
 log = logging.getLogger(__name__)
 _AT_ONCE = 32
