@@ -45,7 +45,7 @@ from mem1.planning.step_time import forward_flops
 from mem1.protocol import PAPER
 from mem1.records import Trajectory
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
-from mem1.training.tiny_model.tokenizers import atlas_tokenizer
+from mem1.training.weights.tokenizers import atlas_tokenizer
 
 TINY = Network(
     kind="qwen2",

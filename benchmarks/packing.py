@@ -38,6 +38,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import torch
 from machine import commit, hardware
 from stitched import stitched_logprobs
+from stitching import stitch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
@@ -46,7 +47,6 @@ from mem1.engines.base import Sampling
 from mem1.engines.local import LocalEngine
 from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.packing import pack, split_into_packs
-from mem1.packing.stitched import stitch
 from mem1.protocol import PAPER
 from mem1.records import Trajectory, Turn
 from mem1.rollout import Rollout

@@ -4,7 +4,7 @@
     python benchmarks/stitched.py --objectives 2 4 8 16 --tasks 32
 
 The shipped policy attempts tasks of Atlas with constant memory. Every sampled token is then scored exactly (the token
-tree) and on the stitched sequence (`mem1.packing.stitched`), as its mask was meant and with the previous state shown.
+tree) and on the stitched sequence (`stitching.py`), as its mask was meant and with the previous state shown.
 
     off, mean / max      |log p stitched - log p exact| in nats; the first turn, which is exact, is left out
     outside the clip     share of tokens, the first turn left out, whose ratio p stitched / p exact is outside 1 -/+ 0.2
@@ -22,6 +22,7 @@ from itertools import accumulate
 
 import torch
 from machine import commit, hardware
+from stitching import stitch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -31,7 +32,6 @@ from mem1.engines.base import Sampling
 from mem1.engines.local import LocalEngine
 from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.packing import pack
-from mem1.packing.stitched import stitch
 from mem1.protocol import PAPER
 from mem1.records import Trajectory
 from mem1.rollout import Rollout

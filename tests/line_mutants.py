@@ -368,7 +368,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("int((pack.tree.position_ids + 1).sum())", "len(pack.tree)"),
         ("else parameter.grad.add_(gradient)", "else gradient"),
     ),
-    ("training/checkpoints/checkpoint.py", ("test_checkpoint.py",)): (
+    ("training/weights/checkpoint.py", ("test_checkpoint.py",)): (
         ("        if successor.exists():\n            remove_listed(old)", "        remove_listed(successor)"),
         ("        for old in _complete(folder)[:-keep]:", "        for old in _complete(folder)[: -keep - 1]:"),
         ('key=lambda p: int(p.name.rpartition("-")[2]))', "key=lambda p: p.name)"),

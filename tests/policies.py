@@ -17,7 +17,7 @@ from mem1.engines.policy_server.server import make_app
 from mem1.records import Trajectory, Turn
 from mem1.training.logprobs import completion_logprobs
 from mem1.training.loop.recipe import TinyModel
-from mem1.training.tiny_model.model import new_model
+from mem1.training.weights.tiny_model import new_model
 
 SHAPE = TinyModel(hidden_size=32, layers=2, heads=2, feed_forward=48, max_positions=512)
 

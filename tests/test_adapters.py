@@ -17,13 +17,13 @@ from safetensors.torch import load_file
 from mem1.algorithms.losses import Kl
 from mem1.errors import UserError
 from mem1.packing import pack
-from mem1.training.checkpoints.checkpoint import load_weights, save_checkpoint
 from mem1.training.logprobs import flat_logprobs
 from mem1.training.loop.recipe import Lora, Recipe
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.ranks.placement import Placement
 from mem1.training.weights.adapters import adapters_off, merged, with_adapters
+from mem1.training.weights.checkpoint import load_weights, save_checkpoint
 from mem1.training.weights.policy import Policy
 
 pytestmark = [pytest.mark.numeric, pytest.mark.skipif(find_spec("peft") is None, reason="needs peft")]

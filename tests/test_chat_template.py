@@ -24,9 +24,9 @@ from mem1.training.loop.recipe import Evaluation, ModelConfig, Recipe, Sft, Tiny
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.supervised import demonstrate
 from mem1.training.loop.train import make_rollout, train
-from mem1.training.tiny_model.model import new_model
-from mem1.training.tiny_model.tokenizers import bpe_tokenizer
 from mem1.training.weights.policy import Policy, export_checkpoint, load_policy, make_policy
+from mem1.training.weights.tiny_model import new_model
+from mem1.training.weights.tokenizers import bpe_tokenizer
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

@@ -39,9 +39,9 @@ from mem1.tasks.atlas import Expert, Laziness
 from mem1.tasks.datasets import write_passages
 from mem1.training.loop.recipe import Recipe, TinyModel
 from mem1.training.loop.run_folder import MetricsLog, RunFolder
-from mem1.training.tiny_model.model import new_model
-from mem1.training.tiny_model.tokenizers import atlas_tokenizer, bpe_tokenizer
 from mem1.training.weights.policy import SHIPPED_SHOP, Policy, policy_folder
+from mem1.training.weights.tiny_model import new_model
+from mem1.training.weights.tokenizers import atlas_tokenizer, bpe_tokenizer
 
 CODEC = Codec(atlas_tokenizer(PAPER))
 QUICK = ["--limit", "1", "--attempts", "2"]
@@ -110,7 +110,7 @@ class TestVerify:
         assert max(map(len, result.stdout.splitlines())) <= 80
 
     def test_exit_code_1_where_a_check_fails(self, policy, monkeypatch):
-        monkeypatch.setattr("mem1.training.verify.checks.SAMPLER_LIMIT", -1.0)  # which nothing can meet
+        monkeypatch.setattr("mem1.training.checks.SAMPLER_LIMIT", -1.0)  # which nothing can meet
         result = call("verify", "--model", policy, *QUICK)
         assert result.exit_code == 1
         assert "failed" in result.stdout

@@ -21,7 +21,7 @@ from mem1.rollout import Budget, Rollout
 from mem1.tasks.atlas import Laziness
 from mem1.tasks.cloze import ClozeOptions
 from mem1.tasks.cloze.expert import ClozeExpert, read_answer
-from mem1.training.tiny_model.tokenizers import bpe_tokenizer
+from mem1.training.weights.tokenizers import bpe_tokenizer
 
 LAZY = Laziness(diligent=0.25, stop=0.9, forget=0.5)
 

@@ -26,9 +26,9 @@ from mem1.training.loop.run_folder import RunFolder
 from mem1.training.loop.train import NOT_FINGERPRINTED
 from mem1.training.ranks.placement import Placement
 from mem1.training.ranks.processes import Ranks, joined
-from mem1.training.tiny_model.model import new_model
-from mem1.training.tiny_model.tokenizers import atlas_tokenizer
 from mem1.training.weights.policy import Policy, load_policy
+from mem1.training.weights.tiny_model import new_model
+from mem1.training.weights.tokenizers import atlas_tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").rglob("*.toml"))

@@ -38,11 +38,11 @@ from test_training import config as config
 
 from mem1.configuration import to_toml
 from mem1.engines.workers import one_thread
-from mem1.training.checkpoints.checkpoint import latest_checkpoint
 from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rl_config import Phase
 from mem1.training.ranks.placement import SINGLE_PROCESS
 from mem1.training.ranks.processes import ONE_PROCESS
+from mem1.training.weights.checkpoint import latest_checkpoint
 
 # importing it costs every worker seconds, also the one that runs none of these
 pytestmark = pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="needs bitsandbytes")

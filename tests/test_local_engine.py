@@ -18,8 +18,8 @@ from mem1.protocol import PAPER
 from mem1.records import Trajectory, Turn
 from mem1.training.logprobs import completion_logprobs
 from mem1.training.loop.recipe import TinyModel
-from mem1.training.tiny_model.model import new_model
-from mem1.training.tiny_model.tokenizers import bpe_tokenizer
+from mem1.training.weights.tiny_model import new_model
+from mem1.training.weights.tokenizers import bpe_tokenizer
 
 pytestmark = pytest.mark.numeric
 

@@ -24,7 +24,7 @@ from mem1.evaluation.store import read_trajectories
 from mem1.protocol import RELEASED
 from mem1.records import Ended
 from mem1.retrieval import BM25
-from mem1.training.tiny_model.tokenizers import bpe_tokenizer
+from mem1.training.weights.tokenizers import bpe_tokenizer
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

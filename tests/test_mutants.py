@@ -31,15 +31,14 @@ from mem1.packing import split_into_packs
 from mem1.protocol import PAPER
 from mem1.records import Ended, Group, Trajectory, Turn
 from mem1.rollout import Budget
+from mem1.training.checks import once_check, reencoding_check, relative_difference
 from mem1.training.gradients.actor_critic import ActorCritic
 from mem1.training.gradients.samples import make_samples
 from mem1.training.gradients.update import PassStats, accumulate
 from mem1.training.logprobs import completion_logprobs
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.rl_config import Phase, Rl
-from mem1.training.verify.checks import once_check, reencoding_check, relative_difference
-from mem1.training.verify.steps import step_checks
-from mem1.training.verify.verify import verify
+from mem1.training.verify import step_checks, verify
 from mem1.training.weights.policy import Policy
 
 LIMIT = 1e-10

@@ -15,12 +15,12 @@ from mem1.errors import UserError
 from mem1.protocol import PAPER, PAPER_SUMMARY
 from mem1.records import Ended, Group, Trajectory
 from mem1.tasks.atlas import Expert
+from mem1.training import verify
+from mem1.training.checks import reencoded_share
 from mem1.training.logprobs import completion_logprobs
 from mem1.training.loop.recipe import TinyModel
-from mem1.training.tiny_model.model import new_model
-from mem1.training.tiny_model.tokenizers import atlas_tokenizer
-from mem1.training.verify.checks import reencoded_share
-from mem1.training.verify.verify import verify
+from mem1.training.weights.tiny_model import new_model
+from mem1.training.weights.tokenizers import atlas_tokenizer
 
 CODEC = Codec(atlas_tokenizer(PAPER_SUMMARY))
 SOURCE = AtlasTasks(entities=40, worlds=1, questions_per_world=80).source("evaluation", PAPER_SUMMARY)

@@ -23,13 +23,13 @@ from mem1.cli.train import Upload
 from mem1.errors import UserError
 from mem1.packing import split_into_packs
 from mem1.records import Group, Question, Task, Trajectory, Turn
-from mem1.training.checkpoints.checkpoint import BackgroundSaves, latest_checkpoint
 from mem1.training.gradients.actor_critic import ActorCritic
 from mem1.training.loop.group_sampling import GroupSampler
 from mem1.training.loop.recipe import Distributed
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.ranks.placement import Placement
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks, joined
+from mem1.training.weights.checkpoint import BackgroundSaves, latest_checkpoint
 from mem1.training.weights.snapshot import Snapshot
 
 

@@ -26,7 +26,7 @@ from mem1.extras.mem1_release.tokens import Inference, inference_of, trajectory
 from mem1.protocol import PAPER, RELEASED
 from mem1.records import Ended
 from mem1.tasks.datasets import read_tasks
-from mem1.training.tiny_model.tokenizers import atlas_tokenizer
+from mem1.training.weights.tokenizers import atlas_tokenizer
 
 PROMPT = "You will answer multiple complex questions ... Answer the following questions: who founded alvex?; where?\n"
 GOLDS = [["Mira Toll", "M. Toll"], ["Bergen"]]

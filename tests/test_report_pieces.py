@@ -21,8 +21,8 @@ from mem1.evaluation.report.token_attribution import Piece, cut, dropped, texts_
 from mem1.evaluation.report.viewer_data import PageData, changes, compressed, facts_by_turn
 from mem1.protocol import PAPER_SUMMARY
 from mem1.records import Question, Task, Trajectory, Turn
-from mem1.training.tiny_model.tokenizers import atlas_tokenizer
 from mem1.training.weights.policy import SHIPPED, SHIPPED_SHOP, policy_folder
+from mem1.training.weights.tokenizers import atlas_tokenizer
 
 
 def read(data: PageData, flat: list[int]) -> list[Piece]:

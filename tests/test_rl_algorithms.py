@@ -46,7 +46,6 @@ from mem1.errors import UserError
 from mem1.packing import Pack
 from mem1.records import Ended, Group, Question, Task, Trajectory, Turn
 from mem1.rollout import Rollout
-from mem1.training.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 from mem1.training.gradients.actor_critic import Critic
 from mem1.training.gradients.samples import OldPolicyStats, make_samples, minibatches
 from mem1.training.gradients.update import PassStats, accumulate
@@ -55,6 +54,7 @@ from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.ranks.optimizers import adamw
+from mem1.training.weights.checkpoint import load_checkpoint, save_checkpoint
 from mem1.training.weights.policy import Policy
 
 ALGORITHMS: dict[str, Algorithm] = {

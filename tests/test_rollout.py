@@ -23,8 +23,8 @@ from mem1.records import Ended, Passage, Question, Task, Trajectory
 from mem1.retrieval import RetrievalFailed
 from mem1.rollout import Budget, attempt_numbers
 from mem1.tasks.prompts import render
-from mem1.training.tiny_model.tokenizers import atlas_tokenizer, bpe_tokenizer
-from mem1.training.verify.checks import reencoded_share
+from mem1.training.checks import reencoded_share
+from mem1.training.weights.tokenizers import atlas_tokenizer, bpe_tokenizer
 
 PROMPT = "Q1 a mayor ?"
 SEARCHES = [f"<IS> now Q{i} </IS> <query> city {i} </query>" for i in range(1, 4)]

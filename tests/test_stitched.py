@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 from builders import random_trajectory, trajectory
+from stitching import stitch
 
-from mem1.packing.stitched import stitch
 from mem1.records import Trajectory, Turn
 
 P, Q, S, A, I, T, B, J, E = range(1, 10)  # noqa: E741

@@ -14,8 +14,8 @@ from mem1.tasks.cloze.expert import MARKS
 from mem1.tasks.prompts import MAX_LABEL
 from mem1.training.loop.recipe import Recall, TinyModel
 from mem1.training.loop.supervised import FIRST_TOKEN, recall_batch, recall_loss
-from mem1.training.tiny_model.model import new_model
-from mem1.training.tiny_model.tokenizers import (
+from mem1.training.weights.tiny_model import new_model
+from mem1.training.weights.tokenizers import (
     MAX_NUMBER,
     PAD,
     UNKNOWN,

@@ -31,7 +31,6 @@ from mem1.records import Ended, Group, Passage, Question
 from mem1.rollout import Budget
 from mem1.tasks.compose import TurnLimit
 from mem1.tasks.datasets import write_passages, write_questions
-from mem1.training.checkpoints.checkpoint import latest_checkpoint
 from mem1.training.logprobs import completion_logprobs
 from mem1.training.loop.recipe import Evaluation, Lora, ModelConfig, Recall, Recipe, Sft, TinyModel
 from mem1.training.loop.rl import RlStage
@@ -39,6 +38,7 @@ from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.run_folder import read_metrics
 from mem1.training.loop.supervised import SftStage, demonstrate
 from mem1.training.loop.train import Finished, Progress, make_rollout, train
+from mem1.training.weights.checkpoint import latest_checkpoint
 from mem1.training.weights.policy import Policy, export_checkpoint, load_policy, make_policy
 
 RECALL_STEPS, SFT_STEPS, RL_STEPS = 2, 10, 3

@@ -24,9 +24,9 @@ from mem1.protocol import PAPER
 from mem1.records import Ended
 from mem1.rollout import Budget
 from mem1.training.loop.recipe import TinyModel
-from mem1.training.tiny_model.model import new_model
-from mem1.training.tiny_model.tokenizers import bpe_tokenizer
 from mem1.training.weights.policy import Policy
+from mem1.training.weights.tiny_model import new_model
+from mem1.training.weights.tokenizers import bpe_tokenizer
 
 pytest.importorskip("openai", reason="transformers serve needs the package openai")
 pytestmark = pytest.mark.slow

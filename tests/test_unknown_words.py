@@ -19,8 +19,8 @@ from mem1.protocol import PAPER
 from mem1.records import Question, Task
 from mem1.training.loop.recipe import ModelConfig, Recipe
 from mem1.training.loop.train import make_stages
-from mem1.training.tiny_model.tokenizers import bpe_tokenizer
 from mem1.training.weights.policy import make_policy
+from mem1.training.weights.tokenizers import bpe_tokenizer
 
 REFUSED = "of the tokens of the questions are unknown to the tokenizer of"
 terminal = pytest.fixture(lambda capsys, monkeypatch: Terminal(capsys, monkeypatch))

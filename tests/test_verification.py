@@ -26,11 +26,7 @@ from mem1.protocol import PAPER, RELEASED, Tags
 from mem1.records import Ended, Group, Trajectory
 from mem1.rollout import Budget, Rollout
 from mem1.tasks.atlas import Expert, Laziness
-from mem1.training.logprobs import completion_logprobs, flat_logprobs
-from mem1.training.loop.recipe import TinyModel
-from mem1.training.tiny_model.model import new_model
-from mem1.training.tiny_model.tokenizers import atlas_tokenizer, bpe_tokenizer
-from mem1.training.verify.checks import (
+from mem1.training.checks import (
     Check,
     causality_checks,
     gradient_check,
@@ -42,8 +38,11 @@ from mem1.training.verify.checks import (
     sampler_checks,
     wrong_targets,
 )
-from mem1.training.verify.steering import ForcedTags
-from mem1.training.verify.verify import compute, halves, verify
+from mem1.training.logprobs import completion_logprobs, flat_logprobs
+from mem1.training.loop.recipe import TinyModel
+from mem1.training.verify import ForcedTags, compute, halves, verify
+from mem1.training.weights.tiny_model import new_model
+from mem1.training.weights.tokenizers import atlas_tokenizer, bpe_tokenizer
 
 CODEC = Codec(atlas_tokenizer(PAPER))
 SHAPE = TinyModel(hidden_size=32, layers=2, heads=2, feed_forward=48)

@@ -35,7 +35,7 @@ from mem1.rollout import Budget
 from mem1.tasks.prompts import render
 from mem1.training.loop.recipe import ModelConfig, Recipe
 from mem1.training.loop.rl_config import Phase, Rl
-from mem1.training.tiny_model.tokenizers import bpe_tokenizer
+from mem1.training.weights.tokenizers import bpe_tokenizer
 
 BPE = Codec(bpe_tokenizer(["the mayor of the city"] * 3, vocab_size=300, tags=PAPER_WEB))
 TEXT = "Oslo is the capital of Norway. " * 4 + "Its mayor is Sela Prand. " * 4

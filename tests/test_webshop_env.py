@@ -25,7 +25,7 @@ from mem1.records import Ended, Question, Task, Trajectory
 from mem1.rollout import Budget
 from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rl_config import Phase, Rl
-from mem1.training.tiny_model.tokenizers import UNKNOWN, bpe_tokenizer, shop_tokenizer
+from mem1.training.weights.tokenizers import UNKNOWN, bpe_tokenizer, shop_tokenizer
 
 ENVIRONMENT = WebShopEnvironment(small_shop(), {"rug": GOAL, "lamp": OTHER_GOAL})
 CODEC = Codec(shop_tokenizer(PAPER_SHOP))

@@ -24,9 +24,9 @@ from mem1.training.loop.recipe import ModelConfig, Recipe, Sft, TinyModel
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.supervised import demonstrate
 from mem1.training.loop.train import make_rollout, train
-from mem1.training.tiny_model.model import new_model
-from mem1.training.tiny_model.tokenizers import bpe_tokenizer, shop_tokenizer
 from mem1.training.weights.policy import SHIPPED_SHOP, Policy, load_policy, make_policy
+from mem1.training.weights.tiny_model import new_model
+from mem1.training.weights.tokenizers import bpe_tokenizer, shop_tokenizer
 
 TINY = TinyModel(hidden_size=32, layers=2, feed_forward=64, tokenizer="shop")
 CONFIG = Recipe(

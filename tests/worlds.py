@@ -14,7 +14,7 @@ from mem1.envs.search.env import SearchEnvironment
 from mem1.protocol import PAPER, Tags
 from mem1.records import Passage, Question, Task, Trajectory
 from mem1.rollout import Budget, Rollout
-from mem1.training.tiny_model.tokenizers import atlas_tokenizer
+from mem1.training.weights.tokenizers import atlas_tokenizer
 
 CODEC = Codec(atlas_tokenizer(PAPER))
 SMALL = AtlasTasks(entities=60, worlds=2, questions_per_world=120)

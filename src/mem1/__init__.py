@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from mem1.retrieval import BM25, Retriever
     from mem1.rollout import Budget, Rollout
     from mem1.tasks.compose import TaskTemplate, compose
+    from mem1.training import verify
     from mem1.training.logprobs import completion_logprobs
     from mem1.training.loop.recipe import Recipe
     from mem1.training.loop.rl import RlStage
-    from mem1.training.verify.verify import verify
     from mem1.training.weights.policy import Policy, load_policy
 
 _HOMES = {
@@ -75,7 +75,7 @@ _HOMES = {
     "mem1.training.logprobs": "completion_logprobs",
     "mem1.training.loop.recipe": "Recipe",
     "mem1.training.loop.rl": "RlStage",
-    "mem1.training.verify.verify": "verify",
+    "mem1.training.verify": "verify",
     "mem1.training.weights.policy": "Policy load_policy",
 }
 """Module -> the names that it gives."""

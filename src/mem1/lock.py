@@ -1,6 +1,11 @@
-"""Only one command at a time writes into a folder.
+"""Blocks around a run: one command at a time in a folder, and Ctrl-C between two steps instead of in one.
 
     with alone_in(Path("runs/a")): ...      a second command: UserError that names the process holding the folder
+
+    with interruptible("finishing this step; press again to stop at once") as stop:
+        for step in range(steps):
+            train(step)
+            if stop.requested: ...
 
 The lock is the system's (flock), on the folder itself: it ends with the process, however that ends, and leaves no file.
 A folder that is replaced by a rename can be locked like any other. The filelock package locks files of its own, which
@@ -22,17 +27,6 @@ from pathlib import Path
 from types import FrameType
 
 from mem1.errors import UserError
-
-# FIXME docstring of mem1.lock:
-# """Ctrl-C between two steps instead of in the middle of one.
-#
-# with interruptible("finishing this step; press again to stop at once") as stop:
-#     for step in range(steps):
-#         train(step)
-#         if stop.requested:
-#             save_checkpoint(...)
-#             break
-# """
 
 try:
     import fcntl

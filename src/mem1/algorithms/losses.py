@@ -1,14 +1,37 @@
-"""Losses of sampled tokens, and how per-token numbers are grouped into sequences.
+"""Losses of sampled tokens, the KL penalty, and importance weights.
 
     clipped surrogate    L = -sum_k c_k min(w_k A_k, clip(w_k, 1 - low, 1 + high) A_k) / denominator
     policy gradient      L = -sum_k c_k A_k logp_k / denominator
     likelihood           L = -sum_k logp_k / denominator                          w_k = exp(logp_k - old_logp_k)
 
-`denominator` is fixed for the whole optimiser step, so micro-batches, packing and ranks cannot change the gradient. The
-weights c_k correct for a sampler that is not the old policy (importance.py); without them they are 1.
+`denominator` is fixed for the whole optimiser step, so micro-batches, packing and ranks cannot change the gradient.
+
+Truncated importance weights c_k correct for a sampler that is not quite the trainer's policy; else they are 1:
+
+    token level       c_k = min(pi_trainer(k) / pi_sampler(k), cap)
+    sequence level    c_k = min(prod_{j in its sequence} pi_trainer(j) / pi_sampler(j), cap)
+
+Both are of the policy *before* the update. Use them where kernels, precision or stale weights set the sampler apart.
+Only the sequence level is unbiased (before the cap), but over many tokens its product runs to the cap or to nothing.
+The token level, the usual choice, ignores how the tokens before were reached.
+
+The penalty on the distance from a reference policy is estimated on the sampled tokens:
+
+    d_k = logp_k - reference_k          k1 = d          k2 = d^2 / 2          k3 = exp(-d) - 1 + d
+
+| | estimates KL(policy, reference) | sign | its gradient, used as a loss, is on average |
+|---|---|---|---|
+| k1 | without bias, high variance | either | 0: teaches nothing |
+| k2 | with bias, low variance | never negative | that of KL(policy, reference): the right one |
+| k3 | without bias, low variance | never negative | that of KL(reference, policy): right to first order |
+
+So: k1 in the reward (subtracted from each token's reward, without gradient), k2 in the loss; k3 to log, and in the
+loss where GRPO's own choice (arXiv 2402.03300, equation 4) is wanted.
 
 Sources: PPO (arXiv 1707.06347), equation 7, with two clip bounds as in DAPO (arXiv 2503.14476), equation 10; Williams
-1992, "Simple statistical gradient-following algorithms", equation 11.
+1992, "Simple statistical gradient-following algorithms", equation 11; Ionides 2008, "Truncated importance sampling",
+and between the two engines of one model, Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy
+RL training"; Schulman, "Approximating KL divergence" (joschu.net/blog/kl-approx.html).
 """
 
 from __future__ import annotations
@@ -23,38 +46,6 @@ from mem1.configuration import Config
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-# FIXME docstring of mem1.algorithms.losses:
-# """Penalty on the policy's distance from a reference policy, estimated on the sampled tokens.
-#
-#     d_k = logp_k - reference_k          k1 = d          k2 = d^2 / 2          k3 = exp(-d) - 1 + d
-#
-# | | estimates KL(policy, reference) | sign | its gradient, used as a loss, is on average |
-# |---|---|---|---|
-# | k1 | without bias, high variance | either | 0: teaches nothing |
-# | k2 | with bias, low variance | never negative | that of KL(policy, reference): the right one |
-# | k3 | without bias, low variance | never negative | that of KL(reference, policy): right to first order |
-#
-# So: k1 in the reward (subtracted from each token's reward, without gradient), k2 in the loss; k3 to log, and in the
-# loss where GRPO's own choice (arXiv 2402.03300, equation 4) is wanted.
-#
-# Source: Schulman, "Approximating KL divergence" (joschu.net/blog/kl-approx.html), for tokens sampled from the policy.
-# """
-
-# FIXME docstring of mem1.algorithms.losses:
-# """Truncated importance sampling: weights that correct for a sampler that is not quite the trainer's policy.
-#
-#     token level       c_k = min(pi_trainer(k) / pi_sampler(k), cap)
-#     sequence level    c_k = min(prod_{j in its sequence} pi_trainer(j) / pi_sampler(j), cap)
-#
-# Both log-probs are of the policy *before* the update: the trainer's and the sampler's. Use it where kernels, precision
-# or stale weights set the sampler apart. Only the sequence level is unbiased (before the cap), but over many tokens its
-# product runs to the cap or to nothing. The token level, the usual choice, ignores how the tokens before were reached.
-#
-# Sources: Ionides 2008, "Truncated importance sampling"; between the two engines of one model, Yao et al. 2025, "Your
-# efficient RL framework secretly brings you off-policy RL training".
-# """
 
 
 @dataclass(frozen=True, slots=True)

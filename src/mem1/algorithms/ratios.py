@@ -111,7 +111,7 @@ def sequence_surrogate(
     """GSPO's loss of S sequences with M sampled tokens; `clipped` counts the tokens of clipped sequences.
 
     `weights_S` are the v_i; None: 1. A sequence's term is spread evenly over its tokens, where `weights_M`
-    (importance.py) multiply it; one without tokens adds nothing. Raises ValueError unless the lengths sum to M.
+    multiply it; one without tokens adds nothing. Raises ValueError unless the lengths sum to M.
     """
     import torch
 

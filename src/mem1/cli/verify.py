@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from mem1.engines.device import Computed
     from mem1.envs.base import TaskSource
     from mem1.records import Group, Task, Trajectory
+    from mem1.training.checks import Check
     from mem1.training.loop.recipe import Recipe
-    from mem1.training.verify.checks import Check
     from mem1.training.weights.policy import Policy
 
 _COLOURS = {"passed": "green", "failed": "bold red", "not tested": "yellow"}
@@ -50,7 +50,7 @@ def command(
     from mem1.errors import UserError
     from mem1.packing.attention import choose_attention
     from mem1.protocol import vocabulary
-    from mem1.training.verify.verify import NO_GRADIENTS, has_gradients, verify
+    from mem1.training.verify import NO_GRADIENTS, has_gradients, verify
     from mem1.training.weights.policy import make_policy
 
     recipe = chosen.load({"tasks.worlds": "1", "evaluation.objectives": "[2]"})
@@ -103,7 +103,7 @@ def _sample(
     from mem1.engines.local import LocalEngine
     from mem1.protocol import vocabulary
     from mem1.training.loop.train import make_rollout
-    from mem1.training.verify.steering import ForcedTags
+    from mem1.training.verify import ForcedTags
 
     tags = vocabulary(recipe.vocabulary)
     engine = LocalEngine(policy.model, policy.codec, tags.stop_strings)

@@ -1,8 +1,20 @@
-"""Bounds of settings: numbers are finite and small enough for arithmetic and memory.
+"""Configuration: frozen pydantic models, one TOML file per experiment, dotted overrides on the command line.
 
-class Run(Config):
-    seed: Seed = 0
-    steps: int = Field(ge=1)        # and at most LARGEST, like every number without a bound of its own
+    class Sampler(Config):
+        temperature: float = 1.0            # at most LARGEST, like every number without a bound of its own
+
+    class Run(Config):
+        steps: int
+        sampler: Sampler = Sampler()
+
+    load_toml("quick.toml", Run, ["sampler.temperature=0.7"])   # quick.toml: steps = 40
+        ->  Run(steps=40, sampler=Sampler(temperature=0.7))
+    load_toml("quick.toml", Run, ["sampler.temprature=0.7"])
+        ->  UserError: quick.toml: unknown key sampler.temprature (from the command line);
+            did you mean sampler.temperature? Keys of [sampler]: temperature
+
+Types are strict: "3" is not a number and 1 is not a boolean. Every default has one owner, the class of its
+section, so that giving one key of a section never changes another.
 """
 
 from __future__ import annotations
@@ -24,26 +36,6 @@ from mem1.configuration.by_name import ByName
 from mem1.configuration.mistakes import explain
 from mem1.configuration.toml import apply_override, dumps, key_text, read_toml
 from mem1.errors import UserError
-
-# FIXME docstring of mem1.configuration.model:
-# """Configuration: frozen pydantic models, one TOML file per experiment, dotted overrides on the command line.
-#
-#     class Sampler(Config):
-#         temperature: float = 1.0
-#
-#     class Run(Config):
-#         steps: int
-#         sampler: Sampler = Sampler()
-#
-#     load_toml("quick.toml", Run, ["sampler.temperature=0.7"])   # quick.toml: steps = 40
-#         ->  Run(steps=40, sampler=Sampler(temperature=0.7))
-#     load_toml("quick.toml", Run, ["sampler.temprature=0.7"])
-#         ->  UserError: quick.toml: unknown key sampler.temprature (from the command line);
-#             did you mean sampler.temperature? Keys of [sampler]: temperature
-#
-# Types are strict: "3" is not a number and 1 is not a boolean. Every default has one owner, the class of its
-# section, so that giving one key of a section never changes another.
-# """
 
 LARGEST = 10**12
 """Largest value of a setting without an upper bound of its own; sums and products of a few stay finite."""
@@ -110,7 +102,7 @@ class Config(pydantic.BaseModel):
     - a field whose default is a section has that section's own defaults: with `Sampler(temperature=0.7)` as
       default, giving `sampler.seed` alone would silently bring back Sampler's own temperature.
 
-    Every number is finite and, where its field has no bound of its own, at most `numbers.LARGEST`.
+    Every number is finite and, where its field has no bound of its own, at most `LARGEST`.
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

@@ -1,5 +1,6 @@
 """Exact attention over a token tree, through transformers' attention interface: no model code is copied.
 
+    check_packable(model)                                        UserError: why its packed numbers would be others
     tree = pack(trajectories)
     plan = plan_attention(tree)                                  once per tree, not per layer
     with tree_attention(model):                                  model.generate is unchanged outside
@@ -7,7 +8,9 @@
                                      use_cache=False, tree_plan=plan).last_hidden_state
 
 Three back-ends share one plan: "blocks" (`packing/blocks.py`), "flex" (FlexAttention, `packing/flex.py`) and "dense",
-one product with a T x T mask, which is the reference in tests. `choose_attention` chooses one for a recipe.
+one product with a T x T mask, which is the reference in tests. A packed forward pass computes each token once for all
+contexts that share it. That is exact only if a token's hidden state depends on nothing but the tokens that it may see
+and its position.
 """
 
 from __future__ import annotations
@@ -25,13 +28,6 @@ from mem1.errors import UserError
 from mem1.packing.blocks import Blocks, cut
 from mem1.packing.flex import Flex, plan_flex
 from mem1.packing.tree import TokenTree, visible
-
-# FIXME docstring of mem1.packing.attention:
-# """Which models can be packed exactly, and why the others cannot.
-#
-# A packed forward pass computes each token once for all contexts that share it. That is exact only if a token's
-# hidden state depends on nothing but the tokens that it may see and its position.
-# """
 
 IMPLEMENTATION = "mem1_tree"
 """Name under which tree attention is registered in transformers."""

@@ -1,4 +1,4 @@
-"""How a token tree's attention is cut into plain attention: slices of queries with the keys that all of them see.
+"""A token tree's attention as plain attention: slices of queries with the keys that all of them see.
 
 In the depth-first layout the subtree of a token is contiguous. So what many later tokens see, such as a prompt, is
 one part: the queries of everything below it, a slice, with its keys, and no mask.
@@ -11,6 +11,14 @@ one part: the queries of everything below it, a slice, with its keys, and no mas
 Every query is in one *first* part, which holds the query itself; later parts add the keys above. Small subtrees are
 computed together, under a mask that keeps them apart. Segments too short to be worth a part of their own are handed
 down: their keys are gathered by the parts below. Every visible pair is in exactly one part.
+
+Parts of one query are merged by their log-sums, as flash attention merges tiles. With the merged log-sum each part has
+its own backward pass, and its weights are computed again rather than kept. On a CPU a part is one call of PyTorch's
+fused kernel, which returns log-sums and takes the merged ones; elsewhere it is a few plain products. Softmax is in fp32
+(fp64 for fp64 inputs).
+
+Letters: T tokens, D head size, H query heads, J key-value heads, each shared by H/J query heads; L queries and K keys
+of a part. Source of the merge: Dao et al. 2022 (FlashAttention, arXiv 2205.14135), section 3.1.
 """
 
 from __future__ import annotations
@@ -26,20 +34,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mem1.packing.tree import TokenTree
-
-# FIXME docstring of mem1.packing.blocks:
-# """Attention over the parts of a token tree (`packing/blocks.py`), forward and backward.
-#
-# Each part is softmax attention over its own keys; parts of one query are merged by their log-sums, as flash
-# attention merges tiles. With the merged log-sum each part has its own backward pass, and its weights are
-# computed again rather than kept. On a CPU a part is one call of PyTorch's fused kernel, which returns log-sums and
-# takes the merged ones; elsewhere it is a few plain products. Softmax is in fp32 (fp64 for fp64 inputs).
-#
-# Letters: T tokens, D head size, H query heads, J key-value heads, each shared by H/J query heads; L queries and K keys
-# of a part.
-#
-# Source: the merge by log-sums, Dao et al. 2022 (FlashAttention, arXiv 2205.14135), section 3.1.
-# """
 
 TOGETHER = 96
 """Tokens up to which neighbouring subtrees are one part: pairs that are masked cost less than another call."""

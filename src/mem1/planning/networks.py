@@ -20,8 +20,8 @@ from mem1.evaluation.flops import ModelShape
 from mem1.packing.attention import PACKABLE
 from mem1.protocol import vocabulary
 from mem1.training.loop.recipe import Recipe, TinyModel
-from mem1.training.tiny_model.tokenizers import atlas_tokenizer, shop_tokenizer
 from mem1.training.weights.policy import SHIPPED, policy_folder
+from mem1.training.weights.tokenizers import atlas_tokenizer, shop_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel

@@ -22,15 +22,15 @@ from mem1.planning.networks import made_model, recipe_network, small
 from mem1.protocol import vocabulary
 from mem1.records import Group
 from mem1.rollout import Budget
-from mem1.training.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 from mem1.training.loop.recipe import Recipe, Sft
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.supervised import demonstrate
 from mem1.training.loop.train import Stage, make_rollout, make_stages
 from mem1.training.ranks.placement import Placement
-from mem1.training.tiny_model.tokenizers import atlas_tokenizer, shop_tokenizer
+from mem1.training.weights.checkpoint import load_checkpoint, save_checkpoint
 from mem1.training.weights.policy import SHIPPED, Policy, policy_folder
+from mem1.training.weights.tokenizers import atlas_tokenizer, shop_tokenizer
 
 TOKENS = 1024
 """Most tokens of a step and of a pack."""

@@ -23,6 +23,7 @@ from mem1.algorithms.ppo import explained_variance
 from mem1.envs.base import TaskSource
 from mem1.records import Group, Trajectory
 from mem1.rollout import Rollout
+from mem1.training.checks import reencoded_share
 from mem1.training.gradients.actor_critic import ActorCritic
 from mem1.training.gradients.samples import TrainingSample, make_samples, minibatches, scorable_groups, versions
 from mem1.training.gradients.update import OptimizerStep, PassStats, accumulate
@@ -31,12 +32,8 @@ from mem1.training.loop.rl_config import Rl
 from mem1.training.loop.run_folder import Metrics
 from mem1.training.ranks.optimizers import Optimizers, adamw, together, warmup_decay
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
-from mem1.training.verify.checks import reencoded_share
 from mem1.training.weights.policy import Policy
 from mem1.training.weights.weight_sync import WeightSync
-
-# FIXME docstring of mem1.training.loop.rl:
-# """Metrics of a step of reinforcement learning; every key has its line in docs/metrics.md."""
 
 
 @dataclass

@@ -1,16 +1,13 @@
-"""`[rl]` of a recipe: which algorithm, on how many attempts, with what regularisation.
+"""`[rl]` of a recipe: which algorithm, on how many attempts, with what regularisation; and `[rollout]`: who samples.
 
-    [rl]
-    tasks_per_step = 12
-    group_size = 8
+    [rl]                            [rl.algorithm]              [[rl.curriculum]]
+    tasks_per_step = 12             name = "ppo"                steps = 40
+    group_size = 8                  critic = "separate"         objectives = [2]
 
-    [rl.algorithm]
-    name = "ppo"
-    critic = "separate"
-
-    [[rl.curriculum]]
-    steps = 40
-    objectives = [2]
+    [rollout]
+    engine = "servers"
+    servers = ["http://127.0.0.1:8001", "http://127.0.0.1:8002"]
+    weights_folder = "runs/weights"
 
 The keys of `[rl.algorithm]` are those of the algorithm that it names (`mem1.algorithms`); all others are common to all.
 """
@@ -32,15 +29,6 @@ from mem1.engines.servers import ModelServer, base_address
 from mem1.engines.weight_update import ServerKind, Transfer
 from mem1.errors import UserError
 from mem1.registry import register
-
-# FIXME docstring of mem1.training.loop.rl_config:
-# """`[rollout]` of a recipe: this process samples for training, or policy servers do.
-#
-# [rollout]
-# engine = "servers"
-# servers = ["http://127.0.0.1:8001", "http://127.0.0.1:8002"]
-# weights_folder = "runs/weights"
-# """
 
 
 class Phase(Config):

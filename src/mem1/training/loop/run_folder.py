@@ -6,7 +6,7 @@
         metrics.jsonl        {"step": 1, "reward": 0.25, "endings": {"answered": 3, "bad_tags": 1}}
         timings.jsonl        {"step": 1, "rollout": 1.4}
         tensorboard/         tags reward, endings/answered, endings/bad_tags, seconds/rollout
-        checkpoints/         see `training/checkpoints/checkpoint.py`
+        checkpoints/         see `training/weights/checkpoint.py`
 
     with MetricsLog(run.path) as log:
         log.append(1, {"reward": 0.25, "endings": {"answered": 3, "bad_tags": 1}}, timings={"rollout": 1.4})

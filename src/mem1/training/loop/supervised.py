@@ -1,9 +1,11 @@
-"""Associative recall on random tokens: the exercise that gives a small transformer its copying heads.
+"""The stages before reinforcement learning: associative recall, and imitation of a scripted expert.
+
+Recall gives a small transformer its copying heads. It contains nothing about any task:
 
     a b X Y  c d Z W  |  c d -> Z W  a b -> X Y
 
 K pairs of a two-token key and a two-token value, then the same pairs in another order; only the values of the second
-half are predicted. The exercise contains nothing about any task.
+half are predicted.
 """
 
 from __future__ import annotations
@@ -35,9 +37,6 @@ from mem1.training.ranks.optimizers import Optimizers, muon, warmup, warmup_deca
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.ranks.processes import as_forward
 from mem1.training.weights.policy import Policy
-
-# FIXME docstring of mem1.training.loop.supervised:
-# """Supervised fine-tuning on demonstrations of a scripted expert."""
 
 FIRST_TOKEN = 2
 """Padding and the unknown token, which come first, are never drawn."""

@@ -27,12 +27,6 @@ from mem1.lock import alone_in, interruptible
 from mem1.packing.attention import check_packable
 from mem1.protocol import Tags, vocabulary
 from mem1.rollout import Rollout
-from mem1.training.checkpoints.checkpoint import (
-    BackgroundSaves,
-    latest_checkpoint,
-    load_checkpoint,
-    read_checkpoint,
-)
 from mem1.training.loop.recipe import Distributed, Recipe, recipe_rollout
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.rl_config import ServerRollouts
@@ -41,6 +35,12 @@ from mem1.training.loop.supervised import RecallStage, SftStage, demonstrate
 from mem1.training.ranks.optimizers import Optimizers
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks
+from mem1.training.weights.checkpoint import (
+    BackgroundSaves,
+    latest_checkpoint,
+    load_checkpoint,
+    read_checkpoint,
+)
 from mem1.training.weights.policy import Policy, make_policy
 from mem1.training.weights.snapshot import Snapshot
 from mem1.training.weights.weight_sync import WeightSync

@@ -1,12 +1,21 @@
-"""The processes of a training, as torchrun starts them: this rank, and how ranks exchange values.
+"""The processes of a training, as torchrun starts them: how ranks exchange values and share weights.
 
     torchrun --nproc-per-node 2 -m mem1 train RECIPE
 
     with joined() as ranks:                     one process without torchrun: Ranks(), which waits for nobody
         ranks.gather_json(ranks.rank)           ->  [0, 1] on both
+    shard(model, Distributed())
+    as_forward(model, lambda: score(model, ...))        inside, weights are gathered layer by layer
 
 Everything that ranks exchange besides weights and gradients goes through `gather`, as bytes that are never unpickled.
 Every rank must make the same calls in the same order; a rank that does not makes the others wait.
+
+Weights, gradients and optimiser states are sharded by FSDP2 (`fully_shard`). The loss of a rank is its share of a sum
+whose denominator is that of the whole step, so gradients are summed over the ranks and never averaged. Layers are
+gathered one at a time; everything else (embeddings, last norm, head) is one group, gathered from the beginning of
+`as_forward` to its end, and again in the backward pass.
+
+Source: Zhao et al. 2023 (PyTorch FSDP, arXiv 2304.11277).
 """
 
 from __future__ import annotations
@@ -39,19 +48,6 @@ from torch.utils.checkpoint import checkpoint
 from mem1.engines.device import ON_CPU, Device, Machine, choose
 from mem1.errors import UserError
 from mem1.training.loop.recipe import Distributed
-
-# FIXME docstring of mem1.training.ranks.processes:
-# """Weights, gradients and optimiser states sharded over the ranks by FSDP2 (`fully_shard`).
-#
-#     shard(model, Distributed())
-#     log-probs = as_forward(model, lambda: score(model, ...))        inside, weights are gathered layer by layer
-#
-# The loss of a rank is its share of a sum whose denominator is that of the whole step, so gradients are summed over the
-# ranks and never averaged. Layers are gathered one at a time; everything else (embeddings, last norm, head) is one group,
-# gathered from the beginning of `as_forward` to its end, and again in the backward pass.
-#
-# Source: Zhao et al. 2023 (PyTorch FSDP, arXiv 2304.11277); torch.distributed.fsdp.fully_shard.
-# """
 
 WAIT = timedelta(minutes=60)
 """How long a rank waits for the others; rollouts may differ this much in duration."""

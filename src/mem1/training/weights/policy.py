@@ -3,7 +3,7 @@
     policy = load_policy("shipped")                 or a transformers folder (safetensors only), or a cached model id
     policy.save(Path("my-policy"))
 
-A recipe may also make a small policy from scratch (`tiny_model/`).
+A recipe may also make a small policy from scratch (`tiny_model.py`).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from mem1.errors import UserError
 from mem1.lock import alone_in
 from mem1.protocol import Tags, vocabulary
 from mem1.retrieval.model_folder import cached_snapshot, how_to_fetch
-from mem1.training.checkpoints.checkpoint import load_weights
 from mem1.training.loop.recipe import Recipe, TinyModel
 from mem1.training.ranks.placement import Placement
-from mem1.training.tiny_model.model import new_model
-from mem1.training.tiny_model.tokenizers import (
+from mem1.training.weights.checkpoint import load_weights
+from mem1.training.weights.tiny_model import new_model
+from mem1.training.weights.tokenizers import (
     ALIKE,
     atlas_tokenizer,
     bpe_tokenizer,

@@ -1,10 +1,19 @@
-"""Named tensors of a checkpoint, whole or in shards, in safetensors files.
+"""Everything a checkpoint holds, copied at one moment, so that it can be written while training continues.
+
+    snapshot = Snapshot.take(40, model, [muon, adamw], fingerprint=..., ranks=ranks)
+    write_snapshot(run / "checkpoints", snapshot)
 
     on one rank     optimizers.safetensors                                      whole tensors
     on 2 ranks      optimizers/shard-00001-…safetensors, shard-00002-…          each rank's rows, with their positions
 
 `torch.distributed.checkpoint` writes the shards and reads either kind: each rank takes the rows it needs from the files
-that have them, so tensors written on some ranks can be read on any number of ranks, and on one.
+that have them, so tensors written on some ranks can be read on any number of ranks, and on one. A stem is the path of
+such a file in the checkpoint's folder, without its suffix. The states of the optimizers go by the names of their
+parameters: model.layers.0.mlp.up_proj.weight/exp_avg, critic.head.weight/step, ...
+
+Hyperparameters of optimizers are not saved: they follow from the configuration and the step. torch's own
+`get_optimizer_state_dict` is not used, because it takes a step with an optimizer that has not taken one yet (a policy
+that waits for its critic), so that the resumed run would differ.
 """
 
 from __future__ import annotations
@@ -32,22 +41,6 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks, TorchRanks, class_name, whole
 from mem1.training.weights.adapters import quantized_weights
-
-# FIXME docstring of mem1.training.weights.snapshot:
-# """Everything a checkpoint holds, copied at one moment, so that it can be written while training continues.
-#
-#     snapshot = Snapshot.take(40, model, [muon, adamw], fingerprint=..., ranks=ranks)
-#     write_snapshot(run / "checkpoints", snapshot)
-#
-# A stem is the path of a safetensors file in the checkpoint's folder, without its suffix. The states of the optimizers go
-# by the names of their parameters:
-#
-#     optimizers.safetensors      model.layers.0.mlp.up_proj.weight/exp_avg, critic.head.weight/step, ...
-#
-# Hyperparameters of optimizers are not saved: they follow from the configuration and the step. torch's own
-# `get_optimizer_state_dict` is not used, because it takes a step with an optimizer that has not taken one yet (a policy
-# that waits for its critic), so that the resumed run would differ.
-# """
 
 Shape = tuple[torch.dtype, tuple[int, ...]]
 

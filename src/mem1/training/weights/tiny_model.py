@@ -39,7 +39,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from mem1.training.loop.recipe import TinyModel
-from mem1.training.tiny_model.tokenizers import ALIKE, TokenKinds
+from mem1.training.weights.tokenizers import ALIKE, TokenKinds
 
 
 def new_model(config: TinyModel, *, vocab_size: int, seed: int, kinds: TokenKinds = ALIKE) -> PreTrainedModel:
