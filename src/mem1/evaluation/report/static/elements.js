@@ -16,5 +16,5 @@ const byId = (id) => document.getElementById(id);
 const words = (name) => name.replaceAll("_", " ");
 const count = (number) => number.toLocaleString("en-US");
 
-// Said by screen readers, not shown.
+// Announced by screen readers, not shown.
 const say = (text) => { byId("said").textContent = text; };

@@ -1,6 +1,6 @@
-// The figures: Plotly draws specs made in Python, in the page's own colours and letters.
+// The figures: Plotly draws specs made in Python, in the page's own colours and fonts.
 
-// Every "--name" within a spec becomes that variable's colour.
+// Replaces every "--name" in a spec by that variable's colour.
 const colored = (value) => {
   if (typeof value === "string") return value.startsWith("--") ? colorOf(value) : value;
   if (Array.isArray(value)) return typeof value[0] === "object" ? value.map(colored) : value;

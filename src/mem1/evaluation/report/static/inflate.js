@@ -7,5 +7,5 @@ const inflate = async (id) => {
   return new Response(stream).text();
 };
 
-// Resolves when the browser has shown the page as it is so far.
+// Resolves when the browser has painted the page so far.
 const shown = () => new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));

@@ -1,4 +1,4 @@
-// The list of trajectories and what it is narrowed down by.
+// The list of trajectories and its filters.
 const FILTERS = [
   ["run", "run", (data, one) => data.groups[one.group].run],
   ["policy", "policy", (data, one) => `${data.groups[one.group].policy}, ${data.groups[one.group].context}`],

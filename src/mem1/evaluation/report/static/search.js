@@ -7,7 +7,7 @@ const setSearch = (text) => {
 
 const hits = (text) => hitPattern !== null && text.search(hitPattern) >= 0;
 
-// The text as nodes, hits within <mark>.
+// The text as nodes, with hits in <mark>.
 const marked = (text) => {
   if (!hits(text)) return [text];
   const nodes = [];
@@ -19,7 +19,7 @@ const marked = (text) => {
   return [...nodes, text.slice(end)];
 };
 
-// Numbers of the strings of a turn that are shown: pieces are four numbers each, the second is the text.
+// Numbers of the visible strings of a turn: each piece is four numbers, the second is its text.
 const stringsOf = function* (turn) {
   for (const pieces of [turn.context, turn.completion, turn.result]) {
     for (let i = 1; i < pieces.length; i += 4) yield pieces[i];

@@ -1,5 +1,5 @@
-// What is open stands in the address: #t=12&turn=3&with=40. The page says in data-viewer-ms and data-figures-ms when each
-// was ready, in milliseconds since it was asked for.
+// The address holds what is open: #t=12&turn=3&with=40. data-viewer-ms and data-figures-ms tell when each was ready, in
+// milliseconds since the page was requested.
 const openViewer = async () => {
   if (!byId("data")) return;
   const data = JSON.parse(await inflate("data"));

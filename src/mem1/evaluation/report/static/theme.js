@@ -1,4 +1,4 @@
-// Light, dark, or as the system has it; the choice is kept where the browser allows it.
+// Light, dark, or the system's setting; the choice is kept where the browser allows it.
 const THEMES = ["auto", "light", "dark"];
 const themeListeners = [];
 
@@ -23,7 +23,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   for (const listener of themeListeners) listener();
 });
 
-// A CSS variable as the colour that it is now: `--line-0` is light-dark(...), which only a real element resolves.
+// The current colour of a CSS variable: `--line-0` is light-dark(...), which only a real element resolves.
 const colorOf = (variable) => {
   const probe = make("span", { hidden: true });
   probe.style.color = `var(${variable})`;

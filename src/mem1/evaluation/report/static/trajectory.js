@@ -3,7 +3,7 @@ const linkTo = (t, turn, other) => `#t=${t}&turn=${turn}${other ? `&with=${other
 
 const score = (value) => (value === undefined ? "–" : value.toFixed(2));
 
-// "2/3" where exact match is measured, else the reward; whether it is all that can be had.
+// "2/3" where exact match is measured, else the reward; and whether that is the maximum.
 const result = (trajectory) => {
   const { em } = trajectory.metrics;
   if (em === undefined) return trajectory.reward === null ? "–" : `${+trajectory.reward.toFixed(2)}`;
@@ -43,7 +43,7 @@ const headView = (data, trajectory, t) => {
     objectivesView(data, trajectory));
 };
 
-// One bar a turn: what it held, and behind it what it would have held with everything appended.
+// One bar per turn: its tokens, and behind it the tokens with everything appended.
 const turnsView = (trajectory, found, here, link, largest) => make("nav", { "aria-label": "Turns" },
   make("ol", { class: "turns" }, trajectory.turns.map((turn, i) => {
     const [given, written, appended] = turn.sizes;

@@ -1,7 +1,7 @@
-// One turn of one trajectory: its exact context, what was written and returned, and what became of the memory.
-const ROLE_NAMES = { query: "action", forced: "opened for it", text: "no role" };
+// One turn of one trajectory: its exact context, its output and result, and the changes of memory.
+const ROLE_NAMES = { query: "action", forced: "prefilled", text: "no role" };
 
-// Pieces are written as four numbers each: role, text, tokens, turn of origin (0: none).
+// A piece is four numbers: role, text, tokens, turn of origin (0: none).
 const readPieces = (data, flat) => {
   const pieces = [];
   for (let i = 0; i < flat.length; i += 4) {
@@ -30,7 +30,7 @@ const changesView = (data, flat) => {
 };
 
 const FACTS = {
-  ".": "not seen yet", h: "kept", l: "seen, not kept", "-": "seen; nothing written", p: "not needed any more: its answer was seen",
+  ".": "not seen yet", h: "kept", l: "seen, not kept", "-": "seen; nothing written", p: "no longer needed: its answer was seen",
 };
 const FACT_CLASSES = { ".": "unseen", h: "held", l: "missing", "-": "unwritten", p: "past" };
 
@@ -46,7 +46,7 @@ const factsView = (task, turn) => {
     return make("li", { class: `fact ${FACT_CLASSES[status]} ${change}`, title },
       `${sign}${name}`, status === "." ? null : make("span", {}, text));
   });
-  return block("Facts", "gold answers, and what leads to them, once a result has shown them", make("ul", { class: "facts-list" }, items));
+  return block("Facts", "gold answers and intermediate entities, once a result has shown them", make("ul", { class: "facts-list" }, items));
 };
 
 const turnView = (data, trajectory, number) => {
@@ -66,6 +66,6 @@ const turnView = (data, trajectory, number) => {
           make("div", { class: "dropped" }, lost.map((piece) => pieceView(piece, number)))) : null),
       make("div", { class: "written" }, block("Written", `${count(written)} tokens`, view(completion)),
         result.length ? block("Returned", "", view(result)) : null,
-        turn.changes.length ? block("State", "against the last one", changesView(data, turn.changes)) : null,
+        turn.changes.length ? block("State", "changes from the last one", changesView(data, turn.changes)) : null,
         factsView(data.tasks[trajectory.task], turn))));
 };
