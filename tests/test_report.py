@@ -178,7 +178,7 @@ def test_what_does_not_fit_is_left_out_task_by_task_and_named():
     tasks = len(data["trajectories"]) // 2
     assert 20 < tasks < 40
     assert [t["group"] for t in data["trajectories"]] == [0] * tasks + [1] * tasks
-    assert f"{2 * tasks} of 80 trajectories are here" in page.shown
+    assert f"{2 * tasks} of 80 trajectories are on this page" in page.shown
     assert f"trained, N = 2: tasks {tasks + 1} to 40" in page.shown
     assert f"base, N = 2: tasks {tasks + 1} to 40" in page.shown
 
