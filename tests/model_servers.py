@@ -13,8 +13,8 @@ from typing import Any
 
 from sites import Site, as_json, content, cut, site, status
 
+from mem1.engines.base import Script
 from mem1.engines.codec import Codec
-from mem1.engines.scripted import Script
 
 PLAIN = {"model", "max_tokens", "temperature", "top_p", "seed", "stop", "stream", "prompt", "messages"}
 """Fields of OpenAI's own; a plain server refuses others."""

@@ -12,8 +12,8 @@ from servers import app_in_a_thread
 from transformers import PreTrainedModel
 from worlds import CODEC
 
-from mem1.engines.policy_server.sampler import Sampler
-from mem1.engines.policy_server.server import make_app
+from mem1.engines.policy_sampler import Sampler
+from mem1.engines.policy_server import make_app
 from mem1.records import Trajectory, Turn
 from mem1.training.logprobs import completion_logprobs
 from mem1.training.loop.recipe import TinyModel

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mem1.net.failover import Clock
-from mem1.net.serving import BOUNDS, JSON, Bounds, Hosts, address, bind, make_server
+from mem1.net.web_server import BOUNDS, JSON, Bounds, Hosts, address, bind, make_server
 from mem1.retrieval import Retriever
 from mem1.retrieval.server import make_app
 

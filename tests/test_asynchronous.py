@@ -24,11 +24,9 @@ from mem1.configuration import load_toml
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.dialects import TokenIds
 from mem1.engines.local import LocalEngine
-from mem1.engines.openai import OpenAIEngine
-from mem1.engines.policy_server.requests import BatchOptions, Row
-from mem1.engines.policy_server.sampler import Sampler
+from mem1.engines.openai import OpenAIEngine, concat
+from mem1.engines.policy_sampler import BatchOptions, Row, Sampler
 from mem1.engines.servers import ModelServer, Servers
-from mem1.engines.stop_strings import concat
 from mem1.engines.workers import local_engine
 from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.errors import UserError

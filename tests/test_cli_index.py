@@ -16,7 +16,7 @@ from mem1.protocol import PAPER
 from mem1.retrieval import BM25
 from mem1.retrieval.dense import Dense
 from mem1.retrieval.encoders import HashedWords, Prefixes
-from mem1.retrieval.open_index import open_passages, open_retriever
+from mem1.retrieval.index_folder import open_passages, open_retriever
 from mem1.tasks.datasets import write_passages
 from mem1.training.loop.recipe import ModelConfig, Recipe, Sft, TinyModel
 from mem1.training.weights.policy import make_policy

@@ -22,9 +22,8 @@ from mem1.cli.main import app
 from mem1.cli.report_input import facts, read_runs, run_names, write_run_report
 from mem1.configuration import load_toml
 from mem1.contexts import context_policy
-from mem1.engines.base import Sampling
+from mem1.engines.base import Sampling, ScriptedEngine
 from mem1.engines.codec import Codec
-from mem1.engines.scripted import ScriptedEngine
 from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError

@@ -9,9 +9,8 @@ import pytest
 from test_cloze import corpus
 
 from mem1.contexts import context_policy
-from mem1.engines.base import Sampling
+from mem1.engines.base import Sampling, ScriptedEngine
 from mem1.engines.codec import Codec
-from mem1.engines.scripted import ScriptedEngine
 from mem1.envs.base import TaskSource
 from mem1.envs.cloze.folder import make_cloze_folder
 from mem1.envs.cloze.tasks import ClozeTasks

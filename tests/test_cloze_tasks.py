@@ -21,7 +21,7 @@ from mem1.envs.cloze.tasks import ClozeTasks
 from mem1.errors import UserError
 from mem1.protocol import PAPER
 from mem1.records import Passage, Question, Task
-from mem1.retrieval.open_index import open_retriever, read_corpus
+from mem1.retrieval.index_folder import open_retriever, read_corpus
 from mem1.tasks.cloze import BLANK, ClozeOptions
 from mem1.tasks.cloze.compose import ClozeMaterial, compose_clozes, names_around
 from mem1.tasks.cloze.questions import Ranked

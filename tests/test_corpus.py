@@ -20,7 +20,7 @@ from mem1.retrieval import BM25
 from mem1.retrieval.corpus import read_passages
 from mem1.retrieval.dense import Dense
 from mem1.retrieval.encoders import HashedWords, Prefixes
-from mem1.retrieval.open_index import open_bm25, open_passages, open_retriever
+from mem1.retrieval.index_folder import open_bm25, open_passages, open_retriever
 from mem1.tasks.datasets import write_passages
 
 GOOD = '{"id": "p0", "title": "Oslo", "text": "Capital of Norway."}'
@@ -174,7 +174,7 @@ def run_open_bm25(corpus: Path, cache: Path, before: str = "") -> subprocess.Com
     code = f"""
 import sys
 from mem1.errors import UserError
-from mem1.retrieval.open_index import open_bm25
+from mem1.retrieval.index_folder import open_bm25
 {before}
 try:
     print(len(open_bm25({str(corpus)!r}).passages))

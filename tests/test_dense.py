@@ -16,8 +16,7 @@ from corpora import TOWNS
 
 from mem1.errors import UserError
 from mem1.records import Passage
-from mem1.retrieval.dense import Dense, index_dense
-from mem1.retrieval.embedding import CHUNK, VectorOrigin, embed
+from mem1.retrieval.dense import CHUNK, Dense, VectorOrigin, embed, index_dense
 from mem1.retrieval.encoders import HashedWords, Prefixes, known_prefixes
 from mem1.retrieval.vector_search import NEAREST_KINDS, FaissIndex, Flat, NearestKind
 

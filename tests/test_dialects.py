@@ -9,10 +9,9 @@ import httpx
 import pytest
 from worlds import CODEC, SAMPLING, rollout, shelf, task
 
-from mem1.engines.dialects import TokenIds
+from mem1.engines.dialects import TokenIds, complete, opened
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.servers import ModelServer, Servers
-from mem1.engines.stop_strings import complete, opened
 from mem1.net.spending import SpendingLimit, Usage
 from mem1.protocol import PAPER
 from mem1.records import Ended

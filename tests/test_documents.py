@@ -18,8 +18,7 @@ from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval.documents import cut_text, read_documents
 from mem1.retrieval.extraction import Unreadable, extract
-from mem1.retrieval.web.fetch import Fetched
-from mem1.retrieval.web.reader import read_page
+from mem1.retrieval.web.pages import Fetched, read_page
 from mem1.retrieval.web.urls import FetchFailed, Why
 
 PAGE = """<html><head><title>Oslo &amp; its fjord</title><script>var hidden = "never shown";</script></head><body>
@@ -274,7 +273,7 @@ def test_a_file_of_six_gigabytes_is_named_and_passed_over_at_once(tmp_path: Path
 
 @needs_readers
 def test_a_page_of_the_web_that_kills_its_reader_is_a_page_without_text(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("mem1.retrieval.web.reader.SECONDS", 0.3)
+    monkeypatch.setattr("mem1.retrieval.web.pages.SECONDS", 0.3)
     with pytest.raises(FetchFailed, match=r"not read within 0\.3 seconds") as failed:
         read_page(Fetched(address="", content_type="text/html", text=SLOW_PAGE))
     assert failed.value.why is Why.UNREADABLE

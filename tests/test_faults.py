@@ -13,7 +13,7 @@ import pytest
 from servers import FakeTime, ServerProcess
 from worlds import SAMPLING, rollout
 
-from mem1.engines.scripted import Script
+from mem1.engines.base import Script
 from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.envs.search.env import SearchEnvironment
 from mem1.evaluation.metrics import summarize

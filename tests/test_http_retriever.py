@@ -24,9 +24,8 @@ from mem1.net.failover import Clock
 from mem1.net.threads import Batcher
 from mem1.records import Passage
 from mem1.retrieval import RetrievalFailed
-from mem1.retrieval.client import HttpRetriever, RetrievalServer
+from mem1.retrieval.client import HttpRetriever, RetrievalServer, encode_found, joined_answer, read_answer
 from mem1.retrieval.corpus import joined_contents, title_and_text
-from mem1.retrieval.search_r1 import encode_found, joined_answer, read_answer
 
 OSLO = Passage("p0", "Oslo", "Oslo is the capital of Norway.")
 OSLO_DOCUMENT = {"id": "p0", "contents": '"Oslo"\nOslo is the capital of Norway.'}

@@ -13,8 +13,8 @@ from corpora import SHARED_QA, needs_shared_qa
 from precision import rounding
 from worlds import SAMPLING, rollout
 
+from mem1.engines.base import Script, search_then_answer
 from mem1.engines.codec import Codec
-from mem1.engines.scripted import Script, search_then_answer
 from mem1.envs.search.env import SearchEnvironment
 from mem1.envs.search.tasks import MultihopTasks
 from mem1.evaluation.metrics import appended_peak_tokens, dependency, peak_tokens, total_tokens

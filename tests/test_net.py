@@ -24,11 +24,9 @@ from mem1.engines.openai import OpenAIEngine
 from mem1.engines.servers import ModelServer, Servers
 from mem1.evaluation.judge import KEY_VARIABLE, Judge, JudgeServer
 from mem1.evaluation.judge_prompt import JudgedAnswer
-from mem1.net.api_keys import redact, repeats
-from mem1.net.exchange import TryFailed, exchange, number, read_json, retry_after, shown, whole_number
+from mem1.net.exchange import TryFailed, exchange, number, read_json, redact, repeats, retry_after, shown, whole_number
 from mem1.net.failover import Clock, HostLimit
-from mem1.net.serving import ClientGone, Refused
-from mem1.net.serving.metrics import RequestMetrics
+from mem1.net.requests import ClientGone, Refused, RequestMetrics
 from mem1.net.spending import LimitReached, Spending, SpendingLimit, Usage, WebBudget
 from mem1.net.threads import Batcher, Pool
 from mem1.protocol import PAPER

@@ -17,10 +17,9 @@ from servers import FakeTime
 from sites import Site, as_json, content, one_after_the_other, site, status
 from worlds import CODEC, SAMPLING, SMALL, replay, rollout, shelf, task
 
-from mem1.engines.base import Completion, Sampling
+from mem1.engines.base import Completion, Sampling, Script
 from mem1.engines.dialects import Chat, Text, TokenIds
 from mem1.engines.openai import OpenAIEngine
-from mem1.engines.scripted import Script
 from mem1.engines.servers import EngineFailed, ModelServer, Servers
 from mem1.errors import UserError
 from mem1.evaluation.metrics import summarize

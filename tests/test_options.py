@@ -28,7 +28,7 @@ from mem1.cli.mistakes import ended_by
 from mem1.cli.options import only_checked
 from mem1.cli.progress import TrainingBar, bars
 from mem1.configuration import Config
-from mem1.engines.scripted import search_then_answer
+from mem1.engines.base import search_then_answer
 from mem1.protocol import PAPER
 from mem1.records import Question
 from mem1.tasks.prompts import PROMPTS, first_question, render

@@ -8,8 +8,8 @@ import pytest
 from transformers import PreTrainedModel
 from worlds import SAMPLING, contexts, replay, rollout, shelf, task
 
+from mem1.engines.base import Script
 from mem1.engines.codec import Codec
-from mem1.engines.scripted import Script
 from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.errors import UserError
 from mem1.protocol import PAPER, PAPER_SUMMARY

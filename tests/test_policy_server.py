@@ -23,10 +23,8 @@ from worlds import CODEC
 from mem1.engines.base import Sampling
 from mem1.engines.codec import Codec
 from mem1.engines.local import LocalEngine
-from mem1.engines.policy_server.requests import BatchOptions, Row
-from mem1.engines.policy_server.sampler import Sampler
-from mem1.engines.policy_server.serve import is_loopback, serve
-from mem1.engines.policy_server.server import make_app
+from mem1.engines.policy_sampler import BatchOptions, Row, Sampler
+from mem1.engines.policy_server import is_loopback, make_app, serve
 from mem1.engines.weights import checksum, untied
 from mem1.errors import UserError
 from mem1.protocol import PAPER

@@ -24,8 +24,7 @@ from servers import ServerProcess, in_a_thread
 from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval import BM25, RetrievalFailed
-from mem1.retrieval.serve import serve
-from mem1.retrieval.server import make_app
+from mem1.retrieval.server import make_app, serve
 from mem1.tasks.datasets import write_passages
 
 Results = list[list[tuple[Passage, float]]]

@@ -28,7 +28,7 @@ from mem1.registry import register
 from mem1.retrieval import BM25
 from mem1.retrieval.client import RetrievalServer
 from mem1.retrieval.documents import read_documents
-from mem1.retrieval.web.apis import SERPER
+from mem1.retrieval.web.search import SERPER
 from mem1.training.loop.recipe import ModelConfig, Recipe, TinyModel
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.train import NOT_FINGERPRINTED

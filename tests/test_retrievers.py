@@ -28,9 +28,8 @@ from mem1.retrieval.combine import Hybrid, Reranked, Snippets, snippet
 from mem1.retrieval.dense import Dense
 from mem1.retrieval.encoders import HashedWords, Prefixes
 from mem1.retrieval.vector_search import NearestKind
-from mem1.retrieval.web.apis import search_api
 from mem1.retrieval.web.cache import WebCache
-from mem1.retrieval.web.search import WebSearch
+from mem1.retrieval.web.search import WebSearch, search_api
 
 
 def built(passages: Sequence[Passage], folder: Path) -> Retriever:

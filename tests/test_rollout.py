@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from worlds import CODEC, SAMPLING, contexts, replay, rollout, shelf, task
 
-from mem1.engines.base import Completion, Sampling
+from mem1.engines.base import Completion, Sampling, Script, ScriptedEngine
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
-from mem1.engines.scripted import Script, ScriptedEngine
 from mem1.envs.base import Action, Observation, Outcome
 from mem1.envs.search.env import SearchEnvironment
 from mem1.errors import UserError

@@ -18,9 +18,8 @@ import pytest
 from test_local_engine import MODEL
 from worlds import CODEC, SMALL, rollout, shelf, task
 
-from mem1.engines.base import Engine
+from mem1.engines.base import Engine, Script
 from mem1.engines.local import LocalEngine
-from mem1.engines.scripted import Script
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.evaluation.metrics import OF_TIME, Row

@@ -26,17 +26,16 @@ from servers import FakeTime, app_in_a_thread, wait_for
 from shop_sites import site
 from worlds import CODEC
 
-from mem1.engines.policy_server import server as policy_server
-from mem1.engines.policy_server.requests import BatchOptions, Row
-from mem1.engines.policy_server.sampler import Sampler
+from mem1.engines import policy_server as policy_server
+from mem1.engines.policy_sampler import BatchOptions, Row, Sampler
 from mem1.envs.webshop.goals import Goal
 from mem1.envs.webshop.session import Session
 from mem1.envs.webshop.shop import Shop
 from mem1.errors import UserError, printable
 from mem1.extras.shop_site import app as webshop
-from mem1.net.serving import FORM, JSON, Bounds, Hosts, Refused, Room, bind
-from mem1.net.serving.connections import Door, Listener
-from mem1.net.serving.server import Sparing
+from mem1.net.connections import Door, Listener
+from mem1.net.requests import Refused, Room
+from mem1.net.web_server import FORM, JSON, Bounds, Hosts, Sparing, bind
 from mem1.records import Passage
 from mem1.retrieval import BM25
 from mem1.retrieval import server as retriever_server

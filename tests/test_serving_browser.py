@@ -11,8 +11,8 @@ from servers import app_in_a_thread
 from sites import content, site
 from worlds import CODEC
 
-from mem1.engines.policy_server.sampler import Sampler
-from mem1.engines.policy_server.server import make_app as make_policy
+from mem1.engines.policy_sampler import Sampler
+from mem1.engines.policy_server import make_app as make_policy
 from mem1.retrieval import BM25
 from mem1.retrieval.server import make_app as make_retriever
 

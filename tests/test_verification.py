@@ -14,10 +14,9 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from mem1.contexts import context_policy
-from mem1.engines.base import Sampling
+from mem1.engines.base import Sampling, ScriptedEngine
 from mem1.engines.codec import Codec
 from mem1.engines.local import LocalEngine
-from mem1.engines.scripted import ScriptedEngine
 from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError

@@ -50,8 +50,7 @@ from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
 from verl_client import ScriptedClient
 from worlds import CODEC, SMALL, rollout
 
-from mem1.engines.base import Sampling
-from mem1.engines.scripted import Script, search_then_answer
+from mem1.engines.base import Sampling, Script, search_then_answer
 from mem1.errors import UserError
 from mem1.extras.verl.advantages import ALGORITHMS, trajectory_name
 from mem1.extras.verl.agent_loop import ContextLoop, ContextLoopManager

@@ -26,8 +26,7 @@ from mem1.algorithms.group import Grpo, ReinforcePlusPlus
 from mem1.cli.main import app
 from mem1.configuration import load_toml
 from mem1.contexts import context_policy
-from mem1.engines.base import Sampling
-from mem1.engines.scripted import Script
+from mem1.engines.base import Sampling, Script
 from mem1.errors import UserError
 from mem1.extras.verl.advantages import ALGORITHMS, RowGroup, estimators, row_advantages, row_groups, trajectory_name
 from mem1.extras.verl.engine import ServerEngine, asked_temperature, turn_outputs

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sites import Site, content, cut, dripping, redirect, silent_after, site, status
 
-from mem1.retrieval.web.fetch import Fetched, Fetcher, FetchLimits
+from mem1.retrieval.web.pages import Fetched, Fetcher, FetchLimits
 from mem1.retrieval.web.transport import decode, decompress
 from mem1.retrieval.web.urls import FetchFailed, Why, check_ip, check_public, parse_address
 

@@ -26,11 +26,9 @@ from mem1.net.failover import Clock, HostLimit, Retry
 from mem1.net.spending import Spending, WebBudget
 from mem1.protocol import OPEN, PAPER, PAPER_WEB, RELEASED_WEB, SEARCH, parse
 from mem1.records import Ended, Task
-from mem1.retrieval.web.apis import search_api
 from mem1.retrieval.web.cache import Mode, WebCache
-from mem1.retrieval.web.fetch import Fetcher
-from mem1.retrieval.web.reader import PageReader
-from mem1.retrieval.web.search import WebSearch
+from mem1.retrieval.web.pages import Fetcher, PageReader
+from mem1.retrieval.web.search import WebSearch, search_api
 from mem1.rollout import Budget
 from mem1.tasks.prompts import render
 from mem1.training.loop.recipe import ModelConfig, Recipe

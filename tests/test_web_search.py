@@ -23,9 +23,8 @@ from mem1.net.failover import Clock, HostLimit, Retry
 from mem1.net.spending import Spending, WebBudget
 from mem1.records import Passage
 from mem1.retrieval import RetrievalFailed
-from mem1.retrieval.web.apis import APIS, search_api
 from mem1.retrieval.web.cache import CacheMiss, WebCache
-from mem1.retrieval.web.search import WebSearch
+from mem1.retrieval.web.search import APIS, WebSearch, search_api
 
 KEY = "sk-very-SECRET-0123456789"
 OSLO = ("Oslo", "https://en.wikipedia.org/wiki/Oslo", "Oslo is the capital of Norway.")

@@ -11,7 +11,7 @@ from shop_sites import HOSTILE, SCRIPT, recorded, recording_of, site
 from shops import RUG
 
 from mem1.extras.shop_site.app import make_app
-from mem1.net.serving import FORM
+from mem1.net.web_server import FORM
 
 pytestmark = pytest.mark.browser
 EXPLAINED = "1 \u00d7 (1 + 1 + 1) / (2 + 2 + 1) = 0.6"

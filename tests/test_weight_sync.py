@@ -26,7 +26,7 @@ from mem1.engines.base import Completion, Sampling
 from mem1.engines.device import ON_CPU
 from mem1.engines.local import LocalEngine
 from mem1.engines.openai import OpenAIEngine
-from mem1.engines.policy_server.sampler import Sampler
+from mem1.engines.policy_sampler import Sampler
 from mem1.engines.servers import ModelServer
 from mem1.engines.weight_update import PublishedWeights, ServerFailed, VersionUnknown, WeightRoutes
 from mem1.engines.weights import put

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any
 
+from mem1.engines.base import Script
 from mem1.engines.codec import Codec
-from mem1.engines.scripted import Script
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mem1.contexts import context_policy
-from mem1.engines.base import Engine, Sampling
+from mem1.engines.base import Engine, Sampling, Script, ScriptedEngine
 from mem1.engines.codec import Codec
-from mem1.engines.scripted import Script, ScriptedEngine
 from mem1.envs.atlas.tasks import AtlasTasks
 from mem1.envs.base import Environment
 from mem1.envs.search.env import SearchEnvironment

@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     from mem1.api import connect, evaluate, load_recipe, train
     from mem1.configuration import Config
     from mem1.contexts import ContextPolicy, Kept, Selection, context_policy
-    from mem1.engines.base import Completion, Engine, Sampling
+    from mem1.engines.base import Completion, Engine, Sampling, ScriptedEngine
     from mem1.engines.codec import Codec
     from mem1.engines.local import LocalEngine
     from mem1.engines.openai import OpenAIEngine
-    from mem1.engines.scripted import ScriptedEngine
     from mem1.envs.atlas.tasks import AtlasTasks
     from mem1.envs.base import Action, Environment, Observation, Outcome, TaskSource
     from mem1.envs.search.env import SearchEnvironment
@@ -53,11 +52,10 @@ _HOMES = {
     "mem1.api": "connect evaluate load_recipe train",
     "mem1.configuration": "Config",
     "mem1.contexts": "ContextPolicy Kept Selection context_policy",
-    "mem1.engines.base": "Completion Engine Sampling",
+    "mem1.engines.base": "Completion Engine Sampling ScriptedEngine",
     "mem1.engines.codec": "Codec",
     "mem1.engines.local": "LocalEngine",
     "mem1.engines.openai": "OpenAIEngine",
-    "mem1.engines.scripted": "ScriptedEngine",
     "mem1.envs.atlas.tasks": "AtlasTasks",
     "mem1.envs.base": "Action Environment Observation Outcome TaskSource",
     "mem1.envs.search.env": "SearchEnvironment",

@@ -165,8 +165,8 @@ class _Register:
     """Functions or classes without arguments that make a `mem1.Retriever`."""
     index: Registry = Registry("index", {"bm25": "mem1.retrieval.bm25:BM25", "dense": "mem1.retrieval.dense:Dense"})
     """Classes whose `load(folder)` opens an index of the kind that its manifest names."""
-    search_api: Registry = Registry("search_api", "mem1.retrieval.web.apis:APIS")
-    """Search APIs of the open web (`mem1.retrieval.web.apis.SearchApi`)."""
+    search_api: Registry = Registry("search_api", "mem1.retrieval.web.search:APIS")
+    """Search APIs of the open web (`mem1.retrieval.web.search.SearchApi`)."""
     document: Registry = Registry("document", "mem1.retrieval.documents:READERS")
     """Functions (content, path) -> (title or None, text) for the files with this ending, such as ".docx"."""
 

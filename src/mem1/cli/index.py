@@ -96,7 +96,7 @@ def command(
 def read(corpus: Path, console: Console) -> tuple[Sequence[Passage], dict[str, str]]:
     """The passages of a file, an index or a folder, and file -> the reason why it was skipped."""
     from mem1.retrieval.documents import read_documents
-    from mem1.retrieval.open_index import holds_index, open_passages
+    from mem1.retrieval.index_folder import holds_index, open_passages
 
     with console.status(f"Reading {corpus}") as status:
         if not corpus.is_dir() or holds_index(corpus):

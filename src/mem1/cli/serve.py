@@ -52,9 +52,12 @@ def policy(
 ) -> None:
     """Sample over HTTP by OpenAI's protocol, with token ids and log-probs, and take new weights while serving."""
     from mem1.cli.progress import stderr
-    from mem1.engines.policy_server.serve import serve
     from mem1.engines.servers import api_key
+    from mem1.net.web_server import check_packages
     from mem1.training.weights.policy import load_policy
+
+    check_packages()
+    from mem1.engines.policy_server import serve
 
     on = chosen_device(invocation, device)
     if weights_folder is not None and dtype == "bfloat16":
@@ -96,7 +99,10 @@ def retriever(
 ) -> None:
     """Answer searches over HTTP by the protocol of Search-R1's retrieval server."""
     from mem1.cli.progress import stderr
-    from mem1.retrieval.serve import serve
+    from mem1.net.web_server import check_packages
+
+    check_packages()
+    from mem1.retrieval.server import serve
 
     work_begins()
     console = stderr()
@@ -124,7 +130,7 @@ def _cores() -> int:
 def _opener(corpus: Path, workers: int) -> Callable[[], Retriever]:
     """Opens the index; builds it here if there is none, so that several workers only map it."""
     from mem1.retrieval.bm25 import BM25
-    from mem1.retrieval.open_index import bm25_folder, open_bm25, open_retriever
+    from mem1.retrieval.index_folder import bm25_folder, open_bm25, open_retriever
 
     if corpus.is_dir():
         return partial(open_retriever, corpus)

@@ -148,15 +148,15 @@ def serve(
     import webbrowser
 
     from mem1.cli.progress import stderr
-    from mem1.net import serving
+    from mem1.net import web_server
 
     work_begins()
-    serving.check_packages()
+    web_server.check_packages()
     from mem1.extras.shop_site.app import make_app, open_site
 
     console = stderr()
-    (socket,) = serving.bind(host, port)
-    hosts, address = serving.Hosts.of(host, socket, allow_host or ()), serving.address(host, socket)
+    (socket,) = web_server.bind(host, port)
+    hosts, address = web_server.Hosts.of(host, socket, allow_host or ()), web_server.address(host, socket)
     with console.status("Opening the shop"):
         site = open_site(
             catalogue,
@@ -174,7 +174,7 @@ def serve(
         if open_browser:
             webbrowser.open(address)
 
-    serving.make_server(make_app(site), socket, hosts=hosts, accepts=serving.FORM, ready=ready).run()
+    web_server.make_server(make_app(site), socket, hosts=hosts, accepts=web_server.FORM, ready=ready).run()
     console.print("Stopped.")
 
 

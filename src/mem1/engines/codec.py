@@ -28,6 +28,8 @@ from mem1.records import Span, Task
 from mem1.retrieval.model_folder import how_to_fetch
 from mem1.sanitize import CONTROL_TOKENS, break_tokens, breakable
 
+LONGEST_STOP, _LONGEST_STOP_TEXT = 24, 40
+"""Tokens and characters of the longest stop string: a tag is shorter, even byte by byte."""
 _NOWHERE = "(?!)"
 """A pattern that matches nothing."""
 _NO_LETTER = "\ufffd"
@@ -123,6 +125,11 @@ class Codec:
     def decode(self, ids: Sequence[int]) -> str:
         """Text of tokens, tags included."""
         return self.tokenizer.decode(list(ids), skip_special_tokens=False)
+
+    def meets(self, ids: Sequence[int], stops: Sequence[str]) -> bool:
+        """Whether these tokens end with a stop string."""
+        tail = self.decode(ids[-LONGEST_STOP:])[-_LONGEST_STOP_TEXT:]
+        return any(stop in tail for stop in stops)
 
     def text_for_server(self, ids: Sequence[int]) -> str:
         """The text of a context for a server that recognises special tokens in text.

@@ -90,7 +90,7 @@ class ScriptedAnswer(OwnEngine):
         return f"script {self.answer!r}"
 
     def engine(self, codec: Codec, tags: Tags, chat_template: ChatTemplate) -> Engine:
-        from mem1.engines.scripted import ScriptedEngine, search_then_answer
+        from mem1.engines.base import ScriptedEngine, search_then_answer
         from mem1.errors import UserError
         from mem1.protocol import SEARCH
 

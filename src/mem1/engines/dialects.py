@@ -21,12 +21,11 @@ from typing import Any, ClassVar
 
 from mem1.engines.base import Completion
 from mem1.engines.codec import Codec
-from mem1.engines.stop_strings import complete, opened
 from mem1.errors import UserError
 from mem1.net.exchange import number, read_json, shown, whole_number
 from mem1.net.spending import Usage
 from mem1.registry import load
-from mem1.retrieval.base import sound_text
+from mem1.retrieval import sound_text
 
 _PROBE = "The capital of Norway is Oslo; 12 + 30 = 42. <think> ... </think>"
 """Long enough to tell tokenizers apart."""
@@ -307,6 +306,37 @@ def dialects(endpoint: str) -> tuple[Text, ...]:
     raise UserError(
         f"unknown endpoint {endpoint!r}; known: auto, {', '.join(DIALECTS)}, or package.module:Name of a dialect"
     )
+
+
+def openings(stops: Sequence[str]) -> dict[str, str]:
+    """Opening tag -> the stop string that closes it.   ["</query>"]  ->  {"<query>": "</query>"}"""
+    return {stop.replace("</", "<", 1): stop for stop in stops}
+
+
+def opened(context: str, stops: Sequence[str]) -> str:
+    """The opening tag at the end of a context, which the completion continues; empty: none."""
+    end = context.rstrip()
+    return next((opening for opening in openings(stops) if end.endswith(opening)), "")
+
+
+def complete(text: str, stops: Sequence[str], *, stopped: bool, named: str | None = None, opening: str = "") -> str:
+    """The text up to and including its stop string, as a model that stops there would have written it.
+
+    stopped   the server reports that the model ended by itself
+    named     the stop string that the server reports; empty: none, the model ended its text; None: the server does not
+              report it, and the tag that is still open is closed
+    opening   the tag at the end of the context
+    """
+    ends = [text.index(stop) + len(stop) for stop in stops if stop in text]
+    if ends:
+        return text[: min(ends)]
+    if not stopped:
+        return text
+    if named is not None:
+        return text + named
+    whole = opening + text
+    position, stop = max((whole.rfind(tag), stop) for tag, stop in openings(stops).items())
+    return text if position < 0 else text + stop
 
 
 def _stop(choice: Mapping[str, Any], stops: Sequence[str]) -> str | None:

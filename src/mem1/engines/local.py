@@ -23,7 +23,6 @@ from transformers.cache_utils import Cache, DynamicLayer
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.codec import Codec
 from mem1.engines.device import flushed_denormals, with_float64
-from mem1.engines.stop_strings import met
 
 _SHORT = 1024
 """Longest context, in tokens, that plain matrix products attend on a CPU: up to there they beat the fused kernel."""
@@ -104,7 +103,7 @@ class LocalEngine:
         """Whether `token`, the last of `sampled`, ends the completion."""
         if self.stop_ids is not None:
             return token in self.stop_ids
-        return met(sampled, self.stop_strings, self.codec)
+        return self.codec.meets(sampled, self.stop_strings)
 
 
 def draw_noise(seeds: Sequence[int], length: int) -> Tensor:

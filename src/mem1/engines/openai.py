@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mem1.engines.base import Completion, Sampling, derived_seed
-from mem1.engines.codec import Codec
+from mem1.engines.codec import LONGEST_STOP, Codec
 from mem1.engines.dialects import CompletionRequest, Text, dialects
 from mem1.engines.servers import EngineFailed, ModelServer, Refused, Servers
-from mem1.engines.stop_strings import concat
 from mem1.errors import UserError
 from mem1.net.spending import LimitReached, Spending, Usage
 from mem1.net.threads import Pool
@@ -135,6 +134,47 @@ class OpenAIEngine:
             wanted = str(newest) if newest == published else f"{published} to {newest}"
             raise ValueError(f"the answer is by weights {reported}, not by {wanted}; this server is out of date")
         return completion
+
+
+def concat(first: Completion, rest: Completion, codec: Codec, stops: Sequence[str]) -> Completion:
+    """One completion of `first`, which was interrupted, and its continuation.
+
+    It ends after a stop string that lies across the border, which the sampler of `rest` could not see.
+    """
+    ids, versions = first.token_ids + rest.token_ids, list(first.weights_versions)
+    for version, tokens in rest.weights_versions:
+        if versions and versions[-1][0] == version:
+            versions[-1] = (version, versions[-1][1] + tokens)
+        else:
+            versions.append((version, tokens))
+    complete = all(len(part.logprobs) == len(part.token_ids) for part in (first, rest))
+    whole = Completion(
+        token_ids=ids,
+        logprobs=first.logprobs + rest.logprobs if complete else (),
+        stopped=rest.stopped,
+        interrupted=rest.interrupted,
+        weights_versions=tuple(versions),
+    )
+    end = _stop_across(ids, len(first.token_ids), codec, stops)
+    return whole if end is None else _cut(whole, end)
+
+
+def _stop_across(ids: Sequence[int], border: int, codec: Codec, stops: Sequence[str]) -> int | None:
+    """Number of tokens up to the end of a stop string across the border; None: there is none."""
+    ends = range(border + 1, min(border + LONGEST_STOP, len(ids)) + 1 if border else 0)
+    return next((end for end in ends if codec.meets(ids[:end], stops)), None)
+
+
+def _cut(whole: Completion, end: int) -> Completion:
+    """Its first `end` tokens, after which it stopped."""
+    versions, left = [], end
+    for version, tokens in whole.weights_versions:
+        if left > 0:
+            versions.append((version, min(tokens, left)))
+        left -= tokens
+    return Completion(
+        token_ids=whole.token_ids[:end], logprobs=whole.logprobs[:end], stopped=True, weights_versions=tuple(versions)
+    )
 
 
 def _failed(why: str) -> Completion:

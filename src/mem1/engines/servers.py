@@ -17,8 +17,7 @@ from pydantic import Field, field_validator
 from mem1.configuration import Config
 from mem1.engines.dialects import dialects
 from mem1.errors import UserError
-from mem1.net.api_keys import read_key, repeats
-from mem1.net.exchange import TryFailed, exchange
+from mem1.net.exchange import TryFailed, exchange, read_key, repeats
 from mem1.net.failover import CLOCK, Addresses, Clock, Retry, is_http
 from mem1.net.spending import Spending, SpendingLimit, Usage
 

@@ -28,8 +28,7 @@ from mem1.evaluation.judge_prompt import JUDGE_VERSION, JudgedAnswer, messages, 
 from mem1.evaluation.metrics import Judged, Row
 from mem1.evaluation.store import write_row
 from mem1.jsonl import append_objects, drop_cut_line, read_objects
-from mem1.net.api_keys import read_key
-from mem1.net.exchange import TryFailed, exchange, read_json
+from mem1.net.exchange import TryFailed, exchange, read_json, read_key
 from mem1.net.failover import Retry, is_http
 from mem1.net.threads import in_parallel
 from mem1.records import Trajectory

@@ -26,7 +26,7 @@ from bm25s.stopwords import STOPWORDS_EN
 
 from mem1.errors import UserError
 from mem1.records import Passage
-from mem1.retrieval.base import Result, check_search, searched_text
+from mem1.retrieval import Result, check_search, searched_text
 from mem1.retrieval.corpus import OFFSETS, PASSAGES, StoredPassages, store_passages
 from mem1.retrieval.index_folder import read_folder, save_folder, understood
 

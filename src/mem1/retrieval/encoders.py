@@ -28,7 +28,7 @@ import numpy as np
 
 from mem1.errors import UserError
 from mem1.records import Passage
-from mem1.retrieval.base import searched_text, sound_text
+from mem1.retrieval import searched_text, sound_text
 from mem1.retrieval.combine import Scorer
 from mem1.retrieval.model_folder import fingerprint, load_model
 

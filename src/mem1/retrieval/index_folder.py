@@ -1,7 +1,10 @@
-"""A folder that holds an index, or clozes, with a manifest that shows whether it is whole.
+"""A folder of an index, or of clozes, with a manifest that shows whether it is whole; opening what `--corpus` names.
 
 save_folder("world.bm25", kind="bm25", facts={"passages": 900}, write=write_files)
 read_folder("world.bm25", kind="bm25")  ->  {"passages": 900}     after every file's size and checksum agreed
+open_retriever("corpus.jsonl.gz")       BM25 over the file, built once and cached under ~/.cache/mem1
+open_retriever("wiki.dense")            the index in this folder, of the kind that its manifest names
+open_retriever("wiki")                  wiki/words and wiki/vectors, two indexes of the same passages, as one hybrid
 
 Only a folder of the same kind is ever replaced (an index also by an index of another kind), and only if it holds
 nothing but the files that its manifest lists, as they were written. How it is put in place is in `mem1.durable`.
@@ -11,13 +14,33 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mem1.durable import MANIFEST, partial_of, put_folder, read_manifest, restore, seal, sweep
-from mem1.errors import UserError, read_as_written
+from mem1.durable import (
+    MANIFEST,
+    partial_of,
+    put_folder,
+    read_manifest,
+    remove_files,
+    restore,
+    restore_within,
+    seal,
+    sha256_of,
+    sweep,
+)
+from mem1.errors import UserError, printable, read_as_written
+from mem1.records import Passage
+from mem1.registry import register
+from mem1.retrieval import Retriever
+from mem1.retrieval.corpus import PASSAGES, StoredPassages, read_passages
+
+if TYPE_CHECKING:
+    from mem1.retrieval.bm25 import BM25
+
 
 FORMAT_VERSION = 2
 """Version of the folder's layout; `read_folder` refuses any other."""
@@ -131,3 +154,124 @@ def _check_replaceable(target: Path, kind: str) -> None:
     for name in manifest.files:
         if (target / name).exists() and not manifest.intact(target, name):
             raise UserError(f"{target / name} is not as mem1 wrote it and is not replaced; {elsewhere}")
+
+
+CACHE_VARIABLE = "MEM1_CACHE"
+"""Environment variable that names the cache folder; unset: ~/.cache/mem1."""
+
+
+def open_retriever(path: str | os.PathLike[str]) -> Retriever:
+    """A retriever over the passages at `path`; several indexes in a folder are combined by reciprocal rank fusion.
+
+    Raises UserError where nothing there can be opened, or the indexes of a folder hold different passages.
+    """
+    restore(path)
+    if not os.path.isdir(path):
+        return open_bm25(path)
+    folders = _indexes(path)
+    if len(folders) == 1:
+        return _loader(folders[0])(folders[0])
+    from mem1.retrieval.combine import Hybrid
+
+    if any(file_checksum(folder, PASSAGES) != file_checksum(folders[0], PASSAGES) for folder in folders):
+        raise UserError(
+            f"{path}: {' and '.join(f.name for f in folders)} hold different passages; index the same ones in each"
+        )
+    return Hybrid([_loader(folder)(folder) for folder in folders])
+
+
+def open_passages(path: str | os.PathLike[str]) -> Sequence[Passage]:
+    """Only the passages at `path`. Raises UserError where nothing there can be opened."""
+    restore(path)
+    if not os.path.isdir(path):
+        return read_passages(path)
+    folder = _indexes(path)[0]
+    _loader(folder)
+    with understood(folder, kind=str(index_kind(folder))):
+        return StoredPassages(folder)
+
+
+def read_corpus(path: str | os.PathLike[str]) -> Sequence[Passage]:
+    """The passages of a file, an index or a folder of documents. Raises UserError where there are none."""
+    restore(path)
+    if os.path.isdir(path) and not holds_index(path):
+        from mem1.retrieval.documents import read_documents
+
+        return read_documents(path).passages
+    return open_passages(path)
+
+
+def holds_index(path: str | os.PathLike[str]) -> bool:
+    """Whether this folder is an index or directly contains one."""
+    folder = Path(path)
+    restore_within(folder)
+    return any(index_kind(inner) is not None for inner in (folder, *folder.iterdir()))
+
+
+def _indexes(path: str | os.PathLike[str]) -> list[Path]:
+    """The index at this folder, or those in its subfolders."""
+    folder = Path(path)
+    if index_kind(folder) is not None:
+        return [folder]
+    restore_within(folder)
+    held = sorted(inner for inner in folder.iterdir() if inner.is_dir() and not inner.name.startswith("."))
+    found = [inner for inner in held if index_kind(inner) is not None]
+    if not found:
+        raise UserError(f"{path} is a folder without an index; make one with: mem1 index {path} --out FOLDER")
+    if found != held:
+        other = (set(held) - set(found)).pop().name
+        raise UserError(f"{path} holds indexes and {other}, which is not an index; move it away")
+    return found
+
+
+def _loader(path: str | os.PathLike[str]) -> Callable[[str | os.PathLike[str]], Retriever]:
+    kind = index_kind(path)
+    known = register.index.names()
+    if kind not in known:  # never a dotted path, since a manifest must not choose which code to import
+        raise UserError(f"{path} holds an index of the unknown kind {kind!r}; known: {', '.join(known)}")
+    return register.index.get(kind).load
+
+
+def open_bm25(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | None = None) -> BM25:
+    """The BM25 index of a corpus file, from the cache where the same content was indexed before.
+
+    The cache identifies an index by the SHA-256 of the corpus file. A damaged index is rebuilt; what is built, and
+    where, is printed to stderr. Raises UserError for an invalid corpus and where the index cannot be written; a
+    half-written index is never used.
+    """
+    from rich.console import Console
+
+    from mem1.retrieval.bm25 import BM25, FILES
+
+    console = Console(stderr=True, highlight=False, markup=False)
+    folder = bm25_folder(corpus_path, cache_dir)
+    if folder.exists():
+        try:
+            return BM25.load(folder)
+        except UserError as error:
+            console.print(printable(f"{error}; rebuilding it"))
+            remove_files(folder, (*FILES, MANIFEST))
+    start = time.perf_counter()
+    with console.status(printable(f"Indexing {corpus_path} (once)")):
+        passages = read_passages(corpus_path)
+        BM25.build(passages).save(folder)
+    seconds = time.perf_counter() - start
+    console.print(
+        printable(f"Indexed {len(passages):,} passages of {corpus_path} in {seconds:.1f} s; cached in {folder}")
+    )
+    return BM25.load(folder)
+
+
+def bm25_folder(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | None = None) -> Path:
+    """Where `open_bm25` caches the index of a corpus file. Raises UserError where the file cannot be read."""
+    try:
+        return cache_folder(cache_dir) / f"bm25-{sha256_of(corpus_path)[:32]}"
+    except FileNotFoundError as error:
+        raise UserError(f"no corpus file {corpus_path}; check the path") from error
+    except OSError as error:
+        raise UserError(f"cannot read {corpus_path}: {error.strerror or error}") from error
+
+
+def cache_folder(cache_dir: str | os.PathLike[str] | None = None) -> Path:
+    """`cache_dir`, else $MEM1_CACHE, else ~/.cache/mem1."""
+    return Path(cache_dir or os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "mem1")

@@ -28,8 +28,7 @@ from mem1.configuration.model import plain
 from mem1.errors import UserError
 from mem1.lock import alone_in
 from mem1.records import Passage
-from mem1.retrieval.index_folder import CLOZES, holds, read_folder, save_folder
-from mem1.retrieval.open_index import cache_folder, read_corpus
+from mem1.retrieval.index_folder import CLOZES, cache_folder, holds, read_corpus, read_folder, save_folder
 from mem1.tasks.cloze import ClozeOptions
 from mem1.tasks.cloze.making import OnProgress, make_clozes
 from mem1.tasks.cloze.questions import BLANK, Cloze, Ranked, read_ranked, write_clozes

@@ -16,7 +16,7 @@ from mem1.envs.base import Action, Observation, Outcome
 from mem1.errors import UserError
 from mem1.protocol import SEARCH
 from mem1.records import Passage, Task
-from mem1.retrieval.base import RetrievalFailed, Retriever
+from mem1.retrieval import RetrievalFailed, Retriever
 from mem1.scoring import score_answers
 
 Style = Literal["titled", "bare", "addressed"]

@@ -34,7 +34,7 @@ from mem1.registry import register
 from mem1.retrieval import Retriever
 from mem1.retrieval.client import HttpRetriever, RetrievalServer
 from mem1.retrieval.combine import Snippets
-from mem1.retrieval.open_index import open_passages, open_retriever
+from mem1.retrieval.index_folder import open_passages, open_retriever
 from mem1.tasks.bridge_questions import LinkedQuestions
 from mem1.tasks.compose import TaskTemplate, TurnLimit, as_composed, check_disjoint
 from mem1.tasks.datasets import read_questions, read_tasks

@@ -20,8 +20,8 @@ from mem1.envs.base import Action, Observation
 from mem1.envs.search.env import SearchEnvironment
 from mem1.net.threads import in_parallel
 from mem1.protocol import OPEN, SEARCH
-from mem1.retrieval.base import RetrievalFailed
-from mem1.retrieval.web.reader import PageReader
+from mem1.retrieval import RetrievalFailed
+from mem1.retrieval.web.pages import PageReader
 
 _WHAT_TO_OPEN = re.compile(r"(\S+)(?:\s+(\d{1,6}))?")
 _LONGEST_SHOWN = 200

@@ -22,7 +22,7 @@ from mem1.net.failover import HostLimit
 from mem1.net.spending import Spending, WebBudget
 from mem1.protocol import OPEN, Tags
 from mem1.registry import register
-from mem1.retrieval.open_index import cache_folder
+from mem1.retrieval.index_folder import cache_folder
 from mem1.retrieval.web.cache import Mode, WebCache
 from mem1.tasks.splits import Split
 
@@ -87,10 +87,8 @@ class Web(Config):
     def make_environment(self, reward: str = "sum") -> WebQAEnvironment:
         """Answers the searches of tasks whose collection is `WEB`."""
         from mem1.envs.web.env import WebQAEnvironment
-        from mem1.retrieval.web.apis import search_api
-        from mem1.retrieval.web.fetch import Fetcher, FetchLimits
-        from mem1.retrieval.web.reader import PageReader
-        from mem1.retrieval.web.search import WebSearch
+        from mem1.retrieval.web.pages import Fetcher, FetchLimits, PageReader
+        from mem1.retrieval.web.search import WebSearch, search_api
 
         pages = self.pages
         path = cache_folder() / "web.sqlite" if self.cache is None else Path(self.cache)

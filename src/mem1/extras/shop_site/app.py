@@ -37,7 +37,7 @@ from mem1.extras.shop_site import views
 from mem1.extras.shop_site.recordings import Recording, read_recordings
 from mem1.extras.shop_site.trails import TrailLost, Trails, TrailTooLong
 from mem1.extras.shop_site.views import dollars, option_text
-from mem1.net.serving import ClientGone, Refused, Room, read_body, unless_gone
+from mem1.net.requests import ClientGone, Refused, Room, read_body, unless_gone
 
 _HERE = "mem1.extras.shop_site"
 _FORM_BYTES = 1 << 16

@@ -21,8 +21,7 @@ from transformers import PreTrainedModel
 
 from mem1.algorithms.losses import negative_log_likelihood
 from mem1.contexts import context_policy
-from mem1.engines.base import Sampling
-from mem1.engines.scripted import ScriptedEngine
+from mem1.engines.base import Sampling, ScriptedEngine
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.packing import Pack, split_into_packs

@@ -1,40 +1,61 @@
 """A policy as a server: completions in OpenAI's protocol, and new weights by vLLM's routes.
 
-    POST /v1/completions           see `requests.py`; each choice has the `weights_version` that sampled it
+    POST /v1/completions           see policy_sampler.py; each choice has the `weights_version` that sampled it
     GET  /v1/models, /health, /metrics
     POST /pause?mode=abort         interrupts completions (finish_reason "abort"); new requests wait for /resume
          /pause?mode=wait          the same, but lets the batch under way finish first
-    POST /start_weight_update, /update_weights, /finish_weight_update      see `updates.py`; used from the next batch on
+    POST /start_weight_update
+    POST /update_weights           {"update_info": {"path": "weights-000003/model.safetensors", "checksum": "9f3c..."}}
+    POST /finish_weight_update     {"weight_version": "3"}; used from the next batch on
     GET  /weight_info              {"weight_version": "3"}; null: the weights that the server was started with
     POST /reset_prefix_cache       accepted for clients of vLLM; nothing is cached between batches
 
 4xx: the request is wrong, and the answer says why; 503: too many requests are waiting. Requests that wait at the same
-time are sampled together; one whose client hangs up before its batch begins is dropped. Needs `mem1[server]`.
+time are sampled together; one whose client hangs up before its batch begins is dropped. Weights are read from the very
+bytes whose checksum was compared, from safetensors inside the server's folder only, which hold numbers and no code.
+Needs `mem1[server]`.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Sequence
+import ipaddress
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+from safetensors import SafetensorError
+from safetensors.torch import load
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
+from transformers import PreTrainedModel
 
 import mem1
 from mem1.engines.base import Completion
-from mem1.engines.policy_server.requests import BatchOptions, CompletionBody, Row, answer, batch_options, rows
-from mem1.engines.policy_server.sampler import Sampler
-from mem1.engines.policy_server.updates import Finish, Update, read_update
+from mem1.engines.codec import Codec
+from mem1.engines.policy_sampler import BatchOptions, CompletionBody, Row, Sampler, answer, batch_options, rows
+from mem1.engines.weights import Weights, check_finite, check_fit, checksum, untied
+from mem1.errors import UserError
 from mem1.jsonl import encode_object
-from mem1.net.serving import Refused, Room, answered, handle_refusals, read_body, read_json, unless_gone
-from mem1.net.serving.metrics import RequestMetrics, add_status_routes
+from mem1.net.requests import (
+    Refused,
+    RequestMetrics,
+    Room,
+    add_status_routes,
+    answered,
+    handle_refusals,
+    read_body,
+    read_json,
+    unless_gone,
+)
 from mem1.net.threads import Batcher
+from mem1.net.web_server import Hosts, address, bind, make_server
 
 _JOINED_ROWS = 256
 """Most prompts of waiting requests that are sampled together."""
@@ -194,3 +215,114 @@ class _TokenCheck:
                 await refused(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+
+def serve(
+    model: PreTrainedModel,
+    codec: Codec,
+    *,
+    name: str,
+    host: str,
+    port: int,
+    workers: int,
+    token: str | None,
+    weights_folder: Path | None,
+    listening: Callable[[str], None],
+    allow_hosts: Sequence[str] = (),
+) -> None:
+    """Serve until SIGTERM or SIGINT, then finish the open requests and return.
+
+    `listening` is called with the address once requests are answered; port 0: any free port. `allow_hosts`: names of
+    the server that clients may use besides its address.
+
+    Raises UserError where other machines could connect and there is no token, the address is taken, or the folder is
+    missing.
+    """
+    if token is None and not is_loopback(host):
+        raise UserError(
+            f"other machines can connect to {host}, so the server needs a token: put one into an environment "
+            "variable and name it with --token-env, or leave --host out"
+        )
+    if weights_folder is not None and not weights_folder.is_dir():
+        raise UserError(
+            f"--weights-folder {weights_folder} is not a folder; create it, and give trainer and servers the same one"
+        )
+    (socket,) = bind(host, port)
+    hosts, where = Hosts.of(host, socket, allow_hosts), address(host, socket)
+    sampler = Sampler(model, codec, workers=workers)
+    app = make_app(sampler, model=name, weights_folder=weights_folder, token=token)
+    make_server(app, socket, hosts=hosts, ready=lambda: listening(where)).run()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+_HEADER = 32 << 20
+"""Most bytes of a file besides its weights."""
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class UpdateInfo(_Body):
+    """Location of the weights."""
+
+    path: str = Field(min_length=1, max_length=4096)
+    """Path of a .safetensors file, relative to the server's folder of weights."""
+    checksum: str = Field(pattern="^[0-9a-f]{32}$")
+    """`mem1.engines.weights.checksum` of the file."""
+
+
+class Update(_Body):
+    """The body of POST /update_weights."""
+
+    update_info: UpdateInfo
+
+
+class Finish(_Body):
+    """The body of POST /finish_weight_update."""
+
+    weight_version: str = Field(pattern="^[0-9]{1,18}$")
+    """Version number of the new weights; text, as in vLLM."""
+
+
+def read_update(folder: Path, info: UpdateInfo, model: torch.nn.Module) -> Weights:
+    """The weights in a file of the folder. Raises Refused where it may not or cannot be read, or does not fit."""
+    served = untied(model.state_dict()).values()
+    data = _inside(folder, info.path, largest=sum(tensor.nbytes for tensor in served) + _HEADER)
+    if not hmac.compare_digest(checksum(data), info.checksum):
+        raise Refused(422, f"{info.path} does not have the checksum of the request: it is damaged, or not complete yet")
+    try:
+        weights = load(data)
+        check_fit(weights, model, f"{info.path} does not fit the model that is served")
+        check_finite(weights, info.path)
+    except SafetensorError as error:
+        raise Refused(422, f"{info.path} is not a safetensors file: {error}") from error
+    except UserError as error:
+        raise Refused(422, str(error)) from error
+    return weights
+
+
+def _inside(folder: Path, name: str, *, largest: int) -> bytes:
+    """The bytes of a file in the folder."""
+    try:
+        root, path = folder.resolve(), (folder / name).resolve()
+        if not path.is_relative_to(root):
+            raise Refused(403, f"{name!r} is outside the folder of weights that this server was started with")
+        if path.suffix != ".safetensors" or not path.is_file():
+            raise Refused(404, f"{name!r} is not a .safetensors file in the folder of weights")
+        if path.stat().st_size > largest:
+            raise Refused(413, f"{name!r} is larger than the weights of the served model")
+        return path.read_bytes()
+    except (OSError, ValueError, RuntimeError) as error:  # a name that is too long, has a zero byte, or links in a ring
+        raise Refused(
+            404, f"{name[:200]!r} cannot be read in the folder of weights ({type(error).__name__})"
+        ) from error
