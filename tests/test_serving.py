@@ -26,7 +26,7 @@ from servers import FakeTime, app_in_a_thread, wait_for
 from shop_sites import site
 from worlds import CODEC
 
-from mem1.engines import policy_server as policy_server
+from mem1.engines import policy_server
 from mem1.engines.policy_sampler import BatchOptions, Row, Sampler
 from mem1.envs.webshop.goals import Goal
 from mem1.envs.webshop.session import Session

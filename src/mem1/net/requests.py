@@ -123,8 +123,8 @@ async def unless_gone(request: Request, work: Future[T]) -> T:
             raise ClientGone
         return result.result()
     finally:
-        result.cancel()
-        gone.cancel()
+        for future in (work, result, gone):
+            future.cancel()
 
 
 async def _hung_up(request: Request) -> None:
