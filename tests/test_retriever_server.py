@@ -22,6 +22,7 @@ from corpora import TOWNS
 from servers import ServerProcess, in_a_thread
 
 from mem1.errors import UserError
+from mem1.net.web_server import check_packages
 from mem1.records import Passage
 from mem1.retrieval import BM25, RetrievalFailed
 from mem1.retrieval.server import make_app, serve
@@ -201,7 +202,7 @@ def test_a_port_in_use_and_a_host_that_is_none_are_named():
 def test_a_missing_package_is_named_with_the_command_that_brings_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(UserError, match=r"the server needs uvicorn: pip install 'mem1\[server\]'"):
-        run(host="127.0.0.1", port=0, workers=1)
+        check_packages()
 
 
 def run(*, host: str, port: int, workers: int) -> None:
