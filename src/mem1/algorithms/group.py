@@ -131,12 +131,20 @@ class Overlong(Config):
 
     @model_validator(mode="after")
     def _fits(self) -> Overlong:
-        self.penalty(0)
+        if self.buffer > self.limit:
+            raise ValueError(
+                f"the buffer must lie between 0 and the limit of {self.limit} tokens, not be {self.buffer}"
+            )
         return self
 
     def penalty(self, tokens: int) -> float:
-        """Added to the reward of an attempt that sampled this many tokens; between -1 and 0."""
-        return overlong_penalty(tokens, limit=self.limit, buffer=self.buffer)
+        """DAPO's soft penalty (equation 13), added to the reward of an attempt that sampled this many tokens.
+
+        limit 100, buffer 20:   80 -> 0     90 -> -0.5     100 -> -1     101 -> -1
+        """
+        if tokens > self.limit:
+            return -1.0
+        return min(0.0, (self.limit - self.buffer - tokens) / self.buffer) if self.buffer else 0.0
 
 
 class Dapo(Grpo):
@@ -252,31 +260,12 @@ def global_advantages(
     return [tuple(x / (std + EPSILON) for x in group) for group in groups]
 
 
-def overlong_penalty(tokens: int, *, limit: int, buffer: int) -> float:
-    """DAPO's soft penalty (equation 13) on the tokens that a trajectory sampled: 0 up to limit - buffer, -1 past limit.
-
-        limit 100, buffer 20:   80 -> 0     90 -> -0.5     100 -> -1
-
-    Raises ValueError unless 0 <= buffer <= limit.
-    """
-    if not 0 <= buffer <= limit:
-        raise ValueError(f"the buffer must lie between 0 and the limit of {limit} tokens, not be {buffer}")
-    if tokens > limit:
-        return -1.0
-    if tokens <= limit - buffer:
-        return 0.0
-    return (limit - buffer - tokens) / buffer
-
-
 def accepted(rewards_G: Sequence[float], *, threshold: float, best: int | None = None) -> tuple[int, ...]:
     """Indices, ascending, of the attempts at one task with at least the threshold's reward.
 
         rewards (0, 1, 0.5, 1), threshold 0.5   ->  (1, 2, 3);   best 2  ->  (1, 3)
 
-    `best` keeps at most that many, those of the highest reward, the earlier of two equal ones. Raises ValueError for a
-    `best` below 1.
+    `best` keeps at most that many, those of the highest reward, the earlier of two equal ones.
     """
-    if best is not None and best < 1:
-        raise ValueError(f"best must be at least 1, not {best}")
     good = [i for i, reward in enumerate(rewards_G) if reward >= threshold]
     return tuple(sorted(sorted(good, key=lambda i: -rewards_G[i])[:best]))

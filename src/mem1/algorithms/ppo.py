@@ -23,13 +23,12 @@ authors' code (openai/baselines, ppo2); GAE (arXiv 1506.02438), equation 16 as i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from mem1.algorithms.base import Advantages, Attempt, ClippedAlgorithm
-from mem1.algorithms.losses import per_sequence
+from mem1.algorithms.losses import PolicyLoss, per_sequence
 from mem1.configuration.model import LearningRate
 
 if TYPE_CHECKING:
@@ -103,33 +102,26 @@ def generalised_advantages(
     """
     advantages: list[float] = []
     for values, rewards in zip(per_sequence(values_M, lengths), per_sequence(rewards_M, lengths), strict=True):
-        advantages += _of_trajectory(values.tolist(), rewards.tolist(), gamma, gamma * lam)
+        own: list[float] = []
+        advantage = following = 0.0
+        for value, reward in zip(reversed(values.tolist()), reversed(rewards.tolist()), strict=True):
+            advantage = reward + gamma * following - value + gamma * lam * advantage
+            following = value
+            own.append(advantage)
+        advantages += reversed(own)
     double_M = values_M.detach().cpu().double()
     advantages_M = double_M.new_tensor(advantages)
     return advantages_M.to(values_M), (advantages_M + double_M).to(values_M)
-
-
-def _of_trajectory(values: list[float], rewards: list[float], gamma: float, decay: float) -> list[float]:
-    """Advantages of one trajectory, computed from its last token to its first."""
-    advantages: list[float] = []
-    advantage = following = 0.0
-    for value, reward in zip(reversed(values), reversed(rewards), strict=True):
-        advantage = reward + gamma * following - value + decay * advantage
-        following = value
-        advantages.append(advantage)
-    return advantages[::-1]
 
 
 def terminal_rewards(rewards_S: Sequence[float], lengths: Sequence[int]) -> Tensor:
     """Each trajectory's reward on its last sampled token, (M,), 0 on all others.
 
     Never on the last token of each context: that would pay a trajectory once per turn. The reward of a trajectory
-    without a sampled token goes nowhere. Raises ValueError unless there is a length for each reward.
+    without a sampled token goes nowhere.
     """
     import torch
 
-    if len(rewards_S) != len(lengths):
-        raise ValueError(f"{len(rewards_S)} rewards, but {len(lengths)} lengths: one each per trajectory")
     rewards_M = torch.zeros(sum(lengths))
     stop = 0
     for reward, length in zip(rewards_S, lengths, strict=True):
@@ -147,19 +139,9 @@ def whitened(advantages_M: Tensor) -> Tensor:
     return (advantages_M - advantages_M.mean()) / (advantages_M.var(correction=0) + EPSILON).sqrt()
 
 
-@dataclass(frozen=True, slots=True)
-class ValueLoss:
-    """The critic's loss and the statistics to log with it."""
-
-    loss: Tensor
-    """Scalar with gradient; those of the micro-batches of a step add up."""
-    clipped: int
-    """Number of tokens on which the clip took effect."""
-
-
 def value_loss(
     values_M: Tensor, old_values_M: Tensor, returns_M: Tensor, *, clip: float | None, denominator: float
-) -> ValueLoss:
+) -> PolicyLoss:
     """The critic's loss on M sampled tokens; `denominator` counts the whole optimiser step.
 
     `old_values_M` are those from which `returns_M` were computed, before the first update. The larger of the two
@@ -168,9 +150,9 @@ def value_loss(
     """
     free_M = (values_M - returns_M).square()
     if clip is None:
-        return ValueLoss(0.5 * free_M.sum() / denominator, 0)
+        return PolicyLoss(0.5 * free_M.sum() / denominator, 0)
     held_M = (old_values_M + (values_M - old_values_M).clamp(-clip, clip) - returns_M).square()
-    return ValueLoss(0.5 * free_M.maximum(held_M).sum() / denominator, int((held_M > free_M).sum()))
+    return PolicyLoss(0.5 * free_M.maximum(held_M).sum() / denominator, int((held_M > free_M).sum()))
 
 
 def explained_variance(values_M: Tensor, returns_M: Tensor) -> float | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -37,7 +37,7 @@ Score = Callable[[TokenTree], Tensor]
 """Log-probability (M,) of each sampled token of a tree."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Check:
     """One property, its measurement and the verdict."""
 
@@ -67,8 +67,11 @@ class Check:
     def as_dict(self) -> dict[str, Any]:
         """The check for JSON, with None for nan and infinity."""
         measured = self.measured if math.isfinite(self.measured) else None
-        fields = {name: getattr(self, name) for name in ("name", "limit", "unit", "compared", "explanation", "verdict")}
-        return {"measured": measured, **fields}
+        return {
+            "measured": measured,
+            **{k: v for k, v in asdict(self).items() if k != "measured"},
+            "verdict": self.verdict,
+        }
 
 
 def sampler_checks(trajectories: Sequence[Trajectory], logprobs_M: Tensor) -> list[Check]:
@@ -81,54 +84,33 @@ def sampler_checks(trajectories: Sequence[Trajectory], logprobs_M: Tensor) -> li
         raise ValueError("a turn has no log-probs of its sampler; sample with an engine that records them")
     recorded_M = torch.tensor([p for turn in turns for p in turn.logprobs], dtype=torch.float64)
     difference_M = (logprobs_M.detach().cpu().double() - recorded_M).abs()
-
-    def check(name: str, measured: Tensor) -> Check:
-        return Check(
-            name=f"sampler and trainer, {name}",
-            measured=measured.item(),
-            limit=SAMPLER_LIMIT,
-            unit="nats",
-            compared=len(difference_M),
-            explanation="difference between a token's log-prob when it was sampled and in training",
-        )
-
-    return [check("largest", difference_M.max()), check("mean", difference_M.mean())]
+    explanation = "difference between a token's log-prob when it was sampled and in training"
+    return [
+        Check(f"sampler and trainer, {name}", measured, SAMPLER_LIMIT, "nats", len(difference_M), explanation)
+        for name, measured in (("largest", difference_M.max().item()), ("mean", difference_M.mean().item()))
+    ]
 
 
 def packed_check(packed_M: Tensor, alone_M: Tensor, *, precision: str, limit: float) -> Check:
     """Log-probs of the token tree against those of unpacked turns."""
-    return Check(
-        name=f"packed log-probs, {precision}",
-        measured=(packed_M - alone_M).abs().max().item(),
-        limit=limit,
-        unit="nats",
-        compared=len(alone_M),
-        explanation="largest difference between the token tree and each turn run alone",
-    )
+    measured = (packed_M - alone_M).abs().max().item()
+    explanation = "largest difference between the token tree and each turn run alone"
+    return Check(f"packed log-probs, {precision}", measured, limit, "nats", len(alone_M), explanation)
 
 
 def gradient_check(packed: Sequence[Tensor], alone: Sequence[Tensor], *, precision: str, limit: float) -> Check:
     """The gradient through the token tree against the sum over turns run alone."""
-    return Check(
-        name=f"packed gradient, {precision}",
-        measured=relative_difference(packed, alone),
-        limit=limit,
-        unit="relative",
-        compared=sum(p.numel() for p in alone),
-        explanation="norm of the difference from the gradient of each turn run alone, over the norm",
-    )
+    compared = sum(p.numel() for p in alone)
+    explanation = "norm of the difference from the gradient of each turn run alone, over the norm"
+    measured = relative_difference(packed, alone)
+    return Check(f"packed gradient, {precision}", measured, limit, "relative", compared, explanation)
 
 
 def micro_batch_check(parts: Sequence[Tensor], whole: Sequence[Tensor], *, batches: int) -> Check:
     """The gradient of half groups against that of whole groups; `batches` is the number of groups that were cut."""
-    return Check(
-        name="micro-batches add up",
-        measured=relative_difference(parts, whole),
-        limit=ROUNDING_LIMIT,
-        unit="relative",
-        compared=batches,
-        explanation="gradient of each group in two halves, same denominator, against the group as a whole",
-    )
+    explanation = "gradient of each group in two halves, same denominator, against the group as a whole"
+    measured = relative_difference(parts, whole)
+    return Check("micro-batches add up", measured, ROUNDING_LIMIT, "relative", batches, explanation)
 
 
 def relative_difference(got: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
@@ -141,14 +123,10 @@ def relative_difference(got: Sequence[Tensor], wanted: Sequence[Tensor]) -> floa
 def once_check(packed: Iterable[tuple[TokenTree, Sequence[Trajectory]]]) -> Check:
     """Every sampled token is a target of its tree exactly once, after exactly its own context."""
     pairs = list(packed)
-    return Check(
-        name="tokens trained exactly once",
-        measured=sum(wrong_targets(tree, trajectories) for tree, trajectories in pairs),
-        limit=0,
-        unit="tokens",
-        compared=sum(t.num_completion_tokens for _, trajectories in pairs for t in trajectories),
-        explanation="sampled tokens that are no target, or one twice, or that follow another context in the tree",
-    )
+    wrong = sum(wrong_targets(tree, trajectories) for tree, trajectories in pairs)
+    compared = sum(t.num_completion_tokens for _, trajectories in pairs for t in trajectories)
+    explanation = "sampled tokens that are no target, or one twice, or that follow another context in the tree"
+    return Check("tokens trained exactly once", wrong, 0, "tokens", compared, explanation)
 
 
 def wrong_targets(tree: TokenTree, trajectories: Sequence[Trajectory]) -> int:
@@ -179,14 +157,9 @@ def _wrong_in_turn(nodes: Sequence[int], turn: Turn, parent: Sequence[int], ids:
 
 def reencoding_check(trajectories: Sequence[Trajectory]) -> Check:
     """Sampled tokens enter the next context unchanged."""
-    return Check(
-        name="re-encoded tokens",
-        measured=reencoded_share(trajectories),
-        limit=0,
-        unit="share",
-        compared=sum(len(turn.completion_ids) for t in trajectories for turn in t.turns[:-1]),
-        explanation="sampled tokens that the next context holds otherwise than they were sampled",
-    )
+    compared = sum(len(turn.completion_ids) for t in trajectories for turn in t.turns[:-1])
+    explanation = "sampled tokens that the next context holds otherwise than they were sampled"
+    return Check("re-encoded tokens", reencoded_share(trajectories), 0, "share", compared, explanation)
 
 
 @torch.no_grad()
@@ -204,14 +177,22 @@ def causality_checks(score: Score, trees: Sequence[TokenTree], *, vocabulary: in
             ids = tree.input_ids.clone()
             ids[node] = (ids[node] + 1) % vocabulary
             moved_M = (score(replace(tree, input_ids=ids)) - before_M).abs().cpu()
-            above_M, below_M = _related(tree, node)
+            target_M = tree.target_node
+            below_M = (target_M >= node) & (target_M < tree.end[node])  # `node` and what comes after it
+            above_M = (target_M < node) & (tree.end[target_M] > node)
             if (moved_M[below_M] > 0).any():
                 earlier.append(moved_M[above_M])
                 elsewhere.append(moved_M[~above_M & ~below_M])
-    return [
-        _causality_check("causality", "a changed token moves log-probs of tokens before it", earlier),
-        _causality_check("branches are separate", "a changed token moves log-probs on other branches", elsewhere),
-    ]
+    checks: list[Check] = []
+    for name, where, moved in (
+        ("causality", "of tokens before it", earlier),
+        ("branches are separate", "on other branches", elsewhere),
+    ):
+        values_M = torch.cat([torch.zeros(0), *moved])
+        largest = values_M.max().item() if len(values_M) else 0.0
+        explanation = f"a changed token moves log-probs {where}"
+        checks.append(Check(name, largest, CAUSALITY_LIMIT, "nats", len(values_M), explanation))
+    return checks
 
 
 def changed_nodes(tree: TokenTree) -> list[int]:
@@ -219,26 +200,6 @@ def changed_nodes(tree: TokenTree) -> list[int]:
     sampled, size = tree.target_node.tolist(), len(tree)
     shares = [(change + 0.5) / CHANGES for change in range(CHANGES)]
     return sorted({sampled[int(len(sampled) * s)] for s in shares} | {int(size * s) for s in shares})
-
-
-def _related(tree: TokenTree, node: int) -> tuple[Tensor, Tensor]:
-    """Which of the M targets are before `node` on its path, and which are `node` or come after it."""
-    target_M = tree.target_node
-    below_M = (target_M >= node) & (target_M < tree.end[node])
-    above_M = (target_M < node) & (tree.end[target_M] > node)
-    return above_M, below_M
-
-
-def _causality_check(name: str, explanation: str, moved: Sequence[Tensor]) -> Check:
-    values = torch.cat([torch.zeros(0), *moved])
-    return Check(
-        name=name,
-        measured=values.max().item() if len(values) else 0.0,
-        limit=CAUSALITY_LIMIT,
-        unit="nats",
-        compared=len(values),
-        explanation=explanation,
-    )
 
 
 def reencoded_share(trajectories: Sequence[Trajectory]) -> float:
@@ -267,11 +228,10 @@ def _copy(before: Turn, after: Turn) -> tuple[int, ...]:
 
 def _not_in_order(copy: Sequence[int], sampled: Sequence[int]) -> int:
     """Number of tokens of the copy that are not found, in order, among the sampled ones."""
-    found = position = 0
+    missing = position = 0
     for token in copy:
-        try:
+        if token in sampled[position:]:
             position = sampled.index(token, position) + 1
-        except ValueError:
-            continue
-        found += 1
-    return len(copy) - found
+        else:
+            missing += 1
+    return missing

@@ -43,7 +43,7 @@ from mem1.algorithms.base import Algorithm
 from mem1.algorithms.group import Grpo
 from mem1.algorithms.ppo import Ppo
 from mem1.engines.codec import Codec
-from mem1.engines.device import Device
+from mem1.engines.device import Device, dtype_name
 from mem1.errors import UserError
 from mem1.packing import pack, split_into_packs
 from mem1.packing.attention import Backend, check_packable
@@ -108,12 +108,20 @@ def verify(
     if not any(t.num_completion_tokens for t in trajectories):
         raise UserError("there is nothing to verify: no token was sampled, as no context left room for a completion")
     check_packable(model)
-    own = str(model.dtype).removeprefix("torch.")
+    own = dtype_name(model.dtype)
     gradients = has_gradients(attention, model)
+
+    def both_ways(model: PreTrainedModel) -> tuple[Computed, Computed]:
+        """One turn per row, and each group as one tree."""
+        report(f"one turn per row, {dtype_name(model.dtype)}")
+        alone = compute(model, [[t] for t in trajectories], temperature=temperature, packed=False)
+        report(f"packed, {dtype_name(model.dtype)}")
+        return alone, compute(model, attempts, temperature=temperature, packed=True, attention=attention)
+
     with torch.set_grad_enabled(gradients):
-        alone, packed = _both_ways(model, attempts, temperature, attention, own, report)
+        alone, packed = both_ways(model)
         exact = copy.deepcopy(model).double()
-        exact_alone, exact_packed = _both_ways(exact, attempts, temperature, attention, "float64", report)
+        exact_alone, exact_packed = both_ways(exact)
     of_gradients: list[Check] = []
     if gradients:
         report("packed, in micro-batches")
@@ -140,21 +148,6 @@ def verify(
             vocabulary=model.config.vocab_size,
         ),
     ]
-
-
-def _both_ways(
-    model: PreTrainedModel,
-    attempts: Sequence[Sequence[Trajectory]],
-    temperature: float,
-    attention: Backend,
-    precision: str,
-    report: Callable[[str], None],
-) -> tuple[Computed, Computed]:
-    """One turn per row, and each group as one tree."""
-    report(f"one turn per row, {precision}")
-    alone = compute(model, [[t] for t in chain.from_iterable(attempts)], temperature=temperature, packed=False)
-    report(f"packed, {precision}")
-    return alone, compute(model, attempts, temperature=temperature, packed=True, attention=attention)
 
 
 def compute(
@@ -195,7 +188,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (Grpo(), Ppo(lam=0.95, critic="head"))
 """One with statistics over groups, one with values that GAE carries across every rewritten context."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Change:
     """One change that must not matter."""
 
@@ -216,65 +209,42 @@ def step_checks(
     only for a model that passes `check_packable`.
     """
     groups = list(_rewarded(groups))
-    largest = max(len(pack(g.trajectories)) for g in groups)
+    largest = max(64, *(len(pack(g.trajectories)) for g in groups))
     checks: list[Check] = []
     for algorithm in ALGORITHMS:
         chosen = [g for g in groups if len(g.trajectories) >= algorithm.min_attempts_per_task]
-
-        def gradient(groups: Sequence[Group], pack_tokens: int, algorithm: Algorithm = algorithm) -> list[Tensor]:
-            return _gradient(model, groups, _config(algorithm, temperature, pack_tokens), attention)
-
-        if chosen:
-            checks += _compare(algorithm.name, gradient, chosen, max(64, largest))
+        if not chosen:
+            continue
+        config = Rl(curriculum=(Phase(steps=1),), algorithm=algorithm, temperature=temperature, pack_tokens=largest)
+        wanted = _gradient(model, chosen, config, attention)
+        for change in _changes(chosen, largest):
+            config = config.model_copy(update={"pack_tokens": change.pack_tokens})
+            measured = relative_difference(_gradient(model, change.groups, config, attention), wanted)
+            explanation = f"gradient of an optimiser step {change.explanation}"
+            name = f"{algorithm.name}: {change.name}"
+            checks.append(Check(name, measured, EXACT_LIMIT, "relative", change.made, explanation))
     return checks
-
-
-def _compare(
-    name: str, gradient: Callable[[Sequence[Group], int], list[Tensor]], groups: Sequence[Group], pack_tokens: int
-) -> Iterator[Check]:
-    wanted = gradient(groups, pack_tokens)
-    for change in _changes(groups, pack_tokens):
-        yield Check(
-            name=f"{name}: {change.name}",
-            measured=relative_difference(gradient(change.groups, change.pack_tokens), wanted),
-            limit=EXACT_LIMIT,
-            unit="relative",
-            compared=change.made,
-            explanation=f"gradient of an optimiser step {change.explanation}",
-        )
 
 
 def _changes(groups: Sequence[Group], pack_tokens: int) -> Iterator[Change]:
     trajectories = [t for g in groups for t in g.trajectories]
     small = max(64, pack_tokens // 4)
-    packs = [len(split_into_packs(trajectories, max_tokens=tokens)) for tokens in (pack_tokens, small)]
-    yield Change(
-        name="small packs",
-        explanation="in many small packs, trajectories cut at their branches",
-        groups=groups,
-        pack_tokens=small,
-        made=packs[1] - packs[0],
-    )
-    yield Change(
-        name="other order",
-        explanation="with its attempts in the opposite order",
-        groups=[replace(g, trajectories=g.trajectories[::-1]) for g in groups[::-1]],
-        pack_tokens=pack_tokens,
-        made=len(trajectories) - 1,
-    )
-    more = [replace(g, trajectories=tuple(map(_in_more_contexts, g.trajectories))) for g in groups]
-    turns = [sum(len(t.turns) for g in some for t in g.trajectories) for some in (groups, more)]
-    yield Change(
-        name="more contexts",
-        explanation="with the same tokens sampled in twice as many contexts",
-        groups=more,
-        pack_tokens=pack_tokens,
-        made=turns[1] - turns[0],
-    )
-
-
-def _config(algorithm: Algorithm, temperature: float, pack_tokens: int) -> Rl:
-    return Rl(curriculum=(Phase(steps=1),), algorithm=algorithm, temperature=temperature, pack_tokens=pack_tokens)
+    few, many = (len(split_into_packs(trajectories, max_tokens=tokens)) for tokens in (pack_tokens, small))
+    explanation = "in many small packs, trajectories cut at their branches"
+    yield Change("small packs", explanation, groups, small, many - few)
+    turned = [replace(g, trajectories=g.trajectories[::-1]) for g in groups[::-1]]
+    explanation = "with its attempts in the opposite order"
+    yield Change("other order", explanation, turned, pack_tokens, len(trajectories) - 1)
+    longer = [
+        replace(t, turns=tuple(part for turn in t.turns for part in _halved(turn)))
+        for g in groups
+        for t in g.trajectories
+    ]
+    parts = iter(longer)
+    more = [replace(g, trajectories=tuple(next(parts) for _ in g.trajectories)) for g in groups]
+    made = sum(len(t.turns) for t in longer) - sum(len(t.turns) for t in trajectories)
+    explanation = "with the same tokens sampled in twice as many contexts"
+    yield Change("more contexts", explanation, more, pack_tokens, made)
 
 
 def _gradient(model: PreTrainedModel, groups: Sequence[Group], config: Rl, attention: Backend) -> list[Tensor]:
@@ -305,10 +275,6 @@ def _rewarded(groups: Sequence[Group]) -> Iterator[Group]:
         rewarded = [replace(t, reward=float((i + number) % 3)) for i, t in enumerate(different.values())]
         if rewarded:
             yield Group(trajectories=tuple(rewarded))
-
-
-def _in_more_contexts(trajectory: Trajectory) -> Trajectory:
-    return replace(trajectory, turns=tuple(part for turn in trajectory.turns for part in _halved(turn)))
 
 
 def _halved(turn: Turn) -> list[Turn]:

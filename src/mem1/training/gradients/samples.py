@@ -112,8 +112,8 @@ def _finished(importance: Importance | None, group: Sequence[TrainingSample], al
         if importance is not None:
             old = sample.old
             lengths = [len(old.old_K)] if importance.level == "sequence" else None
-            made = truncated_weights(old.old_K, old.sampler_K, cap=importance.cap, lengths=lengths)
-            finished = replace(finished, weights_K=made.weights_M, capped=made.capped)
+            weights_K, capped = truncated_weights(old.old_K, old.sampler_K, cap=importance.cap, lengths=lengths)
+            finished = replace(finished, weights_K=weights_K, capped=capped)
         yield finished
 
 

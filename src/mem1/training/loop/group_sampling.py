@@ -14,9 +14,9 @@ way when newer weights arrive continue with them (`engines/base.py`): each token
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 from mem1.algorithms.base import has_variance
 from mem1.engines.base import Sampling
 from mem1.envs.base import TaskSource
+from mem1.net.threads import Pool
 from mem1.records import Group, Task, trajectory_from_json, trajectory_to_json
 from mem1.rollout import Rollout, attempt_numbers
 from mem1.training.loop.rl_config import Rl
@@ -52,12 +53,8 @@ class GroupSampler:
         self._served = self.placement.ranks.any(self.sync is not None)
         self._prefetcher: RolloutPrefetcher | None = None
         if self.sync is not None and self.config.max_staleness:
-            sync = self.sync
             self._prefetcher = RolloutPrefetcher(
-                self._groups,
-                steps=self.config.steps,
-                staleness=self.config.max_staleness,
-                closed=lambda: sync.closed,
+                self._groups, steps=self.config.steps, staleness=self.config.max_staleness
             )
 
     def sample(self, step: int) -> list[Group]:
@@ -68,7 +65,7 @@ class GroupSampler:
         ranks.on_rank_zero(lambda: self._push_weights(step))
         take = self._groups if self._prefetcher is None else self._prefetcher.take
         if ranks.size == 1:
-            return list(take(step))
+            return take(step)
         return _from_json(ranks.on_rank_zero(lambda: _to_json(take(step))))
 
     def _push_weights(self, step: int) -> None:
@@ -79,6 +76,7 @@ class GroupSampler:
 
     def _groups(self, step: int) -> list[Group]:
         """Draw and attempt the tasks of a step, and again in the place of groups without variance, if so configured."""
+        self._raise_if_closed()
         sizes = self.config.objectives(step)
         missing = Counter(sizes[i % len(sizes)] for i in range(self.config.tasks_per_step))
         groups: list[Group] = []
@@ -118,13 +116,13 @@ class GroupSampler:
             sampling=Sampling(temperature=self.config.temperature, seed=seed),
             numbers=[numbers[i] for i in chosen],
             weights_version=self.config.version_at(step),
-            progress=None if self._prefetcher is None else self._raise_if_closed,
+            progress=self._raise_if_closed,
         )
         return [Group(trajectories=tuple(made[i : i + size])) for i in range(0, len(made), size)]
 
     def _raise_if_closed(self, *_: int) -> None:
-        """Raises Cancelled if the run has ended while rollouts were made ahead of it."""
-        if self.sync is not None and self.sync.closed:
+        """Raises Cancelled if the run has ended: the rollout was made ahead of it."""
+        if self._prefetcher is not None and self.sync is not None and self.sync.closed:
             raise Cancelled
 
 
@@ -141,63 +139,28 @@ class Cancelled(Exception):
 
 
 class RolloutPrefetcher:
-    """A thread that samples the rollouts of the steps in order; one other thread takes them.
+    """A thread that samples the rollouts of the steps in order.
 
-    prefetcher = RolloutPrefetcher(sample, steps=28, staleness=1, closed=lambda: False)
-    prefetcher.published(0)      the weights of step 0 are there: rollouts 0 and 1 may begin
+    prefetcher = RolloutPrefetcher(sample, steps=28, staleness=1)
+    prefetcher.published(0)      the weights of step 0 are there: rollouts 0 and 1 begin
     prefetcher.take(0)           waits for rollout 0, while the thread continues with rollout 1
     """
 
-    def __init__(
-        self, sample: Callable[[int], Sequence[Group]], *, steps: int, staleness: int, closed: Callable[[], bool]
-    ) -> None:
-        """`sample` makes the rollout of a step. Once `closed`, it is not called again, and may raise Cancelled."""
-        self._sample, self._steps, self._staleness, self._closed = sample, steps, staleness, closed
-        self._changed = threading.Condition()
-        """Guards the fields below and announces their changes."""
-        self._published = -1
-        self._made: dict[int, Sequence[Group]] = {}
-        self._error: BaseException | None = None
-        self._thread: threading.Thread | None = None
+    def __init__(self, sample: Callable[[int], list[Group]], *, steps: int, staleness: int) -> None:
+        self._sample, self._steps, self._staleness = sample, steps, staleness
+        self._thread = Pool(1)
+        self._rollouts: dict[int, Future[list[Group]]] = {}
+        self._begun: int | None = None
 
     def published(self, step: int) -> None:
         """Announce that the weights of this step can be sampled with; the first such step has the first rollout."""
-        with self._changed:
-            self._published = step
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, args=(step,), name="mem1-rollouts", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+        last = min(self._steps - 1, step + self._staleness)
+        for number in range(step if self._begun is None else self._begun + 1, last + 1):
+            self._rollouts[number] = self._thread.submit(self._sample, number)
+        self._begun = last
+        if last == self._steps - 1:
+            self._thread.close()
 
-    def take(self, step: int) -> Sequence[Group]:
+    def take(self, step: int) -> list[Group]:
         """Wait for the rollout of this step and return it, or raise the error that sampling it raised."""
-        with self._changed:
-            self._changed.wait_for(lambda: step in self._made or self._error is not None)
-            if step in self._made:
-                return self._made.pop(step)
-            assert self._error is not None
-            raise self._error
-
-    def _run(self, first: int) -> None:
-        """The thread's work."""
-        try:
-            for step in range(first, self._steps):
-                if not self._may_begin(step):
-                    return
-                made = self._sample(step)
-                with self._changed:
-                    self._made[step] = made
-                    self._changed.notify_all()
-        except Cancelled:
-            return
-        except BaseException as error:  # whatever it is, it belongs to the thread that waits
-            with self._changed:
-                self._error = error
-                self._changed.notify_all()
-
-    def _may_begin(self, step: int) -> bool:
-        """Wait for weights recent enough for this rollout; False if the run has ended."""
-        with self._changed:
-            while step > self._published + self._staleness and not self._closed():
-                self._changed.wait(timeout=1.0)
-        return not self._closed()
+        return self._rollouts.pop(step).result()
