@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mem1.algorithms.group import (
-    Overlong,
     EPSILON,
+    Overlong,
     Reinforce,
     accepted,
     centred_advantages,
