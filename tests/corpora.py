@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mem1.records import Passage
@@ -30,3 +35,29 @@ TOWNS = [
     Passage("p2", "Stockholm", "Stockholm is the capital of Sweden."),
     Passage("p3", "Mira Toll", "Mira Toll founded Alvex in Bergen."),
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashedWords:
+    """Word counts, each word at the position given by its checksum.
+
+    HashedWords(dimension=4).encode(["Oslo", "oslo oslo", ""])  ->  [[0, 0, 1, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
+    """
+
+    dimension: int = 256
+
+    @property
+    def name(self) -> str:
+        return "hashed-words"
+
+    @property
+    def fingerprint(self) -> str:
+        return f"hashed-words-{self.dimension}"
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        for vector, text in zip(vectors, texts, strict=True):
+            for word in re.findall(r"\w+", text.lower()):
+                vector[zlib.crc32(word.encode("utf-8", "replace")) % self.dimension] += 1
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        return vectors / np.maximum(lengths, 1e-12)

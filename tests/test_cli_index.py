@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from corpora import MINILM, TOWNS
+from corpora import MINILM, TOWNS, HashedWords
 from test_cli import Terminal, terminal  # noqa: F401
 
 from mem1.envs.search.tasks import MultihopTasks
@@ -15,7 +15,7 @@ from mem1.jsonl import write_objects
 from mem1.protocol import PAPER
 from mem1.retrieval import BM25
 from mem1.retrieval.dense import Dense
-from mem1.retrieval.encoders import HashedWords, Prefixes
+from mem1.retrieval.encoders import Prefixes
 from mem1.retrieval.index_folder import open_passages, open_retriever
 from mem1.tasks.datasets import write_passages
 from mem1.training.loop.recipe import ModelConfig, Recipe, Sft, TinyModel

@@ -12,14 +12,14 @@ import time
 from pathlib import Path
 
 import pytest
-from corpora import TOWNS
+from corpora import TOWNS, HashedWords
 
 from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval import BM25
 from mem1.retrieval.corpus import read_passages
 from mem1.retrieval.dense import Dense
-from mem1.retrieval.encoders import HashedWords, Prefixes
+from mem1.retrieval.encoders import Prefixes
 from mem1.retrieval.index_folder import open_bm25, open_passages, open_retriever
 from mem1.tasks.datasets import write_passages
 

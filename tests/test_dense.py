@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from corpora import TOWNS
+from corpora import TOWNS, HashedWords
 
 from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval.dense import CHUNK, Dense, VectorOrigin, embed, index_dense
-from mem1.retrieval.encoders import HashedWords, Prefixes, known_prefixes
+from mem1.retrieval.encoders import Prefixes, known_prefixes
 from mem1.retrieval.vector_search import NEAREST_KINDS, FaissIndex, Flat, NearestKind
 
 NO_PREFIXES = Prefixes()

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from corpora import TOWNS
+from corpora import TOWNS, HashedWords
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from servers import in_a_thread
@@ -26,7 +26,7 @@ from mem1.retrieval.bm25 import stemmer, words_of
 from mem1.retrieval.client import HttpRetriever, RetrievalServer
 from mem1.retrieval.combine import Hybrid, Reranked, Snippets, snippet
 from mem1.retrieval.dense import Dense
-from mem1.retrieval.encoders import HashedWords, Prefixes
+from mem1.retrieval.encoders import Prefixes
 from mem1.retrieval.vector_search import NearestKind
 from mem1.retrieval.web.cache import WebCache
 from mem1.retrieval.web.search import WebSearch, search_api

@@ -119,7 +119,7 @@ def _errno(error: Exception) -> int:
 def crc32(path: Path) -> int:
     """CRC-32 of a file's bytes. Raises OSError."""
     checksum = 0
-    for chunk in _chunks(path):
+    for chunk in chunks(path):
         checksum = zlib.crc32(chunk, checksum)
     return checksum
 
@@ -127,12 +127,13 @@ def crc32(path: Path) -> int:
 def sha256_of(path: str | os.PathLike[str]) -> str:
     """SHA-256 (hexadecimal) of a file's bytes. Raises OSError."""
     digest = hashlib.sha256()
-    for chunk in _chunks(path):
+    for chunk in chunks(path):
         digest.update(chunk)
     return digest.hexdigest()
 
 
-def _chunks(path: str | os.PathLike[str]) -> Iterator[bytes]:
+def chunks(path: str | os.PathLike[str]) -> Iterator[bytes]:
+    """A file's bytes, piece by piece. Raises OSError."""
     with open(path, "rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             yield chunk

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -67,30 +68,23 @@ class Ask(Protocol):
     def __call__(self, method: str, url: str, path: str, value: Any = None, *, patient: bool = False) -> Any: ...
 
 
-class WeightTransfer(Protocol):
+class WeightTransfer:
     """Gives new weights to a server that is paused."""
 
+    def __init__(self, ask: Ask, *, timeout_s: float) -> None:
+        self._ask, self._timeout_s = ask, timeout_s
+
+    @abstractmethod
     def send(self, url: str, weights: PublishedWeights) -> None:
         """Raises ServerFailed where the server did not take them."""
         ...
 
     def close(self) -> None:
         """Leave the servers."""
-        ...
 
 
-class _FromFolder:
-    """The server reads the weights from the shared folder."""
-
-    def __init__(self, ask: Ask, *, timeout_s: float) -> None:
-        self._ask = ask
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-class Mem1Folder(_FromFolder):
-    """`mem1 serve-policy`, with --weights-folder."""
+class Mem1Folder(WeightTransfer):
+    """`mem1 serve-policy`, with --weights-folder, which reads the weights from the shared folder."""
 
     def send(self, url: str, weights: PublishedWeights) -> None:
         self._ask("POST", url, "/start_weight_update", {})
@@ -100,7 +94,7 @@ class Mem1Folder(_FromFolder):
         self._ask("POST", url, "/reset_prefix_cache", {})
 
 
-class VllmFolder(_FromFolder):
+class VllmFolder(WeightTransfer):
     """vLLM in its development mode, on a machine that has the folder under the same name."""
 
     def send(self, url: str, weights: PublishedWeights) -> None:
@@ -136,8 +130,7 @@ class WeightRoutes:
         if token is not None:
             headers["authorization"] = f"Bearer {token}"
         self._client = httpx.Client(headers=headers, trust_env=False)
-        open_transfer: Callable[..., WeightTransfer] = load(TRANSFERS[kind, transfer])
-        self.transfer = open_transfer(self.ask, timeout_s=timeout_s)
+        self.transfer: WeightTransfer = load(TRANSFERS[kind, transfer])(self.ask, timeout_s=timeout_s)
 
     def close(self) -> None:
         """End the connections."""
@@ -190,17 +183,10 @@ class WeightRoutes:
             raise ServerFailed(f"{url}{path}: the answer is not JSON") from error
 
     def _send(self, method: str, url: str, body: bytes, *, patient: bool) -> bytes:
-        timeout_s = self._timeout_s if patient else _CHECK_S
+        bounds = {"timeout_s": self._timeout_s if patient else _CHECK_S, "connect_s": _CONNECT_S}
+        sent = body if method == "POST" else b""
         try:
-            return exchange(
-                self._client,
-                url,
-                body if method == "POST" else b"",
-                method=method,
-                timeout_s=timeout_s,
-                largest=_LARGEST_ANSWER,
-                connect_s=_CONNECT_S,
-            )
+            return exchange(self._client, url, sent, method=method, largest=_LARGEST_ANSWER, **bounds)
         except TryFailed as failure:
             failed = NoSuchRoute if failure.status in (404, 405) else ServerFailed
             raise failed(f"{url}: {failure.quoted}") from failure

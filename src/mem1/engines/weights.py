@@ -15,12 +15,11 @@ from pathlib import Path
 
 import torch
 
+from mem1.durable import chunks
 from mem1.errors import UserError
 
 Weights = Mapping[str, torch.Tensor]
 Shapes = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
-_PIECE = 1 << 22
-"""Bytes of a file read at a time."""
 
 
 def untied(weights: Weights) -> dict[str, torch.Tensor]:
@@ -62,12 +61,8 @@ def put(saved: Weights, module: torch.nn.Module) -> None:
 def checksum(source: Path | bytes) -> str:
     """BLAKE2b (hexadecimal) of a file or of bytes."""
     digest = hashlib.blake2b(digest_size=16)
-    if isinstance(source, bytes):
-        digest.update(source)
-        return digest.hexdigest()
-    with source.open("rb") as file:
-        while piece := file.read(_PIECE):
-            digest.update(piece)
+    for piece in (source,) if isinstance(source, bytes) else chunks(source):
+        digest.update(piece)
     return digest.hexdigest()
 
 

@@ -16,7 +16,7 @@ import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -86,11 +86,11 @@ class ParallelEngine:
             helper.send("sample", self._number, *share)
         try:
             with one_thread():
-                completions = _sample(self.engine, *own)
+                completions = _completions({self._number: self.engine}, "sample", self._number, *own)
         finally:  # an answer left in the pipe would be read as that of the next call
             answers = [helper.receive() for helper, _ in busy]
         for answer in answers:
-            completions += answer.result()
+            completions += _result(answer)
         return completions
 
 
@@ -112,19 +112,6 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What a helper sends back."""
-
-    completions: list[Completion]
-    error: Exception | None = None
-
-    def result(self) -> list[Completion]:
-        if self.error is not None:
-            raise self.error
-        return self.completions
-
-
 class _Helper:
     """Handle of a process that samples."""
 
@@ -140,7 +127,7 @@ class _Helper:
         except OSError as error:
             raise self._lost() from error
 
-    def receive(self) -> _Answer:
+    def receive(self) -> list[Completion] | Exception:
         try:
             return self.connection.recv()
         except (EOFError, OSError) as lost:
@@ -148,7 +135,7 @@ class _Helper:
 
     def call(self, *request: Any) -> None:
         self.send(*request)
-        self.receive().result()
+        _result(self.receive())
 
     def _lost(self) -> UserError:
         self.process.join(timeout=1)
@@ -156,6 +143,12 @@ class _Helper:
             f"a sampling process ended (exit code {self.process.exitcode}), perhaps because memory ran out; "
             "resume, or run with workers = 1"
         )
+
+
+def _result(answer: list[Completion] | Exception) -> list[Completion]:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 _HELPERS: list[_Helper] = []
@@ -186,9 +179,9 @@ def _serve(connection: Connection) -> None:
         except EOFError:
             return
         try:
-            answer = _Answer(_completions(engines, *request))
+            answer = _completions(engines, *request)
         except Exception as error:  # the owner raises it
-            answer = _Answer([], error)
+            answer = error
         connection.send(answer)
 
 
@@ -198,11 +191,6 @@ def _completions(engines: dict[int, LocalEngine], verb: str, number: int, *rest:
     elif verb == "close":
         engines.pop(number, None)
     else:
-        return _sample(engines[number], *rest)
+        contexts, max_tokens, sampling = rest
+        return engines[number].complete(contexts, max_tokens=max_tokens, sampling=sampling)
     return []
-
-
-def _sample(
-    engine: LocalEngine, contexts: Sequence[Sequence[int]], max_tokens: Sequence[int], sampling: Sampling
-) -> list[Completion]:
-    return engine.complete(contexts, max_tokens=max_tokens, sampling=sampling)

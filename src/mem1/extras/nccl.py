@@ -22,14 +22,14 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import Tensor
 
-from mem1.engines.weight_update import Ask, PublishedWeights, ServerFailed
+from mem1.engines.weight_update import Ask, PublishedWeights, ServerFailed, WeightTransfer
 from mem1.errors import UserError
 from mem1.net.exchange import whole_number
 
@@ -40,36 +40,16 @@ _FIRST = "0"
 """Key under which torch stores the unique id of a group's first communicator."""
 
 
-class WeightGroup(Protocol):
-    """The trainer, as rank 0, and all workers of one server."""
-
-    def invitation(self) -> Mapping[str, Any]:
-        """What the workers need to join; may wait until `join` has begun."""
-        ...
-
-    def join(self) -> None:
-        """Wait for all workers."""
-        ...
-
-    def broadcast(self, tensor: Tensor) -> None:
-        """Send to all workers, which expect this type and shape."""
-        ...
-
-    def close(self) -> None:
-        """Stop waiting for the workers."""
-        ...
-
-
-class NcclTransfer:
+class NcclTransfer(WeightTransfer):
     """The `WeightTransfer` of `rollout.transfer = "nccl"`. Thread-safe; servers receive one at a time."""
 
-    def __init__(self, ask: Ask, *, timeout_s: float, new_group: Callable[[int], WeightGroup] | None = None) -> None:
+    def __init__(self, ask: Ask, *, timeout_s: float, new_group: Callable[[int], NcclGroup] | None = None) -> None:
         """`new_group` makes a group of a number of ranks; None: NcclGroup. Raises UserError where there is no NCCL."""
         if new_group is None:
             require_nccl()
-        self._ask = ask
+        super().__init__(ask, timeout_s=timeout_s)
         self._new_group = new_group or partial(NcclGroup, timeout_s=timeout_s)
-        self._groups: dict[str, WeightGroup] = {}
+        self._groups: dict[str, NcclGroup] = {}
         self._one_at_a_time = threading.Lock()  # broadcasts of two groups on one GPU can wait for each other
 
     def send(self, url: str, weights: PublishedWeights) -> None:
@@ -94,7 +74,7 @@ class NcclTransfer:
                 group.close()
             self._groups.clear()
 
-    def _form(self, url: str) -> WeightGroup:
+    def _form(self, url: str) -> NcclGroup:
         answer = self._ask("GET", url, "/get_world_size")
         workers = whole_number(answer.get("world_size") if isinstance(answer, dict) else None, most=_MOST_WORKERS)
         if not workers:
@@ -113,7 +93,7 @@ class NcclTransfer:
             raise
         return group
 
-    def _broadcast(self, url: str, group: WeightGroup, tensors: Mapping[str, Tensor]) -> None:
+    def _broadcast(self, url: str, group: NcclGroup, tensors: Mapping[str, Tensor]) -> None:
         def send() -> None:
             for tensor in tensors.values():
                 group.broadcast(tensor)
@@ -162,7 +142,7 @@ def require_nccl() -> None:
 
 
 class NcclGroup:
-    """A group of NCCL, which the workers join when they are invited."""
+    """The trainer, as rank 0, and all workers of one server, which join when they are invited."""
 
     def __init__(self, size: int, *, timeout_s: float) -> None:
         """Does not communicate yet. `require_nccl` must have passed."""
@@ -184,7 +164,7 @@ class NcclGroup:
         torch.cuda.synchronize(self._device)
 
     def broadcast(self, tensor: Tensor) -> None:
-        """Send to all workers, which must expect this type and shape; returns when it is sent."""
+        """Send to all workers, which must expect this type and shape; return when it is sent."""
         self._group.broadcast([tensor.to(self._device)]).wait()  # from rank 0, by default
         torch.cuda.synchronize(self._device)
 

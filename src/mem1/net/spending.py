@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 from dataclasses import astuple, dataclass
 from operator import add, sub
-from typing import Protocol
 
 from pydantic import Field, model_validator
 
@@ -39,18 +38,6 @@ class Usage:
 
     def __sub__(self, other: Usage) -> Usage:
         return Usage(*map(sub, astuple(self), astuple(other)))
-
-
-class Limit(Protocol):
-    """What `Spending` keeps to."""
-
-    def cost(self, usage: Usage) -> float:
-        """Dollars."""
-        ...
-
-    def exceeded(self, total: Usage) -> str | None:
-        """Why `total` is too much; None: it is within the limit."""
-        ...
 
 
 class SpendingLimit(Config):
@@ -125,7 +112,7 @@ def _more(cost: float, dollars: float | None) -> bool:
 class Spending:
     """What one process has spent so far. Thread-safe."""
 
-    def __init__(self, limit: Limit) -> None:
+    def __init__(self, limit: SpendingLimit | WebBudget) -> None:
         self.limit = limit
         self._used = Usage()
         self._claimed = Usage()

@@ -139,8 +139,8 @@ _CONNECT_S = 5.0
 log = logging.getLogger(__name__)
 
 
-def retrieve_url(url: str) -> str:
-    """The address to post to; for a bare server its /retrieve. Raises UserError where it is not http(s)."""
+def _retrieve_url(url: str) -> str:
+    """The address to post to; for a bare server its /retrieve."""
     if not is_http(url):
         raise UserError(f"{url!r} is not the address of a retriever; set one such as http://127.0.0.1:8000")
     parts = urlsplit(url)
@@ -171,7 +171,7 @@ class RetrievalServer(Config):
     @field_validator("urls")
     @classmethod
     def _addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(map(retrieve_url, urls))
+        return tuple(map(_retrieve_url, urls))
 
 
 class HttpRetriever:

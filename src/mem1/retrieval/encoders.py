@@ -1,6 +1,5 @@
 """Encoders, which map texts to vectors of length 1, and cross-encoders, which score a query with a passage.
 
-    HashedWords(dimension=4).encode(["Oslo", "oslo oslo", ""])     [[0, 0, 1, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
     load_encoder("models/all-MiniLM-L6-v2").encode(["Oslo"])       [1, 384], by sentence-transformers
     Reranked(bm25, load_cross_encoder("models/ms-marco-MiniLM-L6-v2"))
 
@@ -18,7 +17,6 @@ from __future__ import annotations
 import os
 import re
 import threading
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -34,9 +32,6 @@ from mem1.retrieval.model_folder import fingerprint, load_model
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
-
-
-_WORD = re.compile(r"\w+")
 
 
 class Encoder(Protocol):
@@ -60,29 +55,6 @@ class Encoder(Protocol):
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """float32 [texts, dimension], rows of length 1. Thread-safe."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HashedWords:
-    """Word counts, each word at the position given by its checksum; for tests and demonstrations."""
-
-    dimension: int = 256
-
-    @property
-    def name(self) -> str:
-        return "hashed-words"
-
-    @property
-    def fingerprint(self) -> str:
-        return f"hashed-words-{self.dimension}"
-
-    def encode(self, texts: Sequence[str]) -> np.ndarray:
-        vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
-        for vector, text in zip(vectors, texts, strict=True):
-            for word in _WORD.findall(text.lower()):
-                vector[zlib.crc32(word.encode("utf-8", "replace")) % self.dimension] += 1
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        return vectors / np.maximum(lengths, 1e-12)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,24 +104,17 @@ def understood(path: str | os.PathLike[str], *, kind: str) -> AbstractContextMan
     return read_as_written(f"{path} is no {_called(kind)}", _again(kind))
 
 
+def folder_kind(path: str | os.PathLike[str]) -> str | None:
+    """The kind of the folder at `path`, whose files are not checked; None: it is not one of ours."""
+    restore(path)
+    manifest = read_manifest(Path(path))
+    return None if manifest is None else manifest.kind
+
+
 def index_kind(path: str | os.PathLike[str]) -> str | None:
     """The kind of the index at `path`; None: there is no index."""
-    restore(path)
-    manifest = read_manifest(Path(path))
-    return None if manifest is None or manifest.kind == CLOZES else manifest.kind
-
-
-def holds(path: str | os.PathLike[str], *, kind: str) -> bool:
-    """Whether a folder of this kind is at `path`; its files are not checked."""
-    restore(path)
-    manifest = read_manifest(Path(path))
-    return manifest is not None and manifest.kind == kind
-
-
-def file_checksum(path: str | os.PathLike[str], name: str) -> tuple[int, int] | None:
-    """(Bytes, CRC-32) of a file of the index at `path`, from its manifest; None: it has no such file."""
-    manifest = read_manifest(Path(path))
-    return None if manifest is None else manifest.files.get(name)
+    kind = folder_kind(path)
+    return None if kind == CLOZES else kind
 
 
 def _manifest_name(kind: str) -> str:
@@ -173,7 +166,7 @@ def open_retriever(path: str | os.PathLike[str]) -> Retriever:
         return _loader(folders[0])(folders[0])
     from mem1.retrieval.combine import Hybrid
 
-    if any(file_checksum(folder, PASSAGES) != file_checksum(folders[0], PASSAGES) for folder in folders):
+    if len({m.files.get(PASSAGES) for m in map(read_manifest, folders) if m is not None}) > 1:
         raise UserError(
             f"{path}: {' and '.join(f.name for f in folders)} hold different passages; index the same ones in each"
         )

@@ -47,12 +47,6 @@ _SETTINGS = ("*.json", "*.txt", "*.model")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt")
 
 
-def need_sentence_transformers() -> None:
-    """Raises UserError with the command that installs it, where it is missing."""
-    if importlib.util.find_spec("sentence_transformers") is None:  # importing it takes seconds
-        raise UserError("encoders need sentence-transformers: pip install 'mem1[dense]'")
-
-
 def load_model(
     kind: Literal["SentenceTransformer", "CrossEncoder"], name: str, *, device: str | None
 ) -> tuple[Path, Any]:
@@ -60,7 +54,8 @@ def load_model(
 
     Raises UserError where the model is missing, incomplete or pickled, or needs code of its own to run.
     """
-    need_sentence_transformers()
+    if importlib.util.find_spec("sentence_transformers") is None:  # importing it takes seconds
+        raise UserError("encoders need sentence-transformers: pip install 'mem1[dense]'")
     folder = model_folder(name)
     import sentence_transformers
     from transformers.utils.logging import disable_progress_bar

@@ -28,7 +28,7 @@ from mem1.configuration.model import plain
 from mem1.errors import UserError
 from mem1.lock import alone_in
 from mem1.records import Passage
-from mem1.retrieval.index_folder import CLOZES, cache_folder, holds, read_corpus, read_folder, save_folder
+from mem1.retrieval.index_folder import CLOZES, cache_folder, folder_kind, read_corpus, read_folder, save_folder
 from mem1.tasks.cloze import ClozeOptions
 from mem1.tasks.cloze.making import OnProgress, make_clozes
 from mem1.tasks.cloze.questions import BLANK, Cloze, Ranked, read_ranked, write_clozes
@@ -105,7 +105,7 @@ def open_cloze_folder(
 
     `on_making` is called with the folder before it is made. Raises UserError if there is neither.
     """
-    if holds(corpus, kind=CLOZES):
+    if folder_kind(corpus) == CLOZES:
         return ClozeFolder(Path(corpus))
     if all((Path(corpus) / _file(part)).is_file() for part in PARTS):
         raise UserError(
@@ -113,10 +113,10 @@ def open_cloze_folder(
         )
     passages = read_corpus(corpus)
     kept = cache_folder() / f"cloze-{_key(passages, options)}"
-    if holds(kept, kind=CLOZES):
+    if folder_kind(kept) == CLOZES:
         return ClozeFolder(kept)
     with alone_in(kept, wait=True):
-        if holds(kept, kind=CLOZES):  # another command has just made it
+        if folder_kind(kept) == CLOZES:  # another command has just made it
             return ClozeFolder(kept)
         on_progress = None if on_making is None else on_making(kept)
         return make_cloze_folder(passages, kept, options, corpus=Path(corpus).name, on_progress=on_progress)

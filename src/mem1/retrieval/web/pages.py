@@ -205,30 +205,21 @@ _TITLE_CHARACTERS = 300
 _SENTENCE_END = re.compile(r"[.!?…][\"')\]]? |[\u3002\uff01\uff1f]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """A page's readable part, white space folded."""
-
-    title: str
-    """Empty where the page has none."""
-    text: str
-
-
-def read_page(fetched: Fetched) -> Page:
-    """Title and text, without menus, advertisements and comments.
+def read_page(fetched: Fetched) -> tuple[str, str]:
+    """(title, text) without menus, advertisements and comments, white space folded; the title may be empty.
 
     Raises FetchFailed (UNREADABLE) where there is no text, UserError where the extraction library is not installed.
     """
-    page = Page(title="", text=fetched.text) if fetched.content_type == "text/plain" else _extract(fetched.text)
-    page = Page(title=" ".join(page.title.split()), text=" ".join(page.text.split()))
-    if not page.text:
+    title, text = ("", fetched.text) if fetched.content_type == "text/plain" else _extract(fetched.text)
+    title, text = (" ".join(one.split()) for one in (title, text))
+    if not text:
         raise FetchFailed(Why.UNREADABLE, "no readable text was found in it")
-    return page
+    return title, text
 
 
-def _extract(html: str) -> Page:
+def _extract(html: str) -> tuple[str, str]:
     try:
-        title, text = extract("page", sound_text(html).encode(), seconds=SECONDS)
+        return extract("page", sound_text(html).encode(), seconds=SECONDS)
     except LibraryMissing as error:
         raise UserError(
             f"reading web pages needs the package trafilatura ({error}); install it: pip install 'mem1[web]'"
@@ -236,7 +227,6 @@ def _extract(html: str) -> Page:
     except Unreadable as error:
         # the library parses hostile input; a page that makes it fail counts as a page without text
         raise FetchFailed(Why.UNREADABLE, f"its text could not be extracted: {error}") from error
-    return Page(title=title, text=text)
 
 
 def pieces(text: str, characters: int) -> list[str]:
@@ -311,10 +301,10 @@ class PageReader:
         except LimitReached as error:
             raise RetrievalFailed(str(error)) from error
         try:
-            page = read_page(self.fetcher.fetch(str(address), before=self._before))
+            title, text = read_page(self.fetcher.fetch(str(address), before=self._before))
         except FetchFailed as error:
             return {"title": "", "text": "", "failed": str(error)}
-        return {"title": page.title, "text": page.text, "failed": None}
+        return {"title": title, "text": text, "failed": None}
 
     def _before(self, address: Address) -> None:
         if self.respect_robots:
