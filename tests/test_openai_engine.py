@@ -324,7 +324,7 @@ class TestKeys:
 
     def test_a_missing_key_and_a_key_that_is_none_are_told_without_it(self, monkeypatch):
         config = ModelServer(urls=("http://127.0.0.1:1",), model="m", api_key_env="MY_KEY")
-        with pytest.raises(UserError, match="MY_KEY is not set"):
+        with pytest.raises(UserError, match="the server needs a key: set the environment variable MY_KEY"):
             OpenAIEngine.open(config, CODEC, PAPER.stop_strings)
         monkeypatch.setenv("MY_KEY", "two words")
         with pytest.raises(UserError, match="MY_KEY is not an API key") as refused:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,12 +25,8 @@ from mem1.engines.device import flushed_denormals, with_float64
 
 _SHORT = 1024
 """Longest context, in tokens, that plain matrix products attend on a CPU: up to there they beat the fused kernel."""
-
-
 _SAME_TASK = 16
 """Number of equal first tokens that make contexts count as contexts of one task."""
-
-
 Steering = Callable[[Sequence[int], Sequence[int], int, int], int]
 """(context, sampled so far, drawn token, token budget) -> the token that replaces the drawn one."""
 
@@ -120,21 +115,13 @@ def draw_noise(seeds: Sequence[int], length: int) -> Tensor:
     return torch.from_numpy((mixed_BT >> np.uint64(11)) * 2.0**-53)
 
 
-@dataclass(frozen=True, slots=True)
-class _Split:
-    """Contexts cut in two, so that beginnings shared by several of them are computed once.
+def _split(contexts: Sequence[Sequence[int]]) -> tuple[list[Sequence[int]], list[int], list[Sequence[int]]]:
+    """(prefixes, each row's number of its prefix, suffixes), so that shared beginnings are computed once.
 
-    contexts  p q a   p q b c   x y z    ->   prefixes  p q   x      suffixes  a   b c   y z
+        p q a   p q b c   x y z    ->   prefixes  p q   x      numbers  0 0 1      suffixes  a   b c   y z
+
+    Attempts at one task share their prompt, and all of the first context; a suffix has at least one token.
     """
-
-    prefixes: list[Sequence[int]]
-    prefix_of: list[int]
-    """Row -> index of its prefix."""
-    suffixes: list[Sequence[int]]
-
-
-def _split(contexts: Sequence[Sequence[int]]) -> _Split:
-    """Attempts at one task share their prompt, and all of the first context; a suffix has at least one token."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for row, context in enumerate(contexts):
         groups.setdefault(tuple(context[:_SAME_TASK]), []).append(row)
@@ -149,7 +136,7 @@ def _split(contexts: Sequence[Sequence[int]]) -> _Split:
             prefixes.append(contexts[row][:length])
             for r in rows if shared[key] else [row]:
                 prefix_of[r], cut[r] = len(prefixes) - 1, length
-    return _Split(prefixes, prefix_of, [c[n:] for c, n in zip(contexts, cut, strict=True)])
+    return prefixes, prefix_of, [c[n:] for c, n in zip(contexts, cut, strict=True)]
 
 
 def _common(contexts: Sequence[Sequence[int]], rows: Sequence[int]) -> int:
@@ -214,14 +201,14 @@ class _Batch:
             logits_BV = self._step(tokens_B, cache)
 
     def _prefill(self, cache: Cache) -> Tensor:
-        split = _split(self.contexts)
-        if any(split.prefixes):
-            self.real_BT = self.real_BT.new_zeros(len(split.prefixes), 0)
-            self._append(split.prefixes, torch.zeros(len(split.prefixes), dtype=torch.long, device=self.device), cache)
-            rows = torch.tensor(split.prefix_of, device=self.device)
+        prefixes, prefix_of, suffixes = _split(self.contexts)
+        if any(prefixes):
+            self.real_BT = self.real_BT.new_zeros(len(prefixes), 0)
+            self._append(prefixes, torch.zeros(len(prefixes), dtype=torch.long, device=self.device), cache)
+            rows = torch.tensor(prefix_of, device=self.device)
             cache.batch_select_indices(rows)
             self.real_BT = self.real_BT[rows]
-        return self._append(split.suffixes, self.real_BT.sum(-1), cache)
+        return self._append(suffixes, self.real_BT.sum(-1), cache)
 
     def _append(self, pieces: Sequence[Sequence[int]], first_B: Tensor, cache: Cache) -> Tensor:
         """Run pieces that begin at positions `first_B` through the model, after the contents of the cache."""

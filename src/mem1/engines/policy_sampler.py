@@ -79,6 +79,10 @@ class CompletionBody(BaseModel):
     spaces_between_special_tokens: Literal[False] = False
     user: str | None = None
 
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
@@ -96,12 +100,6 @@ class Row:
     max_tokens: int
     seed: int
     """In [0, 2**63). The sample depends on it alone, not on the rest of the batch."""
-
-
-def batch_options(wanted: CompletionBody) -> BatchOptions:
-    """The options that all completions of a request share."""
-    stops = (wanted.stop,) if isinstance(wanted.stop, str) else tuple(wanted.stop or ())
-    return BatchOptions(wanted.temperature, stops)
 
 
 def rows(wanted: CompletionBody, codec: Codec, *, vocabulary: int, longest: int | None) -> list[Row]:
@@ -159,7 +157,7 @@ def answer(
 
 def _choice(wanted: CompletionBody, number: int, row: Row, completion: Completion, codec: Codec) -> dict[str, Any]:
     text = codec.decode(completion.token_ids)
-    stop = _stop(text, batch_options(wanted).stops) if completion.stopped else None
+    stop = _stop(text, wanted.stops) if completion.stopped else None
     if stop is not None and not wanted.include_stop_str_in_output:
         text = text[: text.rindex(stop)]
     choice: dict[str, Any] = {

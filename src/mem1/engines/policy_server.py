@@ -39,7 +39,7 @@ from transformers import PreTrainedModel
 import mem1
 from mem1.engines.base import Completion
 from mem1.engines.codec import Codec
-from mem1.engines.policy_sampler import BatchOptions, CompletionBody, Row, Sampler, answer, batch_options, rows
+from mem1.engines.policy_sampler import BatchOptions, CompletionBody, Row, Sampler, answer, rows
 from mem1.engines.weights import Weights, check_finite, check_fit, checksum, untied
 from mem1.errors import UserError
 from mem1.jsonl import encode_object
@@ -116,9 +116,10 @@ def _add_completions(app: FastAPI, sampler: Sampler, model: str, limits: Limits,
             prompts = rows(wanted, sampler.codec, vocabulary=sampler.vocabulary, longest=sampler.longest)
             counted.items = len(prompts)
             held.enter_context(tokens.holding(_tokens(prompts, limits.tokens)))
+            options = BatchOptions(wanted.temperature, wanted.stops)
             done: list[Completion] = []
             for start in range(0, len(prompts), _JOINED_ROWS):
-                part = batcher.submit(prompts[start : start + _JOINED_ROWS], batch_options(wanted))
+                part = batcher.submit(prompts[start : start + _JOINED_ROWS], options)
                 done += await unless_gone(request, part)
             encoded = await run_in_threadpool(
                 lambda: encode_object(answer(wanted, prompts, done, sampler.codec, model=model))

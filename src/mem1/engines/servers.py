@@ -90,12 +90,7 @@ def base_address(url: str) -> str:
 
 def api_key(variable: str | None) -> str | None:
     """The key in an environment variable. Raises UserError, without showing it, where it is missing or malformed."""
-    if variable is None:
-        return None
-    key = read_key(variable)
-    if not key:
-        raise UserError(f"the environment variable {variable} is not set; put the server's API key into it")
-    return key
+    return None if variable is None else read_key(variable, needed_by="the server")
 
 
 class Servers:
@@ -126,7 +121,7 @@ class Servers:
             clock=clock,
         )
         self.spending = Spending(config.limit)
-        public = all(url.startswith("https:") for url in config.urls)
+        secure = [url.startswith("https:") for url in config.urls]
         self._client = httpx.Client(
             transport=transport,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=config.concurrency),
@@ -136,9 +131,9 @@ class Servers:
                 **({} if self._key is None else {"authorization": f"Bearer {self._key}"}),
             },
             # proxies for the open web do not reach a server of your own
-            trust_env=public,
+            trust_env=all(secure),
             # loading certificates takes long, and http needs none
-            verify=addresses is not None or any(url.startswith("https:") for url in config.urls),
+            verify=addresses is not None or any(secure),
         )
 
     def ask(self, path: str, body: bytes, read: Callable[[bytes], tuple[T, Usage]], *, at_most: Usage) -> T:

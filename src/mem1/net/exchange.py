@@ -34,12 +34,14 @@ if TYPE_CHECKING:
     import httpx
 
 
-def read_key(variable: str) -> str:
+def read_key(variable: str, *, needed_by: str | None = None) -> str:
     """The key in an environment variable; empty where it is not set.
 
-    Raises UserError, without showing the value, where it cannot be a key.
+    Raises UserError, without showing the value, where it cannot be a key, or is not set and `needed_by` somebody.
     """
     key = os.environ.get(variable, "").strip()
+    if needed_by and not key:
+        raise UserError(f"{needed_by} needs a key: set the environment variable {variable}")
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise UserError(
             f"the environment variable {variable} is not an API key: it contains blanks or characters that no key has; "

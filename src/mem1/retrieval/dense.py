@@ -30,7 +30,7 @@ from mem1.jsonl import encode_object
 from mem1.records import Passage
 from mem1.retrieval import Result, check_search, searched_text
 from mem1.retrieval.corpus import StoredPassages, store_passages
-from mem1.retrieval.encoders import Encoder, Prefixes
+from mem1.retrieval.encoders import Encoder, Prefixes, load_encoder
 from mem1.retrieval.index_folder import index_kind, read_folder, save_folder, understood
 from mem1.retrieval.vector_search import FaissIndex, Flat, Nearest, NearestKind, check_nearest
 
@@ -216,7 +216,7 @@ class Dense:
             encoder=encoder,
             prefixes=prefixes,
             kind=kind,
-            nearest=build_nearest(vectors, kind),
+            nearest=Flat(vectors) if kind == "flat" else FaissIndex.build(vectors, kind),
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -252,13 +252,11 @@ class Dense:
             embedded = VectorOrigin(**facts["embedded"])
             prefixes = Prefixes(query=str(facts["query_prefix"]), passage=str(embedded.prefix))
             name, nearest = str(facts["encoder"]), check_nearest(facts["search"])
-            passages, vectors = StoredPassages(folder), saved_vectors(folder)
+            # copy-on-write, because torch warns about read-only arrays
+            passages, vectors = StoredPassages(folder), np.load(folder / _VECTORS, mmap_mode="c")
             if vectors.dtype != np.float16 or vectors.shape != (len(passages), embedded.dimension):
                 raise ValueError(f"{_VECTORS} does not fit the passages")
-        if encoder is None:
-            from mem1.retrieval.encoders import load_encoder
-
-            encoder = load_encoder(name)
+        encoder = encoder or load_encoder(name)
         if encoder.fingerprint != embedded.encoder:
             raise UserError(
                 f"{folder} was embedded by {name}, but {encoder.name} is another encoder or has changed since, so "
@@ -297,16 +295,6 @@ class Dense:
         return [(self.passages[int(found[i])], float(scores[i])) for i in order]
 
 
-def saved_vectors(folder: Path) -> np.ndarray:
-    """The vectors of a saved index, memory-mapped."""
-    # copy-on-write, because torch warns about read-only arrays
-    return np.load(folder / _VECTORS, mmap_mode="c")
-
-
-def build_nearest(vectors: np.ndarray, kind: NearestKind) -> Nearest:
-    return Flat(vectors) if kind == "flat" else FaissIndex.build(vectors, kind)
-
-
 def index_dense(
     passages: Sequence[Passage],
     encoder: Encoder,
@@ -343,4 +331,5 @@ def _searched_anew(
     if different := VectorOrigin.of(passages, encoder, prefixes.passage).difference(earlier):
         raise UserError(f"{out} holds a dense index with {different}; delete it or choose another folder")
     dense = Dense.load(out, encoder)
-    return replace(dense, prefixes=prefixes, kind=kind, nearest=build_nearest(dense.vectors, kind))
+    nearest = Flat(dense.vectors) if kind == "flat" else FaissIndex.build(dense.vectors, kind)
+    return replace(dense, prefixes=prefixes, kind=kind, nearest=nearest)

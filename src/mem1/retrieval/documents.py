@@ -15,7 +15,7 @@ from __future__ import annotations
 import codecs
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -61,13 +61,13 @@ def read_documents(folder: str | os.PathLike[str], *, on_file: Callable[[int], N
     passages: list[Passage] = []
     skipped: list[tuple[str, str]] = []
     read = 0
-    readers = Readers()
+    endings = register.document.names()
     for seen, (path, refused) in enumerate(sorted(_files(Path(folder))), start=1):
         name = path.relative_to(folder).as_posix()
         try:
             if refused:
                 raise Unreadable(refused)
-            title, text = read_document(path, readers)
+            title, text = read_document(path, endings)
         except Unreadable as error:
             skipped.append((name, str(error)))
         else:
@@ -106,14 +106,16 @@ def _nothing(folder: str | os.PathLike[str], skipped: list[tuple[str, str]]) -> 
     return f"none of the {len(skipped)} files in {folder} yields a passage. {named}{more}"
 
 
-def read_document(path: Path, readers: Readers | None = None) -> tuple[str, str]:
+def read_document(path: Path, endings: Sequence[str] = ()) -> tuple[str, str]:
     """(title, text): the title of the page (HTML), else the first heading (Markdown, HTML), else the file's name.
 
-    Raises Unreadable for a problem with this file, UserError where a library is not installed.
+    `endings` of files that can be read; empty: those registered now. Raises Unreadable for a problem with this file,
+    UserError where a library is not installed.
     """
-    reader = (Readers() if readers is None else readers)[path.suffix.lower()]
-    if reader is None:
-        raise Unreadable(f"not a supported type of file ({', '.join(register.document.names())})")
+    endings = endings or register.document.names()
+    if path.suffix.lower() not in endings:
+        raise Unreadable(f"not a supported type of file ({', '.join(endings)})")
+    reader: Reader = register.document.get(path.suffix.lower())
     try:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size > LARGEST_BYTES:
@@ -171,14 +173,6 @@ READERS: dict[str, Reader] = {
     ".htm": partial(_isolated, "html", "trafilatura"),
     ".pdf": partial(_isolated, "pdf", "pypdf"),
 }
-
-
-class Readers(dict[str, Reader | None]):
-    """Ending of a file -> its reader, each looked up once; None: unsupported."""
-
-    def __missing__(self, ending: str) -> Reader | None:
-        self[ending] = register.document.get(ending) if ending in register.document.names() else None
-        return self[ending]
 
 
 def cut_text(text: str, *, words: int) -> list[str]:

@@ -20,18 +20,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mem1.durable import (
-    MANIFEST,
-    partial_of,
-    put_folder,
-    read_manifest,
-    remove_files,
-    restore,
-    restore_within,
-    seal,
-    sha256_of,
-    sweep,
-)
+from mem1 import durable
 from mem1.errors import UserError, printable, read_as_written
 from mem1.records import Passage
 from mem1.registry import register
@@ -58,17 +47,17 @@ def save_folder(
     replaced, or where writing fails (full disk, no permission).
     """
     target = Path(path)
-    partial = partial_of(target)
+    partial = durable.partial_of(target)
     try:
-        restore(target)
+        durable.restore(target)
         _check_replaceable(target, kind)
         target.parent.mkdir(parents=True, exist_ok=True)
-        sweep(target)
+        durable.sweep(target)
         partial.mkdir()
         write(partial)
-        seal(partial, kind=kind, format=FORMAT_VERSION, facts=facts, name=_manifest_name(kind))
+        durable.seal(partial, kind=kind, format=FORMAT_VERSION, facts=facts, name=_manifest_name(kind))
         _check_replaceable(target, kind)  # again: building takes hours
-        put_folder(partial, target)
+        durable.put_folder(partial, target)
     except OSError as error:
         reason = error.strerror or str(error)
         raise UserError(
@@ -81,8 +70,8 @@ def save_folder(
 def read_folder(path: str | os.PathLike[str], *, kind: str) -> dict[str, Any]:
     """The facts that `save_folder` wrote. Raises UserError where the folder is missing, foreign or damaged."""
     folder = Path(path)
-    restore(folder)
-    manifest = read_manifest(folder)
+    durable.restore(folder)
+    manifest = durable.read_manifest(folder)
     if manifest is None or manifest.kind != kind:
         damaged = f"is not a {_called(kind)}, or its {_manifest_name(kind)} is damaged"
         raise UserError(f"{folder} {damaged if folder.is_dir() else 'is not a folder'}; {_again(kind)}")
@@ -106,8 +95,8 @@ def understood(path: str | os.PathLike[str], *, kind: str) -> AbstractContextMan
 
 def folder_kind(path: str | os.PathLike[str]) -> str | None:
     """The kind of the folder at `path`, whose files are not checked; None: it is not one of ours."""
-    restore(path)
-    manifest = read_manifest(Path(path))
+    durable.restore(path)
+    manifest = durable.read_manifest(Path(path))
     return None if manifest is None else manifest.kind
 
 
@@ -118,7 +107,7 @@ def index_kind(path: str | os.PathLike[str]) -> str | None:
 
 
 def _manifest_name(kind: str) -> str:
-    return "statistics.json" if kind == CLOZES else MANIFEST
+    return "statistics.json" if kind == CLOZES else durable.MANIFEST
 
 
 def _called(kind: str) -> str:
@@ -139,7 +128,7 @@ def _check_replaceable(target: Path, kind: str) -> None:
     content = sorted(target.iterdir())
     if not content:
         return
-    manifest = read_manifest(target)
+    manifest = durable.read_manifest(target)
     if manifest is None or manifest.kind not in (_INDEXES if kind in _INDEXES else (kind,)):
         raise UserError(f"{target} exists and is not a {_called(kind)}: it holds {content[0].name}; {elsewhere}")
     for name in manifest.foreign(target):
@@ -158,7 +147,7 @@ def open_retriever(path: str | os.PathLike[str]) -> Retriever:
 
     Raises UserError where nothing there can be opened, or the indexes of a folder hold different passages.
     """
-    restore(path)
+    durable.restore(path)
     if not os.path.isdir(path):
         return open_bm25(path)
     folders = _indexes(path)
@@ -166,7 +155,7 @@ def open_retriever(path: str | os.PathLike[str]) -> Retriever:
         return _loader(folders[0])(folders[0])
     from mem1.retrieval.combine import Hybrid
 
-    if len({m.files.get(PASSAGES) for m in map(read_manifest, folders) if m is not None}) > 1:
+    if len({m.files.get(PASSAGES) for m in map(durable.read_manifest, folders) if m is not None}) > 1:
         raise UserError(
             f"{path}: {' and '.join(f.name for f in folders)} hold different passages; index the same ones in each"
         )
@@ -175,7 +164,7 @@ def open_retriever(path: str | os.PathLike[str]) -> Retriever:
 
 def open_passages(path: str | os.PathLike[str]) -> Sequence[Passage]:
     """Only the passages at `path`. Raises UserError where nothing there can be opened."""
-    restore(path)
+    durable.restore(path)
     if not os.path.isdir(path):
         return read_passages(path)
     folder = _indexes(path)[0]
@@ -186,7 +175,7 @@ def open_passages(path: str | os.PathLike[str]) -> Sequence[Passage]:
 
 def read_corpus(path: str | os.PathLike[str]) -> Sequence[Passage]:
     """The passages of a file, an index or a folder of documents. Raises UserError where there are none."""
-    restore(path)
+    durable.restore(path)
     if os.path.isdir(path) and not holds_index(path):
         from mem1.retrieval.documents import read_documents
 
@@ -197,7 +186,7 @@ def read_corpus(path: str | os.PathLike[str]) -> Sequence[Passage]:
 def holds_index(path: str | os.PathLike[str]) -> bool:
     """Whether this folder is an index or directly contains one."""
     folder = Path(path)
-    restore_within(folder)
+    durable.restore_within(folder)
     return any(index_kind(inner) is not None for inner in (folder, *folder.iterdir()))
 
 
@@ -206,7 +195,7 @@ def _indexes(path: str | os.PathLike[str]) -> list[Path]:
     folder = Path(path)
     if index_kind(folder) is not None:
         return [folder]
-    restore_within(folder)
+    durable.restore_within(folder)
     held = sorted(inner for inner in folder.iterdir() if inner.is_dir() and not inner.name.startswith("."))
     found = [inner for inner in held if index_kind(inner) is not None]
     if not found:
@@ -243,7 +232,7 @@ def open_bm25(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[
             return BM25.load(folder)
         except UserError as error:
             console.print(printable(f"{error}; rebuilding it"))
-            remove_files(folder, (*FILES, MANIFEST))
+            durable.remove_files(folder, (*FILES, durable.MANIFEST))
     start = time.perf_counter()
     with console.status(printable(f"Indexing {corpus_path} (once)")):
         passages = read_passages(corpus_path)
@@ -258,7 +247,7 @@ def open_bm25(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[
 def bm25_folder(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | None = None) -> Path:
     """Where `open_bm25` caches the index of a corpus file. Raises UserError where the file cannot be read."""
     try:
-        return cache_folder(cache_dir) / f"bm25-{sha256_of(corpus_path)[:32]}"
+        return cache_folder(cache_dir) / f"bm25-{durable.sha256_of(corpus_path)[:32]}"
     except FileNotFoundError as error:
         raise UserError(f"no corpus file {corpus_path}; check the path") from error
     except OSError as error:

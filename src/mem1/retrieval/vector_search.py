@@ -12,9 +12,8 @@ enough and misses nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
@@ -31,14 +30,6 @@ _ROUNDING = 1e-4
 """Tolerance, well above the error of a float32 product of vectors of length 1."""
 
 
-class Nearest(Protocol):
-    """Anything that finds candidates among vectors."""
-
-    def search(self, queries: np.ndarray, k: int) -> Sequence[np.ndarray]:
-        """Per row of `queries` (float32, length 1) the positions of at least `k` vectors, or of all it found."""
-        ...
-
-
 class Flat:
     """Compares with every vector, block by block, directly from the memory map."""
 
@@ -47,6 +38,7 @@ class Flat:
         self._vectors, self._block, self._most_scores = vectors, block, scores
 
     def search(self, queries: np.ndarray, k: int) -> list[np.ndarray]:
+        """Per row of `queries` (float32, length 1) the positions of at least `k` vectors, or of all there are."""
         together = max(1, self._most_scores // max(1, len(self._vectors)))
         found: list[np.ndarray] = []
         for start in range(0, len(queries), together):
@@ -146,6 +138,9 @@ class FaissIndex:
             how = faiss.SearchParametersHNSW(efSearch=max(_SEARCH_WIDTH, 2 * k))
         _, positions = self._index.search(queries, min(k, self._index.ntotal), params=how)
         return [row[row >= 0] for row in positions]
+
+
+Nearest = Flat | FaissIndex
 
 
 def _faiss(kind: Literal["ivf", "hnsw"]) -> Any:

@@ -33,18 +33,8 @@ from mem1.net.failover import HostLimit
 from mem1.net.spending import LimitReached, Spending, Usage, WebBudget
 from mem1.retrieval import RetrievalFailed, sound_text
 from mem1.retrieval.extraction import LibraryMissing, Unreadable, extract
+from mem1.retrieval.web import transport
 from mem1.retrieval.web.cache import WebCache
-from mem1.retrieval.web.transport import (
-    ACCEPTED,
-    HttpReply,
-    HttpRequest,
-    Resolve,
-    decode,
-    decompress,
-    public_only,
-    resolve_any,
-    send,
-)
 from mem1.retrieval.web.urls import Address, FetchFailed, Why, check_public, parse_address
 
 AGENT = "mem1"
@@ -81,7 +71,7 @@ class Fetcher:
 
     limits: FetchLimits = field(default_factory=FetchLimits)
     ports: Collection[int] = (80, 443)
-    resolve: Resolve = resolve_any
+    resolve: transport.Resolve = transport.resolve_any
     """Host name -> its IP addresses; each one is checked."""
     allow_loopback: bool = False
     """For tests: permits servers on this machine, on any port."""
@@ -120,17 +110,17 @@ class Fetcher:
             if str(address) in seen:
                 raise FetchFailed(Why.REDIRECTS, "it redirects in a circle")
 
-    def _ask(self, address: Address, seconds: float) -> HttpReply:
+    def _ask(self, address: Address, seconds: float) -> transport.HttpReply:
         headers = {
             "User-Agent": f"{AGENT}/{mem1.__version__}",
             "Accept": "text/html, application/xhtml+xml, text/plain;q=0.9",
-            "Accept-Encoding": ACCEPTED,
+            "Accept-Encoding": transport.ACCEPTED,
         }
-        checked = public_only(self.resolve, allow_loopback=self.allow_loopback)
-        request = HttpRequest(method="GET", address=address, headers=headers)
-        return send(request, resolve=checked, seconds=max(seconds, 0.0), max_bytes=self._max_bytes)
+        checked = transport.public_only(self.resolve, allow_loopback=self.allow_loopback)
+        request = transport.HttpRequest(method="GET", address=address, headers=headers)
+        return transport.send(request, resolve=checked, seconds=max(seconds, 0.0), max_bytes=self._max_bytes)
 
-    def _fetched(self, address: Address, reply: HttpReply, content_types: Collection[str]) -> Fetched:
+    def _fetched(self, address: Address, reply: transport.HttpReply, content_types: Collection[str]) -> Fetched:
         if reply.status != 200:
             raise FetchFailed(Why.STATUS, f"the server answered with status {reply.status}", status=reply.status)
         declared = reply.headers.get("content-type", "")
@@ -138,8 +128,8 @@ class Fetcher:
         if kind not in content_types:
             named = "a PDF file" if kind == "application/pdf" else kind[:60] or "a file of unnamed type"
             raise FetchFailed(Why.CONTENT_TYPE, f"it is {named}, not a page of text")
-        body = decompress(reply.body, reply.headers.get("content-encoding", ""), max_bytes=self._max_bytes)
-        return Fetched(address=str(address), content_type=kind, text=decode(body, declared))
+        body = transport.decompress(reply.body, reply.headers.get("content-encoding", ""), max_bytes=self._max_bytes)
+        return Fetched(address=str(address), content_type=kind, text=transport.decode(body, declared))
 
     @property
     def _max_bytes(self) -> int:

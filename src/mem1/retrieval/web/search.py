@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol
 from urllib.parse import urlencode
 
@@ -270,16 +270,10 @@ class WebSearch:
         except (ValueError, WrongAnswer, FetchFailed):
             raise TryFailed(f"{self.api.name} answered with something that is not its format") from None
         # a server that echoes the key must not get it into traces and cache
-        fields = ([redact(text, key) for text in (one.title, one.address, one.snippet)] for one in found)
-        return [SearchResult(title=title, address=address, snippet=snippet) for title, address, snippet in fields]
+        return [SearchResult(**{name: redact(text, key) for name, text in asdict(one).items()}) for one in found]
 
     def _send(self, call: HttpRequest) -> HttpReply:
-        call = HttpRequest(
-            method=call.method,
-            address=call.address,
-            headers={**call.headers, "Accept-Encoding": ACCEPTED},
-            body=call.body,
-        )
+        call = replace(call, headers={**call.headers, "Accept-Encoding": ACCEPTED})
         try:
             return send(call, resolve=resolve_any, seconds=self.seconds, max_bytes=_MAX_BYTES)
         except FetchFailed as error:
@@ -293,25 +287,17 @@ class WebSearch:
         if status == 429 or status >= 500:
             raise TryFailed(answered, wait_s=retry_after(reply.headers.get("retry-after")) or 0.0)
         if status in (401, 403):
-            raise RetrievalFailed(f"{answered}: {self._access_advice}")
+            if self.api.key_variable is not None:
+                raise RetrievalFailed(f"{answered}: check the key in {self.api.key_variable}")
+            advice = "SearXNG needs `json` among search.formats in its settings.yml"
+            raise RetrievalFailed(f"{answered}: it refuses the search; {advice}")
         if status != 200:
             raise RetrievalFailed(f"{answered}; check its address {self.api.base_url}")
-
-    @property
-    def _access_advice(self) -> str:
-        if self.api.key_variable is None:
-            return "it refuses the search; SearXNG needs `json` among search.formats in its settings.yml"
-        return f"check the key in {self.api.key_variable}"
 
     def _key(self) -> str:
         """The API's key. Raises UserError, without showing it, where it is missing or malformed."""
         variable = self.api.key_variable
-        if variable is None:
-            return ""
-        key = read_key(variable)
-        if not key:
-            raise UserError(f"{self.api.name} needs a key: set the environment variable {variable}")
-        return key
+        return "" if variable is None else read_key(variable, needed_by=self.api.name)
 
 
 def _passages(results: Sequence[SearchResult], k: int) -> list[Passage]:
