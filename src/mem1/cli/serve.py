@@ -57,7 +57,7 @@ def policy(
     from mem1.training.weights.policy import load_policy
 
     check_packages()
-    from mem1.engines import policy_server as serve
+    from mem1.engines.policy_server import serve
 
     on = chosen_device(invocation, device)
     if weights_folder is not None and dtype == "bfloat16":

@@ -136,8 +136,7 @@ def _check(context: tuple[int, ...], max_tokens: int, vocabulary: int, longest: 
         raise Refused(422, f"prompt: token {largest} does not exist; the model has {vocabulary:,}")
     if longest is not None and len(context) + max_tokens > longest:
         raise Refused(
-            422,
-            f"a prompt of {len(context):,} tokens and max_tokens {max_tokens:,} exceed the model's {longest:,}",
+            422, f"a prompt of {len(context):,} tokens and max_tokens {max_tokens:,} exceed the model's {longest:,}"
         )
 
 

@@ -65,13 +65,7 @@ class Numbers(dict[str, int]):
 
 KIND = "bm25"
 _ARRAYS = ("data", "indices", "indptr")
-FILES = (
-    PASSAGES,
-    OFFSETS,
-    *(f"{name}.csc.index.npy" for name in _ARRAYS),
-    "vocab.index.json",
-    "params.index.json",
-)
+FILES = (PASSAGES, OFFSETS, *(f"{name}.csc.index.npy" for name in _ARRAYS), "vocab.index.json", "params.index.json")
 """Files of a saved index, besides its manifest."""
 
 

@@ -120,11 +120,7 @@ def _chunks(
 
 
 def _embed_on_disk(
-    passages: Sequence[Passage],
-    encoder: Encoder,
-    origin: VectorOrigin,
-    work: Path,
-    on_progress: OnProgress | None,
+    passages: Sequence[Passage], encoder: Encoder, origin: VectorOrigin, work: Path, on_progress: OnProgress | None
 ) -> None:
     work.mkdir(parents=True, exist_ok=True)
     done = _finished(work, origin)
