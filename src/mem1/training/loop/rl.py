@@ -97,10 +97,7 @@ class RlStage:
         samples_by_group = self._samples(algorithm.keep_groups(scorable))
         stats = StepStats()
         parts = minibatches(
-            samples_by_group,
-            count=self.config.minibatches,
-            epochs=self.config.epochs,
-            seed=f"{self.seed}/rl/{index}",
+            samples_by_group, count=self.config.minibatches, epochs=self.config.epochs, seed=f"{self.seed}/rl/{index}"
         )
         for number, part in enumerate(parts):
             self._optimizer_step(part, index, number, stats)

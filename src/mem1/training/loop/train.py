@@ -35,12 +35,7 @@ from mem1.training.loop.supervised import RecallStage, SftStage, demonstrate
 from mem1.training.ranks.optimizers import Optimizers
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks
-from mem1.training.weights.checkpoint import (
-    BackgroundSaves,
-    latest_checkpoint,
-    load_checkpoint,
-    read_checkpoint,
-)
+from mem1.training.weights.checkpoint import BackgroundSaves, latest_checkpoint, load_checkpoint, read_checkpoint
 from mem1.training.weights.policy import Policy, make_policy
 from mem1.training.weights.snapshot import Snapshot
 from mem1.training.weights.weight_sync import WeightSync

@@ -17,12 +17,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from mem1.configuration import load_toml
 from mem1.engines.chat_template import ChatTemplate, code_in, tokenizer_files, write_tokenizer_files
@@ -37,13 +32,7 @@ from mem1.training.loop.recipe import Recipe, TinyModel
 from mem1.training.ranks.placement import Placement
 from mem1.training.weights.checkpoint import load_weights
 from mem1.training.weights.tiny_model import new_model
-from mem1.training.weights.tokenizers import (
-    ALIKE,
-    atlas_tokenizer,
-    bpe_tokenizer,
-    shop_tokenizer,
-    token_kinds,
-)
+from mem1.training.weights.tokenizers import ALIKE, atlas_tokenizer, bpe_tokenizer, shop_tokenizer, token_kinds
 
 SHIPPED = "shipped"
 SHIPPED_SHOP = "shipped-shop"
