@@ -28,7 +28,7 @@ TOGETHER = {
     "test_training.py": "processes",
     "test_asynchronous.py": "processes",
     "test_invariance.py": "processes",
-    "test_workers.py": "processes",
+    "test_local_engine.py": "processes",
     "test_adapters.py": "processes",
     "test_cli_index.py": "sentence encoder",
     "test_sentence_encoder.py": "sentence encoder",

@@ -66,7 +66,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("            parent.children[child.path[start]] = child", "            pass"),
         ("            self.size = size_before", "            pass"),
     ),
-    ("packing/packs.py", ("test_packs.py", "test_rank_parts.py", BRUTE)): (
+    ("packing/packs.py", ("test_packs.py", "test_ranks.py", BRUTE)): (
         ("if trie.size <= cap:", "if trie.size <= cap + 1:"),
         ("            trie.take_back()\n", ""),
         ("        trie = Trie()\n        trie.add(turns)", "        trie.add(turns)"),
@@ -230,11 +230,11 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("yield from (sampled == version for", "yield from (sampled <= version for"),
     ),
     ("training/gradients/update.py", RL): (
-        ("scores.entropy_M.sum() / denominators.tokens", "scores.entropy_M.mean()"),
+        ("scores.entropy_M.sum() / tokens", "scores.entropy_M.mean()"),
         ("loss = loss - networks.config.entropy", "loss = loss + networks.config.entropy"),
-        ("estimate_M.sum() / denominators.tokens", "estimate_M.mean()"),
+        ("estimate_M.sum() / tokens", "estimate_M.mean()"),
         ("loss + networks.kl_coefficient * estimate_M", "loss + kl.coefficient * estimate_M"),
-        ("            denominator=denominators.tokens,", "            denominator=float(len(values_M)),"),
+        ("            denominator=tokens,", "            denominator=float(len(values_M)),"),
         ("            clip=critic_config.value_clip,", "            clip=None,"),
         ("        loss = loss + critic.loss\n", ""),
         (
@@ -295,7 +295,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ('temperature, "none")[states.repeat_M, 0]', 'temperature, "none")[:, 0]'),
         ("rows = max(1, LOGITS_AT_ONCE // head.out_features)", "rows = 10**9"),
     ),
-    ("training/ranks/optimizers.py", ("test_optimizers.py", BRUTE, "test_rl_algorithms.py")): (
+    ("training/ranks/optimizers.py", ("test_ranks.py", BRUTE, "test_rl_algorithms.py")): (
         (
             "AdamW(parameters, lr=rate, betas=(0.9, 0.95), weight_decay=0.0)",
             "AdamW(parameters, lr=rate, betas=(0.9, 0.999), weight_decay=0.0)",
@@ -348,7 +348,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("            groups += drawn", "            groups = drawn"),
         ("range(self.config.algorithm.draws)", "range(4)"),
     ),
-    ("training/gradients/pack_workers.py", ("test_pack_workers.py", BRUTE)): (
+    ("training/gradients/pack_workers.py", ("test_ranks.py", BRUTE)): (
         ("return loss * one.weight, stats", "return loss, stats"),
         ("zip(passes, found, strict=True) if one.weight]", "zip(passes, found, strict=True)]"),
         ("for number in sorted(by_pack)]", "for number in by_pack]"),

@@ -34,7 +34,7 @@ from mem1.training.ranks.processes import Ranks, joined, whole
 from mem1.training.weights.checkpoint import load_checkpoint, save_checkpoint
 from mem1.training.weights.policy import Policy
 
-STEPS = 5
+STEPS = 3
 SAVED_AFTER = 2
 ALGORITHMS: dict[str, Algorithm] = {
     "grpo": Grpo(),

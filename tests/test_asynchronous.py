@@ -175,7 +175,7 @@ class TestOnAServer:
 
     def test_updates_under_load_leave_no_completion_short_and_no_token_unmarked(self, tmp_path):
         (tmp_path / "weights").mkdir()
-        models = [tiny(version) for version in range(4)]
+        models = [tiny(version) for version in range(3)]
         with ExitStack() as stack:
             servers = [stack.enter_context(policy_server(tmp_path / "weights"))[0] for _ in range(2)]
             config = ServerRollouts(servers=tuple(servers), weights_folder=str(tmp_path / "weights"), poll_s=0.02)
@@ -185,20 +185,20 @@ class TestOnAServer:
 
             def sample() -> None:
                 for seed in itertools.count():
-                    done.extend(sync.engine.complete([CONTEXT] * 4, max_tokens=[99] * 4, sampling=Sampling(seed=seed)))
+                    done.extend(sync.engine.complete([CONTEXT] * 4, max_tokens=[60] * 4, sampling=Sampling(seed=seed)))
                     if over.is_set():
                         return
 
             over = threading.Event()
             work = threading.Thread(target=sample)
             work.start()
-            for version in range(1, 4):
+            for version in range(1, 3):
                 time.sleep(0.1)
                 sync.push_weights(models[version], version)
             over.set()
             work.join(120)
         assert {completion.failed for completion in done} == {None}
-        assert all(len(completion.token_ids) == 99 for completion in done)
+        assert all(len(completion.token_ids) == 60 for completion in done)
         several = [completion for completion in done if len(completion.weights_versions) > 1]
         assert several, "no update came while a completion was sampled"
         for completion in [*several, *done[:4]]:
@@ -292,7 +292,7 @@ def test_staleness_is_counted_by_tokens():
     assert [rollout_metrics([t])["mixed_weights_share"] for t in (trajectory, alone)] == [1.0, 0.0]
 
 
-STEPS = 4
+STEPS = 3
 
 
 def ahead_by_one(servers: ServerRollouts) -> Recipe:
@@ -355,7 +355,7 @@ class TestRuns:
                 assert {version for version, _ in turn.weights_versions} <= {index - 1, index}
                 assert_each_token_is_by_its_weights(by, turn.context_ids, turn)
 
-    def test_a_run_that_is_stopped_goes_on_with_its_next_step_and_misses_no_task(self, servers, tmp_path, monkeypatch):
+    def test_a_stopped_run_continues_with_its_next_step_and_misses_no_task(self, servers, tmp_path, monkeypatch):
         asked: list[list[str]] = []
         call = Rollout.__call__
 
@@ -364,7 +364,7 @@ class TestRuns:
             return call(rollout, tasks, **options)
 
         def stop(progress: Progress) -> None:
-            if progress.step == 3:
+            if progress.step == 2:
                 raise KeyboardInterrupt
 
         monkeypatch.setattr(Rollout, "__call__", recording)
@@ -376,7 +376,7 @@ class TestRuns:
         rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
         assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
         done = STEPS - len(asked[before:])
-        assert done >= 2, "what has a checkpoint is not done again"
+        assert done >= 1, "what has a checkpoint is not done again"
         assert asked[before] == asked[done], "the rollout that was made ahead is made again, of the same tasks"
 
     def test_what_would_train_on_older_tokens_without_a_word_is_refused(self, tmp_path):

@@ -150,7 +150,7 @@ def assert_all_layouts_agree(model: PreTrainedModel, step: Step, seed: int, tole
 
 @pytest.mark.numeric
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=2)
+@settings(max_examples=1)
 @given(seed=SEEDS)
 def test_every_layout_has_the_same_loss_and_gradient(policy: str, seed: int):
     model = tiny_model("qwen2")
@@ -158,7 +158,7 @@ def test_every_layout_has_the_same_loss_and_gradient(policy: str, seed: int):
 
 
 @pytest.mark.numeric
-@settings(max_examples=2)
+@settings(max_examples=1)
 @given(seed=SEEDS)
 def test_every_layout_of_mixed_context_policies_too(seed: int):
     model = tiny_model("qwen3")
@@ -167,7 +167,7 @@ def test_every_layout_of_mixed_context_policies_too(seed: int):
 
 @pytest.mark.numeric
 # Derandomised: in float32 a ratio may lie so near the clip that rounding decides on which side of it.
-@settings(max_examples=2, derandomize=True)
+@settings(max_examples=1, derandomize=True)
 @given(seed=SEEDS)
 def test_in_float32_they_agree_up_to_rounding(seed: int):
     model = tiny_model("qwen2", dtype=torch.float32)
@@ -230,7 +230,7 @@ def trained_tokens(packed: Pack) -> list[tuple[int, tuple[int, ...]]]:
 
 
 @pytest.mark.numeric
-@settings(max_examples=3)
+@settings(max_examples=1)
 @given(SEEDS)
 def test_a_trajectory_cut_into_more_contexts_with_the_same_tokens_keeps_its_weight(seed: int):
     model, rng = tiny_model("llama"), random.Random(seed)

@@ -1,8 +1,11 @@
-"""Sampling from a transformers model: what is sampled, when it stops, and what it says about its own odds."""
+"""Sampling from a transformers model, in one process and in several: what is sampled, with what odds, when it stops."""
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -13,17 +16,26 @@ from worlds import CODEC
 
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.codec import Codec
+from mem1.engines.device import flushed_denormals
 from mem1.engines.local import LocalEngine, draw_noise
+from mem1.engines.workers import ParallelEngine, local_engine
+from mem1.errors import UserError
 from mem1.protocol import PAPER
 from mem1.records import Trajectory, Turn
 from mem1.training.logprobs import completion_logprobs
 from mem1.training.loop.recipe import TinyModel
+from mem1.training.weights.policy import load_policy
 from mem1.training.weights.tiny_model import new_model
 from mem1.training.weights.tokenizers import bpe_tokenizer
 
 pytestmark = pytest.mark.numeric
 
-MODEL = new_model(TinyModel(hidden_size=32, layers=2, feed_forward=64), vocab_size=CODEC.vocab_size, seed=0)
+
+def fresh() -> PreTrainedModel:
+    return new_model(TinyModel(hidden_size=32, layers=2, feed_forward=64), vocab_size=CODEC.vocab_size, seed=0)
+
+
+MODEL = fresh()
 WORDS = CODEC.decode(list(range(2, 42))).split()
 """A random model writes one of these 40 of 538 words every 13 tokens or so."""
 ENDLESS = ("</answer> </answer>",)
@@ -204,3 +216,119 @@ def test_the_model_is_left_in_the_mode_in_which_it_was():
 
 def test_nothing_in_nothing_out():
     assert sample([]) == []
+
+
+SEEDED = Sampling(seed=5)
+
+
+def in_parallel(engine: LocalEngine | ParallelEngine, count: int = 13) -> list[Completion]:
+    return engine.complete(some_contexts(count), max_tokens=[40 + i % 3 for i in range(count)], sampling=SEEDED)
+
+
+@pytest.fixture
+def engine() -> LocalEngine:
+    return LocalEngine(fresh(), CODEC, WORDS)
+
+
+def assert_same(some: list[Completion], others: list[Completion]) -> None:
+    assert [c.token_ids for c in some] == [c.token_ids for c in others]
+    assert [c.stopped for c in some] == [c.stopped for c in others]
+    for one, other in zip(some, others, strict=True):
+        torch.testing.assert_close(torch.tensor(one.logprobs), torch.tensor(other.logprobs), rtol=0, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_the_number_of_workers_changes_nothing_that_is_sampled(engine: LocalEngine, workers: int):
+    alone = in_parallel(engine)
+    assert len({len(c.token_ids) for c in alone}) > 3
+    assert_same(in_parallel(ParallelEngine(engine, workers=workers)), alone)
+
+
+def test_fewer_contexts_than_workers(engine: LocalEngine):
+    parallel = ParallelEngine(engine, workers=2)
+    assert parallel.complete([], max_tokens=[], sampling=SEEDED) == []
+    assert_same(in_parallel(parallel, 1), in_parallel(engine, 1))
+
+
+def test_a_worker_sees_an_optimiser_step(engine: LocalEngine):
+    parallel = ParallelEngine(engine, workers=2)
+    before = in_parallel(parallel)
+    optimizer = torch.optim.AdamW(engine.model.parameters(), lr=0.05)
+    engine.model(input_ids=torch.arange(2, 30)[None]).logits[..., 7].sum().backward()
+    optimizer.step()
+    after = in_parallel(parallel)
+    assert after[-1].token_ids != before[-1].token_ids, "the last rows are sampled by the worker"
+    assert_same(after, in_parallel(engine))
+
+
+def test_two_engines_share_the_processes_and_keep_their_own_weights(engine: LocalEngine):
+    other = LocalEngine(fresh(), CODEC, WORDS)
+    with torch.no_grad():
+        for parameter in other.model.parameters():
+            parameter.mul_(1.5)
+    pair = [ParallelEngine(e, workers=2) for e in (engine, other)]
+    assert pair[0]._helpers[0].process.pid == pair[1]._helpers[0].process.pid
+    first, second = (in_parallel(e) for e in pair)
+    assert_same(first, in_parallel(engine))
+    assert_same(second, in_parallel(other))
+
+
+def test_an_error_is_raised_here_and_the_next_call_gets_its_own_answers(engine: LocalEngine):
+    parallel = ParallelEngine(engine, workers=2)
+    impossible = 10**6
+    for contexts in ([(5, 6), (5, impossible)], [(5, impossible), (5, 6)]):  # in the worker, in this process
+        with pytest.raises(IndexError):
+            parallel.complete(contexts, max_tokens=[4, 4], sampling=SEEDED)
+        assert_same(in_parallel(parallel), in_parallel(engine))
+
+
+def test_a_killed_worker_is_a_clear_error_and_the_next_engine_gets_a_new_one(engine: LocalEngine):
+    parallel = ParallelEngine(engine, workers=2)
+    pid = parallel._helpers[0].process.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(UserError, match="workers = 1"):
+        in_parallel(parallel)
+    assert_same(in_parallel(ParallelEngine(engine, workers=2)), in_parallel(engine))
+
+
+def test_one_worker_is_this_process():
+    assert isinstance(local_engine(MODEL, CODEC, WORDS, workers=1), LocalEngine)
+
+
+can_flush = pytest.mark.skipif(
+    not torch.set_flush_denormal(False),  # requests what holds anyway: changes nothing
+    reason="this processor cannot take denormal numbers for zero",
+)
+
+
+def flushed() -> bool:
+    python = sys.float_info.min / 2 == 0.0
+    assert python == (torch.tensor(1e-30) * 1e-10 == 0).item()
+    return python
+
+
+@can_flush
+def test_denormals_are_zero_inside_and_as_before_outside_however_it_ends():
+    assert not flushed()
+    with flushed_denormals():
+        assert flushed()
+        with flushed_denormals():
+            pass
+        assert flushed(), "the outer one still holds"
+    assert not flushed()
+    with pytest.raises(ValueError), flushed_denormals():
+        raise ValueError
+    assert not flushed()
+
+
+@can_flush
+def test_a_loaded_policy_leaves_the_process_as_it_was_and_sampling_flushes(monkeypatch: pytest.MonkeyPatch):
+    load_policy("shipped")
+    engine = LocalEngine(MODEL, CODEC, WORDS)
+    seen = []
+    stops = engine.stops
+    monkeypatch.setattr(engine, "stops", lambda *given: seen.append(flushed()) or stops(*given))
+    engine.complete(some_contexts(3), max_tokens=[4, 4, 4], sampling=Sampling(seed=0))
+    assert seen and all(seen)
+    assert not flushed()

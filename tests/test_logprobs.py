@@ -7,7 +7,7 @@ import random
 
 import pytest
 import torch
-from builders import POLICIES, VOCABULARY, random_group, random_tokens, random_trajectory, tiny_model, trajectory
+from builders import VOCABULARY, random_group, random_tokens, random_trajectory, tiny_model, trajectory
 from precision import gradient_rounding, rounding
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -16,7 +16,7 @@ from mem1.errors import UserError
 from mem1.packing import Pack, pack
 from mem1.packing.attention import tree_attention
 from mem1.records import Trajectory
-from mem1.training.logprobs import LOGITS_AT_ONCE, completion_logprobs, flat_logprobs, score
+from mem1.training.logprobs import completion_logprobs, flat_logprobs, score
 
 pytestmark = pytest.mark.numeric
 
@@ -117,15 +117,6 @@ def test_the_dense_back_end_agrees_too(kind: str):
     assert_same(gradients(model, loss(tree.split(blocks))), gradients(model, loss(tree.split(dense))), tolerance=1e-10)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_every_context_policy_trains_through_the_same_path(policy: str):
-    model, trajectories = tiny_model("llama"), batch(policy=policy)
-    packed = completion_logprobs(model, trajectories, temperature=0.7)
-    alone = completion_logprobs(model, trajectories, temperature=0.7, packed=False)
-    torch.testing.assert_close(values(packed), values(alone), rtol=0, atol=1e-10)
-    assert_same(gradients(model, loss(packed)), gradients(model, loss(alone)), 1e-10)
-
-
 def test_contexts_longer_than_a_block_agree():
     model = tiny_model("qwen3")
     rng = random.Random(0)
@@ -214,18 +205,6 @@ def test_shuffling_trajectories_changes_nothing(packed: bool):
     assert_same(gradients(model, loss(shuffled)), gradients(model, loss(straight)), 1e-10)
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_micro_batches_with_a_fixed_denominator_add_up(size: int):
-    model, trajectories = tiny_model("qwen2"), batch()
-    whole = gradients(model, loss(completion_logprobs(model, trajectories)))
-    parts = [
-        gradients(model, loss(completion_logprobs(model, trajectories[i : i + size])))
-        for i in range(0, len(trajectories), size)
-    ]
-    assert len(parts) > 1
-    assert_same([torch.stack(terms).sum(0) for terms in zip(*parts, strict=True)], whole, 1e-10)
-
-
 def test_two_attempts_with_the_same_tokens_count_twice():
     model = tiny_model("llama")
     one = trajectory(([1, 2], [3, 4]))
@@ -253,10 +232,10 @@ def test_the_entropy_is_that_of_the_distribution_sampled_from_and_has_no_gradien
     assert (entropy < math.log(VOCABULARY) - 0.1).all()
 
 
-def test_a_vocabulary_too_large_to_hold_all_logits_gives_the_same_gradient():
-    model = tiny_model("qwen2", vocab_size=150_000, hidden_size=8, num_hidden_layers=1)
-    one = [trajectory(([1, 2], range(130)))]
-    assert LOGITS_AT_ONCE < 130 * 150_000
+def test_a_vocabulary_too_large_to_hold_all_logits_gives_the_same_gradient(monkeypatch):
+    monkeypatch.setattr("mem1.training.logprobs.LOGITS_AT_ONCE", 111 * VOCABULARY)
+    model = tiny_model("qwen2")
+    one = [trajectory(([1, 2], random_tokens(random.Random(0), 130)))]
     at_once: list[int] = []
     model.get_submodule("lm_head").register_forward_hook(lambda head, given, logits: at_once.append(len(given[0])))
     packed = completion_logprobs(model, one)

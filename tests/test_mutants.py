@@ -57,12 +57,12 @@ def small_model(dtype: torch.dtype = torch.float64) -> PreTrainedModel:
 
 
 def sampled_group(model: PreTrainedModel, temperature: float) -> Group:
-    """Two attempts of four turns with constant memory, sampled by the engine that training samples with."""
+    """Two attempts of three turns with constant memory, sampled by the engine that training samples with."""
     rng = random.Random(0)
     engine, policy = LocalEngine(model, CODEC, ()), context_policy("constant")
     prompt = random_tokens(rng, 6)
     attempts: list[list[Turn]] = [[], []]
-    for number in range(4):
+    for number in range(3):
         contexts = [next_context(policy, prompt, turns).ids for turns in attempts]
         sampling = Sampling(temperature=temperature, seed=number)
         completions = engine.complete(contexts, max_tokens=[4, 4], sampling=sampling)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from test_checkpoint import files_of_at_most
 
 import mem1
 from mem1.configuration import Config, fingerprint, load_toml
@@ -190,26 +188,14 @@ def test_step_is_the_rows_own_key(tmp_path: Path) -> None:
         MetricsLog(tmp_path, tensorboard=False).append(1, {"step": 2.0})
 
 
-_FILL = """
-import sys
-from mem1.training.loop.run_folder import MetricsLog
-log = MetricsLog(sys.argv[1], tensorboard=False)
-for step in range(1, 1000):
-    log.append(step, {"loss": 0.5})
-"""
-
-
 def test_a_full_disk_says_what_was_being_written_and_what_is_intact(tmp_path: Path) -> None:
-    # -B: bytecode written under this limit would be cut short too, and every later import of it fail
-    def limit() -> None:  # a row has 25 bytes: four fit into a file of 110 bytes
-        resource.setrlimit(resource.RLIMIT_FSIZE, (110, 110))
-
-    done = subprocess.run(
-        [sys.executable, "-B", "-c", _FILL, str(tmp_path)], capture_output=True, text=True, preexec_fn=limit
-    )
-    assert "mem1.errors.UserError: no space left on the disk while writing the metrics of step 5" in done.stderr
-    assert "the last checkpoint is intact: free some space and continue with --resume" in done.stderr
-    assert MetricsLog(tmp_path).truncate_after(2) == 2
+    log = MetricsLog(tmp_path, tensorboard=False)
+    with files_of_at_most(110), pytest.raises(UserError) as caught:  # a row has 25 bytes: four fit
+        for step in range(1, 1000):
+            log.append(step, {"loss": 0.5})
+    assert "no space left on the disk while writing the metrics of step 5" in str(caught.value)
+    assert "the last checkpoint is intact: free some space and continue with --resume" in str(caught.value)
+    assert log.truncate_after(2) == 2
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2]
 
 

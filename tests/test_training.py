@@ -27,11 +27,10 @@ from mem1.engines.workers import PROCESSES, one_thread
 from mem1.envs.search.tasks import MultihopTasks
 from mem1.errors import UserError
 from mem1.protocol import PAPER
-from mem1.records import Ended, Group, Passage, Question
+from mem1.records import Ended, Passage, Question
 from mem1.rollout import Budget
 from mem1.tasks.compose import TurnLimit
 from mem1.tasks.datasets import write_passages, write_questions
-from mem1.training.logprobs import completion_logprobs
 from mem1.training.loop.recipe import Evaluation, Lora, ModelConfig, Recall, Recipe, Sft, TinyModel
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.rl_config import Phase, Rl
@@ -178,11 +177,10 @@ def test_denormal_numbers_are_zero_while_a_run_lasts_and_not_after_it(watched: W
     assert sys.float_info.min / 2 > 0.0
 
 
-def test_the_same_seed_gives_the_same_run_and_another_seed_another(config: Recipe, unbroken: Path, tmp_path: Path):
-    for name, seed in (("again", 0), ("other", 1)):
-        run(config.model_copy(update={"seed": seed}), tmp_path / name)
-    assert metrics(tmp_path / "again") == metrics(unbroken) != metrics(tmp_path / "other")
-    assert weights(tmp_path / "again") == weights(unbroken)
+def test_another_seed_gives_another_run(config: Recipe, unbroken: Path, tmp_path: Path):
+    run(config.model_copy(update={"seed": 1}), tmp_path / "other", on_step=stop_at(RECALL_STEPS + 1))
+    for row, other in zip(metrics(tmp_path / "other"), metrics(unbroken), strict=False):
+        assert row["loss"] != other["loss"]
 
 
 @pytest.mark.parametrize("step", [1, RECALL_STEPS, 9, STEPS - 1])
@@ -264,7 +262,8 @@ def test_a_run_is_not_resumed_under_another_configuration(config: Recipe, tmp_pa
     with pytest.raises(UserError, match=r"seed: 0 in the folder, 1 now"):
         run(config.model_copy(update={"seed": 1}), tmp_path / "run")
     evaluation = config.model_copy(update={"evaluation": Evaluation(objectives=(2,)), "checkpoint_every": 50})
-    assert run(evaluation, tmp_path / "run").complete
+    run(evaluation, tmp_path / "run", on_step=stop_at(1))
+    assert len(metrics(tmp_path / "run")) == 4
 
 
 def test_a_folder_that_holds_something_else_is_not_written_to(config: Recipe, tmp_path: Path):
@@ -373,64 +372,6 @@ def test_packs_and_workers_do_not_change_a_supervised_step(config: Recipe):
     torch.testing.assert_close(after_one, after_whole, rtol=0, atol=ADAMW_IN_FLOAT64 * rate)
     assert one == two
     assert torch.equal(after_one, after_two)
-
-
-def gradient_step(stage: RlStage, groups: list[Group]) -> tuple[dict[str, Any], torch.Tensor]:
-    """Metrics of one update and all weights after it."""
-    return dict(stage.update(groups, 0)), torch.cat([p.detach().flatten() for p in stage.policy.model.parameters()])
-
-
-def graded(groups: list[Group], *rewards: float) -> list[Group]:
-    """The same attempts with these rewards in every group."""
-    return [
-        Group(trajectories=tuple(replace(t, reward=r) for t, r in zip(g.trajectories, rewards, strict=True)))
-        for g in groups
-    ]
-
-
-@pytest.mark.numeric
-def test_micro_batches_and_packing_do_not_change_a_step(config: Recipe, demonstrated: Policy):
-    learnt = stage(config, demonstrated)
-    groups = graded(learnt.sample(0), 1, 0, 0, 2, 0, 1)
-
-    def after(**changes: Any) -> tuple[dict[str, Any], torch.Tensor]:
-        rl = learnt.config.model_copy(update=changes)
-        return gradient_step(RlStage(in_float64(learnt.policy), rl, learnt.rollout, learnt.source, seed=0), groups)
-
-    whole, after_whole = after()
-    assert whole["grad_norm"] > 0.01
-    for changes in ({"pack_tokens": 64}, {"packed": False}):
-        parts, after_parts = after(**changes)
-        assert parts["loss"] == pytest.approx(whole["loss"], abs=1e-12)
-        assert parts["grad_norm"] == pytest.approx(whole["grad_norm"], rel=1e-11)
-        tolerance = ADAMW_IN_FLOAT64 * learnt.config.learning_rate
-        torch.testing.assert_close(after_parts, after_whole, rtol=0, atol=tolerance)
-
-
-def test_a_step_without_a_telling_group_changes_no_weight(config: Recipe, demonstrated: Policy):
-    learner = stage(config, demonstrated)
-    before = torch.cat([p.detach().flatten().clone() for p in learner.policy.model.parameters()])
-    row, after = gradient_step(learner, graded(learner.sample(0), 1, 1, 1, 1, 1, 1))
-    assert (row["groups_with_variance"], row["grad_norm"], row["loss"]) == (0.0, 0.0, 0.0)
-    assert (row["clip_fraction"], row["entropy"], row["sampler_trainer_max"]) == (None, None, None)
-    assert torch.equal(before, after)
-
-
-def test_a_step_makes_good_attempts_likelier_and_bad_ones_less_likely(config: Recipe, demonstrated: Policy):
-    learner = stage(config, demonstrated)
-    (group, *_) = learner.sample(0)
-    different = sorted(group.trajectories, key=lambda t: t.turns[0].completion_ids)
-    chosen = [different[0], different[-1]]
-    assert chosen[0].turns[0].completion_ids != chosen[1].turns[0].completion_ids
-    (graded_group,) = graded([Group(trajectories=tuple(chosen))], 1, 0)
-
-    def odds() -> list[float]:
-        with torch.no_grad():
-            return [turns[0].sum().item() for turns in completion_logprobs(learner.policy.model, chosen)]
-
-    before = odds()
-    learner.update([graded_group], 0)
-    assert odds()[0] - before[0] > odds()[1] - before[1]
 
 
 def test_the_groups_of_a_step_share_out_its_numbers_of_objectives(config: Recipe, demonstrated: Policy):

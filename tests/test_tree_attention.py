@@ -154,10 +154,9 @@ def test_short_branches_under_a_short_prompt_are_computed_together():
     assert parts.later == ()
 
 
-@pytest.mark.parametrize("heads", HEADS)
-def test_blocks_equal_the_dense_mask_in_output_and_gradient(heads: tuple[int, int]):
+def test_blocks_equal_the_dense_mask_in_output_and_gradient():
     tree = large_tree()
-    qkv = vectors(tree, heads)
+    qkv = vectors(tree, (4, 2))
     out, gradients = attend(tree, qkv, "blocks")
     expected, expected_gradients = attend(tree, qkv, "dense")
     assert expected.abs().max() > 0.1

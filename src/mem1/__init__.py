@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from mem1.retrieval import BM25, Retriever
     from mem1.rollout import Budget, Rollout
     from mem1.tasks.compose import TaskTemplate, compose
-    from mem1.training import verify
     from mem1.training.logprobs import completion_logprobs
     from mem1.training.loop.recipe import Recipe
     from mem1.training.loop.rl import RlStage
+    from mem1.training.verify import verify
     from mem1.training.weights.policy import Policy, load_policy
 
 _HOMES = {

@@ -64,8 +64,8 @@ def flat_logprobs(
 
     Exact only for a model that passes `check_packable`. Raises ValueError if temperature is not positive.
     """
-    states = tree_states(model, tree, backend=backend)
-    return head_columns(model, states.states_ND, states.targets_N, temperature, "none")[states.repeat_M, 0]
+    found = tree_states(model, tree, backend=backend)
+    return head_columns(model, found.states_ND, found.targets_N, temperature, "none")[found.repeat_M, 0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -95,7 +95,13 @@ def score(
                 context per row, with the model's own attention
     """
     if packed:
-        both_M, states_MD = as_forward(model, lambda: _score_tree(model, batch.tree, temperature, entropy, attention))
+
+        def on_tree() -> tuple[Tensor, Tensor]:
+            found = tree_states(model, batch.tree, backend=attention)
+            both_N = head_columns(model, found.states_ND, found.targets_N, temperature, entropy)
+            return both_N[found.repeat_M], found.states_MD
+
+        both_M, states_MD = as_forward(model, on_tree)
     else:
         turns = [_score_turn(model, turn, temperature, entropy) for t in batch.trajectories for turn in t.turns]
         both_M, states_MD = (torch.cat(parts) for parts in zip(*turns, strict=True))
@@ -106,7 +112,7 @@ def score(
 def trunk_states(trunk: PreTrainedModel, batch: Pack, *, packed: bool = True, attention: Backend = "blocks") -> Tensor:
     """`Scores.states_MD` of a model without a head."""
     if packed:
-        return as_forward(trunk, lambda: _tree_states_M(tree_states(trunk, batch.tree, backend=attention)))
+        return as_forward(trunk, lambda: tree_states(trunk, batch.tree, backend=attention).states_MD)
     rows = [(turn, _ids(turn, trunk)) for t in batch.trajectories for turn in t.turns]
     return torch.cat(
         [
@@ -127,10 +133,19 @@ class TreeStates:
     repeat_M: Tensor
     """Index among the N of each sampled token."""
 
+    @property
+    def states_MD(self) -> Tensor:
+        return self.states_ND[self.repeat_M]
+
 
 def tree_states(model: PreTrainedModel, tree: TokenTree, *, backend: Backend = "blocks") -> TreeStates:
     """One forward pass over the tree, of a language model's trunk or of a trunk alone."""
-    _check_checkpointing(model)
+    recomputes = model.training and any(getattr(m, "gradient_checkpointing", False) for m in model.modules())
+    if recomputes and model.config._attn_implementation != IMPLEMENTATION:
+        raise UserError(
+            "gradient checkpointing runs the layers again in the backward pass: put forward and backward inside "
+            "`with tree_attention(model):`, or set packed = false"
+        )
     device = model.device
     # Attempts may share sampled tokens: compute each node once, then repeat.
     nodes, repeat_M = torch.unique(tree.target_node, return_inverse=True)
@@ -184,19 +199,6 @@ def columns(logits: Tensor, targets: Tensor, temperature: float, entropy: Entrop
     return torch.cat([logprobs, -(logprobs_V.exp() * logprobs_V).sum(-1, keepdim=True)], dim=-1)
 
 
-def _score_tree(
-    model: PreTrainedModel, tree: TokenTree, temperature: float, entropy: Entropy, attention: Backend
-) -> tuple[Tensor, Tensor]:
-    """(M, 2) log-probs and entropies, (M, D) states."""
-    found = tree_states(model, tree, backend=attention)
-    both_N = head_columns(model, found.states_ND, found.targets_N, temperature, entropy)
-    return both_N[found.repeat_M], _tree_states_M(found)
-
-
-def _tree_states_M(found: TreeStates) -> Tensor:
-    return found.states_ND[found.repeat_M]
-
-
 def _score_turn(model: PreTrainedModel, turn: Turn, temperature: float, entropy: Entropy) -> tuple[Tensor, Tensor]:
     """What `columns` returns and (tokens, D) states: one turn alone, with the model's ordinary attention."""
     length = len(turn.completion_ids)
@@ -213,12 +215,3 @@ def _ids(turn: Turn, model: PreTrainedModel) -> Tensor:
     """(1, context and completion without its last token, which predicts nothing)."""
     ids = turn.context_ids + turn.completion_ids
     return torch.tensor([ids[:-1] if turn.completion_ids else ids], device=model.device)
-
-
-def _check_checkpointing(model: PreTrainedModel) -> None:
-    active = model.training and any(getattr(m, "gradient_checkpointing", False) for m in model.modules())
-    if active and model.config._attn_implementation != IMPLEMENTATION:
-        raise UserError(
-            "gradient checkpointing runs the layers again in the backward pass: put forward and backward inside "
-            "`with tree_attention(model):`, or set packed = false"
-        )

@@ -10,7 +10,7 @@ All denominators are those of the whole optimiser step, so packs add up to it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
@@ -59,28 +59,17 @@ class PassStats:
     def add(self, other: PassStats) -> None:
         """Include the passes of another."""
         largest = max(self.largest_difference, other.largest_difference)
-        for field in fields(PassStats):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+        for name, value in asdict(other).items():
+            setattr(self, name, getattr(self, name) + value)
         self.largest_difference = largest
 
     def compare(self, trainer_M: Tensor, sampler_M: Tensor, same_M: Tensor) -> None:
         """Compare log-probs of the same tokens, where `same_M` says that the same weights gave both."""
         difference_M = (trainer_M.detach() - sampler_M).abs()[same_M]
-        if not len(difference_M):
-            return
-        self.compared += len(difference_M)
-        self.difference += float(difference_M.sum())
-        self.largest_difference = max(self.largest_difference, float(difference_M.max()))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Denominators:
-    """Divisors of one optimiser step."""
-
-    policy: float
-    """The algorithm's own, for the policy loss."""
-    tokens: float
-    """Sampled tokens of all its attempts."""
+        if len(difference_M):
+            self.compared += len(difference_M)
+            self.difference += float(difference_M.sum())
+            self.largest_difference = max(self.largest_difference, float(difference_M.max()))
 
 
 def accumulate(
@@ -94,14 +83,12 @@ def accumulate(
     False: no sample has a gradient, so nothing was computed.
     """
     trajectories = [sample.trajectory for group in groups for sample in group]
-    denominators = Denominators(
-        policy=networks.config.algorithm.denominator(trajectories),
-        tokens=float(sum(t.num_completion_tokens for t in trajectories)),
-    )
+    denominator = networks.config.algorithm.denominator(trajectories)
+    tokens = float(sum(t.num_completion_tokens for t in trajectories))
     samples = [sample for group in groups for sample in group if sample.has_gradient]
     packs = networks.packs([sample.trajectory for sample in samples])
     of_packs = networks.workers.backward(
-        packs, lambda pack: _loss(networks, samples, pack, denominators, step), networks.parameters
+        packs, lambda pack: _loss(networks, samples, pack, denominator, tokens, step), networks.parameters
     )
     for stats in of_packs:
         total.add(stats)
@@ -112,10 +99,12 @@ def _loss(
     networks: ActorCritic,
     samples: Sequence[TrainingSample],
     pack: Pack,
-    denominators: Denominators,
+    denominator: float,
+    tokens: float,
     step: OptimizerStep,
 ) -> tuple[Tensor, PassStats]:
-    """Loss of a pack, whose pieces number the trajectories of `samples`."""
+    """Loss of a pack, whose pieces number the trajectories of `samples`; `denominator` divides the policy loss alone,
+    the sampled `tokens` of the step everything else."""
     scores = networks.scores(pack, frozen=step.frozen)
     device = scores.logprobs_M.device
 
@@ -133,8 +122,8 @@ def _loss(
         advantages_M=advantages_M,
         weights_M=gathered(lambda x: x.weights_K),
     )
-    policy = networks.config.algorithm.loss(inputs, denominator=denominators.policy)
-    loss = policy.loss + _regularisation(networks, scores, gathered(lambda x: x.old.reference_K), denominators)
+    policy = networks.config.algorithm.loss(inputs, denominator=denominator)
+    loss = policy.loss + _regularisation(networks, scores, gathered(lambda x: x.old.reference_K), tokens)
     stats = PassStats(
         loss=loss.item(),
         clipped=policy.clipped,
@@ -155,22 +144,20 @@ def _loss(
             values_M,
             returns_M,
             clip=critic_config.value_clip,
-            denominator=denominators.tokens,
+            denominator=tokens,
         )
         stats.value_loss, stats.values_clipped = critic.loss.item(), critic.clipped
         loss = loss + critic.loss
     return loss, stats
 
 
-def _regularisation(
-    networks: ActorCritic, scores: Scores, reference_M: Tensor | None, denominators: Denominators
-) -> Tensor | float:
+def _regularisation(networks: ActorCritic, scores: Scores, reference_M: Tensor | None, tokens: float) -> Tensor | float:
     """KL penalty and entropy bonus, as a loss; 0.0 where the recipe has neither."""
     loss: Tensor | float = 0.0
     if networks.config.entropy:
-        loss = loss - networks.config.entropy * scores.entropy_M.sum() / denominators.tokens
+        loss = loss - networks.config.entropy * scores.entropy_M.sum() / tokens
     kl = networks.config.kl
     if kl is not None and kl.where == "loss" and reference_M is not None:
         estimate_M = kl_estimate(scores.logprobs_M, reference_M, kl.loss_estimator)
-        loss = loss + networks.kl_coefficient * estimate_M.sum() / denominators.tokens
+        loss = loss + networks.kl_coefficient * estimate_M.sum() / tokens
     return loss

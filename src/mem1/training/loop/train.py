@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,7 +36,7 @@ from mem1.training.loop.supervised import RecallStage, SftStage, demonstrate
 from mem1.training.ranks.optimizers import Optimizers
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks
-from mem1.training.weights.checkpoint import BackgroundSaves, latest_checkpoint, load_checkpoint, read_checkpoint
+from mem1.training.weights.checkpoint import BackgroundSaves, latest_checkpoint, load_checkpoint, read_state
 from mem1.training.weights.policy import Policy, make_policy
 from mem1.training.weights.snapshot import Snapshot
 from mem1.training.weights.weight_sync import WeightSync
@@ -200,8 +201,13 @@ def train(
 
         folder = RunFolder(path=out, fingerprint=ranks.on_rank_zero(open_folder))
         notice = "Finishing this step; press Ctrl-C again to stop at once." if ranks.rank == 0 else ""
-        with interruptible(notice) as stop, BackgroundSaves(folder.checkpoints, ranks, on_saved=on_saved) as saves:
-            complete = _Run(config, folder, policy, placement, saves, on_step).run(makers, lambda: stop.requested)
+        with (
+            interruptible(notice) as stop,
+            BackgroundSaves(folder.checkpoints, ranks, on_saved=on_saved) as saves,
+            MetricsLog(out, tensorboard=config.tensorboard) as log,
+        ):
+            run = _Run(config, folder, policy, placement, saves, log, on_step, lambda: stop.requested)
+            complete = run.run(makers)
         if complete and ranks.rank == 0:
             policy.save(out / "policy")
         if placement.sampling is not None:  # evaluate in the precision of sampling
@@ -216,82 +222,65 @@ class _Run:
     policy: Policy
     placement: Placement
     saves: BackgroundSaves
+    log: MetricsLog
     on_step: Callable[[Progress], None] | None
-    stopped: bool = False
-    """Whether a stop was requested on any rank."""
+    stop: Callable[[], bool]
 
-    def run(self, makers: Sequence[Callable[[], Stage]], stop: Callable[[], bool]) -> bool:
+    def run(self, makers: Sequence[Callable[[], Stage]]) -> bool:
         """Run the remaining stages; False where the run was stopped on request."""
         ranks = self.placement.ranks
-        path, reached = ranks.on_rank_zero(self._reached)
+
+        def last_checkpoint() -> tuple[str | None, dict[str, Any]]:
+            path = latest_checkpoint(self.folder.checkpoints)
+            return (None, {"stage": 0, "done": 0}) if path is None else (str(path), read_state(path)["extra"])
+
+        path, reached = ranks.on_rank_zero(last_checkpoint)
         before = 0  # steps of the earlier stages
-        with MetricsLog(self.folder.path, tensorboard=self.config.tensorboard) as log:
-            for number, make in enumerate(makers):
-                stage = make()
-                if number >= reached["stage"]:
-                    first = 0
-                    if number == reached["stage"] and path is not None:
-                        self._load(Path(path), stage)
-                        first = reached["done"]
-                    ranks.on_rank_zero(lambda kept=before + first: log.truncate_after(kept))
-                    done = self._train(stage, number, first, before, log, stop)
-                    self.placement.sync_to_sampler(stage.model, self.policy.model, exactly=True)
-                    if done < stage.steps or (self.stopped and number < len(makers) - 1):
-                        return False
-                before += stage.steps
+        for number, make in enumerate(makers):
+            stage = make()
+            if number >= reached["stage"]:
+                first = 0
+                if number == reached["stage"] and path is not None:
+                    load_checkpoint(path, stage.model, stage.optimizers.members, **self._belonging(stage))
+                    first = reached["done"]
+                ranks.on_rank_zero(lambda kept=before + first: self.log.truncate_after(kept))
+                done, stopped = self._train(stage, number, first, before)
+                self.placement.sync_to_sampler(stage.model, self.policy.model, exactly=True)
+                if stopped and (done < stage.steps or number < len(makers) - 1):
+                    return False
+            before += stage.steps
         return True
 
-    def _train(
-        self, stage: Stage, number: int, first: int, before: int, log: MetricsLog, stop: Callable[[], bool]
-    ) -> int:
-        """Take the steps from `first`, with checkpoints, until the end or a requested stop; returns the steps done."""
+    def _belonging(self, stage: Stage) -> dict[str, Any]:
+        """What belongs to a checkpoint besides model and optimisers."""
+        return {
+            "modules": stage.modules,
+            "fingerprint": self.folder.fingerprint,
+            "ranks": self.placement.ranks,
+        }
+
+    def _train(self, stage: Stage, number: int, first: int, before: int) -> tuple[int, bool]:
+        """Take the steps from `first`, with checkpoints; returns the steps done, and whether a stop was requested."""
         for index in range(first, stage.steps):
-            self._step(stage, index, before, log)
+            self._step(stage, index, before)
             done = index + 1
-            self.stopped = self.placement.ranks.any(stop())
-            if self.stopped or done == stage.steps or done % self.config.checkpoint_every == 0:
-                self._save(stage, number, done, before + done)
-            if self.stopped:
-                return done
-        return stage.steps
+            stopped = self.placement.ranks.any(self.stop())
+            if stopped or done == stage.steps or done % self.config.checkpoint_every == 0:
+                extra = {"stage": number, "done": done}
+                members, belonging = stage.optimizers.members, self._belonging(stage)
+                take = partial(Snapshot.take, before + done, stage.model, members, extra=extra, **belonging)
+                self.saves.save(take)
+            if stopped:
+                return done, True
+        return stage.steps, False
 
-    def _reached(self) -> tuple[str | None, dict[str, Any]]:
-        """The last checkpoint, with its stage and the steps done in it."""
-        path = latest_checkpoint(self.folder.checkpoints)
-        if path is None:
-            return None, {"stage": 0, "done": 0}
-        return str(path), read_checkpoint(path).extra
-
-    def _load(self, checkpoint: Path, stage: Stage) -> None:
-        load_checkpoint(
-            checkpoint,
-            stage.model,
-            stage.optimizers.members,
-            modules=stage.modules,
-            fingerprint=self.folder.fingerprint,
-            ranks=self.placement.ranks,
-        )
-
-    def _step(self, stage: Stage, index: int, before: int, log: MetricsLog) -> None:
+    def _step(self, stage: Stage, index: int, before: int) -> None:
         started = time.perf_counter()
         metrics = stage.step(index)
         seconds = time.perf_counter() - started
         timings: Mapping[str, float] = {"total": seconds, **getattr(stage, "timings", {})}
-        self.placement.ranks.on_rank_zero(lambda: log.append(before + index + 1, metrics, timings=timings))
+        self.placement.ranks.on_rank_zero(lambda: self.log.append(before + index + 1, metrics, timings=timings))
         if self.on_step is not None and self.placement.ranks.rank == 0:
             self.on_step(
                 Progress(stage=stage.name, step=index + 1, steps=stage.steps, metrics=metrics, seconds=seconds)
             )
-
-    def _save(self, stage: Stage, number: int, done: int, step: int) -> None:
-        self.saves.save(
-            lambda: Snapshot.take(
-                step,
-                stage.model,
-                stage.optimizers.members,
-                modules=stage.modules,
-                fingerprint=self.folder.fingerprint,
-                extra={"stage": number, "done": done},
-                ranks=self.placement.ranks,
-            )
-        )

@@ -22,7 +22,6 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -65,21 +64,13 @@ from mem1.training.weights.snapshot import (
 KIND = "checkpoint"
 FORMAT = 2
 """Version of the layout of a checkpoint."""
+KEPT = 2
+"""Number of checkpoints that a run keeps."""
 _NAME = re.compile(r"checkpoint-(\d{6,})")
 _PARTIAL = re.compile(r"\.tmp-checkpoint-\d{6,}")
 """Name of a checkpoint that is being written or removed; the same on all ranks."""
 _STATE = {"step": int, "fingerprint": str, "extra": dict, "optimizers": list}
 """Fields of state.json, with their types."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
-    """What a checkpoint holds besides weights and optimizers."""
-
-    step: int
-    """Optimiser steps taken."""
-    extra: dict[str, Any]
-    """As given to `save_checkpoint`, after a round trip through JSON."""
 
 
 def save_checkpoint(
@@ -91,10 +82,9 @@ def save_checkpoint(
     fingerprint: str,
     modules: Mapping[str, nn.Module] | None = None,
     extra: Mapping[str, Any] | None = None,
-    keep: int = 2,
     ranks: Ranks = ONE_PROCESS,
 ) -> Path:
-    """Write `checkpoint-<step>` into `folder`, remove all but the last `keep`, and return its path.
+    """Write `checkpoint-<step>` into `folder`, remove all but the last two, and return its path.
 
     step                optimiser steps taken
     fingerprint         fingerprint of the configuration; `load_checkpoint` insists on the same
@@ -107,13 +97,11 @@ def save_checkpoint(
     snapshot = Snapshot.take(
         step, model, optimizers, fingerprint=fingerprint, modules=modules, extra=extra, ranks=ranks
     )
-    return write_snapshot(folder, snapshot, keep=keep, ranks=ranks)
+    return write_snapshot(folder, snapshot, ranks=ranks)
 
 
-def write_snapshot(folder: str | Path, snapshot: Snapshot, *, keep: int = 2, ranks: Ranks = ONE_PROCESS) -> Path:
+def write_snapshot(folder: str | Path, snapshot: Snapshot, *, ranks: Ranks = ONE_PROCESS) -> Path:
     """The second half of `save_checkpoint`, which needs nothing of the training."""
-    if keep < 1:
-        raise ValueError(f"keep must be at least 1, not {keep}")
     folder = Path(folder)
     target = folder / f"checkpoint-{snapshot.step:06d}"
     partial = folder / f".tmp-{target.name}"
@@ -133,16 +121,10 @@ def write_snapshot(folder: str | Path, snapshot: Snapshot, *, keep: int = 2, ran
     def end() -> None:
         seal(partial, kind=KIND, format=FORMAT)
         put_folder(partial, target)
-        for old in _complete(folder)[:-keep]:
+        for old in _complete(folder)[:-KEPT]:
             _remove(old)
 
-    def explained(part: Callable[[], None]) -> Callable[[], None]:
-        def call() -> None:
-            with explain_full_disk(f"{target}", "the checkpoints before it are intact"):
-                part()
-
-        return call
-
+    explained = explain_full_disk(f"{target}", "the checkpoints before it are intact")
     try:
         ranks.on_rank_zero(explained(begin))
         ranks.on_each_rank(explained(tensors))
@@ -207,12 +189,6 @@ def latest_checkpoint(folder: str | Path) -> Path | None:
     return next(reversed(_complete(folder)), None)
 
 
-def read_checkpoint(path: str | Path) -> Checkpoint:
-    """Step and extra of a checkpoint, nothing loaded. Raises UserError where it is none, or is damaged."""
-    state = _read_state(Path(path))
-    return Checkpoint(step=state["step"], extra=state["extra"])
-
-
 def load_checkpoint(
     path: str | Path,
     model: PreTrainedModel,
@@ -221,7 +197,7 @@ def load_checkpoint(
     fingerprint: str,
     modules: Mapping[str, nn.Module] | None = None,
     ranks: Ranks = ONE_PROCESS,
-) -> Checkpoint:
+) -> None:
     """Load the weights and the optimizers' states in place.
 
     model, optimizers, modules      made as those that were saved: same shapes, order and names; on any number of ranks
@@ -230,7 +206,7 @@ def load_checkpoint(
     configuration, or does not fit model and optimizers.
     """
     path = Path(path)
-    state: dict[str, Any] = ranks.on_rank_zero(lambda: _read_state(path))
+    state: dict[str, Any] = ranks.on_rank_zero(lambda: read_state(path))
     if state["fingerprint"] != fingerprint:
         raise UserError(
             f"{path} was written under another configuration (fingerprint {state['fingerprint'][:12]}, "
@@ -257,16 +233,16 @@ def load_checkpoint(
     for optimizer, loaded in zip(optimizers, states, strict=True):
         optimizer.state.clear()
         optimizer.state.update(loaded)
-    return Checkpoint(step=state["step"], extra=state["extra"])
 
 
 def load_weights(path: str | Path, model: PreTrainedModel) -> None:
     """Load the weights of the policy alone. Raises UserError as `load_checkpoint`, on one process."""
-    _read_state(Path(path))
+    read_state(Path(path))
     _load_weights(Path(path), Path(path) / MODEL / "model", model)
 
 
-def _read_state(path: Path) -> dict[str, Any]:
+def read_state(path: Path) -> dict[str, Any]:
+    """step, fingerprint, extra and optimizers of a checkpoint. Raises UserError where it is none, or is damaged."""
     manifest = read_manifest(path)
     if manifest is None or manifest.kind != KIND:
         raise UserError(
