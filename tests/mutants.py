@@ -35,7 +35,6 @@ from mem1.protocol import PAPER
 from mem1.records import Ended, Trajectory, Turn
 from mem1.scoring import Scores, exact_match
 from mem1.training.gradients.samples import TrainingSample
-from mem1.training.gradients.update import Denominators
 from mem1.training.weights.tokenizers import bpe_tokenizer
 
 BPE = Codec(bpe_tokenizer(["Q1 mayor of Oslo done"] * 3, vocab_size=300, tags=PAPER))
@@ -166,10 +165,16 @@ def padded_denominator(right: Broken, algorithm: Any, trajectories: Sequence[Tra
 
 
 def denominator_per_micro_batch(
-    right: Broken, networks: Any, samples: Sequence[TrainingSample], pack: Pack, _: Any, *rest: Any
+    right: Broken,
+    networks: Any,
+    samples: Sequence[TrainingSample],
+    pack: Pack,
+    _denominator: float,
+    _tokens: float,
+    *rest: Any,
 ) -> Any:
     tokens = float(sum(piece.tokens[1] - piece.tokens[0] for piece in pack.pieces))
-    return right(networks, samples, pack, Denominators(policy=tokens, tokens=tokens), *rest)
+    return right(networks, samples, pack, tokens, tokens, *rest)
 
 
 def a_step_for_each_turn(right: Broken, groups: Sequence[Sequence[TrainingSample]], **settings: Any) -> Iterator[Any]:
