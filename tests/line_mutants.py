@@ -292,7 +292,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ),
         ("torch.special.entr(logprobs_V.detach().exp())", "torch.special.entr(torch.softmax(logits.detach(), -1))"),
         ("tree.parent[nodes].to(device)", "nodes.to(device)"),
-        ('temperature, "none")[states.repeat_M, 0]', 'temperature, "none")[:, 0]'),
+        ('temperature, "none")[found.repeat_M, 0]', 'temperature, "none")[:, 0]'),
         ("rows = max(1, LOGITS_AT_ONCE // head.out_features)", "rows = 10**9"),
     ),
     ("training/ranks/optimizers.py", ("test_ranks.py", BRUTE, "test_rl_algorithms.py")): (
@@ -360,7 +360,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ),
     ("training/weights/checkpoint.py", ("test_checkpoint.py",)): (
         ("        if successor.exists():\n            remove_listed(old)", "        remove_listed(successor)"),
-        ("        for old in _complete(folder)[:-keep]:", "        for old in _complete(folder)[: -keep - 1]:"),
+        ("        for old in _complete(folder)[:-KEPT]:", "        for old in _complete(folder)[: -keep - 1]:"),
         ('key=lambda p: int(p.name.rpartition("-")[2]))', "key=lambda p: p.name)"),
         ("        seal(partial, kind=KIND, format=FORMAT)\n", ""),
         ('    if state["fingerprint"] != fingerprint:', "    if False:"),
