@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -18,6 +18,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from mem1.algorithms.base import LossInputs
 from mem1.contexts import context_policy, next_context
 from mem1.records import Trajectory, Turn
 
@@ -141,3 +142,21 @@ def random_batch(seed: int, *, size: int = 4, vocabulary: int = 3) -> list[Traje
         )
         for _ in range(size)
     ]
+
+
+def loss_inputs(
+    logprobs_M: Tensor,
+    old_logprobs_M: Tensor,
+    advantages_M: Tensor,
+    *turns: Sequence[int],
+    weights_M: Tensor | None = None,
+) -> LossInputs:
+    """A micro-batch; `turns` are the sampled tokens of each turn of each trajectory, one trajectory if left out."""
+    trajectories = [trajectory(*(([0], [1] * tokens) for tokens in sizes)) for sizes in turns or ([len(logprobs_M)],)]
+    return LossInputs(
+        trajectories=trajectories,
+        logprobs_M=logprobs_M,
+        old_logprobs_M=old_logprobs_M,
+        advantages_M=advantages_M,
+        weights_M=weights_M,
+    )

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from builders import loss_inputs
 from torch import Tensor
 
 from mem1.algorithms.losses import PolicyLoss, clipped_surrogate, kl_estimate
-from mem1.algorithms.ratios import cispo, sequence_surrogate
+from mem1.algorithms.ratios import Cispo, Gspo
 
 pytest.importorskip("accelerate")  # TRL's own needs, which an installation without dependencies lacks
 pytest.importorskip("datasets")
@@ -126,15 +127,15 @@ def test_dr_grpo_divides_by_a_budget_of_tokens():
 @pytest.mark.parametrize("clip", [0.01, 0.05, 0.2])
 def test_gspo_has_one_ratio_a_trajectory(clip: float):
     logprobs_M = new()
-    result = sequence_surrogate(
-        logprobs_M, OLD[REAL], ADVANTAGES, LENGTHS, clip_low=LOW, clip_high=clip, denominator=4.0
-    )
+    inputs = loss_inputs(logprobs_M, OLD[REAL], ADVANTAGES_M, *([n] for n in LENGTHS))
+    result = Gspo(clip_low=LOW, clip_high=clip).loss(inputs, denominator=4.0)
     assert_same(result.loss, logprobs_M, trl("grpo", level="sequence", high=clip))
 
 
 def test_cispo_bounds_the_weight_from_above():
     logprobs_M = new()
-    result = cispo(logprobs_M, OLD[REAL], ADVANTAGES_M, clip_high=HIGH, denominator=float(sum(LENGTHS)))
+    inputs = loss_inputs(logprobs_M, OLD[REAL], ADVANTAGES_M)
+    result = Cispo(clip_high=HIGH).loss(inputs, denominator=float(sum(LENGTHS)))
     # TRL's bound is the largest ratio itself, ours how far it is above 1
     assert_same(result.loss, logprobs_M, trl("cispo", high=1 + HIGH))
 

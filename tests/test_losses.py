@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from builders import loss_inputs
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -22,7 +23,7 @@ from mem1.algorithms.losses import (
     policy_gradient,
     truncated_weights,
 )
-from mem1.algorithms.ratios import cispo, sequence_surrogate
+from mem1.algorithms.ratios import Cispo, Gspo
 
 pytestmark = pytest.mark.numeric
 
@@ -95,18 +96,14 @@ def gspo(
     old: Tensor | None = None,
     clip: float = 0.2,
     denominator: float = 1.0,
-    weights: Tensor | None = None,
+    turns: bool = False,
 ) -> PolicyLoss:
-    return sequence_surrogate(
-        logprobs,
-        torch.zeros_like(logprobs) if old is None else old,
-        advantages,
-        lengths,
-        clip_low=clip,
-        clip_high=clip,
-        denominator=denominator,
-        weights_S=weights,
-    )
+    """The loss of as many trajectories as there are lengths, or of one with as many `turns`, each a sequence."""
+    made = Gspo(unit="turn" if turns else "trajectory", clip_low=clip, clip_high=clip)
+    advantages_M = advantages.expand(len(lengths)).repeat_interleave(torch.tensor(lengths))
+    sizes = [lengths] if turns else [[length] for length in lengths]
+    old = torch.zeros_like(logprobs) if old is None else old
+    return made.loss(loss_inputs(logprobs, old, advantages_M, *sizes), denominator=denominator)
 
 
 def test_three_sequences_by_hand():
@@ -141,8 +138,8 @@ def test_a_sequence_counts_once_however_long_it_is():
 
 def test_a_trajectory_of_many_turns_weighs_as_much_as_one_of_few():
     #  the same ratio on every token: one turn of 6, or three turns of 1, 2 and 3
-    one = gspo(ratios(*[1.1] * 6), tensor(1.0), [6], weights=tensor(1.0))
-    three = gspo(ratios(*[1.1] * 6), tensor(1.0, 1.0, 1.0), [1, 2, 3], weights=tensor(1 / 3, 1 / 3, 1 / 3))
+    one = gspo(ratios(*[1.1] * 6), tensor(1.0), [6])
+    three = gspo(ratios(*[1.1] * 6), tensor(1.0), [1, 2, 3], turns=True)
     assert three.loss.item() == pytest.approx(one.loss.item()) == -1.1
     assert gspo(ratios(*[1.1] * 6), tensor(1, 1, 1), [1, 2, 3]).loss.item() == pytest.approx(-3.3)
 
@@ -150,7 +147,7 @@ def test_a_trajectory_of_many_turns_weighs_as_much_as_one_of_few():
 def test_one_turn_that_drifted_is_clipped_alone_only_if_turns_are_the_unit():
     logprobs = ratios(2.0, 2.0, 0.5, 0.5)
     assert gspo(logprobs, tensor(1.0), [4]).clipped == 0
-    assert gspo(logprobs, tensor(1.0, 1.0), [2, 2], weights=tensor(0.5, 0.5)).clipped == 2
+    assert gspo(logprobs, tensor(1.0), [2, 2], turns=True).clipped == 2
 
 
 def test_a_sequence_without_tokens_adds_nothing():
@@ -168,7 +165,8 @@ def test_cispo_by_hand():
     #  held        1.2  0.5  1.1   1.2
     #  advantage   1    1   -1    -2
     logprobs = ratios(1.5, 0.5, 1.1, 3).requires_grad_()
-    result = cispo(logprobs, torch.zeros(4), tensor(1, 1, -1, -2), clip_high=0.2, denominator=2.0)
+    inputs = loss_inputs(logprobs, torch.zeros(4), tensor(1, 1, -1, -2))
+    result = Cispo(clip_high=0.2).loss(inputs, denominator=2.0)
     (gradient,) = torch.autograd.grad(result.loss, logprobs)
     assert gradient.tolist() == pytest.approx([-0.6, -0.25, 0.55, 1.2])
     assert result.loss.item() == pytest.approx(float((gradient * logprobs.detach()).sum()))
@@ -177,15 +175,16 @@ def test_cispo_by_hand():
 
 def test_cispo_keeps_the_gradient_that_ppo_drops():
     logprobs = ratios(1.5).requires_grad_()
-    mine = cispo(logprobs, torch.zeros(1), tensor(1.0), clip_high=0.2, denominator=1.0)
+    mine = by_cispo(logprobs, torch.zeros(1), tensor(1.0)).mul(6)
     ppo = clipped_surrogate(logprobs, torch.zeros(1), tensor(1.0), clip_low=0.2, clip_high=0.2, denominator=1.0)
-    assert torch.autograd.grad(mine.loss, logprobs)[0].item() == pytest.approx(-1.2)
+    assert torch.autograd.grad(mine, logprobs)[0].item() == pytest.approx(-1.2)
     assert torch.autograd.grad(ppo.loss, logprobs)[0].item() == 0
 
 
 def test_a_lower_bound_holds_ratios_up_if_asked_to():
     logprobs = ratios(0.5, 0.9).requires_grad_()
-    result = cispo(logprobs, torch.zeros(2), tensor(1, 1), clip_high=0.2, clip_low=0.2, denominator=1.0)
+    inputs = loss_inputs(logprobs, torch.zeros(2), tensor(1, 1))
+    result = Cispo(clip_high=0.2, clip_low=0.2).loss(inputs, denominator=1.0)
     assert torch.autograd.grad(result.loss, logprobs)[0].tolist() == pytest.approx([-0.8, -0.9])
     assert result.clipped == 1
 
@@ -206,12 +205,11 @@ def by_ppo(new: Tensor, old: Tensor, advantages: Tensor) -> Tensor:
 
 def by_gspo(new: Tensor, old: Tensor, advantages: Tensor) -> Tensor:
     """Sequences of two tokens, each weighed by its tokens, with the advantage of its first."""
-    weights = torch.full((len(new) // 2,), 2.0).double()
-    return gspo(new, advantages[::2], [2] * (len(new) // 2), old=old, denominator=6.0, weights=weights).loss
+    return gspo(new, advantages[::2], [2] * (len(new) // 2), old=old, denominator=6.0 / 2).loss
 
 
 def by_cispo(new: Tensor, old: Tensor, advantages: Tensor) -> Tensor:
-    return cispo(new, old, advantages, clip_high=0.2, denominator=6.0).loss
+    return Cispo(clip_high=0.2).loss(loss_inputs(new, old, advantages), denominator=6.0).loss
 
 
 @pytest.mark.parametrize("loss", [by_ppo, by_gspo, by_cispo])
@@ -283,9 +281,8 @@ def clipped(logprobs: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def per_token_sequences(logprobs: Tensor, weights: Tensor | None) -> Tensor:
-    return sequence_surrogate(
-        logprobs, OLD, ADVANTAGES, [1, 1, 1, 1], clip_low=0.2, clip_high=0.2, denominator=4.0, weights_M=weights
-    ).loss
+    inputs = loss_inputs(logprobs, OLD, ADVANTAGES, [1], [1], [1], [1], weights_M=weights)
+    return Gspo(clip_low=0.2, clip_high=0.2).loss(inputs, denominator=4.0).loss
 
 
 def reinforce(logprobs: Tensor, weights: Tensor | None) -> Tensor:
@@ -293,7 +290,8 @@ def reinforce(logprobs: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def minimax(logprobs: Tensor, weights: Tensor | None) -> Tensor:
-    return cispo(logprobs, OLD, ADVANTAGES, clip_high=0.2, denominator=4.0, weights_M=weights).loss
+    inputs = loss_inputs(logprobs, OLD, ADVANTAGES, weights_M=weights)
+    return Cispo(clip_high=0.2).loss(inputs, denominator=4.0).loss
 
 
 @pytest.mark.parametrize("loss", [clipped, per_token_sequences, reinforce, minimax])

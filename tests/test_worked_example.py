@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from builders import trajectory
+from builders import loss_inputs, trajectory
 from torch import Tensor
 
 from mem1.algorithms.losses import PolicyLoss, clipped_surrogate
 from mem1.algorithms.ppo import generalised_advantages, terminal_rewards, value_loss
-from mem1.algorithms.ratios import sequence_surrogate
+from mem1.algorithms.ratios import Gspo
 from mem1.packing import TokenTree, pack
 
 pytestmark = pytest.mark.numeric
@@ -144,11 +144,8 @@ def test_the_loss_of_the_critic():
 
 
 def gspo(log_ratio: Tensor, *, advantage: float, clip_low: float, clip_high: float) -> PolicyLoss:
-    advantage_S = torch.tensor([advantage], dtype=torch.float64)
-    old = torch.zeros_like(log_ratio)
-    return sequence_surrogate(
-        log_ratio, old, advantage_S, [len(log_ratio)], clip_low=clip_low, clip_high=clip_high, denominator=1.0
-    )
+    inputs = loss_inputs(log_ratio, torch.zeros_like(log_ratio), torch.full_like(log_ratio, advantage))
+    return Gspo(clip_low=clip_low, clip_high=clip_high).loss(inputs, denominator=1.0)
 
 
 def test_the_ratios_of_gspo(tree: TokenTree):

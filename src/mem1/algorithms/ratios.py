@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -19,9 +19,6 @@ from mem1.algorithms.base import Algorithm, LossInputs
 from mem1.algorithms.group import normalised_advantages
 from mem1.algorithms.losses import PolicyLoss, policy_gradient, spread, sums
 from mem1.records import Trajectory
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Gspo(Algorithm):
@@ -42,24 +39,27 @@ class Gspo(Algorithm):
         return normalised_advantages(rewards_G)
 
     def loss(self, inputs: LossInputs, *, denominator: float) -> PolicyLoss:
-        """A trajectory weighs 1, and each of its n sequences with sampled tokens 1/n."""
+        """A trajectory weighs 1, and each of its n sequences with sampled tokens 1/n; `clipped` counts the tokens of
+        clipped sequences.
+
+        A sequence's term is spread evenly over its tokens, where importance weights multiply it.
+        """
         import torch
 
         units = [self._units(t) for t in inputs.trajectories]
         lengths_S = [length for lengths in units for length in lengths]
         first_S = [stop - length for stop, length in zip(accumulate(lengths_S), lengths_S, strict=True)]
         advantages_M = inputs.advantages_M
-        return sequence_surrogate(
-            inputs.logprobs_M,
-            inputs.old_logprobs_M,
-            advantages_M[torch.tensor(first_S, device=advantages_M.device)],
-            lengths_S,
-            clip_low=self.clip_low,
-            clip_high=self.clip_high,
-            denominator=denominator,
-            weights_S=torch.tensor([1 / len(lengths) for lengths in units for _ in lengths]).to(advantages_M),
-            weights_M=inputs.weights_M,
-        )
+        advantages_S = advantages_M[torch.tensor(first_S, device=advantages_M.device)]
+        sizes_S = torch.tensor(lengths_S).to(inputs.logprobs_M).clamp(min=1)
+        ratio_S = (sums(inputs.logprobs_M - inputs.old_logprobs_M, lengths_S) / sizes_S).exp()
+        free_S = ratio_S * advantages_S
+        held_S = ratio_S.clamp(1 - self.clip_low, 1 + self.clip_high) * advantages_S
+        weights_S = torch.tensor([1 / len(lengths) for lengths in units for _ in lengths]).to(advantages_M)
+        terms_M = spread(free_S.minimum(held_S) / sizes_S * weights_S, lengths_S)
+        if inputs.weights_M is not None:
+            terms_M = terms_M * inputs.weights_M
+        return PolicyLoss(-terms_M.sum() / denominator, int(spread(held_S < free_S, lengths_S).sum()))
 
     def _units(self, trajectory: Trajectory) -> list[int]:
         turns = [len(turn.completion_ids) for turn in trajectory.turns if turn.completion_ids]
@@ -85,61 +85,8 @@ class Cispo(Algorithm):
         return normalised_advantages(rewards_G)
 
     def loss(self, inputs: LossInputs, *, denominator: float) -> PolicyLoss:
-        return cispo(
-            inputs.logprobs_M,
-            inputs.old_logprobs_M,
-            inputs.advantages_M,
-            clip_low=self.clip_low,
-            clip_high=self.clip_high,
-            denominator=denominator,
-            weights_M=inputs.weights_M,
-        )
-
-
-def sequence_surrogate(
-    logprobs_M: Tensor,
-    old_logprobs_M: Tensor,
-    advantages_S: Tensor,
-    lengths_S: Sequence[int],
-    *,
-    clip_low: float,
-    clip_high: float,
-    denominator: float,
-    weights_S: Tensor | None = None,
-    weights_M: Tensor | None = None,
-) -> PolicyLoss:
-    """GSPO's loss of S sequences with M sampled tokens; `clipped` counts the tokens of clipped sequences.
-
-    `weights_S` are the v_i; None: 1. A sequence's term is spread evenly over its tokens, where `weights_M`
-    multiply it; one without tokens adds nothing. Raises ValueError unless the lengths sum to M.
-    """
-    import torch
-
-    sizes_S = torch.tensor(lengths_S, dtype=logprobs_M.dtype, device=logprobs_M.device).clamp(min=1)
-    ratio_S = (sums(logprobs_M - old_logprobs_M, lengths_S) / sizes_S).exp()
-    free_S = ratio_S * advantages_S
-    held_S = ratio_S.clamp(1 - clip_low, 1 + clip_high) * advantages_S
-    terms_S = free_S.minimum(held_S) / sizes_S
-    if weights_S is not None:
-        terms_S = terms_S * weights_S
-    terms_M = spread(terms_S, lengths_S)
-    if weights_M is not None:
-        terms_M = terms_M * weights_M
-    return PolicyLoss(-terms_M.sum() / denominator, int(spread(held_S < free_S, lengths_S).sum()))
-
-
-def cispo(
-    logprobs_M: Tensor,
-    old_logprobs_M: Tensor,
-    advantages_M: Tensor,
-    *,
-    clip_high: float,
-    denominator: float,
-    clip_low: float | None = None,
-    weights_M: Tensor | None = None,
-) -> PolicyLoss:
-    """CISPO's loss of M sampled tokens; `clipped` counts those whose ratio was beyond a bound."""
-    ratio_M = (logprobs_M.detach() - old_logprobs_M).exp()
-    held_M = ratio_M.clamp(None if clip_low is None else 1 - clip_low, 1 + clip_high)
-    loss = policy_gradient(logprobs_M, held_M * advantages_M, denominator=denominator, weights_M=weights_M)
-    return PolicyLoss(loss, int((held_M != ratio_M).sum()))
+        ratio_M = (inputs.logprobs_M.detach() - inputs.old_logprobs_M).exp()
+        held_M = ratio_M.clamp(None if self.clip_low is None else 1 - self.clip_low, 1 + self.clip_high)
+        advantages_M = held_M * inputs.advantages_M
+        loss = policy_gradient(inputs.logprobs_M, advantages_M, denominator=denominator, weights_M=inputs.weights_M)
+        return PolicyLoss(loss, int((held_M != ratio_M).sum()))
