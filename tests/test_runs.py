@@ -183,11 +183,6 @@ def test_a_number_that_is_not_finite_stops_the_run_and_is_not_written(tmp_path: 
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
-def test_step_is_the_rows_own_key(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="give the number another name"):
-        MetricsLog(tmp_path, tensorboard=False).append(1, {"step": 2.0})
-
-
 def test_a_full_disk_says_what_was_being_written_and_what_is_intact(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path, tensorboard=False)
     with files_of_at_most(110), pytest.raises(UserError) as caught:  # a row has 25 bytes: four fit

@@ -46,6 +46,11 @@ class Attempt:
     values_K: Tensor | None = None
     """The critic's values; None: no critic."""
 
+    @property
+    def kl_penalty(self) -> float:
+        """What it takes from the rewards of all tokens."""
+        return 0.0 if self.kl_penalty_K is None else float(self.kl_penalty_K.sum())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Advantages:
@@ -142,7 +147,11 @@ class Algorithm(Config):
         the same and are compared with one another alone keep their rewards: their penalties differ by the luck of
         sampling, which a division by the standard deviation would turn into advantages.
         """
-        found = self.step_advantages(penalised_rewards(groups, self._rewards_differ(groups)))
+        rewards_G_by_group = [
+            [x.shaped_reward - x.kl_penalty if subtract else x.shaped_reward for x in group]
+            for group, subtract in zip(groups, self._rewards_differ(groups), strict=True)
+        ]
+        found = self.step_advantages(rewards_G_by_group)
         return [
             [Advantages(advantages_K=constant(a, x.trajectory)) for a, x in zip(advantages, group, strict=True)]
             for advantages, group in zip(found, groups, strict=True)
@@ -192,17 +201,6 @@ class ClippedAlgorithm(Algorithm):
 def has_variance(group: Group) -> bool:
     """Whether the raw rewards of the scorable attempts differ; attempts whose tool failed have no reward."""
     return len({t.reward for t in group.trajectories if t.ended.scorable}) > 1
-
-
-def penalised_rewards(groups: Sequence[Sequence[Attempt]], subtract: Sequence[bool]) -> list[list[float]]:
-    """Shaped rewards by group, less the KL penalties of all tokens where `subtract` is true for the group."""
-    return [
-        [
-            x.shaped_reward - float(x.kl_penalty_K.sum()) if x.kl_penalty_K is not None and wanted else x.shaped_reward
-            for x in group
-        ]
-        for group, wanted in zip(groups, subtract, strict=True)
-    ]
 
 
 def constant(advantage: float, trajectory: Trajectory) -> Tensor:

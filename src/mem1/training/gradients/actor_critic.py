@@ -101,10 +101,8 @@ class Reference(nn.Module):
         """Adapt the coefficient after a step with a mean KL of `measured` nats per token."""
         if self.config.target is None:
             return
-        after = adapted(
-            self.coefficient.item(), measured=measured, target=self.config.target, horizon=self.config.horizon
-        )
-        self.coefficient.fill_(after)
+        now, target, horizon = self.coefficient.item(), self.config.target, self.config.horizon
+        self.coefficient.fill_(adapted(now, measured=measured, target=target, horizon=horizon))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,9 +137,7 @@ class ActorCritic:
             reference.shard_(placement)
         trained = placement.trained(policy)
         models = [trained, critic and critic.trunk, reference and reference.model] if config.packed else []
-        workers = PackWorkers(
-            models=[model for model in models if model is not None], placement=placement, threads=threads
-        )
+        workers = PackWorkers(models=[m for m in models if m is not None], placement=placement, threads=threads)
         return cls(config=config, policy=trained, critic=critic, reference=reference, workers=workers)
 
     @property
@@ -235,16 +231,13 @@ class ActorCritic:
             if "values_K" in names:
                 found["values_K"] = self.values(pack, scores.states_MD)
         if "reference_K" in names:
-            found["reference_K"] = self._reference_logprobs(pack)
+            assert self.reference is not None
+            if self.reference.model is None:
+                with adapters_off(self.policy):
+                    found["reference_K"] = self.scores(pack).logprobs_M
+            else:
+                found["reference_K"] = self._score(self.reference.model, pack).logprobs_M
         return {name: found[name] for name in names}
-
-    def _reference_logprobs(self, pack: Pack) -> Tensor:
-        """(M,)."""
-        assert self.reference is not None
-        if self.reference.model is None:
-            with adapters_off(self.policy):
-                return self.scores(pack).logprobs_M
-        return self._score(self.reference.model, pack).logprobs_M
 
     def centre_critic(self, samples_by_group: Sequence[Sequence[TrainingSample]]) -> list[list[TrainingSample]]:
         """Move the critic's bias to where it fits the returns best; the samples' values move with it.

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 import torch
 from safetensors.torch import load, save
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from mem1.engines.workers import one_thread
@@ -104,9 +104,8 @@ class PackWorkers:
                         if gradient is not None:
                             parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
                     found.append(stats)
-        return found if self.placement.ranks.size == 1 else self._of_all_ranks(passes, found)
-
-    def _of_all_ranks(self, passes: Sequence[Pass], found: Sequence[Stats]) -> list[Stats]:
+        if self.placement.ranks.size == 1:
+            return found
         own = [(one.pack, asdict(x)) for one, x in zip(passes, found, strict=True) if one.weight]  # type: ignore[call-overload]
         by_pack = dict(pair for pairs in self.placement.ranks.gather_json(own) for pair in pairs)
         return [type(found[0])(**by_pack[number]) for number in sorted(by_pack)]
@@ -165,12 +164,8 @@ def costs(packs: Sequence[Pack], model: PreTrainedModel) -> list[float]:
     A token costs the layers' weights, a pair of tokens that see one another 2 D per layer (scores and values; D the
     width of all heads).
     """
-    per_token = max(1.0, float(sum(p.numel() for layer in layers(model) for p in _matrices(layer))))
+    per_token = max(1.0, float(sum(p.numel() for layer in layers(model) for p in layer.parameters() if p.ndim == 2)))
     text = model.config.get_text_config()
     width = text.num_attention_heads * (getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
     per_pair = 2.0 * width * text.num_hidden_layers / per_token
     return [len(pack.tree) + int((pack.tree.position_ids + 1).sum()) * per_pair for pack in packs]
-
-
-def _matrices(layer: nn.Module) -> list[nn.Parameter]:
-    return [p for p in layer.parameters() if p.ndim == 2]

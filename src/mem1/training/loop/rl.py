@@ -94,7 +94,11 @@ class RlStage:
         """The optimiser steps on one rollout."""
         algorithm = self.config.algorithm
         scorable = scorable_groups(algorithm, groups)
-        samples_by_group = self._samples(algorithm.keep_groups(scorable))
+        samples_by_group: list[list[TrainingSample]] = []
+        if kept := algorithm.keep_groups(scorable):
+            old = self.networks.old_policy_stats([group.trajectories for group in kept])
+            made = make_samples(self.config, kept, old, kl_coefficient=self.networks.kl_coefficient)
+            samples_by_group = self.networks.centre_critic(made)
         stats = StepStats()
         parts = minibatches(
             samples_by_group, count=self.config.minibatches, epochs=self.config.epochs, seed=f"{self.seed}/rl/{index}"
@@ -117,13 +121,6 @@ class RlStage:
             **self._kl_metrics(before.get("kl")),
             **algorithm.metrics(groups=len(groups), attempts=len(attempts), kept=len(samples)),
         }
-
-    def _samples(self, groups: Sequence[Group]) -> list[list[TrainingSample]]:
-        if not groups:
-            return []
-        old = self.networks.old_policy_stats([group.trajectories for group in groups])
-        samples = make_samples(self.config, groups, old, kl_coefficient=self.networks.kl_coefficient)
-        return self.networks.centre_critic(samples)
 
     def _optimizer_step(
         self, part: Sequence[Sequence[TrainingSample]], index: int, number: int, stats: StepStats
@@ -172,27 +169,18 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float | dic
     """Metrics of the attempts of a step; means over those whose tool did not fail, None where all did."""
     scorable = [t for t in trajectories if t.ended.scorable]
     measured = dict.fromkeys(name for t in scorable for name in t.metrics)
+    versions_by_attempt = [{v for turn in t.turns for v, _ in versions(turn)} for t in scorable]
     endings = Counter(str(t.ended) for t in trajectories)
     return {
         "reward": _mean([t.reward or 0.0 for t in scorable]),
-        **{name: _mean([_share(t.per_objective(name)) for t in scorable]) for name in measured or ("em", "f1")},
+        **{name: _mean([_mean(t.per_objective(name)) or 0.0 for t in scorable]) for name in measured or ("em", "f1")},
         "turns": _mean([len(t.turns) for t in scorable]),
         "peak_tokens": _mean([max((turn.num_tokens for turn in t.turns), default=0) for t in scorable]),
         "completion_tokens": _mean([t.num_completion_tokens for t in scorable]),
         "reencoded_share": reencoded_share(trajectories),
-        "mixed_weights_share": _mean([float(_mixed(t)) for t in scorable]),
+        "mixed_weights_share": _mean([float(len(some) > 1) for some in versions_by_attempt]),
         "endings": {ending: float(number) for ending, number in sorted(endings.items())},
     }
-
-
-def _share(values: Sequence[float]) -> float:
-    """The mean over the objectives of an attempt."""
-    return sum(values) / (len(values) or 1)
-
-
-def _mixed(trajectory: Trajectory) -> bool:
-    """Whether more than one version of the weights sampled it."""
-    return len({version for turn in trajectory.turns for version, _ in versions(turn)}) > 1
 
 
 def nothing_to_learn(rows: Sequence[Mapping[str, Any]]) -> str | None:
@@ -210,11 +198,13 @@ def nothing_to_learn(rows: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def sample_metrics(samples: Sequence[TrainingSample]) -> dict[str, float | None]:
-    """Metrics from before the first update: KL, importance weights, the critic; only those that the recipe has."""
+    """Metrics from before the first update: KL from the reference in nats per sampled token (k3), importance weights,
+    the critic; only those that the recipe has."""
     metrics: dict[str, float | None] = {}
     tokens = sum(len(sample.advantages_K) for sample in samples) or None
     if any(sample.old.reference_K is not None for sample in samples):
-        metrics["kl"] = tokens and _mean_kl(samples)
+        old_M, reference_M = (_concat([getattr(x.old, name) for x in samples]) for name in ("old_K", "reference_K"))
+        metrics["kl"] = tokens and float(kl_estimate(old_M, reference_M, "k3").mean())
     if any(sample.weights_K is not None for sample in samples):
         metrics["capped_share"] = tokens and sum(sample.capped for sample in samples) / tokens
     if any(sample.returns_K is not None for sample in samples):
@@ -222,13 +212,6 @@ def sample_metrics(samples: Sequence[TrainingSample]) -> dict[str, float | None]
         returns_M = _concat([sample.returns_K for sample in samples])
         metrics["explained_variance"] = tokens and explained_variance(values_M, returns_M)
     return metrics
-
-
-def _mean_kl(samples: Sequence[TrainingSample]) -> float:
-    """KL from the reference in nats per sampled token, estimated by k3."""
-    old_M = _concat([sample.old.old_K for sample in samples])
-    reference_M = _concat([sample.old.reference_K for sample in samples])
-    return float(kl_estimate(old_M, reference_M, "k3").mean())
 
 
 def _concat(parts: Sequence[Tensor | None]) -> Tensor:

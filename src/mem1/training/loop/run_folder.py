@@ -130,16 +130,13 @@ def differences(
 ) -> list[tuple[str, str, str]]:
     """(key, value in the folder, value now) for each key that differs, in the order of the keys."""
     old, new = flatten(there), flatten(here)
-    keys = [k for k in {**old, **new} if old.get(k) != new.get(k) and not _below(k, exclude)]
-    return [(k, _shown(old, k), _shown(new, k)) for k in sorted(keys)]
+    changed = sorted(k for k in {**old, **new} if old.get(k) != new.get(k))
+    excluded = {k for k in changed for section in exclude if f"{k}.".startswith(f"{section}.")}
+    return [(k, _shown(old, k), _shown(new, k)) for k in changed if k not in excluded]
 
 
 def _shown(leaves: Mapping[str, Any], key: str) -> str:
     return value_text(leaves[key]) if key in leaves else "not set"
-
-
-def _below(key: str, sections: Sequence[str]) -> bool:
-    return any(key == s or key.startswith(f"{s}.") for s in sections)
 
 
 def _portable(argument: str) -> str:
@@ -169,20 +166,13 @@ class MetricsLog:
         self.tensorboard = tensorboard
         self._writer: SummaryWriter | None = None
 
-    def append(
-        self,
-        step: int,
-        metrics: Mapping[str, float | Mapping[str, float] | None],
-        *,
-        timings: Mapping[str, float] | None = None,
-    ) -> None:
+    def append(self, step: int, metrics: Metrics, *, timings: Mapping[str, float] | None = None) -> None:
         """One line of numbers, keys in the order given.
 
         metrics     deterministic numbers, or counts by name; None: undefined at this step (null in the file)
         timings     seconds by what they were spent on
 
-        Raises UserError where a number is not finite (the run has diverged) or the disk is full, ValueError
-        where a key is called "step".
+        Raises UserError where a number is not finite (the run has diverged) or the disk is full.
         """
         flat = dict([*_tags("", metrics), *_tags("seconds/", timings or {})])
         for tag, value in flat.items():
@@ -192,9 +182,9 @@ class MetricsLog:
                     "from the last checkpoint, which is intact, in a new run"
                 )
         with explain_full_disk(f"the metrics of step {step} in {self.path}", "the last checkpoint is intact"):
-            _append_line(self.path / METRICS, _row(step, metrics))
+            _append_line(self.path / METRICS, {"step": step, **metrics})
             if timings:
-                _append_line(self.path / TIMINGS, _row(step, timings))
+                _append_line(self.path / TIMINGS, {"step": step, **timings})
             if self.tensorboard:
                 self._plot(step, flat)
 
@@ -205,17 +195,13 @@ class MetricsLog:
         """
         return sum(_keep_until(self.path / name, step) for name in (METRICS, TIMINGS))
 
-    def close(self) -> None:
-        if self._writer is not None:
-            with explain_full_disk(f"TensorBoard's curves in {self.path}", "metrics.jsonl is intact"):
-                self._writer.close()
-            self._writer = None
-
     def __enter__(self) -> MetricsLog:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
-        self.close()
+        if self._writer is not None:
+            with explain_full_disk(f"TensorBoard's curves in {self.path}", "metrics.jsonl is intact"):
+                self._writer.close()
 
     def _plot(self, step: int, values: Mapping[str, float]) -> None:
         if self._writer is None:
@@ -235,19 +221,13 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     return [row for row, _ in _rows(Path(path))]
 
 
-def _tags(prefix: str, values: Mapping[str, float | Mapping[str, float] | None]) -> Iterator[tuple[str, float]]:
+def _tags(prefix: str, values: Metrics) -> Iterator[tuple[str, float]]:
     """(tag, number) pairs.   {"em": 0.5, "endings": {"answered": 3}}  ->  ("em", 0.5), ("endings/answered", 3)"""
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield from _tags(f"{prefix}{key}/", value)
         elif value is not None:
             yield f"{prefix}{key}", value
-
-
-def _row(step: int, values: Mapping[str, Any]) -> dict[str, Any]:
-    if "step" in values:
-        raise ValueError('"step" is the row\'s own key; give the number another name')
-    return {"step": step, **values}
 
 
 def _append_line(path: Path, row: Mapping[str, Any]) -> None:

@@ -29,6 +29,7 @@ from mem1.protocol import Tags
 from mem1.records import Ended, Task, Trajectory
 from mem1.rollout import Rollout
 from mem1.training.gradients.pack_workers import PackWorkers
+from mem1.training.gradients.update import PassStats
 from mem1.training.logprobs import flat_logprobs
 from mem1.training.loop.recipe import TURNS_PER_PIECE, Recall, Recipe, Sft
 from mem1.training.loop.run_folder import Metrics
@@ -111,14 +112,6 @@ def recall_loss(model: PreTrainedModel, ids_BT: Tensor, predicted_BT: Tensor) ->
     return torch.nn.functional.cross_entropy(logits_MV, targets_M), right
 
 
-@dataclass(frozen=True, slots=True)
-class _PassStats:
-    """Statistics of one pack."""
-
-    loss: float
-    tokens: int
-
-
 @dataclass
 class SftStage:
     """Maximum likelihood of demonstrated completions, over the token tree."""
@@ -161,10 +154,10 @@ class SftStage:
         model, batch, attention = self.model, self._batches[index], self.placement.attention
         sampled = sum(t.num_completion_tokens for t in batch)
 
-        def loss_of(pack: Pack) -> tuple[Tensor, _PassStats]:
+        def loss_of(pack: Pack) -> tuple[Tensor, PassStats]:
             logprobs_M = as_forward(model, lambda: flat_logprobs(model, pack.tree, temperature=1.0, backend=attention))
             loss = negative_log_likelihood(logprobs_M, denominator=sampled)
-            return loss, _PassStats(loss.item(), len(pack.tree))
+            return loss, PassStats(loss=loss.item(), tokens=len(pack.tree))
 
         packs = split_into_packs(batch, max_tokens=self.config.pack_tokens, whole=True, ranks=self.placement.ranks.size)
         workers = PackWorkers(models=[model], placement=self.placement, threads=self.workers)

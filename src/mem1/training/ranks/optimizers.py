@@ -61,17 +61,10 @@ def adamw(model: torch.nn.Module, rate: float) -> Optimizers:
 
 def muon(model: PreTrainedModel, rate: float, adam_rate: float) -> Optimizers:
     """Muon (Jordan et al. 2024) for the matrices of the layers, AdamW for embeddings, norms and biases."""
-    embeddings = {
-        id(parameter)
-        for module in (model.get_input_embeddings(), model.get_output_embeddings())
-        if module is not None
-        for parameter in module.parameters()
-    }
-    matrices: list[torch.nn.Parameter] = []
-    others: list[torch.nn.Parameter] = []
-    for parameter in model.parameters():
-        is_matrix = parameter.ndim == 2 and id(parameter) not in embeddings
-        (matrices if is_matrix else others).append(parameter)
+    outer = [m for m in (model.get_input_embeddings(), model.get_output_embeddings()) if m is not None]
+    embeddings = {id(p) for module in outer for p in module.parameters()}
+    matrices = [p for p in model.parameters() if p.ndim == 2 and id(p) not in embeddings]
+    others = [p for p in model.parameters() if p.ndim != 2 or id(p) in embeddings]
     members = (
         Muon(matrices, lr=rate, weight_decay=0.0),
         AdamW(others, lr=adam_rate, betas=(0.9, 0.95), weight_decay=0.0),

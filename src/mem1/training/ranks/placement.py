@@ -63,7 +63,6 @@ class Placement:
 
     @property
     def computed(self) -> Computed:
-        """Device, precision and attention, for people and files."""
         apart = "" if self.sampling is None else f", sampling in {dtype_name(self.sampling)}"
         return Computed(device=str(self.ranks.device), dtype=f"float32{apart}", attention=self.attention)
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import os
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -73,10 +73,6 @@ class Ranks:
     def any(self, flag: bool) -> bool:
         """Whether the flag is set on any rank."""
         return any(self.gather_json(flag))
-
-    def barrier(self) -> None:
-        """Wait until all ranks are here."""
-        self.gather(b"")
 
     def on_rank_zero(self, function: Callable[[], Any]) -> Any:
         """Call `function` on rank 0 only, and return its JSON result on every rank. Its error is raised on every rank.
@@ -131,8 +127,7 @@ class TorchRanks(Ranks):
             padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         parts = [torch.empty_like(padded) for _ in range(self.size)]
         distributed.all_gather(parts, padded, group=self.group)
-        pairs: Sequence[tuple[torch.Tensor, torch.Tensor]] = list(zip(parts, lengths, strict=True))
-        return [part[: int(length)].numpy().tobytes() for part, length in pairs]
+        return [part[: int(length)].numpy().tobytes() for part, length in zip(parts, lengths, strict=True)]
 
     def new_group(self) -> TorchRanks:
         """The same ranks with a process group of their own, for another thread."""
@@ -170,7 +165,7 @@ def joined(*, grouped: bool = False, device: str = "auto", machine: Machine | No
     try:
         yield ranks
         # if a process ends while another still communicates with it, gloo aborts
-        ranks.barrier()
+        ranks.gather(b"")
     finally:
         distributed.destroy_process_group()
 
@@ -235,16 +230,11 @@ def as_forward(module: nn.Module, function: Callable[[], Output]) -> Output:
     if not isinstance(module, FSDPModule):
         return function()
     output = getattr(module, _FORWARD)(function)
-    if not torch.is_grad_enabled():
-        reshard(module)  # no backward pass will do it
+    if not torch.is_grad_enabled():  # no backward pass will free the gathered weights, which the next step makes stale
+        for part in module.modules():
+            if isinstance(part, FSDPModule):
+                part.reshard()
     return output
-
-
-def reshard(module: nn.Module) -> None:
-    """Free gathered weights, which the next optimiser step would make stale."""
-    for part in module.modules():
-        if isinstance(part, FSDPModule):
-            part.reshard()
 
 
 def whole(tensor: Tensor) -> Tensor:

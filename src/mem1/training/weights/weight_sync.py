@@ -92,9 +92,6 @@ class WeightSync:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         """Stop looking after the servers, which keep the weights they have."""
         with self._changed:
             self._closed = True
