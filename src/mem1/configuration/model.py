@@ -30,7 +30,6 @@ from typing import Annotated, Any, TypeVar, get_args
 import annotated_types
 import pydantic
 from pydantic import AfterValidator, Field
-from pydantic.fields import FieldInfo
 
 from mem1.configuration.by_name import ByName
 from mem1.configuration.mistakes import explain
@@ -73,7 +72,7 @@ GreedyOrWarm = Annotated[float, AfterValidator(_greedy_or_warm), Field(ge=0, le=
 """A temperature, or 0 for greedy choices."""
 
 
-def check_value(value: Any, *, bounded: bool) -> None:
+def _check_value(value: Any, *, bounded: bool) -> None:
     """Raises ValueError for text with NUL and, unless the setting is `bounded` itself, for a huge number."""
     if isinstance(value, str):
         if "\0" in value:
@@ -85,10 +84,10 @@ def check_value(value: Any, *, bounded: bool) -> None:
             raise ValueError(f"a number must be at most {LARGEST:,}")
     elif isinstance(value, Mapping):
         for inner in (*value, *value.values()):
-            check_value(inner, bounded=bounded)
+            _check_value(inner, bounded=bounded)
     elif isinstance(value, (list, tuple, set, frozenset)):
         for inner in value:
-            check_value(inner, bounded=bounded)
+            _check_value(inner, bounded=bounded)
 
 
 ConfigT = TypeVar("ConfigT", bound="Config")
@@ -110,39 +109,31 @@ class Config(pydantic.BaseModel):
     @pydantic.field_validator("*")
     @classmethod
     def _numbers_and_text_can_be_used(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
-        check_value(value, bounded=_has_upper_bound(cls.model_fields[info.field_name or ""]))
+        bounds = cls.model_fields[info.field_name or ""].metadata
+        _check_value(
+            value, bounded=any(isinstance(bound, (annotated_types.Le, annotated_types.Lt)) for bound in bounds)
+        )
         return value
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
         for name, field in cls.model_fields.items():
+            where = f"{cls.__name__}.{name}"
             default = ... if field.is_required() else field.get_default(call_default_factory=True)
             if type(None) in get_args(field.annotation) and default is not None:
-                raise TypeError(f"{cls.__name__}.{name} may be None, so its default must be None")
-            open_list = any(isinstance(item, ByName) for item in field.metadata)
-            if isinstance(default, pydantic.BaseModel) and not open_list:
-                _check_section_default(f"{cls.__name__}.{name}", field.annotation, default)
-
-
-def _has_upper_bound(field: FieldInfo) -> bool:
-    return any(isinstance(bound, (annotated_types.Le, annotated_types.Lt)) for bound in field.metadata)
-
-
-def _check_section_default(where: str, annotation: Any, default: pydantic.BaseModel) -> None:
-    own = type(default).__name__
-    if isinstance(annotation, type) and type(default) is not annotation:
-        raise TypeError(f"the default of {where} is a {own}, but a file's section makes a {annotation.__name__}")
-    if key := _differs_from_own_defaults(default):
-        raise TypeError(f"the default of {where} changes {own}.{key}; change it in {own}, or annotate with a subclass")
-
-
-def _differs_from_own_defaults(section: pydantic.BaseModel) -> str | None:
-    """The first key whose value is not its class's default; required keys have none and do not count."""
-    for name, field in type(section).model_fields.items():
-        if not field.is_required() and getattr(section, name) != field.get_default(call_default_factory=True):
-            return name
-    return None
+                raise TypeError(f"{where} may be None, so its default must be None")
+            if not isinstance(default, pydantic.BaseModel) or any(isinstance(item, ByName) for item in field.metadata):
+                continue
+            kind, made = type(default), field.annotation
+            if isinstance(made, type) and kind is not made:
+                raise TypeError(
+                    f"the default of {where} is a {kind.__name__}, but a file's section makes a {made.__name__}"
+                )
+            for key, inner in kind.model_fields.items():
+                if not inner.is_required() and getattr(default, key) != inner.get_default(call_default_factory=True):
+                    change = f"{kind.__name__}.{key}; change it in {kind.__name__}, or annotate with a subclass"
+                    raise TypeError(f"the default of {where} changes {change}")
 
 
 def load_toml(path: str | Path | None, model_type: type[ConfigT], overrides: Sequence[str] = ()) -> ConfigT:

@@ -105,12 +105,9 @@ def _value(text: str) -> Any:
     except tomllib.TOMLDecodeError:
         return text
     except (ValueError, RecursionError) as error:  # 5,000 digits, or endless nesting
-        raise UserError(f"command line: {_start(text)} is no value of a recipe ({error})") from error
+        shown = repr(text) if len(text) <= 40 else f"{text[:40]!r}..."
+        raise UserError(f"command line: {shown} is no value of a recipe ({error})") from error
     return parsed["value"] if len(parsed) == 1 else text
-
-
-def _start(text: str) -> str:
-    return repr(text) if len(text) <= 40 else f"{text[:40]!r}..."
 
 
 def dumps(table: Mapping[str, Any]) -> str:
@@ -118,11 +115,11 @@ def dumps(table: Mapping[str, Any]) -> str:
 
     Raises TypeError where a value is not a string, boolean, number, list or mapping of them: TOML has no null.
     """
-    return _SHORT_ARRAY.sub(_on_one_line, tomli_w.dumps(table))
 
+    def on_one_line(array: re.Match[str]) -> str:
+        return "[" + ", ".join(line.strip().removesuffix(",") for line in array[1].split("\n")[:-1]) + "]"
 
-def _on_one_line(array: re.Match[str]) -> str:
-    return "[" + ", ".join(line.strip().removesuffix(",") for line in array[1].split("\n")[:-1]) + "]"
+    return _SHORT_ARRAY.sub(on_one_line, tomli_w.dumps(table))
 
 
 def key_text(*keys: str | int) -> str:

@@ -86,7 +86,8 @@ def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Name and whole weight of each parameter of the plain model; every rank must iterate over all of them."""
     layers = _adapted(model)
     for name, parameter in model.named_parameters():
-        owner, inside = _split(name, layers)
+        owner = next((layer for layer in layers if name.startswith(f"{layer}.")), None)
+        inside = name.removeprefix(f"{owner}.")
         if owner is None:
             yield name, plain(parameter)
         elif inside.startswith("base_layer."):
@@ -96,16 +97,6 @@ def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
                 low, high = whole(layer.lora_A[_NAME].weight), whole(layer.lora_B[_NAME].weight)
                 weight = weight + layer.scaling[_NAME] * (high @ low)
             yield f"{owner}.{inside.removeprefix('base_layer.')}", weight
-
-
-def _split(name: str, layers: dict[str, Any]) -> tuple[str | None, str]:
-    """(name of the adapted layer, name inside it); (None, name) for other parameters."""
-    parts = name.split(".")
-    for end in range(len(parts) - 1, 0, -1):
-        owner = ".".join(parts[:end])
-        if owner in layers:
-            return owner, ".".join(parts[end:])
-    return None, name
 
 
 def _adapted(model: nn.Module) -> dict[str, Any]:

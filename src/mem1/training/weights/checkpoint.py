@@ -58,7 +58,6 @@ from mem1.training.weights.snapshot import (
     shapes,
     write_shards,
     write_whole,
-    written,
 )
 
 KIND = "checkpoint"
@@ -213,7 +212,7 @@ def load_checkpoint(
             f"now {fingerprint[:12]}); use the run's own config.toml, or start a new run with another --out"
         )
     wanted = dict(modules or {})
-    saved = sorted(written(path / MODULES))
+    saved = sorted(file.name.removesuffix(".safetensors") for file in (path / MODULES).glob("*"))
     if saved != sorted(wanted):
         raise UserError(f"{path} holds the modules {saved}, this run has {sorted(wanted)}")
     names = parameter_names(model, wanted)

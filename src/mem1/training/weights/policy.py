@@ -28,7 +28,7 @@ from mem1.errors import UserError
 from mem1.lock import alone_in
 from mem1.protocol import Tags, vocabulary
 from mem1.retrieval.model_folder import cached_snapshot, how_to_fetch
-from mem1.training.loop.recipe import Recipe, TinyModel
+from mem1.training.loop.recipe import Recipe
 from mem1.training.ranks.placement import Placement
 from mem1.training.weights.checkpoint import load_weights
 from mem1.training.weights.tiny_model import new_model
@@ -116,18 +116,14 @@ def make_policy(config: Recipe, tags: Tags) -> Policy:
     """The policy that a recipe starts from; a new one is determined by the seed."""
     if config.model.new is None:
         return load_policy(config.model.path or SHIPPED, chat_template=config.model.chat_template)
-    codec = _new_codec(config, config.model.new, tags)
-    kinds = token_kinds(codec) if config.model.new.induction else ALIKE
-    return Policy(new_model(config.model.new, vocab_size=codec.vocab_size, seed=config.seed, kinds=kinds), codec)
-
-
-def _new_codec(config: Recipe, new: TinyModel, tags: Tags) -> Codec:
-    if new.tokenizer == "atlas":
-        return Codec(atlas_tokenizer(tags))
-    if new.tokenizer == "shop":
-        return Codec(shop_tokenizer(tags))
-    texts, marks = config.tasks.texts(tags), config.tasks.special_tokens
-    return Codec(bpe_tokenizer(texts, vocab_size=new.vocab_size, tags=tags, marks=marks))
+    new = config.model.new
+    if new.tokenizer == "bpe":
+        texts, marks = config.tasks.texts(tags), config.tasks.special_tokens
+        codec = Codec(bpe_tokenizer(texts, vocab_size=new.vocab_size, tags=tags, marks=marks))
+    else:
+        codec = Codec(atlas_tokenizer(tags) if new.tokenizer == "atlas" else shop_tokenizer(tags))
+    kinds = token_kinds(codec) if new.induction else ALIKE
+    return Policy(new_model(new, vocab_size=codec.vocab_size, seed=config.seed, kinds=kinds), codec)
 
 
 def load_config(folder: Path) -> PreTrainedConfig:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import copy
 import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,12 +89,6 @@ def read(stem: Path, into: Mapping[str, Tensor]) -> None:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # intended
             load(targets, storage_reader=_reader(stem), planner=planner, no_dist=True)
-
-
-def written(folder: Path) -> Iterator[str]:
-    """Names of the stems in a folder."""
-    for path in sorted(folder.glob("*")):
-        yield path.name.removesuffix(".safetensors")
 
 
 class _These(FileSystem):

@@ -46,12 +46,7 @@ def atlas_tokenizer(tags: Tags) -> Tokenizer:
         *FIRST_WORDS,
         *LAST_WORDS,
     ]
-    vocabulary = {word: i for i, word in enumerate([PAD, UNKNOWN, *dict.fromkeys(words)])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.add_tokens([AddedToken(POSSESSIVE, normalized=False)])
-    tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t in (PAD, UNKNOWN, *tags.special_tokens)])
-    return tokenizer
+    return _word_tokenizer(words, tags, pre_tokenizers.Whitespace(), added=[POSSESSIVE])
 
 
 def shop_tokenizer(tags: Tags) -> Tokenizer:
@@ -64,11 +59,19 @@ def shop_tokenizer(tags: Tags) -> Tokenizer:
         *(f"0{i}" for i in range(10)),
         *".,:;!?$()[]<>|/\"-+'",
     ]
+    pieces = pre_tokenizers.Split(Regex(r"[a-z]+|\d{1,2}|[^\sa-z\d]"), behavior="isolated")
+    tokenizer = _word_tokenizer(words, tags, pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pieces]))
+    tokenizer.normalizer = normalizers.Lowercase()
+    return tokenizer
+
+
+def _word_tokenizer(
+    words: Iterable[str], tags: Tags, splitter: pre_tokenizers.PreTokenizer, *, added: Sequence[str] = ()
+) -> Tokenizer:
     vocabulary = {word: i for i, word in enumerate([PAD, UNKNOWN, *dict.fromkeys(words)])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
-    tokenizer.normalizer = normalizers.Lowercase()
-    pieces = pre_tokenizers.Split(Regex(r"[a-z]+|\d{1,2}|[^\sa-z\d]"), behavior="isolated")
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pieces])
+    tokenizer.pre_tokenizer = splitter
+    tokenizer.add_tokens([AddedToken(word, normalized=False) for word in added])
     tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t in (PAD, UNKNOWN, *tags.special_tokens)])
     return tokenizer
 
