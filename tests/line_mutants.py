@@ -151,10 +151,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ),
         ("group_baseline=self.group_baseline)", "group_baseline=False)"),
         ("        return 2\n", "        return 1\n"),
-        (
-            "[len({x.trajectory.reward for group in groups for x in group}) > 1] * len(groups)",
-            "[True] * len(groups)",
-        ),
+        ("[len({x.trajectory.reward for group in groups for x in group}) > 1] * len(groups)", "[True] * len(groups)"),
         ("return min(0.0, (self.limit", "return max(0.0, (self.limit"),
         ("- self.buffer - tokens) / self.buffer", "- self.buffer - tokens) / self.limit"),
         (
@@ -188,10 +185,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("int((ratio_M > cap).sum())", "int((ratio_M > 1).sum())"),
         ("return difference_M.square() / 2", "return difference_M.square()"),
         ("return (-difference_M).expm1() + difference_M", "return difference_M.expm1() - difference_M"),
-        (
-            "error = min(max((measured - target) / target, -0.2), 0.2)",
-            "error = min((measured - target) / target, 0.2)",
-        ),
+        ("error = min(max((measured - target) / target, -0.2), 0.2)", "error = min((measured - target) / target, 0.2)"),
         ("return coefficient * (1 + error / horizon)", "return coefficient * (1 - error / horizon)"),
         (
             "held_M = ratio_M.clamp(1 - clip_low, 1 + clip_high) * advantages_M",
@@ -203,10 +197,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("training/loop/rl_config.py", RL): (
         ("return self.epochs * self.minibatches", "return self.epochs"),
         ("return self.algorithm.policy_steps(step) * self.updates", "return self.algorithm.policy_steps(step)"),
-        (
-            'self.old_logprobs_from == "trainer" or self.importance is not None',
-            'self.old_logprobs_from == "trainer"',
-        ),
+        ('self.old_logprobs_from == "trainer" or self.importance is not None', 'self.old_logprobs_from == "trainer"'),
         ('self.old_logprobs_from == "trainer" or self.importance is not None', "self.importance is not None"),
     ),
     ("training/gradients/samples.py", RL): (

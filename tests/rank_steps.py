@@ -130,13 +130,7 @@ def rl(algorithm: Algorithm, placement: Placement, folder: Path | None) -> dict[
 
 def save(stage: RlStage, folder: Path, ranks: Ranks) -> None:
     save_checkpoint(
-        folder,
-        SAVED_AFTER,
-        stage.model,
-        stage.optimizers.members,
-        fingerprint="f",
-        modules=stage.modules,
-        ranks=ranks,
+        folder, SAVED_AFTER, stage.model, stage.optimizers.members, fingerprint="f", modules=stage.modules, ranks=ranks
     )
 
 

@@ -18,10 +18,7 @@ from mem1.packing.attention import Backend, plan_attention
 from mem1.packing.flex import BLOCK, plan_flex
 from mem1.training.logprobs import flat_logprobs
 
-pytestmark = [
-    pytest.mark.numeric,
-    pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile"),
-]
+pytestmark = [pytest.mark.numeric, pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")]
 NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 

@@ -381,8 +381,7 @@ def test_k3_in_the_loss_has_the_gradient_of_the_other_kl():
 
 
 @pytest.mark.parametrize(
-    ("measured", "after"),
-    [(0.1, 0.2), (0.11, 0.202), (0.12, 0.204), (9.0, 0.204), (0.09, 0.198), (0.0, 0.196)],
+    ("measured", "after"), [(0.1, 0.2), (0.11, 0.202), (0.12, 0.204), (9.0, 0.204), (0.09, 0.198), (0.0, 0.196)]
 )
 def test_the_coefficient_follows_the_measured_kl_by_at_most_a_fifth_of_a_tenth(measured: float, after: float):
     assert adapted(0.2, measured=measured, target=0.1, horizon=10) == pytest.approx(after)

@@ -450,11 +450,7 @@ def test_denominators_count_the_step_and_not_its_contexts():
     one, cut = trajectory(([1], [2, 3, 4])), trajectory(([1], [2]), ([1], [3]), ([1], [4]))
     for algorithm in ALGORITHMS.values():
         assert algorithm.denominator([one, one]) == algorithm.denominator([cut, one])
-    assert [a.denominator([one, cut]) for a in (Grpo(), DrGrpo(tokens_per_attempt=9), Gspo(unit="turn"))] == [
-        6,
-        18,
-        2,
-    ]
+    assert [a.denominator([one, cut]) for a in (Grpo(), DrGrpo(tokens_per_attempt=9), Gspo(unit="turn"))] == [6, 18, 2]
 
 
 class OneTells:

@@ -75,9 +75,7 @@ def test_a_script_is_not_scored_in_tokens_that_cannot_write_its_answer(terminal:
 
 
 @pytest.mark.parametrize(
-    "command",
-    [("eval",), ("verify",), ("run", "--question", "Who founded Alvex?")],
-    ids=lambda command: command[0],
+    "command", [("eval",), ("verify",), ("run", "--question", "Who founded Alvex?")], ids=lambda command: command[0]
 )
 def test_the_shipped_policy_is_refused_on_ones_own_text(terminal: Terminal, files: tuple[str, ...], command):
     given = files if command[0] != "run" else files[2:]

@@ -75,7 +75,7 @@ def plan_attention(tree: TokenTree, *, backend: Backend = "blocks", device: torc
         return Dense(visible=visible(tree).to(device))
     if backend == "flex":
         return plan_flex(tree, device)
-    return Blocks(cut=cut(tree).to(device))
+    return cut(tree).to(device)
 
 
 @contextmanager

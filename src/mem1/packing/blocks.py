@@ -62,15 +62,23 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Cut:
-    """A tree's attention."""
+class Blocks:
+    """Plan of the block back-end: a tree's attention in parts, made once per tree and used by every layer."""
 
     first: tuple[Part, ...]
     """Every node is a query of exactly one."""
     later: tuple[Part, ...]
 
-    def to(self, device: torch.device | str) -> Cut:
-        return Cut(first=tuple(p.to(device) for p in self.first), later=tuple(p.to(device) for p in self.later))
+    def to(self, device: torch.device | str) -> Blocks:
+        return Blocks(first=tuple(p.to(device) for p in self.first), later=tuple(p.to(device) for p in self.later))
+
+    def attend(self, q_THD: Tensor, k_TJD: Tensor, v_TJD: Tensor, scaling: float) -> Tensor:
+        """softmax(q k * scaling over the visible keys) v, (T, H, D); differentiable in q, k and v."""
+        share = q_THD.shape[1] // k_TJD.shape[1]
+        if share > 1:
+            k_TJD, v_TJD = (x.repeat_interleave(share, dim=1) for x in (k_TJD, v_TJD))
+        q, k, v = (x.transpose(0, 1)[None] for x in (q_THD, k_TJD, v_TJD))
+        return _BlockAttention.apply(q, k, v, self, scaling)[0].transpose(0, 1)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -83,7 +91,7 @@ class _Run:
     unbranched: bool
 
 
-def cut(tree: TokenTree) -> Cut:
+def cut(tree: TokenTree) -> Blocks:
     """All visible pairs of the tree, once each."""
     first: list[Part] = []
     later: list[Part] = []
@@ -94,7 +102,7 @@ def cut(tree: TokenTree) -> Cut:
             later += _seen(nodes, run.above)
         else:
             first.append(_masked(tree, nodes, run.above))
-    return Cut(first=tuple(first), later=tuple(later))
+    return Blocks(first=tuple(first), later=tuple(later))
 
 
 def _runs(tree: TokenTree, later: list[Part]) -> Iterator[_Run]:
@@ -152,26 +160,11 @@ _fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _fused_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Blocks:
-    """Plan of the block back-end: made once per tree, used by every layer."""
-
-    cut: Cut
-
-    def attend(self, q_THD: Tensor, k_TJD: Tensor, v_TJD: Tensor, scaling: float) -> Tensor:
-        """softmax(q k * scaling over the visible keys) v, (T, H, D); differentiable in q, k and v."""
-        share = q_THD.shape[1] // k_TJD.shape[1]
-        if share > 1:
-            k_TJD, v_TJD = (x.repeat_interleave(share, dim=1) for x in (k_TJD, v_TJD))
-        q, k, v = (x.transpose(0, 1)[None] for x in (q_THD, k_TJD, v_TJD))
-        return _BlockAttention.apply(q, k, v, self.cut, scaling)[0].transpose(0, 1)
-
-
 class _BlockAttention(torch.autograd.Function):
     """On (1, H, T, D), with the tokens before the heads in memory."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, cut: Cut, scaling: float) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, cut: Blocks, scaling: float) -> Tensor:
         out, log_sum = _like(q, torch.empty), q.new_empty(q.shape[:3], dtype=_wide(q))
         for part in cut.first:
             rows = slice(*part.queries)
