@@ -60,7 +60,7 @@ from mem1.evaluation.runner import evaluate
 from mem1.evaluation.tokens import cached_by_turn
 from mem1.protocol import vocabulary
 from mem1.records import Trajectory
-from mem1.tasks.splits import Split
+from mem1.tasks.compose import Split
 from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.train import make_rollout

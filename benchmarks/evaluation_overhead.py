@@ -31,7 +31,7 @@ from machine import commit, hardware
 from mem1.contexts import context_policy
 from mem1.engines.base import Completion, Engine, Sampling, ScriptedEngine
 from mem1.engines.codec import Codec
-from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.atlas import AtlasTasks
 from mem1.envs.base import Action, Environment, Observation, Outcome, TaskSource
 from mem1.evaluation.runner import evaluate
 from mem1.protocol import PAPER

@@ -45,7 +45,7 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 from mem1.contexts import context_policy, next_context
 from mem1.engines.base import Sampling
 from mem1.engines.local import LocalEngine
-from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.atlas import AtlasTasks
 from mem1.packing import pack, split_into_packs
 from mem1.protocol import PAPER
 from mem1.records import Trajectory, Turn

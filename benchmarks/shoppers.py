@@ -14,11 +14,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mem1.envs.webshop.goals import Goal
-from mem1.envs.webshop.pages import SEPARATOR
-from mem1.envs.webshop.session import Session
-from mem1.envs.webshop.shop import Shop
-from mem1.envs.webshop.sight import (
+from mem1.envs.webshop.catalogue import Goal
+from mem1.envs.webshop.expert import (
     BACK,
     BUY,
     HEAD,
@@ -29,9 +26,10 @@ from mem1.envs.webshop.sight import (
     hits,
     look,
     page_of,
-    search_for,
     wishes,
 )
+from mem1.envs.webshop.pages import SEPARATOR, Session, search_for
+from mem1.envs.webshop.shop import Shop
 
 Shopper = Callable[[Sight, Sequence[str]], str]
 """(what is in sight, its own earlier actions, oldest first) -> the next action."""

@@ -30,7 +30,7 @@ from mem1.algorithms.group import normalised_advantages
 from mem1.contexts import context_policy
 from mem1.engines.base import Sampling
 from mem1.engines.local import LocalEngine
-from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.atlas import AtlasTasks
 from mem1.packing import pack
 from mem1.protocol import PAPER
 from mem1.records import Trajectory

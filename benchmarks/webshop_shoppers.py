@@ -20,14 +20,12 @@ from statistics import mean
 from machine import commit, hardware
 from shoppers import RandomShopper, ScriptedShopper, mean_reward, shop_with
 
-from mem1.envs.webshop.catalogue import Catalogue
-from mem1.envs.webshop.expert import Laziness, ShopExpert, demonstrate
+from mem1.envs.webshop.catalogue import Catalogue, Goal, prices, shuffled, split, synthetic_goals
+from mem1.envs.webshop.expert import TURN_LIMIT, Laziness, ShopExpert, demonstrate
 from mem1.envs.webshop.files import load
-from mem1.envs.webshop.goals import Goal, prices, shuffled, split, synthetic_goals
 from mem1.envs.webshop.invented import invent
-from mem1.envs.webshop.session import Session
+from mem1.envs.webshop.pages import Session
 from mem1.envs.webshop.shop import Shop
-from mem1.envs.webshop.sight import TURN_LIMIT
 from mem1.evaluation.intervals import mean_interval
 
 REAL = Path(__file__).parents[2] / "shared" / "data" / "webshop"

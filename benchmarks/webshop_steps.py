@@ -22,8 +22,7 @@ from typing import get_args
 
 from machine import commit, hardware
 
-from mem1.envs.webshop.catalogue import Product
-from mem1.envs.webshop.goals import Goal
+from mem1.envs.webshop.catalogue import Goal, Product
 from mem1.envs.webshop.pages import Mode
 from mem1.envs.webshop.shop import Shop
 

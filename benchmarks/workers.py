@@ -25,7 +25,7 @@ from mem1.contexts import context_policy
 from mem1.engines.base import Sampling
 from mem1.engines.device import flushed_denormals
 from mem1.engines.workers import local_engine
-from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.atlas import AtlasTasks
 from mem1.protocol import PAPER
 from mem1.records import Group
 from mem1.rollout import Rollout

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from mem1.contexts import context_policy
 from mem1.engines.base import Sampling, ScriptedEngine
 from mem1.engines.codec import Codec
-from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.atlas import AtlasTasks
 from mem1.envs.base import TaskSource
 from mem1.evaluation.flops import ModelShape
 from mem1.evaluation.metrics import summarize

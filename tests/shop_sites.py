@@ -11,8 +11,7 @@ from typing import Any
 import httpx
 from shops import CROWD, LAMP, RUG
 
-from mem1.envs.webshop.catalogue import Product
-from mem1.envs.webshop.goals import Goal
+from mem1.envs.webshop.catalogue import Goal, Product
 from mem1.envs.webshop.shop import Shop
 from mem1.extras.shop_site.app import Site
 from mem1.extras.shop_site.recordings import Recording, recording

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mem1.envs.webshop.catalogue import Product, Review
-from mem1.envs.webshop.goals import Goal
-from mem1.envs.webshop.session import Session
+from mem1.envs.webshop.catalogue import Goal, Product, Review
+from mem1.envs.webshop.pages import Session
 from mem1.envs.webshop.shop import Shop
 
 SHARED_PRODUCTS = Path(__file__).parents[2] / "shared" / "data" / "webshop" / "products_1000.jsonl.gz"

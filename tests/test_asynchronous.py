@@ -29,7 +29,7 @@ from mem1.engines.openai import OpenAIEngine, concat
 from mem1.engines.policy_sampler import BatchOptions, Row, Sampler
 from mem1.engines.servers import ModelServer, Servers
 from mem1.engines.workers import local_engine
-from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.atlas import AtlasTasks
 from mem1.errors import UserError
 from mem1.records import Group, Trajectory, Turn
 from mem1.rollout import Budget, Rollout

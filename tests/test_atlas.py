@@ -11,8 +11,8 @@ from typing import Any, Literal
 import pytest
 from worlds import CODEC, SAMPLING, contexts, rollout
 
-from mem1.envs.atlas.tasks import AtlasTasks
-from mem1.envs.search.env import SearchEnvironment
+from mem1.envs.atlas import AtlasTasks
+from mem1.envs.search import SearchEnvironment
 from mem1.errors import UserError
 from mem1.protocol import PAPER
 from mem1.records import Ended, Question, Task, Trajectory

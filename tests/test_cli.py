@@ -14,8 +14,8 @@ import mem1
 from mem1.cli.main import main
 from mem1.cli.recipe_options import Chosen
 from mem1.configuration import to_toml
-from mem1.envs.atlas.tasks import AtlasTasks
-from mem1.envs.search.tasks import MultihopTasks
+from mem1.envs.atlas import AtlasTasks
+from mem1.envs.search import MultihopTasks
 from mem1.training.loop.recipe import Evaluation, ModelConfig, Recipe, Sft, TinyModel
 from mem1.training.loop.rl_config import Phase, Rl
 

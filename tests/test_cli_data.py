@@ -15,8 +15,8 @@ from mem1.cli.recipe_options import Chosen
 from mem1.evaluation.metrics import OF_TIME
 from mem1.retrieval.corpus import read_passages
 from mem1.tasks.atlas import make_world
+from mem1.tasks.compose import split_of
 from mem1.tasks.datasets import read_questions, read_tasks
-from mem1.tasks.splits import split_of
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from corpora import MINILM, TOWNS, HashedWords
 from test_cli import Terminal, terminal  # noqa: F401
 
-from mem1.envs.search.tasks import MultihopTasks
+from mem1.envs.search import MultihopTasks
 from mem1.jsonl import write_objects
 from mem1.protocol import PAPER
 from mem1.retrieval import BM25

@@ -24,7 +24,7 @@ from mem1.configuration import load_toml
 from mem1.contexts import context_policy
 from mem1.engines.base import Sampling, ScriptedEngine
 from mem1.engines.codec import Codec
-from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.atlas import AtlasTasks
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.evaluation.metrics import appended_tokens

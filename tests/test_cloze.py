@@ -19,11 +19,22 @@ from mem1.records import Passage
 from mem1.retrieval import BM25
 from mem1.scoring import exact_match, normalize
 from mem1.tasks.cloze import BLANK, Cloze, ClozeOptions
-from mem1.tasks.cloze.blanks import LONGEST, refused, spans, window, words_apart
-from mem1.tasks.cloze.making import COUNTS, NearDuplicates, ambiguous, draw_clozes, make_clozes, of_passage
+from mem1.tasks.cloze.making import (
+    COUNTS,
+    LONGEST,
+    NearDuplicates,
+    ambiguous,
+    draw_clozes,
+    make_clozes,
+    of_passage,
+    refused,
+    spans,
+    window,
+    words_apart,
+)
 from mem1.tasks.cloze.questions import aliases, read_ranked, write_clozes
+from mem1.tasks.compose import PARTS, part_of
 from mem1.tasks.datasets import read_questions
-from mem1.tasks.splits import PARTS, part_of
 
 MANY = settings(max_examples=60, deadline=None)
 ALVEX = Passage(

@@ -12,8 +12,7 @@ from mem1.contexts import context_policy
 from mem1.engines.base import Sampling, ScriptedEngine
 from mem1.engines.codec import Codec
 from mem1.envs.base import TaskSource
-from mem1.envs.cloze.folder import make_cloze_folder
-from mem1.envs.cloze.tasks import ClozeTasks
+from mem1.envs.cloze import ClozeTasks, make_cloze_folder
 from mem1.protocol import PAPER
 from mem1.records import Ended, Trajectory
 from mem1.rollout import Budget, Rollout

@@ -16,8 +16,7 @@ from test_cloze import corpus
 from mem1.cli.recipe_options import expanded
 from mem1.configuration import load_toml
 from mem1.envs.base import Action
-from mem1.envs.cloze.folder import make_cloze_folder, open_cloze_folder
-from mem1.envs.cloze.tasks import ClozeTasks
+from mem1.envs.cloze import ClozeTasks, make_cloze_folder, open_cloze_folder
 from mem1.errors import UserError
 from mem1.protocol import PAPER
 from mem1.records import Passage, Question, Task
@@ -25,10 +24,8 @@ from mem1.retrieval.index_folder import open_retriever, read_corpus
 from mem1.tasks.cloze import BLANK, ClozeOptions
 from mem1.tasks.cloze.compose import ClozeMaterial, compose_clozes, names_around
 from mem1.tasks.cloze.questions import Ranked
-from mem1.tasks.compose import TaskTemplate
+from mem1.tasks.compose import PARTS, Dependence, Split, TaskTemplate, compose_dependent
 from mem1.tasks.datasets import write_passages, write_questions
-from mem1.tasks.dependencies import Dependence, compose_dependent
-from mem1.tasks.splits import PARTS, Split
 from mem1.training.loop.recipe import Recipe
 from mem1.training.weights.policy import make_policy
 

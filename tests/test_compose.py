@@ -10,11 +10,10 @@ import pydantic
 import pytest
 from corpora import SHARED_QA, needs_shared_qa
 
-from mem1.envs.atlas.tasks import AtlasTasks
-from mem1.envs.cloze.tasks import ClozeTasks
-from mem1.envs.search.env import SearchEnvironment
-from mem1.envs.search.tasks import MultihopTasks
-from mem1.envs.web.tasks import WebTasks
+from mem1.envs.atlas import AtlasTasks
+from mem1.envs.cloze import ClozeTasks
+from mem1.envs.search import MultihopTasks, SearchEnvironment
+from mem1.envs.web import WebTasks
 from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.errors import UserError
 from mem1.protocol import PAPER, PAPER_SHOP, PAPER_WEB, RELEASED, Tags

@@ -14,8 +14,8 @@ from servers import FakeTime, ServerProcess
 from worlds import SAMPLING, rollout
 
 from mem1.engines.base import Script
-from mem1.envs.atlas.tasks import AtlasTasks
-from mem1.envs.search.env import SearchEnvironment
+from mem1.envs.atlas import AtlasTasks
+from mem1.envs.search import SearchEnvironment
 from mem1.evaluation.metrics import summarize
 from mem1.evaluation.report.rows import ReportRow
 from mem1.evaluation.report.tables import note

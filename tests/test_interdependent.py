@@ -16,16 +16,15 @@ from hypothesis import strategies as st
 from samples import MUSIQUE, TWOWIKI, write_lines
 from worlds import CODEC, SAMPLING, rollout
 
-from mem1.envs.atlas.tasks import AtlasTasks
-from mem1.envs.search.tasks import MultihopTasks
+from mem1.envs.atlas import AtlasTasks
+from mem1.envs.search import MultihopTasks
 from mem1.errors import UserError
 from mem1.protocol import PAPER, RELEASED
 from mem1.records import Ended, Question, Task, Trajectory
 from mem1.tasks.atlas import AtlasMaterial, Expert, Laziness, World, make_world
 from mem1.tasks.bridge_questions import LinkedQuestions
-from mem1.tasks.compose import TaskTemplate
+from mem1.tasks.compose import Dependence, TaskTemplate, compose_dependent, groups, smallest
 from mem1.tasks.datasets import read_questions, read_tasks, write_passages, write_questions, write_tasks
-from mem1.tasks.dependencies import Dependence, compose_dependent, groups, smallest
 from mem1.tasks.prompts import render
 
 WORLD = make_world(1, entities=60)

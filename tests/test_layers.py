@@ -58,7 +58,7 @@ LIGHT = [
     "mem1.retrieval.corpus",
     "mem1.retrieval.documents",
     "mem1.retrieval.index_folder",
-    "mem1.envs.search.env",
+    "mem1.envs.search",
     "mem1.envs.webshop",
     "mem1.engines.base",
 ]

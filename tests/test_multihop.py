@@ -15,8 +15,7 @@ from worlds import SAMPLING, rollout
 
 from mem1.engines.base import Script, search_then_answer
 from mem1.engines.codec import Codec
-from mem1.envs.search.env import SearchEnvironment
-from mem1.envs.search.tasks import MultihopTasks
+from mem1.envs.search import MultihopTasks, SearchEnvironment
 from mem1.evaluation.metrics import appended_peak_tokens, dependency, peak_tokens, total_tokens
 from mem1.jsonl import read_objects, write_objects
 from mem1.protocol import PAPER
@@ -24,8 +23,7 @@ from mem1.records import Ended, Group, Question, Task, Trajectory
 from mem1.retrieval import BM25
 from mem1.rollout import Budget
 from mem1.tasks.datasets import read_questions
-from mem1.tasks.gold_expert import GoldExpert
-from mem1.tasks.prompts import render
+from mem1.tasks.prompts import GoldExpert, render
 from mem1.training.loop.recipe import ModelConfig, Recipe, Sft, TinyModel
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.rl_config import Phase, Rl

@@ -13,7 +13,7 @@ from mem1.algorithms.losses import Kl
 from mem1.algorithms.ppo import Ppo
 from mem1.algorithms.ratios import Gspo
 from mem1.engines.device import Device
-from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.atlas import AtlasTasks
 from mem1.rollout import Budget
 from mem1.training.loop.recipe import ModelConfig, Recall, Recipe, Sft
 from mem1.training.loop.rl_config import Phase, Rl

@@ -10,7 +10,7 @@ from worlds import SAMPLING, contexts, replay, rollout, shelf, task
 
 from mem1.engines.base import Script
 from mem1.engines.codec import Codec
-from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.atlas import AtlasTasks
 from mem1.errors import UserError
 from mem1.protocol import PAPER, PAPER_SUMMARY
 from mem1.records import Ended, Group, Trajectory

@@ -9,7 +9,7 @@ import pytest
 from corpora import SHARED_QA, TOWNS, needs_shared_qa
 
 from mem1.envs.base import Action, Observation, Outcome
-from mem1.envs.search.env import NOTHING_FOUND, SearchEnvironment
+from mem1.envs.search import NOTHING_FOUND, SearchEnvironment
 from mem1.errors import UserError
 from mem1.records import Passage, Question, Task
 from mem1.retrieval import BM25, RetrievalFailed, Retriever

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from mem1.cli.main import app
 from mem1.configuration import fingerprint, load_toml, to_toml
 from mem1.envs.base import Action
-from mem1.envs.search.tasks import FileQuestions, MultihopTasks
-from mem1.envs.web.tasks import WebTasks
+from mem1.envs.search import FileQuestions, MultihopTasks
+from mem1.envs.web import WebTasks
 from mem1.errors import UserError
 from mem1.jsonl import write_objects
 from mem1.protocol import PAPER

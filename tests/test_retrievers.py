@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from servers import in_a_thread
 from sites import as_json, site
 
-from mem1.envs.search.tasks import MultihopTasks
+from mem1.envs.search import MultihopTasks
 from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval import BM25, RetrievalFailed, Retriever

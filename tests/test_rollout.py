@@ -15,7 +15,7 @@ from mem1.engines.base import Completion, Sampling, Script, ScriptedEngine
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.envs.base import Action, Observation, Outcome
-from mem1.envs.search.env import SearchEnvironment
+from mem1.envs.search import SearchEnvironment
 from mem1.errors import UserError
 from mem1.protocol import PAPER, RELEASED, SEARCH
 from mem1.records import Ended, Passage, Question, Task, Trajectory

@@ -28,8 +28,8 @@ from worlds import CODEC
 
 from mem1.engines import policy_server
 from mem1.engines.policy_sampler import BatchOptions, Row, Sampler
-from mem1.envs.webshop.goals import Goal
-from mem1.envs.webshop.session import Session
+from mem1.envs.webshop.catalogue import Goal
+from mem1.envs.webshop.pages import Session
 from mem1.envs.webshop.shop import Shop
 from mem1.errors import UserError, printable
 from mem1.extras.shop_site import app as webshop

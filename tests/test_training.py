@@ -24,7 +24,7 @@ from worlds import SMALL
 
 from mem1.configuration import load_toml
 from mem1.engines.workers import PROCESSES, one_thread
-from mem1.envs.search.tasks import MultihopTasks
+from mem1.envs.search import MultihopTasks
 from mem1.errors import UserError
 from mem1.protocol import PAPER
 from mem1.records import Ended, Passage, Question

@@ -54,7 +54,7 @@ from mem1.engines.base import Sampling, Script, search_then_answer
 from mem1.errors import UserError
 from mem1.extras.verl.advantages import ALGORITHMS, trajectory_name
 from mem1.extras.verl.agent_loop import ContextLoop, ContextLoopManager
-from mem1.extras.verl.tasks import write_tasks
+from mem1.extras.verl.settings import write_tasks
 from mem1.protocol import PAPER
 from mem1.records import Task
 

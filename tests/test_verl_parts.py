@@ -30,8 +30,7 @@ from mem1.engines.base import Sampling, Script
 from mem1.errors import UserError
 from mem1.extras.verl.advantages import ALGORITHMS, RowGroup, estimators, row_advantages, row_groups, trajectory_name
 from mem1.extras.verl.engine import ServerEngine, asked_temperature, turn_outputs
-from mem1.extras.verl.settings import check_one_step, check_trainer, read_settings
-from mem1.extras.verl.tasks import read_row, write_tasks
+from mem1.extras.verl.settings import check_one_step, check_trainer, read_row, read_settings, write_tasks
 from mem1.parquet import read_rows
 from mem1.protocol import PAPER
 from mem1.records import Ended

@@ -17,8 +17,7 @@ from worlds import SAMPLING, replay, rollout, task
 from mem1.configuration import load_toml, to_toml
 from mem1.engines.codec import Codec
 from mem1.envs.base import Action, Observation, Outcome, TaskSource
-from mem1.envs.web.env import WebQAEnvironment
-from mem1.envs.web.tasks import WebTasks
+from mem1.envs.web import WebQAEnvironment, WebTasks
 from mem1.errors import UserError
 from mem1.evaluation.metrics import OF_TIME
 from mem1.jsonl import write_objects

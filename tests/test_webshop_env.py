@@ -17,8 +17,8 @@ from mem1.configuration import load_toml, to_toml
 from mem1.engines.codec import Codec
 from mem1.envs.base import Action, Observation
 from mem1.envs.webshop.env import Pages, WebShopEnvironment
-from mem1.envs.webshop.expert import Laziness, ShopExpert, ShopScript, demonstrate
-from mem1.envs.webshop.tasks import WebShopTasks
+from mem1.envs.webshop.expert import Laziness, ShopExpert, demonstrate
+from mem1.envs.webshop.tasks import ShopScript, WebShopTasks
 from mem1.errors import UserError
 from mem1.protocol import ACT, PAPER, PAPER_SHOP
 from mem1.records import Ended, Question, Task, Trajectory

@@ -11,13 +11,28 @@ import pytest
 from shoppers import RandomShopper, ScriptedShopper, mean_reward, named, offered, shop_with
 from webshop_samples import needs_shared_webshop, shared_catalogue
 
-from mem1.envs.webshop.catalogue import Product
-from mem1.envs.webshop.expert import CLEAN, PRICE, STATE_WORDS, Decision, Laziness, Notes, ShopExpert, demonstrate
-from mem1.envs.webshop.goals import NO_PRICE, Goal, prices, shuffled, split, synthetic_goals
+from mem1.envs.webshop.catalogue import NO_PRICE, Goal, Product, prices, shuffled, split, synthetic_goals
+from mem1.envs.webshop.expert import (
+    CLEAN,
+    PRICE,
+    STATE_WORDS,
+    Decision,
+    Hit,
+    Laziness,
+    Notes,
+    ShopExpert,
+    bound_in,
+    demonstrate,
+    hits,
+    look,
+    own_text,
+    page_of,
+    price_in,
+    wishes,
+)
 from mem1.envs.webshop.invented import invent, shop_words
-from mem1.envs.webshop.session import Purchase
+from mem1.envs.webshop.pages import Purchase, search_for
 from mem1.envs.webshop.shop import Shop
-from mem1.envs.webshop.sight import Hit, bound_in, hits, look, own_text, page_of, price_in, search_for, wishes
 
 CATALOGUE = invent(0, "evaluation", products=150)
 COST = prices(CATALOGUE.products, seed=0)

@@ -9,10 +9,9 @@ import pytest
 from webshop_samples import needs_shared_webshop, raw_product, shared_catalogue
 
 from mem1.envs.webshop import Catalogue, Goal, Instruction
-from mem1.envs.webshop.catalogue import Entry
-from mem1.envs.webshop.files import clean
-from mem1.envs.webshop.goals import (
+from mem1.envs.webshop.catalogue import (
     NO_PRICE,
+    Entry,
     human_goals,
     number_of_combinations,
     prices,
@@ -20,6 +19,7 @@ from mem1.envs.webshop.goals import (
     split,
     synthetic_goals,
 )
+from mem1.envs.webshop.files import clean
 from mem1.errors import UserError
 
 

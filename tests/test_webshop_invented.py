@@ -11,8 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from mem1.envs.webshop.catalogue import Catalogue, Product
-from mem1.envs.webshop.goals import Goal, prices, synthetic_goals
+from mem1.envs.webshop.catalogue import Catalogue, Goal, Product, prices, synthetic_goals
 from mem1.envs.webshop.invented import DEPARTMENTS, asins, brands, invent, shop_words
 from mem1.envs.webshop.reward import score
 from mem1.envs.webshop.shop import Shop

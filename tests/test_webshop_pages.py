@@ -31,10 +31,8 @@ from shops import (
 from shops import stripped_rich as rich_of
 from shops import stripped_text as text_of
 
-from mem1.envs.webshop.catalogue import Product
-from mem1.envs.webshop.goals import Goal
-from mem1.envs.webshop.pages import Element, as_html, as_rich, as_text, clickables
-from mem1.envs.webshop.session import PageName, Session
+from mem1.envs.webshop.catalogue import Goal, Product
+from mem1.envs.webshop.pages import Element, PageName, Session, as_html, as_rich, as_text, clickables
 from mem1.envs.webshop.shop import Shop
 from mem1.errors import UserError
 

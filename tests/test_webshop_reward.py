@@ -9,7 +9,7 @@ import pytest
 from webshop_samples import needs_shared_webshop, shared_catalogue
 
 from mem1.envs.webshop import Goal, Product, score
-from mem1.envs.webshop.goals import human_goals, prices, synthetic_goals
+from mem1.envs.webshop.catalogue import human_goals, prices, synthetic_goals
 from mem1.envs.webshop.reward import COLORS, Score, TypeMatch, alike, ascii_words, plain, reduced, reduced_pair
 from mem1.errors import UserError
 

@@ -20,7 +20,7 @@ from shops import (
 )
 
 from mem1.envs.webshop.catalogue import Product
-from mem1.envs.webshop.session import Purchase, Session, read_action
+from mem1.envs.webshop.pages import Purchase, Session, read_action
 from mem1.envs.webshop.shop import RESULTS, SEARCHED_WORDS, Actions, Shop, indexed_text
 from mem1.errors import UserError
 

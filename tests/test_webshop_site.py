@@ -26,14 +26,22 @@ from shop_sites import (
 from shops import LAMP, RUG
 from webshop_samples import raw_product
 
-from mem1.envs.webshop.catalogue import Catalogue, Instruction, Product
+from mem1.envs.webshop.catalogue import (
+    NO_PRICE,
+    Catalogue,
+    Goal,
+    Instruction,
+    Product,
+    goals_by_id,
+    human_goals,
+    shuffled,
+    synthetic_goals,
+)
 from mem1.envs.webshop.files import clean
-from mem1.envs.webshop.goals import NO_PRICE, Goal, goals_by_id, human_goals, shuffled, synthetic_goals
 from mem1.envs.webshop.reward import score
 from mem1.errors import UserError
-from mem1.extras.shop_site.app import Site, make_app, open_site
+from mem1.extras.shop_site.app import Site, TrailLost, Trails, TrailTooLong, make_app, open_site
 from mem1.extras.shop_site.recordings import read_recordings
-from mem1.extras.shop_site.trails import TrailLost, Trails, TrailTooLong
 from mem1.extras.shop_site.views import explain
 from mem1.jsonl import write_objects
 from mem1.records import Trajectory, trajectory_to_json

@@ -30,7 +30,7 @@ from mem1.engines.policy_sampler import Sampler
 from mem1.engines.servers import ModelServer
 from mem1.engines.weight_update import PublishedWeights, ServerFailed, VersionUnknown, WeightRoutes
 from mem1.engines.weights import put
-from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.atlas import AtlasTasks
 from mem1.errors import UserError
 from mem1.protocol import PAPER
 from mem1.records import Ended, Trajectory, Turn

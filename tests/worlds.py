@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from mem1.contexts import context_policy
 from mem1.engines.base import Engine, Sampling, Script, ScriptedEngine
 from mem1.engines.codec import Codec
-from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.atlas import AtlasTasks
 from mem1.envs.base import Environment
-from mem1.envs.search.env import SearchEnvironment
+from mem1.envs.search import SearchEnvironment
 from mem1.protocol import PAPER, Tags
 from mem1.records import Passage, Question, Task, Trajectory
 from mem1.rollout import Budget, Rollout

@@ -27,10 +27,9 @@ if TYPE_CHECKING:
     from mem1.engines.codec import Codec
     from mem1.engines.local import LocalEngine
     from mem1.engines.openai import OpenAIEngine
-    from mem1.envs.atlas.tasks import AtlasTasks
+    from mem1.envs.atlas import AtlasTasks
     from mem1.envs.base import Action, Environment, Observation, Outcome, TaskSource
-    from mem1.envs.search.env import SearchEnvironment
-    from mem1.envs.search.tasks import MultihopTasks
+    from mem1.envs.search import MultihopTasks, SearchEnvironment
     from mem1.envs.tasks import TasksConfig
     from mem1.errors import UserError
     from mem1.evaluation.metrics import Row
@@ -56,10 +55,9 @@ _HOMES = {
     "mem1.engines.codec": "Codec",
     "mem1.engines.local": "LocalEngine",
     "mem1.engines.openai": "OpenAIEngine",
-    "mem1.envs.atlas.tasks": "AtlasTasks",
+    "mem1.envs.atlas": "AtlasTasks",
     "mem1.envs.base": "Action Environment Observation Outcome TaskSource",
-    "mem1.envs.search.env": "SearchEnvironment",
-    "mem1.envs.search.tasks": "MultihopTasks",
+    "mem1.envs.search": "MultihopTasks SearchEnvironment",
     "mem1.envs.tasks": "TasksConfig",
     "mem1.errors": "UserError",
     "mem1.evaluation.metrics": "Row",

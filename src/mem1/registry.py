@@ -116,10 +116,10 @@ class _Register:
     tasks: Registry = Registry(
         "tasks",
         {
-            "atlas": "mem1.envs.atlas.tasks:AtlasTasks",
-            "multihop": "mem1.envs.search.tasks:MultihopTasks",
-            "cloze": "mem1.envs.cloze.tasks:ClozeTasks",
-            "web": "mem1.envs.web.tasks:WebTasks",
+            "atlas": "mem1.envs.atlas:AtlasTasks",
+            "multihop": "mem1.envs.search:MultihopTasks",
+            "cloze": "mem1.envs.cloze:ClozeTasks",
+            "web": "mem1.envs.web:WebTasks",
             "webshop": "mem1.envs.webshop.tasks:WebShopTasks",
         },
     )

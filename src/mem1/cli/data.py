@@ -15,8 +15,7 @@ from mem1.errors import UserError, printable
 
 if TYPE_CHECKING:
     from mem1.records import Question, Task
-    from mem1.tasks.dependencies import Dependence
-    from mem1.tasks.splits import Split
+    from mem1.tasks.compose import Dependence, Split
 
 _ORDER = "How they are drawn"
 _FILTERS = "Which are kept"
@@ -41,7 +40,7 @@ def compose(
     composition: Annotated[
         str,
         typer.Option(help="independent, chain, shared or comparison."),
-        Fills("mem1.envs.search.tasks:QuestionFiles.composition"),
+        Fills("mem1.envs.search:QuestionFiles.composition"),
     ] = "independent",
     depth: Annotated[
         int | None, typer.Option(min=1, max=MOST_OBJECTIVES, help="Longest chain of references in a task; 1.")
@@ -140,8 +139,7 @@ def _tasks(
 ) -> list[Task]:
     from mem1.protocol import RELEASED
     from mem1.tasks.bridge_questions import LinkedQuestions
-    from mem1.tasks.compose import TaskTemplate
-    from mem1.tasks.dependencies import compose_as
+    from mem1.tasks.compose import TaskTemplate, compose_as
 
     if composition == "independent":
         if depth is not None:
@@ -165,7 +163,7 @@ def _tasks(
 
 def _dependence(composition: str) -> Dependence:
     """The kind of this name. Raises UserError for an unknown one."""
-    from mem1.tasks.dependencies import Dependence
+    from mem1.tasks.compose import Dependence
 
     for known in get_args(Dependence):
         if composition == known:
@@ -223,7 +221,7 @@ def cloze(
     """Make fill-in questions from a corpus, by blanking out names and numbers."""
     from mem1.cli.index import read
     from mem1.cli.progress import bars, stderr
-    from mem1.envs.cloze.folder import make_cloze_folder
+    from mem1.envs.cloze import make_cloze_folder
     from mem1.lock import alone_in
     from mem1.tasks.cloze import ClozeOptions
 
@@ -274,7 +272,7 @@ def verl(
     """Write the tasks of a recipe as the Parquet file that verl's trainer reads (docs/verl.md)."""
     from mem1.api import load_recipe
     from mem1.cli.progress import stderr
-    from mem1.extras.verl.tasks import write_tasks
+    from mem1.extras.verl.settings import write_tasks
     from mem1.protocol import vocabulary
 
     half = _half(split)

@@ -60,7 +60,7 @@ def command(
 def with_sizes(chosen: Chosen, recipe: Recipe) -> Recipe:
     """With dependent questions and no recipe, the default numbers of objectives are those that allow the depth."""
     from mem1.errors import UserError
-    from mem1.tasks.dependencies import smallest
+    from mem1.tasks.compose import smallest
 
     composition: Any = getattr(recipe.tasks, "composition", "independent")
     if chosen.recipe is not None or chosen.sets("evaluation.objectives") or composition == "independent":

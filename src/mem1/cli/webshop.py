@@ -183,7 +183,7 @@ _COUNTED = ("products", "human_goals", "human_without_attributes", "synthetic_go
 
 def _counted(entries: Iterable[Entry], counts: Counter[str]) -> Iterator[Entry]:
     """The entries as they pass, each counted; never a million of them in memory."""
-    from mem1.envs.webshop.goals import number_of_combinations
+    from mem1.envs.webshop.catalogue import number_of_combinations
 
     for entry in entries:
         scored = sum(bool(asked.attributes) for asked in entry.human)

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from mem1.engines.codec import Codec
-from mem1.envs.atlas.tasks import AtlasTasks
+from mem1.envs.atlas import AtlasTasks
 from mem1.errors import UserError
 from mem1.planning.networks import made_model, recipe_network, small
 from mem1.protocol import vocabulary

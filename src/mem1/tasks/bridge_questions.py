@@ -23,7 +23,7 @@ from functools import cached_property
 
 from mem1.records import Question
 from mem1.scoring import normalize
-from mem1.tasks.dependencies import Draft, Group, Material
+from mem1.tasks.compose import Draft, Group, Material
 
 _NOT_NAMES = frozenset({"yes", "no"})
 

@@ -20,9 +20,8 @@ from functools import lru_cache
 from typing import Literal, get_args
 
 from mem1.envs.base import Action, Observation, Outcome
-from mem1.envs.webshop.goals import Goal
-from mem1.envs.webshop.pages import Mode, head_length
-from mem1.envs.webshop.session import Purchase, Session
+from mem1.envs.webshop.catalogue import Goal
+from mem1.envs.webshop.pages import Mode, Purchase, Session, head_length
 from mem1.envs.webshop.shop import Shop
 from mem1.errors import UserError
 from mem1.protocol import ACT

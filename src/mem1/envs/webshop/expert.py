@@ -1,12 +1,12 @@
 """Scripted experts for the invented catalogue: a clean one, and lazy ones for warm starts with mostly bad habits.
 
 An expert decides from the instruction, its own last state, the page in sight and the number of turns left, so it has
-exactly the memory of a policy with constant memory. What it writes for "find me a light roomy tent with color: teal …":
+exactly the memory of a policy with constant memory. For "find me a light roomy tent with color: teal …" it writes:
 
     page        state                                                   action
     search      want light roomy teal s below 50.00                     search[light roomy tent teal s]
     results     try hola88                                              click[hola88]
-    HOLA88      tried hola88 misses 2                                   click[< prev]       (wrong size, too expensive)
+    HOLA88      tried hola88 misses 2                                   click[< prev]      (wrong size, too expensive)
     results     tried hola88 misses 2 ; try gola64                      click[gola64]
     GOLA64      tried hola88 misses 2 ; check gola64 need roomy read    click[features]
     features    tried hola88 misses 2 ; check gola64 read               click[< prev]
@@ -22,31 +22,105 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from mem1.configuration import Config
 from mem1.configuration.model import Probability
-from mem1.envs.webshop.env import WebShopEnvironment
-from mem1.envs.webshop.goals import Goal
-from mem1.envs.webshop.session import Session
-from mem1.envs.webshop.shop import Shop
-from mem1.envs.webshop.sight import (
-    BACK,
-    BUY,
-    TURN_LIMIT,
-    Hit,
-    Sight,
-    bound_in,
-    hits,
-    look,
-    own_text,
-    page_of,
-    price_in,
-    wishes,
-)
-from mem1.protocol import ACT, Tags
-from mem1.records import Task
-from mem1.tasks.gold_expert import ByPrompt
+from mem1.envs.webshop.catalogue import NO_PRICE, Goal
+from mem1.envs.webshop.pages import BACK_TO_SEARCH, BUY_NOW, NEXT, PREVIOUS, SEPARATOR, Session
+from mem1.envs.webshop.shop import Actions, Shop
+
+TURN_LIMIT = 15
+BUY = "click[buy now]"
+BACK = "click[< prev]"
+HEAD = 3
+"""Number of texts before a page's own: "Instruction:", the instruction, "Back to Search"."""
+_BOUND = re.compile(r"price lower than ([\d.]+) dollars$")
+_PRICE = re.compile(r"\$([\d.]*\d)")
+_BUTTONS = {text.lower() for text in (BACK_TO_SEARCH, NEXT, PREVIOUS)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """Everything a shopper knows when it decides."""
+
+    instruction: str
+    text: str
+    actions: Actions
+    turns_left: int
+    """Including this one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """A product on the results page."""
+
+    asin: str
+    title: str
+    price: float
+    """Dollars: the middle of a range, 0 if none is shown."""
+
+
+def look(shop: Shop, session: Session, *, turns_left: int) -> Sight:
+    """The sight at this point of a session."""
+    return Sight(
+        instruction=session.instruction,
+        text=shop.observe(session, "text"),
+        actions=shop.actions(session),
+        turns_left=turns_left,
+    )
+
+
+def page_of(text: str) -> Literal["search", "results", "item", "detail"]:
+    """Kind of page; "detail" is any page that an item links to."""
+    texts = text.split(SEPARATOR)
+    if texts[0] == "WebShop":
+        return "search"
+    if any(part.startswith("Page ") for part in texts[HEAD : HEAD + 1]):
+        return "results"
+    return "item" if texts[-1] == BUY_NOW else "detail"
+
+
+def own_text(text: str) -> str:
+    """The page's own text in lower case, without the head, which repeats the instruction."""
+    return " ".join(text.split(SEPARATOR)[HEAD:]).lower()
+
+
+def hits(sight: Sight) -> tuple[Hit, ...]:
+    """The products of a results page, best first."""
+    texts = sight.text.split(SEPARATOR)[HEAD:]
+    links = set(sight.actions.clickables) - _BUTTONS
+    return tuple(
+        Hit(asin=asin, title=title, price=price_in(price))
+        for asin, title, price in zip(texts, texts[1:], texts[2:], strict=False)
+        if asin.lower() in links
+    )
+
+
+def price_in(text: str) -> float:
+    """ "$20.0 to $30.0" -> 25.0; 0 without a price."""
+    shown = [float(price) for price in _PRICE.findall(text)]
+    return sum(shown) / len(shown) if shown else 0.0
+
+
+def wishes(instruction: str) -> tuple[str, ...]:
+    """The wishes in an instruction, one per goal; several are numbered."""
+    if not instruction.startswith("1. "):
+        return (instruction,)
+    found, number = [], 2
+    rest = instruction.removeprefix("1. ")
+    while (mark := f" {number}. ") in rest:
+        wish, rest = rest.split(mark, 1)
+        found.append(wish)
+        number += 1
+    return (*found, rest)
+
+
+def bound_in(wish: str) -> float:
+    """Highest price in dollars that the wish allows; `NO_PRICE` if it names none."""
+    bound = _BOUND.search(wish)
+    return float(bound[1]) if bound else NO_PRICE
 
 
 class Laziness(Config):
@@ -309,31 +383,3 @@ class _Turn:
 
     def _go(self, memory: Notes, action: str) -> Decision:
         return Decision(state=str(memory), action=action)
-
-
-@dataclass(frozen=True, slots=True)
-class ShopScript:
-    """Writes the next completion from the text of a context. Raises ValueError for goals that are not invented."""
-
-    expert: ShopExpert
-    environment: WebShopEnvironment
-    tasks: Sequence[Task]
-    tags: Tags
-    _by_prompt: ByPrompt[tuple[int, tuple[str, ...]]] = field(init=False, repr=False)
-    """(turn limit, completions) of each task."""
-
-    def __post_init__(self) -> None:
-        scripts = ((task.prompt, (task.turn_limit, self._completions(task))) for task in self.tasks)
-        object.__setattr__(self, "_by_prompt", ByPrompt(scripts, lambda text: "".join(text.lower().split())))
-
-    def __call__(self, context: str) -> str:
-        """The completion for this context. Raises StopIteration for an unknown task."""
-        (limit, completions), rest = self._by_prompt.find(context)
-        left = re.findall(rf"\[{self.tags.hint.lower()}\]\D*(\d+)turn", rest)
-        return completions[limit - int(left[-1]) if left else 0]
-
-    def _completions(self, task: Task) -> tuple[str, ...]:
-        goals = [self.environment.goals[question.id] for question in task.questions]
-        _, decisions = demonstrate(self.expert, self.environment.shop, goals, task.turn_limit)
-        state, action = self.tags.state, self.tags.action_tags[ACT]
-        return tuple(f"<{state}> {d.state} </{state}> <{action}> {d.action} </{action}>" for d in decisions)

@@ -21,9 +21,8 @@ from typing import Any, ClassVar
 import gymnasium
 from gymnasium.spaces import Text
 
-from mem1.envs.webshop.goals import Goal
-from mem1.envs.webshop.pages import RESULTS_A_PAGE, Mode
-from mem1.envs.webshop.session import PageName, Session
+from mem1.envs.webshop.catalogue import Goal
+from mem1.envs.webshop.pages import RESULTS_A_PAGE, Mode, PageName, Session
 from mem1.envs.webshop.shop import Shop
 from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.errors import UserError

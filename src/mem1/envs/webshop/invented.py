@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from mem1.envs.webshop.catalogue import Catalogue, Entry, Instruction, Product, Review
 from mem1.errors import UserError
 from mem1.tasks.atlas.world import FIRST_WORDS, LAST_WORDS, split_of_name
-from mem1.tasks.splits import Split
+from mem1.tasks.compose import Split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

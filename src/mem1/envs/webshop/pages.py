@@ -1,27 +1,109 @@
-"""The eight pages of the shop: sequences of texts, and the three ways in which a page is observed.
+"""What a shopper does and sees: actions, the session that they change, its eight pages, three ways to observe a page.
+
+    read_action("search[Blue Rug]")          ->  ("search", "blue rug")
+    read_action("click[Buy Now], I think")   ->  ("click", "buy now")
+    read_action("Action: click[buy now]")    ->  None
 
     page = [Element("button", "Back to Search"), Element("link", "B06Y3VLDFB"), Element("text", "$877.8")]
     as_text(page)   ->  "Back to Search [SEP] B06Y3VLDFB [SEP] $877.8"
     as_rich(page)   ->  "[button] Back to Search [button_]\\n\\n[button] B06Y3VLDFB [button_]\\n$877.8\\n"
     as_html(page)   ->  markup of our own whose visible texts are the page's
 
-The original renders HTML and strips it again with BeautifulSoup (web_agent_text_env.py, convert_html_to_text).
-Stripping our HTML by those rules gives `as_text` and `as_rich`, so neither needs HTML.
+An action is read as in the original: in its first line, the text before the last opening bracket that a later `]`
+closes is the name, and the text from there to the last `]` is the argument, in lower case. The original's regular
+expression takes quadratic time on a row of brackets; this takes linear time.
 
-The texts and their order are those of the templates in the public recordings (WebShop's release: "< Prev" leads back).
-The original repository's redesign ("< Back to Results", "Current Query: ...") cannot be reached from its text
-environment, whose code still looks for "< prev".
+The original renders HTML and strips it again with BeautifulSoup (web_agent_text_env.py, convert_html_to_text).
+Stripping our HTML by those rules gives `as_text` and `as_rich`, so neither needs HTML. The texts and their order are
+those of the templates in the public recordings (WebShop's release: "< Prev" leads back). The original repository's
+redesign ("< Back to Results", "Current Query: ...") cannot be reached from its text environment, whose code still looks
+for "< prev".
 """
 
 from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from mem1.envs.webshop.catalogue import Product
-from mem1.envs.webshop.session import PageName, Purchase, Session
+from mem1.envs.webshop.catalogue import Goal, Product
+
+SEARCH = "search"
+CLICK = "click"
+
+
+def read_action(action: str) -> tuple[str, str] | None:
+    """(search or click, argument), or None for anything else. Never raises.
+
+    Unlike in the original, the text of a click may contain brackets or line ends: "click[size [eu]]".
+    """
+    line = action.partition("\n")[0]
+    closing = line.rfind("]")
+    # at least one character on either side of the opening bracket
+    opening = line.rfind("[", 1, max(closing - 1, 1))
+    if opening > 0 and line[:opening] in (SEARCH, CLICK):
+        return line[:opening], line[opening + 1 : closing].lower()
+    if action.startswith(f"{CLICK}[") and action.endswith("]"):
+        return CLICK, action[len(CLICK) + 1 : -1].lower()
+    return None
+
+
+def search_for(words: str) -> str:
+    """The search action for these words, without brackets and line ends, which would end it early."""
+    plain = " ".join(re.sub(r"[\[\]]", " ", words).split())
+    return f"search[{plain}]"
+
+
+PageName = Literal["search", "results", "item", "description", "features", "reviews", "attributes", "done"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purchase:
+    """A purchase for one goal."""
+
+    asin: str
+    price: float
+    """Dollars."""
+    options: Mapping[str, str]
+    """Option name -> chosen value; options that were not chosen are absent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One shopper's state. Equal sessions look the same and continue the same way."""
+
+    goals: tuple[Goal, ...]
+    """Goals, to be bought in this order."""
+    page: PageName = "search"
+    query: str = ""
+    """Words of the last search in lower case; empty on the search page."""
+    results: tuple[str, ...] = ()
+    """asins that the search found, best first."""
+    results_page: int = 1
+    """Page of ten results that is shown, counted from 1; pages beyond the results are empty."""
+    asin: str = ""
+    """asin of the product in view; empty on the search and results pages."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Options chosen for that product, in the order of the clicks."""
+    visited: frozenset[str] = frozenset()
+    """asins opened since leaving the search page."""
+    purchases: tuple[Purchase, ...] = ()
+
+    @property
+    def done(self) -> bool:
+        """Whether everything is bought; then no action changes the session."""
+        return self.page == "done"
+
+    @property
+    def instruction(self) -> str:
+        """The instruction on every page: the goal's text, or all goals' texts, numbered."""
+        if len(self.goals) == 1:
+            return self.goals[0].instruction
+        return " ".join(f"{number}. {goal.instruction}" for number, goal in enumerate(self.goals, start=1))
+
 
 Mode = Literal["text", "text_rich", "html"]
 SEPARATOR = " [SEP] "

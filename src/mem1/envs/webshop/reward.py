@@ -18,8 +18,7 @@ from typing import Any, Literal, get_args
 from rapidfuzz.fuzz import token_set_ratio
 from rapidfuzz.utils import default_process
 
-from mem1.envs.webshop.catalogue import Product
-from mem1.envs.webshop.goals import Goal
+from mem1.envs.webshop.catalogue import Goal, Product
 from mem1.errors import UserError
 
 THRESHOLD = 85

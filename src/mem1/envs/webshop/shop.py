@@ -12,13 +12,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, get_args
+from typing import Any, get_args
 
 from mem1.envs.webshop import pages
-from mem1.envs.webshop.catalogue import Product
-from mem1.envs.webshop.goals import Goal
-from mem1.envs.webshop.pages import Element, Mode, as_html, as_rich, as_text, clickables
-from mem1.envs.webshop.session import SEARCH, PageName, Purchase, Session, read_action
+from mem1.envs.webshop.catalogue import Goal, Product
+from mem1.envs.webshop.pages import (
+    SEARCH,
+    Element,
+    Mode,
+    PageName,
+    Purchase,
+    Session,
+    as_html,
+    as_rich,
+    as_text,
+    clickables,
+    read_action,
+)
+from mem1.envs.webshop.reward import score
 from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval import BM25
@@ -28,23 +39,6 @@ RESULTS = 50
 SEARCHED_WORDS = 1024
 """Words of a query that are searched: Lucene rejects longer queries."""
 _SHOWN: Mapping[str, Callable[[Sequence[Element]], str]] = {"text": as_text, "text_rich": as_rich, "html": as_html}
-
-
-class Scored(Protocol):
-    """The value of a purchase."""
-
-    @property
-    def total(self) -> float:
-        """In [0, 1]."""
-        ...
-
-
-class Scorer(Protocol):
-    """The port for rewards."""
-
-    def __call__(self, product: Product, goal: Goal, *, price: float, options: Mapping[str, str]) -> Scored:
-        """Score `product`, bought for `goal` at `price` dollars with these options."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +60,8 @@ class Shop:
     prices: Mapping[str, float]
     """asin -> dollars; drawn from the range if a product has one."""
     index: BM25
-    scorer: Scorer
+    scorer: Callable[..., Any]
+    """Called as `reward.score` is; the `total` of its result, in [0, 1], is the reward."""
     show_attributes: bool
 
     @classmethod
@@ -75,10 +70,10 @@ class Shop:
         products: Sequence[Product],
         prices: Mapping[str, float],
         *,
-        scorer: Scorer | None = None,
+        scorer: Callable[..., Any] = score,
         show_attributes: bool = False,
     ) -> Shop:
-        """Index the products. `scorer` None: WebShop's reward. `show_attributes`: item pages link to attributes.
+        """Index the products. `show_attributes`: item pages link to attributes.
 
         Raises UserError for a repeated asin (regardless of case, as clicks are read in lower case), for a product
         without a price, and if no product contains a word.
@@ -89,10 +84,6 @@ class Shop:
             raise UserError(f"asin {twice[0]!r} occurs twice among the products (regardless of case); keep one of them")
         if unpriced := [asin for asin in by_asin if asin not in prices]:
             raise UserError(f"product {unpriced[0]!r} has no price; give one for each of the {len(by_asin)} products")
-        if scorer is None:
-            from mem1.envs.webshop.reward import score
-
-            scorer = score
         texts = {asin: indexed_text(product) for asin, product in by_asin.items()}
         index = BM25.build([Passage(asin, "", text) for asin, text in texts.items() if text.strip()])
         return cls(products=by_asin, prices=prices, index=index, scorer=scorer, show_attributes=show_attributes)

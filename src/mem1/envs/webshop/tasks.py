@@ -7,8 +7,9 @@ WebShopTasks().source("train", PAPER_SHOP).tasks(objectives=2, count=1, seed=0)
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import ClassVar, Literal
 
@@ -17,18 +18,18 @@ from pydantic import Field
 from mem1.configuration.model import Seed
 from mem1.envs.base import Environment, TaskSource
 from mem1.envs.tasks import TasksConfig, must_exist
-from mem1.envs.webshop.catalogue import Catalogue
+from mem1.envs.webshop.catalogue import Catalogue, Goal, goals_by_id, prices, split
 from mem1.envs.webshop.env import Pages, WebShopEnvironment
-from mem1.envs.webshop.expert import Laziness, ShopExpert, ShopScript
+from mem1.envs.webshop.expert import Laziness, ShopExpert, demonstrate
 from mem1.envs.webshop.files import load
-from mem1.envs.webshop.goals import Goal, goals_by_id, prices, split
 from mem1.envs.webshop.invented import invent
+from mem1.envs.webshop.reward import score
 from mem1.envs.webshop.shop import Shop
 from mem1.errors import UserError
 from mem1.protocol import ACT, Tags
 from mem1.records import Question, Task
-from mem1.tasks.prompts import render
-from mem1.tasks.splits import Split
+from mem1.tasks.compose import Split
+from mem1.tasks.prompts import ByPrompt, render
 
 CORPUS = "shop"
 FEWEST_PRODUCTS = 150
@@ -112,8 +113,6 @@ class WebShopSource(TaskSource):
 
     @cached_property
     def environment(self) -> WebShopEnvironment:
-        from mem1.envs.webshop.reward import score
-
         config = self.config
         shop = Shop.build(
             self.catalogue.products,
@@ -158,3 +157,31 @@ class WebShopSource(TaskSource):
             turn_limit=self.config.turns_per_goal * len(ids),
             corpus=CORPUS,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ShopScript:
+    """Writes the next completion from the text of a context. Raises ValueError for goals that are not invented."""
+
+    expert: ShopExpert
+    environment: WebShopEnvironment
+    tasks: Sequence[Task]
+    tags: Tags
+    _by_prompt: ByPrompt[tuple[int, tuple[str, ...]]] = field(init=False, repr=False)
+    """(turn limit, completions) of each task."""
+
+    def __post_init__(self) -> None:
+        scripts = ((task.prompt, (task.turn_limit, self._completions(task))) for task in self.tasks)
+        object.__setattr__(self, "_by_prompt", ByPrompt(scripts, lambda text: "".join(text.lower().split())))
+
+    def __call__(self, context: str) -> str:
+        """The completion for this context. Raises StopIteration for an unknown task."""
+        (limit, completions), rest = self._by_prompt.find(context)
+        left = re.findall(rf"\[{self.tags.hint.lower()}\]\D*(\d+)turn", rest)
+        return completions[limit - int(left[-1]) if left else 0]
+
+    def _completions(self, task: Task) -> tuple[str, ...]:
+        goals = [self.environment.goals[question.id] for question in task.questions]
+        _, decisions = demonstrate(self.expert, self.environment.shop, goals, task.turn_limit)
+        state, action = self.tags.state, self.tags.action_tags[ACT]
+        return tuple(f"<{state}> {d.state} </{state}> <{action}> {d.action} </{action}>" for d in decisions)

@@ -1,19 +1,28 @@
-"""The site as an ASGI application. Requires the packages of `mem1[server]`.
+"""The site as an ASGI application, with its visitors. Requires the packages of `mem1[server]`.
 
     GET  /                    the goals                     POST /shop                goal=17, or goal=random
     GET  /shop/VISITOR/STEP   a page of the shop            POST /shop/VISITOR/STEP   query=…, or click=… with options
     GET  /replay              the recordings                GET  /replay/1/3          the first, before its third turn
 
-Pages load nothing from elsewhere and contain no scripts; every text of the shop is escaped.
+Pages load nothing from elsewhere and contain no scripts; every text of the shop is escaped. All pages of a visit are
+kept, so that the browser's Back button works. A step from an earlier page discards the pages after it, and repeating a
+step, as by a double click, counts once:
+
+    trails = Trails()
+    id = trails.open(shop.start([goal]))       "hXv0…"            the visitor's address is /shop/hXv0…/0
+    trails.walk(id, 0, searched)               1                  and after a search /shop/hXv0…/1
 """
 
 from __future__ import annotations
 
 import os
 import random
+import secrets
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from http import HTTPStatus
 from importlib.resources import files
@@ -26,18 +35,74 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.exceptions import HTTPException
 
 from mem1.envs.webshop import pages
+from mem1.envs.webshop.catalogue import KINDS, Goal, goals_by_id, prices
 from mem1.envs.webshop.files import load
-from mem1.envs.webshop.goals import KINDS, Goal, goals_by_id, prices
 from mem1.envs.webshop.invented import invent
-from mem1.envs.webshop.session import Session
+from mem1.envs.webshop.pages import Session, search_for
 from mem1.envs.webshop.shop import RESULTS, Shop
-from mem1.envs.webshop.sight import search_for
 from mem1.errors import UserError
 from mem1.extras.shop_site import views
 from mem1.extras.shop_site.recordings import Recording, read_recordings
-from mem1.extras.shop_site.trails import TrailLost, Trails, TrailTooLong
 from mem1.extras.shop_site.views import dollars, option_text
 from mem1.net.requests import ClientGone, Refused, Room, read_body, unless_gone
+
+
+class TrailLost(Exception):
+    """There is no such visitor or page, or it has been discarded."""
+
+
+class TrailTooLong(Exception):
+    """The visitor has reached the maximum number of pages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trails:
+    """At most `most` visitors; the one away longest is discarded first."""
+
+    most: int = 1000
+    steps: int = 500
+    """Maximum number of pages per visitor."""
+    idle_s: float = 12 * 3600.0
+    now: Callable[[], float] = time.monotonic
+    _by_id: OrderedDict[str, tuple[float, list[Session]]] = field(default_factory=OrderedDict)
+    """Id -> (time of the last request in seconds, sessions); longest away first."""
+
+    def open(self, session: Session) -> str:
+        """Add a visitor, and return an id that cannot be guessed."""
+        self._forget()
+        while len(self._by_id) >= self.most:
+            self._by_id.popitem(last=False)
+        id = secrets.token_urlsafe(16)
+        self._by_id[id] = (self.now(), [session])
+        return id
+
+    def at(self, id: str, step: int) -> Session:
+        """The session at this step. Raises TrailLost."""
+        sessions = self._sessions(id)
+        if not 0 <= step < len(sessions):
+            raise TrailLost
+        return sessions[step]
+
+    def walk(self, id: str, step: int, session: Session) -> int:
+        """Store `session` after `step`, and return its step. Raises TrailLost and TrailTooLong."""
+        self.at(id, step)
+        if step + 1 >= self.steps:
+            raise TrailTooLong
+        self._sessions(id)[step + 1 :] = [session]
+        return step + 1
+
+    def _sessions(self, id: str) -> list[Session]:
+        self._forget()
+        if id not in self._by_id:
+            raise TrailLost
+        _, sessions = self._by_id.pop(id)
+        self._by_id[id] = (self.now(), sessions)
+        return sessions
+
+    def _forget(self) -> None:
+        while self._by_id and self.now() - next(iter(self._by_id.values()))[0] > self.idle_s:
+            self._by_id.popitem(last=False)
+
 
 _HERE = "mem1.extras.shop_site"
 _FORM_BYTES = 1 << 16

@@ -13,9 +13,9 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from mem1.envs.webshop.catalogue import Goal
 from mem1.envs.webshop.env import meant
-from mem1.envs.webshop.goals import Goal
-from mem1.envs.webshop.session import Session
+from mem1.envs.webshop.pages import Session
 from mem1.envs.webshop.shop import Shop
 from mem1.errors import UserError
 from mem1.jsonl import read_objects

@@ -15,11 +15,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from mem1.envs.webshop.catalogue import Product
-from mem1.envs.webshop.goals import NO_PRICE, Goal
-from mem1.envs.webshop.pages import RESULTS_A_PAGE, Element, clickables
+from mem1.envs.webshop.catalogue import NO_PRICE, Goal, Product
+from mem1.envs.webshop.pages import RESULTS_A_PAGE, Element, Session, clickables, read_action
 from mem1.envs.webshop.reward import AttributeMatch, OptionMatch, Place, Score, TypeMatch, score
-from mem1.envs.webshop.session import Session, read_action
 from mem1.envs.webshop.shop import Shop
 from mem1.extras.shop_site.recordings import Recording, Step
 

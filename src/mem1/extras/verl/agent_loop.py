@@ -31,8 +31,7 @@ from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.extras.verl.advantages import trajectory_name
 from mem1.extras.verl.engine import ServerEngine, asked_temperature, turn_outputs
-from mem1.extras.verl.settings import AGENT, VerlSettings, check_one_step, check_trainer, read_settings
-from mem1.extras.verl.tasks import read_row
+from mem1.extras.verl.settings import AGENT, VerlSettings, check_one_step, check_trainer, read_row, read_settings
 
 _LOG = logging.getLogger(__name__)
 

@@ -1,8 +1,12 @@
 """Atlas: invented worlds of people, cities, companies and books, with passages and questions.
 
     Velan Toris is a person . Velan Toris 's birthplace is Moru Kest . Velan Toris 's employer is …
-    one hop:   Velan Toris 's birthplace ?             -> Moru Kest
-    two hops:  Velan Toris 's birthplace 's mayor ?    -> first the city, then its mayor
+    one hop      Velan Toris 's birthplace ?             -> Moru Kest
+    two hops     Velan Toris 's birthplace 's mayor ?    -> first the city, then its mayor
+    chain        Q1 Velan Toris 's birthplace ?     Q2 answer Q1 's mayor ?
+    shared       Q1 Velan Toris 's birthplace ?     Q2 answer Q1 's mayor ?     Q3 answer Q1 's twin ?
+    comparison   Q1 Velan Toris 's birthplace ?     Q2 Dora Lint 's seat ?
+                 Q3 answer Q1 ; answer Q2 's mayor is Sela Prand ?              -> the city whose mayor that is
 
 A world is a pure function of its seed and its half (training or evaluation). Names consist of a first and a last word,
 so that a policy learns to copy rather than memorise them. A hash assigns every name to one half, so nothing about an
@@ -20,11 +24,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from pathlib import Path
+from typing import ClassVar
 
 from mem1.errors import UserError
 from mem1.records import Passage, Question
+from mem1.tasks.compose import Draft, Group, Material, Split
 from mem1.tasks.datasets import write_passages, write_questions
-from mem1.tasks.splits import Split
 
 WORDS = 160
 """Number of first words, and of last words."""
@@ -190,3 +195,67 @@ def question_words() -> list[str]:
     """Every word in Atlas's passages and questions except names and `POSSESSIVE`."""
     relations = sorted({r for by_relation in RELATIONS.values() for r in by_relation})
     return [*relations, *KINDS, "is", "a", ".", "?", ";"]
+
+
+@dataclass(frozen=True)
+class AtlasMaterial(Material):
+    """Questions of one world."""
+
+    world: World
+    hops: tuple[int, ...] = (1, 2)
+    """Numbers of searches per question, in equal shares; comparisons need one."""
+    tries: ClassVar[int] = 1000
+    reference: ClassVar[str] = "answer Q{}"
+
+    def shortage(self, size: int) -> str:
+        return f"{self.world.name} is too small for such questions; give it more entities"
+
+    def attempt(self, group: Group, taken: frozenset[str], rng: random.Random) -> list[Draft]:
+        drafts: list[Draft] = []
+        seen: set[str] = set()
+        for references in group:
+            before = [drafts[i].question.answers[0] for i in references]
+            if len(before) == 2:
+                made = self._compared(before[0], before[1], rng)
+            else:
+                start = before[0] if before else rng.choice(self.world.entities).name
+                made = self._asked(start, bool(before), seen, rng)
+            if made is None:
+                return drafts
+            drafts.append(made)
+        return drafts
+
+    def _asked(self, start: str, refers: bool, seen: set[str], rng: random.Random) -> Draft | None:
+        """A question about `start`; None if it leads back to an entity of the group."""
+        relations: tuple[str, ...] = ()
+        names = [start]
+        for _ in range(rng.choice(self.hops)):
+            relations += (rng.choice(tuple(RELATIONS[self.world.kind_of[names[-1]]])),)
+            names.append(self.world.facts[names[-1], relations[-1]])
+        new = names[1:] if refers else names
+        if len(set(relations)) < len(relations) or len(set(names)) < len(names) or seen & set(new):
+            return None
+        seen.update(new)
+        question = self.world.question(relations, start)
+        return Draft(question, ("", question.text.removeprefix(start)) if refers else (question.text,))
+
+    def _compared(self, one: str, other: str, rng: random.Random) -> Draft | None:
+        """A question which of two names has a certain value; None if their kinds differ or their values agree."""
+        kind = self.world.kind_of[one]
+        relation = rng.choice(tuple(RELATIONS[kind]))
+        answer = rng.choice((one, other))
+        if kind != self.world.kind_of[other] or one == other:
+            return None
+        values = {name: self.world.facts[name, relation] for name in (one, other)}
+        if values[one] == values[other]:
+            return None
+        ends = f" {POSSESSIVE} {relation} is {values[answer]} ?"
+        question = Question(
+            id=f"{self.world.name}:{relation}:{one.replace(' ', '_')}|{other.replace(' ', '_')}",
+            text=f"{one} ; {other}{ends}",
+            answers=(answer,),
+            source=self.world.name,
+            hops=1,  # if it is not the one, it is the other
+            passage_ids=(self.world.passage_id(one), self.world.passage_id(other)),
+        )
+        return Draft(question, ("", " ; ", ends))

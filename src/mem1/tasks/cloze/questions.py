@@ -22,8 +22,8 @@ from mem1.errors import UserError
 from mem1.jsonl import read_objects, write_objects
 from mem1.records import Question
 from mem1.scoring import normalize
+from mem1.tasks.compose import Part
 from mem1.tasks.datasets.own import question_from, question_record
-from mem1.tasks.splits import Part
 
 
 class ClozeOptions(Config):

@@ -27,10 +27,10 @@ from mem1.jsonl import write_objects
 from mem1.parquet import write_rows
 from mem1.protocol import RELEASED
 from mem1.records import Question, Task
+from mem1.tasks.compose import Split
 from mem1.tasks.datasets.fields import Record, Sample, Wanted, hashed, items, mapping, shown, strings, text
 from mem1.tasks.datasets.own import composed, question_record, task_record
 from mem1.tasks.prompts import render
-from mem1.tasks.splits import Split
 
 PROMPT = "released"
 """Prompt of our files: answers by position, separated by semicolons, as MEM1's scorer expects them."""

@@ -24,11 +24,11 @@ from mem1.jsonl import read_objects
 from mem1.records import Passage, Question
 from mem1.registry import register
 from mem1.scoring import normalize
+from mem1.tasks.compose import EVALUATION_SHARE, Split, split_of
 from mem1.tasks.datasets import own, published
 from mem1.tasks.datasets.fields import Aliases, Sample, Wanted, distinct, hashed, strings
 from mem1.tasks.datasets.files import PREFIX, hub_records, peek, read_records
 from mem1.tasks.datasets.parquet import searchr1
-from mem1.tasks.splits import EVALUATION_SHARE, Split, split_of
 
 Translate = Callable[[Mapping[str, Any], Wanted], Sample]
 

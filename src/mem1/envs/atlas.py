@@ -15,15 +15,13 @@ from pydantic import Field, model_validator
 
 from mem1.configuration.model import Seed
 from mem1.envs.base import Environment, TaskSource
-from mem1.envs.search.env import SearchEnvironment
+from mem1.envs.search import SearchEnvironment
 from mem1.envs.tasks import QuestionTasks, TextSizes
 from mem1.protocol import Tags
 from mem1.records import Question, Task
 from mem1.retrieval import BM25
 from mem1.tasks.atlas import AtlasMaterial, Expert, Laziness, World, make_world
-from mem1.tasks.compose import TaskTemplate, TurnLimit
-from mem1.tasks.dependencies import Composition, check_depth, compose_as
-from mem1.tasks.splits import Split
+from mem1.tasks.compose import Composition, Split, TaskTemplate, TurnLimit, check_depth, compose_as
 
 _DEVELOPMENT = 10_000_000
 """Distance from the first training world to the first development world, so that training never draws one."""

@@ -1,33 +1,89 @@
-"""Tasks on the open web: questions in files, answered through a search API and, where the tags allow, opened pages.
+"""Questions answered on the open web: a search action returns addresses and snippets, an open action a piece of a page.
 
 WebTasks(questions="test.jsonl", api="serper", cache="web.sqlite").source("evaluation", PAPER_WEB).environment
-->  WebQAEnvironment, which queries Serper and caches every answer in web.sqlite
-WebTasks(questions="test.jsonl", api="serper", cache="web.sqlite", mode="replay")
-->  the same run again, without a network
+->  WebQAEnvironment, which queries Serper and caches every answer in web.sqlite; mode="replay": the same run again,
+    without a network
+env.observe([Action(task, "open", "https://en.wikipedia.org/wiki/Oslo 2")])[0].text
+->  "Page https://en.wikipedia.org/wiki/Oslo (Title: Oslo), piece 2 of 5: ..."
+
+Nothing is kept between calls: an action names a page by its address, and a piece by address and number.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 from pydantic import Field, field_validator
 
 from mem1.configuration import Config
-from mem1.envs.base import TaskSource
-from mem1.envs.search.tasks import FileQuestions, QuestionFiles
+from mem1.envs.base import Action, Observation, TaskSource
+from mem1.envs.search import FileQuestions, QuestionFiles, SearchEnvironment
 from mem1.net.failover import HostLimit
 from mem1.net.spending import Spending, WebBudget
-from mem1.protocol import OPEN, Tags
+from mem1.net.threads import in_parallel
+from mem1.protocol import OPEN, SEARCH, Tags
 from mem1.registry import register
+from mem1.retrieval import RetrievalFailed
 from mem1.retrieval.index_folder import cache_folder
 from mem1.retrieval.web.cache import Mode, WebCache
-from mem1.tasks.splits import Split
+from mem1.retrieval.web.pages import PageReader
+from mem1.tasks.compose import Split
 
-if TYPE_CHECKING:
-    from mem1.envs.web.env import WebQAEnvironment
+_WHAT_TO_OPEN = re.compile(r"(\S+)(?:\s+(\d{1,6}))?")
+_LONGEST_SHOWN = 200
+"""Maximum length of an address shown in an error, in characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebQAEnvironment(SearchEnvironment):
+    """Searches the web and opens pages; scores as `SearchEnvironment` does."""
+
+    actions: ClassVar[tuple[str, ...]] = (SEARCH, OPEN)
+    _: KW_ONLY
+    reader: PageReader
+    threads: int = 8
+    """Requests answered at a time."""
+
+    def observe(self, actions: Sequence[Action]) -> list[Observation]:
+        """One observation per search or opened page; identical actions are carried out once.
+
+        An action that fails affects no other. Raises UserError for another kind of action.
+        """
+        for action in actions:
+            self._check(action)
+        asked = [(action.task.corpus, action.kind, action.argument) for action in actions]
+        different = list(dict.fromkeys(asked))
+        replies = dict(zip(different, in_parallel(self._reply, different, self.threads), strict=True))
+        return [replies[one] for one in asked]
+
+    def _reply(self, action: tuple[str, str, str]) -> Observation:
+        corpus, kind, content = action
+        return self._open(content) if kind == OPEN else self._search(corpus, [content])[0]
+
+    def _open(self, content: str) -> Observation:
+        wanted = _WHAT_TO_OPEN.fullmatch(content.strip())
+        if wanted is None:
+            return Observation(text="Give one address to open, or an address and the number of a piece.")
+        address, number = wanted[1], int(wanted[2] or 1)
+        try:
+            page = self.reader.open(address)
+        except RetrievalFailed as error:
+            return Observation(text="", failed=str(error))
+        shown = page.address[:_LONGEST_SHOWN]
+        if page.failed is not None:
+            return Observation(text=f"The page {shown} could not be opened: {page.failed}.")
+        pieces = len(page.pieces)
+        if not 1 <= number <= pieces:
+            there = "one piece" if pieces == 1 else f"{pieces} pieces"
+            return Observation(text=f"The page {shown} has {there}; there is no piece {number}.")
+        title = f" (Title: {page.title})" if page.title else ""
+        return Observation(text=f"Page {page.address}{title}, piece {number} of {pieces}: {page.pieces[number - 1]}")
+
 
 WEB = "web"
 """Name of the collection that is the web."""
@@ -86,7 +142,6 @@ class Web(Config):
 
     def make_environment(self, reward: str = "sum") -> WebQAEnvironment:
         """Answers the searches of tasks whose collection is `WEB`."""
-        from mem1.envs.web.env import WebQAEnvironment
         from mem1.retrieval.web.pages import Fetcher, FetchLimits, PageReader
         from mem1.retrieval.web.search import WebSearch, search_api
 
