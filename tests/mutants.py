@@ -394,9 +394,7 @@ MUTANTS = (
         "re-encoded tokens",
     ),
     _mutant("context cut silently", "MEM1, 6", "rollout:next_context", cut_silently, "over the budget"),
-    _mutant(
-        "surplus answers paid", "MEM1, 4", "envs.search.env:score_answers", pays_every_answer, "answers by position"
-    ),
+    _mutant("surplus answers paid", "MEM1, 4", "envs.search:score_answers", pays_every_answer, "answers by position"),
     _mutant(
         "a missing answer crashes",
         "MEM1, 4",
@@ -408,7 +406,7 @@ MUTANTS = (
     _mutant(
         "another normalisation in the reward",
         "MEM1, 4",
-        "envs.search.env:score_answers",
+        "envs.search:score_answers",
         compares_letters,
         "reward as evaluated",
     ),
