@@ -35,20 +35,21 @@ def logprobs(model: Any) -> torch.Tensor:
         return flat_logprobs(model, pack(trajectories), temperature=1.0)
 
 
-@pytest.fixture(scope="module")
-def learnt() -> tuple[RlStage, list[dict[str, Any]]]:
-    """Three steps; the rows of their metrics."""
-    config = Rl(
-        curriculum=(Phase(steps=3),),
-        tasks_per_step=3,
-        group_size=3,
-        warmup=0,
-        learning_rate=1e-2,
-        kl=Kl(where="reward"),
-    )
-    policy = Policy(tiny_model("qwen2"), cast(Any, None))
-    stage = RlStage(policy, config, cast(Any, None), cast(Any, None), seed=0, placement=Placement(lora=Lora(rank=3)))
+Learnt = tuple[RlStage, list[dict[str, Any]]]
+
+
+def three_steps(model: Any, lora: Lora) -> Learnt:
+    """A stage after three steps, and the rows of their metrics."""
+    options: dict[str, Any] = {"tasks_per_step": 3, "group_size": 3, "warmup": 0, "learning_rate": 1e-2}
+    config = Rl(curriculum=(Phase(steps=3),), kl=Kl(where="reward"), **options)
+    policy, nothing, placement = Policy(model, cast(Any, None)), cast(Any, None), Placement(lora=lora)
+    stage = RlStage(policy, config, nothing, nothing, seed=0, placement=placement)
     return stage, [dict(stage.update(attempts(), index)) for index in range(3)]
+
+
+@pytest.fixture(scope="module")
+def learnt() -> Learnt:
+    return three_steps(tiny_model("qwen2"), Lora(rank=3))
 
 
 def test_new_adapters_change_nothing():
@@ -57,7 +58,7 @@ def test_new_adapters_change_nothing():
     assert torch.equal(logprobs(with_adapters(copy.deepcopy(model), Lora())), before)
 
 
-def test_only_adapters_are_moved(learnt: tuple[RlStage, list[dict[str, Any]]]):
+def test_only_adapters_are_moved(learnt: Learnt):
     stage, _ = learnt
     plain = dict(tiny_model("qwen2").named_parameters())
     moved = {name for name, p in stage.model.named_parameters() if p.requires_grad}
@@ -70,7 +71,7 @@ def test_only_adapters_are_moved(learnt: tuple[RlStage, list[dict[str, Any]]]):
     }
 
 
-def test_merged_weights_are_the_adapted_model(learnt: tuple[RlStage, list[dict[str, Any]]]):
+def test_merged_weights_are_the_adapted_model(learnt: Learnt):
     stage, _ = learnt
     assert (logprobs(stage.model) - logprobs(stage.policy.model)).abs().max() > 1e-3, "nothing published yet"
     stage.placement.sync_to_sampler(stage.model, stage.policy.model)
@@ -78,7 +79,7 @@ def test_merged_weights_are_the_adapted_model(learnt: tuple[RlStage, list[dict[s
     assert stage.policy.model.state_dict().keys() == tiny_model("qwen2").state_dict().keys()
 
 
-def test_the_reference_is_the_model_without_adapters_and_no_copy(learnt: tuple[RlStage, list[dict[str, Any]]]):
+def test_the_reference_is_the_model_without_adapters_and_no_copy(learnt: Learnt):
     stage, rows = learnt
     with adapters_off(stage.model):
         assert torch.equal(logprobs(stage.model), logprobs(tiny_model("qwen2")))
@@ -112,21 +113,10 @@ def unrounded() -> Any:
 
 
 @pytest.fixture(scope="module")
-def rounded() -> tuple[RlStage, list[dict[str, Any]]]:
-    """Three steps on frozen layers in 4 bits."""
+def rounded() -> Learnt:
+    """On frozen layers in 4 bits."""
     pytest.importorskip("bitsandbytes")
-    config = Rl(
-        curriculum=(Phase(steps=3),),
-        tasks_per_step=3,
-        group_size=3,
-        warmup=0,
-        learning_rate=1e-2,
-        kl=Kl(where="reward"),
-    )
-    placement = Placement(lora=Lora(rank=3, quantize="nf4"))
-    policy = Policy(unrounded(), cast(Any, None))
-    stage = RlStage(policy, config, cast(Any, None), cast(Any, None), seed=0, placement=placement)
-    return stage, [dict(stage.update(attempts(), index)) for index in range(3)]
+    return three_steps(unrounded(), Lora(rank=3, quantize="nf4"))
 
 
 class TestInFourBits:
