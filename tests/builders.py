@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -160,3 +162,12 @@ def loss_inputs(
         advantages_M=advantages_M,
         weights_M=weights_M,
     )
+
+
+def save_checkpoint(folder: Path, step: int, model: PreTrainedModel, optimizers: Any, **options: Any) -> Path:
+    from mem1.training.ranks.processes import ONE_PROCESS
+    from mem1.training.weights.checkpoint import write_snapshot
+    from mem1.training.weights.snapshot import Snapshot
+
+    ranks = options.get("ranks", ONE_PROCESS)
+    return write_snapshot(folder, Snapshot.take(step, model, optimizers, **options), ranks=ranks)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from builders import random_group, tiny_model
+from builders import random_group, save_checkpoint, tiny_model
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -31,7 +31,7 @@ from mem1.training.loop.supervised import SftStage
 from mem1.training.ranks.optimizers import Optimizers
 from mem1.training.ranks.placement import Placement
 from mem1.training.ranks.processes import Ranks, joined, whole
-from mem1.training.weights.checkpoint import load_checkpoint, save_checkpoint
+from mem1.training.weights.checkpoint import load_checkpoint
 from mem1.training.weights.policy import Policy
 
 STEPS = 3

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from builders import tiny_model
+from builders import save_checkpoint, tiny_model
 from precision import rounding
 from rank_steps import attempts
 from safetensors.torch import load_file
@@ -23,7 +23,7 @@ from mem1.training.loop.rl import RlStage
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.ranks.placement import Placement
 from mem1.training.weights.adapters import adapters_off, merged, with_adapters
-from mem1.training.weights.checkpoint import load_weights, save_checkpoint
+from mem1.training.weights.checkpoint import load_weights
 from mem1.training.weights.policy import Policy
 
 pytestmark = [pytest.mark.numeric, pytest.mark.skipif(find_spec("peft") is None, reason="needs peft")]

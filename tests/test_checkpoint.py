@@ -16,20 +16,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from builders import save_checkpoint
 from safetensors.torch import load_file
 from safetensors.torch import save as save_tensors
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from mem1.durable import MANIFEST, seal
 from mem1.errors import UserError
-from mem1.training.weights.checkpoint import (
-    FORMAT,
-    KIND,
-    latest_checkpoint,
-    load_checkpoint,
-    read_state,
-    save_checkpoint,
-)
+from mem1.training.weights.checkpoint import FORMAT, KIND, latest_checkpoint, load_checkpoint, read_state
 
 FINGERPRINT = "0" * 64
 RATES = (0.02, 3e-3)

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from builders import float64_everywhere, random_tokens, tiny_model, trajectory
+from builders import float64_everywhere, random_tokens, save_checkpoint, tiny_model, trajectory
 from precision import FLOAT32
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -54,7 +54,7 @@ from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.ranks.optimizers import adamw
-from mem1.training.weights.checkpoint import load_checkpoint, save_checkpoint
+from mem1.training.weights.checkpoint import load_checkpoint
 from mem1.training.weights.policy import Policy
 
 ALGORITHMS: dict[str, Algorithm] = {

@@ -28,8 +28,9 @@ from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.supervised import demonstrate
 from mem1.training.loop.train import Stage, make_rollout, make_stages
 from mem1.training.ranks.placement import Placement
-from mem1.training.weights.checkpoint import load_checkpoint, save_checkpoint
+from mem1.training.weights.checkpoint import load_checkpoint, write_snapshot
 from mem1.training.weights.policy import SHIPPED, Policy, policy_folder
+from mem1.training.weights.snapshot import Snapshot
 from mem1.training.weights.tokenizers import atlas_tokenizer, shop_tokenizer
 
 TOKENS = 1024
@@ -162,5 +163,6 @@ def _round_trip(stage: Stage) -> None:
     """Write and read a checkpoint."""
     with tempfile.TemporaryDirectory(prefix="mem1-rehearsal-") as folder:
         members = stage.optimizers.members
-        path = save_checkpoint(folder, 1, stage.model, members, modules=stage.modules, fingerprint="rehearsal")
+        snapshot = Snapshot.take(1, stage.model, members, modules=stage.modules, fingerprint="rehearsal")
+        path = write_snapshot(folder, snapshot)
         load_checkpoint(path, stage.model, members, modules=stage.modules, fingerprint="rehearsal")

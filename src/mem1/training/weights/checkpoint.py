@@ -1,6 +1,6 @@
 """Checkpoints: written whole or not at all, read back bit for bit, nothing pickled.
 
-    save_checkpoint(run / "checkpoints", 40, model, [muon, adamw], fingerprint=fingerprint(config))
+    write_snapshot(run / "checkpoints", Snapshot.take(40, model, [muon, adamw], fingerprint=fingerprint(config)))
 
     checkpoints/checkpoint-000040/
         model/                   config.json, model.safetensors: a transformers model folder of its own
@@ -72,35 +72,12 @@ _STATE = {"step": int, "fingerprint": str, "extra": dict, "optimizers": list}
 """Fields of state.json, with their types."""
 
 
-def save_checkpoint(
-    folder: str | Path,
-    step: int,
-    model: PreTrainedModel,
-    optimizers: Sequence[Optimizer],
-    *,
-    fingerprint: str,
-    modules: Mapping[str, nn.Module] | None = None,
-    extra: Mapping[str, Any] | None = None,
-    ranks: Ranks = ONE_PROCESS,
-) -> Path:
+def write_snapshot(folder: str | Path, snapshot: Snapshot, *, ranks: Ranks = ONE_PROCESS) -> Path:
     """Write `checkpoint-<step>` into `folder`, remove all but the last two, and return its path.
-
-    step                optimiser steps taken
-    fingerprint         fingerprint of the configuration; `load_checkpoint` insists on the same
-    modules             other networks with weights or buffers, by name, such as a critic
-    extra               anything JSON can hold: counters, seeds, best scores
 
     A checkpoint of the same step is replaced; one that holds somebody else's file is never removed. Every rank must
     call it. Raises UserError where the disk is full; the checkpoints that were there before are then untouched.
     """
-    snapshot = Snapshot.take(
-        step, model, optimizers, fingerprint=fingerprint, modules=modules, extra=extra, ranks=ranks
-    )
-    return write_snapshot(folder, snapshot, ranks=ranks)
-
-
-def write_snapshot(folder: str | Path, snapshot: Snapshot, *, ranks: Ranks = ONE_PROCESS) -> Path:
-    """The second half of `save_checkpoint`, which needs nothing of the training."""
     folder = Path(folder)
     target = folder / f"checkpoint-{snapshot.step:06d}"
     partial = folder / f".tmp-{target.name}"

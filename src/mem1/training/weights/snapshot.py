@@ -139,7 +139,13 @@ class Snapshot:
         extra: Mapping[str, Any] | None = None,
         ranks: Ranks = ONE_PROCESS,
     ) -> Snapshot:
-        """Copy the state; the arguments are those of `save_checkpoint`."""
+        """Copy the state; every rank must call it.
+
+        step                optimiser steps taken
+        fingerprint         fingerprint of the configuration; `load_checkpoint` insists on the same
+        modules             other networks with weights or buffers, by name, such as a critic
+        extra               anything JSON can hold: counters, seeds, best scores
+        """
         modules = dict(modules or {})
         names = parameter_names(model, modules)
         tensors = {f"{MODEL}/model": named_tensors(model), OPTIMIZERS: optimizer_tensors(optimizers, names)}
