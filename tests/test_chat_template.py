@@ -65,8 +65,8 @@ def config(chat: Path) -> Recipe:
         tasks=SMALL,
         budget={"completion_extra": 200, "context": 8192},  # type: ignore[arg-type]
         sft=Sft(steps=1, objectives=(1,), tasks=2),
-        rl=Rl(curriculum=(Phase(steps=1, objectives=(1,)),), tasks_per_step=2, group_size=2),
-        evaluation=Evaluation(objectives=(1,), tasks=2),
+        rl=Rl(curriculum=(Phase(steps=1, objectives=(1,)),), tasks_per_step=1, group_size=2),
+        evaluation=Evaluation(objectives=(1,), tasks=1),
         tensorboard=False,
     )
 

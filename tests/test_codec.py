@@ -54,10 +54,7 @@ def test_spans_hold_for_text_whose_characters_take_several_tokens(codec: Codec):
     found = spans(codec, "<IS>naïve 東京 🙂</IS>東<answer>🙂🙂</answer>")
     # of a letter that takes several tokens, the last may be shared with what follows
     assert found.pop("state_text").startswith("naïve 東京 ")
-    assert found == {
-        "state": "<IS>naïve 東京 🙂</IS>",
-        "action": "<answer>🙂🙂</answer>",
-    }
+    assert found == {"state": "<IS>naïve 東京 🙂</IS>", "action": "<answer>🙂🙂</answer>"}
 
 
 def test_a_span_in_words_is_literal():

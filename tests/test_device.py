@@ -179,7 +179,8 @@ def trained(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
 
 
 class TestCommands:
-    EVAL = ("eval", "--limit", "1", "--objectives", "1", "budget.completion_extra=4", "--json")
+    SMALL = ("tasks.entities=40", "tasks.worlds=1", "tasks.questions_per_world=50", "budget.completion_extra=4")
+    EVAL = ("eval", "--limit", "1", "--objectives", "1", *SMALL, "budget.context=60", "--json")
 
     def test_eval_prints_and_records_its_device(self, policy: Path, tmp_path: Path):
         result = call(*self.EVAL, "--model", policy, "--out", tmp_path, "model.dtype=float32")
@@ -206,12 +207,12 @@ class TestCommands:
         assert said(call(*recipe, "budget.context=60", "model.device=cuda:1"))["device"] == "cuda:1 (Beta)"
 
     def test_run_prints_and_records_its_device(self, policy: Path):
-        result = call("run", "--model", policy, "budget.completion_extra=4", "--json")
+        result = call("run", "--model", policy, *self.SMALL, "--json")
         assert "device: cuda:0 (Alpha), bfloat16" in result.stderr
         assert said(result)["device"] == "cuda:0 (Alpha)"
 
     def test_verify_prints_and_records_its_device_and_attention(self, policy: Path):
-        small = ("verify", "--model", policy, "--limit", "1", "--attempts", "1", "--json")
+        small = ("verify", "--model", policy, "--limit", "1", "--attempts", "1", *self.SMALL, "--json")
         result = call(*small, "model.attention=flex")
         assert f"{SAID}, attention by flex" in result.stderr
         assert "its log-probs were checked, gradients and steps were not" in " ".join(result.stderr.split())

@@ -44,7 +44,7 @@ ROUNDING = rounding(MODEL, tokens=70, magnitude=10.0)
 """Nats that two orders of addition may make of a log-prob here: a context has up to 30 tokens, a completion 40."""
 
 
-def some_contexts(count: int = 12, seed: int = 0) -> list[tuple[int, ...]]:
+def some_contexts(count: int = 8, seed: int = 0) -> list[tuple[int, ...]]:
     rng = random.Random(seed)
     return [tuple(rng.randrange(2, 500) for _ in range(rng.randint(3, 30))) for _ in range(count)]
 

@@ -101,7 +101,7 @@ COMMANDS = {
     "train": ["train", "atlas-quick", "--out", "{}"],
     "train --resume": ["train", "atlas-quick", "--resume", "--out", "{}"],
     "quickstart": ["quickstart", "--out", "{}"],
-    "eval": ["eval", "--limit", "1", "--out", "{}"],
+    "eval": ["eval", "engine.kind=script", "engine.answer=x", "--limit", "1", "--out", "{}"],
     "index": ["index", "CORPUS", "--out", "{}"],
     "data cloze": ["data", "cloze", "CORPUS", "--out", "{}"],
     "webshop fetch": ["webshop", "fetch", "--out", "{}"],

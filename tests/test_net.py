@@ -209,10 +209,7 @@ def test_other_numbers_of_passages_are_another_call_and_keep_their_order():
     assert got == [["a"], ["b"], ["c"], ["d"]]
 
 
-@pytest.mark.parametrize(
-    ("size", "calls"),
-    [(3, [["a", "b", "e"], ["c", "d"]]), (1, [["a", "b"], ["c", "d"], ["e"]])],
-)
+@pytest.mark.parametrize(("size", "calls"), [(3, [["a", "b", "e"], ["c", "d"]]), (1, [["a", "b"], ["c", "d"], ["e"]])])
 def test_a_call_has_at_most_so_many_queries_unless_one_search_has_more(size: int, calls: list[list[str]]):
     made, got = joined((["a", "b"], 3), (["c", "d"], 3), (["e"], 3), size=size)
     assert [queries for queries, _ in made] == calls
@@ -230,8 +227,7 @@ def test_numbers_are_those_between_their_bounds():
 
 
 @pytest.mark.parametrize(
-    "body",
-    [b"", b"\xff", b"[" * 200_000, b'{"a":' * 50_000, b"9" * 5000, b'"\\ud8', b"{]", b"-", b"\x00"],
+    "body", [b"", b"\xff", b"[" * 200_000, b'{"a":' * 50_000, b"9" * 5000, b'"\\ud8', b"{]", b"-", b"\x00"]
 )
 def test_what_is_no_json_is_a_value_error(body: bytes):
     with pytest.raises(ValueError, match="the answer is not JSON"):

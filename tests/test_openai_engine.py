@@ -257,8 +257,8 @@ def outcomes(attempts: list[Trajectory]) -> None:
 
 @pytest.mark.parametrize(
     ("count", "at_a_time", "timeout_s"),
-    [(40, 16, 0.4), pytest.param(1000, 64, 3.0, marks=pytest.mark.slow)],
-    ids=["40", "1000"],
+    [(24, 12, 0.4), pytest.param(1000, 64, 3.0, marks=pytest.mark.slow)],
+    ids=["24", "1000"],
 )
 @pytest.mark.parametrize("way", ["in rounds", "task by task"])
 def test_every_task_is_scored_or_named_as_failed_where_a_fifth_of_the_answers_is_faulty(

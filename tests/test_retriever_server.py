@@ -84,9 +84,7 @@ def test_the_shapes_of_the_answer_are_search_r1s_with_scores_and_without(server:
     queries = ["capital of Norway", "Sweden"]
     (((_, first), _, _), ((_, second),)) = moody.bm25.search(queries, 3)
     answer = ask(server, queries=queries, topk=1, return_scores=True)
-    assert answer == {
-        "result": [[{"document": OSLO, "score": first}], [{"document": STOCKHOLM, "score": second}]],
-    }
+    assert answer == {"result": [[{"document": OSLO, "score": first}], [{"document": STOCKHOLM, "score": second}]]}
     assert ask(server, queries=queries, topk=1, return_scores=False) == {"result": [[OSLO], [STOCKHOLM]]}
     assert ask(server, queries=queries, topk=1) == {"result": [[OSLO], [STOCKHOLM]]}
 

@@ -108,9 +108,9 @@ RETRIEVERS: dict[str, Callable[[Sequence[Passage], Path], Retriever | AbstractCo
 }
 
 
-@pytest.fixture(params=list(RETRIEVERS))
-def retriever(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Retriever]:
-    made = RETRIEVERS[request.param](TOWNS, tmp_path)
+@pytest.fixture(scope="module", params=list(RETRIEVERS))
+def retriever(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retriever]:
+    made = RETRIEVERS[request.param](TOWNS, tmp_path_factory.mktemp(request.param))
     with made if isinstance(made, AbstractContextManager) else nullcontext(made) as ready:
         yield ready
 
@@ -132,11 +132,8 @@ def test_at_most_k_and_never_more_than_there_are(retriever: Retriever):
     assert [len(retriever.search(["Norway Sweden Bergen"], k)[0]) for k in (1, 2, 4, 1000)] == [1, 2, 4, 4]
 
 
-def test_no_queries_give_no_results(retriever: Retriever):
+def test_a_query_has_the_same_answer_alone_and_in_a_batch(retriever: Retriever):
     assert retriever.search([], 3) == []
-
-
-def test_a_query_is_answered_the_same_alone_and_in_a_batch(retriever: Retriever):
     queries = ["capital of Norway", "", "rainy city", "Alvex", "capital of Norway"]
     together = retriever.search(queries, 3)
     assert together == [retriever.search([query], 3)[0] for query in queries]
@@ -147,17 +144,14 @@ def test_many_threads_get_the_answers_of_one(retriever: Retriever):
     queries = [f"{word} {other}" for word in ("capital", "city", "Alvex") for other in ("Norway", "Sweden", "founding")]
     alone = [retriever.search([query], 3) for query in queries]
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda q: retriever.search([q], 3), queries * 40)) == alone * 40
+        assert list(pool.map(lambda q: retriever.search([q], 3), queries * 8)) == alone * 8
     assert any(alone)
 
 
-@pytest.mark.parametrize("k", [0, -1])
-def test_k_below_one_is_a_mistake_of_the_caller(retriever: Retriever, k: int):
-    with pytest.raises(ValueError, match="k >= 1"):
-        retriever.search(["Oslo"], k)
-
-
-def test_a_lone_string_is_not_taken_for_a_list_of_letters(retriever: Retriever):
+def test_k_below_one_and_a_lone_string_are_refused(retriever: Retriever):
+    for k in (0, -1):
+        with pytest.raises(ValueError, match="k >= 1"):
+            retriever.search(["Oslo"], k)
     with pytest.raises(TypeError, match="a list of queries"):
         retriever.search("Oslo", 3)
 
@@ -286,7 +280,7 @@ def test_a_match_at_an_end_is_shown_with_what_stands_at_the_end():
     assert snippet(text, "it was sold again in ____.", words=10).endswith("sold again in 1923.")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50)
 @given(WORDS, WORDS, st.integers(1, 12))
 def test_no_other_stretch_shares_more_words_with_the_query(text: str, query: str, words: int):
     stem = stemmer()
@@ -314,8 +308,8 @@ def test_ids_titles_scores_and_order_are_those_of_the_search():
 
 def test_a_very_long_passage_takes_linear_time():
     started = time.process_time()
-    snippet("mill was built " * 10_000, "the mill was built by ____", words=24)
-    assert time.process_time() - started < 5
+    snippet("mill was built " * 3_000, "the mill was built by ____", words=24)
+    assert time.process_time() - started < 2
 
 
 def test_real_questions_can_be_shown_snippets_too(tmp_path):

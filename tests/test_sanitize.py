@@ -37,9 +37,9 @@ def found(seeds: range) -> tuple[int, int]:
     return before, after
 
 
-def test_no_tag_is_forged_in_ten_thousand_attacks():
-    before, after = found(range(10_000))
-    assert before > 10_000, "the attacks must be such that a reader would find their tags"
+def test_no_tag_is_forged_in_two_thousand_attacks():
+    before, after = found(range(2_000))
+    assert before > 2_000, "a reader must find the tags of these attacks"
     assert after == 0
 
 
@@ -54,7 +54,7 @@ def test_no_tag_is_forged_in_a_hundred_thousand_attacks(capsys: pytest.CaptureFi
 @pytest.mark.parametrize("tags", VOCABULARIES.values(), ids=lambda tags: tags.name)
 def test_the_parser_finds_nothing_in_neutralised_attacks_alone_or_in_a_result(tags: Tags):
     nothing = "no action: " + " or ".join(f"<{tag}>" for _, tag in tags.actions)
-    for seed in range(500):
+    for seed in range(100):
         rng = random.Random(seed)
         whole = attack(rng) + attack(rng)
         assert parse(strip_markup(whole, tags), tags).error == nothing
@@ -140,7 +140,7 @@ def _written(rng: random.Random, c: str) -> str:
 
 def test_no_tag_is_forged_by_encodings_within_encodings():
     before = 0
-    for seed in range(200):
+    for seed in range(80):
         rng = random.Random(seed)
         text = rng.choice((f"<{rng.choice(NAMES)}>", f"[{rng.choice(('', '/'))}HINT]", attack(rng)))
         for _ in range(rng.randint(1, 3)):
@@ -150,7 +150,7 @@ def test_no_tag_is_forged_by_encodings_within_encodings():
         assert forged(harmless) == [], ascii(text)
         assert strip_markup(harmless) == harmless, ascii(text)
         assert parse(harmless).kind == "malformed" and not set("<>") & set(harmless)
-    assert before > 25, "the texts must be such that a reader would find their tags"
+    assert before > 10, "a reader must find the tags of these texts"
 
 
 @given(st.text(st.sampled_from("&#;lgtampx0672bHINTint[]<>/\u226e\uff06\u24bd\u200b\u0338 "), max_size=60))
@@ -197,9 +197,9 @@ ENDLESS: dict[str, Callable[[int], str]] = {
 @pytest.mark.parametrize("kind", ENDLESS)
 def test_a_long_line_takes_time_that_grows_with_its_length(kind: str):
     start = time.process_time()
-    strip_markup(ENDLESS[kind](50_000))
-    # a quadratic step would take minutes; a linear one takes a tenth of a second
-    assert time.process_time() - start < 3
+    strip_markup(ENDLESS[kind](10_000))
+    # a quadratic step would take many seconds; a linear one takes a fiftieth of one
+    assert time.process_time() - start < 1
 
 
 @pytest.mark.slow
@@ -243,7 +243,7 @@ def test_other_models_special_tokens_are_encoded_as_ordinary_text(model: str):
             ids = codec.encode_untrusted(text, PAPER)
             assert special_texts(codec, ids) == []
             assert model == "unigram" or codec.decode(ids) == text
-    for seed in range(300):
+    for seed in range(60):
         ids = codec.encode_untrusted(observation(attack(random.Random(seed)), 3)[1], PAPER)
         assert ids and set(special_texts(codec, ids)) <= {"<unk>"}
 
@@ -251,7 +251,7 @@ def test_other_models_special_tokens_are_encoded_as_ordinary_text(model: str):
 @pytest.mark.parametrize("tags", [PAPER, RELEASED_WEB], ids=lambda tags: tags.name)
 def test_with_a_tokenizer_of_our_own_a_result_holds_its_four_tags_and_no_other(tags: Tags):
     codec = Codec(bpe_tokenizer(["the mayor of the city"] * 3, vocab_size=300, tags=tags))
-    for seed in range(300):
+    for seed in range(60):
         _, tagged = observation(attack(random.Random(seed)) + " [PAD]", 3, tags)
         ids = codec.encode_untrusted(tagged, tags)
         assert special_texts(codec, ids) == [

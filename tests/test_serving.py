@@ -612,11 +612,7 @@ class TestTooMuch:
 
     def test_room_is_given_back_and_anything_alone_has_room(self):
         room = Room(10, "queries")
-        with (
-            room.holding(100),
-            pytest.raises(Refused, match="100 queries are waiting, of at most 10"),
-            room.holding(1),
-        ):
+        with room.holding(100), pytest.raises(Refused, match="100 queries are waiting, of at most 10"), room.holding(1):
             pass
         with room.holding(5), room.holding(5), pytest.raises(Refused), room.holding(1):
             pass

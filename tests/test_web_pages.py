@@ -15,16 +15,7 @@ from mem1.net.failover import Clock, HostLimit
 from mem1.net.spending import Spending, WebBudget
 from mem1.retrieval import RetrievalFailed
 from mem1.retrieval.web.cache import CacheMiss, WebCache
-from mem1.retrieval.web.pages import (
-    Fetched,
-    Fetcher,
-    FetchLimits,
-    OpenedPage,
-    PageReader,
-    Robots,
-    pieces,
-    read_page,
-)
+from mem1.retrieval.web.pages import Fetched, Fetcher, FetchLimits, OpenedPage, PageReader, Robots, pieces, read_page
 from mem1.retrieval.web.urls import FetchFailed, Why, parse_address
 
 try:

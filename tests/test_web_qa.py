@@ -64,11 +64,7 @@ def environment(web: Site, folder: Path, mode: Mode = "live", spending: Spending
             )
         },
         reader=PageReader(
-            cache,
-            fetcher=Fetcher(allow_loopback=True),
-            limit=HostLimit(0.0),
-            spending=spending,
-            piece_characters=130,
+            cache, fetcher=Fetcher(allow_loopback=True), limit=HostLimit(0.0), spending=spending, piece_characters=130
         ),
         style="addressed",
     )
