@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pydantic
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from servers import FakeTime, answering
 
@@ -448,6 +448,7 @@ def test_contents_are_taken_apart_as_they_were_joined(title: str, text: str):
     assert title_and_text({"contents": joined_contents(Passage("p", title, text))}) == (title, text)
 
 
+@settings(max_examples=30)
 @given(st.lists(st.lists(st.tuples(titles, texts, st.floats(allow_nan=False, allow_infinity=False)), max_size=3)))
 def test_an_answer_is_read_as_it_was_written(results: list[list[tuple[str, str, float]]]):
     found = [[(Passage(str(i), t, x), s) for i, (t, x, s) in enumerate(result)] for result in results]

@@ -234,7 +234,7 @@ def test_what_is_no_json_is_a_value_error(body: bytes):
         read_json(body)
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(st.recursive(st.integers() | st.floats() | st.text(), lambda inner: st.lists(inner) | st.tuples(inner)))
 def test_what_is_shown_of_a_value_is_short(value: Any):
     assert len(shown(value)) <= 43
@@ -260,7 +260,7 @@ def test_no_retry_after_is_an_exception(value: str, seconds: float | None):
     assert retry_after(value) == seconds
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(st.text() | st.from_regex(r"\w{3}, \d{1,30} \w{3} \d{1,30} \d{1,30}:\d\d:\d\d [+-]?\d{1,30}"))
 def test_no_retry_after_whatever_it_says_is_an_exception(value: str):
     found = retry_after(value)

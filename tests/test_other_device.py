@@ -23,7 +23,7 @@ from mem1.training.ranks.processes import Ranks
 
 RL = Rl(
     curriculum=(Phase(steps=1, objectives=(1,)),),
-    tasks_per_step=2,
+    tasks_per_step=1,
     group_size=2,
     learning_rate=0.01,
     entropy=0.1,
@@ -51,7 +51,7 @@ def test_two_devices_in_one_operation_are_noticed():
     [
         {
             "recall": Recall(steps=1, tokens=64, pairs=(4,)),
-            "sft": Sft(steps=1, tasks=2, objectives=(1,), tokens=256),
+            "sft": Sft(steps=1, tasks=1, objectives=(1,), tokens=256),
             "rl": RL.model_copy(update={"algorithm": Gspo(), "packed": False}),
         },
         {"rl": RL.model_copy(update={"algorithm": Ppo(critic="separate")})},
