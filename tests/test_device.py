@@ -212,7 +212,18 @@ class TestCommands:
         assert said(result)["device"] == "cuda:0 (Alpha)"
 
     def test_verify_prints_and_records_its_device_and_attention(self, policy: Path):
-        small = ("verify", "--model", policy, "--limit", "1", "--attempts", "1", *self.SMALL, "budget.context=300", "--json")
+        small = (
+            "verify",
+            "--model",
+            policy,
+            "--limit",
+            "1",
+            "--attempts",
+            "1",
+            *self.SMALL,
+            "budget.context=300",
+            "--json",
+        )
         result = call(*small, "model.attention=flex")
         assert f"{SAID}, attention by flex" in result.stderr
         assert "its log-probs were checked, gradients and steps were not" in " ".join(result.stderr.split())

@@ -43,18 +43,9 @@ from mem1.retrieval.client import HttpRetriever, RetrievalServer
 from mem1.retrieval.server import Limits
 
 FOREIGN = [
-    "evil.example",
-    "evil.example:8000",
-    "127.0.0.1.evil.example",
-    "localhost.evil.example",
-    "localhost@evil.example",
-    "192.168.1.7",
-    "0.0.0.0",
-    "search.lan:x",
-    "[::1",
-    "a b",
-    "",
-]
+    "evil.example", "evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example",
+    "localhost@evil.example", "192.168.1.7", "0.0.0.0", "search.lan:x", "[::1", "a b", "",
+]  # fmt: skip
 QUICK = Bounds(head_s=0.2, body_s=0.2, write_s=0.2, idle_s=0.2)
 CLIENT = httpx.Client(
     trust_env=False, verify=False, timeout=30, limits=httpx.Limits(max_connections=None, max_keepalive_connections=0)
