@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from email.utils import formatdate
 from typing import Any
 
 import httpx
@@ -17,7 +16,7 @@ import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from servers import FakeTime, answering
+from servers import FakeTime, answering, wait_for
 
 from mem1.errors import UserError
 from mem1.net.failover import Clock
@@ -194,22 +193,10 @@ def test_waits_grow_up_to_five_seconds_and_end_with_the_deadline():
 
 
 @pytest.mark.parametrize("status", [429, 503])
-@pytest.mark.parametrize("written", ["7", "date"])
-def test_retry_after_is_respected(status: int, written: str):
-    when = formatdate(time.time() + 7, usegmt=True) if written == "date" else written
-    clock = FakeTime()
-    server = Server(lambda _: httpx.Response(status, headers={"retry-after": when}), good)
+def test_retry_after_is_respected(status: int):
+    clock, server = FakeTime(), Server(lambda _: httpx.Response(status, headers={"retry-after": "7"}), good)
     assert client(server, clock).search(["x"], 3) == FOUND
-    (waited,) = clock.slept
-    assert 5.5 <= waited <= 7.1
-
-
-@pytest.mark.parametrize("when", ["soon", "-3", "", "²"])
-def test_a_retry_after_that_says_nothing_is_as_if_there_were_none(when: str):
-    clock = FakeTime()
-    server = Server(lambda _: httpx.Response(429, headers=[(b"retry-after", when.encode())]), good)
-    assert client(server, clock).search(["x"], 3) == FOUND
-    assert clock.slept == [pytest.approx(0.075)]
+    assert clock.slept == [7 + 0.075]
 
 
 def test_a_server_that_asks_to_wait_beyond_the_deadline_is_given_up_at_once():
@@ -328,13 +315,6 @@ def test_when_all_are_dead_the_search_waits_and_names_them_all():
     assert hosts.asked.count("a") == hosts.asked.count("b") == len(clock.slept) + 1
 
 
-def wait_until(there: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 10
-    while not there():
-        assert time.monotonic() < ends
-        time.sleep(0.001)
-
-
 class Gate:
     """Answers nothing until it is opened; each passage says which query it is for."""
 
@@ -358,8 +338,8 @@ def test_the_queries_of_many_threads_share_requests_and_each_gets_its_own_answer
         for i, query in enumerate(queries):
             results.append(pool.submit(retriever.search, [query], 3))
             if i < 2:  # one request on each connection, and the others gather behind them
-                wait_until(lambda i=i: len(gate.batches) == i + 1)
-        wait_until(lambda: len(retriever._batcher._waiting) == 62)
+                wait_for(lambda i=i: len(gate.batches) == i + 1)
+        wait_for(lambda: len(retriever._batcher._waiting) == 62)
         gate.open.set()
         found = [result.result() for result in results]
     assert [[p.id for p, _ in one] for (one,) in found] == [[query] for query in queries]
@@ -409,10 +389,8 @@ def test_a_check_that_nobody_answers_is_the_users_mistake():
         client(BAD["connection refused"], deadline_s=2.0).check()
 
 
-def test_a_lone_query_is_a_mistake_and_a_closed_client_says_so():
+def test_a_closed_client_says_so():
     retriever = client(good)
-    with pytest.raises(TypeError, match="a list of queries"):
-        retriever.search("Oslo", 3)
     retriever.close()
     with pytest.raises(RuntimeError, match="closed"):
         retriever.search(["Oslo"], 3)
@@ -430,7 +408,7 @@ def test_what_a_joint_search_raises_reaches_everyone_who_waited():
 
     batcher = Batcher(search, threads=1, size=3)
     first = batcher.submit(["a"], 1)
-    wait_until(lambda: bool(sizes))
+    wait_for(lambda: bool(sizes))
     rest = [batcher.submit(queries, 1) for queries in (["b"], ["bad"], ["1", "2", "3", "4", "5"], ["c"], ["d"])]
     batcher.close()
     gate.set()

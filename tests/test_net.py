@@ -7,6 +7,7 @@ import html
 import threading
 import time
 from collections.abc import Callable, Sequence
+from email.utils import formatdate
 from typing import Any
 from urllib.parse import quote
 
@@ -252,12 +253,19 @@ def test_what_is_shown_of_a_value_is_short(value: Any):
         ("9" * 400, 999_999_999.0),
         ("\u00b2", None),
         ("-7", None),
+        ("soon", None),
+        ("1.5", None),
+        (None, None),
         ("7", 7.0),
         ("", None),
     ],
 )
-def test_no_retry_after_is_an_exception(value: str, seconds: float | None):
+def test_no_retry_after_is_an_exception(value: str | None, seconds: float | None):
     assert retry_after(value) == seconds
+
+
+def test_retry_after_may_be_a_date():
+    assert 25 < (retry_after(formatdate(time.time() + 30, usegmt=True)) or 0) <= 30
 
 
 @settings(max_examples=20)

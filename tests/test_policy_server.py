@@ -340,12 +340,6 @@ class TestRefusals:
             assert stranger.get("/health").status_code == 200
         assert served.client.get("/is_paused").json() == {"is_paused": False}
 
-    def test_what_a_web_page_can_send_unasked_is_refused(self, served):
-        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
-            response = served.client.post("/pause", content=b"{}", headers={"content-type": kind})
-            assert response.status_code == 415
-        assert served.client.get("/is_paused").json() == {"is_paused": False}
-
     @pytest.mark.parametrize(
         "body",
         [{}, {"update_info": 1}, {"update_info": {"path": "a", "checksum": "../"}}, {"update_info": {"path": ""}}],
@@ -362,10 +356,6 @@ class TestStarting:
     def start(self, model: PreTrainedModel, codec: Codec, **options: Any) -> None:
         given = {"host": "127.0.0.1", "port": 0, "token": None, "weights_folder": None, **options}
         serve(model, codec, name="policy", workers=1, listening=print, **given)
-
-    def test_a_name_to_be_called_by_must_be_one(self):
-        with pytest.raises(UserError, match=r"'http://gpu\.lan' is not a host name"):
-            self.start(copy.deepcopy(tiny()), CODEC, allow_hosts=["http://gpu.lan"])
 
     @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "example.org"])
     def test_others_may_ask_only_with_a_token(self, host):

@@ -8,17 +8,15 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta, timezone
-from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from servers import FakeTime
 from sites import Answer, Site, as_json, content, cut, one_after_the_other, redirect, silent_after, status
 
 from mem1.errors import UserError
-from mem1.net.exchange import retry_after
 from mem1.net.failover import Clock, HostLimit, Retry
 from mem1.net.spending import Spending, WebBudget
 from mem1.records import Passage
@@ -173,21 +171,6 @@ def test_the_wait_that_the_server_asks_for_is_kept(local: Site, tmp_path: Path):
     assert waits == [7 + 1, 0 + 2]
 
 
-def test_a_wait_of_an_hour_is_a_failure_at_once(local: Site, tmp_path: Path):
-    local.pages["/search"] = status(429, Retry_After="3600")
-    with pytest.raises(RetrievalFailed, match="status 429; it asks for a wait of 3600 s"):
-        search(local, tmp_path).search(["a"], 3)
-    assert len(local.asked) == 1
-
-
-def test_retry_after_is_a_number_or_a_date():
-    soon = format_datetime(datetime.now(timezone.utc) + timedelta(seconds=30), usegmt=True)
-    assert 25 < (retry_after(soon) or 0) <= 30
-    assert retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
-    assert [retry_after(value) for value in (None, "soon", "-1", "1.5", "²", "")] == [None] * 6
-    assert retry_after("12") == 12.0
-
-
 def test_a_server_that_falls_silent_is_out_of_time(local: Site, tmp_path: Path):
     over = threading.Event()
     local.pages["/search"] = silent_after(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", over)
@@ -297,19 +280,6 @@ def test_requests_to_the_api_keep_their_distance(local: Site, tmp_path: Path):
     assert sorted(waits) == [2.0, 4.0]
 
 
-class Hours:
-    """Time that passes when told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
 def test_what_is_stored_comes_back_under_its_kind_and_key_alone(tmp_path: Path):
     cache = WebCache(tmp_path / "new" / "folder" / "web.sqlite")
     assert cache.load("search", {"query": "a", "k": 3}) is None
@@ -322,13 +292,13 @@ def test_what_is_stored_comes_back_under_its_kind_and_key_alone(tmp_path: Path):
 
 
 def test_an_answer_expires_except_in_replay(tmp_path: Path):
-    clock, path, key = Hours(), tmp_path / "web.sqlite", {"query": "a"}
-    live = WebCache(path, max_age_s=60, clock=clock)
+    clock, path, key = FakeTime(1000.0), tmp_path / "web.sqlite", {"query": "a"}
+    live = WebCache(path, max_age_s=60, clock=clock.clock.now)
     live.store("search", key, "old")
-    offline, replay = (WebCache(path, mode=mode, max_age_s=60, clock=clock) for mode in ("offline", "replay"))
-    clock.now += 60
+    offline, replay = (WebCache(path, mode=mode, max_age_s=60, clock=clock.clock.now) for mode in ("offline", "replay"))
+    clock.seconds += 60
     assert [cache.load("search", key) for cache in (live, offline, replay)] == ["old"] * 3
-    clock.now += 1
+    clock.seconds += 1
     assert live.load("search", key) is None
     with pytest.raises(CacheMiss, match=r"offline mode: the cache .* has no search query 'a'"):
         offline.load("search", key)
