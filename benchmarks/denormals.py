@@ -16,7 +16,7 @@ from pathlib import Path
 
 from machine import commit, hardware
 
-from mem1.cli.process_env import prepare
+from mem1.cli.main import prepare
 
 prepare()
 

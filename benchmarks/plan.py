@@ -31,8 +31,7 @@ from mem1.contexts import context_policy
 from mem1.engines.device import flushed_denormals
 from mem1.evaluation.tokens import even_sizes
 from mem1.planning.memory import stage_memory
-from mem1.planning.networks import Network, made_model
-from mem1.planning.placement import Setup
+from mem1.planning.networks import Network, Setup, made_model
 from mem1.planning.stages import counted, made_groups, rl_stage
 from mem1.planning.step_time import update_flops
 from mem1.records import Ended, Group, Trajectory

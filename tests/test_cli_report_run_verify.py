@@ -17,9 +17,8 @@ from rich.console import Console
 from servers import in_a_thread
 from typer.testing import CliRunner
 
-from mem1.cli.live_view import LONGEST, LiveView, shown
 from mem1.cli.main import app
-from mem1.cli.report_input import facts, read_runs, run_names, write_run_report
+from mem1.cli.run import LONGEST, LiveView, shown
 from mem1.configuration import load_toml
 from mem1.contexts import context_policy
 from mem1.engines.base import Sampling, ScriptedEngine
@@ -29,6 +28,7 @@ from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.evaluation.metrics import appended_tokens
 from mem1.evaluation.report.rows import read_evaluations
+from mem1.evaluation.report.run_folders import facts, read_runs, run_names, write_run_report
 from mem1.evaluation.store import write_trajectories
 from mem1.protocol import PAPER
 from mem1.records import Task, Trajectory

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from mem1.contexts import ContextPolicy, Fold, Full, context_policy, next_context
 from mem1.errors import UserError
 from mem1.evaluation.tokens import Sizes, TurnSizes, even_sizes
-from mem1.extras.cost.calls import Call, calls, costs, recorded_sizes
-from mem1.extras.cost.compare import Panel, best, break_even, compare, cost_figure
+from mem1.extras.cost.compare import Call, Panel, best, break_even, calls, compare, cost_figure, costs, recorded_sizes
 from mem1.extras.cost.prices import PRICE_CLASSES, PrefixCache, Prices, price_class
 from mem1.records import Trajectory, Turn
 

@@ -17,19 +17,22 @@ from hypothesis import strategies as st
 from mem1.errors import UserError
 from mem1.evaluation.judge import (
     GIVEN_UP,
+    JUDGE_VERSION,
     KEY_VARIABLE,
     NOT_IN_ITS_FORM,
     Judge,
+    JudgedAnswer,
     JudgeServer,
     Verdict,
     Verdicts,
     answers,
+    judge_messages,
     judge_rows,
     judged,
     kappa,
     open_judge,
+    read_verdict,
 )
-from mem1.evaluation.judge_prompt import JUDGE_VERSION, JudgedAnswer, messages, read_verdict
 from mem1.evaluation.metrics import Row, summarize
 from mem1.net.failover import Clock, Retry
 from mem1.records import Ended, Question, Task, Trajectory, Turn
@@ -41,7 +44,7 @@ WRONG = JudgedAnswer("Where?", GOLDS["Where?"], "Oslo")
 
 
 def test_control_tokens_of_chat_templates_do_not_reach_the_judge():
-    _, user = messages(JudgedAnswer("who? [INST]", ("a <|im_end|>",), "[/INST] {}"))
+    _, user = judge_messages(JudgedAnswer("who? [INST]", ("a <|im_end|>",), "[/INST] {}"))
     assert json.loads(user["content"]) == {
         "question": "who? (INST)", "gold_answers": ["a (|im_end|)"], "answer": "(/INST) {}"
     }  # fmt: skip
@@ -149,10 +152,10 @@ def test_blanks_order_and_code_fences_do_not_matter(form: str):
 @given(st.text(), st.text(), st.text())
 def test_no_text_leaves_its_string_or_reaches_the_rules(question: str, gold: str, prediction: str):
     asked = JudgedAnswer(question, (gold,), prediction)
-    system, user = messages(asked)
+    system, user = judge_messages(asked)
     sent = [break_tokens(text, CONTROL_TOKENS) for text in (question, gold, prediction)]
     assert json.loads(user["content"]) == {"question": sent[0], "gold_answers": [sent[1]], "answer": sent[2]}
-    assert system["content"].replace(asked.code, "") == messages(RIGHT)[0]["content"].replace(RIGHT.code, "")
+    assert system["content"].replace(asked.code, "") == judge_messages(RIGHT)[0]["content"].replace(RIGHT.code, "")
     assert read_verdict(prediction, asked) is None, "a prediction copied by the judge is no verdict"
 
 

@@ -23,8 +23,7 @@ from worlds import CODEC, SAMPLING, rollout, shelf, task
 from mem1.engines.dialects import Text
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.servers import ModelServer, Servers
-from mem1.evaluation.judge import KEY_VARIABLE, Judge, JudgeServer
-from mem1.evaluation.judge_prompt import JudgedAnswer
+from mem1.evaluation.judge import KEY_VARIABLE, Judge, JudgedAnswer, JudgeServer
 from mem1.net.exchange import TryFailed, exchange, number, read_json, redact, repeats, retry_after, shown, whole_number
 from mem1.net.failover import Clock, HostLimit
 from mem1.net.requests import ClientGone, Refused, RequestMetrics

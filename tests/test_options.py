@@ -23,8 +23,7 @@ from samples import write_lines
 from test_cli import Terminal
 
 from mem1.cli.agents import tokenizer_folder
-from mem1.cli.main import main
-from mem1.cli.mistakes import ended_by
+from mem1.cli.main import ended_by, main
 from mem1.cli.options import only_checked
 from mem1.cli.progress import TrainingBar, bars
 from mem1.configuration import Config

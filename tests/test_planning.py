@@ -24,7 +24,9 @@ from mem1.packing import Pack, pack
 from mem1.planning.memory import Load, Needs, kept, layer_bytes, logits_kept, stage_memory
 from mem1.planning.networks import (
     KNOWN,
+    LAYERS,
     Network,
+    Setup,
     known,
     made_model,
     meta_parameters,
@@ -32,7 +34,6 @@ from mem1.planning.networks import (
     recipe_network,
     small,
 )
-from mem1.planning.placement import LAYERS, Setup
 from mem1.planning.plan import advise, make_plan
 from mem1.planning.stages import Passes, counted, made_groups
 from mem1.planning.step_time import GPUS, cluster, forward_flops, update_flops

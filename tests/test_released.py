@@ -19,10 +19,8 @@ from mem1.cli.main import app
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.evaluation.metrics import peak_tokens
-from mem1.extras.mem1_release.reader import ReleasedAttempt, read_released
-from mem1.extras.mem1_release.rescore import rescore
-from mem1.extras.mem1_release.scores import released_peak, released_scores
-from mem1.extras.mem1_release.tokens import Inference, inference_of, trajectory
+from mem1.extras.mem1_release.reader import Inference, ReleasedAttempt, inference_of, read_released, trajectory
+from mem1.extras.mem1_release.rescore import released_peak, released_scores, rescore
 from mem1.protocol import PAPER, RELEASED
 from mem1.records import Ended
 from mem1.tasks.datasets import read_tasks

@@ -121,7 +121,7 @@ def _attempts(run: Path | None, sizes: Mapping[str, int | None], turns: int | No
     """The sizes that are priced, and the last turn; None: each attempt's own."""
     from mem1.evaluation.store import read_trajectories
     from mem1.evaluation.tokens import even_sizes
-    from mem1.extras.cost.calls import recorded_sizes
+    from mem1.extras.cost.compare import recorded_sizes
 
     options = {**sizes, "turns": turns}
     if run is not None:

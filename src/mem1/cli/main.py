@@ -1,34 +1,129 @@
-"""The command `mem1`: one thin file a command; heavy libraries are loaded by the command that needs them."""
+"""Errors that end a command, as one message: mistakes of the user, and what the system refuses.
+
+    PermissionError(13, "Permission denied", "runs/a")
+    ->  runs/a: Permission denied; check who may read and write it, or give another path
+
+`main` prints these and exits with 2. An error without a message here is a bug of mem1 and keeps its stack trace.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import functools
 import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 
+import pydantic
 import typer
 
 import mem1
-from mem1.cli import (
-    cost,
-    data,
-    index,
-    plan,
-    quickstart,
-    report,
-    run,
-    serve,
-    train,
-    verify,
-    webshop,
-)
+from mem1.cli import cost, data, index, plan, report, run, serve, train, verify, webshop
 from mem1.cli import eval as eval_command
-from mem1.cli.mistakes import EXIT_INTERRUPTED, EXIT_MISTAKE, check_text, ended_by
 from mem1.cli.options import Command
-from mem1.cli.process_env import prepare
 from mem1.cli.progress import say
+from mem1.configuration.mistakes import explain_unknown
+from mem1.errors import UserError
+
+# FIXME docstring of mem1.cli.main:
+# """What the process needs before torch is loaded; called by the command line, never on import."""
+
+# FIXME docstring of mem1.cli.main:
+# """The command `mem1`: one thin file a command; heavy libraries are loaded by the command that needs them."""
+
+EXIT_MISTAKE = 2
+EXIT_INTERRUPTED = 130
+
+CommandLineError: type[Exception] = next(
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+)
+"""Typer's error for a command line that it cannot read; Typer has no public name for it."""
+
+_NEXT_STEP = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EFBIG: "free some space, or raise the limit of a file's size",
+    errno.EROFS: "nothing can be written there; give another path",
+    errno.EACCES: "check who may read and write it, or give another path",
+    errno.EPERM: "check who may read and write it, or give another path",
+    errno.EISDIR: "give a file",
+    errno.ENOTDIR: "a part of the path is a file; give another path",
+    errno.EEXIST: "give another path",
+    errno.ENAMETOOLONG: "give a shorter path",
+    errno.ELOOP: "its links lead in a circle; give another path",
+    errno.ENOENT: "check the path",
+    errno.EMFILE: "allow more open files (ulimit -n)",
+    errno.ENOMEM: "close other programs, or ask for less",
+    errno.EADDRINUSE: "give another --port",
+    errno.EADDRNOTAVAIL: "give another --host",
+}
+
+
+def ended_by(error: Exception) -> str | None:
+    """The message for an error that the user can put right, "" if help was printed; None: a bug of mem1."""
+    if isinstance(error, CommandLineError):
+        return _of_the_command_line(error)
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, pydantic.ValidationError):
+        return explain_unknown(error)
+    if isinstance(error, OSError):
+        return _of_the_system(error)
+    if isinstance(error, MemoryError):
+        return "the machine's memory is full; ask for less, or close other programs"
+    return None
+
+
+def _of_the_command_line(error: Any) -> str:
+    """Typer's message on a command line that it cannot read, with the command for help; "": help was printed."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return ""
+    message = error.format_message().rstrip(".")
+    where = getattr(error, "ctx", None)
+    joint = " See" if message.endswith("?") else "; see"
+    return f"{message}{joint} {where.command_path} --help" if where is not None else message
+
+
+def _of_the_system(error: OSError) -> str:
+    reason = error.strerror or str(error) or type(error).__name__
+    places = [os.fsdecode(place) for place in (error.filename, error.filename2) if isinstance(place, (str, bytes))]
+    where = f"{' and '.join(places)}: " if places else ""
+    step = _NEXT_STEP.get(error.errno or 0)
+    return f"{where}{reason}" + ("" if step is None else f"; {step}")
+
+
+def check_text(arguments: Sequence[str]) -> list[str]:
+    """The arguments unchanged. Raises UserError for one that is not text, which no file could hold."""
+    for number, argument in enumerate(arguments, start=1):
+        if "\0" in argument or any("\ud800" <= character <= "\udfff" for character in argument):
+            raise UserError(f"argument {number}, {argument!r}, is not UTF-8 text; write it in UTF-8")
+    return list(arguments)
+
+
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+
+
+def prepare() -> None:
+    """Waiting threads sleep, large tensors are recycled, and nothing is fetched from a hub.
+
+    OpenMP's spinning costs several times on a shared machine. glibc gives every large block back to the kernel
+    at once; keeping it about doubles the speed of training a small model on a CPU.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    if sys.platform == "linux":
+        try:
+            mallopt = ctypes.CDLL("libc.so.6").mallopt
+        except (OSError, AttributeError):
+            return  # another C library: slower, otherwise the same
+        mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+        mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+
 
 app = typer.Typer(
     name="mem1",
@@ -37,7 +132,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("quickstart", cls=Command)(quickstart.command)
+app.command("quickstart", cls=Command)(train.quickstart)
 app.command("train", cls=Command)(train.command)
 app.command("export", cls=Command)(train.export)
 app.command("plan", cls=Command)(plan.command)

@@ -32,7 +32,7 @@ def command(
     server_gpus: Annotated[
         int,
         typer.Option(min=1, max=1000, help="GPUs that sample, with rollout.engine=servers."),
-        Fills("mem1.planning.placement:Setup.server_gpus"),
+        Fills("mem1.planning.networks:Setup.server_gpus"),
     ] = 1,
     run: Annotated[
         Path | None, typer.Option(help="Recorded attempts (.jsonl), whose sizes replace the limits.")
@@ -48,7 +48,7 @@ def command(
 ) -> None:
     """Estimate a recipe's memory by part, tokens and FLOPs per step, and time; if it does not fit, what to change."""
     from mem1.api import load_recipe
-    from mem1.planning.placement import Setup
+    from mem1.planning.networks import Setup
     from mem1.planning.plan import advise, make_plan, record
     from mem1.planning.step_time import cluster
 

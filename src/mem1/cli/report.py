@@ -47,9 +47,9 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="With --from-mem1: print one JSON object.")] = False,
 ) -> None:
     """Write a page with table, figures, learning curves and every trajectory; or print the table for a paper."""
-    from mem1.cli.report_input import PAGE, read_runs, write_run_report
     from mem1.evaluation.report.page import write_page
     from mem1.evaluation.report.rows import rows_of
+    from mem1.evaluation.report.run_folders import PAGE, read_runs, write_run_report
     from mem1.evaluation.report.tables import FORMATS
 
     if from_mem1 is not None and not runs:
@@ -89,9 +89,8 @@ def rescore_file(file: Path, *, tokenizer: Path | None, inference: str | None, a
     Raises UserError for a file in another format, and for a tokenizer without a known inference type.
     """
     from mem1.engines.codec import Codec
-    from mem1.extras.mem1_release.reader import read_released
+    from mem1.extras.mem1_release.reader import checked_inference, inference_of, read_released
     from mem1.extras.mem1_release.rescore import rescore
-    from mem1.extras.mem1_release.tokens import checked_inference, inference_of
     from mem1.training.weights.policy import policy_folder
 
     if tokenizer is None and inference is not None:

@@ -3,22 +3,40 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from mem1.cli.options import JsonOption, work_begins
 from mem1.cli.recipe_options import Chosen, with_recipe
 from mem1.errors import UserError
+from mem1.evaluation.tokens import appended_tokens
+from mem1.protocol import ANSWER, MALFORMED, SUMMARY, Tags
+from mem1.records import Task, Trajectory, Turn
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from mem1.records import Question, Trajectory
     from mem1.training.loop.recipe import Recipe
+
+
+# FIXME docstring of mem1.cli.run:
+# """An agent at work, turn by turn on the terminal: what it wrote, what it was shown, the tokens in view.
+#
+# turn 2  76 tokens in view; with every turn appended 76
+#   state   now Q1 Moru Kest
+#   search  mayor of Moru Kest
+#   info    [HINT] You have 7 turns left. [/HINT] Moru Kest is a city . ...
+# """
 
 _NOT_KNOWN = "(not known)"
 """Gold answer of a question of one's own; nothing is scored against it."""
@@ -45,7 +63,6 @@ def command(
     from rich.console import Console
 
     from mem1.cli.agents import open_agent
-    from mem1.cli.live_view import LiveView
     from mem1.cli.progress import stderr
     from mem1.engines.base import Sampling
     from mem1.engines.codec import check_words
@@ -104,8 +121,6 @@ def _recipe(chosen: Chosen, questions: list[str], file: Path) -> Recipe:
 def _introduce(questions: tuple[Question, ...], console: Console) -> None:
     from rich.text import Text
 
-    from mem1.cli.live_view import shown
-
     for number, question in enumerate(questions, start=1):
         console.print(Text(f"Q{number} {shown(question.text)}"))
     console.print()
@@ -114,8 +129,6 @@ def _introduce(questions: tuple[Question, ...], console: Console) -> None:
 def _conclude(trajectory: Trajectory, console: Console) -> None:
     """How it ended, each answer, and the largest number of tokens in view."""
     from rich.text import Text
-
-    from mem1.cli.live_view import shown
 
     record = as_record(trajectory)
     detail = f" ({shown(record['detail'])})" if record["detail"] else ""
@@ -162,3 +175,46 @@ def as_record(trajectory: Trajectory) -> dict[str, Any]:
         "peak_tokens": peak_tokens(trajectory),
         "appended_peak_tokens": appended_peak_tokens(trajectory),
     }
+
+
+LONGEST = 600
+"""Most characters shown of a text."""
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]+")
+
+
+@dataclass
+class LiveView:
+    """Prints each turn of one attempt; for `Rollout(on_turn=...)`."""
+
+    tags: Tags
+    console: Console
+    turns: list[Turn] = field(default_factory=list)
+
+    def __call__(self, task: Task, turn: Turn) -> None:
+        self.turns.append(turn)
+        number = sum(turn.action != SUMMARY for turn in self.turns)  # a summary is no turn of the task
+        appended = appended_tokens(Trajectory(turns=tuple(self.turns), task=task))[-1]
+        in_view = f"  {turn.num_tokens:,} tokens in view; with every turn appended {appended:,}"
+        name = "summary" if turn.action == SUMMARY else f"turn {number}"
+        self.console.print(Text.assemble((name, "bold"), (in_view, "dim")))
+        if turn.state:
+            self._line(self.tags.state, turn.state, "cyan")
+        if turn.action == MALFORMED:
+            self._line("wrote", turn.text, "red")
+        colours = {MALFORMED: "red", ANSWER: "bold green"}
+        self._line(turn.action, turn.content, colours.get(turn.action, "yellow"))
+        if turn.observation:
+            self._line(self.tags.result, turn.observation, "dim")
+
+    def _line(self, label: str, text: str, style: str) -> None:
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(min_width=9)
+        grid.add_column()
+        grid.add_row(Text(label, style="dim"), Text(shown(text), style=style))
+        self.console.print(Padding(grid, (0, 0, 0, 2)))
+
+
+def shown(text: str) -> str:
+    """One line without control characters, which a terminal would obey; a long text is cut."""
+    line = " ".join(_CONTROL.sub(" ", text).split())
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]} ..."

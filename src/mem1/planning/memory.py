@@ -29,8 +29,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mem1.planning.networks import Network
-from mem1.planning.placement import Setup
+from mem1.planning.networks import Network, Setup
 from mem1.training.logprobs import LOGITS_AT_ONCE
 from mem1.training.loop.recipe import BLOCK
 

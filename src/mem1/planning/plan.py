@@ -12,8 +12,7 @@ from typing import Any
 
 from mem1.errors import UserError
 from mem1.planning.memory import Memory, Needs, server_memory, stage_memory
-from mem1.planning.networks import Network, recipe_network
-from mem1.planning.placement import Setup
+from mem1.planning.networks import Network, Setup, recipe_network
 from mem1.planning.stages import Attempts, Stage, limits, stages
 from mem1.planning.step_time import Cluster, StepTime, sampling_flops, step_time, training, update_flops
 from mem1.training.loop.recipe import Distributed, Lora, Recipe

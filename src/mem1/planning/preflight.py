@@ -16,8 +16,7 @@ from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec, check_words
 from mem1.errors import UserError
 from mem1.packing.attention import check_packable
-from mem1.planning.networks import meta_parameters
-from mem1.planning.placement import Setup
+from mem1.planning.networks import Setup, meta_parameters
 from mem1.planning.plan import Plan, make_plan, record
 from mem1.planning.smoke_step import Rehearsed, rehearse
 from mem1.protocol import vocabulary

@@ -19,7 +19,7 @@ from mem1.evaluation.tokens import Sizes, TurnSizes, even_sizes
 from mem1.packing import TokenTree, split_into_packs
 from mem1.packing.blocks import cut
 from mem1.planning.memory import Load, Needs
-from mem1.planning.placement import Setup
+from mem1.planning.networks import Setup
 from mem1.records import Trajectory, Turn
 from mem1.training.loop.recipe import TURNS_PER_PIECE, Recall, Recipe
 from mem1.training.loop.rl_config import Rl

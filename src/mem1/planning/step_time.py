@@ -24,8 +24,7 @@ from dataclasses import dataclass
 
 from mem1.errors import UserError
 from mem1.planning.memory import WIDE, logits_rows
-from mem1.planning.networks import Network
-from mem1.planning.placement import Setup
+from mem1.planning.networks import Network, Setup
 from mem1.planning.stages import SAMPLER_TOKENS, Passes, Stage, StepTokens
 
 
