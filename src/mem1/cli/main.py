@@ -1,9 +1,10 @@
-"""Errors that end a command, as one message: mistakes of the user, and what the system refuses.
+"""The command `mem1`, and its errors: mistakes of the user, and what the system refuses, as one message.
 
     PermissionError(13, "Permission denied", "runs/a")
     ->  runs/a: Permission denied; check who may read and write it, or give another path
 
-`main` prints these and exits with 2. An error without a message here is a bug of mem1 and keeps its stack trace.
+`main` prints these and exits with 2. An error without a message here is a bug of mem1 and keeps its stack trace. Heavy
+libraries are loaded by the command that needs them.
 """
 
 from __future__ import annotations
@@ -26,12 +27,6 @@ from mem1.cli.options import Command
 from mem1.cli.progress import say
 from mem1.configuration.mistakes import explain_unknown
 from mem1.errors import UserError
-
-# FIXME docstring of mem1.cli.main:
-# """What the process needs before torch is loaded; called by the command line, never on import."""
-
-# FIXME docstring of mem1.cli.main:
-# """The command `mem1`: one thin file a command; heavy libraries are loaded by the command that needs them."""
 
 EXIT_MISTAKE = 2
 EXIT_INTERRUPTED = 130

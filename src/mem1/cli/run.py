@@ -1,4 +1,10 @@
-"""`mem1 run`: one agent on one task, turn by turn: your own questions over your passages or the web, or Atlas."""
+"""`mem1 run`: one agent on one task, turn by turn: your own questions over your passages or the web, or Atlas.
+
+turn 2  76 tokens in view; with every turn appended 76
+  state   now Q1 Moru Kest
+  search  mayor of Moru Kest
+  info    [HINT] You have 7 turns left. [/HINT] Moru Kest is a city . ...
+"""
 
 from __future__ import annotations
 
@@ -23,20 +29,9 @@ from mem1.protocol import ANSWER, MALFORMED, SUMMARY, Tags
 from mem1.records import Task, Trajectory, Turn
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from mem1.records import Question, Trajectory
+    from mem1.records import Question
     from mem1.training.loop.recipe import Recipe
 
-
-# FIXME docstring of mem1.cli.run:
-# """An agent at work, turn by turn on the terminal: what it wrote, what it was shown, the tokens in view.
-#
-# turn 2  76 tokens in view; with every turn appended 76
-#   state   now Q1 Moru Kest
-#   search  mayor of Moru Kest
-#   info    [HINT] You have 7 turns left. [/HINT] Moru Kest is a city . ...
-# """
 
 _NOT_KNOWN = "(not known)"
 """Gold answer of a question of one's own; nothing is scored against it."""
@@ -60,8 +55,6 @@ def command(
     mem1 run --question "Who founded Alvex?" --corpus notes --model models/my-model
     mem1 run --question "..." tasks.kind=web tasks.api=serper --base-url http://127.0.0.1:8000/v1 --model qwen
     """
-    from rich.console import Console
-
     from mem1.cli.agents import open_agent
     from mem1.cli.progress import stderr
     from mem1.engines.base import Sampling
@@ -119,8 +112,6 @@ def _recipe(chosen: Chosen, questions: list[str], file: Path) -> Recipe:
 
 
 def _introduce(questions: tuple[Question, ...], console: Console) -> None:
-    from rich.text import Text
-
     for number, question in enumerate(questions, start=1):
         console.print(Text(f"Q{number} {shown(question.text)}"))
     console.print()
@@ -128,8 +119,6 @@ def _introduce(questions: tuple[Question, ...], console: Console) -> None:
 
 def _conclude(trajectory: Trajectory, console: Console) -> None:
     """How it ended, each answer, and the largest number of tokens in view."""
-    from rich.text import Text
-
     record = as_record(trajectory)
     detail = f" ({shown(record['detail'])})" if record["detail"] else ""
     turns = "1 turn" if len(record["turns"]) == 1 else f"{len(record['turns'])} turns"

@@ -1,4 +1,7 @@
-"""`mem1 train`: run a recipe, then evaluate what it made. `mem1 export`: a checkpoint as a model folder."""
+"""`mem1 train`: run a recipe, then evaluate its policy. `mem1 quickstart`: evaluate, train, evaluate again.
+
+`mem1 export` writes a checkpoint as a model folder.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +37,6 @@ if TYPE_CHECKING:
     from mem1.evaluation.metrics import Row
     from mem1.training.loop.recipe import Recipe
     from mem1.training.ranks.processes import Ranks
-
-
-# FIXME docstring of mem1.cli.train:
-# """`mem1 quickstart`: evaluate the shipped policy, train it by RL on N = 2, evaluate again, write a page."""
 
 
 def command(

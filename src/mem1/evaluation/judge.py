@@ -1,4 +1,8 @@
-"""The prompt of a judge and the parser of its verdict, both pure functions.
+"""Answers judged by a language model behind any OpenAI-compatible chat server, beside exact match.
+
+    judge = Judge(JudgeServer(base_url="http://127.0.0.1:8000/v1", model="qwen3-32b"), verdicts=Path("verdicts.jsonl"))
+    judge([JudgedAnswer("Who founded Alvex?", ("Mira Toll",), "Dr Mira Toll")])   ->  [Verdict(correct=True)]
+    judge_rows(rows, trajectories, judge)[0].judge   ->  Judged(correct=0.71, judged=0.99, agreement=0.93, kappa=0.85)
 
     question "Who founded Alvex?", gold ["Mira Toll"], prediction "Dr Mira Toll, in 1901"
     ->  system: the rules, and the code 5f0c... of this very question    user: {"question": ..., "gold_answers": [...]}
@@ -8,6 +12,10 @@ All three texts are untrusted: the prediction may come from a web page. They rea
 object, which no quote or newline can escape, separate from the rules. The verdict must repeat a code that a prediction
 cannot contain, because it is a hash of the prediction itself: a judge that copies `{"correct": true}` from a prediction
 gives no verdict. A judge can still be persuaded to give a wrong one, so its agreement with exact match is reported.
+
+If the judge does not reply, or replies in another form, the verdict is None with the reason; such an answer counts
+neither as right nor as wrong. Verdicts are kept in a JSONL file, so a repeated evaluation asks for none of them again.
+An API key is read from MEM1_JUDGE_API_KEY and from no other variable, because it is sent to the address given.
 """
 
 from __future__ import annotations
@@ -36,18 +44,6 @@ from mem1.net.threads import in_parallel
 from mem1.records import Trajectory
 from mem1.sanitize import CONTROL_TOKENS, break_tokens
 from mem1.scoring import split_answers
-
-# FIXME docstring of mem1.evaluation.judge:
-# """Answers judged by a language model behind any OpenAI-compatible chat server, beside exact match.
-#
-#     judge = open_judge("http://127.0.0.1:8000/v1", "qwen3-32b", folder=Path("runs/a"))
-#     judge([JudgedAnswer("Who founded Alvex?", ("Mira Toll",), "Dr Mira Toll")])   ->  [Verdict(correct=True)]
-#     judge_rows(rows, trajectories, judge)[0].judge   ->  Judged(correct=0.71, judged=0.99, agreement=0.93, kappa=0.85)
-#
-# If the judge does not reply, or replies in another form, the verdict is None with the reason; such an answer counts
-# neither as right nor as wrong. Verdicts are kept in a JSONL file, so a repeated evaluation asks for none of them again.
-# An API key is read from MEM1_JUDGE_API_KEY and from no other variable, because it is sent to the address given.
-# """
 
 JUDGE_VERSION = "2"
 """Increased with every change of the prompt; answers with verdicts of another version are judged again."""

@@ -1,4 +1,4 @@
-"""The shape of a recipe's transformer: from a config.json, from the recipe, or from a table of known models.
+"""The shape of a recipe's transformer, and how it is placed: sharding, adapters, and who samples.
 
     recipe_network(config)       ->  Network(kind="qwen2", hidden=3584, layers=28, ...)
     known("models/Qwen2.5-7B")   ->  the row of Qwen2.5-7B, by the folder's name
@@ -25,13 +25,6 @@ from mem1.training.weights.tokenizers import atlas_tokenizer, shop_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
-
-
-# FIXME docstring of mem1.planning.networks:
-# """How the networks are placed: sharding, adapters, and who samples, as far as memory and time depend on them.
-#
-# This is the one place where the plan reads a recipe's [distributed], [lora] and [rollout].
-# """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

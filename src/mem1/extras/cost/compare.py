@@ -1,4 +1,4 @@
-"""The calls of an attempt under `full` and under `fold(k)`, with what they cost under a prefix cache.
+"""The calls of an attempt under `full` and `fold(k)`, their cost under a prefix cache, and where rewriting is cheaper.
 
     prompt 100; every turn writes a state of 20 (when it has to) and an action of 10, and gets a result of 50
     full        contexts 100, 160, 220     outputs 10, 10, 10
@@ -8,6 +8,10 @@ The context tokens of a call are priced in three parts: `cached` tokens, the pre
 cache; `written` ones, which the next call will read; and `fresh` ones. Generated tokens are `output`. A state is
 written in exactly those turns after which something is dropped, so that fold(k) with k >= T is `full`. docs/cost.md
 has the derivation, the assumptions and a table worked out by hand.
+
+    cost if the attempt ends with turn   1    2    3    4    5
+    full                                10   22   36   52   70
+    fold(1)                             10   24   39   51   63      break-even turn 4: cheaper from there on
 
 The sizes come from four numbers (`even_sizes`) or from a recorded attempt:
 
@@ -28,16 +32,6 @@ from mem1.errors import UserError
 from mem1.evaluation.tokens import Sizes, TurnSizes
 from mem1.extras.cost.prices import PrefixCache, Prices
 from mem1.records import Trajectory, Turn
-
-# FIXME docstring of mem1.extras.cost.compare:
-# """`full` and every `fold(k)` side by side, the turn from which rewriting is cheaper, and a figure of both.
-#
-# cost if the attempt ends with turn   1    2    3    4    5
-# full                                10   22   36   52   70
-# fold(1)                             10   24   39   51   63      break-even turn 4: cheaper from there on
-#
-# cost_figure([Panel(title="hosted-50", unit="USD", lines={"full": [...], "constant": [...]})])  ->  "<svg ..."
-# """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

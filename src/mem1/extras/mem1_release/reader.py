@@ -1,4 +1,4 @@
-"""The result files of MEM1's released code, read line by line.
+"""The result files of MEM1's released code, read line by line, and their attempts as trajectories.
 
     {"q": "... Answer the following questions: who founded alvex?; where is it?",
      "t0": "<think>a</think>", "r0": "<think>a</think><search>alvex</search>", "i0": "<information>\\n[HINT]...",
@@ -8,9 +8,15 @@
 
 In turn i, `t` is the state, `r` the whole response and `i` the result. A last turn without `r` was neither a search nor
 an answer, and its text was not kept. An attempt that failed has "error" instead of "q" and turns, and possibly
-"Unknown" as its gold answers.
+"Unknown" as its gold answers. The contexts depend on the inference type:
 
-Source: MIT-MI/MEM1 at 6f22061, Mem1/inference: generate_rollout.py, data_pipelines.py, eval.py.
+    turn 1   prompt                               -> r0, then the result i0
+    turn 2   mem1    prompt r0 i0                 -> r1
+             normal  prompt r0 i0                 -> r1     a third turn would still have r0 and i0
+             amem    recalled r0 i0               -> r1     without the prompt, which the released loop drops
+
+The chat template around these texts is not in the files and not counted. Source: MIT-MI/MEM1 at 6f22061,
+Mem1/inference: generate_rollout.py, data_pipelines.py, models.py, eval.py.
 """
 
 from __future__ import annotations
@@ -32,18 +38,6 @@ from mem1.records import Ended, Question, Task, Trajectory, Turn
 from mem1.scoring import score_answers
 from mem1.tasks.datasets.fields import Wanted, items, shown, strings
 from mem1.tasks.datasets.parquet import searchr1
-
-# FIXME docstring of mem1.extras.mem1_release.reader:
-# """Attempts in MEM1's released result files as trajectories, tokenized with a given tokenizer.
-#
-#     turn 1   prompt                               -> r0, then the result i0
-#     turn 2   mem1    prompt r0 i0                 -> r1
-#              normal  prompt r0 i0                 -> r1     a third turn would still have r0 and i0
-#              amem    recalled r0 i0               -> r1     without the prompt, which the released loop drops
-#
-# The chat template around these texts is not in the files and not counted. Source: MIT-MI/MEM1 at 6f22061,
-# Mem1/inference/data_pipelines.py and models.py.
-# """
 
 _SEARCH = re.compile(r"<search>.*?</search>", re.DOTALL)
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)

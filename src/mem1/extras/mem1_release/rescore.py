@@ -1,7 +1,18 @@
 """MEM1's released result files scored again: every attempt counts, with mem1's scorer, on all turns.
 
-rescore(read_released("..._mem1.jsonl"))                           EM and F1, without tokens
-rescore(attempts, codec=codec, inference="mem1")                   peaks too, in that tokenizer's tokens
+    rescore(read_released("..._mem1.jsonl"))                    EM and F1, without tokens
+    rescore(attempts, codec=codec, inference="mem1")            peaks too, in that tokenizer's tokens
+
+Beside them the scores of MEM1's released evaluator, which are sums over objectives, of at most ten turns:
+
+    golds [["Mira Toll"], ["Bergen"]]      released     mem1
+    "Mira Toll; Bergen"                    EM 2.0       EM 1 1
+    "Mira Toll"                            EM 0.0       EM 1 0      wrong number of answers
+    "The Mira Toll; Bergen"                EM 1.0       EM 1 1      articles count
+    "Mira Mira; Bergen"                    F1 1.67      F1 0.5 1    sets of words, not counts
+
+Its peak excludes the prompt, counts the state twice, and is None if "Exact_match" in the file is 0. An attempt that
+failed stops that evaluator, so it has no scores. Source: MIT-MI/MEM1 at 6f22061, Mem1/inference/eval.py.
 """
 
 from __future__ import annotations
@@ -20,21 +31,6 @@ from mem1.extras.mem1_release.reader import Inference, ReleasedAttempt, Released
 from mem1.protocol import RELEASED
 from mem1.records import Ended
 from mem1.scoring import Scores, score_answers
-
-# FIXME docstring of mem1.extras.mem1_release.rescore:
-# """The scores that MEM1's released evaluator gives an attempt, for comparison with mem1's own.
-#
-#     golds [["Mira Toll"], ["Bergen"]]      released     mem1
-#     "Mira Toll; Bergen"                    EM 2.0       EM 1 1
-#     "Mira Toll"                            EM 0.0       EM 1 0      wrong number of answers
-#     "The Mira Toll; Bergen"                EM 1.0       EM 1 1      articles count
-#     "Mira Mira; Bergen"                    F1 1.67      F1 0.5 1    sets of words, not counts
-#
-# Scores are sums over objectives, not means, of at most ten turns. The peak excludes the prompt, counts the state twice,
-# and is None if "Exact_match" in the file is 0. An attempt that failed stops that evaluator, so it has no scores.
-#
-# Source: MIT-MI/MEM1 at 6f22061, Mem1/inference/eval.py.
-# """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
