@@ -21,9 +21,10 @@ from test_cli import Terminal
 from test_judge import honest
 from test_runner import without_timings
 
-from mem1.cli.progress import EvaluationBar, JudgeBar, Prices, bars
+from mem1.cli.progress import EvaluationBar, JudgeBar, bars
 from mem1.evaluation.metrics import OF_TIME
 from mem1.evaluation.runner import Progress
+from mem1.net.spending import SpendingLimit
 
 ANSWERS = ("eval", "engine.kind=script", "engine.answer=Ana Brul", "--objectives", "1,2", "--limit", "5", "--json")
 SCRIPTED = (*ANSWERS, "--tokenizer", "stand-in", "budget.completion_per_objective=0", "budget.completion_extra=200")
@@ -81,7 +82,7 @@ def test_the_same_command_goes_on_and_other_settings_are_refused(
 def test_the_bar_shows_tasks_tokens_and_what_they_cost():
     console = Console(width=200, record=True, force_terminal=True)
     with bars(console) as progress:
-        bar = EvaluationBar(progress, "m", Prices(tokens_in=2.0, tokens_out=8.0))
+        bar = EvaluationBar(progress, "m", SpendingLimit(dollars_per_million_input=2.0, dollars_per_million_output=8.0))
         bar(Progress(objectives=4, done=3, of=10, tokens_in=1_500_000, tokens_out=20_000))
     # 1.5 million at 2 dollars and 0.02 million at 8
     shown = console.export_text()

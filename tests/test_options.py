@@ -22,12 +22,12 @@ from rich.console import Console
 from samples import write_lines
 from test_cli import Terminal
 
-from mem1.cli.agents import tokenizer_folder
 from mem1.cli.main import ended_by, main
 from mem1.cli.options import only_checked
 from mem1.cli.progress import TrainingBar, bars
 from mem1.configuration import Config
 from mem1.engines.base import search_then_answer
+from mem1.evaluation.agents import tokenizer_folder
 from mem1.protocol import PAPER
 from mem1.records import Question
 from mem1.tasks.prompts import PROMPTS, first_question, render

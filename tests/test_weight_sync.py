@@ -20,7 +20,7 @@ from servers import CommandProcess, wait_for
 from sites import Site, as_json, site, status
 from worlds import CODEC, SMALL, rollout, shelf, task
 
-from mem1.cli.agents import evaluate_policy
+from mem1.cli.eval import evaluate_policy
 from mem1.configuration import load_toml, to_toml
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.device import ON_CPU

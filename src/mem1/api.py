@@ -101,10 +101,7 @@ def evaluate(
 
     What is not given is as in the recipe, else as in a recipe's defaults.
     """
-    from mem1.evaluation.runner import Chunking
-    from mem1.evaluation.runner import evaluate as run
-    from mem1.evaluation.store import made_with
-    from mem1.training.loop.recipe import recipe_rollout
+    from mem1.evaluation.agents import Agent, loaded_agent, policy_agent
 
     source: TaskSource | None = None
     if isinstance(tasks_or_recipe, Recipe):
@@ -113,40 +110,27 @@ def evaluate(
         recipe = Recipe(tasks=tasks_or_recipe)
     else:
         recipe, source = Recipe(tasks=TasksConfig()), as_source(tasks_or_recipe)
-    if context is not None:
-        recipe = recipe.model_copy(update={"context": context})
+    given = {"objectives": None if objectives is None else tuple(objectives), "tasks": tasks}
+    sizes = recipe.evaluation.model_dump() | {key: value for key, value in given.items() if value is not None}
+    changed: dict[str, Any] = {"evaluation": Evaluation.model_validate(sizes)}
+    recipe = recipe.model_copy(update=changed | ({} if context is None else {"context": context}))
     tags = tags or vocabulary(recipe.vocabulary)
     source = source or recipe.tasks.source("evaluation", tags)
-    asked = {"objectives": None if objectives is None else tuple(objectives), "tasks": tasks}
-    sizes = Evaluation.model_validate(
-        {**recipe.evaluation.model_dump(), **{key: value for key, value in asked.items() if value is not None}}
-    )
-    engine, codec, template, fingerprint, chunking = _sampler(model, recipe, tags)
-    rollout = recipe_rollout(recipe, engine=engine, codec=codec, chat_template=template, source=source, tags=tags)
-    rows, _ = run(
-        rollout,
-        source,
-        sizes,
-        policy=name,
-        folder=None if out is None else Path(out),
-        settings=made_with(fingerprint() if out is not None else name, recipe.tasks),
-        chunking=chunking or Chunking(tasks=1, at_a_time=16),
-    )
-    return rows
-
-
-def _sampler(model: Any, recipe: Recipe, tags: Tags) -> tuple[Engine, Any, ChatTemplate, Any, Any]:
-    """Engine, codec, chat template, the model's fingerprint, and how tasks are cut up (None: as a server likes it)."""
+    given_model: Any = model
     if isinstance(model, (str, Path)):
-        from mem1.training.weights.policy import load_policy
-
-        model = load_policy(model, chat_template=recipe.model.chat_template)
-    if hasattr(model, "complete"):
-        if not hasattr(model, "codec"):
-            raise UserError(f"{type(model).__name__} has no codec, so its tokens cannot be read; give it one")
-        return model, model.codec, ChatTemplate(), lambda: type(model).__name__, None
-    from mem1.engines.local import LocalEngine
-    from mem1.evaluation.runner import Chunking
-
-    engine = LocalEngine(model.model, model.codec, tags.stop_strings)
-    return engine, model.codec, model.chat_template, model.fingerprint, Chunking()
+        agent = loaded_agent(recipe, given_model, tags, name=name)
+    elif not hasattr(given_model, "complete"):
+        agent = policy_agent(recipe, given_model, tags, name=name)
+    elif not hasattr(given_model, "codec"):
+        raise UserError(f"{type(model).__name__} has no codec, so its tokens cannot be read; give it one")
+    else:
+        agent = Agent(
+            engine=given_model,
+            codec=given_model.codec,
+            chat_template=ChatTemplate(),
+            name=name,
+            identity=lambda: type(model).__name__,
+            at_a_time=16,
+            general=hasattr(given_model, "dialect"),
+        )
+    return agent.evaluate(recipe, source, tags, folder=None if out is None else Path(out))[0]

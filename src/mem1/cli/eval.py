@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mem1.cli.options import JsonOption, work_begins
+from mem1.cli.options import JsonOption, machine, work_begins
+from mem1.cli.progress import EvaluationBar, bars, say, stderr
 from mem1.cli.recipe_options import Chosen, with_recipe
 
 if TYPE_CHECKING:
+    from mem1.engines.device import Computed, Device
+    from mem1.envs.base import TaskSource
+    from mem1.evaluation.agents import Agent
+    from mem1.evaluation.metrics import Row
+    from mem1.protocol import Tags
+    from mem1.records import Trajectory
     from mem1.training.loop.recipe import Recipe
+    from mem1.training.weights.policy import Policy
 
 
 @with_recipe
@@ -33,9 +43,9 @@ def command(
     mem1 eval --questions q.jsonl --corpus p.jsonl --base-url http://127.0.0.1:8000/v1 --model qwen
     mem1 eval webshop-quick context=full evaluation.temperature=1.0
     """
-    from mem1.cli.agents import evaluate_agent, open_agent, show
-    from mem1.cli.progress import JudgeBar, bars, stderr
+    from mem1.cli.progress import JudgeBar
     from mem1.engines.codec import SAMPLE, check_words
+    from mem1.evaluation.agents import open_agent
     from mem1.evaluation.judge import judge_rows, open_judge
     from mem1.protocol import vocabulary
 
@@ -44,7 +54,7 @@ def command(
     judge = None if recipe.judge is None else open_judge(recipe.judge.url, recipe.judge.model, folder=out)
     source = recipe.tasks.source("evaluation", tags)
     work_begins()
-    agent = open_agent(invocation, recipe, tags)
+    agent = open_agent(recipe, tags, machine(invocation))
     asked = recipe.evaluation
     sample = source.tasks(objectives=min(asked.objectives), count=min(SAMPLE, asked.tasks), seed=asked.seed)
     check_words(agent.codec, sample, tags, whose=agent.name)
@@ -70,3 +80,47 @@ def with_sizes(chosen: Chosen, recipe: Recipe) -> Recipe:
     fewest = smallest(composition, getattr(recipe.tasks, "depth", None) or 1)
     fitting = tuple(size for size in recipe.evaluation.objectives if size >= fewest) or (fewest,)
     return recipe.model_copy(update={"evaluation": recipe.evaluation.model_copy(update={"objectives": fitting})})
+
+
+def evaluate_agent(
+    recipe: Recipe, agent: Agent, source: TaskSource, tags: Tags, *, folder: Path | None, overwrite: bool = False
+) -> tuple[list[Row], dict[int, list[Trajectory]]]:
+    """`Agent.evaluate` with its progress on stderr."""
+    with bars(stderr()) as progress:
+        bar = EvaluationBar(progress, agent.name, agent.limit)
+        rows, trajectories = agent.evaluate(recipe, source, tags, folder=folder, overwrite=overwrite, on_progress=bar)
+    for row in rows:
+        if row.tasks < recipe.evaluation.tasks:
+            say(
+                f"{row.policy}, N = {row.objectives}: {row.tasks} tasks, not {recipe.evaluation.tasks}; these "
+                "questions yield no others (no task is asked twice)"
+            )
+    return rows, trajectories
+
+
+def evaluate_policy(recipe: Recipe, policy: Policy, device: Device, *, name: str, folder: Path) -> list[Row]:
+    """Rows of a policy before or after its training."""
+    from mem1.evaluation.agents import trained_agent
+    from mem1.protocol import vocabulary
+
+    tags = vocabulary(recipe.vocabulary)
+    with trained_agent(recipe, policy, tags, device, name=name) as agent:
+        source = recipe.tasks.source("evaluation", tags)
+        return evaluate_agent(recipe, agent, source, tags, folder=folder, overwrite=True)[0]
+
+
+def show(rows: Sequence[Row], *, as_json: bool, computed: Computed | None = None) -> None:
+    """Print the result: one JSON object with the device that computed it, or a table."""
+    from rich.console import Console
+
+    from mem1.evaluation.report.rows import ReportRow
+    from mem1.evaluation.report.tables import print_table, warnings
+
+    shown = [ReportRow.of(row) for row in rows]
+    if not as_json:
+        print_table(shown, Console())
+        return
+    computed_by = {} if computed is None else computed.record()
+    print(json.dumps({"rows": [row.as_dict() for row in rows], **computed_by}))
+    for warning in warnings(shown):
+        stderr().print(warning, style="yellow", markup=False, soft_wrap=True)

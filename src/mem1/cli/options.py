@@ -146,13 +146,6 @@ def with_device(config: Recipe, device: str | None) -> Recipe:
     return config.model_copy(update={"model": config.model.model_copy(update=changed)})
 
 
-def few_workers(device: Device, wanted: int) -> tuple[str, ...]:
-    """A line that says so if fewer processes sample than the recipe wants."""
-    if device.workers(wanted) == wanted:
-        return ()
-    return (f"{wanted} workers are for a CPU; on {device.name} one process computes",)
-
-
 def known(key: str, value: str | None) -> str:
     """The value of an option that fills a key of [model]. Raises UserError for one that no machine has."""
     import pydantic

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -16,6 +15,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from mem1.errors import printable
+from mem1.net.spending import SpendingLimit, Usage
 
 if TYPE_CHECKING:
     from mem1.evaluation.runner import Progress as Evaluated
@@ -133,31 +133,17 @@ class TrainingBar(_Bars):
         self.update(step.stage, f"train: {step.stage}", step.step, step.steps, "  ".join(shown))
 
 
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """A server's prices, in dollars per million tokens."""
-
-    tokens_in: float = 0.0
-    """Context tokens, as if none were cached."""
-    tokens_out: float = 0.0
-    """Sampled tokens."""
-
-    def cost(self, tokens_in: int, tokens_out: int) -> float:
-        """In dollars."""
-        return (self.tokens_in * tokens_in + self.tokens_out * tokens_out) / 1e6
-
-
 class EvaluationBar(_Bars):
     """Shows the tasks of an evaluation as they finish: their number, tokens in and out, their cost."""
 
-    def __init__(self, progress: Progress, policy: str, prices: Prices | None = None) -> None:
+    def __init__(self, progress: Progress, policy: str, limit: SpendingLimit | None = None) -> None:
         super().__init__(progress)
-        self.policy, self.prices = policy, prices
+        self.policy, self.limit = policy, limit
 
     def __call__(self, now: Evaluated) -> None:
         note = f"{_thousands(now.tokens_in)} tokens in, {_thousands(now.tokens_out)} out"
-        if self.prices is not None:
-            note += f", ${self.prices.cost(now.tokens_in, now.tokens_out):.4f}"
+        if self.limit is not None and (dollars := self.limit.cost(Usage(now.tokens_in, now.tokens_out))):
+            note += f", ${dollars:.4f}"
         self.update(now.objectives, f"{self.policy}: N = {now.objectives}", now.done, now.of, note)
 
 

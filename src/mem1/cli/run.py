@@ -21,7 +21,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from mem1.cli.options import JsonOption, work_begins
+from mem1.cli.options import JsonOption, machine, work_begins
 from mem1.cli.recipe_options import Chosen, with_recipe
 from mem1.errors import UserError
 from mem1.evaluation.tokens import appended_tokens
@@ -55,10 +55,10 @@ def command(
     mem1 run --question "Who founded Alvex?" --corpus notes --model models/my-model
     mem1 run --question "..." tasks.kind=web tasks.api=serper --base-url http://127.0.0.1:8000/v1 --model qwen
     """
-    from mem1.cli.agents import open_agent
     from mem1.cli.progress import stderr
     from mem1.engines.base import Sampling
     from mem1.engines.codec import check_words
+    from mem1.evaluation.agents import open_agent
     from mem1.protocol import vocabulary
 
     with tempfile.TemporaryDirectory() as folder:
@@ -68,7 +68,7 @@ def command(
         work_begins()
         size = len(question) if question else recipe.evaluation.objectives[0]
         (task,) = source.tasks(objectives=size, count=1, seed=recipe.evaluation.seed)
-    agent = open_agent(invocation, recipe, tags)
+    agent = open_agent(recipe, tags, machine(invocation))
     check_words(agent.codec, [task], tags, whose=agent.name)
     console = stderr() if as_json else Console(highlight=False)
     rollout = replace(agent.rollout(recipe, source, tags), on_turn=LiveView(tags, console))

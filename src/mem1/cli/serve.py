@@ -17,7 +17,6 @@ from mem1.cli.options import (
     HostOption,
     PortOption,
     chosen_device,
-    few_workers,
     work_begins,
 )
 from mem1.configuration.model import MOST_WORKERS
@@ -66,7 +65,7 @@ def policy(
     console = stderr()
     token = api_key(token_env)
     loaded = load_policy(policy, device=on, dtype=dtype or "auto" if weights_folder is None else "float32")
-    for note in (str(loaded.computed(on)), *few_workers(on, workers)):
+    for note in (str(loaded.computed(on)), *on.few_workers(workers)):
         console.print(note, markup=False, soft_wrap=True)
     serve(
         loaded.model,

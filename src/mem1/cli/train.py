@@ -20,7 +20,6 @@ from mem1.cli.options import (
     Fills,
     JsonOption,
     chosen_device,
-    few_workers,
     machine,
     refuse,
     with_device,
@@ -58,7 +57,7 @@ def command(
 ) -> None:
     """Train a policy as a recipe says; on several processes: torchrun --nproc-per-node N -m mem1 train RECIPE."""
     from mem1.api import find_recipe, load_recipe
-    from mem1.cli.agents import evaluate_policy, show
+    from mem1.cli.eval import evaluate_policy, show
     from mem1.cli.progress import TrainingBar, bars, stderr
     from mem1.training.loop.train import train
     from mem1.training.ranks.placement import Placement
@@ -87,7 +86,7 @@ def command(
         console.quiet = ranks.rank > 0
         console.print(f"Training {path.stem}; everything is written to {folder}")
         computed = Placement.of(config, ranks).computed
-        for note in (str(computed), *few_workers(ranks.device, config.workers)):
+        for note in (str(computed), *ranks.device.few_workers(config.workers)):
             console.print(note, markup=False, soft_wrap=True)
         with bars(console) as progress:
             finished = train(
@@ -108,7 +107,7 @@ def command(
     warn_of_nothing_learnt(config, folder)
     if not evaluate:
         return
-    rows, _ = evaluate_policy(config, finished.policy, ranks.device, name="trained", folder=folder / "evaluation")
+    rows = evaluate_policy(config, finished.policy, ranks.device, name="trained", folder=folder / "evaluation")
     (folder / "result.json").write_text(json.dumps({"rows": [row.as_dict() for row in rows]}, indent=2))
     show(rows, as_json=as_json, computed=computed)
 
@@ -212,7 +211,7 @@ def quickstart(
 ) -> None:
     """Evaluate the shipped policy, train it by reinforcement learning on two objectives, evaluate again."""
     from mem1.api import load_recipe
-    from mem1.cli.agents import show
+    from mem1.cli.eval import show
     from mem1.cli.progress import stderr
     from mem1.evaluation.report.run_folders import write_run_report
     from mem1.lock import alone_in
@@ -232,7 +231,7 @@ def quickstart(
     console.print(f"mem1 quickstart, seed {seed}, {context} context; everything is written to {folder}")
     ranks = Ranks(device=chosen_device(invocation, config.model.device, training=True))
     computed = Placement.of(config, ranks).computed
-    for note in (str(computed), *few_workers(ranks.device, config.workers)):
+    for note in (str(computed), *ranks.device.few_workers(config.workers)):
         console.print(note, markup=False, soft_wrap=True)
     with alone_in(folder):
         rows = _quickstart(config, ranks, folder, resume, console)
@@ -244,13 +243,13 @@ def quickstart(
 
 
 def _quickstart(config: Recipe, ranks: Ranks, folder: Path, resume: bool, console: Console) -> list[Row]:
-    from mem1.cli.agents import evaluate_policy
+    from mem1.cli.eval import evaluate_policy
     from mem1.cli.progress import TrainingBar, bars
     from mem1.training.loop.train import train
     from mem1.training.weights.policy import SHIPPED, load_policy
 
     shipped = load_policy(SHIPPED, device=ranks.device)
-    base, _ = evaluate_policy(config, shipped, ranks.device, name="base", folder=folder / "evaluation")
+    base = evaluate_policy(config, shipped, ranks.device, name="base", folder=folder / "evaluation")
     with bars(console) as progress:
         finished = train(
             config, folder / "train", command=sys.argv, resume=resume, on_step=TrainingBar(progress), ranks=ranks
@@ -259,5 +258,5 @@ def _quickstart(config: Recipe, ranks: Ranks, folder: Path, resume: bool, consol
         console.print(f"Stopped; a checkpoint is written. Resume with: mem1 quickstart --out {folder} --resume")
         raise typer.Exit(130)
     warn_of_nothing_learnt(config, folder / "train")
-    trained, _ = evaluate_policy(config, finished.policy, ranks.device, name="trained", folder=folder / "evaluation")
+    trained = evaluate_policy(config, finished.policy, ranks.device, name="trained", folder=folder / "evaluation")
     return base + trained

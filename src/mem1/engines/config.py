@@ -11,6 +11,7 @@ Without the section the model runs in this process. Training samples through [ro
 from __future__ import annotations
 
 from abc import abstractmethod
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
@@ -18,13 +19,19 @@ from pydantic import Field
 from mem1.configuration import Config
 from mem1.configuration.by_name import ByName, Made, made_by
 from mem1.engines.servers import ModelServer
+from mem1.errors import UserError
 from mem1.registry import register
 
 if TYPE_CHECKING:
     from mem1.engines.base import Engine
     from mem1.engines.chat_template import ChatTemplate
     from mem1.engines.codec import Codec
+    from mem1.engines.openai import OpenAIEngine
     from mem1.protocol import Tags
+
+
+STAND_IN = "stand-in"
+"""Name of the tokenizer that counts when the served model's is not available."""
 
 
 class EngineConfig(Config):
@@ -32,6 +39,13 @@ class EngineConfig(Config):
 
     kind: str = ""
     """local, server, script, a registered name, or package.module:Name."""
+
+    def elsewhere(self, model: str | None) -> tuple[ServedModel | OwnEngine, str | None] | None:
+        """What completes contexts in place of the model of [model] (its path), and whose tokenizer counts by default.
+
+        None: the model itself does, in this process.
+        """
+        return None
 
 
 class LocalModel(EngineConfig):
@@ -50,6 +64,42 @@ class ServedModel(ModelServer, EngineConfig):
     """Tokenizer of the served model, to count and cut tokens: a folder, a Hugging Face id in the local cache, or
     "stand-in", which counts with another model's. None: that of model.path."""
 
+    def elsewhere(self, model: str | None) -> tuple[ServedModel, str]:
+        """Raises UserError where neither this section nor [model] names the model."""
+        name = self.model or model
+        if not name:
+            raise UserError(
+                "--base-url needs --model, the model's name on the server (the server lists them at /models)"
+            )
+        return self.model_copy(update={"model": name}), name
+
+    @property
+    def name(self) -> str:
+        """Its name in rows and files."""
+        return Path(self.model).name + (" (stand-in tokens)" if self.tokenizer == STAND_IN else "")
+
+    def engine(self, codec: Codec, tags: Tags, chat_template: ChatTemplate) -> OpenAIEngine:
+        """The engine. Raises UserError if the server cannot be used, or applies a chat template of its own."""
+        from mem1.engines.chat_template import ChatTemplate
+        from mem1.engines.openai import OpenAIEngine
+
+        engine = OpenAIEngine.open(self, codec, tags.stop_strings, own_tokenizer=self.tokenizer != STAND_IN)
+        if chat_template != ChatTemplate() and engine.dialect.own_template:
+            raise UserError(
+                "model.chat_template is for engine.endpoint=completions: at /chat/completions the server applies its "
+                "own"
+            )
+        return engine
+
+    def identity_of(self, engine: Any) -> str:
+        """Tells the model and how it is called from others."""
+        return f"{self.model} by {engine.dialect},"
+
+    def notes(self, engine: Any) -> tuple[str, ...]:
+        """For the user: how it is called and counted."""
+        counted = "Token counts and budgets are those of the stand-in tokenizer, not of the model."
+        return (f"{self.urls[0]}: {engine.dialect}", *((counted,) if self.tokenizer == STAND_IN else ()))
+
 
 class OwnEngine(EngineConfig):
     """Anything else that completes contexts; also what a plain class becomes."""
@@ -59,10 +109,26 @@ class OwnEngine(EngineConfig):
     concurrency: int = Field(default=16, ge=1, le=10_000)
     """Tasks worked on at a time."""
 
+    def elsewhere(self, model: str | None) -> tuple[OwnEngine, str | None]:
+        return self, model
+
     @property
     def name(self) -> str:
         """Its name in rows and files."""
         return self.kind.rpartition(":")[2]
+
+    @property
+    def limit(self) -> None:
+        """It has no prices."""
+        return
+
+    def identity_of(self, engine: Engine) -> str:
+        """As for a server."""
+        return f"{self.identity} in"
+
+    def notes(self, engine: Engine) -> tuple[str, ...]:
+        """As for a server."""
+        return ()
 
     @property
     def identity(self) -> str:
@@ -91,7 +157,6 @@ class ScriptedAnswer(OwnEngine):
 
     def engine(self, codec: Codec, tags: Tags, chat_template: ChatTemplate) -> Engine:
         from mem1.engines.base import ScriptedEngine, search_then_answer
-        from mem1.errors import UserError
         from mem1.protocol import SEARCH
 
         if SEARCH not in tags.action_tags:

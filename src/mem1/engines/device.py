@@ -69,6 +69,12 @@ class Device:
         """Number of processes that sample or train: `wanted` on a CPU, else 1."""
         return wanted if self.is_cpu else 1
 
+    def few_workers(self, wanted: int) -> tuple[str, ...]:
+        """A line for the user where fewer processes sample than `wanted`."""
+        if self.workers(wanted) == wanted:
+            return ()
+        return (f"{wanted} workers are for a CPU; on {self.name} one process computes",)
+
 
 ON_CPU = Device()
 

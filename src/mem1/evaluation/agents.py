@@ -1,0 +1,197 @@
+"""Who works on the tasks of a recipe (a model in this process, a server, a script), and its evaluation.
+
+agent = open_agent(recipe, tags)                 the one of the recipe's [engine]
+agent = policy_agent(recipe, policy, tags)       a policy in this process
+rows, trajectories = agent.evaluate(recipe, source, tags, folder=Path("runs/a"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mem1.engines.chat_template import ChatTemplate
+from mem1.engines.codec import Codec
+from mem1.engines.config import STAND_IN
+from mem1.errors import UserError
+from mem1.evaluation.runner import Chunking, OnProgress, evaluate
+from mem1.evaluation.store import made_with
+from mem1.rollout import GENERAL_COMPLETION, Rollout
+from mem1.training.loop.recipe import Recipe, recipe_rollout
+from mem1.training.loop.rl_config import ServerRollouts
+
+if TYPE_CHECKING:
+    from mem1.engines.base import Engine
+    from mem1.engines.device import Computed, Device, Machine
+    from mem1.envs.base import TaskSource
+    from mem1.evaluation.flops import ModelShape
+    from mem1.evaluation.metrics import Row
+    from mem1.net.spending import SpendingLimit
+    from mem1.protocol import Tags
+    from mem1.records import Trajectory
+    from mem1.training.weights.policy import Policy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agent:
+    """A model that is ready to work."""
+
+    engine: Engine
+    codec: Codec
+    chat_template: ChatTemplate
+    name: str
+    """Its name in rows and files."""
+    identity: Callable[[], str]
+    """Tells it from every other agent."""
+    at_a_time: int | None = None
+    """Number of tasks to run at a time, each by itself; None: all in one batch."""
+    computed: Computed | None = None
+    """Device and precision of this process; None: a server or a script answers."""
+    shape: ModelShape | None = None
+    """For FLOPs; None: not known."""
+    general: bool = False
+    """Whether it is a general model on a server, whose completions need more room than a trained policy's."""
+    limit: SpendingLimit | None = None
+    """With the server's prices."""
+    notes: tuple[str, ...] = ()
+    """For the user: how it is called and counted."""
+
+    def rollout(self, recipe: Recipe, source: TaskSource, tags: Tags) -> Rollout:
+        """Runs it on the tasks of `source`, as the recipe says."""
+        budget = recipe.budget
+        if self.general and budget.completion_per_objective is budget.completion_extra is None:
+            limits = {"completion_per_objective": 0, "completion_extra": GENERAL_COMPLETION}
+            recipe = recipe.model_copy(update={"budget": budget.model_copy(update=limits)})
+        return recipe_rollout(
+            recipe, engine=self.engine, codec=self.codec, chat_template=self.chat_template, source=source, tags=tags
+        )
+
+    def evaluate(
+        self,
+        recipe: Recipe,
+        source: TaskSource,
+        tags: Tags,
+        *,
+        folder: Path | None,
+        overwrite: bool = False,
+        on_progress: OnProgress | None = None,
+    ) -> tuple[list[Row], dict[int, list[Trajectory]]]:
+        """Rows and trajectories by number of objectives, on the recipe's evaluation tasks; raises as `evaluate`.
+
+        `overwrite`: the folder belongs to a run, whose evaluation may be repeated with other settings.
+        """
+        computed = None if self.computed is None else self.computed.record()
+        return evaluate(
+            self.rollout(recipe, source, tags),
+            source,
+            recipe.evaluation,
+            policy=self.name,
+            folder=folder,
+            settings=None if folder is None else made_with(self.identity(), recipe.tasks, computed),
+            overwrite=overwrite,
+            chunking=Chunking() if self.at_a_time is None else Chunking(tasks=1, at_a_time=self.at_a_time),
+            on_progress=on_progress,
+            shape=self.shape,
+        )
+
+
+def open_agent(recipe: Recipe, tags: Tags, machine: Machine | None = None) -> Agent:
+    """The one of the recipe's [engine]; `machine`: None is this one. Raises UserError if it cannot be opened."""
+    from mem1.training.weights.policy import SHIPPED
+
+    path = recipe.model.path
+    opened = recipe.engine.elsewhere(path)
+    if opened is None:
+        if recipe.model.new is not None:
+            raise UserError("the recipe's model is new: train it first, and give the trained folder by --model")
+        return loaded_agent(recipe, path or SHIPPED, tags, machine)
+    config, default = opened
+    folder = tokenizer_folder(config.tokenizer, default or SHIPPED)
+    codec = Codec.load(folder)
+    template = ChatTemplate.load(folder, codec) if recipe.model.chat_template else ChatTemplate()
+    engine = config.engine(codec, tags, template)
+    identity = f"{config.identity_of(engine)} tokens of {codec.fingerprint()}"
+    return Agent(
+        engine=engine,
+        codec=codec,
+        chat_template=template,
+        name=config.name,
+        identity=lambda: identity + (" in its chat template" if recipe.model.chat_template else ""),
+        at_a_time=config.concurrency,
+        general=recipe.engine.kind == "server",
+        limit=config.limit,
+        notes=config.notes(engine),
+    )
+
+
+def loaded_agent(
+    recipe: Recipe, path: str | Path, tags: Tags, machine: Machine | None = None, *, name: str = ""
+) -> Agent:
+    """The policy in a folder, on the recipe's device; `name`: empty is that of the folder."""
+    from mem1.engines.device import Machine, choose
+    from mem1.training.weights.policy import load_policy
+
+    device = choose(recipe.model.device, machine or Machine.here())
+    policy = load_policy(path, chat_template=recipe.model.chat_template, device=device, dtype=recipe.model.dtype)
+    return policy_agent(recipe, policy, tags, device, name=name or Path(path).name)
+
+
+def policy_agent(recipe: Recipe, policy: Policy, tags: Tags, device: Device | None = None, *, name: str) -> Agent:
+    """A policy in this process, with the recipe's workers; `device`: None is where its weights are."""
+    from mem1.engines.device import Device
+    from mem1.engines.workers import local_engine
+    from mem1.evaluation.flops import model_shape
+
+    device = device or Device(name=str(policy.model.device), at=policy.model.device)
+    computed = policy.computed(device)
+    return Agent(
+        engine=local_engine(policy.model, policy.codec, tags.stop_strings, workers=device.workers(recipe.workers)),
+        codec=policy.codec,
+        chat_template=policy.chat_template,
+        name=name,
+        identity=policy.fingerprint,
+        computed=computed,
+        shape=model_shape(policy.model),
+        notes=(str(computed), *device.few_workers(recipe.workers)),
+    )
+
+
+@contextmanager
+def trained_agent(recipe: Recipe, policy: Policy, tags: Tags, device: Device, *, name: str) -> Iterator[Agent]:
+    """A policy as its training samples: on the servers of [rollout], which get its weights, or in this process."""
+    from mem1.evaluation.flops import model_shape
+    from mem1.training.loop.train import weight_sync
+
+    with weight_sync(recipe, policy) as sync:
+        if sync is None or recipe.rl is None or not isinstance(recipe.rollout, ServerRollouts):
+            yield policy_agent(recipe, policy, tags, device, name=name)
+            return
+        sync.push_weights(policy.model, recipe.rl.version_at(recipe.rl.steps))
+        yield Agent(
+            engine=sync.engine,
+            codec=policy.codec,
+            chat_template=policy.chat_template,
+            name=name,
+            identity=policy.fingerprint,
+            at_a_time=recipe.rollout.concurrency,
+            shape=model_shape(policy.model),
+        )
+
+
+def tokenizer_folder(given: str | None, model: str) -> Path:
+    """The folder that is given, or that of the model if it is here; there is no other default."""
+    from mem1.training.weights.policy import policy_folder
+
+    if given == STAND_IN:
+        return Path(str(resources.files("mem1"))) / "assets" / STAND_IN
+    folder = policy_folder(model if given is None else given)
+    if given is not None or (folder / "tokenizer.json").is_file():
+        return folder
+    raise UserError(
+        "--tokenizer is missing: give the folder with the served model's tokenizer.json, or its Hugging Face id if it "
+        f"is in the local cache (hf download); {STAND_IN} counts with another model's tokenizer"
+    )
