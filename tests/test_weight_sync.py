@@ -32,6 +32,7 @@ from mem1.engines.weight_update import PublishedWeights, ServerFailed, VersionUn
 from mem1.engines.weights import put
 from mem1.envs.atlas import AtlasTasks
 from mem1.errors import UserError
+from mem1.evaluation.store import read_trajectories
 from mem1.protocol import PAPER
 from mem1.records import Ended, Trajectory, Turn
 from mem1.rollout import Budget
@@ -409,12 +410,12 @@ def test_servers_that_sampled_for_training_evaluate_the_final_weights(start, fol
     config = measured.model_copy(update={"rollout": rollouts})
     policy = train(config, tmp_path / "run", command=["mem1"]).policy
     assert sampler.version == 0, "what the only step sampled with"
-    found = [
+    found = []
+    for name, c in (("served", config), ("local", measured)):
         evaluate_policy(c, policy, ON_CPU, name=name, folder=tmp_path / "evaluation")
-        for name, c in (("served", config), ("local", measured))
-    ]
+        found.append(read_trajectories(tmp_path / "evaluation" / f"{name}-1.jsonl"))
     assert sampler.version == 1, "the step precedes the weights that were evaluated"
-    served, local = ([turn for t in attempts[1] for turn in t.turns] for _, attempts in found)
+    served, local = ([turn for t in attempts for turn in t.turns] for attempts in found)
     assert versions(served) == {1} and versions(local) == {0}
     assert [turn.completion_ids for turn in served] == [turn.completion_ids for turn in local] != []
     headers = [json.loads((tmp_path / "evaluation" / f"{name}-1.json").read_text()) for name in ("served", "local")]
