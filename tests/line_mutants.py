@@ -84,7 +84,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ('_LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")', '_LENGTH_DEPENDENT_ROPE = ("longrope",)'),
         ("isinstance(value, float | int) and value > 0:", "isinstance(value, float | int) and value > 1:"),
     ),
-    ("packing/flex.py", ("test_flex.py",)): (
+    ("packing/attention.py", ("test_flex.py",)): (
         (
             "some_ij = (before_ij & (BLOCK * number_i < end_jB.amax(1)))",
             "some_ij = (before_ij & (BLOCK * number_i < end_jB.amin(1)))",

@@ -14,8 +14,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 from mem1.errors import UserError
 from mem1.packing import TokenTree, pack, visible
-from mem1.packing.attention import Backend, plan_attention
-from mem1.packing.flex import BLOCK, plan_flex
+from mem1.packing.attention import BLOCK, Backend, plan_attention, plan_flex
 from mem1.training.logprobs import flat_logprobs
 
 pytestmark = [pytest.mark.numeric, pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")]
