@@ -5,6 +5,7 @@ The checks are those of `mem1 verify` where it has one, else invariances that a 
 
 from __future__ import annotations
 
+import copy
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ import torch
 from builders import random_group, random_tokens, tiny_model
 from line_mutants import LINE_MUTANTS
 from mutant_runs import PACKAGE
-from mutants import BPE, MUTANTS, Mutant, applied
+from mutants import BPE, MUTANTS, SAMPLER, Mutant, applied
 from torch import Tensor
 from transformers import PreTrainedModel
 from worlds import CODEC, SMALL, replay, rollout, shelf, task
@@ -27,18 +28,26 @@ import mem1.evaluation.metrics as metrics
 from mem1.contexts import context_policy, next_context
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.local import LocalEngine
-from mem1.packing import split_into_packs
+from mem1.packing import pack, split_into_packs
 from mem1.protocol import PAPER
 from mem1.records import Ended, Group, Trajectory, Turn
 from mem1.rollout import Budget
-from mem1.training.checks import once_check, reencoding_check, relative_difference
+from mem1.training.checks import (
+    EXACT_LIMIT,
+    causality_checks,
+    once_check,
+    packed_check,
+    reencoding_check,
+    relative_difference,
+    sampler_checks,
+)
 from mem1.training.gradients.actor_critic import ActorCritic
 from mem1.training.gradients.samples import make_samples
 from mem1.training.gradients.update import PassStats, accumulate
-from mem1.training.logprobs import completion_logprobs
+from mem1.training.logprobs import completion_logprobs, flat_logprobs
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.rl_config import Phase, Rl
-from mem1.training.verify import step_checks, verify
+from mem1.training.verify import compute, step_checks
 from mem1.training.weights.policy import Policy
 
 LIMIT = 1e-10
@@ -78,10 +87,24 @@ def sampled_group(model: PreTrainedModel, temperature: float) -> Group:
     return Group(trajectories=tuple(Trajectory(turns=tuple(turns)) for turns in attempts))
 
 
+@torch.no_grad()
 def verified(name: str) -> None:
     """This check of `mem1 verify` passes."""
     model = small_model(torch.float32)
-    (check,) = [c for c in verify(model, [sampled_group(model, 0.7)], temperature=0.7) if c.name == name]
+    group, temperature = sampled_group(model, 0.7).trajectories, 0.7
+    if name == "causality":
+        checks = causality_checks(
+            lambda tree: flat_logprobs(model, tree, temperature=temperature),
+            [pack(group)],
+            vocabulary=model.config.vocab_size,
+        )
+    elif name == SAMPLER:
+        checks = sampler_checks(group, compute(model, [group], temperature=temperature, packed=True).logprobs_M)
+    else:
+        exact = copy.deepcopy(model).double()
+        both = [compute(exact, [group], temperature=temperature, packed=packed).logprobs_M for packed in (True, False)]
+        checks = [packed_check(*both, precision="float64", limit=EXACT_LIMIT)]
+    (check,) = [c for c in checks if c.name == name]
     assert check.passed, check
 
 

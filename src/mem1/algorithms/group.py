@@ -215,15 +215,15 @@ class Rejection(Algorithm):
 
 def normalised_advantages(rewards_G: Sequence[float]) -> tuple[float, ...]:
     """GRPO's advantages. Raises ValueError for fewer than two rewards: there is nothing to compare with."""
-    centred = centred_advantages(rewards_G, kind="group")
+    centred = centred_advantages(rewards_G)
     std = math.sqrt(math.fsum(x**2 for x in centred) / len(centred))
     return tuple(x / (std + EPSILON) for x in centred)
 
 
-def centred_advantages(rewards_G: Sequence[float], *, kind: str = "centred") -> tuple[float, ...]:
-    """Dr. GRPO's advantages. Raises ValueError for fewer than two rewards; `kind` names them in the message."""
+def centred_advantages(rewards_G: Sequence[float]) -> tuple[float, ...]:
+    """Dr. GRPO's advantages. Raises ValueError for fewer than two rewards."""
     if len(rewards_G) < 2:
-        raise ValueError(f"{kind} advantages need at least 2 attempts at a task, not {len(rewards_G)}")
+        raise ValueError(f"advantages that compare attempts need at least 2 attempts, not {len(rewards_G)}")
     if len(set(rewards_G)) == 1:
         return (0.0,) * len(rewards_G)
     mean = math.fsum(rewards_G) / len(rewards_G)
@@ -232,12 +232,9 @@ def centred_advantages(rewards_G: Sequence[float], *, kind: str = "centred") -> 
 
 def leave_one_out_advantages(rewards_G: Sequence[float]) -> tuple[float, ...]:
     """RLOO's advantages, G / (G - 1) (r_i - mean(r)). Raises ValueError for fewer than two rewards."""
-    others = len(rewards_G) - 1
-    if others < 1:
-        raise ValueError(f"leave-one-out advantages need at least 2 attempts at a task, not {len(rewards_G)}")
-    if len(set(rewards_G)) == 1:
+    if not any(centred_advantages(rewards_G)):
         return (0.0,) * len(rewards_G)
-    total = math.fsum(rewards_G)
+    total, others = math.fsum(rewards_G), len(rewards_G) - 1
     return tuple(r - (total - r) / others for r in rewards_G)
 
 

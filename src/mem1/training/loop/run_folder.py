@@ -70,7 +70,18 @@ class RunFolder:
         Raises UserError where the folder exists and is not empty, or cannot be made.
         """
         run = cls(path=Path(path), fingerprint=fingerprint(config, exclude))
-        run._make()
+        try:
+            run.path.mkdir(parents=True, exist_ok=True)
+            taken = any(not is_partial(p) for p in run.path.iterdir())
+        except FileExistsError as error:
+            raise UserError(f"{run.path} is a file; give the run a folder with another --out") from error
+        except OSError as error:
+            raise UserError(f"{run.path} cannot be made ({error.strerror}); give another --out") from error
+        if taken:
+            raise UserError(
+                f"{run.path} exists and is not empty; continue the run in it with --resume, "
+                "or start a new one with another --out"
+            )
         resolved = {
             "command": [_portable(argument) for argument in command],
             "fingerprint": run.fingerprint,
@@ -109,20 +120,6 @@ class RunFolder:
             return
         with explain_full_disk(f"{self.path}", "the checkpoints are intact"):
             write_file(path, json.dumps({**resolved, "computed": [*known, dict(computed)]}, indent=2).encode())
-
-    def _make(self) -> None:
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            taken = any(not is_partial(p) for p in self.path.iterdir())
-        except FileExistsError as error:
-            raise UserError(f"{self.path} is a file; give the run a folder with another --out") from error
-        except OSError as error:
-            raise UserError(f"{self.path} cannot be made ({error.strerror}); give another --out") from error
-        if taken:
-            raise UserError(
-                f"{self.path} exists and is not empty; continue the run in it with --resume, "
-                "or start a new one with another --out"
-            )
 
 
 def differences(
