@@ -166,7 +166,7 @@ class _Register:
     index: Registry = Registry("index", {"bm25": "mem1.retrieval.bm25:BM25", "dense": "mem1.retrieval.dense:Dense"})
     """Classes whose `load(folder)` opens an index of the kind that its manifest names."""
     search_api: Registry = Registry("search_api", "mem1.retrieval.web.search:APIS")
-    """Search APIs of the open web (`mem1.retrieval.web.search.SearchApi`)."""
+    """Search APIs of the open web (`mem1.retrieval.web.search.JsonApi`)."""
     document: Registry = Registry("document", "mem1.retrieval.documents:READERS")
     """Functions (content, path) -> (title or None, text) for the files with this ending, such as ".docx"."""
 

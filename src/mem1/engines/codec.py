@@ -164,9 +164,7 @@ class Codec:
         return tuple(ids[0] for ids in encoded) if all(len(ids) == 1 for ids in encoded) else None
 
     def token_spans(self, ids: Sequence[int], text: str, spans: Mapping[str, Span]) -> dict[str, Span]:
-        """Character ranges of the text, which is `decode(ids)`, as token ranges.
-
-        A token that straddles a border belongs to both sides.
+        """Character ranges of the text, which is `decode(ids)`, as token ranges; a token on a border is in both.
 
         A range starts after the largest number of leading tokens whose text does not extend past its start, and ends
         with the smallest number whose text reaches its end (ignoring separating blanks).

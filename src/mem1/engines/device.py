@@ -141,9 +141,7 @@ def _gpu(wanted: str, number: int | None, machine: Machine, local_rank: int | No
 def sampling_dtype(wanted: str, device: Device, stored: torch.dtype | None) -> torch.dtype:
     """Precision of a policy that is only sampled or evaluated.
 
-    stored      precision of the weights in the file; None: unknown
-
-    auto never rounds a weight: bfloat16 on CUDA where the weights are stored in it, float32 everywhere else.
+    auto never rounds a weight: bfloat16 on CUDA where the weights are `stored` in it, float32 everywhere else.
     """
     if wanted == "auto":
         return torch.bfloat16 if device.name.startswith("cuda") and stored is torch.bfloat16 else torch.float32
@@ -165,9 +163,7 @@ def flushed_denormals() -> Iterator[None]:
     """Inside the block, this thread and threads that it starts treat denormal numbers as zero.
 
     A sharp softmax is full of numbers below float32's normal range, and a CPU computes with them so slowly that they
-    can cost a small model half its speed (`benchmarks/denormals.py`).
-
-    Not for the whole process, because that would change other libraries' arithmetic too.
+    can cost a small model half its speed (`benchmarks/denormals.py`). Other libraries keep their arithmetic.
     """
     before = _flushed()
     torch.set_flush_denormal(True)

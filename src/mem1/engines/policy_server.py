@@ -234,10 +234,8 @@ def serve(
     """Serve until SIGTERM or SIGINT, then finish the open requests and return.
 
     `listening` is called with the address once requests are answered; port 0: any free port. `allow_hosts`: names of
-    the server that clients may use besides its address.
-
-    Raises UserError where other machines could connect and there is no token, the address is taken, or the folder is
-    missing.
+    the server that clients may use besides its address. Raises UserError where other machines could connect and there
+    is no token, the address is taken, or the folder is missing.
     """
     if token is None and not is_loopback(host):
         raise UserError(

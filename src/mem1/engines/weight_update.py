@@ -151,11 +151,9 @@ class WeightRoutes:
         return int(version) if isinstance(version, str) and version.isdecimal() and len(version) < 19 else None
 
     def update(self, url: str, weights: PublishedWeights) -> None:
-        """Have the server sample with these weights from now on; where it cannot, it keeps the old ones.
+        """Have the server sample with these weights from now on; raises ServerFailed where it keeps the old ones.
 
         Completions under way are interrupted; the client requests the rest of them (`OpenAIEngine`).
-
-        Raises ServerFailed.
         """
         self.ask("POST", url, "/pause?mode=abort", {}, patient=True)
         try:

@@ -160,9 +160,8 @@ def exchange(
 ) -> bytes:
     """The answer's body. Raises TryFailed for anything but a complete 200 within the time and `largest` bytes.
 
-    `connect_s` limits the wait for a connection: a machine that is switched off does not refuse, it stays silent.
-
-    The message never contains the bearer token that `client` sends, in whatever form a server repeats it.
+    `connect_s` limits the wait for a connection: a machine that is switched off does not refuse, it stays silent. The
+    message never contains the bearer token that `client` sends, in whatever form a server repeats it.
     """
     import httpx
 

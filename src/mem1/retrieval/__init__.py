@@ -32,7 +32,10 @@ class Retriever(Protocol):
     """Anything that finds passages for queries."""
 
     def search(self, queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:
-        """Per query at most `k` (passage, score), best first. Raises RetrievalFailed where it cannot answer."""
+        """Per query at most `k` (passage, score), best first.
+
+        Raises RetrievalFailed where it cannot answer; ValueError for k < 1 and TypeError for a single string.
+        """
         ...
 
 

@@ -144,11 +144,7 @@ class BM25:
             raise ValueError("its arrays do not fit together")
 
     def search(self, queries: Sequence[str], k: int) -> list[Result]:
-        """Per query at most `k` (passage, score), best first; equal scores in the order of the passages.
-
-        Every passage returned shares a word with the query, so a query of unknown words returns nothing. Raises
-        ValueError for k < 1 and TypeError for a single string instead of a list of queries.
-        """
+        """Per query at most `k` (passage, score) that share a word with it; equal scores in the passages' order."""
         check_search(queries, k)
         return [self._best(terms, k) for terms in self._query_terms(queries)]
 

@@ -206,8 +206,7 @@ class HttpRetriever:
     def search(self, queries: Sequence[str], k: int) -> list[Result]:
         """Per query at most `k` (passage, score), in the server's order; waits for a server that is down.
 
-        Raises RetrievalFailed after the deadline, or at once where the server refuses permanently; ValueError for
-        k < 1 and TypeError for a single string.
+        Raises RetrievalFailed after the deadline, or at once where the server refuses permanently.
         """
         check_search(queries, k)
         cut = [query[: self._server.query_chars] for query in queries]

@@ -197,8 +197,8 @@ class Dense:
     ) -> Dense:
         """Embed title and text of every passage and prepare the search.
 
-        With a folder `work`, an interrupted embedding can be resumed (see embedding.py). Raises UserError where there
-        is no passage, or the search needs FAISS and it is not installed.
+        With a folder `work`, an interrupted embedding can be resumed. Raises UserError where there is no passage, or the
+        search needs FAISS and it is not installed.
         """
         check_nearest(kind)  # before hours of embedding
         if not passages:
@@ -269,10 +269,9 @@ class Dense:
         )
 
     def search(self, queries: Sequence[str], k: int) -> list[Result]:
-        """Per query at most `k` (passage, score), best first; equal scores in the order of the passages.
+        """Per query the `k` nearest (passage, score), however distant; equal scores in the passages' order.
 
-        An empty query finds nothing; any other query finds the nearest passages, however distant. Raises ValueError for
-        k < 1 and TypeError for a single string instead of a list of queries.
+        An empty query finds nothing.
         """
         check_search(queries, k)
         nonempty = [i for i, query in enumerate(queries) if query.strip()]

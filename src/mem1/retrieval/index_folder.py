@@ -36,6 +36,8 @@ FORMAT_VERSION = 2
 _INDEXES = ("bm25", "dense")
 CLOZES = "cloze"
 """Kind of a folder of clozes, which holds an index as a folder in it."""
+_MANIFESTS = {CLOZES: "statistics.json"}
+"""Names of manifests other than `MANIFEST`."""
 
 
 def save_folder(
@@ -55,7 +57,9 @@ def save_folder(
         durable.sweep(target)
         partial.mkdir()
         write(partial)
-        durable.seal(partial, kind=kind, format=FORMAT_VERSION, facts=facts, name=_manifest_name(kind))
+        durable.seal(
+            partial, kind=kind, format=FORMAT_VERSION, facts=facts, name=_MANIFESTS.get(kind, durable.MANIFEST)
+        )
         _check_replaceable(target, kind)  # again: building takes hours
         durable.put_folder(partial, target)
     except OSError as error:
@@ -73,7 +77,7 @@ def read_folder(path: str | os.PathLike[str], *, kind: str) -> dict[str, Any]:
     durable.restore(folder)
     manifest = durable.read_manifest(folder)
     if manifest is None or manifest.kind != kind:
-        damaged = f"is not a {_called(kind)}, or its {_manifest_name(kind)} is damaged"
+        damaged = f"is not a {_called(kind)}, or its {_MANIFESTS.get(kind, durable.MANIFEST)} is damaged"
         raise UserError(f"{folder} {damaged if folder.is_dir() else 'is not a folder'}; {_again(kind)}")
     if manifest.format != FORMAT_VERSION:
         raise UserError(
@@ -104,10 +108,6 @@ def index_kind(path: str | os.PathLike[str]) -> str | None:
     """The kind of the index at `path`; None: there is no index."""
     kind = folder_kind(path)
     return None if kind == CLOZES else kind
-
-
-def _manifest_name(kind: str) -> str:
-    return "statistics.json" if kind == CLOZES else durable.MANIFEST
 
 
 def _called(kind: str) -> str:

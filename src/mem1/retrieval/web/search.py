@@ -11,7 +11,7 @@ WebSearch(search_api("serper"), WebCache("web.sqlite")).search(["capital of Norw
 
 A passage's id is the address, its text the snippet, its score 1 / rank, since the APIs return no comparable scores. The
 key is read from the environment for each request and stored nowhere. To add an API, write a `JsonApi` with its own
-fields, or any `SearchApi`, and name it in a recipe: tasks.api = "package.module:NAME".
+fields, or a subclass with its own `call` and `results`, and name it in a recipe: tasks.api = "package.module:NAME".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 from urllib.parse import urlencode
 
 from mem1.errors import UserError
@@ -48,33 +48,6 @@ class WrongAnswer(Exception):
     """The API's answer does not have its documented format."""
 
 
-class SearchApi(Protocol):
-    """One search API at one base address."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def base_url(self) -> str: ...
-
-    @property
-    def key_variable(self) -> str | None:
-        """Environment variable that holds the key; None: the API needs no key."""
-        ...
-
-    def at(self, base_url: str) -> SearchApi:
-        """The same API at another base address."""
-        ...
-
-    def call(self, query: str, k: int, key: str) -> HttpRequest:
-        """The request for `k` results."""
-        ...
-
-    def results(self, answer: Any) -> list[SearchResult]:
-        """The results in a parsed answer, best first. Raises WrongAnswer."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonApi:
     """A search API that differs from the others only in these names."""
@@ -93,6 +66,7 @@ class JsonApi:
     fixed: Mapping[str, str] = field(default_factory=dict)
     """Parameters that are the same in every request."""
     key_variable: str | None = None
+    """Environment variable that holds the key; None: the API needs no key."""
     key_header: tuple[str, str] | None = None
     """Name of the header that carries the key, and the text in front of the key."""
     listed_under: tuple[str, ...] = ("results",)
@@ -103,6 +77,7 @@ class JsonApi:
     """Name of a result's snippet."""
 
     def at(self, base_url: str) -> JsonApi:
+        """The same API at another base address."""
         return replace(self, base_url=base_url)
 
     def call(self, query: str, k: int, key: str) -> HttpRequest:
@@ -192,12 +167,12 @@ SEARXNG = JsonApi(
     name="searxng", base_url="http://localhost:8080", path="/search", method="GET", fixed={"format": "json"}
 )
 """SearXNG (docs.searxng.org) on your own server, with `json` among `search.formats` of its settings; needs no key."""
-APIS: dict[str, SearchApi] = {api.name: api for api in (SERPER, BRAVE, TAVILY, SEARXNG)}
+APIS: dict[str, JsonApi] = {api.name: api for api in (SERPER, BRAVE, TAVILY, SEARXNG)}
 
 
-def search_api(name: str, base_url: str | None = None) -> SearchApi:
+def search_api(name: str, base_url: str | None = None) -> JsonApi:
     """The API with this registered name, at its own address or at `base_url`. Raises UserError for an unknown name."""
-    api: SearchApi = register.search_api.get(name)
+    api: JsonApi = register.search_api.get(name)
     api = api if base_url is None else api.at(base_url)
     api.call("", 1, "")  # finds a wrong base address now instead of in the middle of a run
     return api
@@ -214,7 +189,7 @@ _KIND = "search"
 class WebSearch:
     """One search API with its cache and limits; thread-safe."""
 
-    api: SearchApi
+    api: JsonApi
     cache: WebCache
     _: KW_ONLY
     spending: Spending = field(default_factory=lambda: Spending(WebBudget()))
@@ -232,8 +207,7 @@ class WebSearch:
     def search(self, queries: Sequence[str], k: int) -> list[Result]:
         """Per query at most `k` (passage, score), best first; a repeated query is sent once.
 
-        Raises RetrievalFailed for the first query that cannot be answered, ValueError for k < 1 and TypeError for a
-        single string.
+        Raises RetrievalFailed for the first query that cannot be answered.
         """
         check_search(queries, k)
         sent = [" ".join(query.split()[:_QUERY_WORDS])[:_QUERY_CHARACTERS] for query in queries]
