@@ -197,8 +197,8 @@ class Dense:
     ) -> Dense:
         """Embed title and text of every passage and prepare the search.
 
-        With a folder `work`, an interrupted embedding can be resumed. Raises UserError where there is no passage, or the
-        search needs FAISS and it is not installed.
+        With a folder `work`, an interrupted embedding can be resumed. Raises UserError where there is no passage, or
+        the search needs FAISS and it is not installed.
         """
         check_nearest(kind)  # before hours of embedding
         if not passages:
