@@ -55,11 +55,6 @@ class Budget(Config):
         each = 8 if self.completion_per_objective is None else self.completion_per_objective
         return each * objectives + (self.completion_extra or 32)
 
-    @classmethod
-    def of_completions(cls, tokens: int, *, context: int) -> Budget:
-        """A budget of `tokens` per completion, whatever the number of objectives."""
-        return cls(completion_per_objective=0, completion_extra=tokens, context=context)
-
 
 @dataclass
 class _Attempt:

@@ -20,6 +20,7 @@ import json
 import os
 import random
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -331,17 +332,15 @@ class _Clozes(TaskSource):
     def clozes(self) -> list[Ranked]:
         """The clozes of this half within the limits. Raises UserError if there are none."""
         part = "train" if self.split == "train" else self.config.held_out
-        found = [cloze for cloze in self.folder.questions(part) if self._wanted(cloze)]
+        least, most = self.config.window_words or (0, sys.maxsize)
+        worst = self.config.worst_rank or sys.maxsize
+        found = [c for c in self.folder.questions(part) if c.rank <= worst and least <= c.words <= most]
         if not found:
             raise UserError(
                 f"{self.config.corpus} has no {part} clozes with this worst_rank and window_words; loosen them, give "
                 "more text, or make the clozes with a larger share of that part"
             )
         return found
-
-    def _wanted(self, cloze: Ranked) -> bool:
-        least, most = self.config.window_words or (0, cloze.words)
-        return cloze.rank <= (self.config.worst_rank or cloze.rank) and least <= cloze.words <= most
 
     @cached_property
     def _real(self) -> list[Question]:

@@ -123,10 +123,8 @@ class SearchEnvironment:
             results = self.retrievers[corpus].search(queries, self.top_k)
         except RetrievalFailed as error:
             return [Observation(text="", failed=str(error) or "the search engine did not answer")] * len(queries)
-        return [Observation(text=self._show([passage for passage, _ in result])) for result in results]
-
-    def _show(self, passages: Sequence[Passage]) -> str:
-        return "\n".join(self._line(n, p) for n, p in enumerate(passages, start=1)) or NOTHING_FOUND
+        shown = ("\n".join(self._line(n, p) for n, (p, _) in enumerate(found, start=1)) for found in results)
+        return [Observation(text=text or NOTHING_FOUND) for text in shown]
 
     def _line(self, number: int, passage: Passage) -> str:
         # white space is folded: a line end inside a passage could look like the start of another one

@@ -17,7 +17,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 from mem1.errors import UserError
@@ -99,6 +99,19 @@ class Product:
             ),
             main_image=keys.get("MainImage") or "",
         )
+
+    def to_keys(self) -> dict[str, Any]:
+        """The inverse of `from_keys`, for JSON."""
+        keys = {_KEYS.get(name, name): getattr(self, name) for name in self.__dataclass_fields__}
+        return keys | {"Reviews": [asdict(review) for review in self.reviews]}
+
+
+_KEYS = {
+    **{"title": "Title", "description": "Description", "bullet_points": "BulletPoints", "attributes": "Attributes"},
+    **{"option_images": "option_to_image", "price_tag": "Price", "rating": "Rating", "reviews": "Reviews"},
+    "main_image": "MainImage",
+}
+"""Field of a product -> the original's key, where they differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

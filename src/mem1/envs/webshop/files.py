@@ -23,7 +23,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, TextIO
@@ -132,7 +132,7 @@ def _objects(file: TextIO, path: str | os.PathLike[str]) -> Iterator[tuple[int, 
         raise UserError(f"{path}: expected a JSON array of products, but it begins with {text[:20]!r}")
     number, at = 1, 1
     while True:
-        at = _after(text, at)
+        at += len(_BETWEEN.match(text, at)[0])  # type: ignore[index]  # it matches everywhere
         if text.startswith("]", at):
             return
         try:
@@ -148,11 +148,6 @@ def _objects(file: TextIO, path: str | os.PathLike[str]) -> Iterator[tuple[int, 
             raise UserError(f"{path}: product {number} must be a JSON object, not {type(value).__name__}")
         yield number, value
         number += 1
-
-
-def _after(text: str, at: int) -> int:
-    match = _BETWEEN.match(text, at)
-    return match.end() if match else at
 
 
 _NAMES = {
@@ -188,7 +183,7 @@ class ShopFiles:
         for path in sorted(given[0].iterdir()) if in_folder else given:
             if not path.exists():
                 raise UserError(f"no file or folder {path}; check the path")
-            kind = _kind(path.name)
+            kind = next((kind for kind, names in _NAMES.items() if any(fnmatch(path.name, n) for n in names)), None)
             if kind is None and not in_folder:
                 raise UserError(f"{path}: not the name of a shop's file; known: {_KNOWN}")
             if kind in found:
@@ -273,10 +268,6 @@ def read_object(path: Path) -> dict[str, Any]:
     return value
 
 
-def _kind(name: str) -> str | None:
-    return next((kind for kind, names in _NAMES.items() if any(fnmatch(name, one) for one in names)), None)
-
-
 def _human(asked: Iterable[Mapping[str, Any]]) -> tuple[Instruction, ...]:
     return tuple(_instruction(one["instruction"], one) for one in asked)
 
@@ -293,25 +284,7 @@ def _instruction(text: Any, keys: Mapping[str, Any]) -> Instruction:
 
 
 def _keys(entry: Entry) -> dict[str, Any]:
-    product = entry.product
-    keys: dict[str, Any] = {
-        "asin": product.asin,
-        "name": product.name,
-        "Title": product.title,
-        "Description": product.description,
-        "BulletPoints": product.bullet_points,
-        "Attributes": product.attributes,
-        "options": dict(product.options),
-        "option_to_image": dict(product.option_images),
-        "pricing": product.pricing,
-        "Price": product.price_tag,
-        "category": product.category,
-        "query": product.query,
-        "product_category": product.product_category,
-        "Rating": product.rating,
-        "Reviews": [asdict(review) for review in product.reviews],
-        "MainImage": product.main_image,
-    }
+    keys = entry.product.to_keys()
     if entry.human:
         keys["instructions"] = [
             {"instruction": i.text, "instruction_attributes": i.attributes, "instruction_options": i.options}

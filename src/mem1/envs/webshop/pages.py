@@ -161,19 +161,8 @@ def as_rich(page: Sequence[Element]) -> str:
 def as_html(page: Sequence[Element]) -> str:
     """A complete document; every text is escaped because its author is not trusted."""
     lines = [_markup(element, number) for number, element in enumerate(page)]
-    return "\n".join(
-        (
-            "<!DOCTYPE html>",
-            "<html>",
-            "<head>",
-            "<title>WebShop</title>",
-            "</head>",
-            "<body>",
-            *lines,
-            "</body>",
-            "</html>",
-        )
-    )
+    head = "<!DOCTYPE html>\n<html>\n<head>\n<title>WebShop</title>\n</head>\n<body>"
+    return "\n".join((head, *lines, "</body>\n</html>"))
 
 
 def _markup(element: Element, number: int) -> str:
@@ -265,72 +254,51 @@ def item_page(session: Session, product: Product, *, show_attributes: bool) -> I
     yield Element("button", BUY_NOW)
 
 
-def description_page(session: Session, product: Product) -> Iterator[Element]:
-    """The long text; empty if the product has none."""
+def detail_page(session: Session, product: Product) -> Iterator[Element]:
+    """What an item links to, possibly empty; the attributes that goals are scored by only in shops that show them."""
     yield from _head(session)
     yield Element("button", PREVIOUS)
-    yield Element("text", product.description)
+    if session.page == "description":
+        yield Element("text", product.description)
+    elif session.page == "reviews":
+        for review in product.reviews:
+            yield Element("heading", f'"{review.title}"')
+            yield Element("text", review.score)
+            yield Element("text", review.body)
+    else:
+        for text in product.bullet_points if session.page == "features" else product.attributes:
+            yield Element("text", f" {text}")
+    if session.page == "attributes":
+        for text in (product.category, product.query, product.product_category):
+            yield Element("heading", text)
 
 
-def features_page(session: Session, product: Product) -> Iterator[Element]:
-    """The bullet points."""
-    yield from _head(session)
-    yield Element("button", PREVIOUS)
-    for point in product.bullet_points:
-        yield Element("text", f" {point}")
-
-
-def reviews_page(session: Session, product: Product) -> Iterator[Element]:
-    """The reviews; empty if there are none."""
-    yield from _head(session)
-    yield Element("button", PREVIOUS)
-    for review in product.reviews:
-        yield Element("heading", f'"{review.title}"')
-        yield Element("text", review.score)
-        yield Element("text", review.body)
-
-
-def attributes_page(session: Session, product: Product) -> Iterator[Element]:
-    """The hidden list that goals are scored by; only in shops that show it."""
-    yield from _head(session)
-    yield Element("button", PREVIOUS)
-    for attribute in product.attributes:
-        yield Element("text", f" {attribute}")
-    for text in (product.category, product.query, product.product_category):
-        yield Element("heading", text)
+_TARGET = (
+    *("Target", "asin", "options", "attrs", "price upper", "instuction text"),  # the original's spelling
+    *("category", "product category", "query", "Goal "),
+)
 
 
 def done_page(session: Session, rewards: Sequence[float]) -> Iterator[Element]:
     """The last page, with the gaps of the original's text environment, which fills in neither code nor goal."""
     yield Element("heading", "Thank you for shopping with us!")
     for purchase, reward in zip(session.purchases, rewards, strict=True):
-        yield from _receipt(purchase, reward)
-
-
-def _receipt(purchase: Purchase, reward: float) -> Iterator[Element]:
-    yield Element("heading", "Your code: ")
-    yield Element("text", "None")
-    yield Element("text", " (Paste it in your MTurk interface.)")
-    yield Element("heading", "Purchased")
-    yield Element("heading", "asin")
-    yield Element("text", purchase.asin)
-    yield Element("heading", "options")
-    yield Element("text", _script_json(purchase.options))
-    for heading in ("attrs", "category", "query", "product category"):
-        yield Element("heading", heading)
+        yield Element("heading", "Your code: ")
         yield Element("text", "None")
-    yield Element("heading", "Target")
-    # "instuction" is the original's spelling
-    headings = ("asin", "options", "attrs", "price upper", "instuction text", "category", "product category", "query")
-    for heading in headings:
-        yield Element("heading", heading)
-    yield Element("heading", "Goal ")
-    yield Element("text", "None")
-    yield Element("heading", "Reward")
-    yield Element("heading", "Your score (min 0.0, max 1.0)")
-    yield Element("text", str(reward))
-    yield Element("heading", "Reward Details ")
-    yield Element("text", "None")
+        yield Element("text", " (Paste it in your MTurk interface.)")
+        yield Element("heading", "Purchased")
+        unknown = dict.fromkeys(("attrs", "category", "query", "product category"), "None")
+        for heading, text in {"asin": purchase.asin, "options": _script_json(purchase.options), **unknown}.items():
+            yield Element("heading", heading)
+            yield Element("text", text)
+        for heading in _TARGET:
+            yield Element("heading", heading)
+        yield Element("text", "None")
+        yield Element("heading", "Reward")
+        yield Element("heading", "Your score (min 0.0, max 1.0)")
+        yield Element("text", str(reward))
+        yield Element("heading", "Reward Details ")
+        yield Element("text", "None")
 
 
 def _head(session: Session) -> Iterator[Element]:

@@ -136,7 +136,7 @@ class Shop:
         product = self.products[session.asin]
         if session.page == "item":
             return pages.item_page(session, product, show_attributes=self.show_attributes)
-        return _SUB_PAGES[session.page](session, product)
+        return pages.detail_page(session, product)
 
     def _search(self, session: Session, query: str) -> Session:
         words = " ".join(query.split()[:SEARCHED_WORDS])
@@ -180,12 +180,6 @@ def _previous(session: Session) -> Session:
     return replace(session, page="item")
 
 
-_SUB_PAGES: Mapping[PageName, Callable[[Session, Product], Iterator[Element]]] = {
-    "description": pages.description_page,
-    "features": pages.features_page,
-    "reviews": pages.reviews_page,
-    "attributes": pages.attributes_page,
-}
 _PAGE_OF_BUTTON: Mapping[str, PageName] = {
     "Description": "description",
     "Features": "features",

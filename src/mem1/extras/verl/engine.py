@@ -16,7 +16,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.codec import Codec
@@ -25,25 +25,6 @@ from mem1.records import Ended, Trajectory
 
 _EXPECTED = {"top_p": (1,), "top_k": (-1, 0), "repetition_penalty": (1,), "logprobs": (True, 0)}
 """Sampling parameters, besides a temperature, and the values that leave the policy as it is."""
-
-
-class Sampled(Protocol):
-    """A server's output (verl's TokenOutput)."""
-
-    @property
-    def token_ids(self) -> Sequence[int]: ...
-    @property
-    def log_probs(self) -> Sequence[float] | None: ...
-    @property
-    def stop_reason(self) -> str | None: ...
-    @property
-    def extra_fields(self) -> Mapping[str, Any]: ...
-
-
-class ServerClient(Protocol):
-    """Sends requests to verl's policy servers."""
-
-    async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Sampled: ...
 
 
 def asked_temperature(sampling_params: Mapping[str, Any]) -> float:
@@ -64,7 +45,8 @@ def asked_temperature(sampling_params: Mapping[str, Any]) -> float:
 class ServerEngine:
     """An engine for one attempt. Do not call it from the event loop's thread, which would wait for itself."""
 
-    client: ServerClient
+    client: Any
+    """verl's, whose `generate` returns a TokenOutput."""
     loop: asyncio.AbstractEventLoop
     codec: Codec
     stop_strings: Sequence[str]
@@ -92,8 +74,8 @@ class ServerEngine:
         self.seconds += time.perf_counter() - started
         return [self._completion(answer, budget) for answer, budget in zip(answers, max_tokens, strict=True)]
 
-    async def _ask(self, context: Sequence[int], max_tokens: int, temperature: float) -> Sampled | str:
-        """The server's output, or the error that prevented it."""
+    async def _ask(self, context: Sequence[int], max_tokens: int, temperature: float) -> Any:
+        """The server's output, or the text of the error that prevented it."""
         params = {
             "temperature": temperature,
             "top_p": 1.0,
@@ -110,7 +92,7 @@ class ServerEngine:
         except Exception as error:  # whatever the error, the attempt has no completion
             return f"{type(error).__name__}: {error}"
 
-    def _completion(self, answer: Sampled | str, max_tokens: int) -> Completion:
+    def _completion(self, answer: Any, max_tokens: int) -> Completion:
         if isinstance(answer, str):
             return _failed(answer)
         ids = tuple(answer.token_ids)

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -105,19 +104,12 @@ class Ranked:
 
 def write_clozes(path: str | os.PathLike[str], clozes: Iterable[Cloze]) -> None:
     """Write one line per question, for `read_ranked`. Raises UserError if the file cannot be written."""
-    write_objects(path, map(_line, clozes))
-
-
-def _line(cloze: Cloze) -> dict[str, Any]:
-    return {**question_record(cloze.question()), "rank": cloze.rank}
+    write_objects(path, ({**question_record(cloze.question()), "rank": cloze.rank} for cloze in clozes))
 
 
 def read_ranked(path: str | os.PathLike[str]) -> list[Ranked]:
     """Every question of a file. Raises UserError, with file and line, for a line that `write_clozes` did not write."""
-    return list(_read(path))
-
-
-def _read(path: str | os.PathLike[str]) -> Iterator[Ranked]:
+    found = []
     for number, record in read_objects(path):
         try:
             question, rank = question_from(record), record.get("rank")
@@ -125,7 +117,8 @@ def _read(path: str | os.PathLike[str]) -> Iterator[Ranked]:
                 raise ValueError(f"question {question.id!r} has no rank, or not one passage")
         except ValueError as error:
             raise UserError(f"{path}:{number}: {error}; make the questions again with mem1 data cloze") from error
-        yield Ranked(question, rank)
+        found.append(Ranked(question, rank))
+    return found
 
 
 _HYPHENS = dict.fromkeys(map(ord, "-\u2010\u2011\u2013"), " ")
