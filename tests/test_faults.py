@@ -29,7 +29,7 @@ from mem1.tasks.atlas import Expert
 from mem1.tasks.datasets import write_passages
 from mem1.training.loop.recipe import Evaluation
 
-ATTEMPTS = 24
+ATTEMPTS = 8
 SOURCE = AtlasTasks(entities=60, worlds=1, questions_per_world=200).source("evaluation", PAPER)
 ATLAS = cast(SearchEnvironment, SOURCE.environment)
 

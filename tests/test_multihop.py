@@ -35,12 +35,12 @@ pytestmark = needs_shared_qa
 
 CATHEDRAL = "hotpotqa_510"  # "Which is located in Cornwall, Southwell Minster or Truro Cathedral?"
 BUDGET = Budget(completion_extra=100, context=8192)
-PASSAGES = 3000
+PASSAGES = 800
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recipe]:
-    """A recipe over the first 3,000 real passages, so that it takes seconds."""
+    """A recipe over the first 800 real passages, so that it takes seconds."""
     data = tmp_path_factory.mktemp("qa")
     passages = itertools.islice(read_objects(SHARED_QA / "corpus.jsonl.gz"), PASSAGES)
     write_objects(data / "corpus.jsonl", (record for _, record in passages))

@@ -73,10 +73,10 @@ def test_an_unknown_name_says_what_is_known_or_why_it_cannot_be_imported(folder:
 
 
 def test_an_installed_package_gives_names_by_entry_points(monkeypatch):
-    point = metadata.EntryPoint(name="tau", value="math:tau", group="mem1.letters")
-    monkeypatch.setattr(metadata, "entry_points", lambda group: [point] if group == "mem1.letters" else [])
-    assert Registry("letters", {}).get("tau") == 6.283185307179586
-    assert Registry("letters", {}).names() == ("tau",)
+    point = metadata.EntryPoint(name="tau", value="math:tau", group="mem1.runes")
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [point] if group == "mem1.runes" else [])
+    assert Registry("runes", {}).get("tau") == 6.283185307179586
+    assert Registry("runes", {}).names() == ("tau",)
 
 
 def test_tasks_of_ones_own_are_checked_like_shipped_ones_and_written_back_as_they_were(folder: Path):

@@ -1,4 +1,4 @@
-"""Our scorer against SQuAD's rules written a second time, by other means, on 20,000 random cases.
+"""Our scorer against SQuAD's rules written a second time, by other means, on 5,000 random cases.
 
 The rules are those of evaluate-v1.1.py (Rajpurkar et al. 2016), read again and written without regular expressions or
 translation tables: letters are filtered one by one, articles are whole runs of word characters, common tokens are
@@ -15,7 +15,7 @@ from itertools import groupby
 
 from mem1.scoring import exact_match, f1
 
-CASES = 20_000
+CASES = 5_000
 ASCII_PUNCTUATION = {chr(i) for i in (*range(33, 48), *range(58, 65), *range(91, 97), *range(123, 127))}
 ARTICLES = ("a", "an", "the")
 WORDS = ("the", "The", "THE", "a", "A", "an", "An", "theatre", "Ana", "a1", "Paris", "paris", "U.S.", "us", "1901")
@@ -94,4 +94,4 @@ def test_both_scorers_agree_on_every_case():
         partial += 0 < expected < 1
         empty += not tokens(prediction)
     # the cases are of every kind, so that agreement says something
-    assert min(matches, partial, CASES - matches - partial) > 2000 and empty > 500
+    assert min(matches, partial, CASES - matches - partial) > CASES // 10 and empty > CASES // 40
