@@ -9,7 +9,7 @@
         state.json               step, fingerprint, extra, which optimizer has which parameters
         manifest.json            size and CRC-32 of each file above
 
-Several ranks write a folder of shards in place of each safetensors file (`tensors.py`), into one folder that all of
+Several ranks write a folder of shards in place of each safetensors file (`snapshot.py`), into one folder that all of
 them see; any number of ranks reads either. `mem1.durable` says how a checkpoint survives a kill. One run writes to a
 folder.
 """
@@ -56,8 +56,7 @@ from mem1.training.weights.snapshot import (
     parameter_names,
     read,
     shapes,
-    write_shards,
-    write_whole,
+    write_tensors,
 )
 
 KIND = "checkpoint"
@@ -89,10 +88,7 @@ def write_snapshot(folder: str | Path, snapshot: Snapshot, *, ranks: Ranks = ONE
 
     def tensors() -> None:
         for name, some in snapshot.tensors.items():
-            if isinstance(ranks, TorchRanks) and ranks.size > 1:
-                write_shards(partial / name, some, ranks)
-            else:
-                write_whole(partial / name, some)
+            write_tensors(partial / name, some, ranks)
 
     def end() -> None:
         seal(partial, kind=KIND, format=FORMAT)

@@ -57,17 +57,18 @@ def copied(tensors: Mapping[str, Tensor], *, in_shards: bool) -> dict[str, Tenso
     return staged
 
 
-def write_whole(stem: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write `stem`.safetensors."""
-    save_file(dict(tensors), stem.with_name(f"{stem.name}.safetensors"), metadata={"format": "pt"})
+def write_tensors(stem: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
+    """Write `stem`.safetensors, or on several ranks this rank's rows into the folder `stem`; every rank must call it.
 
-
-def write_shards(folder: Path, tensors: Mapping[str, Tensor], ranks: TorchRanks) -> None:
-    """Write this rank's rows into `folder`; every rank must call it. Raises the error of any rank."""
+    Raises the error of any rank.
+    """
+    if not (isinstance(ranks, TorchRanks) and ranks.size > 1):
+        save_file(dict(tensors), stem.with_name(f"{stem.name}.safetensors"), metadata={"format": "pt"})
+        return
     try:
         save(
             dict(tensors),
-            storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True),
+            storage_writer=HuggingFaceStorageWriter(str(stem), save_distributed=True),
             planner=DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
             process_group=ranks.group,
         )
