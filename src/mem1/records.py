@@ -286,7 +286,8 @@ def task_to_json(task: Task) -> dict[str, Any]:
 
 def task_from_json(record: Mapping[str, Any]) -> Task:
     """Inverse of `task_to_json`."""
-    return Task(**{**record, "questions": tuple(_question(q) for q in record["questions"])})
+    names = ("answers", "passage_ids", "titles", "depends_on")
+    return Task(**{**record, "questions": tuple(Question(**_tuples(q, *names)) for q in record["questions"])})
 
 
 def trajectory_from_json(record: Mapping[str, Any]) -> Trajectory:
@@ -308,10 +309,6 @@ def trajectory_from_json(record: Mapping[str, Any]) -> Trajectory:
 def _fields(record: Question | Task | Turn | Trajectory) -> dict[str, Any]:
     """The fields by name, as they are: `dataclasses.asdict` would copy every token of every turn."""
     return {name: getattr(record, name) for name in record.__dataclass_fields__}
-
-
-def _question(record: Mapping[str, Any]) -> Question:
-    return Question(**_tuples(record, "answers", "passage_ids", "titles", "depends_on"))
 
 
 def _turn(record: Mapping[str, Any]) -> Turn:

@@ -74,7 +74,6 @@ class _Attempt:
     """Wall time from the start of the batch to the end of the round in which the attempt ended."""
 
     def take(self, turn: Turn) -> None:
-        """Add the turn that was just made."""
         self.turns.append(turn)
         if turn.action != SUMMARY:
             self.actions.append((turn.action, turn.content))
@@ -85,7 +84,6 @@ class _Attempt:
 
     @property
     def request(self) -> Action:
-        """The last turn's action, for the environment."""
         *earlier, (kind, content) = self.actions
         return Action(self.task, kind, content, tuple(earlier))
 
@@ -185,7 +183,6 @@ class Rollout:
         return self.budget.completion(task.objectives, general=general)
 
     def _last_action(self, attempt: _Attempt) -> str | None:
-        """The answer if this is the last turn and must be one, else None."""
         last = self.budget.force_answer and attempt.turns_left == 1 and self.tags.answers
         return ANSWER if last else None
 
@@ -217,7 +214,6 @@ class Rollout:
         )
 
     def _judge(self, attempt: _Attempt, completion: Completion) -> None:
-        """Decide whether the turn just made ends the attempt."""
         turn = attempt.turns[-1]
         if turn.action == MALFORMED:
             attempt.ended = Ended.BAD_TAGS if completion.stopped else Ended.OUT_OF_TOKENS

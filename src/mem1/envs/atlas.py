@@ -105,21 +105,22 @@ class _Atlas(TaskSource):
         return [list(itertools.islice(w.questions(seed=0, hops=self.config.hops), take)) for w in self.worlds]
 
     def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
-        per_world = -(-count // len(self.worlds))
-        by_world = [self._of_world(i, objectives, per_world, seed) for i in range(len(self.worlds))]
+        config, per_world = self.config, -(-count // len(self.worlds))
+        by_world = [
+            compose_as(
+                config.composition,
+                config.depth,
+                questions=questions,
+                material=AtlasMaterial(world, config.hops),
+                form=TaskTemplate(
+                    prompt=config.prompt, tags=self.tags, turn_limit=config.turn_limit, corpus=world.name
+                ),
+                objectives=objectives,
+                count=per_world,
+                seed=seed,
+            )
+            for world, questions in zip(self.worlds, self._questions, strict=True)
+        ]
         offset = seed % len(self.worlds)  # a small step does not always draw from the first worlds
         turn = by_world[offset:] + by_world[:offset]
         return [task for tasks in zip(*turn, strict=True) for task in tasks][:count]
-
-    def _of_world(self, index: int, objectives: int, count: int, seed: int) -> list[Task]:
-        config, world = self.config, self.worlds[index]
-        return compose_as(
-            config.composition,
-            config.depth,
-            questions=self._questions[index],
-            material=AtlasMaterial(world, config.hops),
-            form=TaskTemplate(prompt=config.prompt, tags=self.tags, turn_limit=config.turn_limit, corpus=world.name),
-            objectives=objectives,
-            count=count,
-            seed=seed,
-        )

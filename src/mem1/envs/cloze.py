@@ -77,17 +77,14 @@ class ClozeFolder:
     path: Path
 
     def questions(self, part: Part) -> list[Ranked]:
-        """Raises UserError if the file is damaged."""
         return read_ranked(self.path / _file(part))
 
     def index(self) -> BM25:
-        """Raises UserError if it is damaged."""
         from mem1.retrieval.bm25 import BM25
 
         return BM25.load(self.path / INDEX)
 
     def statistics(self) -> dict[str, Any]:
-        """The result of `statistics`, and the options. Raises UserError for a damaged folder."""
         return read_folder(self.path, kind=CLOZES)
 
 
@@ -182,7 +179,6 @@ _MEANING = {
 
 
 def statistics(clozes: Sequence[Cloze], counts: Mapping[str, int]) -> dict[str, Any]:
-    """Statistics of the questions, ready for JSON."""
     lengths = Counter(len(cloze.text.split()) - 1 for cloze in clozes)
     return {
         "counts": dict(counts),

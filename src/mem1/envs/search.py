@@ -179,15 +179,11 @@ class FileQuestions(TaskSource):
 
     @property
     @abstractmethod
-    def corpus(self) -> str:
-        """Name of the collection that the tasks search."""
-        ...
+    def corpus(self) -> str: ...
 
     @property
     @abstractmethod
-    def prompt(self) -> str:
-        """Name of the prompt at the head of every context."""
-        ...
+    def prompt(self) -> str: ...
 
     @cached_property
     def questions(self) -> list[Question]:
@@ -310,7 +306,6 @@ class _Multihop(FileQuestions):
 
     @property
     def corpus(self) -> str:
-        """The file's name, the retriever's name, or host and port of the first server."""
         if self.config.corpus is not None:
             return Path(self.config.corpus).name
         if isinstance(self.config.retriever, str):

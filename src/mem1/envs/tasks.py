@@ -164,8 +164,6 @@ def must_exist(path: str, key: str, next_step: str) -> None:
 
 
 class _PlainTasks(Made, TasksConfig):
-    """Configuration of a plain class, whose constructor may take split and tags."""
-
     def source(self, split: Split, tags: Tags) -> TaskSource:
         made = self.make(split=split, tags=tags)
         for name in ("tasks",) if hasattr(made, "environment") else ("tasks", "observe", "score"):
@@ -180,8 +178,6 @@ class _PlainTasks(Made, TasksConfig):
 
 @dataclass(frozen=True)
 class _Both:
-    """Tasks and environment in one object."""
-
     made: Any
 
     @property

@@ -54,16 +54,17 @@ class WebQAEnvironment(SearchEnvironment):
 
         An action that fails affects no other. Raises UserError for another kind of action.
         """
+
+        def reply(action: tuple[str, str, str]) -> Observation:
+            corpus, kind, content = action
+            return self._open(content) if kind == OPEN else self._search(corpus, [content])[0]
+
         for action in actions:
             self._check(action)
         asked = [(action.task.corpus, action.kind, action.argument) for action in actions]
         different = list(dict.fromkeys(asked))
-        replies = dict(zip(different, in_parallel(self._reply, different, self.threads), strict=True))
+        replies = dict(zip(different, in_parallel(reply, different, self.threads), strict=True))
         return [replies[one] for one in asked]
-
-    def _reply(self, action: tuple[str, str, str]) -> Observation:
-        corpus, kind, content = action
-        return self._open(content) if kind == OPEN else self._search(corpus, [content])[0]
 
     def _open(self, content: str) -> Observation:
         wanted = _WHAT_TO_OPEN.fullmatch(content.strip())

@@ -130,7 +130,6 @@ class LinkedQuestions(Material):
 
 
 def _around(question: Question, title: str) -> tuple[str, str] | None:
-    """The text before and after the title, if it occurs exactly once and not as part of a longer name."""
     found = list(re.finditer(rf"(?<!\w){re.escape(title)}(?!\w)", question.text))
     if len(found) != 1:
         return None

@@ -123,7 +123,6 @@ def compose(
 
 
 def _draws(questions: Sequence[Question], objectives: int, seed: int, start: int) -> Iterator[list[Question]]:
-    """The endless sequence of draws, from number `start`."""
     per_shuffle = len(questions) // objectives
     shuffles, offset = divmod(start, per_shuffle)
     while True:

@@ -250,9 +250,11 @@ def synthetic_goals(catalogue: Catalogue, prices: Mapping[str, float], *, seed: 
             raise UserError(f"the synthetic instruction of product {product.asin!r} has no attributes to score by")
         bound, text = _bound(prices[product.asin], rng)
         for options in _combinations(product):
-            instruction = asked.text + _with(options) + text
+            named = ", and ".join(f"{name}: {value}" for name, value in options.items())
+            instruction = asked.text + (f" with {named}" if named else "") + text
             goals.append(_goal(product, asked, instruction, product.title, options, bound))
-    return _weighed(goals)
+    having = Counter(attribute for goal in goals for attribute in goal.attributes)
+    return [replace(goal, weight=sum(1 / having[a] for a in goal.attributes) / len(goal.attributes)) for goal in goals]
 
 
 def _goal(
@@ -329,16 +331,3 @@ def _combinations(product: Product) -> Iterable[dict[str, str]]:
     names = sorted(product.options)
     for values in itertools.product(*(product.options[name] for name in names)):
         yield dict(zip(names, values, strict=True))
-
-
-def _with(options: Mapping[str, str]) -> str:
-    said = ", and ".join(f"{name}: {value}" for name, value in options.items())
-    return f" with {said}" if said else ""
-
-
-def _weighed(goals: Sequence[Goal]) -> list[Goal]:
-    having = Counter(attribute for goal in goals for attribute in goal.attributes)
-    return [
-        replace(goal, weight=sum(1 / having[attribute] for attribute in goal.attributes) / len(goal.attributes))
-        for goal in goals
-    ]

@@ -65,7 +65,6 @@ class WebShopEnvironment:
         return Outcome(sum(each), {"em": tuple(float(r >= SOLVED) for r in each), "score": each})
 
     def show(self, session: Session) -> str:
-        """The page as the policy sees it."""
         if self.pages == "short":
             page = self.shop.page(session)
             return _BETWEEN.join(element.text.strip() for element in page[head_length(session.page) :])

@@ -63,7 +63,6 @@ class Hit:
 
 
 def look(shop: Shop, session: Session, *, turns_left: int) -> Sight:
-    """The sight at this point of a session."""
     return Sight(
         instruction=session.instruction,
         text=shop.observe(session, "text"),
@@ -273,7 +272,6 @@ class ShopExpert:
         return replace(decision, state="done" if memory.goal == len(wanted) else str(Notes(goal=memory.goal + 1)))
 
     def _laziness(self, instruction: str) -> Laziness:
-        """The habits for this task, the same in all its turns."""
         drawn = random.Random(f"{self.seed}/{instruction}").random()
         return CLEAN if drawn < self.laziness.diligent else self.laziness
 
@@ -322,7 +320,9 @@ class _Turn:
         fresh = [hit for hit in found if hit.asin.lower() not in tried]
         if tried and not (fresh and self._time_for(1 + _RETURN)):
             return self._open(self._taking(min(tried, key=tried.__getitem__)))
-        return self._open(replace(memory, verb="try", asin=max(fresh, key=self._promise).asin.lower()))
+        wanted = {self.wish.kind, *self.wish.attributes}
+        best = max(fresh, key=lambda hit: (hit.price <= self.wish.bound, len(_words(hit.title) & wanted)))
+        return self._open(replace(memory, verb="try", asin=best.asin.lower()))
 
     def check(self) -> Decision:
         """On the page of a candidate: read on, turn back, or start choosing options."""
@@ -354,7 +354,6 @@ class _Turn:
         return self._go(replace(self.memory, choose=tuple(left[1:])), f"click[{left[0]}]")
 
     def _first_sight(self) -> Notes:
-        """The needs that the item's own page leaves open."""
         wish, shown = self.wish, _words(own_text(self.sight.text))
         need = [want for want in wish.attributes if want not in shown]
         need += [value for value in wish.options if value not in self.sight.actions.clickables]
@@ -367,9 +366,6 @@ class _Turn:
 
     def _taking(self, asin: str) -> Notes:
         return replace(self.memory, verb="take", asin=asin, need=(), read=False, choose=self.wish.options)
-
-    def _promise(self, hit: Hit) -> tuple[bool, int]:
-        return hit.price <= self.wish.bound, len(_words(hit.title) & {self.wish.kind, *self.wish.attributes})
 
     def _time_for(self, detour: int) -> bool:
         """Whether enough turns remain to choose and buy after `detour` others."""

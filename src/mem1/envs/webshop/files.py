@@ -96,7 +96,6 @@ def read_price(text: str | None) -> tuple[tuple[float, ...], str]:
 
 
 def _options(raw: Mapping[str, Any]) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
-    """Option values by name, and pictures by value."""
     options: dict[str, tuple[str, ...]] = {}
     images: dict[str, str] = {}
     for name, contents in raw.items():
@@ -297,7 +296,6 @@ def _keys(entry: Entry) -> dict[str, Any]:
 
 @contextmanager
 def _as_user_error(where: str) -> Iterator[None]:
-    """Turns the errors of reading a malformed file into UserError."""
     try:
         yield
     except KeyError as error:

@@ -187,8 +187,6 @@ def invent(seed: int, split: Split, products: int = 500) -> Catalogue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    """The common properties of a line's products."""
-
     department: str
     group: str
     kind: str
@@ -216,7 +214,8 @@ def _product(rng: random.Random, split: Split, line: _Line, asin: str) -> Produc
     hidden = _hidden(rng, split, line, department)
     use, other_use = rng.sample(department.uses, 2)
     title = f"{line.brand} {line.attribute} {use} {line.kind}".title()
-    pricing = _pricing(rng)
+    several = 2 if rng.random() < _PRICE_RANGES else 1
+    pricing = tuple(sorted(rng.randint(*_DOLLARS) + rng.choice(_CENTS) for _ in range(several)))
     first, second = department.options
     reviews = _reviews(rng, line.kind)
     return Product(
@@ -244,11 +243,6 @@ def _hidden(rng: random.Random, split: Split, line: _Line, department: Departmen
         drawn = rng.sample(others, _HIDDEN)
         if split_of_name(line.kind, " ".join(sorted((line.attribute, *drawn)))) == split:
             return drawn
-
-
-def _pricing(rng: random.Random) -> tuple[float, ...]:
-    prices = [rng.randint(*_DOLLARS) + rng.choice(_CENTS) for _ in range(2 if rng.random() < _PRICE_RANGES else 1)]
-    return tuple(sorted(prices))
 
 
 def _features(rng: random.Random, attributes: Sequence[str]) -> tuple[str, ...]:

@@ -135,7 +135,6 @@ def clickables(page: Sequence[Element]) -> dict[str, Element]:
 
 
 def as_text(page: Sequence[Element]) -> str:
-    """The stripped texts, joined by separators."""
     return SEPARATOR.join(text.strip() for _, text in _visible(page))
 
 
@@ -235,7 +234,6 @@ def results_page(session: Session, products: Mapping[str, Product]) -> Iterator[
 
 
 def item_page(session: Session, product: Product, *, show_attributes: bool) -> Iterator[Element]:
-    """A product and its options."""
     yield from _head(session)
     yield Element("button", PREVIOUS)
     if product.options:

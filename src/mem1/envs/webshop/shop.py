@@ -106,7 +106,6 @@ class Shop:
         return session if element is None else self._click(session, element)
 
     def actions(self, session: Session) -> Actions:
-        """The possible actions."""
         return Actions(search=session.page == "search", clickables=tuple(clickables(self.page(session))))
 
     def observe(self, session: Session, mode: Mode = "text") -> str:
@@ -123,7 +122,6 @@ class Shop:
         )
 
     def page(self, session: Session) -> list[Element]:
-        """The visible texts of the page."""
         return list(self._elements(session))
 
     def _elements(self, session: Session) -> Iterator[Element]:

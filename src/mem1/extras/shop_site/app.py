@@ -239,8 +239,6 @@ def make_app(site: Site, trails: Trails | None = None) -> FastAPI:
 
 
 class _Pages:
-    """Renders a template into a response."""
-
     def __init__(self, site: Site) -> None:
         self._site = site
         images = "data: https:" if site.images else "data:"

@@ -20,7 +20,7 @@ from mem1.envs.webshop.shop import Shop
 from mem1.errors import UserError
 from mem1.jsonl import read_objects
 from mem1.protocol import ACT
-from mem1.records import Ended, Trajectory, Turn, trajectory_from_json
+from mem1.records import Ended, Trajectory, trajectory_from_json
 
 Goals = Callable[[str], Mapping[str, Goal]]
 """Kind (the beginning of an id, such as "human") -> its goals by id; empty for an unknown kind."""
@@ -86,7 +86,6 @@ def read_recordings(path: str | os.PathLike[str], goals: Goals) -> list[Recordin
 
 
 def recording(trajectory: Trajectory, goals: Goals) -> Recording:
-    """The recording of a trajectory."""
     task = trajectory.task
     questions = task.questions if task else ()
     found: dict[str, Goal] = {}
@@ -105,21 +104,20 @@ def recording(trajectory: Trajectory, goals: Goals) -> Recording:
         wanted=tuple(question.text for question in questions),
         goals=() if trouble else tuple(found[question.id] for question in questions),
         trouble=trouble,
-        steps=tuple(_step(before, turn) for before, turn in zip(seen, trajectory.turns, strict=False)),
+        steps=tuple(
+            Step(
+                before=before,
+                state=turn.state,
+                action=turn.content,
+                acts=turn.action == ACT,
+                written=turn.text,
+                context_tokens=len(turn.context_ids),
+                completion_tokens=len(turn.completion_ids),
+            )
+            for before, turn in zip(seen, trajectory.turns, strict=False)
+        ),
         ended=trajectory.ended,
         detail=trajectory.detail,
         reward=trajectory.reward,
         context=trajectory.context,
-    )
-
-
-def _step(before: str, turn: Turn) -> Step:
-    return Step(
-        before=before,
-        state=turn.state,
-        action=turn.content,
-        acts=turn.action == ACT,
-        written=turn.text,
-        context_tokens=len(turn.context_ids),
-        completion_tokens=len(turn.completion_ids),
     )

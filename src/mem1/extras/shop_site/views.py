@@ -65,13 +65,14 @@ def explain(score: Score) -> Explanation:
     options = [_option(match) for match in score.options]
     points = (sum(part.got for part in attributes), sum(part.got for part in options), int(score.price_ok))
     possible = (len(attributes), len(options), 1)
+    bound = "any price" if score.price_upper == NO_PRICE else f"at most {dollars(score.price_upper)}"
     return Explanation(
         total=score.total,
         formula=f"{score.type.r_type:g} \u00d7 ({_sum(points)}) / ({_sum(possible)})",
         r_type=score.type.r_type,
         verdict=_VERDICTS[score.type.r_type],
         evidence=tuple(_evidence(score.type)),
-        parts=(*attributes, *options, _price(score)),
+        parts=(*attributes, *options, Part("price", bound, score.price_ok, f"paid: {dollars(score.price)}")),
     )
 
 
@@ -107,11 +108,6 @@ def _option(match: OptionMatch) -> Part:
     if match.bought is None:
         return Part("option", asked, False, f"no option that was chosen is like “{match.compared}”")
     return Part("option", asked, True, f"chosen: {option_text(*match.bought)} (compared: “{match.compared}”)")
-
-
-def _price(score: Score) -> Part:
-    bound = "any price" if score.price_upper == NO_PRICE else f"at most {dollars(score.price_upper)}"
-    return Part("price", bound, score.price_ok, f"paid: {dollars(score.price)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +167,6 @@ class Page:
 
     @property
     def more(self) -> bool:
-        """Whether more results follow."""
         return self.first - 1 + RESULTS_A_PAGE < len(self.session.results)
 
 

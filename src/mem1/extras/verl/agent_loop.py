@@ -88,7 +88,6 @@ def _codec(tokenizer: Any) -> Codec:
 
 @cache
 def _chat_template(tokenizer: Any) -> ChatTemplate:
-    """The chat template that verl trains with."""
     return ChatTemplate.of(tokenizer, _codec(tokenizer), where="the tokenizer of verl's configuration")
 
 

@@ -141,7 +141,9 @@ def _wrong_values(config: Mapping[str, Any]) -> Iterator[str]:
     for key, allowed, why in _ALLOWED:
         value = _at(config, key)
         if value not in allowed:
-            wanted = f"it must be {allowed[0]}" if len(allowed) == 1 else f"it must be one of {_listed(allowed)}"
+            wanted = (
+                f"it must be {allowed[0]}" if len(allowed) == 1 else f"it must be one of {', '.join(map(str, allowed))}"
+            )
             yield f"{key} is {value!r}; {wanted}: {why}"
 
 
@@ -176,10 +178,6 @@ def _at(config: Mapping[str, Any], key: str) -> Any:
     for name in key.split("."):
         value = value[name]
     return value
-
-
-def _listed(values: tuple[Any, ...]) -> str:
-    return ", ".join(map(str, values))
 
 
 def write_tasks(path: Path, tasks: Sequence[Task], *, split: Split) -> None:

@@ -79,7 +79,8 @@ class _Chain:
 
     def resolved(self, known: Mapping[int, str]) -> _Chain | None:
         """The chain with names in place of references; None if one is unknown."""
-        names = [_name(name, known) for name in (self.start, self.rival)]
+        references = [(name, _REFERENCE.fullmatch(name)) for name in (self.start, self.rival)]
+        names = [known.get(int(found[1]), UNKNOWN) if found else name for name, found in references]
         return None if UNKNOWN in names else replace(self, start=names[0], rival=names[1])
 
     def concluded(self, found: str | None) -> str | None:
@@ -91,8 +92,6 @@ class _Chain:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """The content of the next state."""
-
     note: str
     """Result of the last search."""
     known: Mapping[int, str]
@@ -107,11 +106,6 @@ def _chains(pattern: re.Pattern[str], text: str) -> dict[int, _Chain]:
     """Q1 Velan Toris 's birthplace 's mayor ?  ->  {1: a chain of two}"""
     found = pattern.findall(text)
     return {int(q): _Chain(start, tuple(r.split(" 's ")[1:]), rival, value) for q, start, rival, r, value in found}
-
-
-def _name(name: str, known: Mapping[int, str]) -> str:
-    reference = _REFERENCE.fullmatch(name)
-    return known.get(int(reference[1]), UNKNOWN) if reference else name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,12 +166,10 @@ class Expert:
         return context.rsplit(f"<{self.tags.result}>", 1)[-1]
 
     def _found(self, context: str, work: _Chain) -> str | None:
-        """The object of the fact that was searched; None if the result does not state it."""
         stated = _FACT.findall(self._result(context))
         return next((o for s, r, o in stated if (s, r) == (work.start, work.relations[0])), None)
 
     def _laziness(self, prompt: str) -> Laziness:
-        """The habits for this task, the same in all its turns."""
         drawn = random.Random(f"{self.seed}/{prompt.split('?')[0]}").random()
         return Laziness(shortcut=self.laziness.slip) if drawn < self.laziness.diligent else self.laziness
 

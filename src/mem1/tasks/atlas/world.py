@@ -57,7 +57,6 @@ def names(split: Split) -> list[str]:
 
 
 def split_of_name(first: str, last: str) -> Split:
-    """The half to which a name belongs."""
     code = zlib.crc32(f"{first} {last}".encode())
     return "evaluation" if code % _EVALUATION_SHARE == 0 else "train"
 
@@ -94,10 +93,7 @@ class World:
 
     def passages(self) -> list[Passage]:
         """One short passage per entity, with all its facts."""
-        return [
-            Passage(id=f"{self.name}-{i:05d}", title=e.name, text=self._describe(e))
-            for i, e in enumerate(self.entities)
-        ]
+        return [Passage(id=self.passage_ids[e.name], title=e.name, text=self._describe(e)) for e in self.entities]
 
     def questions(self, *, seed: int, hops: tuple[int, ...] = (1, 2)) -> Iterator[Question]:
         """An endless stream of questions, with `hops` in equal shares, determined by the seed."""
@@ -132,12 +128,8 @@ class World:
         return {e.name: e.kind for e in self.entities}
 
     @cached_property
-    def _passage_ids(self) -> dict[str, str]:
+    def passage_ids(self) -> dict[str, str]:
         return {e.name: f"{self.name}-{i:05d}" for i, e in enumerate(self.entities)}
-
-    def passage_id(self, name: str) -> str:
-        """Id of the passage about this entity."""
-        return self._passage_ids[name]
 
     def question(self, relations: tuple[str, ...], start: str) -> Question:
         """The question that leads from `start` through `relations`, in the order of the searches."""
@@ -150,7 +142,7 @@ class World:
             answers=(via[-1],),
             source=self.name,
             hops=len(relations),
-            passage_ids=tuple(map(self.passage_id, via[:-1])),
+            passage_ids=tuple(self.passage_ids[name] for name in via[:-1]),
             titles=tuple(via[:-1]),
         )
 
@@ -256,6 +248,6 @@ class AtlasMaterial(Material):
             answers=(answer,),
             source=self.world.name,
             hops=1,  # if it is not the one, it is the other
-            passage_ids=(self.world.passage_id(one), self.world.passage_id(other)),
+            passage_ids=(self.world.passage_ids[one], self.world.passage_ids[other]),
         )
         return Draft(question, ("", " ; ", ends))

@@ -82,7 +82,6 @@ class ClozeExpert:
         return f"<{state}> {note}{memory}{order} </{state}> {action}"
 
     def _laziness(self, prompt: str) -> Laziness:
-        """The habits for this task, the same in all its turns."""
         drawn = random.Random(f"{self.seed}/{prompt}").random()
         return CLEAN if drawn < self.laziness.diligent else self.laziness
 

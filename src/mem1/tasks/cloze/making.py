@@ -139,16 +139,12 @@ _LEAST_BEFORE = 2
 
 def window(words: Sequence[Word], span: Span, *, left: int, right: int) -> str:
     """`left` words before the blank and `right` after it; if one side has too few, the other provides more."""
-    low, high = _borders(len(words), span, left, right)
+    lacking_before, lacking_after = max(0, left - span.start), max(0, right - (len(words) - span.stop))
+    low, high = max(0, span.start - left - lacking_after), min(len(words), span.stop + right + lacking_before)
     first, last = words[span.start], words[span.stop - 1]
     before = [_whole(word) for word in words[low : span.start]]
     after = [_whole(word) for word in words[span.stop : high]]
     return " ".join((*before, f"{first.before}{BLANK}{last.after}", *after))
-
-
-def _borders(length: int, span: Span, left: int, right: int) -> tuple[int, int]:
-    lacking_before, lacking_after = max(0, left - span.start), max(0, right - (length - span.stop))
-    return max(0, span.start - left - lacking_after), min(length, span.stop + right + lacking_before)
 
 
 def _whole(word: Word) -> str:
@@ -326,11 +322,8 @@ def _sketch(answer: str, text: str) -> Sequence[int]:
     words = normalize(text.replace(BLANK, " blank ", 1)).split()
     shingles = {" ".join(words[i : i + _SHINGLE]) for i in range(max(1, len(words) - _SHINGLE + 1))}
     key = normalize(answer)
-    return sorted(_hash(f"{key}\0{shingle}") for shingle in shingles)[:_SKETCH]
-
-
-def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+    marks = (f"{key}\0{shingle}".encode("utf-8", "surrogatepass") for shingle in shingles)
+    return sorted(int.from_bytes(hashlib.blake2b(mark, digest_size=8).digest(), "big") for mark in marks)[:_SKETCH]
 
 
 def ambiguous(clozes: Iterable[Cloze]) -> frozenset[str]:

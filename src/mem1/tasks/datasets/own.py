@@ -31,7 +31,6 @@ _NAMES = {
 
 
 def own(record: Record, wanted: Wanted) -> Sample:
-    """One question."""
     return Sample((question_from(record),))
 
 

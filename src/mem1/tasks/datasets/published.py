@@ -185,7 +185,6 @@ def _hops(name: str, steps: Sequence[Record], passages: dict[int, Passage]) -> I
 
 
 def _longest(steps: Sequence[Record]) -> int:
-    """Length of the longest chain of searches."""
     lengths: list[int] = []
     for step in steps:
         before = [int(n) for n in _REFERENCE.findall(text(step, "question"))]

@@ -178,7 +178,8 @@ def _detect(path: str | os.PathLike[str], head: Mapping[str, Any] | None) -> For
         return FORMATS["own"]  # an empty file, which has no questions in any format
     for _, known in _formats():
         if any(all(field in head for field in layout) for layout in known.layouts):
-            return _renamed(known, head)
+            # Search-R1's JSONL, which has NQ-open's fields and an id, has our own format
+            return FORMATS["own"] if known is FORMATS["nq"] and ("id" in head or "_id" in head) else known
     if "id" in head or "_id" in head or "text" in head:
         return FORMATS["own"]
     layouts = "; ".join(f"{name} ({', '.join(f.layouts[0])})" for name, f in _formats())
@@ -191,11 +192,6 @@ def _detect(path: str | os.PathLike[str], head: Mapping[str, Any] | None) -> For
 def _formats() -> Iterator[tuple[str, Format]]:
     """Shipped formats first, then registered ones and those of installed packages."""
     return ((name, register.dataset.get(name)) for name in register.dataset.names())
-
-
-def _renamed(known: Format, head: Mapping[str, Any]) -> Format:
-    """The format, or our own for Search-R1's JSONL, which has NQ-open's fields and an id."""
-    return FORMATS["own"] if known is FORMATS["nq"] and ("id" in head or "_id" in head) else known
 
 
 def _short(where: str, path: str | os.PathLike[str]) -> str:
