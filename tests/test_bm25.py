@@ -78,7 +78,7 @@ def test_a_query_without_a_known_word_finds_nothing(query: str):
     assert BM25.build(TOWNS).search([query], 3) == [[]]
 
 
-def test_equal_scores_stand_in_the_order_of_the_passages():
+def test_equal_scores_keep_the_order_of_the_passages():
     bm25 = BM25.build([Passage(f"p{i}", "", "same words here") for i in range(20)])
     assert ids(bm25, "same words", k=5) == ["p0", "p1", "p2", "p3", "p4"]
 

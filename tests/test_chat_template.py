@@ -123,7 +123,7 @@ def test_a_recipe_puts_prompts_into_the_frame_which_is_context_and_never_trained
     assert policy.fingerprint() != replace(policy, chat_template=ChatTemplate()).fingerprint()
 
 
-def test_what_the_run_sampled_is_in_the_frame_of_eval_with_the_recipe_too(trained: Path, tmp_path: Path):
+def test_eval_by_the_recipe_uses_the_chat_template_of_the_run(trained: Path, tmp_path: Path):
     codec = Codec.load(trained / "policy")
     options = [
         str(trained / "config.toml"),
@@ -200,7 +200,7 @@ def test_code_that_a_tokenizers_folder_asks_to_run_is_never_run(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_weights_that_are_no_numbers_are_refused_by_name(number: float, chat: Path, tmp_path: Path):
+def test_weights_with_nan_or_infinity_are_refused_by_name(number: float, chat: Path, tmp_path: Path):
     policy = load_policy(chat)
     with torch.no_grad():
         policy.model.get_parameter("model.layers.1.mlp.up_proj.weight")[3, 5] = number

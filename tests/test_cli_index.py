@@ -38,7 +38,7 @@ def test_passages_are_indexed_with_the_parameters_given(terminal: Terminal, corp
     assert open_retriever(out).search(["capital of Norway"], 3) == expected
 
 
-def test_a_folder_of_documents_is_indexed_and_what_was_passed_over_is_named(terminal: Terminal, tmp_path: Path):
+def test_a_folder_of_documents_is_indexed_and_skipped_files_are_named(terminal: Terminal, tmp_path: Path):
     notes = tmp_path / "notes"
     notes.mkdir()
     (notes / "toll.md").write_text("# Mira Toll\n\nMira Toll founded Alvex in Bergen.\n")

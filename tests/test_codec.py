@@ -116,7 +116,7 @@ def test_stop_strings_are_single_tokens_only_where_each_of_them_is():
     assert foreign().single_tokens(["</query>"]) is None
 
 
-def test_encoding_adds_no_token_of_its_own():
+def test_encoding_adds_no_special_token():
     tokenizer = atlas_tokenizer(PAPER)
     tokenizer.post_processor = TemplateProcessing(single="[PAD] $A", special_tokens=[("[PAD]", 0)])
     (mayor,) = WORDS.encode("mayor")

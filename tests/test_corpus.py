@@ -49,7 +49,7 @@ def test_the_layout_of_search_r1_is_title_in_quotes_then_text(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["c.jsonl", "c.jsonl.gz"])
-def test_what_was_written_is_read_back(tmp_path: Path, name: str):
+def test_written_passages_are_read_back(tmp_path: Path, name: str):
     odd = [*TOWNS, Passage("ü", "«Zürich»", "東京\nline two \ud800")]
     write_passages(tmp_path / name, odd)
     assert read_passages(tmp_path / name) == odd
@@ -93,7 +93,7 @@ def test_a_faulty_line_is_named_with_file_and_line(tmp_path: Path, line: str, co
     assert str(caught.value).startswith(f"{path}:3: ")
 
 
-def test_bytes_that_are_no_utf8_are_named_with_file_and_line(tmp_path: Path):
+def test_bytes_that_are_not_utf8_are_named_with_file_and_line(tmp_path: Path):
     (tmp_path / "c.jsonl").write_bytes(GOOD.encode() + b'\n{"id": "p1", "text": "Z\xfcrich"}\n')
     with pytest.raises(UserError, match=r"c\.jsonl:2: not UTF-8"):
         read_passages(tmp_path / "c.jsonl")
@@ -125,7 +125,7 @@ def test_a_file_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_index_is_built_once_said_on_stderr_and_then_taken_from_the_cache(
+def test_the_index_is_built_once_with_a_line_on_stderr_and_then_cached(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     write_passages(tmp_path / "c.jsonl", TOWNS)
@@ -219,7 +219,7 @@ def parquet(path: Path, columns: dict[str, list], row_group_size: int = 2) -> Pa
     return path
 
 
-def test_parquet_is_read_like_jsonl_whatever_it_is_called(tmp_path: Path):
+def test_parquet_is_read_like_jsonl_under_any_file_name(tmp_path: Path):
     columns = {
         "id": [p.id for p in TOWNS],
         "title": [p.title for p in TOWNS],
@@ -290,7 +290,7 @@ def test_a_folder_of_indexes_and_something_else_is_refused(tmp_path: Path):
 
 
 @pytest.mark.parametrize("opened", [open_retriever, open_passages])
-def test_what_is_no_index_says_what_to_do(tmp_path: Path, opened):
+def test_a_folder_without_an_index_is_an_error_with_the_next_step(tmp_path: Path, opened):
     with pytest.raises(UserError, match=f"is a folder without an index; make one with: mem1 index {tmp_path}"):
         opened(tmp_path)
     (tmp_path / "manifest.json").write_text(json.dumps({"kind": "colbert", "format": 1, "facts": {}, "files": {}}))

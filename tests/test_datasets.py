@@ -63,7 +63,7 @@ def test_other_names_of_the_same_fields(tmp_path: Path, record: dict[str, object
 
 
 @pytest.mark.parametrize("name", ["q.jsonl", "q.jsonl.gz"])
-def test_what_was_written_is_read_back(tmp_path: Path, name: str):
+def test_written_passages_are_read_back(tmp_path: Path, name: str):
     questions = [
         Question(id="a", text="Who founded Zürich\n?", answers=("«X»", "東京")),
         Question(id="b", text="\ud800 half", answers=("y",), source="s", hops=2, passage_ids=("p",)),

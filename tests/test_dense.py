@@ -52,7 +52,7 @@ def test_a_score_is_the_cosine():
     assert dense.search(["capital Norway"], 1)[0][0][1] == pytest.approx(2 / (2**0.5 * 9**0.5), abs=1e-3)
 
 
-def test_equal_scores_stand_in_the_order_of_the_passages_whatever_k():
+def test_equal_scores_keep_the_order_of_the_passages_for_every_k():
     dense = Dense.build([Passage(f"p{i}", "", "same words") for i in range(50)], HashedWords(), prefixes=NO_PREFIXES)
     for k in (1, 5, 49, 50):
         assert [p.id for p, _ in dense.search(["same words"], k)[0]] == [f"p{i}" for i in range(k)]
@@ -169,7 +169,7 @@ def test_prefixes_of_published_encoders(name: str, query: str, passage: str):
 
 
 @pytest.mark.parametrize("name", ["intfloat/e5-mistral-7b-instruct", "multilingual-e5-large-instruct", "mine", "model"])
-def test_an_unknown_encoder_needs_its_prefixes_said(name: str):
+def test_an_unknown_encoder_needs_explicit_prefixes(name: str):
     with pytest.raises(UserError, match="set --query-prefix and --passage-prefix"):
         known_prefixes(name)
 
@@ -252,7 +252,7 @@ embed(PASSAGES, Killed(), made_of(), work=Path({str(work)!r}))
 
 
 @needs_sigkill
-def test_a_killed_run_goes_on_after_its_last_chunk_and_gives_the_same_bytes(tmp_path: Path, uninterrupted: bytes):
+def test_a_killed_run_resumes_after_its_last_chunk_and_gives_the_same_bytes(tmp_path: Path, uninterrupted: bytes):
     work = tmp_path / "work"
     killed(work, after_chunks=2)
     assert json.loads((work / "progress.json").read_text())["done"] == 2 * CHUNK
@@ -268,7 +268,9 @@ def test_a_killed_run_goes_on_after_its_last_chunk_and_gives_the_same_bytes(tmp_
     ("done", "rows"),
     [(None, 0), (None, 100), (0, CHUNK), (CHUNK, CHUNK), (CHUNK, CHUNK + 7), (CHUNK, 2 * CHUNK), (3 * CHUNK + 10, -1)],
 )
-def test_whatever_moment_it_was_killed_at(tmp_path: Path, uninterrupted: bytes, done: int | None, rows: int):
+def test_an_embedding_resumes_after_a_kill_at_any_moment(
+    tmp_path: Path, uninterrupted: bytes, done: int | None, rows: int
+):
     """`done` chunks are said to be finished (None: nothing is said yet); more or garbage may follow them."""
     work = tmp_path / "work"
     embed(PASSAGES, HashedWords(), made_of(), work=work)
@@ -295,7 +297,7 @@ def test_whatever_moment_it_was_killed_at(tmp_path: Path, uninterrupted: bytes, 
         ([*PASSAGES[:-1], replace(PASSAGES[-1], text="changed")], HashedWords(), PREFIX, "other passages"),
     ],
 )
-def test_what_was_begun_with_something_else_is_refused(
+def test_an_embedding_begun_with_something_else_is_not_resumed(
     tmp_path: Path, passages: list[Passage], encoder: HashedWords, prefix: str, complaint: str
 ):
     embed(PASSAGES, HashedWords(), made_of(), work=tmp_path / "work")
@@ -320,7 +322,7 @@ def test_a_damaged_embedding_is_refused(tmp_path: Path, damage: str):
         embed(PASSAGES, HashedWords(), made_of(), work=work)
 
 
-def test_a_full_disk_says_so_and_what_is_finished_stays(tmp_path: Path, uninterrupted: bytes):
+def test_a_full_disk_is_reported_and_finished_chunks_stay(tmp_path: Path, uninterrupted: bytes):
     resource = pytest.importorskip("resource")
     limit = (CHUNK * 512 * 2, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -335,7 +337,7 @@ def test_a_full_disk_says_so_and_what_is_finished_stays(tmp_path: Path, uninterr
     assert vectors_of(tmp_path / "work") == uninterrupted
 
 
-def test_vectors_that_are_no_numbers_are_refused():
+def test_vectors_with_nan_are_refused():
     class Broken(HashedWords):
         def encode(self, texts: Sequence[str]) -> np.ndarray:
             return np.full((len(texts), self.dimension), np.nan, dtype=np.float32)

@@ -93,7 +93,7 @@ class TestTheChoice:
             ("bfloat16", BARE, torch.float32, torch.bfloat16),
         ],
     )
-    def test_auto_rounds_no_weight(self, wanted, machine, stored, dtype):
+    def test_auto_never_rounds_a_weight(self, wanted, machine, stored, dtype):
         assert sampling_dtype(wanted, choose("auto", machine), stored) is dtype
 
     def test_tokens_are_drawn_in_float64_where_there_is_some(self):
@@ -196,7 +196,7 @@ class TestCommands:
         header = json.loads((tmp_path / f"{policy.name}-1.json").read_text())
         assert (header["devices"], header["added_at"]) == (["cuda:0 (Alpha)", "cpu"], [1])
 
-    def test_eval_goes_on_in_no_other_precision(self, policy: Path, tmp_path: Path):
+    def test_eval_cannot_resume_in_another_precision(self, policy: Path, tmp_path: Path):
         result = call(*self.EVAL, "--model", policy, "--out", tmp_path)
         assert said(result)["dtype"] == "bfloat16", "as its weights are stored"
         with pytest.raises(UserError, match='dtype: "bfloat16" in the folder, "float32" now'):
@@ -233,7 +233,7 @@ class TestCommands:
         assert checks["packed log-probs, float64"]["compared"] == printed["sampled_tokens"] > 0
         assert not [name for name in checks if "gradient" in name or "grpo" in name or "ppo" in name]
 
-    def test_verify_refuses_what_cannot_be_had(self):
+    def test_verify_refuses_unavailable_devices_and_attention(self):
         with pytest.raises(UserError, match="no float64"):
             call("verify", "model.device=mps", machine=APPLE)
         with pytest.raises(UserError, match=r"model\.attention .*: input should be 'auto', 'blocks' or 'flex'"):
@@ -251,7 +251,7 @@ class TestCommands:
         header = json.loads((folder / "evaluation" / "trained-1.json").read_text())
         assert (header["devices"], header["dtype"]) == (["cuda:0 (Alpha)"], "float32")
 
-    def test_a_run_goes_on_elsewhere_and_its_folder_says_so(self, tmp_path: Path):
+    def test_a_run_can_resume_on_another_device_and_records_it(self, tmp_path: Path):
         here, there = (
             load_toml(RECIPES[0], Recipe, [f"model.device={device}", f"model.attention={attention}"])
             for device, attention in (("cuda:1", "flex"), ("cpu", "blocks"))

@@ -67,7 +67,7 @@ def test_an_answer_without_log_probabilities_or_usage_has_none():
     ],
     ids=["log-probability", "usage", "reason"],
 )
-def test_an_evaluation_goes_on_where_a_server_answers_with_numbers_of_400_digits(changed: dict[str, Any]):
+def test_an_evaluation_survives_numbers_of_400_digits_in_an_answer(changed: dict[str, Any]):
     def respond(request: httpx.Request) -> httpx.Response:
         asked = json.loads(request.content)
         said = {"token_ids": [5], "prompt_token_ids": asked["prompt"], "logprobs": {"token_logprobs": [-0.5]}}

@@ -67,7 +67,7 @@ def test_text_and_markdown_become_passages_named_by_file_and_number(tmp_path: Pa
     assert (found.files, found.skipped) == (3, ())
 
 
-def test_a_page_gives_its_title_and_what_a_reader_sees(tmp_path: Path):
+def test_a_page_gives_its_title_and_visible_text(tmp_path: Path):
     pytest.importorskip("trafilatura", exc_type=ImportError)
     (tmp_path / "oslo.html").write_text(PAGE)
     (tmp_path / "short.htm").write_text("<h1>Bergen</h1><p>Rain.")
@@ -86,7 +86,7 @@ def test_a_pdf_gives_its_text(tmp_path: Path):
     )
 
 
-def test_what_cannot_be_read_is_named_with_its_reason_and_the_rest_is_read(tmp_path: Path):
+def test_unreadable_files_are_named_with_a_reason_and_the_rest_is_read(tmp_path: Path):
     pytest.importorskip("pypdf")
     whole = pdf("Secret.")
     files: dict[str, tuple[bytes, str]] = {
@@ -148,7 +148,7 @@ def test_a_folder_without_a_passage_is_an_error_that_names_the_reasons(tmp_path:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
-def test_what_may_not_be_read_is_named(tmp_path: Path):
+def test_files_without_permission_are_named(tmp_path: Path):
     (tmp_path / "good.txt").write_text("Good.")
     (tmp_path / "closed.txt").write_text("Closed.")
     (tmp_path / "closed.txt").chmod(0)
@@ -198,7 +198,7 @@ def test_sentences_that_fit_are_never_cut_and_two_passages_could_not_have_been_o
     assert all(len(a.split()) + first > 10 for a, first in zip(passages, firsts[1:], strict=False))
 
 
-def test_what_has_no_spaces_is_cut_too():
+def test_text_without_spaces_is_cut_too():
     assert max(map(len, cut_text("x" * 100_000, words=100))) == 100 * 200
 
 
@@ -262,7 +262,7 @@ def test_a_process_that_needs_too_much_memory_is_replaced(monkeypatch: pytest.Mo
     assert extract("pdf", GOOD, seconds=60)[1] == "The mill was built in 1823.\n"
 
 
-def test_a_file_of_six_gigabytes_is_named_and_passed_over_at_once(tmp_path: Path):
+def test_a_file_of_six_gigabytes_is_skipped_at_once_and_named(tmp_path: Path):
     for ending in ("txt", "md", "html", "pdf"):
         with open(tmp_path / f"large.{ending}", "wb") as file:
             file.truncate(6 << 30)  # without a block on the disk

@@ -94,7 +94,7 @@ def test_a_bare_address_means_its_retrieve(given: str, asked: str):
 
 
 @pytest.mark.parametrize("url", ["", "a:8000", "ftp://a", "http://", "http://a:port", "file:///etc/passwd"])
-def test_what_is_no_address_is_refused(url: str):
+def test_an_invalid_address_is_refused(url: str):
     with pytest.raises(pydantic.ValidationError, match="is not the address of a retriever"):
         RetrievalServer(urls=(url,))
 
@@ -120,7 +120,7 @@ def test_documents_are_read_in_every_form_that_search_r1s_servers_give(entry: An
     assert client(saying({"result": [[entry]]})).search(["x"], 3) == [[found]]
 
 
-def test_the_documents_of_its_bm25_server_have_no_id_and_get_one_from_what_they_say():
+def test_a_document_without_an_id_gets_one_from_its_content():
     def document(text: str) -> dict[str, str]:
         return {"title": "Oslo", "text": text, "contents": f'"Oslo"\n{text}'}
 
@@ -131,7 +131,7 @@ def test_the_documents_of_its_bm25_server_have_no_id_and_get_one_from_what_they_
     assert ids[0] == ids[2] != ids[1] and len(ids[0]) == 16
 
 
-def test_more_than_was_asked_for_is_cut_and_a_document_without_text_is_left_out():
+def test_surplus_documents_are_cut_and_those_without_text_left_out():
     blank = {"id": "b", "contents": '"Only a title"\n'}
     assert client(saying({"result": [[blank, OSLO_DOCUMENT, OSLO_DOCUMENT]]})).search(["x"], 1) == [[(OSLO, 1 / 2)]]
 
@@ -174,7 +174,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("why", "bad"), BAD.items(), ids=BAD)
-def test_whatever_is_no_whole_answer_is_tried_again_and_named_if_it_stays(why: str, bad: Handler):
+def test_every_incomplete_answer_is_retried_and_named_in_the_final_error(why: str, bad: Handler):
     time, server = FakeTime(), Server(bad, bad, good)
     assert client(server, time).search(["x"], 3) == FOUND
     assert len(server.requests) == 3
@@ -292,7 +292,7 @@ def test_several_addresses_take_turns():
     assert hosts.asked == ["a", "b", "c", "a", "b", "c"]
 
 
-def test_a_dead_address_is_passed_over_at_once_and_asked_again_ever_more_rarely():
+def test_a_dead_address_is_skipped_and_tried_less_and_less_often():
     hosts, clock = Hosts("a"), FakeTime()
     retriever = client(hosts, clock, "http://a", "http://b")
     for _ in range(100):
@@ -362,19 +362,19 @@ def test_searches_for_another_number_of_passages_do_not_share_and_long_ones_are_
     assert sum(len(batch) for k, batch in gate.batches if k == 1) == 10
 
 
-def test_only_the_part_that_failed_is_asked_again():
+def test_only_the_part_that_failed_is_sent_again():
     server = Server(lambda _: httpx.Response(500), good)
     assert client(server, batch=2, connections=1).search(["a", "b", "c", "d"], 3) == FOUND * 4
     assert [body["queries"] for body in server.bodies] == [["a", "b"], ["c", "d"], ["a", "b"]]
 
 
-def test_a_query_that_no_server_would_take_is_cut_and_cleaned():
+def test_a_query_that_servers_would_refuse_is_cut_and_cleaned():
     server = Server(good)
     client(server, query_chars=10).search(["x" * 99, "half \ud800 pair", "\x00"], 3)
     assert server.bodies[0]["queries"] == ["x" * 10, "half ? pai", "\x00"]
 
 
-def test_a_server_that_goes_and_comes_back_is_said_once_each(caplog: pytest.LogCaptureFixture):
+def test_losing_and_regaining_a_server_is_logged_once_each(caplog: pytest.LogCaptureFixture):
     bad = BAD["connection refused"]
     client(Server(bad, bad, bad, good)).search(["x"], 3)
     assert [record.getMessage() for record in caplog.records] == [
@@ -383,7 +383,7 @@ def test_a_server_that_goes_and_comes_back_is_said_once_each(caplog: pytest.LogC
     ]
 
 
-def test_a_check_that_nobody_answers_is_the_users_mistake():
+def test_a_check_without_an_answer_is_a_user_error():
     client(good).check()
     with pytest.raises(UserError, match=r"within 2 s.*connection refused; start one with mem1 serve-retriever"):
         client(BAD["connection refused"], deadline_s=2.0).check()
@@ -396,7 +396,7 @@ def test_a_closed_client_says_so():
         retriever.search(["Oslo"], 3)
 
 
-def test_what_a_joint_search_raises_reaches_everyone_who_waited():
+def test_an_error_of_a_joined_search_reaches_every_caller():
     gate, sizes = threading.Event(), []
 
     def search(queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:

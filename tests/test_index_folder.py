@@ -46,7 +46,9 @@ OUTSIDE = json.dumps({"kind": "bm25", "format": 2, "facts": {"stem": True}, "fil
     ],
     ids=["web app", "checkpoint", "corpus", "forged", "outside", "repository"],
 )
-def test_a_folder_with_a_manifest_that_is_no_index_is_left_as_it_is(tmp_path: Path, files: dict[str, str], named: str):
+def test_a_folder_with_a_manifest_that_is_not_an_index_stays_unchanged(
+    tmp_path: Path, files: dict[str, str], named: str
+):
     write_tree(tmp_path / "mine", files)
     before = contents(tmp_path)
     with pytest.raises(UserError, match=named):
@@ -127,7 +129,7 @@ def test_a_kill_at_any_rename_leaves_the_old_index_or_the_new_one(
 
 
 @pytest.mark.parametrize("opened", [open_retriever, open_passages, read_corpus, BM25.load])
-def test_an_index_that_a_kill_left_aside_is_put_back_by_whatever_opens_it(tmp_path: Path, opened):
+def test_every_way_of_opening_puts_back_an_index_that_a_kill_left_aside(tmp_path: Path, opened):
     BM25.build(TOWNS).save(tmp_path / "index")
     (tmp_path / "index").rename(tmp_path / ".index.old-0123abcd")
     opened(tmp_path / "index")

@@ -113,7 +113,7 @@ def test_random_numbers_are_even_and_those_of_neighbouring_seeds_have_nothing_to
     assert abs(torch.corrcoef(torch.stack([noise_BT[:-1].flatten(), noise_BT[1:].flatten()]))[0, 1]) < 5 / 100_000**0.5
 
 
-def test_what_is_sampled_depends_on_the_seed_of_the_context_and_on_nothing_else_of_the_call():
+def test_samples_depend_only_on_the_seed_of_their_context():
     contexts, seeds = some_contexts(5), (11, 12, 13, 14, 15)
     engine = LocalEngine(MODEL, CODEC, WORDS)
 

@@ -74,7 +74,7 @@ def test_a_folder_that_was_replaced_meanwhile_is_locked_anew(tmp_path: Path):
 
 
 @pytest.mark.parametrize("why", ["no flock at all", "a drive without locks"])
-def test_where_there_are_no_locks_a_warning_says_so(why: str, tmp_path: Path, monkeypatch, caplog):
+def test_a_warning_appears_where_the_system_has_no_locks(why: str, tmp_path: Path, monkeypatch, caplog):
     class NoLocks:
         LOCK_EX = LOCK_NB = 0
 

@@ -210,7 +210,7 @@ def test_other_numbers_of_passages_are_another_call_and_keep_their_order():
 
 
 @pytest.mark.parametrize(("size", "calls"), [(3, [["a", "b", "e"], ["c", "d"]]), (1, [["a", "b"], ["c", "d"], ["e"]])])
-def test_a_call_has_at_most_so_many_queries_unless_one_search_has_more(size: int, calls: list[list[str]]):
+def test_a_call_has_at_most_size_queries_unless_one_search_has_more(size: int, calls: list[list[str]]):
     made, got = joined((["a", "b"], 3), (["c", "d"], 3), (["e"], 3), size=size)
     assert [queries for queries, _ in made] == calls
     assert got == [["a", "b"], ["c", "d"], ["e"]]
@@ -229,14 +229,14 @@ def test_numbers_are_those_between_their_bounds():
 @pytest.mark.parametrize(
     "body", [b"", b"\xff", b"[" * 200_000, b'{"a":' * 50_000, b"9" * 5000, b'"\\ud8', b"{]", b"-", b"\x00"]
 )
-def test_what_is_no_json_is_a_value_error(body: bytes):
+def test_anything_but_json_is_a_value_error(body: bytes):
     with pytest.raises(ValueError, match="the answer is not JSON"):
         read_json(body)
 
 
 @settings(max_examples=20)
 @given(st.recursive(st.integers() | st.floats() | st.text(), lambda inner: st.lists(inner) | st.tuples(inner)))
-def test_what_is_shown_of_a_value_is_short(value: Any):
+def test_a_shown_value_is_short(value: Any):
     assert len(shown(value)) <= 43
 
 
@@ -259,7 +259,7 @@ def test_what_is_shown_of_a_value_is_short(value: Any):
         ("", None),
     ],
 )
-def test_no_retry_after_is_an_exception(value: str | None, seconds: float | None):
+def test_a_retry_after_is_a_number_of_seconds_or_unreadable(value: str | None, seconds: float | None):
     assert retry_after(value) == seconds
 
 
@@ -269,7 +269,7 @@ def test_retry_after_may_be_a_date():
 
 @settings(max_examples=20)
 @given(st.text() | st.from_regex(r"\w{3}, \d{1,30} \w{3} \d{1,30} \d{1,30}:\d\d:\d\d [+-]?\d{1,30}"))
-def test_no_retry_after_whatever_it_says_is_an_exception(value: str):
+def test_no_text_of_a_retry_after_raises(value: str):
     found = retry_after(value)
     assert found is None or 0 <= found < 1e12
 
@@ -307,7 +307,7 @@ def test_nothing_is_left_of_a_key_in_any_form(form: str):
 
 
 @pytest.mark.parametrize("text", ["", "no such model %s", "100 % of 5 &amp; 6", "\\u00e9t\u00e9 \\n", "c2sgdmVyeQ=="])
-def test_what_does_not_hold_the_key_stays(text: str):
+def test_text_without_the_key_stays(text: str):
     assert redact(text, KEY) == redact(text, None) == redact(text, "") == text
 
 
@@ -318,7 +318,7 @@ def test_a_word_that_servers_of_ones_own_take_for_a_key_may_stand_in_answers():
     assert not repeats("%25" * 99 + "25", KEY), "what cannot be told is an answer all the same"
 
 
-def test_a_long_text_takes_no_long_time():
+def test_a_long_text_is_redacted_quickly():
     start = time.process_time()
     for text in ("%25" * 100_000, "&amp;" * 100_000, "\\u0041" * 50_000, "a" * 1_000_000):
         redact(text, KEY)
@@ -358,7 +358,7 @@ def test_no_failure_of_an_attempt_holds_the_key(where: str, form: str, monkeypat
     assert "\n" not in detail and detail.isprintable()
 
 
-def test_what_a_library_says_of_a_broken_answer_holds_no_key_either():
+def test_a_librarys_message_about_a_broken_answer_holds_no_key():
     def respond(request: httpx.Request) -> httpx.Response:
         raise httpx.RemoteProtocolError(f"illegal header line: bytearray(b'x: {quote(KEY, safe='')}')")
 

@@ -87,7 +87,7 @@ class TestForms:
         assert json.loads(server.asked[-1][3])["prompt"] == "Q1 a city"
         assert write(asked, budget=6).stopped is False
 
-    def test_a_model_that_goes_on_after_a_stop_string_is_cut_there_and_has_stopped(self):
+    def test_text_after_a_stop_string_is_cut_and_the_completion_counts_as_stopped(self):
         class Unstopped(Model):
             def completion(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
                 return super().completion({**body, "stop": []})
@@ -96,7 +96,7 @@ class TestForms:
             done = write(engine(server))
         assert (text(done), done.stopped) == (SEARCH, True)
 
-    def test_without_completions_the_context_is_what_the_user_says(self, serving):
+    def test_without_completions_the_context_is_the_users_message(self, serving):
         server = serving(chat_only=True)
         asked = engine(server)
         assert asked.dialect == Chat()
@@ -238,7 +238,7 @@ class TestFaults:
         (attempt,) = run([task("city")], sampling=SAMPLING)
         assert (attempt.ended, attempt.detail) == (Ended.BAD_TAGS, "<info> is the environment's tag, not the policy's")
 
-    def test_no_server_at_the_start_is_the_users_to_mend(self):
+    def test_no_server_at_the_start_is_a_user_error(self):
         with site() as gone:
             pass
         with pytest.raises(UserError, match=r"no model server answers: .*; start one"):
@@ -286,7 +286,7 @@ def test_every_task_is_scored_or_named_as_failed_where_a_fifth_of_the_answers_is
 
 
 class TestSpending:
-    def test_what_the_server_says_it_used_is_counted(self, serving):
+    def test_the_usage_that_a_server_reports_is_counted(self, serving):
         limit = SpendingLimit(dollars_per_million_input=2.0, dollars_per_million_output=10.0)
         asked = engine(serving(vllm=True), limit=limit)
         write(asked)
@@ -322,7 +322,7 @@ class TestKeys:
         config = ModelServer(urls=(server.url,), model="m", api_key_env="MY_KEY")
         assert "sk-very" not in repr(config) + config.model_dump_json()
 
-    def test_a_missing_key_and_a_key_that_is_none_are_told_without_it(self, monkeypatch):
+    def test_a_missing_and_a_malformed_key_are_errors_that_do_not_show_it(self, monkeypatch):
         config = ModelServer(urls=("http://127.0.0.1:1",), model="m", api_key_env="MY_KEY")
         with pytest.raises(UserError, match="the server needs a key: set the environment variable MY_KEY"):
             OpenAIEngine.open(config, CODEC, PAPER.stop_strings)
@@ -334,7 +334,7 @@ class TestKeys:
     @pytest.mark.parametrize(
         "url", ["ftp://a", "http://", "me:pw@host/v1", "http://me:pw@host/v1", "http://host/v1?key=abc"]
     )
-    def test_an_address_is_http_and_holds_no_secret(self, url):
+    def test_an_address_must_be_http_without_secrets(self, url):
         with pytest.raises(ValueError, match=r"not the address of a model server|leave it out") as refused:
             ModelServer(urls=(url,), model="m")
         (error,) = cast(ValidationError, refused.value).errors()

@@ -131,13 +131,13 @@ class TestCompletions:
         assert first["token_ids"] != second["token_ids"], "each has a seed of its own"
         assert (first["logprobs"], answer["usage"]["prompt_tokens"]) == (None, 10)
 
-    def test_what_is_sampled_does_not_depend_on_what_is_asked_at_the_same_time(self, served):
+    def test_samples_do_not_depend_on_concurrent_requests(self, served):
         alone = [served.complete(seed=seed)["token_ids"] for seed in range(6)]
         with ThreadPoolExecutor(6) as pool:
             together = list(pool.map(lambda seed: served.complete(seed=seed)["token_ids"], range(6)))
         assert together == alone and len(set(map(tuple, alone))) > 3
 
-    def test_a_stop_string_ends_a_completion_and_is_in_the_text_where_it_is_asked_for(self, served):
+    def test_a_stop_string_ends_a_completion_and_is_in_the_text_on_request(self, served):
         whole = served.complete(max_tokens=40)
         word = CODEC.decode(whole["token_ids"][4:5])
         stopped = served.complete(max_tokens=40, stop=word, include_stop_str_in_output=True)
@@ -220,7 +220,7 @@ class TestWeights:
         ids=lambda value: repr(value)[:30],
     )
     @pytest.mark.usefixtures("bad_files")
-    def test_what_may_not_or_cannot_be_read_is_refused_and_the_weights_stay(self, served, name, status, why):
+    def test_forbidden_or_unreadable_weights_are_refused_and_the_old_ones_stay(self, served, name, status, why):
         path = served.folder / name if "\0" not in name and len(name) < 200 else served.folder
         summed = checksum(path) if path.is_file() and path.stat().st_size < 1 << 25 else "0" * 32
         served.post("/start_weight_update")
@@ -249,7 +249,7 @@ class TestWeights:
         assert served.post("/reset_prefix_cache").status_code == 200
         assert served.post("/pause?mode=keep").status_code == 422
 
-    def test_a_pause_waits_for_the_batch_in_work_and_for_no_other(self):
+    def test_a_pause_waits_only_for_the_batch_under_way(self):
         sampler = Sampler(tiny(), CODEC)
         began, gate = threading.Event(), threading.Event()
         engine = LocalEngine(sampler.model, CODEC, [])
@@ -322,7 +322,7 @@ class TestRefusals:
         ],
         ids=lambda value: repr(value)[:36],
     )
-    def test_a_wrong_request_is_refused_and_told_why(self, served, body, status, why):
+    def test_a_wrong_request_is_refused_with_a_reason(self, served, body, status, why):
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         response = served.client.post("/v1/completions", content=content, headers={"content-type": "application/json"})
         assert response.status_code == status, response.text
@@ -348,7 +348,7 @@ class TestRefusals:
         assert served.post("/update_weights", body).status_code == 422
 
     @pytest.mark.parametrize("version", [3, "", "-1", "3.0", "9" * 19, "\u0663"])
-    def test_a_version_that_is_no_number_is_refused(self, served, version):
+    def test_a_version_that_is_not_a_number_is_refused(self, served, version):
         assert served.post("/finish_weight_update", {"weight_version": version}).status_code == 422
 
 

@@ -35,7 +35,7 @@ def test_control_characters_are_written_as_escapes(text: str, shown: str):
 
 
 @given(st.text())
-def test_what_is_printed_holds_no_control_character_and_can_be_written(text: str):
+def test_printed_text_holds_no_control_character_and_can_be_encoded(text: str):
     shown = printable(text)
     shown.encode("utf-8")
     assert not [c for c in shown if (ord(c) < 32 and c not in "\n\t") or 0x7F <= ord(c) <= 0x9F]
@@ -59,7 +59,7 @@ def test_errors_that_name_a_file_are_printed_as_text(terminal: Terminal, tmp_pat
     assert code == 2 and "\\x1b[2J" in said and "\x1b" not in said and "\x9b" not in said
 
 
-def test_what_looks_like_our_marks_is_printed_as_it_is():
+def test_text_that_looks_like_markup_is_printed_unchanged():
     console = _SafeConsole(file=io.StringIO(), highlight=False, width=80)
     console.print("everything is written to runs/[/]a")
     assert console.file.getvalue() == "everything is written to runs/[/]a\n"  # type: ignore[attr-defined]

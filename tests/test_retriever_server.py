@@ -102,7 +102,7 @@ def test_without_topk_there_are_three_passages(server: httpx.Client, moody: Mood
     assert len(found) == 3 and moody.calls == [(["Norway Sweden Bergen capital"], 3)]
 
 
-def test_no_queries_unknown_words_and_foreign_keys_are_no_mistakes(server: httpx.Client, moody: Moody):
+def test_empty_requests_unknown_words_and_unknown_keys_are_accepted(server: httpx.Client, moody: Moody):
     assert ask(server, queries=[]) == {"result": []}
     assert ask(server, queries=["zzz", "", "\x00"], retriever_name="e5") == {"result": [[], [], []]}
     assert moody.calls == [(["zzz", "", "\x00"], 3)]
@@ -126,7 +126,7 @@ def test_no_queries_unknown_words_and_foreign_keys_are_no_mistakes(server: httpx
     ],
     ids=lambda value: repr(value)[:30],
 )
-def test_a_wrong_request_is_refused_and_told_why(
+def test_a_wrong_request_is_refused_with_a_reason(
     server: httpx.Client, moody: Moody, body: bytes, status: int, detail: str
 ):
     response = server.post("/retrieve", content=body, headers=AS_JSON)
@@ -139,7 +139,7 @@ def test_other_methods_and_paths_are_none(server: httpx.Client):
     assert server.post("/search", json={"queries": ["a"]}).status_code == 404
 
 
-def test_a_search_engine_that_fails_is_503_and_the_server_goes_on(server: httpx.Client):
+def test_a_failing_search_engine_is_a_503_and_the_server_keeps_running(server: httpx.Client):
     response = server.post("/retrieve", json={"queries": ["down"]})
     assert (response.status_code, response.json()) == (503, {"detail": "the index is on fire"})
     assert server.post("/retrieve", json={"queries": ["bug"]}).status_code == 500
@@ -187,7 +187,7 @@ def test_requests_that_wait_at_the_same_time_are_searched_together():
     assert len(moody.calls) <= 4
 
 
-def test_a_port_in_use_and_a_host_that_is_none_are_named():
+def test_an_unavailable_port_and_an_unknown_host_are_named():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for workers in (1, 2):
@@ -197,7 +197,7 @@ def test_a_port_in_use_and_a_host_that_is_none_are_named():
         run(host="203.0.113.7", port=0, workers=1)
 
 
-def test_a_missing_package_is_named_with_the_command_that_brings_it(monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(UserError, match=r"the server needs uvicorn: pip install 'mem1\[server\]'"):
         check_packages()

@@ -178,12 +178,12 @@ def test_ranks_are_added_up_as_reciprocals():
     assert [score for _, score in result] == pytest.approx([1 / 62 + 1 / 61, 1 / 61, 1 / 62, 1 / 63])
 
 
-def test_equal_scores_stand_as_the_first_retriever_has_them():
+def test_equal_scores_keep_the_order_of_the_first_retriever():
     hybrid = Hybrid([Fixed([OSLO]), Fixed([BERGEN])])
     assert [passage for passage, _ in hybrid.search(["any"], 2)[0]] == [OSLO, BERGEN]
 
 
-def test_each_retriever_is_asked_for_more_than_is_wanted():
+def test_each_retriever_is_searched_deeper_than_k():
     parts = [Fixed(TOWNS), Fixed(TOWNS)]
     Hybrid(parts, depth=20).search(["any"], 3)
     assert [part.asked for part in parts] == [20, 20]
@@ -191,7 +191,7 @@ def test_each_retriever_is_asked_for_more_than_is_wanted():
     assert [part.asked for part in parts] == [30, 30]
 
 
-def test_what_one_part_cannot_find_another_does():
+def test_each_part_of_a_hybrid_contributes():
     parts = [BM25.build(TOWNS[:2]), BM25.build(TOWNS[2:])]
     assert [p.id for p, _ in Hybrid(parts).search(["Alvex"], 3)[0]] == ["p3"]
 
@@ -222,7 +222,7 @@ def test_equal_scores_keep_the_order_of_the_retriever():
 
 
 @pytest.mark.parametrize("scores", [[1.0], [1.0, 2.0, 3.0, float("nan")], []])
-def test_a_scorer_that_does_not_score_every_passage_is_a_mistake(scores: list[float]):
+def test_a_scorer_must_score_every_passage(scores: list[float]):
     with pytest.raises(ValueError, match="4 numbers"):
         Reranked(Fixed(TOWNS), lambda query, passages: scores).search(["any"], 3)
 
@@ -275,7 +275,7 @@ def test_the_words_around_the_best_match_are_shown(query: str, words: int, shown
     assert snippet(LONG, query, words=words) == shown
 
 
-def test_a_match_at_an_end_is_shown_with_what_stands_at_the_end():
+def test_a_match_at_an_end_is_shown_with_the_words_at_the_end():
     text = " ".join(["filler"] * 30 + ["it", "was", "sold", "again", "in", "1923."])
     assert snippet(text, "it was sold again in ____.", words=10).endswith("sold again in 1923.")
 

@@ -154,7 +154,7 @@ def test_no_tag_is_forged_by_encodings_within_encodings():
 
 
 @given(st.text(st.sampled_from("&#;lgtampx0672bHINTint[]<>/\u226e\uff06\u24bd\u200b\u0338 "), max_size=60))
-def test_what_was_neutralised_stays_as_it_is_and_forges_nothing(text: str):
+def test_stripped_text_is_stable_and_forges_nothing(text: str):
     harmless = strip_markup(text)
     assert strip_markup(harmless) == harmless and forged(harmless) == []
 
@@ -249,7 +249,7 @@ def test_other_models_special_tokens_are_encoded_as_ordinary_text(model: str):
 
 
 @pytest.mark.parametrize("tags", [PAPER, RELEASED_WEB], ids=lambda tags: tags.name)
-def test_with_a_tokenizer_of_our_own_a_result_holds_its_four_tags_and_no_other(tags: Tags):
+def test_with_our_own_tokenizer_a_result_holds_exactly_its_four_tags(tags: Tags):
     codec = Codec(bpe_tokenizer(["the mayor of the city"] * 3, vocab_size=300, tags=tags))
     for seed in range(60):
         _, tagged = observation(attack(random.Random(seed)) + " [PAD]", 3, tags)
@@ -274,7 +274,7 @@ def test_text_without_special_tokens_has_the_tokens_that_it_always_had(text: str
 @pytest.mark.parametrize(
     "token", [*FOREIGN, "[TOOL_CALLS]", "<|reserved_special_token_5|>", "<\uff5cUser\uff5c>", "[inst]"]
 )
-def test_to_a_server_that_takes_text_no_document_writes_a_control_token(token: str):
+def test_no_document_can_write_a_control_token_to_a_text_server(token: str):
     for codec in (CODEC, foreign("bpe")):
         _, tagged = observation(f"a {token}{token} b", 3)
         sent = codec.text_for_server(codec.encode_untrusted(tagged + f" {token}", PAPER))

@@ -41,7 +41,7 @@ def encoder() -> SentenceEncoder:
     return load_encoder(str(MINILM), device="cpu")
 
 
-def test_what_it_says_of_itself(encoder: SentenceEncoder):
+def test_it_reports_its_name_dimension_and_limit(encoder: SentenceEncoder):
     assert (encoder.dimension, encoder.max_tokens, encoder.name) == (384, 256, str(MINILM))
     assert len(encoder.fingerprint) == 64
     assert encoder.encode([]).shape == (0, 384)
@@ -81,7 +81,7 @@ def test_a_text_is_cut_at_the_sequence_length_of_the_encoder(encoder: SentenceEn
     assert not np.allclose(encoder.encode(["Norway"]), encoder.encode(["Norway tax threshold"]), atol=0.01)
 
 
-def test_odd_texts_are_encoded_too(encoder: SentenceEncoder):
+def test_empty_broken_and_very_long_texts_are_encoded_too(encoder: SentenceEncoder):
     vectors = encoder.encode(["", "\ud800 half a surrogate", "\0", "東京", "a" * 10_000])
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(5), abs=1e-5)
 

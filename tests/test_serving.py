@@ -187,7 +187,7 @@ def read_all(connection: socket.socket) -> bytes:
 
 class TestNames:
     @pytest.mark.parametrize("host", FOREIGN)
-    def test_a_name_that_was_pointed_here_is_refused(self, target: Target, host: str):
+    def test_a_foreign_name_that_resolves_here_is_refused(self, target: Target, host: str):
         assert (target.ask(host=host), target.ask("POST", host=host)) == (421, 421)
 
     @pytest.mark.parametrize(
@@ -204,11 +204,11 @@ class TestNames:
         answer = CLIENT.get(target.address, headers={"host": "evil.example"})
         assert "--allow-host NAME adds one" in answer.json()["detail"]
 
-    def test_a_client_of_http_1_0_may_say_no_name(self, target: Target):
+    def test_a_client_of_http_1_0_may_send_no_host(self, target: Target):
         with target.talk(f"GET {target.get} HTTP/1.0\r\n\r\n".encode()) as connection:
             assert b" 200 " in read_all(connection)[:20]
 
-    def test_where_all_addresses_are_listened_on_each_is_a_name_but_no_foreign_name_is(self):
+    def test_a_server_on_all_addresses_accepts_each_address_but_no_foreign_name(self):
         with bind("0.0.0.0", 0)[0] as bound:
             hosts = Hosts.of("0.0.0.0", bound, ["gpu-3.lan", "FE80::1"])
         for host in ("10.0.0.5:8000", "[2001:db8::7]:1", "0.0.0.0:1", "gpu-3.LAN", "localhost", "127.0.0.1"):
@@ -222,7 +222,7 @@ class TestNames:
         assert Hosts(frozenset({"10.0.0.5"})).include("10.0.0.5:8000")
 
     @pytest.mark.parametrize("name", ["http://search.lan", "search.lan:80", "*", "", "a b", "a/b"])
-    def test_what_is_no_name_cannot_be_allowed(self, name: str):
+    def test_only_host_names_can_be_allowed(self, name: str):
         with bind("127.0.0.1", 0)[0] as bound, pytest.raises(UserError, match=r"--allow-host .* is not a host name"):
             Hosts.of("127.0.0.1", bound, [name])
 
@@ -234,7 +234,7 @@ class TestPages:
         assert target.ask(method, origin=origin) == 403
 
     @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-    def test_so_it_is_where_the_browser_says_only_that_the_site_is_another(self, target: Target, site: str):
+    def test_a_request_marked_cross_site_by_the_browser_is_refused_too(self, target: Target, site: str):
         assert target.ask(sec_fetch_site=site) == 403
         assert target.ask("POST", sec_fetch_site=site) == 403
         assert target.ask("POST", sec_fetch_site=site, sec_fetch_mode="navigate", sec_fetch_dest="document") == 403
@@ -278,7 +278,7 @@ class TestDeadlines:
         with quick.talk(b"POST / HTTP/1.1\r\nhost: loc") as connection:
             assert read_all(connection).startswith(b"HTTP/1.1 408 ")
 
-    def test_nor_is_a_client_that_says_nothing(self, quick: Target):
+    def test_a_silent_client_is_not_waited_for(self, quick: Target):
         with quick.talk() as connection:
             assert read_all(connection).startswith(b"HTTP/1.1 408 ")
 
@@ -355,7 +355,7 @@ class TestConnections:
                 assert target.ask("POST") == 200
         assert capfd.readouterr().err == ""
 
-    def test_where_all_are_worked_on_another_is_told_to_come_back(self):
+    def test_a_connection_is_refused_with_retry_after_where_all_are_busy(self):
         gated = Gated()
         app = retriever_server.make_app(gated)
         with app_in_a_thread(app, bounds=Bounds(connections=1)) as address:
@@ -424,7 +424,7 @@ class TestConnections:
 
 
 class TestDeadClients:
-    def test_searches_whose_client_has_gone_are_never_made(self):
+    def test_a_search_whose_client_has_gone_is_never_made(self):
         gated = Gated()
         with app_in_a_thread(retriever_server.make_app(gated)) as address:
             target = Target("retriever", address)
@@ -612,7 +612,7 @@ class TestTooMuch:
 
 
 class TestLogs:
-    def test_what_a_terminal_would_obey_is_escaped(self):
+    def test_terminal_control_codes_are_escaped(self):
         assert printable("a\x1b[2Jb\x07\u202e\x9b é") == "a\\x1b[2Jb\\x07\\u202e\\x9b é"
 
     def test_more_of_a_kind_than_a_few_a_minute_are_counted_and_left_out(self):

@@ -66,7 +66,7 @@ def test_an_address_has_one_spelling(text: str, written: str):
         f"http://{'a.' * 130}org/", f"http://example.org/{'a' * 2048}", "http://example.org/\ud800",
     ],
 )  # fmt: skip
-def test_what_is_no_plain_address_is_refused(text: str):
+def test_only_plain_addresses_are_accepted(text: str):
     assert refused(text) is Why.ADDRESS
 
 
@@ -300,7 +300,7 @@ def test_the_connection_goes_to_what_was_resolved_and_the_header_names_the_host(
     assert local.asked[0][2]["Host"] == f"shop.example:{local.port}"
 
 
-def test_over_tls_the_server_is_asked_for_the_host_by_name_and_must_prove_it():
+def test_over_tls_the_server_must_prove_the_name_of_the_host():
     heard: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 

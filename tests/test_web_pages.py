@@ -58,7 +58,7 @@ def test_the_text_of_an_article_is_read_without_menus():
         "<?xml",
     ],
 )  # fmt: skip
-def test_a_page_without_text_is_said_to_be_one_and_never_raises_anything_else(html: str):
+def test_a_page_without_text_is_unreadable_and_raises_nothing_else(html: str):
     with pytest.raises(FetchFailed) as caught:
         read_page(Fetched(address="", content_type="text/html", text=html))
     assert caught.value.why is Why.UNREADABLE

@@ -108,7 +108,7 @@ def test_a_page_is_opened_by_its_address_and_a_piece_by_its_number(web: Site, tm
         ),
     ],
 )
-def test_what_cannot_be_opened_is_an_answer_that_says_why(web: Site, tmp_path: Path, wanted: str, shown: str):
+def test_a_page_that_cannot_be_opened_is_an_answer_with_the_reason(web: Site, tmp_path: Path, wanted: str, shown: str):
     assert text_of(environment(web, tmp_path), OPEN, wanted.format(url=web.url)) == shown.format(url=web.url)
 
 

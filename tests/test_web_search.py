@@ -56,7 +56,7 @@ def search(local: Site, folder: Path, api: str = "serper", *, mode: Any = "live"
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_every_api_is_asked_in_its_own_way_and_gives_passages(local: Site, tmp_path: Path, api: str):
+def test_every_api_gets_requests_of_its_own_form_and_gives_passages(local: Site, tmp_path: Path, api: str):
     local.pages[PATHS[api]] = as_json(answer(api, OSLO, BERGEN, OSLO))
     assert search(local, tmp_path, api).search(["capital & of Norway"], 10) == [FOUND]
     ((method, path, headers, body),) = local.asked
@@ -103,7 +103,7 @@ def test_results_without_address_or_text_are_left_out_and_long_ones_cut(local: S
     assert second[0] == Passage("https://example.org/2", "long", "x" * 2000)
 
 
-def test_a_query_is_asked_once_and_only_as_much_of_it_as_every_api_takes(local: Site, tmp_path: Path):
+def test_a_query_is_sent_once_and_cut_to_the_length_that_every_api_accepts(local: Site, tmp_path: Path):
     local.pages["/search"] = as_json(answer("serper", OSLO))
     results = search(local, tmp_path).search(["a  b", "a b", "", " \n", "w " * 60, "\ud800x"], 3)
     assert [len(r) for r in results] == [1, 1, 0, 0, 1, 1]
@@ -131,9 +131,7 @@ def test_a_query_is_asked_once_and_only_as_much_of_it_as_every_api_takes(local: 
         (cut(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"), "the connection to 127.0.0.1 failed"),
     ],
 )
-def test_what_may_pass_by_itself_is_tried_four_times_and_then_failed(
-    local: Site, tmp_path: Path, trouble: Answer, said: str
-):
+def test_a_passing_failure_is_retried_three_times(local: Site, tmp_path: Path, trouble: Answer, said: str):
     waits: list[float] = []
     local.pages["/search"] = trouble
     with pytest.raises(RetrievalFailed, match=said):
@@ -148,7 +146,7 @@ def test_what_may_pass_by_itself_is_tried_four_times_and_then_failed(
     ("code", "said"),
     [(400, "check its address"), (401, "check the key in SERPER_API_KEY"), (403, "SERPER_API_KEY"), (404, "address")],
 )
-def test_what_will_not_pass_is_not_tried_again(local: Site, tmp_path: Path, code: int, said: str):
+def test_a_permanent_failure_is_not_retried(local: Site, tmp_path: Path, code: int, said: str):
     local.pages["/search"] = status(code)
     with pytest.raises(RetrievalFailed, match=f"status {code}.*{said}"):
         search(local, tmp_path).search(["a"], 3)
@@ -210,7 +208,7 @@ def test_the_key_is_in_no_error_no_repr_and_not_in_the_cache(local: Site, tmp_pa
     assert any(KEY in str(headers) for _, _, headers, _ in local.asked)
 
 
-def test_a_missing_key_is_named_before_anything_is_asked(local: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_key_is_an_error_before_any_request(local: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("BRAVE_API_KEY")
     with pytest.raises(UserError, match="brave needs a key: set the environment variable BRAVE_API_KEY"):
         search(local, tmp_path, "brave")
@@ -219,7 +217,7 @@ def test_a_missing_key_is_named_before_anything_is_asked(local: Site, tmp_path: 
 
 
 @pytest.mark.parametrize("key", ["two words", "line\nbreak", "kéy", "a\tb"])
-def test_a_key_that_is_none_is_refused_without_showing_it(
+def test_a_malformed_key_is_refused_and_not_shown(
     local: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ):
     monkeypatch.setenv("SERPER_API_KEY", key)
@@ -280,7 +278,7 @@ def test_requests_to_the_api_keep_their_distance(local: Site, tmp_path: Path):
     assert sorted(waits) == [2.0, 4.0]
 
 
-def test_what_is_stored_comes_back_under_its_kind_and_key_alone(tmp_path: Path):
+def test_a_stored_answer_is_loaded_only_by_its_kind_and_key(tmp_path: Path):
     cache = WebCache(tmp_path / "new" / "folder" / "web.sqlite")
     assert cache.load("search", {"query": "a", "k": 3}) is None
     cache.store("search", {"query": "a", "k": 3}, [["id", "Ö\ud800", "text"]])
@@ -314,7 +312,7 @@ def test_without_a_network_there_must_be_a_cache(tmp_path: Path, mode):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_is_no_cache_is_refused_and_left_as_it_is(tmp_path: Path):
+def test_a_file_that_is_not_a_cache_is_refused_and_stays_unchanged(tmp_path: Path):
     text, foreign = tmp_path / "notes.txt", tmp_path / "foreign.sqlite"
     text.write_text("my notes, more than a hundred bytes of them " * 9)
     file = sqlite3.connect(foreign)
