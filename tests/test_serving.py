@@ -35,7 +35,7 @@ from mem1.errors import UserError, printable
 from mem1.extras.shop_site import app as webshop
 from mem1.net.connections import Door, Listener
 from mem1.net.requests import Refused, Room
-from mem1.net.web_server import FORM, JSON, Bounds, Hosts, Sparing, bind
+from mem1.net.web_server import BOUNDS, FORM, JSON, Bounds, Hosts, Sparing, bind
 from mem1.records import Passage
 from mem1.retrieval import BM25
 from mem1.retrieval import server as retriever_server
@@ -176,6 +176,12 @@ def quick(request: pytest.FixtureRequest) -> Iterator[Target]:
         yield Target(request.param, address)
 
 
+@contextlib.contextmanager
+def running_retriever(retriever: Any, *, bounds: Bounds = BOUNDS, **options: Any) -> Iterator[Target]:
+    with app_in_a_thread(retriever_server.make_app(retriever, **options), bounds=bounds) as address:
+        yield Target("retriever", address)
+
+
 def read_all(connection: socket.socket) -> bytes:
     """Until the server hangs up."""
     said = b""
@@ -300,11 +306,11 @@ class TestDeadlines:
             assert read_all(connection)[9:12] in ((b"200", b"408") if quick.name == "policy" else (b"408",))
 
     def test_a_connection_without_another_request_is_hung_up_on(self):
-        app = retriever_server.make_app(BM25.build(TOWNS))
-        with app_in_a_thread(app, bounds=Bounds(idle_s=0.2)) as address:
-            target = Target("retriever", address)
-            with target.talk(target.request()) as connection:
-                assert read_all(connection).startswith(b"HTTP/1.1 200 ")
+        with (
+            running_retriever(BM25.build(TOWNS), bounds=Bounds(idle_s=0.2)) as target,
+            target.talk(target.request()) as connection,
+        ):
+            assert read_all(connection).startswith(b"HTTP/1.1 200 ")
 
     def test_the_second_request_of_a_connection_has_the_same_deadline(self, quick: Target):
         with quick.talk(quick.request()) as connection:
@@ -315,12 +321,13 @@ class TestDeadlines:
     def test_work_has_no_deadline(self):
         gated = Gated()
         bounds = Bounds(head_s=0.5, body_s=0.2, write_s=0.2, idle_s=0.2)
-        with app_in_a_thread(retriever_server.make_app(gated), bounds=bounds) as address:
-            target = Target("retriever", address)
-            with target.talk(target.request(b'{"queries": ["wait", "Oslo"]}')) as connection:
-                time.sleep(0.7)
-                gated.gate.release()
-                assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+        with (
+            running_retriever(gated, bounds=bounds) as target,
+            target.talk(target.request(b'{"queries": ["wait", "Oslo"]}')) as connection,
+        ):
+            time.sleep(0.7)
+            gated.gate.release()
+            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
 
     def test_an_answer_that_nobody_reads_is_given_up(self):
         async def endless(scope: Any, receive: Any, send: Any) -> None:
@@ -345,9 +352,10 @@ class TestDeadlines:
 class TestConnections:
     @pytest.mark.parametrize("half", [b"", b"POST / HTTP/1.1\r\nhost: loc", None])
     def test_half_requests_beyond_the_number_of_connections_keep_nobody_out(self, half: bytes | None, capfd: Any):
-        app = retriever_server.make_app(BM25.build(TOWNS))
-        with app_in_a_thread(app, bounds=Bounds(connections=8)) as address, contextlib.ExitStack() as stack:
-            target = Target("retriever", address)
+        with (
+            running_retriever(BM25.build(TOWNS), bounds=Bounds(connections=8)) as target,
+            contextlib.ExitStack() as stack,
+        ):
             said = target.request(length=1000) if half is None else half
             for _ in range(40):
                 stack.enter_context(target.talk(said))
@@ -357,22 +365,22 @@ class TestConnections:
 
     def test_a_connection_is_refused_with_retry_after_where_all_are_busy(self):
         gated = Gated()
-        app = retriever_server.make_app(gated)
-        with app_in_a_thread(app, bounds=Bounds(connections=1)) as address:
-            target = Target("retriever", address)
-            with target.talk(target.request(b'{"queries": ["wait"]}')):
-                assert gated.began.acquire(timeout=10)
-                answers: list[bytes] = []
+        with (
+            running_retriever(gated, bounds=Bounds(connections=1)) as target,
+            target.talk(target.request(b'{"queries": ["wait"]}')),
+        ):
+            assert gated.began.acquire(timeout=10)
+            answers: list[bytes] = []
 
-                def told() -> bool:
-                    # hung up on before it has said anything, a client may miss the answer
-                    with contextlib.suppress(OSError), target.talk(b"GET /health HTTP/1.0\r\n\r\n") as another:
-                        answers.append(read_all(another))
-                    return b"retry-after: 1" in answers[-1]
+            def told() -> bool:
+                # hung up on before it has said anything, a client may miss the answer
+                with contextlib.suppress(OSError), target.talk(b"GET /health HTTP/1.0\r\n\r\n") as another:
+                    answers.append(read_all(another))
+                return b"retry-after: 1" in answers[-1]
 
-                wait_for(told)
-                assert answers[-1].startswith(b"HTTP/1.1 503 ") and not any(b" 200 " in one for one in answers)
-                gated.gate.release()
+            wait_for(told)
+            assert answers[-1].startswith(b"HTTP/1.1 503 ") and not any(b" 200 " in one for one in answers)
+            gated.gate.release()
 
     def test_there_are_fewer_where_the_process_may_open_few_files(self):
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -414,8 +422,7 @@ class TestConnections:
         assert capfd.readouterr().err == ""
 
     def test_a_flood_of_senseless_requests_is_a_few_lines(self, capfd: Any):
-        with app_in_a_thread(retriever_server.make_app(BM25.build(TOWNS))) as address:
-            target = Target("retriever", address)
+        with running_retriever(BM25.build(TOWNS)) as target:
             for _ in range(30):
                 with target.talk(b"\x1b]0;pwned\x07 / HTTP\r\n\r\n") as connection:
                     assert read_all(connection).startswith(b"HTTP/1.1 400 ")
@@ -426,35 +433,31 @@ class TestConnections:
 class TestDeadClients:
     def test_a_search_whose_client_has_gone_is_never_made(self):
         gated = Gated()
-        with app_in_a_thread(retriever_server.make_app(gated)) as address:
-            target = Target("retriever", address)
-            with target.talk(target.request(b'{"queries": ["wait"]}')):
-                assert gated.began.acquire(timeout=10)
-                for _ in range(6):
-                    with target.talk(target.request(json.dumps({"queries": ["dead"] * 1000}).encode())):
-                        pass
-                with ThreadPoolExecutor(1) as pool:
-                    small = pool.submit(CLIENT.post, f"{address}/retrieve", json={"queries": ["Oslo"]})
-                    wait_for(lambda: metrics(address, "gone") == 6)
-                    gated.gate.release()
-                    assert small.result(10).status_code == 200
+        with running_retriever(gated) as target, target.talk(target.request(b'{"queries": ["wait"]}')):
+            assert gated.began.acquire(timeout=10)
+            for _ in range(6):
+                with target.talk(target.request(json.dumps({"queries": ["dead"] * 1000}).encode())):
+                    pass
+            with ThreadPoolExecutor(1) as pool:
+                small = pool.submit(CLIENT.post, f"{target.address}/retrieve", json={"queries": ["Oslo"]})
+                wait_for(lambda: metrics(target.address, "gone") == 6)
+                gated.gate.release()
+                assert small.result(10).status_code == 200
         assert gated.calls == [["wait"], ["Oslo"]]
 
     def test_a_large_search_ends_after_the_call_in_work_when_its_client_hangs_up(self):
         gated = Gated()
-        with app_in_a_thread(retriever_server.make_app(gated)) as address:
-            target = Target("retriever", address)
+        with running_retriever(gated) as target:
             with target.talk(target.request(json.dumps({"queries": ["wait"] + ["dead"] * 200}).encode())):
                 assert gated.began.acquire(timeout=10)
-            wait_for(lambda: metrics(address, "gone") == 1)
+            wait_for(lambda: metrics(target.address, "gone") == 1)
             gated.gate.release()
             assert target.ask("POST") == 200
         assert [len(call) for call in gated.calls] == [32, 1]
 
     def test_a_small_search_has_its_turn_between_two_calls_of_a_large_one(self):
         gated = Gated()
-        with app_in_a_thread(retriever_server.make_app(gated)) as address:
-            target = Target("retriever", address)
+        with running_retriever(gated) as target:
             body = json.dumps({"queries": ["wait"] + ["Bergen"] * 99}).encode()
             with target.talk(target.request(body)) as large, target.talk(target.request()) as small:
                 assert gated.began.acquire(timeout=10)
@@ -541,31 +544,31 @@ class TestTooMuch:
     def test_a_full_retriever_says_when_to_come_back_and_our_client_does(self, limits: Limits):
         gated = Gated()
         waiting = Releasing(gated.gate)
-        with app_in_a_thread(retriever_server.make_app(gated, limits=limits)) as address:
-            target = Target("retriever", address)
+        with running_retriever(gated, limits=limits) as target:
             with target.talk(target.request(b'{"queries": ["wait", "a", "b"]}')):
                 assert gated.began.acquire(timeout=10)
-                answer = CLIENT.post(f"{address}/retrieve", json={"queries": ["a", "b"]})
+                answer = CLIENT.post(f"{target.address}/retrieve", json={"queries": ["a", "b"]})
                 assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
                 assert "try again later" in answer.json()["detail"]
-                client = HttpRetriever(RetrievalServer(urls=(address,)), clock=waiting.clock)
+                client = HttpRetriever(RetrievalServer(urls=(target.address,)), clock=waiting.clock)
                 assert [found[0][0].title for found in client.search(["Oslo", "Bergen"], 3)] == ["Oslo", "Bergen"]
                 client.close()
-            assert metrics(address, "busy") >= 2
+            assert metrics(target.address, "busy") >= 2
         assert waiting.slept[0] >= 1.0
 
     def test_bodies_that_are_being_read_have_a_bound_together(self):
         limits = Limits(all_body_bytes=1000)
-        with app_in_a_thread(retriever_server.make_app(BM25.build(TOWNS), limits=limits)) as address:
-            target = Target("retriever", address)
-            with target.talk(target.request(b"x" * 900, length=2000)):
-                deadline = time.monotonic() + 10
-                body = json.dumps({"queries": ["a" * 200]})
-                status = 0
-                while status != 503 and time.monotonic() < deadline:
-                    answer = CLIENT.post(f"{address}/retrieve", content=body, headers={"content-type": JSON})
-                    status = answer.status_code
-                assert status == 503
+        with (
+            running_retriever(BM25.build(TOWNS), limits=limits) as target,
+            target.talk(target.request(b"x" * 900, length=2000)),
+        ):
+            deadline = time.monotonic() + 10
+            body = json.dumps({"queries": ["a" * 200]})
+            status = 0
+            while status != 503 and time.monotonic() < deadline:
+                answer = CLIENT.post(f"{target.address}/retrieve", content=body, headers={"content-type": JSON})
+                status = answer.status_code
+            assert status == 503
 
     def test_tokens_of_prompts_and_completions_are_bounded(self):
         limits = policy_server.Limits(tokens=100)
