@@ -253,7 +253,7 @@ def test_a_process_that_needs_too_much_memory_is_replaced(monkeypatch: pytest.Mo
     monkeypatch.setattr("mem1.retrieval.extraction.MEMORY_BYTES", 600 << 20)
     monkeypatch.setattr("mem1.retrieval.extraction._idle", [])
     try:
-        _, text = extract("page", b"<html><body><p>" + b"a" * 200_000_000, seconds=60)
+        _, text = extract("page", b"<html><body><p>" + b"a" * 100_000_000, seconds=60)
     except Unreadable as error:
         assert "memory" in str(error)
     else:

@@ -53,7 +53,7 @@ def sample(
     contexts: Sequence[Sequence[int]],
     *,
     stops: Sequence[str] = WORDS,
-    budget: int = 40,
+    budget: int = 30,
     temperature: float = 1.0,
     seed: int = 5,
     batch_tokens: int = 8192,
