@@ -24,6 +24,7 @@ from mem1.tasks.compose import TaskTemplate, compose
 from mem1.tasks.datasets import read_questions
 
 WORLD = make_world(1, entities=200)
+SHELF = SearchEnvironment({WORLD.name: BM25.build(WORLD.passages())}, top_k=2, style="bare")
 
 
 def questions(world: World, count: int, *, hops: tuple[int, ...] = (1, 2), seed: int = 0) -> list[Question]:
@@ -39,8 +40,7 @@ def attempts(expert: Expert, objectives: int, *, hops: tuple[int, ...] = (1, 2),
         count=count,
         seed=0,
     )
-    environment = SearchEnvironment({WORLD.name: BM25.build(WORLD.passages())}, top_k=2, style="bare")
-    return rollout(expert, environment)(tasks, sampling=SAMPLING)
+    return rollout(expert, SHELF)(tasks, sampling=SAMPLING)
 
 
 def exact(trajectories: list[Trajectory]) -> float:
@@ -197,8 +197,7 @@ def test_the_clean_expert_notes_what_a_search_showed_the_answers_and_what_is_lef
 
 def test_the_clean_expert_works_with_appended_context_too():
     tasks = [_task(t) for t in attempts(Expert(tags=PAPER), 2, count=5)]
-    environment = SearchEnvironment({WORLD.name: BM25.build(WORLD.passages())}, top_k=2, style="bare")
-    full = rollout(Expert(tags=PAPER), environment, context="full")(tasks, sampling=SAMPLING)
+    full = rollout(Expert(tags=PAPER), SHELF, context="full")(tasks, sampling=SAMPLING)
     assert exact(full) == 1.0
     assert all(c.startswith(b) for t in full for b, c in zip(contexts(t), contexts(t)[1:], strict=False))
 
@@ -207,26 +206,24 @@ def test_the_clean_expert_works_with_appended_context_too():
 def test_the_clean_expert_gives_the_answers_it_has_when_it_must(turns: int, known: int):
     # two searches a question: at the last turn, a chain that is half way gives no answer
     short = [replace(_task(t), turn_limit=turns) for t in attempts(Expert(tags=PAPER), 3, hops=(2,), count=5)]
-    environment = SearchEnvironment({WORLD.name: BM25.build(WORLD.passages())}, top_k=2, style="bare")
-    for trajectory in rollout(Expert(tags=PAPER), environment)(short, sampling=SAMPLING):
+    for trajectory in rollout(Expert(tags=PAPER), SHELF)(short, sampling=SAMPLING):
         assert trajectory.ended is Ended.ANSWERED
         assert len(trajectory.turns) == turns
         assert trajectory.turns[-1].prefilled
         assert trajectory.per_objective("em") == (1,) * known + (0,) * (3 - known)
 
 
-def test_one_who_stops_answers_the_first_question_only():
-    trajectories = attempts(lazy(stop=1.0), 4)
-    assert {t.per_objective("em") for t in trajectories} == {(1.0, 0.0, 0.0, 0.0)}
-    assert {t.ended for t in trajectories} == {Ended.ANSWERED}
-
-
-def test_one_who_stops_has_nothing_to_stop_at_one_question():
-    assert exact(attempts(lazy(stop=1.0), 1)) == 1.0
-
-
-def test_one_who_forgets_keeps_the_newest_answer_only():
-    assert {t.per_objective("em") for t in attempts(lazy(forget=1.0), 3)} == {(0.0, 0.0, 1.0)}
+@pytest.mark.parametrize(
+    ("habit", "right"),
+    [
+        ("stop", (1.0, 0.0, 0.0, 0.0)),  # answers only the first question
+        ("stop", (1.0,)),  # has nothing to stop at
+        ("forget", (0.0, 0.0, 1.0)),  # keeps only the newest answer
+    ],
+)
+def test_a_lazy_expert_loses_the_answers_that_its_habit_costs(habit: str, right: tuple[float, ...]):
+    trajectories = attempts(lazy(**{habit: 1.0}), len(right))
+    assert {(t.ended, t.per_objective("em")) for t in trajectories} == {(Ended.ANSWERED, right)}
 
 
 def test_one_who_takes_the_shortcut_skips_the_first_hop_and_is_wrong():
@@ -244,6 +241,8 @@ def test_the_diligent_share_of_tasks_is_done_cleanly_from_beginning_to_end():
     trajectories = attempts(lazy(diligent=0.5, stop=1.0), 2, count=200)
     assert {t.per_objective("em") for t in trajectories} == {(1.0, 1.0), (1.0, 0.0)}
     assert 70 < sum(t.per_objective("em") == (1.0, 1.0) for t in trajectories) < 130
+    stopped = [t for t in attempts(lazy(stop=0.5), 2, count=200) if " ; " not in t.answer]
+    assert 70 < len(stopped) < 130, "a habit shows as often as its probability says"
 
 
 def test_a_question_whose_search_shows_nothing_is_noted_as_unknown_and_not_asked_again():
@@ -261,11 +260,6 @@ def test_one_who_is_diligent_but_slips_goes_on_to_the_last_question():
     assert all((t.answer or "").count("Q") == 4 for t in slipping)
 
 
-def test_a_habit_shows_as_often_as_it_is_asked_for():
-    stopped = [t for t in attempts(lazy(stop=0.5), 2, count=200) if len(_known(t)) == 1]
-    assert 70 < len(stopped) < 130
-
-
 def test_the_same_context_and_seed_give_the_same_completion():
     habits: dict[str, Any] = {"stop": 0.5, "shortcut": 0.5, "forget": 0.5}
     runs = [[t.answer for t in attempts(lazy(**habits), 4, count=10)] for _ in range(2)]
@@ -277,7 +271,3 @@ def test_the_same_context_and_seed_give_the_same_completion():
 def _task(trajectory: Trajectory) -> Task:
     assert trajectory.task is not None
     return trajectory.task
-
-
-def _known(trajectory: Trajectory) -> list[str]:
-    return trajectory.answer.split(" ; ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -122,53 +123,35 @@ def test_records_are_frozen(record: object, field: str):
         setattr(record, field, getattr(record, field))
 
 
-@pytest.mark.parametrize(("text", "answers"), [("", ("a",)), (" \n", ("a",)), ("Who?", ()), ("Who?", ("", " "))])
-def test_a_question_needs_a_text_and_an_answer(text: str, answers: tuple[str, ...]):
-    with pytest.raises(ValueError, match="'q9' has no"):
-        Question(id="q9", text=text, answers=answers)
-
-
-def test_a_passage_needs_a_text_but_no_title():
-    assert Passage("p1", "", "text").title == ""
-    with pytest.raises(ValueError, match="'p1' has no text"):
-        Passage("p1", "title", " ")
-
-
-def test_a_task_needs_questions_and_a_turn():
-    with pytest.raises(ValueError, match="no questions"):
-        Task(id="t", questions=(), prompt="", turn_limit=3)
-    with pytest.raises(ValueError, match="turn_limit must be at least 1, not 0"):
-        Task(id="t", questions=(QUESTION,), prompt="", turn_limit=0)
-    assert TASK.objectives == 1
-
-
-def test_a_turn_has_one_logprob_a_completion_token_or_none():
-    assert Turn(context_ids=(1,), completion_ids=(2, 3)).logprobs == ()
-    with pytest.raises(ValueError, match="2 completion tokens but 1 logprobs"):
-        Turn(context_ids=(1,), completion_ids=(2, 3), logprobs=(-1.0,))
-
-
-def test_a_turn_needs_a_context():
-    with pytest.raises(ValueError, match="at least one context token"):
-        Turn(context_ids=(), completion_ids=(2,))
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        *(
+            (lambda text=text, answers=answers: Question(id="q9", text=text, answers=answers), "'q9' has no")
+            for text, answers in (("", ("a",)), (" \n", ("a",)), ("Who?", ()), ("Who?", ("", " ")))
+        ),
+        (lambda: Passage("p1", "title", " "), "'p1' has no text"),
+        (lambda: Task(id="t", questions=(), prompt="", turn_limit=3), "no questions"),
+        (lambda: dataclasses.replace(TASK, turn_limit=0), "turn_limit must be at least 1, not 0"),
+        (lambda: Turn(context_ids=(1,), completion_ids=(2, 3), logprobs=(-1.0,)), "2 completion tokens but 1 logprobs"),
+        (lambda: Turn(context_ids=(), completion_ids=(2,)), "at least one context token"),
+    ],
+)
+def test_a_record_that_cannot_be_used_is_refused(make: Callable[[], object], why: str):
+    with pytest.raises(ValueError, match=why):
+        make()
 
 
 def test_tokens_of_a_turn_are_context_plus_completion_and_of_a_trajectory_its_completions():
     assert [turn.num_tokens for turn in TURNS] == [4, 7]
     assert [turn.prompt_tokens for turn in TURNS] == [2, 0]
     assert TRAJECTORY.num_completion_tokens == 4
+    assert (TASK.objectives, Turn(context_ids=(1,), completion_ids=(2, 3)).logprobs) == (1, ())
 
 
 def test_only_budgets_truncate():
     assert {e for e in Ended if e.truncated} == {Ended.OUT_OF_TURNS, Ended.OUT_OF_TOKENS}
-    assert [str(e) for e in Ended] == [
-        "answered",
-        "out_of_turns",
-        "out_of_tokens",
-        "bad_tags",
-        "tool_failed",
-        "engine_failed",
-    ]
+    assert " ".join(map(str, Ended)) == "answered out_of_turns out_of_tokens bad_tags tool_failed engine_failed"
 
 
 def test_a_group_holds_scored_attempts_at_one_task():
