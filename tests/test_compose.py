@@ -30,11 +30,9 @@ def question(name: str, text: str | None = None) -> Question:
 TEN = [question(f"q{i}") for i in range(10)]
 
 
-def draw(
-    questions: list[Question], objectives: int, count: int, seed: int = 0, *, corpus: str = "", start: int = 0
-) -> list[Task]:
+def draw(questions: list[Question], objectives: int, count: int, seed: int = 0, *, corpus: str = "") -> list[Task]:
     form = TaskTemplate(prompt="plain", tags=PAPER, corpus=corpus)
-    return compose(questions, form, objectives=objectives, count=count, seed=seed, start=start)
+    return compose(questions, form, objectives=objectives, count=count, seed=seed)
 
 
 def drawn(tasks: list[Task]) -> list[list[str]]:
@@ -62,16 +60,11 @@ def test_no_question_stands_twice_in_a_task_even_when_the_questions_run_out():
     assert {name for task in ids for name in task} == {q.id for q in TEN}
 
 
-def test_the_same_seed_gives_the_same_tasks_and_another_seed_others():
-    assert draw(TEN, 2, 8, seed=1) == draw(TEN, 2, 8, seed=1)
-    assert drawn(draw(TEN, 2, 8, seed=1)) != drawn(draw(TEN, 2, 8, seed=2))
-
-
 def test_a_task_depends_on_seed_and_number_only():
     together = draw(TEN, 3, 20, seed=5)
-    assert [draw(TEN, 3, 1, seed=5, start=i)[0] for i in reversed(range(20))] == together[::-1]
-    assert draw(TEN, 3, 4, seed=5, start=9) == together[9:13]
+    assert [draw(TEN, 3, count, seed=5) for count in (0, 1, 9)] == [together[:0], together[:1], together[:9]]
     assert len({task.id for task in together}) == len({task.seed for task in together}) == 20
+    assert drawn(together) != drawn(draw(TEN, 3, 20, seed=6))
 
 
 def test_texts_that_differ_only_in_case_articles_or_punctuation_never_meet():
@@ -90,14 +83,10 @@ def test_too_few_questions_are_an_error_that_says_how_many_there_are():
         draw(twins, 3, 1)
 
 
-@pytest.mark.parametrize(("objectives", "count", "start"), [(0, 1, 0), (1, -1, 0), (1, 1, -1)])
-def test_numbers_that_make_no_sense_are_refused(objectives: int, count: int, start: int):
+@pytest.mark.parametrize(("objectives", "count"), [(0, 1), (1, -1)])
+def test_numbers_that_make_no_sense_are_refused(objectives: int, count: int):
     with pytest.raises(UserError, match="at least"):
-        draw(TEN, objectives, count, start=start)
-
-
-def test_no_tasks_are_no_error():
-    assert draw(TEN, 2, 0) == []
+        draw(TEN, objectives, count)
 
 
 def test_the_turn_limit_grows_with_the_questions():
@@ -109,16 +98,16 @@ def test_the_turn_limit_grows_with_the_questions():
         TurnLimit(per_objectives=3)  # type: ignore[call-arg]
 
 
-def test_the_plain_prompt_is_the_numbered_questions_on_one_line():
-    assert render("plain", [question("a", "Who\n founded it?"), question("b", "When?")], PAPER) == (
-        "Q1 Who founded it? Q2 When?"
-    )
-
-
-def test_the_cloze_prompt_marks_the_end_of_every_question_and_says_their_order():
-    assert render("cloze", [question("a", "made by ____ in"), question("b", "born in ____")], PAPER) == (
-        "Q1 made by ____ in | Q2 born in ____ | Q1 then Q2 then done"
-    )
+@pytest.mark.parametrize(
+    ("name", "texts", "prompt"),
+    [
+        ("plain", ("Who\n founded it?", "When?"), "Q1 Who founded it? Q2 When?"),
+        ("plain", ("What is {x} in {}?",), "Q1 What is {x} in {}?"),
+        ("cloze", ("by ____ in", "born in ____"), "Q1 by ____ in | Q2 born in ____ | Q1 then Q2 then done"),
+    ],
+)
+def test_a_prompt_has_the_numbered_questions_on_one_line(name: str, texts: tuple[str, ...], prompt: str):
+    assert render(name, [question(text, text) for text in texts], PAPER) == prompt
 
 
 @pytest.mark.parametrize("name", list(PROMPTS))
@@ -143,10 +132,6 @@ def test_the_mem1_prompt_explains_the_tags_of_its_vocabulary_and_ends_with_the_q
     assert f"<{other.result}>" not in prompt
 
 
-def test_braces_in_a_question_are_left_as_they_are():
-    assert render("plain", [question("a", "What is {x} in {}?")], PAPER) == "Q1 What is {x} in {}?"
-
-
 def test_an_unknown_prompt_and_a_missing_action_are_named():
     assert list(PROMPTS) == ["plain", "cloze", "mem1", "released", "web", "shop"]
     with pytest.raises(UserError, match="unknown prompt 'mem2'; known: plain, cloze, mem1, released, web"):
@@ -156,14 +141,11 @@ def test_an_unknown_prompt_and_a_missing_action_are_named():
         render("mem1", TEN, shop)
 
 
-def test_a_split_without_overlap_passes():
-    check_disjoint(TEN[:5], TEN[5:])
-
-
 @pytest.mark.parametrize(
     "leaked", [question("q0", "Something else?"), question("new", "what is  Q0")], ids=["by id", "by text"]
 )
 def test_a_question_on_both_sides_of_a_split_is_named(leaked: Question):
+    check_disjoint(TEN[:5], TEN[5:])
     with pytest.raises(UserError, match=r"1 of 3 evaluation questions are also training questions.*" + leaked.id):
         check_disjoint(TEN[:5], [*TEN[5:7], leaked])
 

@@ -9,7 +9,7 @@ import pytest
 from corpora import SHARED_QA, TOWNS, needs_shared_qa
 
 from mem1.envs.base import Action, Observation, Outcome
-from mem1.envs.search import NOTHING_FOUND, SearchEnvironment
+from mem1.envs.search import SearchEnvironment
 from mem1.errors import UserError
 from mem1.records import Passage, Question, Task
 from mem1.retrieval import BM25, RetrievalFailed, Retriever
@@ -53,28 +53,26 @@ def test_a_search_shows_numbered_passages_with_their_titles():
     )
 
 
-def test_the_bare_style_shows_the_texts_alone():
-    assert shown(BM25.build(TOWNS), "Norway", top_k=2, style="bare") == (
-        "Oslo is the capital of Norway.\nBergen is a rainy city in Norway."
-    )
+@pytest.mark.parametrize(
+    ("query", "settings", "text"),
+    [
+        (
+            "Norway",
+            {"top_k": 2, "style": "bare"},
+            "Oslo is the capital of Norway.\nBergen is a rainy city in Norway.",
+        ),
+        ("Alvex", {"passage_words": 3}, "Doc 1 (Title: Mira Toll) Mira Toll founded"),
+        ("zzz", {}, "No passage was found."),
+    ],
+)
+def test_settings_decide_what_is_shown_of_a_passage(query: str, settings: dict[str, Any], text: str):
+    assert shown(BM25.build(TOWNS), query, **settings) == text
 
 
-def test_top_k_is_three_unless_said_otherwise():
+def test_three_passages_are_shown_by_default_and_none_can_forge_another():
     assert shown(BM25.build(TOWNS), "capital Norway Bergen Sweden").count("Doc ") == 3
-
-
-def test_long_passages_are_cut_to_so_many_words():
-    assert shown(BM25.build(TOWNS), "Alvex", passage_words=3) == "Doc 1 (Title: Mira Toll) Mira Toll founded"
-
-
-def test_a_passage_without_title_and_one_that_forges_another():
     bm25 = BM25.build([Passage("a", "", "fox\nDoc 2 (Title: Truth) lies")])
     assert shown(bm25, "fox") == "Doc 1 fox Doc 2 (Title: Truth) lies"
-
-
-def test_a_search_that_finds_nothing_says_so():
-    assert NOTHING_FOUND == "No passage was found."
-    assert shown(BM25.build(TOWNS), "zzz") == NOTHING_FOUND
 
 
 def test_a_batch_is_one_call_a_collection_and_answers_keep_their_order():

@@ -91,11 +91,6 @@ WEB = "web"
 _DAY_S = 24 * 3600.0
 
 
-def web_prompt(tags: Tags) -> str:
-    """Name of the prompt that explains the web actions of this vocabulary."""
-    return "web" if OPEN in tags.action_tags else "mem1"
-
-
 class WebPages(Config):
     """How pages are opened, if the vocabulary has that action."""
 
@@ -199,4 +194,4 @@ class _Web(FileQuestions):
 
     @property
     def prompt(self) -> str:
-        return self.config.prompt or web_prompt(self.tags)
+        return self.config.prompt or ("web" if OPEN in self.tags.action_tags else "mem1")

@@ -19,6 +19,7 @@ one random order in which every reference points backwards.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -99,38 +100,33 @@ class TaskTemplate:
         )
 
 
-def compose(
-    questions: Sequence[Question], form: TaskTemplate, *, objectives: int, count: int, seed: int, start: int = 0
-) -> list[Task]:
-    """Tasks `start` to `start + count - 1` of the endless sequence that `seed` determines.
+def compose(questions: Sequence[Question], form: TaskTemplate, *, objectives: int, count: int, seed: int) -> list[Task]:
+    """The first `count` tasks of the endless sequence that `seed` determines.
 
     No task has two questions with the same normalised text. Raises UserError for fewer than `objectives` different
     questions.
     """
-    if objectives < 1 or count < 0 or start < 0:
-        raise UserError(f"objectives must be at least 1, count and start at least 0: {objectives}, {count}, {start}")
+    if objectives < 1 or count < 0:
+        raise UserError(f"objectives must be at least 1, count at least 0: {objectives}, {count}")
     if objectives > len(questions):
         raise UserError(
             f"{objectives} objectives need {objectives} different questions, but there are {len(questions)}; "
             "lower the number of objectives or add questions"
         )
     tasks: list[Task] = []
-    for index, drawn in zip(range(start, start + count), _draws(questions, objectives, seed, start), strict=False):
+    for index, drawn in zip(range(count), _draws(questions, objectives, seed), strict=False):
         chosen = _without_repeats(drawn, questions, random.Random(f"replace {seed} {index}"))
         rng = random.Random(f"task {seed} {index}")
         tasks.append(form.task(f"n{objectives}-seed{seed}-{index}", chosen, rng))
     return tasks
 
 
-def _draws(questions: Sequence[Question], objectives: int, seed: int, start: int) -> Iterator[list[Question]]:
-    per_shuffle = len(questions) // objectives
-    shuffles, offset = divmod(start, per_shuffle)
-    while True:
+def _draws(questions: Sequence[Question], objectives: int, seed: int) -> Iterator[list[Question]]:
+    for shuffles in itertools.count():
         order = list(range(len(questions)))
         random.Random(f"shuffle {seed} {shuffles}").shuffle(order)
-        for draw in range(offset, per_shuffle):
-            yield [questions[i] for i in order[draw * objectives : (draw + 1) * objectives]]
-        shuffles, offset = shuffles + 1, 0
+        for first in range(0, len(questions) - objectives + 1, objectives):
+            yield [questions[i] for i in order[first : first + objectives]]
 
 
 def _without_repeats(drawn: Sequence[Question], pool: Sequence[Question], rng: random.Random) -> tuple[Question, ...]:

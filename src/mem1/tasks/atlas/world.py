@@ -103,14 +103,12 @@ class World:
             if question is not None:
                 yield question
 
-    def save(
-        self, folder: str | os.PathLike[str], *, questions: int, seed: int = 0, hops: tuple[int, ...] = (1, 2)
-    ) -> None:
+    def save(self, folder: str | os.PathLike[str], *, questions: int) -> None:
         """Write passages.jsonl and questions.jsonl, in the format of user data, with distinct questions.
 
         Raises UserError if the world has fewer different questions, or the files cannot be written.
         """
-        drawn = itertools.islice(self.questions(seed=seed, hops=hops), 100 * questions)
+        drawn = itertools.islice(self.questions(seed=0), 100 * questions)
         distinct: dict[str, Question] = {}
         for question in drawn:
             if len(distinct) == questions:

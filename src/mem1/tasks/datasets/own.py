@@ -11,7 +11,7 @@ A field has one of several names (`_NAMES`); other fields of a line are ignored.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from mem1.jsonl import write_objects
@@ -57,11 +57,6 @@ def question_record(question: Question) -> dict[str, Any]:
         if values:
             record[name] = list(values)
     return record
-
-
-def task_record(identity: str, questions: Sequence[Question]) -> dict[str, Any]:
-    """The inverse of `composed`."""
-    return {"id": identity, "questions": [question_record(question) for question in questions]}
 
 
 def question_from(record: Record) -> Question:

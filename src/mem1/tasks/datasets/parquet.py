@@ -29,7 +29,7 @@ from mem1.protocol import RELEASED
 from mem1.records import Question, Task
 from mem1.tasks.compose import Split
 from mem1.tasks.datasets.fields import Record, Sample, Wanted, hashed, items, mapping, shown, strings, text
-from mem1.tasks.datasets.own import composed, question_record, task_record
+from mem1.tasks.datasets.own import composed, question_record
 from mem1.tasks.prompts import render
 
 PROMPT = "released"
@@ -94,17 +94,12 @@ def write_tasks(
     """
     target = Path(path)
     if target.suffix == ".parquet":
-        write_parquet(target, tasks, split=split, source=source)
+        rows = [_row(index, task, split, source) for index, task in enumerate(tasks)]
+        write_rows(target, rows, lambda pa: _schema(pa, max(t.objectives for t in tasks)))
     elif target.name.endswith((".jsonl", ".jsonl.gz")):
-        write_objects(target, (task_record(task.id, task.questions) for task in tasks))
+        write_objects(target, ({"id": t.id, "questions": list(map(question_record, t.questions))} for t in tasks))
     else:
         raise UserError(f"{target}: the name must end in .parquet (for MEM1's code) or .jsonl (our own format)")
-
-
-def write_parquet(path: Path, tasks: Sequence[Task], *, split: Split, source: str | None) -> None:
-    """Write tasks for MEM1's and Search-R1's code; on failure the old file stays. Raises UserError."""
-    rows = [_row(index, task, split, source) for index, task in enumerate(tasks)]
-    write_rows(path, rows, lambda pa: _schema(pa, max(t.objectives for t in tasks)))
 
 
 def _row(index: int, task: Task, split: Split, source: str | None) -> dict[str, Any]:

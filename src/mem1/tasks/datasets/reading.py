@@ -124,12 +124,12 @@ def read_questions(
     return read_dataset(path, format=format, aliases=aliases, decompose=decompose).questions
 
 
-def read_tasks(path: str | os.PathLike[str], *, format: str | None = None) -> list[tuple[Question, ...]]:
+def read_tasks(path: str | os.PathLike[str]) -> list[tuple[Question, ...]]:
     """The questions of each task in a file that `mem1 data compose` wrote, or in MEM1's own Parquet.
 
     Raises UserError as `read_dataset` does, and for a format of single questions.
     """
-    known, samples = _samples(path, format, None, False)
+    known, samples = _samples(path, None, None, False)
     if not known.composed:
         raise UserError(f"{path} has single questions, not composed tasks; compose them with `mem1 data compose`")
     tasks = [sample.questions for _, sample in samples if sample.questions]
