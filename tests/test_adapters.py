@@ -169,7 +169,7 @@ class TestInFourBits:
         load_weights(tmp_path / "checkpoint-000003", again)
         assert torch.equal(logprobs(again), logprobs(stage.model))
 
-    def test_what_cannot_be_quantised_is_a_user_error(self, monkeypatch):
+    def test_a_model_that_cannot_be_quantised_is_a_user_error(self, monkeypatch):
         with pytest.raises(UserError, match="no linear layer whose inputs are a multiple of 64"):
             with_adapters(tiny_model("qwen2"), Lora(quantize="nf4"))
         monkeypatch.setitem(sys.modules, "bitsandbytes.nn.modules", None)

@@ -147,7 +147,7 @@ class TestPieces:
 
 
 class TestOnAServer:
-    def test_a_pause_that_aborts_gives_back_what_is_in_work(self):
+    def test_a_pause_that_aborts_returns_the_completions_in_progress(self):
         sampler = Sampler(tiny(), CODEC)
         sampler.version = 2
         began = threading.Event()
@@ -379,7 +379,7 @@ class TestRuns:
         assert done >= 1, "what has a checkpoint is not done again"
         assert asked[before] == asked[done], "the rollout that was made ahead is made again, of the same tasks"
 
-    def test_what_would_train_on_older_tokens_without_a_word_is_refused(self, tmp_path):
+    def test_staleness_without_importance_weights_or_servers_is_refused(self, tmp_path):
         with pytest.raises(ValueError, match=r"max_staleness = 2.*\[rl\.importance\]"):
             Rl(curriculum=(Phase(steps=1),), max_staleness=2)
         path = tmp_path / "r.toml"

@@ -175,7 +175,7 @@ def moments(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_two_steps_come_to_what_brute_force_comes_to(name: str):
+def test_two_steps_equal_brute_force(name: str):
     algorithm, options = CASES[name]
     settings: dict[str, Any] = {"max_grad_norm": 0.8, **options}
     config = Rl(

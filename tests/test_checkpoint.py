@@ -185,7 +185,7 @@ def test_a_checkpoint_of_the_same_step_is_replaced(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-000010"]
 
 
-def test_what_a_kill_left_is_never_picked_up_and_swept_by_the_next_save(tmp_path: Path) -> None:
+def test_leftovers_of_a_kill_are_never_loaded_and_the_next_save_removes_them(tmp_path: Path) -> None:
     good = save(tmp_path, 10)
     (tmp_path / ".tmp-checkpoint-000020" / "model").mkdir(parents=True)  # killed while writing
     (tmp_path / "checkpoint-000030").mkdir()  # not ours: no manifest

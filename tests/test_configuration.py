@@ -191,7 +191,7 @@ def test_an_unknown_key_is_named_as_written_with_the_right_ones_and_the_closest(
         ("name=7", "name (from the command line): input should be a valid string, got 7; quote it: name='\"7\"'"),
     ],
 )
-def test_a_wrong_value_is_told_with_its_key_what_was_expected_and_what_came(
+def test_the_error_for_a_wrong_value_names_key_expectation_and_value(
     tmp_path: Path, override: str, message: str
 ) -> None:
     assert message in mistake(tmp_path, "steps = 1", override)
@@ -275,7 +275,7 @@ def test_a_configuration_survives_its_own_toml(tmp_path: Path) -> None:
     assert load(tmp_path, to_toml(Run(steps=1))) == Run(steps=1)
 
 
-def test_the_written_toml_is_what_a_person_would_write() -> None:
+def test_the_written_toml_looks_written_by_hand() -> None:
     assert to_toml(Run(steps=1, stages=[Stage(steps=2)])) == (
         'steps = 1\nname = "run"\ngreedy = false\npace = "slow"\nbetas = [0.9, 0.999]\n'
         "stages = [{ steps = 2 }]\n\n"

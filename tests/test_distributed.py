@@ -116,14 +116,14 @@ def test_layers_that_are_computed_again_or_kept_whole_change_nothing(alone: dict
     assert_same(two[0]["grpo, layers computed again"], alone["grpo"], "grpo")
 
 
-def test_a_checkpoint_of_one_rank_goes_on_on_two(alone: dict[str, Any], two: list[dict[str, Any]]):
+def test_a_checkpoint_of_one_rank_resumes_on_two(alone: dict[str, Any], two: list[dict[str, Any]]):
     for name in ALGORITHMS:
         wanted = {**alone[name], "rows": alone[name]["rows"][SAVED_AFTER:]}
         assert_same(two[1][f"{name}, resumed"], wanted, name)
 
 
 @pytest.mark.usefixtures("two")
-def test_a_checkpoint_of_two_ranks_goes_on_on_one(folder: Path, alone: dict[str, Any]):
+def test_a_checkpoint_of_two_ranks_resumes_on_one(folder: Path, alone: dict[str, Any]):
     found = checkpoints(folder, 2)
     assert found.keys() == ALGORITHMS.keys()
     for name, checkpoint in found.items():
@@ -136,7 +136,7 @@ def test_a_checkpoint_of_two_ranks_goes_on_on_one(folder: Path, alone: dict[str,
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("two")
-def test_four_ranks_are_one_and_go_on_from_a_checkpoint_of_two(folder: Path, alone: dict[str, Any]):
+def test_four_ranks_are_one_and_resume_a_checkpoint_of_two(folder: Path, alone: dict[str, Any]):
     for rank, found in enumerate(found_on(folder, 4, checkpoints(folder, 2))):
         for name in alone.keys() - {FOUR_BITS}:
             assert_same(found[name], alone[name], f"{name}, rank {rank}")
@@ -191,7 +191,7 @@ def test_a_run_on_two_ranks_of_which_one_is_killed_again_and_again_is_an_unbroke
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_a_run_on_two_ranks_after_its_step_and_it_goes_on_as_if_unbroken(config: Recipe, tmp_path: Path):
+def test_ctrl_c_ends_a_run_on_two_ranks_after_its_step_and_it_resumes_as_if_unbroken(config: Recipe, tmp_path: Path):
     broken, environment = begun(config, tmp_path, steps=8, checkpoint_every=1000)
     rows = tmp_path / "broken" / "metrics.jsonl"
     # as a terminal does it: the launcher and all ranks are of one process group, and all are told

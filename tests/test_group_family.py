@@ -144,7 +144,7 @@ def test_a_buffer_beyond_the_limit_is_refused():
         Overlong(limit=10, buffer=11)
 
 
-def test_what_reaches_the_threshold_is_kept_in_order():
+def test_attempts_that_reach_the_threshold_are_kept_in_order():
     assert accepted([0.0, 1.0, 0.5, 1.0], threshold=0.5) == (1, 2, 3)
     assert accepted([0.0, 1.0, 0.5, 1.0], threshold=1.5) == ()
     assert accepted([], threshold=0.0) == ()

@@ -89,7 +89,7 @@ print("checkpoint written")
 """
 
 
-def test_a_process_told_to_end_finishes_its_step_and_exits_normally() -> None:
+def test_a_terminated_process_finishes_its_step_and_exits_normally() -> None:
     with subprocess.Popen([sys.executable, "-c", _LOOP], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

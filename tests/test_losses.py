@@ -181,7 +181,7 @@ def test_cispo_keeps_the_gradient_that_ppo_drops():
     assert torch.autograd.grad(ppo.loss, logprobs)[0].item() == 0
 
 
-def test_a_lower_bound_holds_ratios_up_if_asked_to():
+def test_an_optional_lower_bound_raises_ratios():
     logprobs = ratios(0.5, 0.9).requires_grad_()
     inputs = loss_inputs(logprobs, torch.zeros(2), tensor(1, 1))
     result = Cispo(clip_high=0.2, clip_low=0.2).loss(inputs, denominator=1.0)

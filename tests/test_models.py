@@ -40,7 +40,7 @@ def attention(of: PreTrainedModel) -> list[Tensor]:
     [TinyModel(), SMALL, TinyModel(hidden_size=64, heads=2, look_back=(1, 3))],
     ids=["default", "small", "two"],
 )
-def test_heads_of_the_first_two_layers_look_back_exactly_as_far_as_asked(config: TinyModel):
+def test_heads_of_the_first_two_layers_look_back_exactly_as_far_as_configured(config: TinyModel):
     bare = model(config)
     with torch.no_grad():  # by their biases alone, whatever the tokens are
         for layer in bare.model.layers:

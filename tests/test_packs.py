@@ -68,7 +68,7 @@ def test_whole_trajectories_are_cut_nowhere_even_beyond_the_cap():
     assert [placed([p]) for p in packs] == [[(0, 0)], [(1, 0), (1, 1), (1, 2)], [(2, 0), (3, 0)]]
 
 
-def test_what_is_too_large_stands_alone_even_before_its_own_prefix():
+def test_an_oversized_piece_is_alone_even_before_its_own_prefix():
     large, prefix = trajectory((range(20), [A])), trajectory((range(19), [19]))
     packs = split_into_packs([large, prefix], max_tokens=20)
     assert [placed([p]) for p in packs] == [[(0, 0)], [(1, 0)]]

@@ -64,7 +64,7 @@ def test_summaries_do_not_use_up_turns(turns: int):
     assert any(t.action == "summary" for one in summed for t in one.turns)
 
 
-def test_what_the_model_reads_around_a_summary():
+def test_the_contexts_around_a_summary():
     searches, summary = SEARCHES[:2], "Q1 then Q2 </summary>"
     trajectory = summarised(*searches, summary, "<IS> done </IS> <answer> Q1 city </answer>")
     result = ["<info> [HINT] You have 3 turns left . [/HINT] a book . </info>"]
@@ -94,7 +94,7 @@ def test_a_summary_before_the_last_turn_is_followed_by_a_forced_answer():
     )
 
 
-def test_a_summary_that_was_not_asked_for_is_malformed():
+def test_an_unrequested_summary_is_malformed():
     trajectory = summarised("<summary> Q1 </summary>")
     assert (trajectory.ended, trajectory.detail) == (Ended.BAD_TAGS, "a summary that was not asked for")
 

@@ -106,7 +106,7 @@ def test_an_error_in_a_pack_is_raised_and_the_remaining_packs_are_not_begun():
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
-def test_gradients_are_added_in_the_order_of_the_packs_to_what_is_there(threads: int):
+def test_gradients_are_added_to_existing_ones_in_the_order_of_the_packs(threads: int):
     # 1e8 swallows what is added to it one by one, so the order of addition shows
     weight, unused = torch.nn.Parameter(torch.tensor(1.0)), torch.nn.Parameter(torch.tensor(1.0))
     weight.grad = torch.tensor(1.0)
@@ -271,7 +271,7 @@ def test_contexts_one_by_one_are_refused_where_weights_are_shared():
         ActorCritic.make(config, tiny_model("qwen2"), placement=Placement(config=Distributed()))
 
 
-def test_a_checkpoint_written_in_the_background_holds_the_moment_it_was_asked_for(tmp_path: Path):
+def test_a_checkpoint_written_in_the_background_holds_the_state_at_the_call(tmp_path: Path):
     model = tiny_model("qwen2")
     weight = model.get_parameter("model.embed_tokens.weight")
     before = weight.detach().clone()
@@ -285,7 +285,7 @@ def test_a_checkpoint_written_in_the_background_holds_the_moment_it_was_asked_fo
     assert torch.equal(load_file(path / "model" / "model.safetensors")["model.embed_tokens.weight"], before)
 
 
-def test_a_full_disk_in_the_background_is_told_of_at_the_end(tmp_path: Path):
+def test_a_full_disk_in_the_background_is_an_error_at_the_end(tmp_path: Path):
     def fails() -> Snapshot:
         snapshot = Snapshot.take(1, tiny_model("qwen2"), [], fingerprint="f")
         return cast(Any, Broken(snapshot))
@@ -305,7 +305,7 @@ def test_a_full_disk_in_the_background_is_told_of_at_the_end(tmp_path: Path):
     assert latest_checkpoint(tmp_path) is None
 
 
-def test_an_upload_runs_the_command_with_the_checkpoint_and_a_failure_is_only_told(tmp_path: Path):
+def test_an_upload_runs_the_command_with_the_checkpoint_and_only_reports_a_failure(tmp_path: Path):
     told: list[str] = []
     program = "import sys, pathlib; pathlib.Path(sys.argv[1], 'seen').write_text('x')"
     Upload(f'{sys.executable} -c "{program}" {{}}', told.append)(tmp_path)

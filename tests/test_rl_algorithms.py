@@ -261,7 +261,7 @@ def test_gae_runs_across_the_context_reset_and_a_cut_trajectory_has_the_same_adv
         assert made.returns_K.tolist() == pytest.approx([0.53125, 0.5625, 0.875, 1.0])
 
 
-def test_the_critic_warms_up_while_the_policy_stands_still():
+def test_while_the_critic_warms_up_the_policy_does_not_change():
     for critic in ("head", "separate"):
         learner = stage(recipe(Ppo(critic=cast(Any, critic), critic_warmup=1)))
         made = learner.networks.critic
@@ -594,7 +594,7 @@ def test_equal_rewards_teach_nothing_however_the_kl_in_the_reward_differs(algori
     assert torch.equal(weights(learner.policy.model), weights_before)
 
 
-def test_reinforce_pp_with_one_attempt_left_in_the_step_skips_it_and_says_so():
+def test_reinforce_pp_skips_a_step_with_one_attempt_left_and_logs_it():
     learner = stage(recipe(ReinforcePlusPlus(), tasks_per_step=2, group_size=1))
     one, other = groups(learner.policy.model, (1,), (0,))
     before = weights(learner.policy.model)

@@ -53,7 +53,7 @@ def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
     assert create(tmp_path).config.is_file()
 
 
-def test_what_a_kill_left_before_the_run_began_is_no_obstacle(tmp_path: Path) -> None:
+def test_leftovers_of_a_kill_before_the_run_began_are_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / ".config.toml.partial-0123abcd").write_text("ste")
     assert load_toml(create(tmp_path).config, Run) == Run()
 
@@ -139,7 +139,7 @@ def test_a_resume_drops_the_steps_beyond_the_checkpoint_and_a_cut_line(tmp_path:
     assert (broken / "metrics.jsonl").read_bytes() == (unbroken / "metrics.jsonl").read_bytes()
 
 
-def test_a_log_goes_on_after_truncation_while_open(tmp_path: Path) -> None:
+def test_a_log_can_be_truncated_while_open(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path, tensorboard=False)
     for step in (1, 2, 3):
         log.append(step, {"loss": 1.0})
@@ -183,7 +183,7 @@ def test_a_number_that_is_not_finite_stops_the_run_and_is_not_written(tmp_path: 
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
-def test_a_full_disk_says_what_was_being_written_and_what_is_intact(tmp_path: Path) -> None:
+def test_the_error_of_a_full_disk_names_the_file_and_what_is_intact(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path, tensorboard=False)
     with files_of_at_most(110), pytest.raises(UserError) as caught:  # a row has 25 bytes: four fit
         for step in range(1, 1000):

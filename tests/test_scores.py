@@ -68,7 +68,7 @@ def test_the_gradient_of_the_entropy_is_the_one_worked_out_by_hand(packed: bool)
         torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=1e-10)
 
 
-def test_neither_policy_nor_reference_is_packed_where_the_recipe_says_so():
+def test_packed_false_applies_to_policy_and_reference():
     model = tiny_model("qwen3", attention_dropout=0.1).eval()  # which cannot be packed
     networks = ActorCritic.make(
         Rl(curriculum=(Phase(steps=1),), kl=Kl(), old_logprobs_from="trainer", packed=False), model
@@ -79,7 +79,7 @@ def test_neither_policy_nor_reference_is_packed_where_the_recipe_says_so():
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_policy_and_reference_are_asked_at_the_temperature_of_the_rollout(packed: bool):
+def test_policy_and_reference_are_scored_at_the_temperature_of_the_rollout(packed: bool):
     model = tiny_model("llama")
     options: dict[str, Any] = {"kl": Kl(), "importance": Importance(), "packed": packed, "temperature": 0.5}
     networks = ActorCritic.make(Rl(curriculum=(Phase(steps=1),), **options), model)

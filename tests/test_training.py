@@ -237,7 +237,7 @@ def test_a_checkpoint_is_exported_as_the_policy_that_it_holds(unbroken: Path, tm
         export_checkpoint(tmp_path / "policy", tmp_path / "other")
 
 
-def test_a_run_with_adapters_samples_with_what_they_have_learnt(config: Recipe, unbroken: Path, tmp_path: Path):
+def test_a_run_with_adapters_samples_with_them(config: Recipe, unbroken: Path, tmp_path: Path):
     pytest.importorskip("peft")
     model = ModelConfig(path=str(unbroken / "policy"))
     changes = {"model": model, "recall": None, "sft": None, "lora": Lora(rank=4), "checkpoint_every": 2}
@@ -412,7 +412,7 @@ def test_demonstrations_that_are_cut_short_show_the_forced_answer(config: Recipe
     assert all(sum(t.per_objective("em")) == 4 for t in shown if t not in forced)
 
 
-def test_the_run_folder_says_what_ran(config: Recipe, unbroken: Path):
+def test_the_run_folder_records_recipe_and_command(config: Recipe, unbroken: Path):
     assert load_toml(unbroken / "config.toml", Recipe) == config
     resolved = json.loads((unbroken / "resolved.json").read_text())
     assert resolved["command"] == ["mem1"] and "torch" in resolved["versions"]

@@ -170,7 +170,7 @@ def test_halves_with_a_denominator_each_do_not_add_up(model, source):
     assert micro_batch_check(summed, whole, batches=1).verdict == "failed"
 
 
-def test_differences_are_measured_as_said():
+def test_differences_by_hand():
     packed = packed_check(torch.tensor([-1.0, -2.0]), torch.tensor([-1.0, -2.5]), precision="float64", limit=0.4)
     assert (packed.measured, packed.compared, packed.verdict) == (0.5, 2, "failed")
     wanted = [torch.tensor([3.0, 0.0]), torch.tensor([4.0])]

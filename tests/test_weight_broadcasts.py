@@ -201,7 +201,7 @@ def test_one_that_does_not_join_does_not_keep_the_others_waiting(folder, broadca
 
 
 @pytest.mark.parametrize("half", ["join", "invitation"])
-def test_what_goes_wrong_on_this_side_is_told_of_the_server(folder, groups, half):
+def test_an_error_on_this_side_counts_as_a_failed_server(folder, groups, half):
     class Broken(GlooGroup):
         def join(self) -> None:
             super().join()

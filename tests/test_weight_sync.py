@@ -116,7 +116,7 @@ class TestPublishing:
             (attempt,) = run([task("city", turns=2)], sampling=Sampling(), weights_version=7)
             assert versions(attempt.turns) == {marked}
 
-    def test_the_same_version_is_written_and_told_once(self, start, synced, folder):
+    def test_the_same_version_is_written_and_pushed_once(self, start, synced, folder):
         sync = synced(start()[0])
         sync.push_weights(tiny(), 3)
         written = (folder / "weights-000003" / "model.safetensors").stat().st_mtime_ns
@@ -131,7 +131,7 @@ class TestPublishing:
             sync.push_weights(tiny(version), version)
         assert sorted(path.name for path in folder.iterdir()) == ["notes.txt", "weights-000002"]
 
-    def test_a_number_that_a_server_has_from_another_run_is_not_believed(self, start, synced):
+    def test_a_version_that_a_server_has_from_another_run_is_not_trusted(self, start, synced):
         address, sampler = start()
         sampler.version = 5  # of a run that was killed after the checkpoint from which this one goes on
         sync = synced(address)
@@ -146,21 +146,19 @@ class TestPublishing:
         sync.push_weights(tiny(1), 1)
         assert versions(sample(sync)) == {1}
 
-    def test_weights_of_another_model_are_refused_by_the_server_and_the_message_says_so(self, start, synced):
+    def test_a_server_refuses_the_weights_of_another_model_with_the_reason(self, start, synced):
         sync = synced(start()[0], update_timeout_s=0.5)
         with pytest.raises(UserError, match=r"no server took the weights of version 1.*does not fit.*--resume"):
             sync.push_weights(torch.nn.Linear(2, 2), 1)
 
-    def test_without_any_server_the_message_says_what_to_start(self, synced):
+    def test_without_any_server_the_error_names_the_command_to_start_one(self, synced):
         sync = synced("http://127.0.0.1:9", update_timeout_s=0.2)
         with pytest.raises(UserError, match=r"version 0 within 0.2 s.*127.0.0.1:9.*mem1 serve-policy"):
             sync.push_weights(tiny(), 0)
 
 
 class TestComingAndGoing:
-    def test_a_dead_server_is_left_out_and_one_that_starts_again_is_used_with_the_weights_of_the_moment(
-        self, start, synced
-    ):
+    def test_a_dead_server_is_left_out_and_a_restarted_one_is_used_with_the_current_weights(self, start, synced):
         (address, sampler), (other, _) = start(), start()
         sync = synced(address, other, "http://127.0.0.1:9")
         sync.push_weights(tiny(1), 1)
@@ -188,7 +186,7 @@ class TestComingAndGoing:
         assert first.version is None
         assert versions(sample(sync)) == {1}
 
-    def test_what_waits_while_there_is_no_server_is_answered_by_the_first_that_joins(self, start, synced, tmp_path):
+    def test_requests_wait_for_the_first_server_that_joins(self, start, synced, tmp_path):
         listing = tmp_path / "servers.txt"
         with ExitStack() as stack:
             address, _ = stack.enter_context(policy_server(tmp_path / "weights"))
@@ -265,7 +263,7 @@ class TestVllm:
             }
             assert self.routes().version(f"{running.url}/v1") == 3
 
-    def test_one_that_does_not_say_its_version_is_known_to_live(self, folder):
+    def test_a_server_that_does_not_report_its_version_is_alive(self, folder):
         with site(Vllm(without=("/weight_info", "/update_weight_version")).pages) as running:
             self.routes().update(f"{running.url}/v1", self.weights(folder))
             assert posts(running)[-1] == "/resume"
@@ -344,7 +342,7 @@ class TestSettings:
         (tmp_path / "servers.txt").write_text("http://a:1\nhttp://b:2/v1 # twice\nhttp://b:2\n")
         assert listed.listed() == ("http://a:1/v1", "http://b:2/v1")
 
-    def test_a_recipe_says_who_samples_and_without_it_is_this_process(self, tmp_path):
+    def test_rollout_names_the_sampler_and_defaults_to_this_process(self, tmp_path):
         path = tmp_path / "r.toml"
         path.write_text(
             '[tasks]\nkind = "atlas"\n[rollout]\nengine = "servers"\nservers = ["http://a:1"]\nweights_folder = "w"'
