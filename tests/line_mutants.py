@@ -192,7 +192,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
             "held_M = ratio_M.clamp(1 - clip_high, 1 + clip_low) * advantages_M",
         ),
         ("terms_M = free_M.minimum(held_M)", "terms_M = held_M"),
-        ("        terms_M = terms_M * weights_M\n    return PolicyLoss", "        pass\n    return PolicyLoss"),
+        ("        terms_M = terms_M * weights_M\n    return Loss", "        pass\n    return Loss"),
     ),
     ("training/loop/rl_config.py", RL): (
         ("return self.epochs * self.minibatches", "return self.epochs"),

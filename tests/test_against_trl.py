@@ -15,7 +15,7 @@ import torch
 from builders import loss_inputs
 from torch import Tensor
 
-from mem1.algorithms.losses import PolicyLoss, clipped_surrogate, kl_estimate
+from mem1.algorithms.losses import Loss, clipped_surrogate, kl_estimate
 from mem1.algorithms.ratios import Cispo, Gspo
 
 pytest.importorskip("accelerate")  # TRL's own needs, which an installation without dependencies lacks
@@ -81,7 +81,7 @@ def new() -> Tensor:
     return NEW[REAL].requires_grad_()
 
 
-def ppo(logprobs_M: Tensor, *, denominator: float, weights_M: Tensor | None = None) -> PolicyLoss:
+def ppo(logprobs_M: Tensor, *, denominator: float, weights_M: Tensor | None = None) -> Loss:
     return clipped_surrogate(
         logprobs_M,
         OLD[REAL],

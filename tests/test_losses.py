@@ -15,7 +15,7 @@ from torch import Tensor
 from mem1.algorithms.losses import (
     Kl,
     KlEstimator,
-    PolicyLoss,
+    Loss,
     adapted,
     clipped_surrogate,
     kl_estimate,
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.numeric
 
 def surrogate(
     logprobs: Tensor, old: Tensor, advantages: Tensor, *, low: float = 0.2, high: float = 0.2, denominator: float = 1.0
-) -> PolicyLoss:
+) -> Loss:
     return clipped_surrogate(logprobs, old, advantages, clip_low=low, clip_high=high, denominator=denominator)
 
 
@@ -97,7 +97,7 @@ def gspo(
     clip: float = 0.2,
     denominator: float = 1.0,
     turns: bool = False,
-) -> PolicyLoss:
+) -> Loss:
     """The loss of as many trajectories as there are lengths, or of one with as many `turns`, each a sequence."""
     made = Gspo(unit="turn" if turns else "trajectory", clip_low=clip, clip_high=clip)
     advantages_M = advantages.expand(len(lengths)).repeat_interleave(torch.tensor(lengths))
@@ -196,7 +196,7 @@ def test_the_policy_gradient_by_hand():
     assert torch.autograd.grad(loss, logprobs)[0].tolist() == [-0.25, 0.5, 0.0]
 
 
-Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+LossOf = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def by_ppo(new: Tensor, old: Tensor, advantages: Tensor) -> Tensor:
@@ -213,7 +213,7 @@ def by_cispo(new: Tensor, old: Tensor, advantages: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("loss", [by_ppo, by_gspo, by_cispo])
-def test_on_the_policy_itself_every_loss_has_the_plain_policy_gradient(loss: Loss):
+def test_on_the_policy_itself_every_loss_has_the_plain_policy_gradient(loss: LossOf):
     new = noise(6).requires_grad_()
     advantages = tensor(1, 1, -2, -2, 0.5, 0.5)
     (expected,) = torch.autograd.grad(policy_gradient(new, advantages, denominator=6.0), new)
@@ -222,7 +222,7 @@ def test_on_the_policy_itself_every_loss_has_the_plain_policy_gradient(loss: Los
 
 
 @pytest.mark.parametrize("loss", [by_ppo, by_gspo])
-def test_the_gradient_of_a_surrogate_is_its_derivative(loss: Loss):
+def test_the_gradient_of_a_surrogate_is_its_derivative(loss: LossOf):
     new, old = noise(2, 6)
     advantages = tensor(1, 1, -2, -2, 0.5, 0.5)
     assert torch.autograd.gradcheck(lambda n: loss(n, old, advantages), new.requires_grad_())
@@ -230,7 +230,7 @@ def test_the_gradient_of_a_surrogate_is_its_derivative(loss: Loss):
 
 @pytest.mark.parametrize("loss", [by_ppo, by_gspo, by_cispo])
 @given(cut=st.integers(1, 2))
-def test_micro_batches_of_whole_sequences_add_up(loss: Loss, cut: int):
+def test_micro_batches_of_whole_sequences_add_up(loss: LossOf, cut: int):
     new, old, advantages = noise(3, 6)
     parts = [loss(new[p], old[p], advantages[p]) for p in (slice(2 * cut), slice(2 * cut, None))]
     assert sum(part.item() for part in parts) == pytest.approx(loss(new, old, advantages).item())

@@ -10,7 +10,7 @@ import torch
 from builders import loss_inputs, trajectory
 from torch import Tensor
 
-from mem1.algorithms.losses import PolicyLoss, clipped_surrogate
+from mem1.algorithms.losses import Loss, clipped_surrogate
 from mem1.algorithms.ppo import generalised_advantages, terminal_rewards, value_loss
 from mem1.algorithms.ratios import Gspo
 from mem1.packing import TokenTree, pack
@@ -143,7 +143,7 @@ def test_the_loss_of_the_critic():
     assert result.clipped == 2
 
 
-def gspo(log_ratio: Tensor, *, advantage: float, clip_low: float, clip_high: float) -> PolicyLoss:
+def gspo(log_ratio: Tensor, *, advantage: float, clip_low: float, clip_high: float) -> Loss:
     inputs = loss_inputs(log_ratio, torch.zeros_like(log_ratio), torch.full_like(log_ratio, advantage))
     return Gspo(clip_low=clip_low, clip_high=clip_high).loss(inputs, denominator=1.0)
 

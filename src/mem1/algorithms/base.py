@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, model_validator
 
-from mem1.algorithms.losses import PolicyLoss, clipped_surrogate
+from mem1.algorithms.losses import Loss, clipped_surrogate
 from mem1.configuration import Config
 from mem1.records import Group, Trajectory
 from mem1.registry import register
@@ -161,7 +161,7 @@ class Algorithm(Config):
         """Per group, whether its attempts are compared with something else than attempts of the same raw reward."""
         return [not self.compares_attempts or len({x.trajectory.reward for x in group}) > 1 for group in groups]
 
-    def loss(self, inputs: LossInputs, *, denominator: float) -> PolicyLoss:
+    def loss(self, inputs: LossInputs, *, denominator: float) -> Loss:
         """Loss of a micro-batch; `denominator` is that of the whole optimiser step."""
         raise NotImplementedError
 
@@ -186,7 +186,7 @@ class ClippedAlgorithm(Algorithm):
     clip_high: float = Field(default=0.2, gt=0)
     """The ratio to the old policy earns nothing above 1 + clip_high."""
 
-    def loss(self, inputs: LossInputs, *, denominator: float) -> PolicyLoss:
+    def loss(self, inputs: LossInputs, *, denominator: float) -> Loss:
         return clipped_surrogate(
             inputs.logprobs_M,
             inputs.old_logprobs_M,

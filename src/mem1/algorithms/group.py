@@ -24,7 +24,7 @@ from itertools import chain
 from pydantic import Field, model_validator
 
 from mem1.algorithms.base import Advantages, Algorithm, Attempt, ClippedAlgorithm, LossInputs, has_variance
-from mem1.algorithms.losses import PolicyLoss, negative_log_likelihood, policy_gradient
+from mem1.algorithms.losses import Loss, negative_log_likelihood, policy_gradient
 from mem1.configuration import Config
 from mem1.records import Group, Trajectory
 
@@ -60,11 +60,11 @@ class PolicyGradientAlgorithm(Algorithm):
 
     one_update_per_rollout = True
 
-    def loss(self, inputs: LossInputs, *, denominator: float) -> PolicyLoss:
+    def loss(self, inputs: LossInputs, *, denominator: float) -> Loss:
         loss = policy_gradient(
             inputs.logprobs_M, inputs.advantages_M, denominator=denominator, weights_M=inputs.weights_M
         )
-        return PolicyLoss(loss, 0)
+        return Loss(loss, 0)
 
 
 class Rloo(PolicyGradientAlgorithm):
@@ -203,8 +203,8 @@ class Rejection(Algorithm):
             for found, keep_G in zip(super().advantages(groups), kept, strict=True)
         ]
 
-    def loss(self, inputs: LossInputs, *, denominator: float) -> PolicyLoss:
-        return PolicyLoss(negative_log_likelihood(inputs.logprobs_M, denominator=denominator), 0)
+    def loss(self, inputs: LossInputs, *, denominator: float) -> Loss:
+        return Loss(negative_log_likelihood(inputs.logprobs_M, denominator=denominator), 0)
 
     def metrics(self, *, groups: int, attempts: int, kept: int) -> dict[str, float]:
         return {"accepted_share": kept / attempts}

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyLoss:
+class Loss:
     """A loss and the statistics to log with it."""
 
     loss: Tensor
@@ -67,7 +67,7 @@ def clipped_surrogate(
     clip_high: float,
     denominator: float,
     weights_M: Tensor | None = None,
-) -> PolicyLoss:
+) -> Loss:
     """PPO's clipped objective, as a loss.
 
     Old log-probs are those from before the first update, at the sampler's temperature: the sampler's own, or the
@@ -80,7 +80,7 @@ def clipped_surrogate(
     terms_M = free_M.minimum(held_M)
     if weights_M is not None:
         terms_M = terms_M * weights_M
-    return PolicyLoss(-terms_M.sum() / denominator, clipped)
+    return Loss(-terms_M.sum() / denominator, clipped)
 
 
 def policy_gradient(

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from mem1.algorithms.base import Advantages, Attempt, ClippedAlgorithm
-from mem1.algorithms.losses import PolicyLoss, per_sequence
+from mem1.algorithms.losses import Loss, per_sequence
 from mem1.configuration.model import LearningRate
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def whitened(advantages_M: Tensor) -> Tensor:
 
 def value_loss(
     values_M: Tensor, old_values_M: Tensor, returns_M: Tensor, *, clip: float | None, denominator: float
-) -> PolicyLoss:
+) -> Loss:
     """The critic's loss on M sampled tokens; `denominator` counts the whole optimiser step.
 
     `old_values_M` are those from which `returns_M` were computed, before the first update. The larger of the two
@@ -150,9 +150,9 @@ def value_loss(
     """
     free_M = (values_M - returns_M).square()
     if clip is None:
-        return PolicyLoss(0.5 * free_M.sum() / denominator, 0)
+        return Loss(0.5 * free_M.sum() / denominator, 0)
     held_M = (old_values_M + (values_M - old_values_M).clamp(-clip, clip) - returns_M).square()
-    return PolicyLoss(0.5 * free_M.maximum(held_M).sum() / denominator, int((held_M > free_M).sum()))
+    return Loss(0.5 * free_M.maximum(held_M).sum() / denominator, int((held_M > free_M).sum()))
 
 
 def explained_variance(values_M: Tensor, returns_M: Tensor) -> float | None:

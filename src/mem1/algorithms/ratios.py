@@ -17,7 +17,7 @@ from pydantic import Field
 
 from mem1.algorithms.base import Algorithm, LossInputs
 from mem1.algorithms.group import normalised_advantages
-from mem1.algorithms.losses import PolicyLoss, policy_gradient, spread, sums
+from mem1.algorithms.losses import Loss, policy_gradient, spread, sums
 from mem1.records import Trajectory
 
 
@@ -38,7 +38,7 @@ class Gspo(Algorithm):
     def group_advantages(self, rewards_G: Sequence[float]) -> tuple[float, ...]:
         return normalised_advantages(rewards_G)
 
-    def loss(self, inputs: LossInputs, *, denominator: float) -> PolicyLoss:
+    def loss(self, inputs: LossInputs, *, denominator: float) -> Loss:
         """A trajectory weighs 1, and each of its n sequences with sampled tokens 1/n; `clipped` counts the tokens of
         clipped sequences.
 
@@ -59,7 +59,7 @@ class Gspo(Algorithm):
         terms_M = spread(free_S.minimum(held_S) / sizes_S * weights_S, lengths_S)
         if inputs.weights_M is not None:
             terms_M = terms_M * inputs.weights_M
-        return PolicyLoss(-terms_M.sum() / denominator, int(spread(held_S < free_S, lengths_S).sum()))
+        return Loss(-terms_M.sum() / denominator, int(spread(held_S < free_S, lengths_S).sum()))
 
     def _units(self, trajectory: Trajectory) -> list[int]:
         turns = [len(turn.completion_ids) for turn in trajectory.turns if turn.completion_ids]
@@ -84,9 +84,9 @@ class Cispo(Algorithm):
     def group_advantages(self, rewards_G: Sequence[float]) -> tuple[float, ...]:
         return normalised_advantages(rewards_G)
 
-    def loss(self, inputs: LossInputs, *, denominator: float) -> PolicyLoss:
+    def loss(self, inputs: LossInputs, *, denominator: float) -> Loss:
         ratio_M = (inputs.logprobs_M.detach() - inputs.old_logprobs_M).exp()
         held_M = ratio_M.clamp(None if self.clip_low is None else 1 - self.clip_low, 1 + self.clip_high)
         advantages_M = held_M * inputs.advantages_M
         loss = policy_gradient(inputs.logprobs_M, advantages_M, denominator=denominator, weights_M=inputs.weights_M)
-        return PolicyLoss(loss, int((held_M != ratio_M).sum()))
+        return Loss(loss, int((held_M != ratio_M).sum()))
