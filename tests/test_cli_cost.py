@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from mem1.cli.main import app
 from mem1.errors import UserError
 from mem1.evaluation.store import write_trajectories
+from mem1.extras.cost.prices import PRICE_CLASSES
 from mem1.records import Trajectory, Turn
 
 SIZES = ["--prompt", 100, "--state", 20, "--action", 10, "--result", 50, "--turns", 3]
@@ -82,7 +84,7 @@ class TestSizes:
 
     def test_the_tables_of_the_documentation_are_what_the_command_prints(self):
         text = (Path(__file__).parents[1] / "docs" / "cost.md").read_text(encoding="utf-8")
-        section = text.partition("## What it comes to")[2].partition("## Price classes")[0]
+        section = text.partition("## Examples")[2].partition("## Price classes")[0]
         commands = [line.split()[2:] for line in section.splitlines() if line.startswith("mem1 cost ")]
         tables = [part.split("```")[0] for part in section.split("|---|---|---|---|---|---|---|\n")[1:]]
         assert len(commands) == len(tables) == 2
@@ -129,22 +131,22 @@ class TestRecorded:
 
 
 class TestPlot:
-    def test_svg_and_html_hold_the_lines_and_need_nothing_else(self, tmp_path):
-        for name in ("cost.svg", "cost.html"):
-            call(*SIZES, *OWN, "--plot", tmp_path / name)
-            written = (tmp_path / name).read_text()
-            assert written.count("<polyline") == 3
-            assert all(f">{context}<" in written for context in ("full", "constant", "fold(2)"))
-            assert written.count("http") == 1  # the name space
-        assert written.startswith("<!doctype html>")
+    def test_the_page_draws_the_lines_of_every_class_by_itself(self, tmp_path):
+        call(*SIZES, "--plot", tmp_path / "cost.html")
+        page = (tmp_path / "cost.html").read_text()
+        figures, _ = json.JSONDecoder().raw_decode(page, page.rindex('[{"data"'))
+        assert [figure["layout"]["title"]["text"] for figure in figures] == list(PRICE_CLASSES)
+        (full, constant, *_), rows = figures[0]["data"], priced(*SIZES)[0]["rows"]
+        assert [line["name"] for line in (full, constant)] == ["full", "constant"]
+        assert full["y"] == rows[0]["by_turn"] and full["x"] == list(range(1, 1 + len(full["y"])))
+        assert page.startswith("<!doctype html>") and not re.search(r"<(script|link|img)[^>]+(src|href)=", page)
 
     def test_another_ending_is_explained_and_a_missing_folder_is_made(self, tmp_path):
-        with pytest.raises(UserError, match=r"ends in \.svg or \.html"):
+        with pytest.raises(UserError, match=r"ends in \.html"):
             call(*SIZES, *OWN, "--plot", tmp_path / "cost.png")
-        call(*SIZES, *OWN, "--plot", tmp_path / "new" / "cost.svg")
-        assert (tmp_path / "new" / "cost.svg").is_file()
-        with pytest.raises(UserError, match=r"cost\.svg: its folder cannot be made \(Not a directory\)"):
-            call(*SIZES, *OWN, "--plot", tmp_path / "new" / "cost.svg" / "again" / "cost.svg")
+        call(*SIZES, *OWN, "--plot", tmp_path / "new" / "cost.html")
+        with pytest.raises(UserError, match=r"cost\.html: its folder cannot be made \(Not a directory\)"):
+            call(*SIZES, *OWN, "--plot", tmp_path / "new" / "cost.html" / "again" / "cost.html")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mem1.contexts import ContextPolicy, Fold, Full, context_policy, next_context
 from mem1.errors import UserError
 from mem1.evaluation.tokens import Sizes, TurnSizes, even_sizes
-from mem1.extras.cost.compare import Call, Panel, best, break_even, calls, compare, cost_figure, costs, recorded_sizes
+from mem1.extras.cost.compare import Call, best, break_even, calls, compare, costs, recorded_sizes
 from mem1.extras.cost.prices import PRICE_CLASSES, PrefixCache, Prices, price_class
 from mem1.records import Trajectory, Turn
 
@@ -304,22 +304,3 @@ class TestChecks:
             PrefixCache(step=0)
         with pytest.raises(ValueError, match="no attempt"):
             compare([], PRICES, PrefixCache())
-
-
-class TestFigure:
-    def test_names_are_escaped_and_each_line_ends_at_its_cost(self):
-        figure = cost_figure([Panel(title="<b>", unit="USD", lines={"full": [0.0, 0.5], "a & b": [0.0, 1.0]})])
-        assert "<b>" not in figure and "&lt;b&gt;" in figure and "a &amp; b" in figure
-        # from the axis at 44 + 200 up to the top line at 44, where the largest cost is
-        assert "84.0,244.0 510.0,144.0" in figure and "84.0,244.0 510.0,44.0" in figure
-
-    def test_names_of_lines_that_end_together_do_not_overlap(self):
-        figure = cost_figure([Panel(title="", unit="", lines={"a": [1.0], "b": [1.0]})])
-        assert 'y="48.0" fill="#d9742b">a' in figure and 'y="62.0" fill="#1a936f">b' in figure
-
-    def test_free_attempts_can_be_drawn(self):
-        assert "84.0,244.0" in cost_figure([Panel(title="", unit="", lines={"full": [0.0]})])
-
-    def test_a_figure_needs_something_to_draw(self):
-        with pytest.raises(ValueError, match="at least one turn"):
-            cost_figure([Panel(title="", unit="", lines={"full": []})])

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from mem1.errors import UserError
-from mem1.evaluation.compare import over_seeds, paired_difference, paired_difference_over_seeds, values_by_task
+from mem1.evaluation.compare import Difference, over_seeds, paired_difference, values_by_task
 from mem1.evaluation.intervals import difference_interval, mean_interval, seeds_interval
 from mem1.evaluation.metrics import solved
 from mem1.records import Ended, Question, Task, Trajectory
+
+
+def difference(ours: Sequence[Trajectory], theirs: Sequence[Trajectory], **how: Any) -> Difference:
+    """Between two single runs."""
+    return paired_difference([ours], [theirs], **how)
 
 
 def run(scores: Sequence[float], order: Sequence[int] | None = None) -> list[Trajectory]:
@@ -37,45 +43,45 @@ def width(interval: tuple[float, float]) -> float:
 
 def test_a_difference_is_task_by_task_in_whatever_order_they_come():
     ours, theirs = run([1, 0, 1, 1]), run([0, 0, 1, 0], order=[3, 1, 0, 2])
-    found = paired_difference(ours, theirs)
+    found = difference(ours, theirs)
     assert (found.mean, found.tasks) == (0.5, 4)
     assert (found.low, found.high) == difference_interval([[1, 0, 1, 1]], [[0, 0, 1, 0]])
-    assert paired_difference(theirs, ours).mean == -0.5
+    assert difference(theirs, ours).mean == -0.5
 
 
 def test_values_are_matched_by_task_and_not_by_place():
     first, second = run([0.0, 0.25, 0.5, 1.0]), run([0.1, 0.35, 0.6, 1.1], order=[2, 0, 3, 1])
     assert values_by_task([first, second], solved) == [[0.0, 0.25, 0.5, 1.0], [0.1, 0.35, 0.6, 1.1]]
     in_place = run([0.1, 0.35, 0.6, 1.1])
-    assert paired_difference(second, first, within=None) == paired_difference(in_place, first, within=None)
-    assert paired_difference(second, first, within=None).mean == pytest.approx(0.1)
+    assert difference(second, first, within=None) == difference(in_place, first, within=None)
+    assert difference(second, first, within=None).mean == pytest.approx(0.1)
 
 
 def test_the_seeds_of_two_ways_of_training_have_nothing_in_common():
     # seed by seed the two differ by nothing; as their seeds are independent, the difference is not sure at all
     by_seed = [0.2, 0.8, 0.4, 0.6]
     runs = [run([score] * 20) for score in by_seed]
-    found = paired_difference_over_seeds(runs, runs)
+    found = paired_difference(runs, runs)
     assert found.mean == pytest.approx(0.0)
     assert found.low < -0.1 and found.high > 0.1
 
 
 def test_a_constant_gain_on_hard_and_easy_tasks_is_beyond_doubt():
     easy_or_hard = [0.0, 0.9] * 10
-    found = paired_difference(run([x + 0.1 for x in easy_or_hard]), run(easy_or_hard))
+    found = difference(run([x + 0.1 for x in easy_or_hard]), run(easy_or_hard))
     assert (found.low, found.mean, found.high) == pytest.approx((0.054, 0.1, 0.144), abs=5e-4)
     assert width(mean_interval(easy_or_hard)) > 0.3, "either mean alone is far from sure"
 
 
 def test_a_failure_that_was_never_scored_counts_as_wrong():
     failed = [replace(t, metrics={}, reward=None, ended=Ended.TOOL_FAILED) for t in run([1, 1])]
-    assert paired_difference(run([1, 1]), failed).mean == 1
+    assert difference(run([1, 1]), failed).mean == 1
 
 
 def test_any_number_of_a_trajectory_can_be_compared():
-    assert paired_difference(run([0, 0]), run([1, 1]), measure=lambda t: t.seconds, within=None).mean == 0
+    assert difference(run([0, 0]), run([1, 1]), measure=lambda t: t.seconds, within=None).mean == 0
     with pytest.raises(ValueError, match="out of bounds"):
-        paired_difference(run([0] * 3), run([1] * 3), measure=lambda t: t.seconds)
+        difference(run([0] * 3), run([1] * 3), measure=lambda t: t.seconds)
     assert values_by_task([run([0, 0, 0], order=[2, 0, 1])], lambda t: t.seconds) == [[2, 0, 1]]
 
 
@@ -92,7 +98,7 @@ def test_any_number_of_a_trajectory_can_be_compared():
 )
 def test_runs_on_other_tasks_are_refused(theirs: list[Trajectory], message: str):
     with pytest.raises(UserError, match=message):
-        paired_difference(run([1, 0, 1]), theirs)
+        difference(run([1, 0, 1]), theirs)
 
 
 def test_seeds_and_tasks_are_told_apart():
@@ -128,7 +134,7 @@ def test_two_ways_of_training_are_compared_over_seeds_and_tasks():
     tasks = [0.0, 0.8] * 20
     ours = [run([x + gain for x in tasks]) for gain in (0.05, 0.15)]
     theirs = [run(tasks)] * 2
-    found = paired_difference_over_seeds(ours, theirs)
+    found = paired_difference(ours, theirs)
     # the tasks cancel; two seeds say little: 12.7 * 0.0707 / sqrt(2) = 0.64 to either side
     assert (found.low, found.mean, found.high) == pytest.approx((-0.55, 0.10, 0.73), abs=0.02)
     assert found.tasks == 40
@@ -136,7 +142,7 @@ def test_two_ways_of_training_are_compared_over_seeds_and_tasks():
 
 def test_sides_and_runs_must_be_there():
     with pytest.raises(UserError, match="needs two sides"):
-        paired_difference_over_seeds([run([1.0])], [])
+        paired_difference([run([1.0])], [])
     with pytest.raises(UserError, match="at least one run"):
         over_seeds([])
     with pytest.raises(ValueError, match="2 tasks cannot be compared with runs on 3"):

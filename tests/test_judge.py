@@ -30,7 +30,6 @@ from mem1.evaluation.judge import (
     judge_rows,
     judged,
     kappa,
-    open_judge,
     read_verdict,
 )
 from mem1.evaluation.metrics import Row, summarize
@@ -304,13 +303,6 @@ def test_what_is_no_address_is_refused_without_showing_it(url: str):
     with pytest.raises(UserError, match=r"such as http://127\.0\.0\.1:8000/v1") as error:
         JudgeServer(base_url=url, model="m")
     assert "secret" not in str(error.value)
-
-
-def test_both_options_or_none():
-    assert open_judge(None, None, folder=None) is None
-    for url, model in (("http://h/v1", None), (None, "m")):
-        with pytest.raises(UserError, match="both --judge-url and --judge-model"):
-            open_judge(url, model, folder=None)
 
 
 @pytest.mark.parametrize(

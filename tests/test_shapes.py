@@ -16,8 +16,8 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from mem1.evaluation.flops import ModelShape, config_shape, folder_shape, forward_flops, model_shape
-from mem1.training.weights.policy import load_policy, policy_folder
+from mem1.evaluation.flops import ModelShape, config_shape, forward_flops, model_shape
+from mem1.training.weights.policy import load_config, load_policy, policy_folder
 
 SMALL = {
     "hidden_size": 16,
@@ -75,7 +75,7 @@ def test_position_tables_are_no_matrices():
 
 def test_the_shipped_policy_has_the_shape_that_its_configuration_says():
     shape = ModelShape(parameters=4 * (4 * 128**2 + 3 * 128 * 384), output_parameters=536 * 128, layers=4, width=128)
-    assert folder_shape(policy_folder("shipped")) == shape == model_shape(load_policy("shipped").model)
+    assert config_shape(load_config(policy_folder("shipped"))) == shape == model_shape(load_policy("shipped").model)
 
 
 @pytest.mark.parametrize(

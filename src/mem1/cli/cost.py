@@ -62,7 +62,7 @@ def command(
         typer.Option(min=0, max=1, help="Share of a state written in turns that need none; 0: only the action."),
         Fills("mem1.extras.cost.compare:compare.thoughts"),
     ] = 0.0,
-    plot: Annotated[Path | None, typer.Option(help="Write the costs over turns to this .svg or .html.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write the costs over turns to this .html.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Price an attempt under full context and under fold(k) for every k: cheapest k, break-even turn, peak."""
@@ -139,7 +139,6 @@ def _attempts(run: Path | None, sizes: Mapping[str, int | None], turns: int | No
 
 def _file(run: Path) -> Path:
     """The trajectories of a run: the file itself, or the one in its folder."""
-
     if not run.is_dir():
         return run
     found = sorted({*run.glob("trajectories.jsonl"), *run.glob("evaluation/*.jsonl")})
@@ -220,19 +219,24 @@ def _turn(line: PolicyCost) -> str:
 
 
 def _write_plot(path: Path, compared: Sequence[tuple[PriceClass, Sequence[PolicyCost]]], turns: int | None) -> None:
-    from mem1.extras.cost.compare import Panel, best, cost_figure
+    """One figure per price class, drawn by the copy of Plotly in the page."""
+    from mem1.evaluation.report.page import plotly
+    from mem1.extras.cost.compare import best
 
-    if path.suffix not in (".svg", ".html"):
-        raise UserError(f"--plot {path}: the name ends in .svg or .html")
+    if path.suffix != ".html":
+        raise UserError(f"--plot {path}: the name ends in .html")
     new_file(path)
     make_folder_of(path)
-    panels = []
+    figures = []
     for known, lines in compared:
         drawn = {line.context: line.by_turn[:turns] for line in (lines[0], lines[1], best(lines))}
-        panels.append(Panel(title=known.name, unit=known.unit, lines=drawn))
-    figure = cost_figure(panels)
-    page = f'<!doctype html><meta charset="utf-8"><title>mem1 cost</title>{figure}'
+        axes = {"xaxis": {"title": {"text": "last turn of the attempt"}}, "yaxis": {"rangemode": "tozero"}}
+        axes["yaxis"]["title"] = {"text": f"cost in {known.unit}"}
+        data = [{"name": name, "x": list(range(1, 1 + len(y))), "y": y, "mode": "lines"} for name, y in drawn.items()]
+        figures.append({"data": data, "layout": {"title": {"text": known.name}, **axes}})
+    draw = "f => Plotly.newPlot(document.body.appendChild(document.createElement('div')), f)"
+    scripts = f"<script>{plotly()}</script><body><script>{json.dumps(figures)}.forEach({draw})</script>"
     try:
-        path.write_text(figure if path.suffix == ".svg" else page, encoding="utf-8")
+        path.write_text(f'<!doctype html><meta charset="utf-8"><title>mem1 cost</title>{scripts}', encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}; choose another --plot") from error

@@ -46,12 +46,15 @@ def command(
     from mem1.cli.progress import JudgeBar
     from mem1.engines.codec import SAMPLE, check_words
     from mem1.evaluation.agents import open_agent
-    from mem1.evaluation.judge import judge_rows, open_judge
+    from mem1.evaluation.judge import Judge, JudgeServer, Verdicts, judge_rows
     from mem1.protocol import vocabulary
 
     recipe = with_sizes(chosen, chosen.load())
     tags = vocabulary(recipe.vocabulary)
-    judge = None if recipe.judge is None else open_judge(recipe.judge.url, recipe.judge.model, folder=out)
+    judge = None
+    if recipe.judge is not None:
+        server = JudgeServer(base_url=recipe.judge.url, model=recipe.judge.model)
+        judge = Judge(server, verdicts=Verdicts(out and out / "verdicts.jsonl", model=server.model))
     source = recipe.tasks.source("evaluation", tags)
     work_begins()
     agent = open_agent(recipe, tags, machine(invocation))

@@ -156,8 +156,8 @@ def _show_stage(console: Console, plan: Plan, planned: StagePlan) -> None:
     flops = [(name, f"{n / 1e12:,.3g}", f"{n / total:.0%}") for name, n in planned.flops.items()]
     console.print(table(("part", "TFLOP", "share"), flops, title=f"[{stage.name}] FLOPs per step"))
     if planned.time is not None:
-        seconds = planned.time.seconds
-        spent = [(name, f"{s:,.1f}", f"{s / seconds:.0%}") for name, s in planned.time.parts.items()]
+        seconds = sum(planned.time.values())
+        spent = [(name, f"{s:,.1f}", f"{s / seconds:.0%}") for name, s in planned.time.items()]
         spent.append(("a step", f"{seconds:,.1f}", ""))
         spent.append((f"{stage.steps} steps, in hours", f"{seconds * stage.steps / 3600:,.1f}", ""))
         console.print(table(("part", "seconds", "share"), spent, title=f"[{stage.name}] time, estimated"))

@@ -1,6 +1,6 @@
 """Which of two policies is better on the same tasks, and how much of a mean is due to the training seed.
 
-    paired_difference(ours, theirs)   ->  Difference(mean=0.08, low=0.05, high=0.11, tasks=500)
+    paired_difference([ours], [theirs])   ->  Difference(mean=0.08, low=0.05, high=0.11, tasks=500)
     over_seeds([run_0, run_1, run_2])
     ->  OverSeeds(mean=0.61, by_seed=(0.58, 0.66, 0.59), spread=0.04,
                   over_tasks=(0.58, 0.64), over_both=(0.54, 0.67))
@@ -45,30 +45,17 @@ class Difference:
 
 
 def paired_difference(
-    ours: Sequence[Trajectory],
-    theirs: Sequence[Trajectory],
-    *,
-    measure: Measure = em_by_question,
-    within: tuple[float, float] | None = (0.0, 1.0),
-) -> Difference:
-    """Mean over tasks of ours minus theirs; the interval is over tasks, for these two policies only.
-
-    `within`: bounds of the measure; None: unbounded, like peak tokens. Raises UserError unless both attempted the same
-    tasks, each once, and ValueError for a value out of bounds.
-    """
-    return paired_difference_over_seeds([ours], [theirs], measure=measure, within=within)
-
-
-def paired_difference_over_seeds(
     ours: Sequence[Sequence[Trajectory]],
     theirs: Sequence[Sequence[Trajectory]],
     *,
     measure: Measure = em_by_question,
     within: tuple[float, float] | None = (0.0, 1.0),
 ) -> Difference:
-    """The same for two training methods with one run per seed each; the interval is over tasks and seeds.
+    """Mean over tasks of ours minus theirs, one run per training seed on each side.
 
-    Raises like `paired_difference`.
+    The interval is over tasks and seeds; with a single run on a side, over tasks for that very policy. `within`: bounds
+    of the measure; None: unbounded, like peak tokens. Raises UserError unless all attempted the same tasks, each once,
+    and ValueError for a value out of bounds.
     """
     if not ours or not theirs:
         raise UserError("a difference needs two sides; give at least one run of each")

@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mem1.records import Trajectory
@@ -96,10 +95,3 @@ def config_shape(config: PretrainedConfig) -> ModelShape | None:
 
     with torch.device("meta"):
         return model_shape(AutoModelForCausalLM.from_config(config, trust_remote_code=False))
-
-
-def folder_shape(folder: Path) -> ModelShape | None:
-    """The shape given by the config.json in a model's folder."""
-    from mem1.training.weights.policy import load_config
-
-    return config_shape(load_config(folder))

@@ -1,6 +1,6 @@
 """Answers judged by a language model behind any OpenAI-compatible chat server, beside exact match.
 
-    judge = Judge(JudgeServer(base_url="http://127.0.0.1:8000/v1", model="qwen3-32b"), verdicts=Path("verdicts.jsonl"))
+    judge = Judge(JudgeServer(base_url="http://127.0.0.1:8000/v1", model="qwen3-32b"))
     judge([JudgedAnswer("Who founded Alvex?", ("Mira Toll",), "Dr Mira Toll")])   ->  [Verdict(correct=True)]
     judge_rows(rows, trajectories, judge)[0].judge   ->  Judged(correct=0.71, judged=0.99, agreement=0.93, kappa=0.85)
 
@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from mem1.errors import UserError
-from mem1.evaluation.metrics import Judged, Row
+from mem1.evaluation.metrics import Judged, Row, em_by_question, task_of
 from mem1.evaluation.store import write_row
 from mem1.jsonl import append_objects, drop_cut_line, read_objects
 from mem1.net.exchange import TryFailed, exchange, read_json, read_key
@@ -82,17 +82,15 @@ class JudgedAnswer:
 
 def judge_messages(answer: JudgedAnswer) -> list[dict[str, str]]:
     """The messages of a chat request: the rules with the code, then the data."""
-    golds = [_harmless(gold) for gold in answer.golds]
-    data = {"question": _harmless(answer.question), "gold_answers": golds, "answer": _harmless(answer.prediction)}
+    # a server would interpret the control tokens of chat templates in any string
+    question, prediction, *golds = (
+        break_tokens(text, CONTROL_TOKENS) for text in (answer.question, answer.prediction, *answer.golds)
+    )
+    data = {"question": question, "gold_answers": golds, "answer": prediction}
     return [
         {"role": "system", "content": _RULES.format(code=answer.code)},
         {"role": "user", "content": json.dumps(data)},
     ]
-
-
-def _harmless(text: str) -> str:
-    """The text without control tokens of chat templates, which a server would interpret in any string."""
-    return break_tokens(text, CONTROL_TOKENS)
 
 
 def read_verdict(text: str, answer: JudgedAnswer) -> bool | None:
@@ -283,22 +281,6 @@ def _make_folder(path: Path) -> None:
         raise UserError(f"cannot make {path}: {error.strerror or error}; choose another folder") from error
 
 
-FILE = "verdicts.jsonl"
-
-
-def open_judge(url: str | None, model: str | None, *, folder: Path | None) -> Judge | None:
-    """The judge given by the options, with its verdicts kept in `folder`; None: the options are absent.
-
-    Raises UserError if one of the options is missing, or the folder's verdicts cannot be read.
-    """
-    if url is None and model is None:
-        return None
-    if url is None or model is None:
-        raise UserError("a judge needs both --judge-url and --judge-model")
-    server = JudgeServer(base_url=url, model=model)
-    return Judge(server, verdicts=Verdicts(None if folder is None else folder / FILE, model=model))
-
-
 def judge_rows(
     rows: Sequence[Row],
     trajectories: Mapping[int, Sequence[Trajectory]],
@@ -329,7 +311,7 @@ def judged(
 ) -> Judged:
     """The judge's opinion of every answer of every attempt; a missing answer is wrong, as for exact match."""
     verdicts = judge([answer for trajectory in trajectories for answer in answers(trajectory)], on_reply=on_reply)
-    em = [bool(score) for t in trajectories for score in (t.per_objective("em") or (0.0,) * _objectives(t))]
+    em = [bool(score) for trajectory in trajectories for score in em_by_question(trajectory)]
     pairs = [(v.correct, e) for v, e in zip(verdicts, em, strict=True) if v.correct is not None]
     return Judged(
         model=judge.server.model,
@@ -344,9 +326,7 @@ def judged(
 
 def answers(trajectory: Trajectory) -> list[JudgedAnswer]:
     """One per question of the task, with an empty prediction if there is no answer."""
-    if trajectory.task is None:
-        raise ValueError("a trajectory has no task, so its questions are not known; keep the task when rolling out")
-    questions = trajectory.task.questions
+    questions = task_of(trajectory).questions
     given = split_answers(trajectory.answer, len(questions))
     return [JudgedAnswer(q.text, q.answers, answer) for q, answer in zip(questions, given, strict=True)]
 
@@ -362,10 +342,6 @@ def kappa(pairs: Sequence[tuple[bool, bool]]) -> float | None:
     observed = sum(a == b for a, b in pairs) / len(pairs)
     chance = one * other + (1 - one) * (1 - other)
     return None if chance == 1 else (observed - chance) / (1 - chance)
-
-
-def _objectives(trajectory: Trajectory) -> int:
-    return 0 if trajectory.task is None else trajectory.task.objectives
 
 
 def _share(values: Sequence[bool]) -> float | None:

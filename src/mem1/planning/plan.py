@@ -14,7 +14,7 @@ from mem1.errors import UserError
 from mem1.planning.memory import Memory, Needs, server_memory, stage_memory
 from mem1.planning.networks import Network, Setup, recipe_network
 from mem1.planning.stages import Attempts, Stage, limits, stages
-from mem1.planning.step_time import Cluster, StepTime, sampling_flops, step_time, training, update_flops
+from mem1.planning.step_time import Cluster, sampling_flops, step_time, training, update_flops
 from mem1.training.loop.recipe import Distributed, Lora, Recipe
 
 USABLE = 0.9
@@ -31,8 +31,8 @@ class StagePlan:
     memory: Memory
     flops: Mapping[str, int]
     """FLOPs of a step on all GPUs together, by purpose."""
-    time: StepTime | None
-    """None: no GPUs were given."""
+    time: Mapping[str, float] | None
+    """Seconds of a step by part; None: no GPUs were given."""
     server: Mapping[str, int] | None = None
     """Bytes of one server of the policy, by part; None: no server samples."""
 
@@ -157,7 +157,7 @@ def record(plan: Plan) -> dict[str, Any]:
                 "server": None if s.server is None else dict(s.server),
                 "tokens": asdict(s.stage.tokens),
                 "flops": dict(s.flops),
-                "seconds": None if s.time is None else dict(s.time.parts),
+                "seconds": None if s.time is None else dict(s.time),
             }
             for s in plan.stages
         ],

@@ -28,7 +28,7 @@ from mem1.planning.networks import Network, Setup
 from mem1.planning.stages import SAMPLER_TOKENS, Passes, Stage, StepTokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Gpu:
     """One model of GPU."""
 
@@ -47,51 +47,22 @@ class Gpu:
 
 _LOCKWOOD = "https://glennklockwood.com/garden/processors/"
 _READ = "read 2026-11-22"
+_DEALER = "https://www.mullet.se/product.html?product_id=355414, a dealer's copy of the sheet"
+_H200 = "https://itkb.uw.cz/2026/06/nvidia-h200-vs-b300-precisions-cores.html (2026-06-22)"
+_WAREDB = "https://waredb.com/processor/nvidia-geforce-rtx-4090"
 _KINDS = (
+    Gpu("H100", 80, 989.4, 66.9, 3350, 450, f"SXM5; {_LOCKWOOD}h100, which quotes NVIDIA's data sheet; {_READ}"),
+    Gpu("H200", 141, 989.4, 66.9, 4800, 450, f"SXM; {_H200}; {_READ}"),
+    Gpu("A100", 80, 312, 19.5, 2039, 300, f"SXM4 80 GB; {_LOCKWOOD}A100, which quotes NVIDIA's data sheet; {_READ}"),
+    Gpu("L40S", 48, 362.05, 91.6, 864, 32, f"PCIe 4; {_DEALER}; {_READ}"),
     Gpu(
-        name="H100",
-        memory_gb=80,
-        bf16_tflops=989.4,
-        fp32_tflops=66.9,
-        bandwidth_gb_s=3350,
-        link_gb_s=450,
-        source=f"SXM5; {_LOCKWOOD}h100, which quotes NVIDIA's data sheet; {_READ}",
-    ),
-    Gpu(
-        name="H200",
-        memory_gb=141,
-        bf16_tflops=989.4,
-        fp32_tflops=66.9,
-        bandwidth_gb_s=4800,
-        link_gb_s=450,
-        source=f"SXM; https://itkb.uw.cz/2026/06/nvidia-h200-vs-b300-precisions-cores.html (2026-06-22); {_READ}",
-    ),
-    Gpu(
-        name="A100",
-        memory_gb=80,
-        bf16_tflops=312,
-        fp32_tflops=19.5,
-        bandwidth_gb_s=2039,
-        link_gb_s=300,
-        source=f"SXM4 80 GB; {_LOCKWOOD}A100, which quotes NVIDIA's data sheet; {_READ}",
-    ),
-    Gpu(
-        name="L40S",
-        memory_gb=48,
-        bf16_tflops=362.05,
-        fp32_tflops=91.6,
-        bandwidth_gb_s=864,
-        link_gb_s=32,
-        source=f"PCIe 4; https://www.mullet.se/product.html?product_id=355414, a dealer's copy of the sheet; {_READ}",
-    ),
-    Gpu(
-        name="4090",
-        memory_gb=24,
-        bf16_tflops=165.15,
-        fp32_tflops=82.58,
-        bandwidth_gb_s=1008,
-        link_gb_s=32,
-        source=f"GeForce RTX, PCIe 4; https://waredb.com/processor/nvidia-geforce-rtx-4090; {_READ}",
+        "4090",
+        24,
+        165.15,
+        82.58,
+        1008,
+        32,
+        f"GeForce RTX, PCIe 4; {_WAREDB}; {_READ}",
     ),
 )
 GPUS: Mapping[str, Gpu] = {gpu.name: gpu for gpu in _KINDS}
@@ -174,19 +145,8 @@ LAUNCH_S = {"local": 4e-4, "servers": 4e-5}
 """Seconds per layer and round: kernels launched one by one from Python, or replayed from a graph."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTime:
-    """Seconds by part, in the order of a step."""
-
-    parts: Mapping[str, float]
-
-    @property
-    def seconds(self) -> float:
-        return sum(self.parts.values())
-
-
-def step_time(network: Network, stage: Stage, setup: Setup, cluster: Cluster) -> StepTime:
-    """Time of one step of the stage. Sampling and training alternate, even on separate GPUs."""
+def step_time(network: Network, stage: Stage, setup: Setup, cluster: Cluster) -> Mapping[str, float]:
+    """Seconds of one step of the stage, by part; sampling and training alternate, even on separate GPUs."""
     served = setup.engine == "servers"
     sampling_gpus = setup.server_gpus if served and stage.samples else cluster.gpus
     training_gpus = training(setup, cluster)
@@ -202,7 +162,7 @@ def step_time(network: Network, stage: Stage, setup: Setup, cluster: Cluster) ->
     parts["collectives"] = max(0.0, _collectives(network, stage, setup, cluster, training_gpus) - hidden)
     states = (4 * WIDE if setup.lora is None else 0) * network.parameters * (1 + stage.passes.critic)
     parts["optimiser"] = 2 * states / training_gpus / (cluster.gpu.bandwidth_gb_s * 1e9 * BANDWIDTH_SHARE)
-    return StepTime(parts=parts)
+    return parts
 
 
 def training(setup: Setup, cluster: Cluster) -> int:

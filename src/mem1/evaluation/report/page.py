@@ -122,10 +122,10 @@ def render(runs: Sequence[Run], *, title: str, largest: int = LARGEST) -> str:
     """The page as one text of at most `largest` bytes, unless it is larger even without trajectories."""
     rows = rows_of(runs)
     groups = figure_groups(runs, rows)
-    script, plotly = _script(), _plotly()
+    script = _script()
     values: dict[str, Any] = {
         "title": title,
-        "policy": content_policy(script, gzip.decompress(plotly).decode("utf-8")),
+        "policy": content_policy(script, plotly()),
         "style": Markup(_text("page.css")),  # ours, not data
         "script": Markup(script),
         "facts": _facts(runs),
@@ -136,7 +136,7 @@ def render(runs: Sequence[Run], *, title: str, largest: int = LARGEST) -> str:
         "meanings": {column.heading: column.meaning for column in shown(FURTHER, rows)},
         "note": " ".join((note(rows), *warnings(rows))) if rows else "",
         "groups": groups,
-        "plotly": base64.b64encode(plotly).decode("ascii") if groups else "",
+        "plotly": base64.b64encode(_plotly()).decode("ascii") if groups else "",
         "specs": compressed([figure for _, _, figures in groups for figure in figures]),
     }
     template = _template()
@@ -192,8 +192,12 @@ def _text(name: str) -> str:
     return (_STATIC / name).read_text(encoding="utf-8")
 
 
+def plotly() -> str:
+    """plotly.js 4.1.1, the bundle "basic" as published (npm plotly.js-basic-dist-min)."""
+    return gzip.decompress(_plotly()).decode("utf-8")
+
+
 def _plotly() -> bytes:
-    """plotly.js 4.1.1, the bundle "basic" as published (npm plotly.js-basic-dist-min), compressed."""
     return (_STATIC / "plotly-basic.min.js.gz").read_bytes()
 
 
