@@ -30,7 +30,7 @@ ANSWERS = ("eval", "engine.kind=script", "engine.answer=Ana Brul", "--objectives
 SCRIPTED = (*ANSWERS, "--tokenizer", "stand-in", "budget.completion_per_objective=0", "budget.completion_extra=200")
 
 
-ATLAS = ("eval", "--objectives", "1", "--limit", "3")
+ATLAS = ("eval", "--objectives", "1", "--limit", "3", "tasks.worlds=1")
 SCRIPT = ("engine.kind=script", "engine.answer=Q1 nobody")
 
 

@@ -298,8 +298,8 @@ class TestPlans:
     def test_time_has_parts_and_falls_with_gpus(self):
         setup = Setup(distributed=BF16)
         four, eight = (planned("qwen2.5-7b-multihop/grpo", gpus, setup).stages[0].time for gpus in ("4xH100", "8xH100"))
-        assert four is not None and eight is not None and eight.seconds < four.seconds
-        assert {"reading contexts", "writing", "update", "optimiser"} <= eight.parts.keys()
+        assert four is not None and eight is not None and sum(eight.values()) < sum(four.values())
+        assert {"reading contexts", "writing", "update", "optimiser"} <= eight.keys()
 
     def test_a_server_holds_bf16_weights_and_the_keys_of_its_attempts(self):
         served = Setup(distributed=Distributed(), **SERVED)

@@ -27,7 +27,7 @@ Letters: T tokens, N of them sampled, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mem1.planning.networks import Network, Setup
 from mem1.training.logprobs import LOGITS_AT_ONCE
@@ -182,11 +182,11 @@ class Needs:
 
 def passes(network: Network, needs: Needs, setup: Setup, gradients: int, *, cuda: bool) -> dict[str, dict[str, int]]:
     """The moments of the forward and backward pass."""
-    load, networks = needs.load, 1 + needs.critic
-    each = kept(network, load, setup)
+    load, each = needs.load, kept(network, needs.load, setup)
+    critic = kept(network, load, replace(setup, lora=None)).total * needs.critic  # it has no adapters
     states = load.sampled * network.hidden * setup.compute_bytes
-    activations = needs.at_once * networks * each.total
-    below = activations - needs.at_once * networks * each.top * load.packed
+    activations = needs.at_once * (each.total + critic)
+    below = activations - needs.at_once * (1 + needs.critic) * each.top * load.packed
     before = gradients if needs.packs > 1 else 0
     extra = gradients * (needs.at_once if needs.at_once > 1 else 0)
     row = network.vocabulary * WIDE * needs.at_once

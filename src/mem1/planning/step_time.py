@@ -120,8 +120,7 @@ def update_flops(network: Network, tokens: StepTokens, passes: Passes, setup: Se
     backward = 2 * whole - frozen
     in_pieces = tokens.load.packed and tokens.load.sampled > logits_rows(network, tokens.load)
     again = layers * setup.checkpoints + logits * in_pieces
-    critic_backward = 2 * layers - (frozen and forward_flops(network, tokens=tokens.trained, rows=0, pairs=0))
-    critic = (layers + critic_backward + layers * setup.checkpoints) * passes.critic
+    critic = (3 * layers + layers * setup.checkpoints) * passes.critic  # it has no adapters
     before = whole * passes.policy_before + layers * passes.critic + whole * passes.reference
     return {"before the update": before, "update": passes.trained * (whole + backward + again + critic)}
 
@@ -160,7 +159,7 @@ def step_time(network: Network, stage: Stage, setup: Setup, cluster: Cluster) ->
     parts |= {name: seconds for name, seconds in passes.items() if seconds}
     hidden = sum(passes.values())
     parts["collectives"] = max(0.0, _collectives(network, stage, setup, cluster, training_gpus) - hidden)
-    states = (4 * WIDE if setup.lora is None else 0) * network.parameters * (1 + stage.passes.critic)
+    states = 4 * WIDE * network.parameters * ((setup.lora is None) + stage.passes.critic)
     parts["optimiser"] = 2 * states / training_gpus / (cluster.gpu.bandwidth_gb_s * 1e9 * BANDWIDTH_SHARE)
     return parts
 
