@@ -8,7 +8,7 @@ is read back.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -60,10 +60,9 @@ def rehearse(config: Recipe) -> Rehearsed:
     shown = _shown(config)
     source = shown.tasks.source("train", tags)
     attempts = demonstrate(shown, make_rollout(shown, policy, source, tags), source, tags)
-    tiny = _tiny(config)
     losses: dict[str, float] = {}
-    for make in make_stages(tiny, policy, Placement(lora=config.lora)):
-        stage = make()
+    placement = Placement(lora=config.lora)
+    for stage in (make() for tiny in _tiny(config) for make in make_stages(tiny, policy, placement)):
         before = [parameter.clone() for parameter in stage.model.parameters()]
         losses[stage.name] = _step(stage)
         if all(torch.equal(a, b) for a, b in zip(before, stage.model.parameters(), strict=True)):
@@ -104,22 +103,17 @@ def _shown(config: Recipe) -> Recipe:
     )
 
 
-def _tiny(config: Recipe) -> Recipe:
-    """One small step of each of the recipe's stages."""
+def _tiny(config: Recipe) -> Iterator[Recipe]:
+    """One small step of each of the recipe's stages; the expert writes more than a sampled attempt may."""
     shown = _shown(config)
-    sections: dict[str, object] = {"sft": None}
-    if config.recall is not None:
-        sections["recall"] = config.recall.model_copy(update={"steps": 1, "tokens": TOKENS})
-    if config.sft is not None:
-        sections["sft"] = shown.sft and shown.sft.model_copy(
-            update={"steps": 1, "tokens": TOKENS, "pack_tokens": TOKENS}
-        )
+    small = {"steps": 1, "tokens": TOKENS}
+    recall = config.recall and config.recall.model_copy(update=small)
+    sft = config.sft and shown.sft and shown.sft.model_copy(update={**small, "pack_tokens": TOKENS})
+    yield shown.model_copy(update={"recall": recall, "sft": sft, "rl": None})
     if config.rl is not None:
         budget = Budget(completion_per_objective=0, completion_extra=WRITTEN, context=config.budget.context + 8192)
-        sections |= {"rl": _tiny_rl(config.rl, _objectives(config)), "budget": budget}
-    if config.sft is not None:  # its expert writes more than a sampled attempt may
-        sections["budget"] = shown.budget
-    return shown.model_copy(update=sections)
+        rl = _tiny_rl(config.rl, _objectives(config))
+        yield shown.model_copy(update={"recall": None, "sft": None, "rl": rl, "budget": budget})
 
 
 def _tiny_rl(rl: Rl, objectives: tuple[int]) -> Rl:

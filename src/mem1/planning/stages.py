@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from mem1.contexts import ContextPolicy, context_policy, next_context
 from mem1.evaluation.tokens import Sizes, TurnSizes, even_sizes
@@ -97,13 +98,13 @@ def _take(tokens: Iterator[int], count: int) -> tuple[int, ...]:
     return tuple(itertools.islice(tokens, count))
 
 
+@lru_cache(maxsize=16)  # advice plans a recipe many times
 def step_tokens(
-    config: Recipe, sizes: Sizes, *, groups: int, attempts: int, pack_tokens: int, packed: bool = True
+    context: str, sizes: Sizes, *, groups: int, attempts: int, pack_tokens: int, packed: bool = True
 ) -> StepTokens:
-    """Tokens of a step whose attempts all have these sizes."""
+    """Tokens of a step whose attempts all have these sizes, under the context policy of this name."""
     made = min(groups, TASKS_MADE)
-    policy = context_policy(config.context)
-    some = made_groups(policy, sizes, groups=made, attempts=attempts)
+    some = made_groups(context_policy(context), sizes, groups=made, attempts=attempts)
     return counted(some, scale=groups / made, pack_tokens=pack_tokens, packed=packed)
 
 
@@ -253,7 +254,7 @@ def _rl_tokens(config: Recipe, rl: Rl, known: Attempts) -> StepTokens:
         scale = rl.tasks_per_step * rl.group_size / len(groups)
         return counted(groups, scale=scale, pack_tokens=rl.pack_tokens, packed=rl.packed)
     return step_tokens(
-        config,
+        config.context,
         known.sizes or limits(config, max(n for phase in rl.curriculum for n in phase.objectives)),
         groups=rl.tasks_per_step,
         attempts=rl.group_size,

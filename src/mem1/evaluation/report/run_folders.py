@@ -18,14 +18,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mem1.configuration import read_toml
+from mem1.engines.codec import Codec
 from mem1.errors import UserError
-
-if TYPE_CHECKING:
-    from mem1.engines.codec import Codec
-    from mem1.evaluation.report.rows import Run
-    from mem1.records import Trajectory
+from mem1.evaluation.report.page import write_page
+from mem1.evaluation.report.rows import Run, read_evaluations
+from mem1.records import Trajectory
+from mem1.training.loop.run_folder import METRICS, read_metrics
+from mem1.training.weights.policy import SHIPPED, SHIPPED_SHOP, policy_folder
 
 PAGE = "report.html"
 
@@ -35,8 +37,6 @@ _PROGRAM = {"__main__.py": "mem1"}
 
 def write_run_report(run: Path, *, tokenizer: Path | None = None) -> Path:
     """Write `run/report.html` anew and return its path. Raises UserError as `read_runs` does."""
-    from mem1.evaluation.report.page import write_page
-
     write_page(run / PAGE, read_runs([run], tokenizer=tokenizer), title=run.resolve().name)
     return run / PAGE
 
@@ -69,9 +69,6 @@ def run_names(folders: Sequence[Path]) -> list[str]:
 
 
 def _read(run: Path, name: str, tokenizer: Path | None) -> Run:
-    from mem1.evaluation.report.rows import Run, read_evaluations
-    from mem1.training.loop.run_folder import METRICS, read_metrics
-
     training = training_folder(run)
     evaluations = read_evaluations(run / "evaluation" if (run / "evaluation").is_dir() else run)
     metrics = read_metrics(training / METRICS) if training and (training / METRICS).is_file() else []
@@ -102,8 +99,6 @@ def training_folder(run: Path) -> Path | None:
 
 def _all_but_seeds(training: Path) -> str:
     """What the runs of a family share: their configuration without seeds and context policy, which every row names."""
-    from mem1.configuration import read_toml
-
     config: dict[str, Any] = dict(read_toml(training / "config.toml"))
     evaluation = {key: value for key, value in config.pop("evaluation", {}).items() if key != "seed"}
     shared = {key: value for key, value in config.items() if key not in ("seed", "context")}
@@ -118,9 +113,6 @@ def run_codec(
 
     One that nearly fits would show text that no model has seen, so UserError is raised if none fits.
     """
-    from mem1.engines.codec import Codec
-    from mem1.training.weights.policy import policy_folder
-
     tried: list[str] = []
     for folder in [policy_folder(tokenizer)] if tokenizer is not None else _folders(training):
         codec = Codec.load(folder)
@@ -134,9 +126,6 @@ def run_codec(
 
 
 def _folders(training: Path | None) -> Iterator[Path]:
-    from mem1.configuration import read_toml
-    from mem1.training.weights.policy import SHIPPED, SHIPPED_SHOP, policy_folder
-
     if training is None:
         yield policy_folder(SHIPPED)
         yield policy_folder(SHIPPED_SHOP)
@@ -154,8 +143,6 @@ def _folders(training: Path | None) -> Iterator[Path]:
 
 def facts(training: Path) -> dict[str, str]:
     """How the run was made, from its config.toml and resolved.json; what they do not give is left out."""
-    from mem1.configuration import read_toml
-
     config = read_toml(training / "config.toml")
     resolved = _resolved(training / "resolved.json")
     command: list[str] = resolved.get("command", [])
