@@ -107,7 +107,7 @@ def test_a_lazy_expert_stops_early_and_forgets_in_most_tasks_and_always_alike(so
     assert sum(len(t.turns) == 2 for t in done) / len(done) > 0.5, "most stop after the first question"
     forgetful = attempts(source, codec, ClozeExpert(tags=PAPER, laziness=Laziness(forget=1.0)), 3)
     assert all(t.answer.count("Q") == 1 for t in forgetful), "each new answer drives out the one before"
-    assert [t.answer for t in attempts(source, codec, expert, 4, count=120)] == [t.answer for t in done]
+    assert [t.answer for t in attempts(source, codec, expert, 4, count=20)] == [t.answer for t in done[:20]]
 
 
 def test_where_turns_run_out_it_gives_what_it_knows(source, codec):

@@ -126,6 +126,8 @@ def test_on_the_last_turn_the_answer_tag_is_opened_and_the_completion_goes_on_fr
     assert [turn.prefilled for turn in trajectory.turns] == [False, True]
     assert (trajectory.ended, trajectory.answer, trajectory.reward) == (Ended.ANSWERED, "Q1 city", 1.0)
     assert trajectory.turns[1].completion_spans == {"action": (0, 3)}
+    only = attempt("Q1 city </answer>", turns=1)
+    assert (contexts(only), only.ended) == ([f"{PROMPT} <answer>"], Ended.ANSWERED)
 
 
 def test_the_spans_of_a_forced_turn_count_from_its_first_sampled_token():
@@ -159,12 +161,6 @@ def test_blanks_after_a_forced_answer_are_no_part_of_its_action():
     assert turn.completion_spans == {"action": (0, len(answer))}
 
 
-def test_with_a_limit_of_one_turn_the_first_turn_must_answer():
-    trajectory = attempt("Q1 city </answer>", turns=1)
-    assert contexts(trajectory) == [f"{PROMPT} <answer>"]
-    assert trajectory.ended is Ended.ANSWERED
-
-
 def test_without_forcing_a_search_on_the_last_turn_is_out_of_turns_and_asks_no_search_engine():
     trajectory = attempt(*SEARCHES[:2], turns=2, budget=UNFORCED)
     assert (trajectory.ended, trajectory.answer, trajectory.reward) == (Ended.OUT_OF_TURNS, "", 0.0)
@@ -185,11 +181,8 @@ def test_output_that_cannot_be_parsed_ends_with_bad_tags_and_says_why(completion
     trajectory = attempt(completion)
     assert (trajectory.ended, trajectory.detail, trajectory.reward) == (Ended.BAD_TAGS, detail, 0.0)
     assert (trajectory.turns[0].action, trajectory.turns[0].content) == ("malformed", detail)
-
-
-def test_a_search_on_the_forced_turn_is_bad_tags():
-    trajectory = attempt(SEARCHES[0], turns=1)
-    assert (trajectory.ended, trajectory.detail) == (Ended.BAD_TAGS, "<IS> opens inside <answer>")
+    forced = attempt(SEARCHES[0], turns=1)
+    assert (forced.ended, forced.detail) == (Ended.BAD_TAGS, "<IS> opens inside <answer>")
 
 
 def test_a_completion_that_uses_its_whole_budget_is_out_of_tokens():
@@ -255,12 +248,6 @@ def test_a_search_engine_that_fails_ends_the_attempt_with_tool_failed():
         "a score would be the tool's"
     )
     assert len(trajectory.turns) == 1
-
-
-def test_a_search_that_finds_nothing_says_so():
-    run = rollout(replay(SEARCHES[0], ANSWER), shelf())
-    (trajectory,) = run([task("city")], sampling=SAMPLING)
-    assert contexts(trajectory)[1].endswith(result(3, "No passage was found ."))
 
 
 def test_a_hostile_passage_cannot_forge_tags_hints_or_answers():

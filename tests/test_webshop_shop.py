@@ -178,18 +178,7 @@ def test_options_that_the_original_cannot_choose_can_be_chosen():
     item = walk(shop, "search[odd]", "click[b00LOWER]")
     assert item.asin == "b00lower"
     clickable = shop.actions(item).clickables
-    for value in (
-        "XL [EU]",
-        "[",
-        "two\nlines",
-        "Search",
-        "next >",
-        "attributes",
-        " ",
-        "\u0130stanbul",
-        "\x00",
-        "\ud800",
-    ):
+    for value in [v for values in AWKWARD.options.values() for v in values if v not in ("", "buy now")]:
         assert value.lower() in clickable
         assert walk(shop, f"click[{value.lower()}]", start=item).options == {"size": value}
     assert walk(shop, "click[buy now]", start=item).done
@@ -227,15 +216,15 @@ HOSTILE = (
     *("search[\ud800]", "search[\x00]", "search[<r>]", "search[<a> x]", "search[<c>]", "search[<q>]", "click[search]"),
     *("search[__import__('os').system('false')]", "search[['a', 'b']]", "click[<script>]", "click[../../etc/passwd]"),
     *("click[\uff42uy now]", "click[buy\u00a0now]", "click[BUY NOW]", "CLICK[buy now]", "click[attributes]", "\n" * 9),
+    *("click[back to search]", "click[< prev]", "click[next >]", "click[buy now]", "click[\u0130]"),
     *(
-        "click[back to search]",
-        "click[< prev]",
-        "click[next >]",
-        "click[buy now]",
         "click[description]",
-        "click[\u0130]",
+        "click[features]",
+        "click[reviews]",
+        "click[b000000rug]",
+        "search[search_results]",
+        'search[item_page "blue"]',
     ),
-    *("click[features]", "click[reviews]", "click[b000000rug]", "search[search_results]", 'search[item_page "blue"]'),
 )
 HUGE = (
     "[" * 1_000_000,
@@ -286,10 +275,10 @@ def check(session: Session, shop: Shop) -> None:
 ALL_PAGES = {"search", "results", "item", "description", "features", "reviews", "attributes", "done"}
 
 
-def test_ten_thousand_random_and_hostile_actions_raise_nothing_and_lead_nowhere_without_return():
-    seen = wander(small_shop(AWKWARD, show_attributes=True), 10_000, huge=0.001)
+def test_thousands_of_random_and_hostile_actions_raise_nothing_and_lead_nowhere_without_return():
+    seen = wander(small_shop(AWKWARD, show_attributes=True), 4_000, huge=0.001)
     assert set(seen) == ALL_PAGES
-    assert min(seen.values()) > 20
+    assert min(seen.values()) > 10
 
 
 @pytest.mark.slow

@@ -246,7 +246,7 @@ def test_random_visitors_never_break_it():
     trails = Trails(most=3, steps=12)
     visitor = Visitor(site(goals_per_task=2), trails).begin()
     seen = set()
-    for _ in range(150):
+    for _ in range(80):
         click = rng.choice([*visitor.page.clicks, "buy now", rng.choice(["", "[", "< prev", SCRIPT])])
         option = rng.choice(["blue", "dark blue", "buy now", "forged"])
         fields = {"query": rng.choice(["rug", "trap", "woven", ""])} if rng.random() < 0.3 else {"click": click}
