@@ -141,7 +141,7 @@ def chunks(path: str | os.PathLike[str]) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a folder of ours holds."""
+    """The contents of a folder of ours."""
 
     name: str
     """Name of its file in the folder."""

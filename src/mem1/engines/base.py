@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """What an engine sampled after one context."""
+    """A sampled continuation of one context."""
 
     token_ids: tuple[int, ...]
     """The sampled tokens, stop token included."""

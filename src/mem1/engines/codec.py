@@ -33,7 +33,7 @@ LONGEST_STOP, _LONGEST_STOP_TEXT = 24, 40
 _NOWHERE = "(?!)"
 """A pattern that matches nothing."""
 _NO_LETTER = "\ufffd"
-"""What decoders write for an incomplete character."""
+"""Written by decoders for an incomplete character."""
 
 
 class Codec:

@@ -35,7 +35,7 @@ class Machine:
 
     @classmethod
     def here(cls) -> Machine:
-        """What torch finds on this machine."""
+        """The devices that torch finds here."""
         number = torch.cuda.device_count() if torch.cuda.is_available() else 0
         gpus = tuple(torch.cuda.get_device_name(i) for i in range(number))
         return cls(gpus=gpus, mps=torch.backends.mps.is_available())
@@ -81,7 +81,7 @@ ON_CPU = Device()
 
 @dataclass(frozen=True, kw_only=True)
 class Computed:
-    """What a result was computed with, for messages and files."""
+    """Device and precision of a result, for messages and files."""
 
     device: str
     """Device, such as "cuda:0 (NVIDIA H100)"."""

@@ -172,7 +172,7 @@ class Text:
     def completion(
         self, response: CompletionResponse, request: CompletionRequest, codec: Codec, *, processed_logprobs: bool
     ) -> Completion:
-        """What was sampled. Raises ValueError for a response that does not fit the request."""
+        """The sampled completion. Raises ValueError for a response that does not fit the request."""
         if response.interrupted:
             raise ValueError("the answer was interrupted, and its text cannot be continued")
         text = self._without_opening(response.text, request)
@@ -260,7 +260,7 @@ class TokenIds(Text):
     def completion(
         self, response: CompletionResponse, request: CompletionRequest, codec: Codec, *, processed_logprobs: bool
     ) -> Completion:
-        """What was sampled. Raises ValueError for a response that does not fit the request."""
+        """The sampled completion. Raises ValueError for a response that does not fit the request."""
         ids, logprobs = response.token_ids, response.logprobs
         if ids is None or response.prompt_token_ids is None:
             raise ValueError("the answer has no token ids")
@@ -293,7 +293,7 @@ DIALECTS: Mapping[str, tuple[Text, ...]] = {
 
 
 def dialects(endpoint: str) -> tuple[Text, ...]:
-    """Those of an endpoint: a name of DIALECTS, auto for all of them, or the class at package.module:Name.
+    """The dialects of an endpoint: a name of DIALECTS, auto for all of them, or the class at package.module:Name.
 
     Raises UserError for anything else.
     """
@@ -357,7 +357,7 @@ def _ids(value: Any) -> tuple[int, ...] | None:
 
 
 def _logprobs(value: Any) -> tuple[float, ...]:
-    """Those of the sampled tokens; empty where one is missing. Raises ValueError for a number out of range."""
+    """Log-probabilities of the sampled tokens; empty where one is missing. Raises ValueError for a number out of range."""
     values = value.get("token_logprobs") if isinstance(value, dict) else None
     if not isinstance(values, list) or not all(type(v) in (int, float) for v in values):
         return ()

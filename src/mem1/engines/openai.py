@@ -62,7 +62,7 @@ class OpenAIEngine:
 
     @property
     def spending(self) -> Spending:
-        """What has been used so far."""
+        """Tokens and money spent so far."""
         return self._servers.spending
 
     def close(self) -> None:

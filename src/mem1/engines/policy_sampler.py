@@ -1,4 +1,4 @@
-"""What a policy server samples: requests as rows, batches of them, and weights that change between two batches.
+"""Sampling for a policy server: requests as rows, batches of rows, and weights that change between two batches.
 
     {"prompt": [5, 9, 2], "max_tokens": 40, "temperature": 1.0, "seed": 7, "stop": ["</query>"], "logprobs": 0,
      "return_token_ids": true}          OpenAI's completions, with the fields of vLLM that our client sends

@@ -137,7 +137,7 @@ class Servers:
         )
 
     def ask(self, path: str, body: bytes, read: Callable[[bytes], tuple[T, Usage]], *, at_most: Usage) -> T:
-        """What `read` makes of the first good answer; it raises ValueError for one that is not good.
+        """The first good answer, read by `read`, which raises ValueError for a bad one.
 
         Raises EngineFailed after the last try, Refused where another would fail alike, and LimitReached.
         """

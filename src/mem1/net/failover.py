@@ -67,7 +67,7 @@ class Retry:
     clock: Clock = CLOCK
 
     def __call__(self, call: Callable[[], T]) -> T:
-        """What `call` returns. Raises TryFailed, with its last failure and why there is no further try."""
+        """The result of `call`. Raises TryFailed, with its last failure and why there is no further try."""
         started = self.clock.now()
         for failures in count():
             try:
@@ -99,7 +99,7 @@ class Addresses:
         """Failures in a row, and the time until which the address rests."""
 
     def first_answer(self, ask: Callable[[str], T], *, path: str = "") -> T:
-        """What `ask(address + path)` returns for the first address that answers.
+        """The result of `ask(address + path)` for the first address that answers.
 
         An `ask` that raises ValueError or RecursionError got an answer that cannot be read, and failed as well.
         Raises TryFailed naming all failures, which is for good only where every address has failed for good.

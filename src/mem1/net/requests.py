@@ -1,4 +1,4 @@
-"""How every server reads, awaits, answers and counts requests.
+"""Requests of every server: read within bounds, awaited, answered and counted.
 
 with metrics.request() as counted:              counted as answered, or by the exception that leaves the block
     body = await read_body(request, largest=8 << 20, instead="send fewer queries", room=bodies)

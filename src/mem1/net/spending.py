@@ -24,7 +24,7 @@ class LimitReached(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What requests use. Usage(100, 20) + Usage(1, 2) == Usage(101, 22)"""
+    """Tokens, searches and pages that requests use. Usage(100, 20) + Usage(1, 2) == Usage(101, 22)"""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -110,7 +110,7 @@ def _more(cost: float, dollars: float | None) -> bool:
 
 
 class Spending:
-    """What one process has spent so far. Thread-safe."""
+    """Spending of one process so far. Thread-safe."""
 
     def __init__(self, limit: SpendingLimit | WebBudget) -> None:
         self.limit = limit

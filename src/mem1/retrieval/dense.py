@@ -44,7 +44,7 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorOrigin:
-    """What vectors were computed from; vectors with another origin must not be mixed with them."""
+    """The inputs of an embedding; vectors with another origin must not be mixed with it."""
 
     encoder: str
     """Fingerprint of the encoder."""

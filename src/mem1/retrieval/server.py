@@ -87,7 +87,7 @@ def serve(
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What one worker needs."""
+    """The settings of one worker."""
 
     open_retriever: Callable[[], Retriever]
     socket: socket.socket
