@@ -357,7 +357,7 @@ def _ids(value: Any) -> tuple[int, ...] | None:
 
 
 def _logprobs(value: Any) -> tuple[float, ...]:
-    """Log-probabilities of the sampled tokens; empty where one is missing. Raises ValueError for a number out of range."""
+    """Those of the sampled tokens; empty where one is missing. Raises ValueError for a number out of range."""
     values = value.get("token_logprobs") if isinstance(value, dict) else None
     if not isinstance(values, list) or not all(type(v) in (int, float) for v in values):
         return ()
