@@ -53,11 +53,10 @@ from machine import commit, hardware
 from mem1.configuration import load_toml
 from mem1.durable import write_file
 from mem1.engines.device import flushed_denormals
-from mem1.evaluation.flops import ModelShape, forward_flops, model_shape
 from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.metrics import em_by_depth, peak_tokens, total_tokens
 from mem1.evaluation.runner import evaluate
-from mem1.evaluation.tokens import cached_by_turn
+from mem1.evaluation.tokens import ModelShape, cached_by_turn, forward_flops, model_shape
 from mem1.protocol import vocabulary
 from mem1.records import Trajectory
 from mem1.tasks.compose import Split

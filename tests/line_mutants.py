@@ -369,7 +369,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("sum(sample.capped for sample in samples) / tokens", "sum(sample.capped for sample in samples)"),
         ("scorable = [t for t in trajectories if t.ended.scorable]", "scorable = list(trajectories)"),
     ),
-    ("contexts/base.py", ("test_contexts.py", "test_rollout.py")): (
+    ("contexts/policies.py", ("test_contexts.py", "test_rollout.py")): (
         ("    for a, b in reversed(_dropped(kept)):", "    for a, b in _dropped(kept):"),
         ("        if kept.result and kept.turn.observation_ids:", "        if kept.turn.observation_ids:"),
         ('dropped = [spans["thought"]] if "thought" in spans else []', "dropped = []"),
@@ -424,7 +424,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ),
         ("one[start : start + _BLOCK] != other[start : start + _BLOCK]", "one[start] != other[start]"),
     ),
-    ("evaluation/flops.py", ("test_cost.py", "test_metrics.py", "test_shapes.py")): (
+    ("evaluation/tokens.py", ("test_cost.py", "test_metrics.py", "test_shapes.py")): (
         ("shape.parameters * (tokens - cached)", "shape.parameters * tokens"),
         ("- cached * (cached + 1)) // 2", ") // 2"),
         ("shape.output_parameters * sampled", "shape.output_parameters * tokens"),

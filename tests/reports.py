@@ -11,9 +11,9 @@ from mem1.engines.base import Sampling, ScriptedEngine
 from mem1.engines.codec import Codec
 from mem1.envs.atlas import AtlasTasks
 from mem1.envs.base import TaskSource
-from mem1.evaluation.flops import ModelShape
 from mem1.evaluation.metrics import summarize
 from mem1.evaluation.report.rows import Attempts, Run
+from mem1.evaluation.tokens import ModelShape
 from mem1.protocol import PAPER
 from mem1.records import Question, Task, Trajectory, Turn
 from mem1.rollout import Rollout

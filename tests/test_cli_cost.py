@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from mem1.cli.main import app
 from mem1.errors import UserError
 from mem1.evaluation.store import write_trajectories
-from mem1.extras.cost.prices import PRICE_CLASSES
+from mem1.extras.cost.compare import PRICE_CLASSES
 from mem1.records import Trajectory, Turn
 
 SIZES = ["--prompt", 100, "--state", 20, "--action", 10, "--result", 50, "--turns", 3]

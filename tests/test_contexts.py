@@ -26,7 +26,7 @@ from mem1.contexts import (
     context_policy,
     next_context,
 )
-from mem1.contexts.base import Kept
+from mem1.contexts.policies import Kept
 from mem1.errors import UserError
 from mem1.records import Turn
 

@@ -16,8 +16,19 @@ from hypothesis import strategies as st
 from mem1.contexts import ContextPolicy, Fold, Full, context_policy, next_context
 from mem1.errors import UserError
 from mem1.evaluation.tokens import Sizes, TurnSizes, even_sizes
-from mem1.extras.cost.compare import Call, best, break_even, calls, compare, costs, recorded_sizes
-from mem1.extras.cost.prices import PRICE_CLASSES, PrefixCache, Prices, price_class
+from mem1.extras.cost.compare import (
+    PRICE_CLASSES,
+    Call,
+    PrefixCache,
+    Prices,
+    best,
+    break_even,
+    calls,
+    compare,
+    costs,
+    price_class,
+    recorded_sizes,
+)
 from mem1.records import Trajectory, Turn
 
 THREE = even_sizes(prompt=100, state=20, action=10, result=50, turns=3)

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from mem1.evaluation.flops import ModelShape
 from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.metrics import (
     Row,
@@ -31,6 +30,7 @@ from mem1.evaluation.metrics import (
     summarize,
     total_tokens,
 )
+from mem1.evaluation.tokens import ModelShape
 from mem1.records import Ended, Question, Task, Trajectory, Turn
 
 P, A, B, R, C, D, J, E, F, G = range(10)

@@ -18,8 +18,7 @@ from mem1.cli.main import app
 from mem1.configuration import load_toml
 from mem1.contexts import context_policy
 from mem1.errors import UserError
-from mem1.evaluation.flops import model_shape
-from mem1.evaluation.tokens import even_sizes
+from mem1.evaluation.tokens import even_sizes, model_shape
 from mem1.packing import Pack, pack
 from mem1.planning.memory import Load, Needs, kept, layer_bytes, logits_kept, stage_memory
 from mem1.planning.networks import (

@@ -16,7 +16,7 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from mem1.evaluation.flops import ModelShape, config_shape, forward_flops, model_shape
+from mem1.evaluation.tokens import ModelShape, config_shape, forward_flops, model_shape
 from mem1.training.weights.policy import load_config, load_policy, policy_folder
 
 SMALL = {

@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 import pytest
 
 from mem1.contexts import context_policy, next_context
-from mem1.evaluation.flops import ModelShape, forward_flops
 from mem1.evaluation.tokens import (
+    ModelShape,
     appended_peak_tokens,
     appended_tokens,
     cached_by_turn,
     dependency,
+    forward_flops,
     peak_tokens,
     state_tokens,
     total_tokens,

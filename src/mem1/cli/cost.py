@@ -15,8 +15,7 @@ from mem1.errors import UserError
 
 if TYPE_CHECKING:
     from mem1.evaluation.tokens import Sizes
-    from mem1.extras.cost.compare import PolicyCost
-    from mem1.extras.cost.prices import PriceClass
+    from mem1.extras.cost.compare import PolicyCost, PriceClass
 
 HORIZON = 500
 """Turns searched for the break-even turn if sizes are given; a recorded run has only its own."""
@@ -55,7 +54,7 @@ def command(
     pause: Annotated[
         float,
         typer.Option(min=0, help="Seconds from one call to the next."),
-        Fills("mem1.extras.cost.prices:PrefixCache.pause_s"),
+        Fills("mem1.extras.cost.compare:PrefixCache.pause_s"),
     ] = 0.0,
     thoughts: Annotated[
         float,
@@ -84,7 +83,7 @@ def command(
 
 
 def _classes(names: Sequence[str] | None, own: Mapping[str, float | None]) -> list[PriceClass]:
-    from mem1.extras.cost.prices import PRICE_CLASSES, PrefixCache, PriceClass, Prices, price_class
+    from mem1.extras.cost.compare import PRICE_CLASSES, PrefixCache, PriceClass, Prices, price_class
 
     given = {name: price for name, price in own.items() if price is not None}
     if not given:
@@ -104,7 +103,7 @@ def _with_cache(
 ) -> PriceClass:
     from dataclasses import replace
 
-    from mem1.extras.cost.prices import PrefixCache
+    from mem1.extras.cost.compare import PrefixCache
 
     return replace(
         known,

@@ -7,17 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mem1.contexts.base import Context, ContextPolicy, Kept, Selection, next_context
 from mem1.contexts.policies import (
     POLICIES,
     Capped,
+    Context,
+    ContextPolicy,
     Fold,
     Full,
+    Kept,
     Masked,
     NoMemory,
     RetrievedNotes,
+    Selection,
     Summary,
     Window,
+    next_context,
 )
 from mem1.errors import UserError
 from mem1.records import Turn

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from mem1.engines.base import Engine
     from mem1.engines.device import Computed, Device, Machine
     from mem1.envs.base import TaskSource
-    from mem1.evaluation.flops import ModelShape
     from mem1.evaluation.metrics import Row
+    from mem1.evaluation.tokens import ModelShape
     from mem1.net.spending import SpendingLimit
     from mem1.protocol import Tags
     from mem1.records import Trajectory
@@ -144,7 +144,7 @@ def policy_agent(recipe: Recipe, policy: Policy, tags: Tags, device: Device | No
     """A policy in this process, with the recipe's workers; `device`: None is where its weights are."""
     from mem1.engines.device import Device
     from mem1.engines.workers import local_engine
-    from mem1.evaluation.flops import model_shape
+    from mem1.evaluation.tokens import model_shape
 
     device = device or Device(name=str(policy.model.device), at=policy.model.device)
     computed = policy.computed(device)
@@ -163,7 +163,7 @@ def policy_agent(recipe: Recipe, policy: Policy, tags: Tags, device: Device | No
 @contextmanager
 def trained_agent(recipe: Recipe, policy: Policy, tags: Tags, device: Device, *, name: str) -> Iterator[Agent]:
     """A policy as its training samples: on the servers of [rollout], which get its weights, or in this process."""
-    from mem1.evaluation.flops import model_shape
+    from mem1.evaluation.tokens import model_shape
     from mem1.training.loop.train import weight_sync
 
     with weight_sync(recipe, policy) as sync:

@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 
 from mem1.evaluation.fact_retention import fidelity
-from mem1.evaluation.flops import ModelShape, forward_flops
 from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.tokens import (
+    ModelShape,
     appended_peak_tokens,
     appended_tokens,
     cached_by_turn,
     dependency,
+    forward_flops,
     peak_tokens,
     state_tokens,
     total_tokens,

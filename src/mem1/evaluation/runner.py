@@ -25,9 +25,9 @@ from mem1.configuration import plain
 from mem1.engines.base import Sampling
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError
-from mem1.evaluation.flops import ModelShape
 from mem1.evaluation.metrics import Row, summarize
 from mem1.evaluation.store import append_trajectories, read_attempts, write_row, write_trajectories
+from mem1.evaluation.tokens import ModelShape
 from mem1.lock import Stop, alone_in, interruptible
 from mem1.net.threads import run_jobs
 from mem1.records import Task, Trajectory

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mem1.errors import UserError
-from mem1.evaluation.flops import ModelShape
+from mem1.evaluation.tokens import ModelShape
 from mem1.packing.attention import PACKABLE
 from mem1.protocol import vocabulary
 from mem1.training.loop.recipe import Distributed, Lora, Recipe, TinyModel
@@ -102,7 +102,7 @@ class Network:
 
     @property
     def flops(self) -> ModelShape:
-        """The shape as `evaluation/flops.py` needs it."""
+        """The shape as `evaluation/tokens.py` needs it."""
         return ModelShape(
             parameters=self.layers * self.matrix_parameters,
             output_parameters=self.embedding_parameters,
