@@ -109,13 +109,6 @@ def test_what_is_missing_comes_with_a_next_step(tmp_path: Path, monkeypatch: pyt
     assert not any(check.ok for check in found.values())
 
 
-def test_a_recipe_without_stages_is_refused():
-    with pytest.raises(UserError, match="no stage to train"):
-        result = CliRunner().invoke(app, ["train", "mem1-release", "--dry-run"])
-        assert result.exception is not None
-        raise result.exception
-
-
 def test_a_vocabulary_that_cannot_do_the_tasks_is_found():
     config = load_toml(RECIPES["webshop-quick"], Recipe, ["vocabulary=paper"])
     with pytest.raises(UserError, match="has no actions of a shop"):
