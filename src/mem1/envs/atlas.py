@@ -39,13 +39,13 @@ class AtlasTasks(QuestionTasks):
     hops: tuple[Literal[1, 2], ...] = Field(default=(1, 2), min_length=1)
     """Kinds of questions, in equal shares."""
     composition: Composition = "independent"
-    """How the questions of a task hang together: independent, chain, shared or comparison."""
+    """How the questions of a task depend on one another: independent, chain, shared or comparison."""
     depth: int | None = Field(default=None, ge=1)
     """Longest chain of references in a task; None: 1, or 0 with independent questions."""
     prompt: str = "plain"
     """plain: the questions alone, as the shipped policy knows them; mem1: with instructions, for a general model."""
     top_k: int = Field(default=2, ge=1)
-    """Passages shown a search."""
+    """Passages per search."""
     turn_limit: TurnLimit = TurnLimit()
     laziness: Laziness = Laziness()
     """Habits of the expert in demonstrations."""

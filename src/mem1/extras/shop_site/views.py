@@ -11,21 +11,16 @@ Nothing is judged here: every verdict is that of the `Score`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from mem1.envs.webshop.catalogue import NO_PRICE, Goal, Product
 from mem1.envs.webshop.pages import RESULTS_A_PAGE, Element, Session, clickables, read_action
-from mem1.envs.webshop.reward import AttributeMatch, OptionMatch, Place, Score, TypeMatch, score
+from mem1.envs.webshop.reward import AttributeMatch, OptionMatch, Score, TypeMatch, score
 from mem1.envs.webshop.shop import Shop
 from mem1.extras.shop_site.recordings import Recording, Step
 
-_PLACES: Mapping[Place, str] = {
-    "title": "found in the title",
-    "features": "found in the features",
-    "description": "found in the description",
-}
 _VERDICTS = {
     1.0: "The same type of product: the same search, two categories in common or a title score above 0.2 is enough.",
     0.5: "Another type of product: not the same search, fewer than two categories shared, and a title score of 0.2 or "
@@ -63,12 +58,11 @@ def explain(score: Score) -> Explanation:
     """Everything needed to recompute the reward by hand."""
     attributes = [_attribute(match) for match in score.attributes]
     options = [_option(match) for match in score.options]
-    points = (sum(part.got for part in attributes), sum(part.got for part in options), int(score.price_ok))
-    possible = (len(attributes), len(options), 1)
+    points = f"{sum(part.got for part in attributes)} + {sum(part.got for part in options)} + {score.price_ok:d}"
     bound = "any price" if score.price_upper == NO_PRICE else f"at most {dollars(score.price_upper)}"
     return Explanation(
         total=score.total,
-        formula=f"{score.type.r_type:g} \u00d7 ({_sum(points)}) / ({_sum(possible)})",
+        formula=f"{score.type.r_type:g} \u00d7 ({points}) / ({len(attributes)} + {len(options)} + 1)",
         r_type=score.type.r_type,
         verdict=_VERDICTS[score.type.r_type],
         evidence=tuple(_evidence(score.type)),
@@ -86,10 +80,6 @@ def option_text(name: str, value: str) -> str:
     return f"{name}: {value}" if name else value
 
 
-def _sum(numbers: tuple[int, ...]) -> str:
-    return " + ".join(map(str, numbers))
-
-
 def _evidence(match: TypeMatch) -> Iterator[tuple[str, str]]:
     yield "Search that led to it", "the same" if match.same_query else "another"
     yield "Categories in common", " · ".join(category or "(no name)" for category in match.shared_categories) or "none"
@@ -99,7 +89,11 @@ def _evidence(match: TypeMatch) -> Iterator[tuple[str, str]]:
 def _attribute(match: AttributeMatch) -> Part:
     if match.place is None:
         return Part("attribute", match.wanted, False, "found nowhere: attributes, title, features, description")
-    found = f"like the product's attribute “{match.attribute}”" if match.place == "attributes" else _PLACES[match.place]
+    found = (
+        f"like the product's attribute “{match.attribute}”"
+        if match.place == "attributes"
+        else f"found in the {match.place}"
+    )
     return Part("attribute", match.wanted, True, found)
 
 
