@@ -21,6 +21,7 @@ from test_cli import Terminal
 from test_judge import honest
 from test_runner import without_timings
 
+import mem1
 from mem1.cli.progress import EvaluationBar, JudgeBar, bars
 from mem1.evaluation.metrics import OF_TIME
 from mem1.evaluation.runner import Progress
@@ -132,6 +133,8 @@ def test_a_row_has_the_models_flops_and_the_tables_of_a_report_keep_them_and_the
     assert f"{row['flops']:.3g}" in table and "it judged 100% of them" in table
     assert not terminal("report", tmp_path)[0]
     assert "the judge m accepts" in (tmp_path / "report.html").read_text()
+    (same,) = mem1.evaluate(mem1.AtlasTasks(worlds=1), "shipped", name="shipped", objectives=(1,), tasks=3)
+    assert timeless([json.loads(json.dumps(same.as_dict()))]) == timeless([{**row, "judge": None}])
 
 
 def test_half_a_judge_is_refused_before_anything_is_run(terminal: Terminal):
