@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -105,3 +106,9 @@ def local(_one_site: Site) -> Site:
     _one_site.pages.clear()
     _one_site.asked.clear()
     return _one_site
+
+
+@pytest.fixture(autouse=True)
+def _own_sys_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plug-ins are imported from the current folder, which mem1 adds to sys.path; no other test must find them."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
