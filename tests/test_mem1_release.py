@@ -132,7 +132,7 @@ def test_a_spent_limit_leaves_rows_that_say_so(served, sources):
         ([], r"--tokenizer is missing: .*stand-in counts with another"),
         (["--tokenizer", "stand-in", "engine.limit.dollars=1"], r"engine.limit .*: dollars limits nothing"),
         (["--tokenizer", "stand-in", "engine.endpoint=both"], r"engine.endpoint .*: unknown endpoint 'both'"),
-        (["--tokenizer", "stand-in", "engine.api_key_env=NO_SUCH_KEY"], r"NO_SUCH_KEY is not set"),
+        (["--tokenizer", "stand-in", "engine.api_key_env=NO_SUCH_KEY"], r"the environment variable NO_SUCH_KEY"),
         (["--tokenizer", "stand-in", "model.chat_template=true"], r"stand-in has no usable chat template"),
     ],
 )
