@@ -2,8 +2,10 @@
 
     default, 1 thread: 310 passed in 41.20s
     default, 2 threads: 310 passed in 45.71s
-    ...
+    avx2, 2 threads: 310 passed in 40.12s
     avx512: skipped, this processor has AVX2
+
+`make test` runs them with all that the processor has and one thread.
 
 Each set of instructions is a limit for torch's own kernels (ATEN_CPU_CAPABILITY), oneDNN and MKL; MKL heeds
 MKL_ENABLE_INSTRUCTIONS on processors of Intel alone, MKL_CBWR on all. Where torch's kernels have other names (arm64),
@@ -71,7 +73,12 @@ def main(arguments: list[str]) -> int:
     capability = torch.backends.cpu.get_cpu_capability()
     names = available(capability)
     with ThreadPoolExecutor(2) as pool:
-        runs = [pool.submit(run, name, threads, arguments) for threads in THREADS for name in names]
+        runs = [
+            pool.submit(run, name, threads, arguments)
+            for threads in THREADS
+            for name in names
+            if (name, threads) != (names[-1], 1)
+        ]
     for name in LIMITS.keys() - set(names):
         print(f"{name}: skipped, this processor has {capability}")
     return 0 if all(found.result() for found in runs) else 1
