@@ -17,7 +17,6 @@ from mem1.cli.main import app
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
-from mem1.evaluation.store import read_trajectories
 from mem1.protocol import PAPER
 from mem1.records import Trajectory
 from mem1.training.loop.recipe import Evaluation, ModelConfig, Recipe, Sft, TinyModel
@@ -27,6 +26,7 @@ from mem1.training.loop.train import make_rollout, train
 from mem1.training.weights.policy import Policy, export_checkpoint, load_policy, make_policy
 from mem1.training.weights.tiny_model import new_model
 from mem1.training.weights.tokenizers import bpe_tokenizer
+from mem1.trajectory_files import read_trajectories
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

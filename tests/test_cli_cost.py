@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from mem1.cli.main import app
 from mem1.errors import UserError
-from mem1.evaluation.store import write_trajectories
 from mem1.extras.cost.compare import PRICE_CLASSES
 from mem1.records import Trajectory, Turn
+from mem1.trajectory_files import write_trajectories
 
 SIZES = ["--prompt", 100, "--state", 20, "--action", 10, "--result", 50, "--turns", 3]
 OWN = ["--fresh", 10, "--cached", 1, "--write", 12, "--output", 50]

@@ -29,7 +29,6 @@ from mem1.errors import UserError
 from mem1.evaluation.metrics import appended_tokens
 from mem1.evaluation.report.rows import read_evaluations
 from mem1.evaluation.report.run_folders import facts, read_runs, run_names, write_run_report
-from mem1.evaluation.store import write_trajectories
 from mem1.protocol import PAPER
 from mem1.records import Task, Trajectory
 from mem1.retrieval import BM25
@@ -41,6 +40,7 @@ from mem1.training.loop.run_folder import MetricsLog, RunFolder
 from mem1.training.weights.policy import SHIPPED_SHOP, Policy, policy_folder
 from mem1.training.weights.tiny_model import new_model
 from mem1.training.weights.tokenizers import atlas_tokenizer, bpe_tokenizer
+from mem1.trajectory_files import write_trajectories
 
 CODEC = Codec(atlas_tokenizer(PAPER))
 QUICK = ["--limit", "1", "--attempts", "2"]

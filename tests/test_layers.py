@@ -23,6 +23,7 @@ ROOMS = (
     "configuration",
     "net",
     "records",
+    "trajectory_files",
     "sanitize",
     "protocol",
     "scoring",
@@ -47,6 +48,7 @@ FILES = sorted(p for p in SOURCE.rglob("*.py") if p != SOURCE / "__init__.py")
 LIGHT = [
     "mem1",
     "mem1.records",
+    "mem1.trajectory_files",
     "mem1.protocol",
     "mem1.scoring",
     "mem1.contexts",

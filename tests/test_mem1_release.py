@@ -20,11 +20,11 @@ from typer.testing import CliRunner
 from mem1.cli.main import app
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
-from mem1.evaluation.store import read_trajectories
 from mem1.protocol import RELEASED
 from mem1.records import Ended
 from mem1.retrieval import BM25
 from mem1.training.weights.tokenizers import bpe_tokenizer
+from mem1.trajectory_files import read_trajectories
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

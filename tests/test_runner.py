@@ -24,11 +24,11 @@ from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.evaluation.metrics import OF_TIME, Row
 from mem1.evaluation.runner import Chunking, Interrupted, Progress, evaluate
-from mem1.evaluation.store import read_trajectories
 from mem1.protocol import PAPER
 from mem1.records import Task
 from mem1.tasks.atlas import Expert
 from mem1.training.loop.recipe import Evaluation
+from mem1.trajectory_files import read_trajectories
 
 pytestmark = pytest.mark.usefixtures("default_handlers")
 

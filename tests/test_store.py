@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mem1.errors import UserError
-from mem1.evaluation.store import append_trajectories, read_trajectories, write_trajectories
 from mem1.jsonl import encode_object
 from mem1.records import Ended, Question, Task, Trajectory, Turn, trajectory_to_json
+from mem1.trajectory_files import append_trajectories, read_trajectories, write_trajectories
 
 
 def attempt(answer: str) -> Trajectory:
@@ -210,7 +210,7 @@ def test_a_file_that_outgrows_the_disk_is_an_error_and_the_old_records_stay(path
     code = f"""
 import resource, signal
 from mem1.errors import UserError
-from mem1.evaluation.store import read_trajectories, write_trajectories
+from mem1.trajectory_files import read_trajectories, write_trajectories
 old = read_trajectories({str(path)!r})
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))

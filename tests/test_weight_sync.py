@@ -32,7 +32,6 @@ from mem1.engines.weight_update import PublishedWeights, ServerFailed, VersionUn
 from mem1.engines.weights import put
 from mem1.envs.atlas import AtlasTasks
 from mem1.errors import UserError
-from mem1.evaluation.store import read_trajectories
 from mem1.protocol import PAPER
 from mem1.records import Ended, Trajectory, Turn
 from mem1.rollout import Budget
@@ -42,6 +41,7 @@ from mem1.training.loop.run_folder import read_metrics
 from mem1.training.loop.train import make_rollout, train
 from mem1.training.weights.policy import load_policy
 from mem1.training.weights.weight_sync import WeightSync, remove_others, write_weights
+from mem1.trajectory_files import read_trajectories
 
 CONTEXTS = [CODEC.encode(text) for text in ("Q1 a city", "Q1 a book", "Q1 a mayor of a city")] * 2
 

@@ -118,9 +118,9 @@ def _with_cache(
 
 def _attempts(run: Path | None, sizes: Mapping[str, int | None], turns: int | None) -> tuple[list[Sizes], int | None]:
     """The sizes that are priced, and the last turn; None: each attempt's own."""
-    from mem1.evaluation.store import read_trajectories
     from mem1.evaluation.tokens import even_sizes
     from mem1.extras.cost.compare import recorded_sizes
+    from mem1.trajectory_files import read_trajectories
 
     options = {**sizes, "turns": turns}
     if run is not None:

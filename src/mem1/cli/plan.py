@@ -72,9 +72,9 @@ def command(
 
 
 def _attempts(run: Path | None, sizes: dict[str, int | None]) -> Attempts:
-    from mem1.evaluation.store import read_trajectories
     from mem1.evaluation.tokens import even_sizes
     from mem1.planning.stages import Attempts
+    from mem1.trajectory_files import read_trajectories
 
     known = {name: size for name, size in sizes.items() if size is not None}
     if run is not None:

@@ -26,7 +26,7 @@ from mem1.engines.base import Sampling
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.evaluation.metrics import Row, summarize
-from mem1.evaluation.store import append_trajectories, read_attempts, write_row, write_trajectories
+from mem1.evaluation.store import read_attempts, write_row
 from mem1.evaluation.tokens import ModelShape
 from mem1.lock import Stop, alone_in, interruptible
 from mem1.net.threads import run_jobs
@@ -34,6 +34,7 @@ from mem1.records import Task, Trajectory
 from mem1.rollout import Rollout
 from mem1.tasks.compose import different
 from mem1.training.loop.recipe import Evaluation
+from mem1.trajectory_files import append_trajectories, write_trajectories
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

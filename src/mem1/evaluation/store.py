@@ -1,13 +1,6 @@
-"""Trajectories on disk, one JSON record per line, and beside them a manifest of the settings that made them.
+"""The manifest beside the trajectories of an evaluation: the settings that made them; and their row of results.
 
-    write_trajectories("runs/a/trajectories.jsonl", trajectories)      # atomic: the old file or the new one
-    append_trajectories("runs/a/trajectories.jsonl", more)
-    read_trajectories("runs/a/trajectories.jsonl") == trajectories + more
-
-A process killed while appending leaves an incomplete last line. It is reported with file and line, and dropped only
-where the caller asks for it (`drop_cut_line=True`).
-
-The manifest keeps results of different settings from being mixed in one file:
+It keeps results of different settings from being mixed in one file:
 
     trained-2.jsonl    the trajectories
     trained-2.json     {"model": "ac37a94d...", "context": "constant", "temperature": 0.0, "tasks": {"count": 100, ...}}
@@ -22,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -34,58 +27,9 @@ from mem1.configuration import Config, plain
 from mem1.durable import write_file
 from mem1.errors import UserError
 from mem1.evaluation.metrics import Row
-from mem1.jsonl import append_lines, cut_line, encode_object, write_lines
-from mem1.records import Task, Trajectory, task_to_json, trajectory_from_json, trajectory_to_json
+from mem1.records import Task, Trajectory, task_to_json
 from mem1.training.loop.run_folder import differences
-
-
-def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> None:
-    """Replace the file atomically. Raises UserError if it cannot be written; the old file is then unchanged."""
-    write_lines(path, map(encode_object, map(trajectory_to_json, trajectories)))
-
-
-def append_trajectories(path: str | Path, trajectories: Iterable[Trajectory], *, drop_cut_line: bool = False) -> None:
-    """Append records to the file, creating it if necessary.
-
-    Raises UserError if the file cannot be written, or if its last line is incomplete, unless `drop_cut_line` removes
-    that line from the file for good.
-    """
-    append_lines(path, map(encode_object, map(trajectory_to_json, trajectories)), drop_cut_line=drop_cut_line)
-
-
-def read_trajectories(path: str | Path, *, drop_cut_line: bool = False) -> list[Trajectory]:
-    """All records of a file, in order; blank lines are skipped.
-
-    Raises UserError, naming file and line, for a missing file, a line that is not a trajectory, and an incomplete last
-    line; with `drop_cut_line` that line is left out and the file not changed.
-    """
-    path = Path(path)
-    trajectories: list[Trajectory] = []
-    for number, line, is_last in _lines(path):
-        try:
-            trajectories.append(trajectory_from_json(json.loads(line)))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            if not (is_last and not line.endswith(b"\n")):
-                raise UserError(f"{path}:{number}: not valid JSON ({error}); repair or delete this line") from error
-            if not drop_cut_line:
-                raise UserError(cut_line(path, number)) from error
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UserError(f"{path}:{number}: not a trajectory record ({error!r})") from error
-    return trajectories
-
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
-    """(line number, line, whether it is the last) of every line that is not blank."""
-    if not path.is_file():
-        raise UserError(f"{path}: no such file; give the trajectories.jsonl of a run")
-    with path.open("rb") as file:
-        number, line = 1, file.readline()
-        while line:
-            following = file.readline()
-            if line.strip():
-                yield number, line, not following
-            number, line = number + 1, following
-
+from mem1.trajectory_files import read_trajectories
 
 _MAY_DIFFER = ("retriever", "budget", "seconds_between_searches", "laziness")
 """Task settings that say how the source is reached and what may be spent, not what is asked and found."""

@@ -20,8 +20,9 @@ from typing import Any
 from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.metrics import Row, peak_tokens, summarize
 from mem1.evaluation.report.token_attribution import Decode
-from mem1.evaluation.store import read_row, read_trajectories
+from mem1.evaluation.store import read_row
 from mem1.records import Trajectory
+from mem1.trajectory_files import read_trajectories
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
