@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -328,6 +329,50 @@ def test_attempts_advance_together_and_come_back_in_order():
     assert [t.task for t in trajectories] == tasks
     assert rounds == [(1, 3), (3, 3)]
     assert all(turn.weights_versions == ((7, len(turn.completion_ids)),) for t in trajectories for turn in t.turns)
+
+
+class SlowForCities(ScriptedEngine):
+    """Like a client of servers; questions about a city are answered only when `others_done` is set."""
+
+    concurrency = 4
+
+    def __init__(self) -> None:
+        super().__init__(CODEC, lambda context: SEARCHES[0] if "<info>" not in context else ANSWER)
+        self.others_done = threading.Event()
+
+    def complete(
+        self, contexts: Sequence[Sequence[int]], *, max_tokens: Sequence[int], sampling: Sampling
+    ) -> list[Completion]:
+        (context,) = contexts
+        if CODEC.decode(context).startswith("Q1 a city"):
+            assert self.others_done.wait(60)
+        return super().complete(contexts, max_tokens=max_tokens, sampling=sampling)
+
+
+def test_with_an_engine_that_needs_no_batches_no_attempt_waits_for_a_slow_one():
+    engine = SlowForCities()
+    slow = replace(task("city", prompt="Q1 a city ?"), id="slow")
+    tasks = [slow, task("city"), task("book"), task("city"), task("city")]
+    advanced: list[tuple[int, int]] = []
+
+    def progress(done: int, of: int) -> None:
+        advanced.append((done, of))
+        if done == of - 1:
+            engine.others_done.set()
+
+    found = rollout(engine, shelf("a book ."))(tasks, sampling=SAMPLING, progress=progress)
+    assert len(advanced) == 10, "one call per turn of each attempt"
+    together = rollout(engine.script, shelf("a book ."))(tasks, sampling=SAMPLING)
+    assert [replace(t, seconds=0.0) for t in found] == [replace(t, seconds=0.0) for t in together]
+
+
+def test_an_error_of_one_attempt_is_raised_whether_or_not_attempts_advance_together():
+    class Failing(SlowForCities):
+        def complete(self, contexts, *, max_tokens, sampling):
+            raise OSError("no memory")
+
+    with pytest.raises(OSError, match="no memory"):
+        rollout(Failing(), shelf("a book ."))([task("city")] * 3, sampling=SAMPLING)
 
 
 class Seeded(ScriptedEngine):

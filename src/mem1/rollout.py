@@ -4,6 +4,9 @@ All attempts advance together, one turn per round, so that engine and retriever 
 
     contexts of the open attempts -> engine -> parse -> environment -> next contexts -> ...
 
+With an engine that forms batches itself, such as servers (`Engine.concurrency`), each attempt advances alone, as soon as
+its own reply is there.
+
 Everything that can go wrong with an attempt is recorded as its ending; nothing is raised.
 """
 
@@ -25,6 +28,7 @@ from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.envs.base import Action, Environment, Observation
 from mem1.errors import UserError
+from mem1.net.threads import in_parallel
 from mem1.protocol import ANSWER, MALFORMED, PAPER, SUMMARY, Tags, observation, parse
 from mem1.records import Ended, Task, Trajectory, Turn
 
@@ -127,7 +131,8 @@ class Rollout:
         Samples depend on the weights, `sampling.seed`, the task, the number of the attempt at it and the turn, not on
         the other tasks. `numbers` holds the attempts' numbers; None: each task's attempts count from 0.
         `weights_version` is recorded for turns whose version the engine does not report. `progress` is called after
-        each round with (attempts finished, attempts).
+        each round with (attempts finished, attempts). With an engine of some concurrency, environment, `progress` and
+        `on_turn` are called from several threads.
         """
         started = time.perf_counter()
         prompts = {
@@ -136,12 +141,20 @@ class Rollout:
         }
         numbers = attempt_numbers(tasks) if numbers is None else numbers
         attempts = [_Attempt(task, n, prompts[task.prompt]) for task, n in zip(tasks, numbers, strict=True)]
-        while open_attempts := [a for a in attempts if a.ended is None]:
-            self._round(open_attempts, sampling, weights_version)
-            for attempt in open_attempts:
-                attempt.seconds = time.perf_counter() - started
-            if progress is not None:
-                progress(sum(a.ended is not None for a in attempts), len(attempts))
+
+        def advance(together: Sequence[_Attempt]) -> None:
+            while open_attempts := [a for a in together if a.ended is None]:
+                self._round(open_attempts, sampling, weights_version)
+                for attempt in open_attempts:
+                    attempt.seconds = time.perf_counter() - started
+                if progress is not None:
+                    progress(sum(a.ended is not None for a in attempts), len(attempts))
+
+        concurrency = getattr(self.engine, "concurrency", 1)
+        if concurrency == 1:
+            advance(attempts)
+        else:
+            in_parallel(advance, [[attempt] for attempt in attempts], threads=concurrency)
         return [self._finish(attempt) for attempt in attempts]
 
     def _round(self, attempts: Sequence[_Attempt], sampling: Sampling, version: int) -> None:

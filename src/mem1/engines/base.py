@@ -64,7 +64,12 @@ def derived_seed(*parts: int | str) -> int:
 
 
 class Engine(Protocol):
-    """Samples completions for a batch of contexts."""
+    """Samples completions for a batch of contexts.
+
+    An engine that gains nothing from batches, such as a client of servers that form them, has an attribute `concurrency`:
+    the number of attempts that then advance at the same time, each in its own thread. Without it, all attempts take
+    their turns together.
+    """
 
     def complete(
         self, contexts: Sequence[Sequence[int]], *, max_tokens: Sequence[int], sampling: Sampling

@@ -9,6 +9,7 @@ context whose completion failed gives a `Completion` with the reason; the others
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -18,7 +19,7 @@ from mem1.engines.dialects import CompletionRequest, Text, dialects
 from mem1.engines.servers import EngineFailed, ModelServer, Refused, Servers
 from mem1.errors import UserError
 from mem1.net.spending import LimitReached, Spending, Usage
-from mem1.net.threads import Pool
+from mem1.net.threads import in_parallel
 
 
 class OpenAIEngine:
@@ -46,7 +47,7 @@ class OpenAIEngine:
         self._published, self._reports_version = published, reports_version
         self._servers, self._config = servers, config
         self.codec, self._stops = codec, tuple(stop_strings)
-        self._pool = Pool(config.concurrency)
+        self._slots = threading.BoundedSemaphore(config.concurrency)
 
     @classmethod
     def open(
@@ -65,9 +66,13 @@ class OpenAIEngine:
         """Tokens and money spent so far."""
         return self._servers.spending
 
+    @property
+    def concurrency(self) -> int:
+        """Most requests under way at the same time."""
+        return self._config.concurrency
+
     def close(self) -> None:
-        """End threads and connections."""
-        self._pool.close()
+        """End the connections."""
         self._servers.close()
 
     def complete(
@@ -76,7 +81,12 @@ class OpenAIEngine:
         """One completion per context, in order; `failed` holds the reason of those that failed."""
         # attempts at one task share a context, so each row has a seed of its own
         rows = list(zip(contexts, max_tokens, sampling.seeds_for(len(contexts)), strict=True))
-        return self._pool.map(lambda row: self._complete(*row, temperature=sampling.temperature), rows)
+
+        def complete(row: tuple[Sequence[int], int, int]) -> Completion:
+            with self._slots:
+                return self._complete(*row, temperature=sampling.temperature)
+
+        return in_parallel(complete, rows, threads=self.concurrency)
 
     def _complete(self, context: Sequence[int], max_tokens: int, seed: int, *, temperature: float) -> Completion:
         whole = Completion(token_ids=(), stopped=False, interrupted=True)

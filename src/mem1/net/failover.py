@@ -1,7 +1,7 @@
 """When to send a request again, and to which address.
 
 addresses = Addresses(["http://a/retrieve", "http://b/retrieve"], now=time.monotonic)
-addresses.order()               a, b          then b, a           then a, b ...
+addresses.order()               a, b          then b, a           then a, b ...; first those with the fewest open requests
 addresses.failed(a)             b, a for a second; twice as long after each further failure in a row
 addresses.first_answer(ask)     ask("http://b/retrieve"); where that fails, ask("http://a/retrieve")
 
@@ -15,8 +15,9 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TypeVar
@@ -97,6 +98,8 @@ class Addresses:
         self._lock = threading.Lock()
         self._failures: dict[str, tuple[int, float]] = {}
         """Failures in a row, and the time until which the address rests."""
+        self._open: Counter[str] = Counter()
+        """Number of requests under way."""
 
     def first_answer(self, ask: Callable[[str], T], *, path: str = "") -> T:
         """The result of `ask(address + path)` for the first address that answers.
@@ -107,7 +110,8 @@ class Addresses:
         failures: list[TryFailed] = []
         for url in self.order():
             try:
-                answer = ask(url + path)
+                with self._counted(url):
+                    answer = ask(url + path)
             except (TryFailed, ValueError, RecursionError) as error:
                 failure = error if isinstance(error, TryFailed) else TryFailed(str(error))
                 self.failed(url, rest_s=failure.wait_s)
@@ -122,14 +126,29 @@ class Addresses:
         )
 
     def order(self) -> list[str]:
-        """All addresses in the order in which to try them: they take turns at being first; resting ones come last."""
+        """All addresses in the order in which to try them.
+
+        Those with the fewest requests under way come first, so that a slow server gets fewer; equals take turns. Resting
+        ones come last.
+        """
         with self._lock:
             if not self._urls:
                 return []
             start = next(self._turn) % len(self._urls)
             turned = self._urls[start:] + self._urls[:start]
             now = self._now()
-            return sorted(turned, key=lambda url: self._failures.get(url, (0, now))[1] > now)
+            return sorted(turned, key=lambda url: (self._failures.get(url, (0, now))[1] > now, self._open[url]))
+
+    @contextmanager
+    def _counted(self, url: str) -> Iterator[None]:
+        """A request to the address is under way inside the block."""
+        with self._lock:
+            self._open[url] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open[url] -= 1
 
     def use(self, urls: Sequence[str]) -> None:
         """Replace the addresses; one that stays keeps its record of failures."""
