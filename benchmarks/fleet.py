@@ -34,7 +34,7 @@ from mem1.engines.codec import Codec
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.servers import ModelServer, Servers
 from mem1.engines.weight_update import SPOKEN
-from mem1.envs.search.env import SearchEnvironment
+from mem1.envs.search import SearchEnvironment
 from mem1.protocol import PAPER
 from mem1.records import Passage, Question, Task, Trajectory
 from mem1.rollout import Budget, Rollout
