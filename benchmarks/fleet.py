@@ -155,7 +155,7 @@ def attempt(given: argparse.Namespace, slow: int) -> tuple[list[Trajectory], dic
             codec=CODEC,
             environment=SearchEnvironment({"": Shelf(given.result)}, style="bare"),
             context=context_policy("constant"),
-            budget=Budget.of_completions(2 * given.completion, context=100_000),
+            budget=Budget(completion_per_objective=0, completion_extra=2 * given.completion, context=100_000),
         )
         question = Question(id="q", text="a mayor ?", answers=("city",))
         task = Task(id="t", questions=(question,), prompt=" ".join([WORDS] * 40), turn_limit=given.turns)
