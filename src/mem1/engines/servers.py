@@ -110,6 +110,8 @@ class Servers:
         """
         import httpx
 
+        from mem1.net.transport import PooledTransport
+
         self._config, self._clock = config, clock
         self._key = api_key(config.api_key_env)
         self._addresses = addresses or Addresses(config.urls, now=clock.now)
@@ -122,6 +124,8 @@ class Servers:
         )
         self.spending = Spending(config.limit)
         secure = [url.startswith("https:") for url in config.urls]
+        if transport is None and not any(secure):  # httpx knows the environment's proxies
+            transport = PooledTransport(config.concurrency)
         self._client = httpx.Client(
             transport=transport,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=config.concurrency),
