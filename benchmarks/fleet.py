@@ -181,15 +181,14 @@ def main() -> None:
     parser.add_argument("--result", type=int, default=500, help="tokens of a search result")
     parser.add_argument("--play", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     if given.play:
         given.slow = given.slow[0]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
         asyncio.run(Fleet(given).run())
         return
-    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    print(
-        f"commit {commit()}; {hardware()}; {given.servers} servers, {given.attempts:,} attempts of {given.turns} turns\n"
-    )
+    work = f"{given.servers} servers, {given.attempts:,} attempts of {given.turns} turns"
+    print(f"commit {commit()}; {hardware()}; {work}\n")
     names = (
         "slow servers",
         "wall, s",

@@ -66,9 +66,9 @@ def derived_seed(*parts: int | str) -> int:
 class Engine(Protocol):
     """Samples completions for a batch of contexts.
 
-    An engine that gains nothing from batches, such as a client of servers that form them, has an attribute `concurrency`:
-    the number of attempts that then advance at the same time, each in its own thread. Without it, all attempts take
-    their turns together.
+    An engine that gains nothing from batches, such as a client of servers that form them, has an attribute
+    `concurrency`: that many attempts then advance at the same time, each in its own thread. Without it, all attempts
+    take their turns together.
     """
 
     def complete(

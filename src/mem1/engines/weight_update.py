@@ -181,10 +181,16 @@ class WeightRoutes:
             raise ServerFailed(f"{url}{path}: the answer is not JSON") from error
 
     def _send(self, method: str, url: str, body: bytes, *, patient: bool) -> bytes:
-        bounds = {"timeout_s": self._timeout_s if patient else _CHECK_S, "connect_s": _CONNECT_S}
-        sent = body if method == "POST" else b""
         try:
-            return exchange(self._client, url, sent, method=method, largest=_LARGEST_ANSWER, **bounds)
+            return exchange(
+                self._client,
+                url,
+                body if method == "POST" else b"",
+                method=method,
+                largest=_LARGEST_ANSWER,
+                timeout_s=self._timeout_s if patient else _CHECK_S,
+                connect_s=_CONNECT_S,
+            )
         except TryFailed as failure:
             failed = NoSuchRoute if failure.status in (404, 405) else ServerFailed
             raise failed(f"{url}: {failure.quoted}") from failure
