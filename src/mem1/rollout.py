@@ -4,8 +4,8 @@ All attempts advance together, one turn per round, so that engine and retriever 
 
     contexts of the open attempts -> engine -> parse -> environment -> next contexts -> ...
 
-With an engine that forms batches itself, such as servers (`Engine.concurrency`), each attempt advances alone, as soon as
-its own reply is there.
+With an engine that forms batches itself, such as servers (`Engine.concurrency`), each attempt advances alone, as soon
+as its own reply is there.
 
 Everything that can go wrong with an attempt is recorded as its ending; nothing is raised.
 """

@@ -1,7 +1,7 @@
 """When to send a request again, and to which address.
 
 addresses = Addresses(["http://a/retrieve", "http://b/retrieve"], now=time.monotonic)
-addresses.order()               a, b          then b, a           then a, b ...; first those with the fewest open requests
+addresses.order()               a, b          then b, a           then a, b ...; the least busy ones first
 addresses.failed(a)             b, a for a second; twice as long after each further failure in a row
 addresses.first_answer(ask)     ask("http://b/retrieve"); where that fails, ask("http://a/retrieve")
 
@@ -128,8 +128,8 @@ class Addresses:
     def order(self) -> list[str]:
         """All addresses in the order in which to try them.
 
-        Those with the fewest requests under way come first, so that a slow server gets fewer; equals take turns. Resting
-        ones come last.
+        Those with the fewest requests under way come first, so that a slow server gets fewer; equals take turns.
+        Resting ones come last.
         """
         with self._lock:
             if not self._urls:
