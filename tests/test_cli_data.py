@@ -12,7 +12,10 @@ from test_cli import Terminal, terminal  # noqa: F401
 
 from mem1.cli.eval import with_sizes
 from mem1.cli.recipe_options import Chosen
+from mem1.envs.search import MultihopTasks
+from mem1.errors import UserError
 from mem1.evaluation.metrics import OF_TIME
+from mem1.protocol import PAPER
 from mem1.retrieval.corpus import read_passages
 from mem1.tasks.atlas import make_world
 from mem1.tasks.compose import split_of
@@ -105,6 +108,25 @@ def test_a_file_that_stands_at_the_name_of_an_output_is_never_replaced(
     assert (tmp_path / "mine.jsonl").read_text() == "years of work"
 
 
+def test_neighbours_of_one_source_are_composed_in_a_new_folder(terminal: Terminal, tmp_path: Path):
+    a = write_lines(tmp_path / "a.jsonl", *({"question": f"who is a{i}", "answer": ["x"]} for i in range(5)))
+    b = write_lines(tmp_path / "b.jsonl", *({"question": f"who is b{i}?", "answer": ["x"]} for i in range(2)))
+    out = tmp_path / "new" / "deep" / "t.jsonl"
+    options = ("--objectives", "2", "--composition", "consecutive", "--question-marks", "--out", out)
+    assert terminal("data", "compose", a, b, *options)[0] == 0
+    texts = sorted(tuple(q.text for q in task) for task in read_tasks(out))
+    assert texts == [("who is a0?", "who is a1?"), ("who is a2?", "who is a3?"), ("who is b0?", "who is b1?")]
+
+    sources = [{"id": str(i), "text": f"q{i}", "answers": ["x"], "source": "aab"[i // 2]} for i in range(6)]
+    questions = str(write_lines(tmp_path / "mixed.jsonl", *sources))
+    config = MultihopTasks(questions=questions, corpus="none", composition="consecutive", question_marks=True)
+    source = config.source("evaluation", PAPER)
+    drawn = [[q.text for q in task.questions] for task in source.tasks(objectives=2, count=3, seed=0)]
+    assert sorted(drawn) == [["q0?", "q1?"], ["q2?", "q3?"], ["q4?", "q5?"]]
+    with pytest.raises(UserError, match="the file has 1 tasks of 3 objectives, not 2"):
+        source.tasks(objectives=3, count=2, seed=0)
+
+
 def test_chains_are_composed_of_single_hops(terminal: Terminal, tmp_path: Path):
     source, out = write_lines(tmp_path / "m.jsonl", MUSIQUE), tmp_path / "t.jsonl"
     options = ("--decompose", "--composition", "chain", "--depth", "2", "--count", "1")
@@ -119,7 +141,7 @@ def test_chains_are_composed_of_single_hops(terminal: Terminal, tmp_path: Path):
         (("--out", "t.csv"), "must end in .parquet (for MEM1's code) or .jsonl"),
         (("--split", "dev"), "--split takes train or evaluation, not 'dev'"),
         (("--depth", "2"), "--depth applies to the compositions chain, shared and comparison"),
-        (("--composition", "braid"), "unknown composition 'braid'; known: independent, chain, shared, comparison"),
+        (("--composition", "braid"), "unknown composition 'braid'; known: independent, consecutive, chain, shared"),
         (("--composition", "chain"), "--count is missing"),
         (("--format", "squad"), "unknown dataset 'squad'; known: searchr1"),
         (("--decompose",), "only musique, 2wikimultihopqa can be decomposed"),

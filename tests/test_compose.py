@@ -10,6 +10,7 @@ import pydantic
 import pytest
 from corpora import SHARED_QA, needs_shared_qa
 
+from mem1.configuration.model import load_toml
 from mem1.envs.atlas import AtlasTasks
 from mem1.envs.cloze import ClozeTasks
 from mem1.envs.search import MultihopTasks, SearchEnvironment
@@ -92,10 +93,21 @@ def test_numbers_that_make_no_sense_are_refused(objectives: int, count: int):
 def test_the_turn_limit_grows_with_the_questions():
     assert [TurnLimit().turns(n) for n in (1, 2, 16)] == [6, 9, 51]
     assert TurnLimit(per_objective=1, extra=0).turns(4) == 4
-    with pytest.raises(pydantic.ValidationError):
-        TurnLimit(per_objective=0)
+    with pytest.raises(pydantic.ValidationError, match="both 0"):
+        TurnLimit(per_objective=0, extra=0)
     with pytest.raises(pydantic.ValidationError):
         TurnLimit(per_objectives=3)  # type: ignore[call-arg]
+
+
+def test_a_turn_limit_can_be_a_table_and_the_linear_form_applies_beyond_it(tmp_path):
+    written = tmp_path / "limit.toml"
+    written.write_text("up_to = { 8 = 12, 4 = 6 }\nper_objective = 0\nextra = 20\n")
+    limit = load_toml(written, TurnLimit)
+    assert [limit.turns(n) for n in (1, 4, 5, 8, 9, 16)] == [6, 6, 12, 12, 20, 20]
+    assert load_toml(None, TurnLimit, ["up_to={4 = 6}"]).turns(5) == 18
+    for wrong in ("up_to={four = 6}", "up_to={0 = 6}", "up_to={4 = 0}"):
+        with pytest.raises(UserError, match="up_to"):
+            load_toml(None, TurnLimit, [wrong])
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,10 @@ def compose(
     decompose: Annotated[bool, typer.Option(help="Single hops in place of questions (2Wiki, MuSiQue).")] = False,
     composition: Annotated[
         str,
-        typer.Option(help="independent, chain, shared or comparison."),
+        typer.Option(help="independent, consecutive, chain, shared or comparison."),
         Fills("mem1.envs.search:QuestionFiles.composition"),
     ] = "independent",
+    question_marks: Annotated[bool, typer.Option(help="Append a question mark to questions without one.")] = False,
     depth: Annotated[
         int | None, typer.Option(min=1, max=MOST_OBJECTIVES, help="Longest chain of references in a task; 1.")
     ] = None,
@@ -69,6 +70,7 @@ def compose(
 ) -> None:
     """Compose N questions into each task, and write the tasks to a file."""
     from mem1.cli.progress import stderr
+    from mem1.tasks.compose import marked
     from mem1.tasks.datasets import write_passages, write_tasks
     from mem1.tasks.datasets.reading import read_pool
 
@@ -91,7 +93,8 @@ def compose(
         split=half,
         evaluation_share=evaluation_share,
     )
-    tasks = _tasks(pool.questions, composition, depth, objectives, count, seed)
+    files = [list(map(marked, file)) for file in pool.files] if question_marks else pool.files
+    tasks = _tasks(files, composition, depth, objectives, count, seed)
     if passages is not None and not pool.passages:
         raise UserError("--passages: these files come without passages; leave it out")
     write_tasks(out, tasks, split=half or "train", source=data_source)
@@ -135,15 +138,21 @@ def _note_unscored(sources: set[str], out: Path) -> None:
 
 
 def _tasks(
-    questions: list[Question], composition: str, depth: int | None, objectives: int, count: int | None, seed: int
+    files: list[list[Question]], composition: str, depth: int | None, objectives: int, count: int | None, seed: int
 ) -> list[Task]:
     from mem1.protocol import RELEASED
     from mem1.tasks.bridge_questions import LinkedQuestions
-    from mem1.tasks.compose import TaskTemplate, compose_as
+    from mem1.tasks.compose import TaskTemplate, as_composed, compose_as, consecutive
 
+    questions = [question for file in files for question in file]
+    form = TaskTemplate(prompt="released", tags=RELEASED)
+    if composition in ("independent", "consecutive") and depth is not None:
+        raise UserError(f"--depth applies to the compositions chain, shared and comparison, not to {composition}")
+    if composition == "consecutive":
+        groups = [group for file in files for group in consecutive(file, objectives)]
+        number = len(groups) if count is None else count
+        return as_composed(groups, form, objectives=objectives, count=max(1, number), seed=seed)
     if composition == "independent":
-        if depth is not None:
-            raise UserError("--depth applies to the compositions chain, shared and comparison, not to independent")
         kind, number = composition, count or max(1, len(questions) // objectives)
     else:
         kind, number = _dependence(composition), count
@@ -154,7 +163,7 @@ def _tasks(
         depth,
         questions=questions,
         material=LinkedQuestions(questions),
-        form=TaskTemplate(prompt="released", tags=RELEASED),
+        form=form,
         objectives=objectives,
         count=number,
         seed=seed,
@@ -168,7 +177,9 @@ def _dependence(composition: str) -> Dependence:
     for known in get_args(Dependence):
         if composition == known:
             return known
-    raise UserError(f"unknown composition {composition!r}; known: independent, {', '.join(get_args(Dependence))}")
+    raise UserError(
+        f"unknown composition {composition!r}; known: independent, consecutive, {', '.join(get_args(Dependence))}"
+    )
 
 
 @app.command("cloze", cls=Command)

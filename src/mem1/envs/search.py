@@ -49,6 +49,8 @@ from mem1.tasks.compose import (
     check_depth,
     check_disjoint,
     compose_as,
+    consecutive,
+    marked,
 )
 from mem1.tasks.datasets import read_questions, read_tasks
 
@@ -150,9 +152,12 @@ class QuestionFiles(QuestionTasks):
     """File of the training's questions; None: evaluation only."""
     decompose: bool = False
     """Replace each question by its single hops (2WikiMultihopQA and MuSiQue)."""
-    composition: Composition | Literal["file"] = "independent"
-    """How the questions of a task depend on one another: independent, chain, shared or comparison; `file`: the files
-    hold composed tasks, which are used unchanged."""
+    composition: Composition | Literal["consecutive", "file"] = "independent"
+    """How the questions of a task depend on one another: independent, chain, shared or comparison; `consecutive`:
+    independent neighbours of one source, in the files' order; `file`: the files hold composed tasks, which are used
+    unchanged."""
+    question_marks: bool = False
+    """Append a question mark to every question without one."""
     depth: int | None = Field(default=None, ge=1)
     """Longest chain of references in a task; None: 1, or 0 with independent questions."""
     turn_limit: TurnLimit = TurnLimit()
@@ -203,9 +208,12 @@ class FileQuestions(TaskSource):
         return train
 
     def _read(self, path: str) -> list[tuple[Question, ...]]:
-        if self.config.composition == "file":
-            return read_tasks(path)
-        return [(question,) for question in read_questions(path, decompose=self.config.decompose)]
+        config = self.config
+        if config.composition == "file":
+            groups = read_tasks(path)
+        else:
+            groups = [(question,) for question in read_questions(path, decompose=config.decompose)]
+        return [tuple(map(marked, group)) for group in groups] if config.question_marks else groups
 
     @cached_property
     def _linked(self) -> LinkedQuestions:
@@ -217,8 +225,9 @@ class FileQuestions(TaskSource):
 
     def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
         config = self.config
-        if config.composition == "file":
-            return as_composed(self._groups, self._form, objectives=objectives, count=count, seed=seed)
+        if config.composition in ("file", "consecutive"):
+            groups = self._groups if config.composition == "file" else consecutive(self.questions, objectives)
+            return as_composed(groups, self._form, objectives=objectives, count=count, seed=seed)
         return compose_as(
             config.composition,
             config.depth,

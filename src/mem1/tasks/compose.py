@@ -24,11 +24,12 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from mem1.configuration import Config
+from mem1.configuration.model import MOST_OBJECTIVES
 from mem1.errors import UserError
 from mem1.protocol import Tags
 from mem1.records import Question, Task
@@ -66,15 +67,26 @@ class TurnLimit(Config):
     """Maximum number of turns of a task, as a function of its number of questions.
 
     TurnLimit().turns(2)  ->  9
+    TurnLimit(up_to={4: 6}, per_objective=0, extra=20)      6 turns up to four questions, 20 beyond
     """
 
-    per_objective: int = Field(default=3, ge=1)
+    up_to: dict[Annotated[int, Field(ge=1, le=MOST_OBJECTIVES)], Annotated[int, Field(ge=1)]] = Field(default={})
+    """Largest number of questions -> turns of a task; the smallest entry that holds the task counts. Larger tasks have
+    `per_objective * N + extra` turns."""
+    per_objective: int = Field(default=3, ge=0)
     """Turns per question."""
     extra: int = Field(default=3, ge=0)
     """Additional turns per task."""
 
+    @model_validator(mode="after")
+    def _every_task_has_a_turn(self) -> TurnLimit:
+        if self.per_objective + self.extra < 1:
+            raise ValueError("per_objective and extra are both 0: a task beyond up_to would have no turn; raise one")
+        return self
+
     def turns(self, objectives: int) -> int:
-        return self.per_objective * objectives + self.extra
+        fitting = [size for size in self.up_to if objectives <= size]
+        return self.up_to[min(fitting)] if fitting else self.per_objective * objectives + self.extra
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +159,30 @@ def _without_repeats(drawn: Sequence[Question], pool: Sequence[Question], rng: r
     return tuple(chosen.values())
 
 
+def consecutive(questions: Sequence[Question], objectives: int) -> list[tuple[Question, ...]]:
+    """Neighbours of one source, as MEM1's released code groups them; what is left over at a source's end is dropped.
+
+    sources a a a b b, two objectives  ->  (a1, a2), (b1, b2)
+    """
+    runs = (list(run) for _, run in itertools.groupby(questions, key=lambda question: question.source))
+    return [
+        tuple(run[first : first + objectives])
+        for run in runs
+        for first in range(0, len(run) - objectives + 1, objectives)
+    ]
+
+
+def closed(text: str) -> str:
+    """The text on one line, with a question mark at its end, as in MEM1's and Search-R1's files."""
+    folded = " ".join(text.split())
+    return folded if folded.endswith("?") else f"{folded}?"
+
+
+def marked(question: Question) -> Question:
+    """The question with a question mark at its end."""
+    return replace(question, text=closed(question.text))
+
+
 def as_composed(
     groups: Sequence[tuple[Question, ...]], form: TaskTemplate, *, objectives: int, count: int, seed: int
 ) -> list[Task]:
@@ -158,8 +194,8 @@ def as_composed(
     if len(fitting) < count:
         sizes = ", ".join(str(size) for size in sorted({len(group) for group in groups}))
         raise UserError(
-            f"the file has {len(fitting)} tasks of {objectives} objectives, not {count} (its tasks have {sizes}); "
-            "request fewer tasks or another number of objectives"
+            f"the file has {len(fitting)} tasks of {objectives} objectives, not {count} (its tasks have "
+            f"{sizes or 'none: too few questions'}); request fewer tasks or another number of objectives"
         )
     random.Random(f"as composed {seed}").shuffle(fitting)
     return [

@@ -27,7 +27,7 @@ from mem1.jsonl import write_objects
 from mem1.parquet import write_rows
 from mem1.protocol import RELEASED
 from mem1.records import Question, Task
-from mem1.tasks.compose import Split
+from mem1.tasks.compose import Split, closed
 from mem1.tasks.datasets.fields import Record, Sample, Wanted, hashed, items, mapping, shown, strings, text
 from mem1.tasks.datasets.own import composed, question_record
 from mem1.tasks.prompts import render
@@ -104,7 +104,7 @@ def write_tasks(
 
 def _row(index: int, task: Task, split: Split, source: str | None) -> dict[str, Any]:
     golds = [list(question.answers) for question in task.questions]
-    asked = [replace(question, text=_closed(question.text)) for question in task.questions]
+    asked = [replace(question, text=closed(question.text)) for question in task.questions]
     target = golds if task.objectives > 1 else golds[0]
     return {
         "id": task.id,
@@ -121,12 +121,6 @@ def _row(index: int, task: Task, split: Split, source: str | None) -> dict[str, 
         },
         "questions": [question_record(question) for question in task.questions],
     }
-
-
-def _closed(text: str) -> str:
-    """The text on one line, with a question mark, which separates joined questions as in the published files."""
-    folded = " ".join(text.split())
-    return folded if folded.endswith("?") else f"{folded}?"
 
 
 def _schema(pa: Any, objectives: int) -> Any:

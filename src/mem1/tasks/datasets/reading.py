@@ -204,11 +204,16 @@ def _short(where: str, path: str | os.PathLike[str]) -> str:
 class Pool:
     """Questions to compose into tasks."""
 
-    questions: list[Question]
+    files: list[list[Question]]
+    """The questions of each file."""
     passages: list[Passage]
     """The distinct passages of all files, regardless of the half, as distractors are needed too."""
     repeats: int
     """Number of questions dropped as repetitions of a normalised text."""
+
+    @property
+    def questions(self) -> list[Question]:
+        return [question for file in self.files for question in file]
 
 
 def read_pool(
@@ -225,25 +230,28 @@ def read_pool(
     If two questions with different texts share an id, as in files numbered from 0, the later one gets an id made from
     its text.
     """
-    questions: dict[str, Question] = {}
+    files: list[list[Question]] = []
     passages: dict[str, Passage] = {}
+    texts: set[str] = set()
     ids: set[str] = set()
     repeats = 0
     for path in paths:
         data = read_dataset(path, format=format, aliases=aliases, decompose=decompose)
         passages.update((passage.id, passage) for passage in data.passages)
+        files.append([])
         for question in data.questions:
             if split is not None and split_of(question.text, evaluation_share=evaluation_share) != split:
                 continue
             key = normalize(question.text) or question.text
-            if key in questions:
+            if key in texts:
                 repeats += 1
                 continue
             if question.id in ids:
                 name = hashed(question.source or Path(path).name, question.text)
                 question = dataclasses.replace(question, id=name)
             ids.add(question.id)
-            questions[key] = question
-    if not questions:
+            texts.add(key)
+            files[-1].append(question)
+    if not texts:
         raise UserError(f"no question of {', '.join(paths)} is in the {split} half; give more questions")
-    return Pool(list(questions.values()), list(passages.values()), repeats)
+    return Pool(files, list(passages.values()), repeats)
