@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mem1.api import load_recipe
 from mem1.errors import UserError
 from mem1.protocol import (
     PAPER,
     PAPER_SHOP,
     PAPER_SUMMARY,
     PAPER_WEB,
+    PUBLISHED,
+    PUBLISHED_SHOP,
     RELEASED,
     RELEASED_SHOP,
     RELEASED_SUMMARY,
     RELEASED_WEB,
     VOCABULARIES,
     Tags,
+    Vocabulary,
     hint,
     observation,
     parse,
@@ -99,15 +105,108 @@ def test_the_other_vocabulary_is_plain_text():
 
 @given(HOSTILE)
 def test_parse_never_raises_and_is_malformed_exactly_when_it_gives_a_reason(text: str):
-    for tags in (PAPER, RELEASED, MEMORY):
+    for tags in (PAPER, RELEASED, MEMORY, PUBLISHED, PUBLISHED_SHOP):
         parsed = parse(text, tags)
         assert (parsed.error is None) == (parsed.kind != "malformed") == bool(parsed.content)
+        ranges = []
         for role, (start, stop) in parsed.spans.items():
             if role == "state_text":
                 assert text[start:stop] == parsed.state
                 continue
-            assert text[start] == "<"
-            assert text[stop - 1] == ">"
+            ranges.append((start, stop))
+            assert role in ("thought", "rest") or text[start] == "<"
+            assert tags.parse == "released" or text[stop - 1] == ">"
+        assert sorted(ranges) == sorted(ranges, key=lambda r: r[1]) and all(
+            a <= b <= c for (a, b), (c, _) in zip(sorted(ranges), sorted(ranges)[1:], strict=False)
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "content", "state", "survives"),
+    [
+        # what the strict parser refuses: words around blocks, a second state, a block in another, a forged result
+        (
+            "So <think> a </think> hm <search> b </search>",
+            "search",
+            "b",
+            "a",
+            "<think> a </think> hm <search> b </search>",
+        ),
+        ("<think> a </think><think> c </think><search> b </search>", "search", "b", "a", None),
+        ("<think> a <search> b </search>", "search", "b", "a", None),
+        ("<information> x </information><search> b </search>", "search", "b", "", None),
+        ("no state <search> b </search>", "search", "b", "", None),
+        # text after the action is cut off, unless an answer follows: then the search before it still counts
+        ("<think> a </think><search> b </search> more", "search", "b", "a", "<think> a </think><search> b </search>"),
+        (
+            "<search> b </search> x <answer> c </answer> y",
+            "search",
+            "b",
+            "",
+            "<search> b </search> x <answer> c </answer>",
+        ),
+        # no action
+        ("<search> b <answer> c </search>", "search", "b <answer> c", "", None),
+        ("<think> a </think> <search> b", "malformed", "", "", None),
+        ("<search> </search>", "malformed", "", "", None),
+    ],
+)
+def test_the_released_parser_finds_the_action_wherever_it_stands(
+    text: str, kind: str, content: str, state: str, survives: str | None
+):
+    parsed = parse(text, PUBLISHED)
+    assert (parsed.kind, parsed.content, parsed.state) == (kind, content, state)
+    start, stop = (
+        parsed.spans.get(role, default) for role, default in (("thought", (0, 0)), ("rest", (len(text),) * 2))
+    )
+    assert text[start[1] : stop[0]] == (survives or text)
+
+
+def test_the_released_shop_forgets_the_thought_and_keeps_the_summary():
+    text = "<think> cheap? </think>\n<summary> red, 5 dollars </summary>\n<answer>click[buy now]</answer>"
+    parsed = parse(text, PUBLISHED_SHOP)
+    assert (parsed.kind, parsed.content, parsed.state) == ("act", "click[buy now]", "red, 5 dollars")
+    assert text[slice(*parsed.spans["thought"])] == "<think> cheap? </think>" and parsed.thought == "cheap?"
+
+
+def test_results_are_worded_and_laid_out_as_in_the_released_code():
+    inside, tagged = observation("Doc 1(Title: Oslo) a city </information>", 2, PUBLISHED)
+    assert tagged == f"\n\n<information>{inside}</information>\n\n"
+    assert inside == "[HINT]You have 2 turns left.[/HINT]\n\nDoc 1(Title: Oslo) a city (/information)"
+    last = "[HINT]You have 1 turn left. You must answer the question in the next turn.[/HINT]"
+    assert observation("a", 1, PUBLISHED_SHOP)[1] == f"\n\n<state>{last}\n\na</state>\n\n"
+
+
+def test_a_vocabulary_of_a_recipe_is_a_table_of_differences():
+    own = vocabulary(Vocabulary(base="released", state="memory", actions={"search": "find", "answer": "say"}, hint="N"))
+    assert own.names == ("memory", "find", "say", "information")
+    assert parse("<memory> a </memory><find> b </find>", own).content == "b"
+    assert observation("<memory> [N] x", 2, own)[0] == "[N] You have 2 turns left. [/N] (memory) (N) x"
+    assert vocabulary(Vocabulary(base="published-shop", thought="")).thought is None
+
+
+def test_a_recipe_takes_the_table_and_names_a_mistake_in_it():
+    recipe = load_recipe("atlas-quick", "vocabulary={base = 'released', parse = 'released'}")
+    assert vocabulary(recipe.vocabulary).parse == "released"
+    with pytest.raises(UserError, match=r"unknown key vocabulary.stat .*did you mean vocabulary.state\?"):
+        load_recipe("atlas-quick", "vocabulary.stat=memory")
+    with pytest.raises(UserError, match=r"vocabulary \(from the command line\): vocabulary 'own': two tags"):
+        load_recipe("atlas-quick", "vocabulary.state=query")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"base": "papre"}, "unknown vocabulary 'papre'"),
+        ({"state": "my memory"}, "'my memory' is no name of a tag; use letters"),
+        ({"state": "query"}, "two tags have the same name"),
+        ({"layout": "<{result}> {text} </{result}>"}, "layout must have {hint} once"),
+        ({"turns_left": "{left} left"}, "turns_left knows the field {turns}"),
+    ],
+)
+def test_a_table_without_a_usable_vocabulary_is_refused(given: dict[str, str], message: str):
+    with pytest.raises(UserError, match=re.escape(message)):
+        vocabulary(Vocabulary(**given))  # type: ignore[arg-type]
 
 
 @given(st.text(alphabet="abc .", min_size=1), st.text(alphabet="abc .").map(lambda t: t + "x"))
@@ -118,6 +217,7 @@ def test_what_is_written_in_tags_is_read_back(state: str, query: str):
 
 def test_unknown_vocabulary_names_the_known_ones():
     known = [PAPER, RELEASED, PAPER_WEB, RELEASED_WEB, PAPER_SUMMARY, RELEASED_SUMMARY, PAPER_SHOP, RELEASED_SHOP]
+    known += [PUBLISHED, PUBLISHED_SHOP]
     assert [vocabulary(name) for name in VOCABULARIES] == known
     with pytest.raises(
         UserError, match=r"'papre'; known: paper, released, paper-web, released-web, paper-summary, released-summary"

@@ -18,7 +18,8 @@ from mem1.engines.codec import Codec
 from mem1.envs.base import Action, Observation, Outcome
 from mem1.envs.search import SearchEnvironment
 from mem1.errors import UserError
-from mem1.protocol import PAPER, RELEASED, SEARCH
+from mem1.packing import pack
+from mem1.protocol import PAPER, PUBLISHED, RELEASED, SEARCH
 from mem1.records import Ended, Passage, Question, Task, Trajectory
 from mem1.retrieval import RetrievalFailed
 from mem1.rollout import Budget, attempt_numbers
@@ -89,6 +90,24 @@ def test_an_attempt_that_answers_is_scored_and_its_turns_are_parsed():
     assert (first.state, first.action, first.content) == ("now Q1", SEARCH, "city 1")
     assert first.observation == "[HINT] You have 3 turns left. [/HINT] a book ."
     assert (last.state, last.action, last.content, last.observation_ids) == ("done", "answer", "Q1 city", ())
+
+
+@pytest.mark.parametrize("vocab_size", [300, 320])
+def test_read_as_released_every_sampled_token_is_trained_once_and_what_follows_the_cut_is_forgotten(vocab_size: int):
+    first = "Well.<think> Oslo </think> hm <search> a </search> <search> b </search>"
+    second = "<think> Oslo <answer> city </answer>"
+    codec = Codec(bpe_tokenizer([first, ">  <"] * 3, vocab_size=vocab_size, tags=PUBLISHED))
+    run = rollout(replay(first, second), shelf("a book."), tags=PUBLISHED, codec=codec, budget=UNFORCED)
+    (trajectory,) = run([task("city", prompt="Who?")], sampling=SAMPLING)
+    assert (trajectory.ended, trajectory.answer, trajectory.reward) == (Ended.ANSWERED, "city", 1.0)
+    one, two = trajectory.turns
+    assert (one.content, one.state, two.state) == ("a", "Oslo", "Oslo")
+    shown = "\n\n<information>[HINT]You have 3 turns left.[/HINT]\n\na book.</information>\n\n"
+    assert codec.decode(two.context_ids) == f"Who?<think> Oslo </think> hm <search> a </search>{shown}"
+    kept = len(two.context_ids) - len(codec.encode("Who?")) - len(one.observation_ids)
+    start = one.completion_spans["thought"][1]
+    assert two.context_ids[4 : 4 + kept] == one.completion_ids[start : start + kept], "as sampled, not encoded again"
+    assert pack([trajectory]).counts == ((len(one.completion_ids), len(two.completion_ids)),)
 
 
 def test_the_time_of_an_attempt_ends_with_its_own_last_round():

@@ -16,8 +16,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
+from pydantic import Field, Tag
+
+from mem1.configuration import Config
+from mem1.configuration.model import name_or
 from mem1.errors import UserError
 from mem1.records import Span
 from mem1.registry import register
@@ -29,6 +33,10 @@ OPEN = "open"
 ACT = "act"
 SUMMARY = "summary"
 MALFORMED = "malformed"
+
+
+Parse = Literal["strict", "released"]
+_TAG_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +54,31 @@ class Tags:
     """Tag of reasoning that does *not* survive into the next context; None: only the state is written."""
     hint: str = "HINT"
     """Tag, in square brackets, of the turns-left hint at the head of each result."""
+    turns_left: str = " You have {turns} turns left. "
+    """Text of the hint, blanks included."""
+    last_turn: str | None = None
+    """Text of the hint before the last turn; None: in our words, which tell to answer, or in a shop to finish."""
+    layout: str = "<{result}> {hint} {text} </{result}>"
+    """A result: its tags, the hint and the environment's text."""
+    parse: Parse = "strict"
+    """How completions are read: see `parse`."""
+
+    def __post_init__(self) -> None:
+        for tag in (*self.names, self.hint):
+            if not _TAG_NAME.fullmatch(tag):
+                raise UserError(f"vocabulary {self.name!r}: {tag!r} is no name of a tag; use letters, digits, - and _")
+        if len(set(self.names)) < len(self.names):
+            raise UserError(f"vocabulary {self.name!r}: two tags have the same name ({', '.join(self.names)})")
+        for part in ("<{result}>", "{hint}", "{text}", "</{result}>"):
+            if self.layout.count(part) != 1:
+                raise UserError(f"vocabulary {self.name!r}: layout must have {part} once, unlike {self.layout!r}")
+        try:
+            _ = self.turns_left.format(turns=2), self.layout.format(result="", hint="", text="")
+        except (KeyError, IndexError, ValueError) as error:
+            raise UserError(
+                f"vocabulary {self.name!r}: turns_left knows the field {{turns}}, layout {{result}}, {{hint}} and "
+                f"{{text}} ({type(error).__name__}: {error})"
+            ) from error
 
     @property
     def action_tags(self) -> dict[str, str]:
@@ -110,17 +143,69 @@ def _in_a_shop(tags: Tags) -> Tags:
 PAPER_SHOP = _in_a_shop(PAPER)
 """The paper's tags and `<action> search[words] </action>` or `<action> click[text] </action>`."""
 RELEASED_SHOP = _in_a_shop(RELEASED)
+PUBLISHED = replace(
+    RELEASED,
+    name="published",
+    turns_left="You have {turns} turns left.",
+    last_turn="You have 1 turn left. You must answer the question in the next turn.",
+    layout="\n\n<{result}>{hint}\n\n{text}</{result}>\n\n",
+    parse="released",
+)
+"""`RELEASED` with the words, the white space and the parser of the released training code: github.com/MIT-MI/MEM1 at
+6f22061, Mem1/train/rollout/llm_agent/generation_think.py (MIT licence)."""
+PUBLISHED_SHOP = replace(
+    PUBLISHED, name="published-shop", thought="think", state="summary", actions=((ACT, "answer"),), result="state"
+)
+"""The released format for WebShop, of generation_webagent.py beside it: `<think>` is forgotten, `<summary>` is the
+state, `<answer> search[words] </answer>` or `<answer> click[text] </answer>` the action, pages come in `<state>`."""
 VOCABULARIES: Mapping[str, Tags] = {
     t.name: t
-    for t in (PAPER, RELEASED, PAPER_WEB, RELEASED_WEB, PAPER_SUMMARY, RELEASED_SUMMARY, PAPER_SHOP, RELEASED_SHOP)
+    for t in (
+        *(PAPER, RELEASED, PAPER_WEB, RELEASED_WEB, PAPER_SUMMARY, RELEASED_SUMMARY, PAPER_SHOP, RELEASED_SHOP),
+        *(PUBLISHED, PUBLISHED_SHOP),
+    )
 }
 
 
-def vocabulary(name: str) -> Tags:
-    """The vocabulary called `name`: one that ships, or `Tags` of your own. Raises UserError for an unknown name."""
-    tags = register.vocabulary.get(name)
+class Vocabulary(Config):
+    """`[vocabulary]`: a vocabulary of your own, as its differences from another one. None: as there."""
+
+    base: str = "paper"
+    """Name of the other one."""
+    state: str | None = None
+    thought: str | None = None
+    """Tag of reasoning that does not survive into the next context; "": none."""
+    actions: dict[str, str] | None = Field(default=None, min_length=1)
+    """Kind -> tag of all actions."""
+    result: str | None = None
+    hint: str | None = None
+    turns_left: str | None = None
+    last_turn: str | None = None
+    layout: str | None = None
+    parse: Parse | None = None
+
+
+VocabularyChoice = Annotated[
+    Annotated[str, Tag("str")] | Annotated[Vocabulary, Tag("Vocabulary")], name_or("Vocabulary")
+]
+"""`vocabulary` of a recipe: a name, or the table [vocabulary]."""
+
+
+def vocabulary(choice: str | Vocabulary) -> Tags:
+    """The vocabulary of a name (one that ships, or `Tags` of your own) or of a recipe's table.
+
+    Raises UserError for an unknown name, and for a table without a usable vocabulary.
+    """
+    if isinstance(choice, Vocabulary):
+        given = {key: value for key, value in choice if key != "base" and value is not None}
+        if choice.actions is not None:
+            given["actions"] = tuple(choice.actions.items())
+        if choice.thought == "":
+            given["thought"] = None
+        return replace(vocabulary(choice.base), name="own", **given)
+    tags = register.vocabulary.get(choice)
     if not isinstance(tags, Tags):
-        raise UserError(f"the vocabulary {name!r} is a {type(tags).__name__}; it must be a mem1.Tags")
+        raise UserError(f"the vocabulary {choice!r} is a {type(tags).__name__}; it must be a mem1.Tags")
     return tags
 
 
@@ -137,16 +222,20 @@ class Parsed:
     """Why the text is malformed; None: it is not."""
     thought: str = ""
     spans: Mapping[str, Span] = field(default_factory=dict)
-    """Roles "thought", "state", "action" where present; "state_text" is the state without its tags."""
+    """Roles "thought", "state", "action" where present; "state_text" is the state without its tags, "rest" is text
+    after the action, which only `parse = "released"` allows. Thought and rest do not survive."""
 
 
 def parse(text: str, tags: Tags = PAPER) -> Parsed:
     """Read one completion: an optional thought, an optional state, then exactly one action.
 
-    The first complete action block counts and must be the end of the text. Text between blocks is ignored. This is
-    stricter than the published code, which searches for an action with a regular expression and calls nothing
-    malformed. Never raises, whatever the text.
+    strict     the first complete action block counts and must be the end of the text; text between blocks is ignored
+    released   as the released training code does: see `_parse_released`
+
+    Never raises, whatever the text.
     """
+    if tags.parse == "released":
+        return _parse_released(text, tags)
     pattern, kinds = _tag_pattern(tags)
     blocks: dict[str, _Block] = {}
     opened: re.Match[str] | None = None
@@ -232,6 +321,56 @@ def _parsed(
     )
 
 
+def _parse_released(text: str, tags: Tags) -> Parsed:
+    """The text up to the first closing tag of the last kind of action, an answer, or else of another kind; in it the
+    first complete action, wherever it stands. Malformed are only texts without one and empty actions.
+
+    Text before the state is forgotten, or with a thought of its own everything up to the thought's end; so is what
+    follows the cut. The rest survives as it is. An unclosed state reaches to the action.
+
+        Well. <think> Oslo </think> hm <search> a </search> <search> b </search>
+        thought: Well.   state: Oslo   action: search a   rest: <search> b </search>
+    """
+    kinds = {tag: kind for kind, tag in tags.actions}
+    closed = (text.find(f"</{tag}>") + len(tag) + 3 for tag in reversed(kinds) if f"</{tag}>" in text)
+    end = next(closed, len(text))
+    action = re.search(rf"<({'|'.join(map(re.escape, kinds))})>(.*?)</\1>", text[:end], re.DOTALL)
+    if action is None:
+        return _malformed("no action: " + " or ".join(f"<{tag}>" for tag in kinds))
+    if not action[2].strip():
+        return _malformed(f"<{action[1]}> is empty")
+    spans: dict[str, Span] = {"action": action.span()}
+    head, after = 0, text[:end].find(f"</{tags.thought}>") if tags.thought else -1
+    if after >= 0:
+        head = min(after + len(f"</{tags.thought}>"), action.start())
+    state = _state_block(text[:end], tags.state, head, action.span())
+    if state is not None:
+        spans |= {"state": state.span, "state_text": state.content_span}
+        head = head if tags.thought else min(state.start, action.start())
+    if head:
+        spans["thought"] = (0, head)
+    if end < len(text):
+        spans["rest"] = (end, len(text))
+    return Parsed(
+        state=state.content if state else "",
+        thought=text[:head].removesuffix(f"</{tags.thought}>").replace(f"<{tags.thought}>", "", 1).strip(),
+        kind=kinds[action[1]],
+        content=action[2].strip(),
+        spans=spans,
+    )
+
+
+def _state_block(text: str, tag: str, head: int, action: Span) -> _Block | None:
+    """The first state after `head` that does not begin in the action; it ends before an action that it encloses."""
+    start = text.find(f"<{tag}>", head)
+    if start < 0 or action[0] <= start < action[1]:
+        return None
+    begin, limit = start + len(tag) + 2, action[0] if start < action[0] else len(text)
+    close = text.find(f"</{tag}>", begin, limit)
+    stop = close + len(tag) + 3 if close >= 0 else limit
+    return _Block(text[begin : close if close >= 0 else limit], start, begin, stop)
+
+
 @lru_cache(maxsize=16)
 def _tag_pattern(tags: Tags) -> tuple[re.Pattern[str], dict[str, str]]:
     names = "|".join(re.escape(n) for n in tags.names)
@@ -243,9 +382,11 @@ def hint(turns_left: int, tags: Tags = PAPER) -> str:
 
     `turns_left` counts the turns still to come: at least 1 wherever a result is shown.
     """
-    last = "You must answer now." if tags.answers else "You must finish now."
-    body = f"You have 1 turn left. {last}" if turns_left == 1 else f"You have {turns_left} turns left."
-    return f"[{tags.hint}] {body} [/{tags.hint}]"
+    body = tags.turns_left.format(turns=turns_left)
+    if turns_left == 1:
+        ours = f" You have 1 turn left. You must {'answer' if tags.answers else 'finish'} now. "
+        body = ours if tags.last_turn is None else tags.last_turn
+    return f"[{tags.hint}]{body}[/{tags.hint}]"
 
 
 def observation(text: str, turns_left: int, tags: Tags = PAPER) -> tuple[str, str]:
@@ -253,8 +394,9 @@ def observation(text: str, turns_left: int, tags: Tags = PAPER) -> tuple[str, st
 
     `text` comes from documents or the web; every environment relies on this function to make it harmless.
     """
-    inside = f"{hint(turns_left, tags)} {strip_markup(text, tags)}"
-    return inside, f"<{tags.result}> {inside} </{tags.result}>"
+    parts = {"result": tags.result, "hint": hint(turns_left, tags), "text": strip_markup(text, tags)}
+    inside = tags.layout.partition("<{result}>")[2].partition("</{result}>")[0].strip()
+    return inside.format(**parts), tags.layout.format(**parts)
 
 
 _KNOWN_NAMES = frozenset(n.lower() for t in VOCABULARIES.values() for n in (*t.names, t.hint))

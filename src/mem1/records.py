@@ -173,7 +173,8 @@ class Turn:
     context_origins: tuple[Origin, ...] = ()
     """Origins of the tokens of `context_ids` after the prompt, in order; empty: not recorded, or no such tokens."""
     completion_spans: Mapping[str, Span] = field(default_factory=dict)
-    """Ranges of `completion_ids` by role: "thought", "state", "action", and "state_text", the state without tags."""
+    """Ranges of `completion_ids` by role: "thought", "state", "action", "state_text" (the state without tags) and
+    "rest" (text after the action, which does not survive)."""
     weights_versions: tuple[VersionRun, ...] = ()
     """Versions of the weights that sampled the completion, in the order of its tokens, as a server reports them.
     Several if weights changed in the middle; empty: not recorded."""

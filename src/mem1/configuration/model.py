@@ -93,6 +93,11 @@ def _check_value(value: Any, *, bounded: bool) -> None:
 ConfigT = TypeVar("ConfigT", bound="Config")
 
 
+def name_or(table: str) -> pydantic.Discriminator:
+    """For a key that takes a name or a table of the class called `table`, so that errors are about one of them."""
+    return pydantic.Discriminator(lambda value: "str" if isinstance(value, str) else table)
+
+
 class Config(pydantic.BaseModel):
     """Base of every configuration: frozen, unknown keys forbidden.
 

@@ -162,7 +162,7 @@ def _tiles(roles: Mapping[str, Span], length: int) -> Iterator[tuple[str, Span]]
 def _dropped(kept: Kept) -> list[Span]:
     """Ranges of the completion that do not stay, in order; they do not overlap."""
     spans = kept.turn.completion_spans
-    dropped = [spans["thought"]] if "thought" in spans else []
+    dropped = [_between(spans[role], spans) for role in ("thought", "rest") if role in spans]
     if kept.state_tokens is None:
         return dropped
     if kept.state_tokens == 0 and "state" in spans:
@@ -173,6 +173,14 @@ def _dropped(kept: Kept) -> list[Span]:
             dropped.append((start + kept.state_tokens, stop))
     dropped.sort()
     return dropped
+
+
+def _between(span: Span, spans: Mapping[str, Span]) -> Span:
+    """The range without tokens that it shares with state or action, whose text begins or ends within a token."""
+    start, stop = span
+    for a, b in (spans[role] for role in ("state", "action") if role in spans):
+        start, stop = (max(start, b), stop) if a <= start else (start, min(stop, a))
+    return start, max(start, stop)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from mem1.engines.codec import Codec
 from mem1.engines.config import Engines, LocalModel
 from mem1.envs.base import TaskSource
 from mem1.envs.tasks import Tasks
-from mem1.protocol import Tags, vocabulary
+from mem1.protocol import Tags, VocabularyChoice, vocabulary
 from mem1.rollout import Budget, Rollout
 from mem1.training.loop.rl_config import LocalRollouts, Rl, Rollouts
 
@@ -135,8 +135,6 @@ class ModelConfig(Config):
 
 ContextName = Annotated[str, AfterValidator(lambda name: context_policy(name) and name)]
 """A name that `mem1.contexts.context_policy` knows."""
-VocabularyName = Annotated[str, AfterValidator(lambda name: vocabulary(name) and name)]
-"""A name that `mem1.protocol.vocabulary` knows."""
 
 
 class Recall(Config):
@@ -207,8 +205,9 @@ class Recipe(Config):
     """A recipe: everything that `mem1 train` and `mem1 eval` need to know."""
 
     seed: Seed = 0
-    vocabulary: VocabularyName = "paper"
-    """Tags of the protocol; -web: can open pages; -summary: can write summaries; -shop: for a shop."""
+    vocabulary: Annotated[VocabularyChoice, AfterValidator(lambda choice: vocabulary(choice) and choice)] = "paper"
+    """Tags of the protocol; -web: can open pages; -summary: can write summaries; -shop: for a shop; published: as the
+    released code words and reads it. Or a table, [vocabulary], of your own."""
     context: ContextName = "constant"
     """Context policy: constant, capped(n), fold(k), full, masked, window(k), summary(n), external(k) or none."""
     model: ModelConfig = ModelConfig()
