@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import torch
 from builders import random_group, save_checkpoint, tiny_model
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -31,8 +32,10 @@ from mem1.training.loop.supervised import SftStage
 from mem1.training.ranks.optimizers import Optimizers
 from mem1.training.ranks.placement import Placement
 from mem1.training.ranks.processes import Ranks, joined, whole
+from mem1.training.weights.adapters import merged
 from mem1.training.weights.checkpoint import load_checkpoint
 from mem1.training.weights.policy import Policy
+from mem1.training.weights.weight_sync import write_weights
 
 STEPS = 3
 SAVED_AFTER = 2
@@ -156,6 +159,24 @@ def sft(placement: Placement) -> dict[str, Any]:
     return {"rows": rows, "weights": found, "published": by_size[0] == by_size[1]}
 
 
+def served(placement: Placement, folder: Path) -> dict[str, Any]:
+    """A stage whose policy servers sample: where its weights are, and what is published of them."""
+    stage = rl_stage(Grpo(), replace(placement, served=True))
+    held = [{p.device.type for p in stage.policy.model.parameters()} == {"meta"}]
+    stage.update(attempts(), 0)
+    written = folder / f"on-{placement.ranks.size}"
+    if placement.ranks.rank == 0:
+        file = load_file(write_weights(written, stage.model, 1).path)
+        published = torch.cat([file[name].flatten() for name, _ in stage.model.named_parameters()]).tolist()
+    else:
+        published = []
+    if placement.ranks.rank:
+        assert all(weight.device.type == "cpu" for _, weight in merged(stage.model))
+    stage.placement.hand_back(stage.model, stage.policy.model)
+    held.append({p.device.type for p in stage.policy.model.parameters()} == {"meta"})
+    return {"without": held, "published": published, "weights": weights(stage.model.parameters())}
+
+
 def run(ranks: Ranks, folder: Path | None) -> dict[str, Any]:
     placement = Placement(ranks=ranks)
     found = {
@@ -164,6 +185,8 @@ def run(ranks: Ranks, folder: Path | None) -> dict[str, Any]:
     }
     found["sft"] = sft(placement)
     found[FOUR_BITS] = four_bits(placement)
+    if folder is not None:
+        found["served"] = served(placement, folder)
     if ranks.size > 1:
         kept = Placement(
             ranks=ranks,

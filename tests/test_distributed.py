@@ -91,9 +91,18 @@ def two(folder: Path, alone: dict[str, Any]) -> list[dict[str, Any]]:
 def test_two_ranks_are_one_in_metrics_and_weights_after_every_step(alone: dict[str, Any], two: list[dict[str, Any]]):
     assert all(row["grad_norm"] > 1e-3 for row in alone["grpo"]["rows"]), "something must have been learnt"
     for rank, found in enumerate(two):
-        for name in alone.keys() - {FOUR_BITS}:
+        for name in alone.keys() - {FOUR_BITS, "served"}:
             assert_same(found[name], alone[name], f"{name}, rank {rank}")
         assert found["sft"]["published"]
+
+
+def test_weights_for_servers_are_gathered_one_at_a_time_and_only_rank_0_holds_a_policy_at_the_end(
+    alone: dict[str, Any], two: list[dict[str, Any]]
+):
+    first, second = (found["served"] for found in two)
+    assert (first["without"], second["without"]) == ([True, False], [True, True])
+    assert first["published"] == first["weights"] == second["weights"]
+    assert first["published"] == pytest.approx(alone["served"]["published"], abs=TOLERANCE)
 
 
 def test_layers_in_four_bits_are_whole_on_every_rank_and_the_adapters_learn_the_same(
@@ -138,7 +147,7 @@ def test_a_checkpoint_of_two_ranks_resumes_on_one(folder: Path, alone: dict[str,
 @pytest.mark.usefixtures("two")
 def test_four_ranks_are_one_and_resume_a_checkpoint_of_two(folder: Path, alone: dict[str, Any]):
     for rank, found in enumerate(found_on(folder, 4, checkpoints(folder, 2))):
-        for name in alone.keys() - {FOUR_BITS}:
+        for name in alone.keys() - {FOUR_BITS, "served"}:
             assert_same(found[name], alone[name], f"{name}, rank {rank}")
         for name in ALGORITHMS:
             wanted = {**alone[name], "rows": alone[name]["rows"][SAVED_AFTER:]}

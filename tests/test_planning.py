@@ -310,6 +310,15 @@ class TestPlans:
         (samples,) = planned("qwen2.5-7b-multihop/ppo", "6xH100", local).stages
         assert stage.memory.moments["sampling"] < samples.memory.moments["sampling"]
 
+    @pytest.mark.parametrize(("kind", "size", "seconds"), [("vllm", 2, 43.5), ("mem1", 4, 188.6)])
+    def test_a_publish_is_counted_in_bytes_and_in_time(self, kind: str, size: int, seconds: float):
+        config = recipe("qwen2.5-7b-multihop/ppo", f"rollout.kind={kind}")
+        plan = make_plan(config, setup=Setup.of(config, server_gpus=2), cluster=cluster("8xH100"))
+        assert plan.published == size * 7_615_616_512
+        (stage,) = plan.stages
+        assert stage.time is not None and stage.time["publishing"] == pytest.approx(seconds, abs=0.1)
+        assert stage.server is not None and stage.server["weights"] == plan.published
+
     def test_servers_must_leave_a_gpu_to_train(self):
         served = Setup(distributed=Distributed(), engine="servers")
         with pytest.raises(UserError, match="1 of 1 GPUs serve, so none trains"):
@@ -330,7 +339,7 @@ class TestPlans:
         alone, spread = (planned("atlas-quick", "2xH100", setup).stages[0].memory for setup in setups)
         assert "weights: sampling" not in alone.parts and spread.parts["weights: sampling"] == 4 * 923_264
         served = planned("atlas-quick", "3xH100", Setup(distributed=BF16, engine="servers")).stages[0].memory
-        assert "weights: sampling" not in served.parts and served.host == 4 * 923_264
+        assert "weights: sampling" not in served.parts and served.host == 0, "the trained model is the only one"
 
 
 def call(*arguments: object):

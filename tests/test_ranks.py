@@ -228,8 +228,8 @@ class Tasks:
 
 def sampled(source: Tasks, ranks: Ranks, *, served: bool = False) -> list[Group]:
     config = Rl(curriculum=(Phase(steps=1),), tasks_per_step=source.count, group_size=3)
-    sampler = GroupSampler(cast(Any, None), config, cast(Any, source), cast(Any, source), seed=0)
-    sampler.placement, sampler._served = Placement(ranks=ranks), served
+    sampler = GroupSampler(MODEL, config, cast(Any, source), cast(Any, source), seed=0)
+    sampler.placement, sampler.served = Placement(ranks=ranks), served
     return sampler.sample(0)
 
 

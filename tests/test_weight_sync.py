@@ -16,8 +16,10 @@ import torch
 from model_servers import COMPLETIONS, Model, content_with
 from policies import SHAPE, assert_sampled_by, policy_server, tiny
 from precision import rounding
+from safetensors.torch import load_file
 from servers import CommandProcess, wait_for
 from sites import Site, as_json, site, status
+from transformers import AutoModelForCausalLM
 from worlds import CODEC, SMALL, rollout, shelf, task
 
 from mem1.cli.eval import evaluate_policy
@@ -29,18 +31,22 @@ from mem1.engines.openai import OpenAIEngine
 from mem1.engines.policy_sampler import Sampler
 from mem1.engines.servers import ModelServer
 from mem1.engines.weight_update import PublishedWeights, ServerFailed, VersionUnknown, WeightRoutes
-from mem1.engines.weights import put
+from mem1.engines.weights import checksum, num_bytes, put, untied
 from mem1.envs.atlas import AtlasTasks
 from mem1.errors import UserError
+from mem1.planning.networks import KNOWN, transformers_config
 from mem1.protocol import PAPER
 from mem1.records import Ended, Trajectory, Turn
 from mem1.rollout import Budget
-from mem1.training.loop.recipe import Evaluation, ModelConfig, Recipe
+from mem1.training.loop.recipe import Distributed, Evaluation, Lora, ModelConfig, Recipe
 from mem1.training.loop.rl_config import Phase, Rl, ServerRollouts
 from mem1.training.loop.run_folder import read_metrics
 from mem1.training.loop.train import make_rollout, train
+from mem1.training.ranks.placement import Placement
+from mem1.training.ranks.processes import joined
+from mem1.training.weights.adapters import merged
 from mem1.training.weights.policy import load_policy
-from mem1.training.weights.weight_sync import WeightSync, remove_others, write_weights
+from mem1.training.weights.weight_sync import WeightSync, published_shapes, remove_others, write_weights
 from mem1.trajectory_files import read_trajectories
 
 CONTEXTS = [CODEC.encode(text) for text in ("Q1 a city", "Q1 a book", "Q1 a mayor of a city")] * 2
@@ -324,6 +330,51 @@ class TestFolder:
         assert third.checksum == first.checksum
         remove_others(folder, third)
         assert [path.name for path in folder.iterdir()] == ["weights-000013"]
+
+    def test_the_file_is_that_of_safetensors_in_the_precision_of_publishing(self, folder):
+        model = tiny(0)
+        written = write_weights(folder, model, 1, dtype=torch.bfloat16)
+        assert written.checksum == checksum(written.path)
+        found, wanted = load_file(written.path), untied(model.state_dict())
+        assert found.keys() == wanted.keys()
+        assert all(torch.equal(found[name], weight.bfloat16()) for name, weight in wanted.items())
+        header = written.path.stat().st_size - num_bytes(published_shapes(model, torch.bfloat16))
+        assert header == 8 + int.from_bytes(written.path.read_bytes()[:8], "little")
+
+    @pytest.mark.parametrize(("dtype", "size"), [(torch.bfloat16, 15_231_233_024), (None, 30_462_466_048)])
+    def test_a_publish_of_7b_writes_15_gigabytes_and_twice_that_in_fp32(self, dtype, size):
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(transformers_config(KNOWN["qwen2.5-7b"]), dtype=torch.float32)
+        assert num_bytes(published_shapes(model, dtype)) == size
+
+    def test_each_kind_of_server_gets_the_precision_that_it_computes_in(self, folder, start, synced):
+        with site(Vllm().pages) as running:
+            synced(running.url, kind="vllm", model="m").push_weights(tiny(), 4)
+        assert {w.dtype for w in load_file(folder / "weights-000004" / "model.safetensors").values()} == {
+            torch.bfloat16
+        }
+        url, _ = start()
+        synced(url).push_weights(tiny(), 5)
+        assert {w.dtype for w in load_file(folder / "weights-000005" / "model.safetensors").values()} == {torch.float32}
+        half = synced(url, publish_dtype="bfloat16", update_timeout_s=0.5)
+        message = r"published in bfloat16 and this server computes in float32: set rollout.publish_dtype = 'float32'"
+        with pytest.raises(UserError, match=message):
+            half.push_weights(tiny(), 6)
+
+
+@pytest.mark.parametrize("lora", [None, Lora(rank=2)])
+def test_with_servers_the_trained_model_takes_the_weights_over_and_gives_them_back(lora):
+    placement = Placement(served=True, lora=lora, config=None if lora else Distributed())
+    policy, wanted = tiny(), tiny().state_dict()
+    with joined(grouped=True):
+        trained = placement.trained(policy)
+        assert {p.device.type for p in policy.parameters()} == {"meta"}
+        assert all(torch.equal(weight, wanted[name]) for name, weight in merged(trained))
+        placement.hand_back(trained, policy)
+    assert policy.state_dict().keys() == wanted.keys()
+    assert all(torch.equal(weight, wanted[name]) for name, weight in policy.state_dict().items())
+    tied = [policy.get_parameter(name) for name in ("lm_head.weight", "model.embed_tokens.weight")]
+    assert tied[0] is tied[1]
 
 
 class TestSettings:

@@ -104,6 +104,8 @@ def show_plan(plan: Plan, advice: Advice | None = None) -> None:
         _show_stage(console, plan, stage)
     if plan.disk:
         console.print(f"Disk: {_gb(plan.disk)} GB for the checkpoints that stand together and the trained policy.")
+    if plan.published is not None:
+        console.print(f"Published weights: {_gb(plan.published)} GB per step, written once to rollout.weights_folder.")
     _say_whether_it_fits(console, plan)
     if advice is not None:
         _show_advice(console, plan, advice)

@@ -39,6 +39,7 @@ from transformers import PreTrainedModel
 import mem1
 from mem1.engines.base import Completion
 from mem1.engines.codec import Codec
+from mem1.engines.device import dtype_name
 from mem1.engines.policy_sampler import BatchOptions, CompletionBody, Row, Sampler, answer, rows
 from mem1.engines.weights import Weights, check_finite, check_fit, checksum, untied
 from mem1.errors import UserError
@@ -263,6 +264,8 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+_WIDEST = 8
+"""Bytes of the widest number that a weight can be in."""
 _HEADER = 32 << 20
 """Most bytes of a file besides its weights."""
 
@@ -295,12 +298,13 @@ class Finish(_Body):
 
 def read_update(folder: Path, info: UpdateInfo, model: torch.nn.Module) -> Weights:
     """The weights in a file of the folder. Raises Refused where it may not or cannot be read, or does not fit."""
-    served = untied(model.state_dict()).values()
-    data = _inside(folder, info.path, largest=sum(tensor.nbytes for tensor in served) + _HEADER)
+    served = untied(model.state_dict())
+    data = _inside(folder, info.path, largest=sum(tensor.numel() * _WIDEST for tensor in served.values()) + _HEADER)
     if not hmac.compare_digest(checksum(data), info.checksum):
         raise Refused(422, f"{info.path} does not have the checksum of the request: it is damaged, or not complete yet")
     try:
         weights = load(data)
+        _check_precision(weights, served)
         check_fit(weights, model, f"{info.path} does not fit the model that is served")
         check_finite(weights, info.path)
     except SafetensorError as error:
@@ -308,6 +312,17 @@ def read_update(folder: Path, info: UpdateInfo, model: torch.nn.Module) -> Weigh
     except UserError as error:
         raise Refused(422, str(error)) from error
     return weights
+
+
+def _check_precision(weights: Weights, served: Weights) -> None:
+    """Raises UserError where the weights were published in another precision than the server computes in."""
+    theirs, ours = ({dtype_name(tensor.dtype) for tensor in some.values()} for some in (weights, served))
+    if len(theirs) == len(ours) == 1 and theirs != ours:
+        (published,), (computed,) = theirs, ours
+        raise UserError(
+            f"the weights are published in {published} and this server computes in {computed}: set "
+            f"rollout.publish_dtype = {computed!r}, or start the server with --dtype {published}"
+        )
 
 
 def _inside(folder: Path, name: str, *, largest: int) -> bytes:

@@ -42,7 +42,8 @@ class PublishedWeights:
     version: int
     path: Path
     """The file, in a folder of its own inside the shared one."""
-    checksum: str
+    checksum: str | None
+    """None: no server compares it."""
 
     @property
     def name(self) -> str:

@@ -5,12 +5,16 @@ saved = load_file("model.safetensors")
 check_fit(saved, model, "model.safetensors does not fit")        raises before anything changes
 put(saved, model)
 checksum("model.safetensors")                                    lets a server check that it reads what was written
+
+`write_one_by_one` writes such a file from tensors that exist one at a time.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -20,6 +24,8 @@ from mem1.errors import UserError
 
 Weights = Mapping[str, torch.Tensor]
 Shapes = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
+DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+"""Types of weights by their names in safetensors."""
 
 
 def untied(weights: Weights) -> dict[str, torch.Tensor]:
@@ -58,12 +64,49 @@ def put(saved: Weights, module: torch.nn.Module) -> None:
     module.load_state_dict(saved, strict=False)
 
 
+def num_bytes(shapes: Shapes) -> int:
+    """Bytes of the tensors together."""
+    return sum(dtype.itemsize * math.prod(shape) for dtype, shape in shapes.values())
+
+
+def write_one_by_one(
+    path: Path, shapes: Shapes, tensors: Iterable[torch.Tensor], digest: hashlib.blake2b | None = None
+) -> None:
+    """Write a safetensors file; the tensors come in the order of `shapes` and are converted to its types.
+
+    digest      is updated with all bytes of the file
+    """
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, (dtype, shape) in shapes.items():
+        start, end = end, end + num_bytes({name: (dtype, shape)})
+        header[name] = {"dtype": DTYPES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+
+        def put_bytes(piece: memoryview) -> None:
+            file.write(piece)
+            if digest is not None:
+                digest.update(piece)
+
+        put_bytes(memoryview(len(text).to_bytes(8, "little") + text))
+        for (dtype, _), tensor in zip(shapes.values(), tensors, strict=True):
+            plain = tensor.detach().to("cpu", dtype).contiguous()
+            put_bytes(plain.flatten().view(torch.uint8).numpy().data)
+
+
 def checksum(source: Path | bytes) -> str:
     """BLAKE2b (hexadecimal) of a file or of bytes."""
-    digest = hashlib.blake2b(digest_size=16)
+    digest = new_checksum()
     for piece in (source,) if isinstance(source, bytes) else chunks(source):
         digest.update(piece)
     return digest.hexdigest()
+
+
+def new_checksum() -> hashlib.blake2b:
+    """A checksum to be computed piece by piece."""
+    return hashlib.blake2b(digest_size=16)
 
 
 def _shapes(weights: Weights) -> Shapes:

@@ -22,14 +22,17 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import load_file
+from safetensors import safe_open
 from torch import Tensor
 
+from mem1.engines.device import dtype_name
 from mem1.engines.weight_update import Ask, PublishedWeights, ServerFailed, WeightTransfer
+from mem1.engines.weights import DTYPES
 from mem1.errors import UserError
 from mem1.net.exchange import whole_number
 
@@ -58,7 +61,7 @@ class NcclTransfer(WeightTransfer):
             group = self._groups.pop(url, None) or self._form(url)
             try:
                 self._ask("POST", url, "/start_weight_update", {})
-                self._broadcast(url, group, load_file(weights.path))
+                self._broadcast(url, group, weights.path)
                 version = {"weight_version": str(weights.version)}
                 self._ask("POST", url, "/finish_weight_update", version, patient=True)
             except BaseException:
@@ -93,18 +96,24 @@ class NcclTransfer(WeightTransfer):
             raise
         return group
 
-    def _broadcast(self, url: str, group: NcclGroup, tensors: Mapping[str, Tensor]) -> None:
-        def send() -> None:
-            for tensor in tensors.values():
-                group.broadcast(tensor)
+    def _broadcast(self, url: str, group: NcclGroup, file: Path) -> None:
+        """Send the weights, of which one at a time is in memory."""
+        types = {name: dtype_name(dtype) for dtype, name in DTYPES.items()}
+        with safe_open(file, "pt") as tensors:
+            names = list(tensors.keys())
+            parts = [tensors.get_slice(name) for name in names]
 
-        info = {
-            "names": list(tensors),
-            "dtype_names": [str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()],
-            "shapes": [list(tensor.shape) for tensor in tensors.values()],
-        }
-        announce = {"update_info": info}
-        _both(url, here=send, there=lambda: self._ask("POST", url, "/update_weights", announce, patient=True))
+            def send() -> None:
+                for name in names:
+                    group.broadcast(tensors.get_tensor(name))
+
+            info = {
+                "names": names,
+                "dtype_names": [types[part.get_dtype()] for part in parts],
+                "shapes": [part.get_shape() for part in parts],
+            }
+            announce = {"update_info": info}
+            _both(url, here=send, there=lambda: self._ask("POST", url, "/update_weights", announce, patient=True))
 
 
 def _both(url: str, *, here: Callable[[], None], there: Callable[[], None]) -> None:

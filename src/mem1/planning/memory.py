@@ -309,15 +309,14 @@ def stage_memory(network: Network, needs: Needs, setup: Setup, *, ranks: int = 1
     elif setup.distributed is not None and setup.distributed.reference_offload:
         host = stays["weights: reference"]
         stays["weights: reference"] = 0
-    # a complete policy besides the trained one; with servers it stays in main memory
-    whole = network.parameters * WIDE * setup.separate
+    # a complete policy besides the trained one
+    whole = network.parameters * setup.sampling_bytes * setup.separate * (setup.engine == "local")
     fixed = {
         **stays,
         "weights: 4 bits": policy.whole,
         "weights: gathered": gathered,
-        "weights: sampling": whole // WIDE * setup.sampling_bytes * (setup.engine == "local"),
+        "weights: sampling": whole,
     }
-    host += whole * (setup.engine == "servers")
     moments = {
         **passes(network, needs, setup, gradients, cuda=cuda),
         "optimiser": {"gradients": gradients, "temporary": _optimiser_temporary(network, gradients, cuda=cuda)},
@@ -354,10 +353,10 @@ def _gathered(network: Network, setup: Setup, needs: Needs) -> int:
     return (ends + (layers + 1) * layer + brought_back) * e * (1 + needs.critic)
 
 
-def server_memory(network: Network, *, attempts: int, longest: int) -> Mapping[str, int]:
-    """Bytes of a server of the policy in bf16: weights, and keys and values if all its attempts run at once.
+def server_memory(network: Network, setup: Setup, *, attempts: int, longest: int) -> Mapping[str, int]:
+    """Bytes of a server of the policy: weights, and keys and values if all its attempts run at once.
 
     With less memory, the server lets attempts wait.
     """
-    token = 2 * network.layers * network.kv_width * 2
-    return {"weights": network.parameters * 2, "keys and values": attempts * longest * token}
+    token = 2 * network.layers * network.kv_width * setup.publish_bytes
+    return {"weights": network.parameters * setup.publish_bytes, "keys and values": attempts * longest * token}

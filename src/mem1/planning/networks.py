@@ -20,6 +20,7 @@ from mem1.evaluation.tokens import ModelShape
 from mem1.packing.attention import PACKABLE
 from mem1.protocol import vocabulary
 from mem1.training.loop.recipe import Distributed, Lora, Recipe, TinyModel
+from mem1.training.loop.rl_config import ServerRollouts
 from mem1.training.weights.policy import SHIPPED, policy_folder
 from mem1.training.weights.tokenizers import atlas_tokenizer, shop_tokenizer
 
@@ -294,19 +295,27 @@ class Setup:
     """Number of GPUs that serve; ignored with local."""
     half: bool = False
     """Whether sampling in the trainer's own process uses bf16."""
+    publish_bytes: int = 2
+    """Bytes of a published weight, and of a number on the servers; ignored with local."""
+    summed: bool = False
+    """Whether trainer and servers compute a checksum of published weights, as of kind mem1; ignored with local."""
     blocks: bool = False
     """Attention by blocks on a GPU too, whose scores are tensors, instead of FlexAttention, which stores none."""
 
     @classmethod
     def of(cls, config: Recipe, *, server_gpus: int = 1) -> Setup:
         """The recipe's placement; the number of serving GPUs is not part of a recipe."""
+        rollout = config.rollout
+        served = isinstance(rollout, ServerRollouts)
         return cls(
             distributed=config.distributed,
             lora=config.lora,
-            engine=config.rollout.engine,
+            engine=rollout.engine,
             server_gpus=server_gpus,
             half=config.model.dtype == "bfloat16",
             blocks=config.model.attention == "blocks",
+            publish_bytes=4 if served and rollout.published_dtype == "float32" else 2,
+            summed=served and rollout.kind == "mem1",
         )
 
     @property
@@ -316,8 +325,10 @@ class Setup:
 
     @property
     def sampling_bytes(self) -> int:
-        """Bytes of a number in the sampling policy; servers use bf16."""
-        return 2 if self.half or self.engine == "servers" else 4
+        """Bytes of a number in the sampling policy."""
+        if self.engine == "servers":
+            return self.publish_bytes
+        return 2 if self.half else 4
 
     @property
     def separate(self) -> bool:

@@ -56,6 +56,13 @@ class Plan:
         return None if self.cluster is None else USABLE * self.cluster.gpu.memory_gb * 1e9
 
     @property
+    def published(self) -> int | None:
+        """Bytes that a publish of the weights writes, once for all servers; None: no server samples."""
+        if all(stage.server is None for stage in self.stages):
+            return None
+        return self.network.parameters * self.setup.publish_bytes
+
+    @property
     def peak(self) -> int:
         return max((stage.memory.peak for stage in self.stages), default=0)
 
@@ -97,7 +104,7 @@ def _planned(network: Network, stage: Stage, setup: Setup, cluster: Cluster | No
     server = None
     if stage.samples and setup.engine == "servers":
         attempts = -(-stage.tokens.attempts // setup.server_gpus)
-        server = server_memory(network, attempts=attempts, longest=stage.tokens.longest)
+        server = server_memory(network, setup, attempts=attempts, longest=stage.tokens.longest)
     return StagePlan(
         stage=stage,
         server=server,
@@ -148,6 +155,7 @@ def record(plan: Plan) -> dict[str, Any]:
         "peak_bytes": plan.peak,
         "fits": plan.fits,
         "disk_bytes": plan.disk,
+        "published_bytes": plan.published,
         "sizes": plan.sizes,
         "stages": [
             {

@@ -8,6 +8,7 @@
     collectives       bytes exchanged by the ranks / link, as far as they take longer than the passes that hide them
     optimiser         bytes of weights, gradients and states / bandwidth
     reading contexts  FLOPs / (sampling GPUs * peak * a share)
+    publishing        bytes of the published weights / rates of one core: written, read, and with mem1 summed by both
     writing           rounds of one token per row; a round reads all weights and the keys and values of its rows
 
 `cluster("2x8xH100")` is two machines of 8 GPUs. Peaks are without sparsity; a gigabyte is 10^9 bytes, as on a data
@@ -140,6 +141,10 @@ READING_SHARE = 0.5
 """Share of the peak while contexts are read."""
 BANDWIDTH_SHARE = 0.6
 """Share of the memory bandwidth that is reached."""
+WRITTEN_GB_S = 0.7
+"""Rate at which one core copies and writes, or reads, weights that are published."""
+SUMMED_GB_S = 0.6
+"""Rate of BLAKE2b on one core."""
 LAUNCH_S = {"local": 4e-4, "servers": 4e-5}
 """Seconds per layer and round: kernels launched one by one from Python, or replayed from a graph."""
 
@@ -154,6 +159,9 @@ def step_time(network: Network, stage: Stage, setup: Setup, cluster: Cluster) ->
         rate = _peak(setup, cluster, sampling=True) * READING_SHARE * sampling_gpus
         parts["reading contexts"] = sampling_flops(network, stage.tokens)["reading contexts"] / rate
         parts["writing"] = _writing(network, stage, setup, cluster, sampling_gpus)
+        if served:
+            published = network.parameters * setup.publish_bytes / 1e9
+            parts["publishing"] = 2 * published * (1 / WRITTEN_GB_S + setup.summed / SUMMED_GB_S)
     rate = _peak(setup, cluster) * TRAINING_SHARE * training_gpus
     passes = {name: flops / rate for name, flops in update_flops(network, stage.tokens, stage.passes, setup).items()}
     parts |= {name: seconds for name, seconds in passes.items() if seconds}

@@ -14,22 +14,25 @@ way when newer weights arrive continue with them (`engines/base.py`): each token
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import Any
 
+from torch import nn
+
 from mem1.algorithms.base import has_variance
 from mem1.engines.base import Sampling
+from mem1.engines.weight_update import PublishedWeights
 from mem1.envs.base import TaskSource
 from mem1.net.threads import Pool
 from mem1.records import Group, Task, trajectory_from_json, trajectory_to_json
 from mem1.rollout import Rollout, attempt_numbers
 from mem1.training.loop.rl_config import Rl
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
-from mem1.training.weights.policy import Policy
+from mem1.training.weights.adapters import merged
 from mem1.training.weights.weight_sync import WeightSync
 
 DRAW = 1_000_000_007
@@ -40,7 +43,8 @@ DRAW = 1_000_000_007
 class GroupSampler:
     """Samples the groups of each step of a stage. Every rank must call it alike."""
 
-    policy: Policy
+    model: nn.Module
+    """The trained model, which servers get the weights of."""
     config: Rl
     rollout: Rollout
     source: TaskSource
@@ -50,7 +54,8 @@ class GroupSampler:
     """On rank 0, the servers that sample; None: the ranks sample with the policy itself."""
 
     def __post_init__(self) -> None:
-        self._served = self.placement.ranks.any(self.sync is not None)
+        self.served = self.placement.ranks.any(self.sync is not None)
+        """Whether servers sample."""
         self._prefetcher: RolloutPrefetcher | None = None
         if self.sync is not None and self.config.max_staleness:
             self._prefetcher = RolloutPrefetcher(
@@ -59,20 +64,35 @@ class GroupSampler:
 
     def sample(self, step: int) -> list[Group]:
         """The groups of a step, with the present weights of the policy; every rank has all of them."""
-        if not self._served:
+        if not self.served:
             return self._groups(step)
         ranks = self.placement.ranks
-        ranks.on_rank_zero(lambda: self._push_weights(step))
+        self._publish(step)
         take = self._groups if self._prefetcher is None else self._prefetcher.take
         if ranks.size == 1:
             return take(step)
         return _from_json(ranks.on_rank_zero(lambda: _to_json(take(step))))
 
-    def _push_weights(self, step: int) -> None:
-        if self.sync is not None:
-            self.sync.push_weights(self.policy.model, self.config.version_at(step))
-        if self._prefetcher is not None:
-            self._prefetcher.published(step)
+    def _publish(self, step: int) -> None:
+        """Give the servers the weights of this step. All ranks gather them, one at a time; rank 0 writes them."""
+        ranks, version, sync = self.placement.ranks, self.config.version_at(step), self.sync
+        written: list[PublishedWeights] = []
+
+        def write() -> None:
+            if sync is None:
+                deque(merged(self.model), maxlen=0)
+            else:
+                written.append(sync.write(self.model, version))
+
+        def offer() -> None:
+            if sync is not None and written:
+                sync.offer(written[0])
+            if self._prefetcher is not None:
+                self._prefetcher.published(step)
+
+        if ranks.on_rank_zero(lambda: sync is not None and sync.lacks(version)):
+            ranks.on_each_rank(write)
+        ranks.on_rank_zero(offer)
 
     def _groups(self, step: int) -> list[Group]:
         """Draw and attempt the tasks of a step, and again in the place of groups without variance, if so configured."""
@@ -98,7 +118,7 @@ class GroupSampler:
     def _attempted(self, tasks: Sequence[Task], step: int, seed: int) -> list[Group]:
         """A group for each task; on several ranks that sample, each attempts a share of the tasks."""
         ranks = self.placement.ranks
-        if self._served or ranks.size == 1:
+        if self.served or ranks.size == 1:
             return self._share(tasks, slice(None), step, seed)
         own = slice(ranks.rank, None, ranks.size)
         shares = ranks.on_each_rank(lambda: _to_json(self._share(tasks, own, step, seed)))

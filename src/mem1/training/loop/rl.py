@@ -63,7 +63,7 @@ class RlStage:
         if self.networks.critic is not None and critic_config is not None:
             self._critic = adamw(self.networks.critic, critic_config.critic_learning_rate)
         self._sampler = GroupSampler(
-            self.policy, self.config, self.rollout, self.source, self.seed, self.placement, self.sync
+            self.model, self.config, self.rollout, self.source, self.seed, self.placement, self.sync
         )
         self.optimizers = together(*(o for o in (self._actor, self._critic) if o is not None))
 
@@ -87,7 +87,8 @@ class RlStage:
 
     def sample(self, index: int) -> list[Group]:
         """G attempts at each task of this step."""
-        self.placement.sync_to_sampler(self.model, self.policy.model)
+        if not self._sampler.served:
+            self.placement.sync_to_sampler(self.model, self.policy.model)
         return self._sampler.sample(index)
 
     def update(self, groups: Sequence[Group], index: int) -> Metrics:

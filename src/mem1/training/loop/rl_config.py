@@ -150,6 +150,9 @@ class ServerRollouts(Config):
     transfer: Transfer = "folder"
     """folder: servers read `weights_folder`. nccl: the trainer's GPU sends them to the GPUs of vLLM servers that were
     started with --weight-transfer-config '{"backend": "nccl"}'; `weights_folder` may then be local."""
+    publish_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision in which weights are published, which must be that of a server of kind mem1 (its --dtype). auto:
+    bfloat16 for vLLM, which computes in it by default; float32 for mem1, whose samplers then equal the trainer."""
     model: str = "policy"
     """Name of the model on the servers."""
     token_env: str | None = None
@@ -176,6 +179,13 @@ class ServerRollouts(Config):
         for url in self.servers:
             base_address(url)
         return self
+
+    @property
+    def published_dtype(self) -> Literal["float32", "bfloat16"]:
+        """Precision of the published weights."""
+        if self.publish_dtype == "auto":
+            return "bfloat16" if self.kind == "vllm" else "float32"
+        return self.publish_dtype
 
     def listed(self) -> tuple[str, ...]:
         """The current addresses. Raises UserError where the file cannot be read or has none."""

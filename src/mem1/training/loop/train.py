@@ -238,6 +238,8 @@ class _Run:
         before = 0  # steps of the earlier stages
         for number, make in enumerate(makers):
             stage = make()
+            stopped = False
+            done = stage.steps
             if number >= reached["stage"]:
                 first = 0
                 if number == reached["stage"] and path is not None:
@@ -245,9 +247,10 @@ class _Run:
                     first = reached["done"]
                 ranks.on_rank_zero(lambda kept=before + first: self.log.truncate_after(kept))
                 done, stopped = self._train(stage, number, first, before)
-                self.placement.sync_to_sampler(stage.model, self.policy.model, exactly=True)
-                if stopped and (done < stage.steps or number < len(makers) - 1):
-                    return False
+            last = number == len(makers) - 1
+            self.placement.hand_back(stage.model, self.policy.model, last=last)
+            if stopped and not (last and done == stage.steps):
+                return False
             before += stage.steps
         return True
 

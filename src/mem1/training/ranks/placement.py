@@ -4,11 +4,14 @@ one process                 the policy that samples is the one that is trained
 several, or [distributed]   every rank samples with a whole policy of its own; a copy, sharded over the ranks, is
                             trained, and `sync_to_sampler` copies its weights back
 [lora]                      likewise; the trained copy has adapters, and the policy that samples has them merged
+servers sample              the trained model takes the policy's weights over, which has none until `hand_back`
 """
 
 from __future__ import annotations
 
 import copy
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -39,7 +42,9 @@ class Placement:
     attention: Backend = "blocks"
     """Attention back-end over token trees, for every network."""
     sampling: torch.dtype | None = None
-    """Precision of the policy that samples, where it is a copy; None: that of the trained model."""
+    """Precision of the policy that samples, where it is a copy or on servers; None: that of the trained model."""
+    served: bool = False
+    """Whether servers sample, and this process needs no policy besides the trained one."""
 
     @classmethod
     def of(cls, config: Recipe, ranks: Ranks) -> Placement:
@@ -47,13 +52,16 @@ class Placement:
         trees = config.sft is not None or (config.rl is not None and config.rl.packed)
         attention = choose_attention(config.model.attention, ranks.device.at, gradients=trees)
         placement = cls(ranks=ranks, config=config.distributed, lora=config.lora, attention=attention)
+        if isinstance(config.rollout, ServerRollouts):
+            if config.model.dtype == "bfloat16":
+                raise UserError(
+                    "model.dtype = 'bfloat16' is for a policy that samples in this process; with [rollout] engine = "
+                    "'servers' set rollout.publish_dtype, and start the servers with the precision you want"
+                )
+            half = config.rollout.published_dtype == "bfloat16"
+            return replace(placement, served=config.rl is not None, sampling=torch.bfloat16 if half else None)
         if config.model.dtype != "bfloat16":
             return placement
-        if isinstance(config.rollout, ServerRollouts):
-            raise UserError(
-                "model.dtype = 'bfloat16' is for a policy that samples in this process; with [rollout] engine = "
-                "'servers' leave it out, and start the servers with the precision you want"
-            )
         if not placement.separate or ranks.device.workers(config.workers) > 1:
             raise UserError(
                 "model.dtype = 'bfloat16' needs a policy that samples as a copy of the one trained in float32: add "
@@ -64,6 +72,7 @@ class Placement:
     @property
     def computed(self) -> Computed:
         apart = "" if self.sampling is None else f", sampling in {dtype_name(self.sampling)}"
+        apart = f"{apart} on servers" if apart and self.served else apart
         return Computed(device=str(self.ranks.device), dtype=f"float32{apart}", attention=self.attention)
 
     @property
@@ -80,7 +89,7 @@ class Placement:
         """The model for the optimiser: the policy itself, or a copy with adapters, sharded over the ranks."""
         if not self.separate:
             return model
-        trained = copy.deepcopy(model)
+        trained = _take_over(model) if self.served else copy.deepcopy(model)
         if self.lora is not None:  # before it moves to a device that may lack memory for unquantised weights
             trained = with_adapters(trained, self.lora)
         return self.shard_(trained)
@@ -96,20 +105,48 @@ class Placement:
         """Packs at a time: layers that come and go, or whose adapters do, can serve one only."""
         return 1 if self.separate else self.ranks.device.workers(wanted)
 
-    @torch.no_grad()
-    def sync_to_sampler(self, trained: PreTrainedModel, policy: PreTrainedModel, *, exactly: bool = False) -> None:
-        """Copy the weights of `trained` into `policy`; every rank must call it.
+    def sync_to_sampler(self, trained: PreTrainedModel, policy: PreTrainedModel) -> None:
+        """Copy the weights of `trained` into `policy`, in the precision of sampling; every rank must call it."""
+        self._copy(trained, policy, self.sampling or trained.dtype)
 
-        exactly     in their own precision, to be saved or trained further; else in the precision of sampling
+    def hand_back(self, trained: PreTrainedModel, policy: PreTrainedModel, *, last: bool = True) -> None:
+        """Give `policy` the weights of `trained` exactly, to be saved or trained further; every rank must call it.
+
+        last    whether no stage follows; where servers sample, only rank 0 then holds the whole policy
         """
+        if not (self.served and self.separate):
+            self._copy(trained, policy, trained.dtype)
+        elif last and self.ranks.rank:
+            deque(merged(trained), maxlen=0)
+        else:
+            ours = dict(policy.named_parameters())
+            given = {ours[name]: nn.Parameter(weight.detach().cpu()) for name, weight in merged(trained)}
+            _exchange(policy, given)
+
+    @torch.no_grad()
+    def _copy(self, trained: PreTrainedModel, policy: PreTrainedModel, dtype: torch.dtype) -> None:
         if trained is policy:
             return
-        dtype = trained.dtype if exactly or self.sampling is None else self.sampling
         policy.to(dtype)  # type: ignore[arg-type]  # transformers takes less
         ours = dict(policy.named_parameters())
         for name, weight in merged(trained):
             ours.pop(name).copy_(weight)
         assert not ours
+
+
+def _take_over(model: M) -> M:
+    """A model with the parameters of `model`, which is left with the meta device's."""
+    parameters = list(model.parameters())
+    taken = copy.deepcopy(model, {id(p): p for p in parameters})
+    _exchange(model, {p: nn.Parameter(torch.empty_like(p, device="meta"), p.requires_grad) for p in parameters})
+    return taken
+
+
+def _exchange(model: nn.Module, others: Mapping[nn.Parameter, nn.Parameter]) -> None:
+    """Put another parameter in the place of each, in place; tied ones stay tied."""
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            setattr(module, name, others[parameter])
 
 
 SINGLE_PROCESS = Placement()

@@ -18,8 +18,10 @@ The layers are peft's and bitsandbytes'. Sources: Hu et al. 2021 (LoRA, arXiv 21
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -81,22 +83,45 @@ def adapters_off(model: nn.Module) -> Iterator[None]:
             layer.set_scale(_NAME, 1.0)
 
 
-@torch.no_grad()
-def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Name and whole weight of each parameter of the plain model; every rank must iterate over all of them."""
+@dataclass(frozen=True, slots=True)
+class PlainWeight:
+    """A weight of the plain model: without shards, 4 bits and adapters."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    read: Callable[[], Tensor]
+    """Gathers and merges it; every rank must call it."""
+
+
+def plain_weights(model: nn.Module) -> dict[str, PlainWeight]:
+    """The weights of the plain model by name; nothing is gathered yet."""
     layers = _adapted(model)
+    found: dict[str, PlainWeight] = {}
     for name, parameter in model.named_parameters():
         owner = next((layer for layer in layers if name.startswith(f"{layer}.")), None)
         inside = name.removeprefix(f"{owner}.")
-        if owner is None:
-            yield name, plain(parameter)
-        elif inside.startswith("base_layer."):
-            weight = plain(parameter)
-            if inside == "base_layer.weight":
-                layer = layers[owner]
-                low, high = whole(layer.lora_A[_NAME].weight), whole(layer.lora_B[_NAME].weight)
-                weight = weight + layer.scaling[_NAME] * (high @ low)
-            yield f"{owner}.{inside.removeprefix('base_layer.')}", weight
+        if owner is not None and not inside.startswith("base_layer."):
+            continue
+        read = partial(plain, parameter)
+        if owner is not None and inside == "base_layer.weight":
+            read = partial(_merged, layers[owner], parameter)
+        state = getattr(parameter, "quant_state", parameter)
+        plain_name = name if owner is None else f"{owner}.{inside.removeprefix('base_layer.')}"
+        found[plain_name] = PlainWeight(state.dtype, tuple(state.shape), read)
+    return found
+
+
+@torch.no_grad()
+def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Name and whole weight of each parameter of the plain model; every rank must iterate over all of them."""
+    for name, weight in plain_weights(model).items():
+        yield name, weight.read()
+
+
+def _merged(layer: Any, parameter: Tensor) -> Tensor:
+    """W + scale B A."""
+    low, high = whole(layer.lora_A[_NAME].weight), whole(layer.lora_B[_NAME].weight)
+    return plain(parameter) + layer.scaling[_NAME] * (high @ low)
 
 
 def _adapted(model: nn.Module) -> dict[str, Any]:

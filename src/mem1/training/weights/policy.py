@@ -190,6 +190,6 @@ def export_checkpoint(checkpoint: Path, out: Path) -> None:
     placement = Placement(lora=config.lora)
     trained = placement.trained(policy.model)
     load_weights(checkpoint, trained)
-    placement.sync_to_sampler(trained, policy.model)
+    placement.hand_back(trained, policy.model)
     with alone_in(out):
         policy.save(out)

@@ -6,6 +6,9 @@
         sync.push_weights(model, 3)     write the file and have every server load it; servers that fail are left out
         sync.engine.complete(...)       uses the servers that have version 3
 
+The file is written while the weights are gathered, one at a time: no rank holds the whole policy for it. Where several
+ranks train, rank 0 calls `write` while the others iterate over `merged(model)`, and then `offer`.
+
 One thread looks after the servers: it sends weights to those that have others (after a push, after a restart, when they
 have just joined) and takes those that do not answer out of use until they do. Servers may therefore be killed,
 restarted, added and removed while attempts are under way; requests to a dead server are retried on another one.
@@ -18,12 +21,13 @@ import os
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from safetensors.torch import save_file
+import torch
 from torch import nn
 
 from mem1.durable import explain_full_disk, sync
@@ -31,11 +35,12 @@ from mem1.engines.codec import Codec
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.servers import Servers, api_key
 from mem1.engines.weight_update import SPOKEN, PublishedWeights, ServerFailed, VersionUnknown, WeightRoutes
-from mem1.engines.weights import checksum, untied
+from mem1.engines.weights import Shapes, new_checksum, write_one_by_one
 from mem1.errors import UserError
 from mem1.net.failover import Addresses
 from mem1.net.threads import Pool
 from mem1.training.loop.rl_config import ServerRollouts
+from mem1.training.weights.adapters import merged, plain_weights
 
 log = logging.getLogger(__name__)
 _AT_ONCE = 32
@@ -100,13 +105,28 @@ class WeightSync:
         self.engine.close()
 
     def push_weights(self, model: nn.Module, version: int) -> None:
-        """Make all servers sample with these weights; a server that cannot load them is not used until it can.
+        """Make all servers sample with these weights, where one process has them.
 
         Returns at once where this version was pushed before. Raises UserError where no server loads it in time.
         """
-        if self._wanted is not None and self._wanted.version == version:
-            return
-        wanted = write_weights(self._folder, model, version)
+        if self.lacks(version):
+            self.offer(self.write(model, version))
+
+    def lacks(self, version: int) -> bool:
+        """Whether this version was not offered to the servers yet."""
+        return self._wanted is None or self._wanted.version != version
+
+    def write(self, model: nn.Module, version: int) -> PublishedWeights:
+        """Write the model's weights into the shared folder. Raises UserError where the disk is full."""
+        dtype, summed = getattr(torch, self._config.published_dtype), self._config.kind == "mem1"
+        return write_weights(self._folder, model, version, dtype=dtype, summed=summed)
+
+    def offer(self, wanted: PublishedWeights) -> None:
+        """Have all servers load these weights; one that cannot is not used until it can.
+
+        Raises UserError where no server loads them in time.
+        """
+        version = wanted.version
         with self._changed:
             self._wanted = wanted
             self._held.clear()
@@ -209,8 +229,31 @@ _NAME = re.compile(r"(?:\.tmp-)?weights-\d{6,}")
 _FILE = "model.safetensors"
 
 
-def write_weights(folder: Path, model: nn.Module, version: int) -> PublishedWeights:
-    """Put the model's weights into the folder under the name of their version. Raises UserError for a full disk."""
+def published_shapes(model: nn.Module, dtype: torch.dtype | None = None) -> Shapes:
+    """Types and shapes of the weights in the file; `dtype` None: the model's own types."""
+    return {name: (dtype or weight.dtype, weight.shape) for name, weight in plain_weights(model).items()}
+
+
+def write_weights(
+    folder: Path, model: nn.Module, version: int, *, dtype: torch.dtype | None = None, summed: bool = True
+) -> PublishedWeights:
+    """Put the model's weights, converted to `dtype`, into the folder under the name of their version.
+
+    summed      compute the checksum, which vLLM does not compare, on the way
+
+    Raises UserError for a full disk. Other ranks of a sharded model iterate over `merged(model)` in the meantime; they
+    are not left waiting by an error.
+    """
+    weights = merged(model)
+    try:
+        return _write(folder, version, published_shapes(model, dtype), weights, summed)
+    finally:
+        deque(weights, maxlen=0)
+
+
+def _write(
+    folder: Path, version: int, shapes: Shapes, weights: Iterator[tuple[str, torch.Tensor]], summed: bool
+) -> PublishedWeights:
     target = folder / f"weights-{version:06d}"
     partial = folder / f".tmp-{target.name}"
     for old in (partial, target):  # of a run that was broken off; what had this number may have been other weights
@@ -220,12 +263,12 @@ def write_weights(folder: Path, model: nn.Module, version: int) -> PublishedWeig
     with explain_full_disk(f"{target}", "the last checkpoint is intact"):
         partial.mkdir(parents=True)
         file = partial / _FILE
-        save_file(untied(model.state_dict()), file, metadata={"format": "pt"})
+        digest = new_checksum() if summed else None
+        write_one_by_one(file, shapes, (weight for _, weight in weights), digest)
         sync(file)
-        summed = checksum(file)
         partial.rename(target)
         sync(folder)
-    return PublishedWeights(version=version, path=target / file.name, checksum=summed)
+    return PublishedWeights(version=version, path=target / file.name, checksum=digest and digest.hexdigest())
 
 
 def remove_others(folder: Path, kept: PublishedWeights) -> None:
