@@ -18,11 +18,14 @@ from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 from mem1.cli.main import app
+from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.protocol import RELEASED
 from mem1.records import Ended
 from mem1.retrieval import BM25
+from mem1.training.loop.recipe import Sft
+from mem1.training.loop.recorded import read_recorded
 from mem1.training.weights.tokenizers import bpe_tokenizer
 from mem1.trajectory_files import read_trajectories
 
@@ -115,6 +118,21 @@ def test_the_stand_in_tokenizer_is_named_wherever_it_counts(served, sources):
     assert {r["policy"] for r in rows} == {"Qwen2.5-7B-RL-RAG-Q2-EM-Release (stand-in tokens)"}
     assert [r["em"] for r in rows] == [1, 1]
     assert "those of the stand-in tokenizer, not of the model" in " ".join(result.stderr.split())
+
+
+def test_what_a_chat_server_said_trains_a_model_with_another_tokenizer(served, sources, tmp_path):
+    with model_site(Model(served.model.codec, released_agent, prefill=True), chat_only=True) as site:
+        served = Served(site, served.model, served.tokenizer)
+        recipe(served, sources, "--tokenizer", "stand-in", "engine.endpoint=chat", "--out", tmp_path / "out", "--json")
+    codec = Codec.load(served.tokenizer)
+    frame = ChatTemplate.load(served.tokenizer, codec)
+    found = read_recorded(Sft(trajectories=(f"{tmp_path}/out/*.jsonl",), min_reward=1), codec, frame, RELEASED)
+    assert (found.files, found.attempts, found.encoded_anew, found.left_out) == (2, 4, 4, {})
+    for attempt in found.trajectories:
+        first, last = attempt.turns
+        assert codec.decode(last.completion_ids) == last.text and last.text.endswith("</answer>")
+        assert first.context_ids[: len(frame.prefix)] == frame.prefix and frame.suffix[0] in first.context_ids
+        assert last.context_ids == first.context_ids + first.completion_ids + first.observation_ids
 
 
 def test_a_spent_limit_leaves_rows_that_say_so(served, sources):

@@ -394,9 +394,17 @@ def observation(text: str, turns_left: int, tags: Tags = PAPER) -> tuple[str, st
 
     `text` comes from documents or the web; every environment relies on this function to make it harmless.
     """
-    parts = {"result": tags.result, "hint": hint(turns_left, tags), "text": strip_markup(text, tags)}
-    inside = tags.layout.partition("<{result}>")[2].partition("</{result}>")[0].strip()
-    return inside.format(**parts), tags.layout.format(**parts)
+    middle = tags.layout.partition("<{result}>")[2].partition("</{result}>")[0].strip()
+    inside = middle.format(hint=hint(turns_left, tags), text=strip_markup(text, tags))
+    return inside, tagged(inside, tags)
+
+
+def tagged(inside: str, tags: Tags) -> str:
+    """The text inside the tags of a reply, as a turn records it, with the tags."""
+    before, _, rest = tags.layout.partition("<{result}>")
+    middle, _, after = rest.partition("</{result}>")
+    first, last = len(middle) - len(middle.lstrip()), len(middle.rstrip())
+    return f"{before.format()}<{tags.result}>{middle[:first]}{inside}{middle[last:]}</{tags.result}>{after.format()}"
 
 
 _KNOWN_NAMES = frozenset(n.lower() for t in VOCABULARIES.values() for n in (*t.names, t.hint))

@@ -174,6 +174,8 @@ class _Register:
     """Classes whose `load(folder)` opens an index of the kind that its manifest names."""
     search_api: Registry = Registry("search_api", "mem1.retrieval.web.search:APIS")
     """Search APIs of the open web (`mem1.retrieval.web.search.JsonApi`)."""
+    reader: Registry = Registry("reader", {"mem1_release": "mem1.extras.mem1_release.reader:read_trajectories"})
+    """Functions (path, codec) -> trajectories, for files of attempts that other programs wrote (`[sft] reader`)."""
     document: Registry = Registry("document", "mem1.retrieval.documents:READERS")
     """Functions (content, path) -> (title or None, text) for the files with this ending, such as ".docx"."""
 

@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pydantic import Field
 
@@ -207,22 +208,14 @@ class Rollout:
         completion: Completion,
         version: int,
     ) -> Turn:
-        text = self.codec.decode(completion.token_ids)
-        opening = self.tags.opening(requested)
-        parsed = parse(opening + text, self.tags)
-        in_text = {r: (max(a - len(opening), 0), b - len(opening)) for r, (a, b) in parsed.spans.items()}
-        return Turn(
-            context_ids=ids,
-            completion_ids=completion.token_ids,
+        return read_turn(
+            ids,
+            context,
+            requested,
+            completion.token_ids,
+            codec=self.codec,
+            tags=self.tags,
             logprobs=completion.logprobs,
-            text=text,
-            state=parsed.state,
-            action=parsed.kind,
-            content=parsed.error or parsed.content,
-            prefilled=requested is not None,
-            context_spans=dict(context.spans),
-            context_origins=context.origins,
-            completion_spans=self.codec.token_spans(completion.token_ids, text, in_text),
             weights_versions=completion.weights_versions or ((version, len(completion.token_ids)),),
         )
 
@@ -283,6 +276,39 @@ class Rollout:
                 "it must be a finite number"
             )
         return scored
+
+
+def read_turn(
+    ids: tuple[int, ...],
+    context: Context,
+    requested: str | None,
+    completion_ids: tuple[int, ...],
+    *,
+    codec: Codec,
+    tags: Tags,
+    **fields: Any,
+) -> Turn:
+    """The turn of a completion, with its text parsed; `ids` are those of the context and of the requested action's tag.
+
+    fields      other fields of the turn
+    """
+    text = codec.decode(completion_ids)
+    opening = tags.opening(requested)
+    parsed = parse(opening + text, tags)
+    in_text = {r: (max(a - len(opening), 0), b - len(opening)) for r, (a, b) in parsed.spans.items()}
+    return Turn(
+        context_ids=ids,
+        completion_ids=completion_ids,
+        text=text,
+        state=parsed.state,
+        action=parsed.kind,
+        content=parsed.error or parsed.content,
+        prefilled=requested is not None,
+        context_spans=dict(context.spans),
+        context_origins=context.origins,
+        completion_spans=codec.token_spans(completion_ids, text, in_text),
+        **fields,
+    )
 
 
 def attempt_numbers(tasks: Sequence[Task]) -> list[int]:

@@ -93,7 +93,7 @@ def _first_size(recipe: Recipe) -> int:
     """The first number of objectives that the recipe trains, else that it evaluates."""
     if recipe.rl is not None:
         return recipe.rl.objectives(0)[0]
-    return (recipe.evaluation if recipe.sft is None else recipe.sft).objectives[0]
+    return (recipe.demonstrated or recipe.evaluation.objectives)[0]
 
 
 def _sample(

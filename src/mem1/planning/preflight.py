@@ -20,7 +20,8 @@ from mem1.planning.networks import Setup, meta_parameters
 from mem1.planning.plan import Plan, make_plan, record
 from mem1.planning.smoke_step import Rehearsed, rehearse
 from mem1.protocol import vocabulary
-from mem1.training.loop.recipe import Recipe
+from mem1.training.loop.recipe import Recipe, Sft
+from mem1.training.loop.recorded import read_recorded, recorded_files
 from mem1.training.loop.rl_config import ServerRollouts
 from mem1.training.weights.policy import SHIPPED, policy_folder
 
@@ -40,11 +41,12 @@ class Check:
 
 def checks(config: Recipe, *, disk: int, out: Path) -> list[Check]:
     """All of them; `disk` are the bytes that the run's folder `out` will hold."""
-    rollout = config.rollout
+    rollout, sft = config.rollout, config.sft
     return [
         _checked("model", lambda: _model(config)),
         _checked("tokenizer", lambda: _tokenizer(config)),
         _checked("tasks", lambda: _tasks(config)),
+        *([_checked("trajectories", lambda: _trajectories(config, sft))] if sft and sft.trajectories else []),
         _checked("search", config.tasks.check_search),
         *([_checked("servers", lambda: _servers(rollout))] if isinstance(rollout, ServerRollouts) else []),
         _checked("disk", lambda: _disk(disk, out)),
@@ -113,12 +115,21 @@ def _tasks(config: Recipe) -> str:
     return f"drawn with {', '.join(map(str, sizes))} objectives"
 
 
+def _trajectories(config: Recipe, sft: Sft) -> str:
+    """Read the recorded attempts, as a run does before its first step; a new model has no tokenizer yet."""
+    folder = _folder(config)
+    if folder is None:
+        return f"{len(recorded_files(sft))} files, to be encoded for the recipe's new model"
+    codec = Codec.load(folder)
+    template = ChatTemplate.load(folder, codec) if config.model.chat_template else ChatTemplate()
+    return str(read_recorded(sft, codec, template, vocabulary(config.vocabulary)))
+
+
 def _sizes(config: Recipe) -> Iterator[int]:
-    if config.sft is not None:
-        yield from config.sft.objectives
+    yield from config.demonstrated
     if config.rl is not None:
         yield from (n for phase in config.rl.curriculum for n in phase.objectives)
-    if config.sft is None and config.rl is None:
+    elif not config.demonstrated:
         yield from config.evaluation.objectives
 
 

@@ -87,12 +87,13 @@ def _objectives(config: Recipe) -> tuple[int]:
     """The smallest size of the recipe's tasks."""
     if config.rl is not None:
         return (min(n for phase in config.rl.curriculum for n in phase.objectives),)
-    return (min((config.sft or config.evaluation).objectives),)
+    return (min(config.demonstrated or config.evaluation.objectives),)
 
 
 def _shown(config: Recipe) -> Recipe:
     """The recipe for the expert, with room for its texts under any tokenizer."""
-    sft = (config.sft or Sft()).model_copy(update={"tasks": 2, "objectives": _objectives(config), "cut_short": 0.0})
+    demonstrated = {"trajectories": None, "tasks": 2, "objectives": _objectives(config), "cut_short": 0.0}
+    sft = (config.sft or Sft()).model_copy(update=demonstrated)
     return config.model_copy(
         update={
             "tasks": config.tasks.small() or AtlasTasks().small(),

@@ -266,7 +266,7 @@ def _rl_tokens(config: Recipe, rl: Rl, known: Attempts) -> StepTokens:
 def _sft(config: Recipe) -> Stage:
     sft = config.sft
     assert sft is not None
-    sizes = limits(config, max(sft.objectives))
+    sizes = limits(config, max(config.demonstrated or config.evaluation.objectives))
     pieces = replace(sizes, turns=sizes.turns[:TURNS_PER_PIECE])
     cap = min(sft.tokens, sft.pack_tokens)
     [[piece]] = made_groups(context_policy(config.context), pieces, groups=1, attempts=1)
@@ -279,7 +279,11 @@ def _sft(config: Recipe) -> Stage:
         load=replace(one.load, tokens=max(cap, one.load.tokens), sampled=round(share * max(cap, one.load.tokens))),
     )
     needs = Needs(
-        load=tokens.load, packs=tokens.packs, at_once=min(config.workers, tokens.packs), entropy=False, muon=True
+        load=tokens.load,
+        packs=tokens.packs,
+        at_once=min(config.workers, tokens.packs),
+        entropy=False,
+        muon=sft.optimizer == "muon",
     )
     return Stage(name="sft", steps=sft.steps, tokens=tokens, passes=Passes(), needs=needs)
 

@@ -222,7 +222,7 @@ def inference_of(path: str) -> Inference:
     if match is None:
         raise UserError(
             f"{path}: the name does not end in _mem1.jsonl, _normal.jsonl or _amem.jsonl, so the context "
-            f"policy is unknown; give --inference {', '.join(get_args(Inference))}"
+            f"policy is unknown; rename the file, or give --inference {', '.join(get_args(Inference))}"
         )
     return checked_inference(match[1])
 
@@ -254,6 +254,12 @@ def trajectory(attempt: ReleasedAttempt, codec: Codec, inference: Inference) -> 
         metrics={"em": tuple(scores.em), "f1": tuple(scores.f1)},
         context={"mem1": Fold(1).name, "normal": Full().name, "amem": "amem"}[inference],
     )
+
+
+def read_trajectories(path: str | os.PathLike[str], codec: Codec) -> list[Trajectory]:
+    """The attempts of a result file whose name ends with its inference type. Raises UserError as the parts do."""
+    inference = inference_of(str(path))
+    return [trajectory(attempt, codec, inference) for attempt in read_released(path)]
 
 
 def _context(inference: Inference, prompt: tuple[int, ...], recalled: tuple[int, ...], turns: list[Turn]) -> Context:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from mem1.configuration import Config
 from mem1.configuration.model import MOST_TASKS, MOST_TOKENS, MOST_WORKERS, GreedyOrWarm, LearningRate, Seed, Sizes
@@ -24,6 +24,7 @@ from mem1.engines.config import Engines, LocalModel
 from mem1.envs.base import TaskSource
 from mem1.envs.tasks import Tasks
 from mem1.protocol import Tags, VocabularyChoice, vocabulary
+from mem1.registry import register
 from mem1.rollout import Budget, Rollout
 from mem1.training.loop.rl_config import LocalRollouts, Rl, Rollouts
 
@@ -156,10 +157,28 @@ TURNS_PER_PIECE = 4
 """Turns per piece of a demonstration: long ones are cut, so that a step of [sft] mixes many tasks."""
 
 
+OneOrMore = Annotated[
+    tuple[str, ...],
+    BeforeValidator(
+        lambda given: (given,) if isinstance(given, str) else tuple(given) if type(given) is list else given
+    ),
+    Field(min_length=1),
+]
+"""A list of texts, or one text by itself."""
+
+
 class Sft(Config):
-    """`[sft]`: supervised fine-tuning on demonstrations by a scripted expert."""
+    """`[sft]`: supervised fine-tuning on recorded attempts, or on demonstrations by a scripted expert."""
 
     steps: int = Field(default=400, ge=1)
+    trajectories: OneOrMore | None = None
+    """Files of recorded attempts to train: a pattern such as "runs/*/evaluation/*.jsonl", or a list of them. None:
+    demonstrations by the expert."""
+    reader: str | None = None
+    """Format of these files: mem1_release (MEM1's result files), a registered name, or package.module:name. None:
+    mem1's own."""
+    min_reward: float | None = None
+    """Smallest recorded reward of an attempt that is trained; None: any attempt that answered."""
     objectives: Sizes = (1, 2, 3, 4)
     """Numbers of objectives of the demonstrated tasks."""
     tasks: int = Field(default=2000, ge=1, le=10_000_000)
@@ -172,13 +191,43 @@ class Sft(Config):
     """Tokens per step; shared tokens count once."""
     pack_tokens: int = Field(default=8192, ge=64, le=MOST_TOKENS)
     """Maximum tokens per forward and backward pass; affects only memory, speed and the order of additions."""
-    learning_rate: LearningRate = 0.02
-    """Learning rate of Muon, for matrices."""
-    adam_learning_rate: LearningRate = 3e-3
-    """Learning rate of AdamW, for everything else."""
+    optimizer: Literal["muon", "adamw"] = "muon"
+    """muon: Muon for the matrices of the layers, AdamW for the rest; for small models from scratch. adamw: AdamW for
+    everything, as is usual for pretrained models."""
+    learning_rate: LearningRate | None = None
+    """Learning rate of Muon, for matrices, or of AdamW alone. None: 0.02 for muon, 1e-5 for adamw."""
+    adam_learning_rate: LearningRate | None = None
+    """Learning rate of AdamW beside Muon, for everything else. None: 3e-3."""
+    weight_decay: float = Field(default=0.0, ge=0, le=1)
+    """Share of each matrix that is taken off per step, times the learning rate; biases and norms do not decay."""
     warmup: int = Field(default=10, ge=0)
     decay: float = Field(default=0.4, ge=0, le=1)
     """Share of the steps, at the end of the stage, over which the learning rates fall to a twentieth."""
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Learning rates of the optimiser that `optimizer` names, and of AdamW beside Muon."""
+        return self.learning_rate or (0.02 if self.optimizer == "muon" else 1e-5), self.adam_learning_rate or 3e-3
+
+    @field_validator("reader")
+    @classmethod
+    def _reader_is_known(cls, name: str | None) -> str | None:
+        if name is not None and not callable(register.reader.get(name)):
+            raise ValueError("the reader must be a function (path, codec) -> trajectories")
+        return name
+
+    @model_validator(mode="after")
+    def _every_key_has_an_effect(self) -> Sft:
+        demonstrating, recorded = ("objectives", "tasks", "contexts", "cut_short"), ("reader", "min_reward")
+        unused, why = demonstrating, "is for demonstrations by the expert; leave it out, or leave out trajectories"
+        if self.trajectories is None:
+            unused, why = recorded, "is for recorded attempts; give trajectories, or leave it out"
+        for name in unused:
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} {why}")
+        if self.optimizer == "adamw" and self.adam_learning_rate is not None:
+            raise ValueError("adam_learning_rate is AdamW's beside Muon; with optimizer = 'adamw' give learning_rate")
+        return self
 
 
 class Evaluation(Config):
@@ -233,6 +282,11 @@ class Recipe(Config):
     checkpoint_every: int = Field(default=20, ge=1)
     """Steps between checkpoints."""
     tensorboard: bool = True
+
+    @property
+    def demonstrated(self) -> tuple[int, ...]:
+        """Numbers of objectives of the expert's demonstrations; empty: there are none."""
+        return () if self.sft is None or self.sft.trajectories is not None else self.sft.objectives
 
     @model_validator(mode="after")
     def _staleness_needs_servers(self) -> Recipe:

@@ -2,7 +2,7 @@
 
     runs/quick/
         config.toml          the resolved configuration; `mem1 train runs/quick/config.toml` repeats the run
-        resolved.json        command, fingerprint of the configuration, versions, devices
+        resolved.json        command, fingerprint of the configuration, versions, devices, what [sft] was given
         metrics.jsonl        {"step": 1, "reward": 0.25, "endings": {"answered": 3, "bad_tags": 1}}
         timings.jsonl        {"step": 1, "rollout": 1.4}
         tensorboard/         tags reward, endings/answered, endings/bad_tags, seconds/rollout
@@ -113,13 +113,30 @@ class RunFolder:
 
     def note_computed(self, computed: Mapping[str, str]) -> None:
         """Record device, precision and attention from here on; a run that is resumed elsewhere lists all of them."""
+        known = self._resolved().get("computed", [])
+        if known[-1:] != [dict(computed)]:
+            self._note("computed", [*known, dict(computed)])
+
+    def note_trajectories(self, record: Mapping[str, Any]) -> None:
+        """Record which attempts [sft] trains. Raises UserError where the run began with others."""
+        known = self._resolved().get("sft")
+        if known is None:
+            self._note("sft", dict(record))
+        elif known["digest"] != record["digest"]:
+            raise UserError(
+                f"the files of sft.trajectories have changed: {self.path} began with {known['trained']} attempts of "
+                f"{known['files']} files, and now there are {record['trained']} of {record['files']}; restore the "
+                "files, or start a new run with another --out"
+            )
+
+    def _resolved(self) -> dict[str, Any]:
         path = self.path / "resolved.json"
-        resolved = json.loads(path.read_bytes()) if path.is_file() else {}
-        known = resolved.get("computed", [])
-        if known[-1:] == [dict(computed)]:
-            return
+        return json.loads(path.read_bytes()) if path.is_file() else {}
+
+    def _note(self, key: str, value: object) -> None:
+        resolved = {**self._resolved(), key: value}
         with explain_full_disk(f"{self.path}", "the checkpoints are intact"):
-            write_file(path, json.dumps({**resolved, "computed": [*known, dict(computed)]}, indent=2).encode())
+            write_file(self.path / "resolved.json", json.dumps(resolved, indent=2).encode())
 
 
 def differences(

@@ -1,4 +1,4 @@
-"""The stages before reinforcement learning: associative recall, and imitation of a scripted expert.
+"""The stages before reinforcement learning: associative recall, and imitation of an expert or of recorded attempts.
 
 Recall gives a small transformer its copying heads. It contains nothing about any task:
 
@@ -33,7 +33,7 @@ from mem1.training.gradients.update import PassStats
 from mem1.training.logprobs import flat_logprobs
 from mem1.training.loop.recipe import TURNS_PER_PIECE, Recall, Recipe, Sft
 from mem1.training.loop.run_folder import Metrics
-from mem1.training.ranks.optimizers import Optimizers, muon, warmup, warmup_decay
+from mem1.training.ranks.optimizers import Optimizers, adamw, muon, warmup, warmup_decay
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.ranks.processes import as_forward
 from mem1.training.weights.policy import Policy
@@ -114,7 +114,7 @@ def recall_loss(model: PreTrainedModel, ids_BT: Tensor, predicted_BT: Tensor) ->
 
 @dataclass
 class SftStage:
-    """Maximum likelihood of demonstrated completions, over the token tree."""
+    """Maximum likelihood of demonstrated or recorded completions, over the token tree."""
 
     policy: Policy
     config: Sft
@@ -129,7 +129,12 @@ class SftStage:
 
     def __post_init__(self) -> None:
         self.model = self.placement.trained(self.policy.model)
-        self.optimizers: Optimizers = muon(self.model, self.config.learning_rate, self.config.adam_learning_rate)
+        (rate, adam_rate), weight_decay = self.config.rates, self.config.weight_decay
+        self.optimizers: Optimizers = (
+            muon(self.model, rate, adam_rate, weight_decay)
+            if self.config.optimizer == "muon"
+            else adamw(self.model, rate, weight_decay)
+        )
 
     @property
     def steps(self) -> int:
@@ -182,7 +187,7 @@ def demonstrate(config: Recipe, rollout: Rollout, source: TaskSource, tags: Tags
     assert config.sft is not None
     tasks = [
         task
-        for number, objectives in enumerate(config.sft.objectives)
+        for number, objectives in enumerate(config.demonstrated)
         for task in source.tasks(objectives=objectives, count=config.sft.tasks, seed=config.seed + 17 + number)
     ]
     rng = random.Random(f"{config.seed}/cut_short")

@@ -7,6 +7,7 @@ metrics as an unbroken one.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -27,8 +28,10 @@ from mem1.errors import UserError
 from mem1.lock import alone_in, interruptible
 from mem1.packing.attention import check_packable
 from mem1.protocol import Tags, vocabulary
+from mem1.records import Trajectory
 from mem1.rollout import Rollout
 from mem1.training.loop.recipe import Distributed, Recipe, recipe_rollout
+from mem1.training.loop.recorded import Recorded, read_recorded
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.rl_config import ServerRollouts
 from mem1.training.loop.run_folder import Metrics, MetricsLog, RunFolder
@@ -41,6 +44,7 @@ from mem1.training.weights.policy import Policy, make_policy
 from mem1.training.weights.snapshot import Snapshot
 from mem1.training.weights.weight_sync import WeightSync
 
+log = logging.getLogger(__name__)
 NOT_FINGERPRINTED = (
     "evaluation",
     "checkpoint_every",
@@ -120,9 +124,18 @@ def weight_sync(config: Recipe, policy: Policy, ranks: Ranks = ONE_PROCESS) -> I
 
 
 def make_stages(
-    config: Recipe, policy: Policy, placement: Placement = SINGLE_PROCESS, *, sync: WeightSync | None = None
+    config: Recipe,
+    policy: Policy,
+    placement: Placement = SINGLE_PROCESS,
+    *,
+    sync: WeightSync | None = None,
+    recorded: Recorded | None = None,
 ) -> list[Callable[[], Stage]]:
-    """Factories of the recipe's stages in order; a stage is made when it begins. `sync`: servers that sample."""
+    """Factories of the recipe's stages in order; a stage is made when it begins.
+
+    sync        servers that sample
+    recorded    the attempts that [sft] trains; None: it demonstrates
+    """
     recall, sft, rl = config.recall, config.sft, config.rl
     stages: list[Callable[[], Stage]] = []
     if recall is not None:
@@ -136,11 +149,11 @@ def make_stages(
     few = config.model_copy(update={"workers": workers})
     rollout = make_rollout(few, policy, source, tags, engine=None if sync is None else sync.engine)
     if sft is not None:
-        stages.append(
-            lambda: SftStage(
-                policy, sft, lambda: demonstrate(config, rollout, source, tags), config.seed, workers, placement
-            )
-        )
+
+        def shown() -> Sequence[Trajectory]:
+            return demonstrate(config, rollout, source, tags) if recorded is None else recorded.trajectories
+
+        stages.append(lambda: SftStage(policy, sft, shown, config.seed, workers, placement))
     if rl is not None:
         stages.append(lambda: RlStage(policy, rl, rollout, source, config.seed, workers, placement, sync))
     return stages
@@ -148,11 +161,22 @@ def make_stages(
 
 def _check_tasks(config: Recipe, source: TaskSource, codec: Codec, tags: Tags) -> None:
     """Draw a task of each size: faulty files, impossible sizes and unknown words must fail before training starts."""
-    sizes = set(config.sft.objectives if config.sft is not None else ())
+    sizes = set(config.demonstrated)
     sizes |= {n for phase in (config.rl.curriculum if config.rl is not None else ()) for n in phase.objectives}
     for objectives in sorted(sizes):
         tasks = source.tasks(objectives=objectives, count=1, seed=config.seed)
         check_words(codec, tasks, tags, whose=config.model.name)
+
+
+def _recorded(config: Recipe, policy: Policy) -> Recorded | None:
+    """The recorded attempts of [sft]; None: it has none."""
+    if config.sft is None or config.sft.trajectories is None:
+        return None
+    found = read_recorded(config.sft, policy.codec, policy.chat_template, vocabulary(config.vocabulary))
+    log.log(
+        logging.WARNING if found.left_out or found.encoded_anew or found.reframed else logging.INFO, "[sft] %s", found
+    )
+    return found
 
 
 @flushed_denormals()
@@ -189,7 +213,9 @@ def train(
         computes_here = not (placement.separate and isinstance(config.rollout, ServerRollouts))
         if computes_here:
             policy.model.to(ranks.device.at)  # type: ignore[arg-type]  # transformers' own signature takes less
-        makers = make_stages(config, policy, placement, sync=held.enter_context(weight_sync(config, policy, ranks)))
+        recorded = _recorded(config, policy)
+        sync = held.enter_context(weight_sync(config, policy, ranks))
+        makers = make_stages(config, policy, placement, sync=sync, recorded=recorded)
 
         def open_folder() -> str:
             if resume and (out / "config.toml").is_file():
@@ -197,6 +223,8 @@ def train(
             else:
                 folder = RunFolder.create(out, config, command=command, exclude=NOT_FINGERPRINTED)
             folder.note_computed(placement.computed.record())
+            if recorded is not None:
+                folder.note_trajectories(recorded.record())
             return folder.fingerprint
 
         folder = RunFolder(path=out, fingerprint=ranks.on_rank_zero(open_folder))

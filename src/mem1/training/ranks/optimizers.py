@@ -8,7 +8,7 @@ rows of the result; momentum stays sharded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,21 +53,33 @@ def together(*parts: Optimizers) -> Optimizers:
     )
 
 
-def adamw(model: torch.nn.Module, rate: float) -> Optimizers:
-    """AdamW for all parameters that are not frozen, without weight decay."""
+BETAS = (0.9, 0.95)
+"""AdamW's decay rates of the running means of gradients and of their squares."""
+
+
+def adamw(model: torch.nn.Module, rate: float, weight_decay: float = 0.0) -> Optimizers:
+    """AdamW for all parameters that are not frozen; only matrices decay."""
     parameters = tuple(p for p in model.parameters() if p.requires_grad)
-    return Optimizers((AdamW(parameters, lr=rate, betas=(0.9, 0.95), weight_decay=0.0),), (rate,), parameters)
+    return Optimizers((AdamW(_decaying(parameters, weight_decay), lr=rate, betas=BETAS),), (rate,), parameters)
 
 
-def muon(model: PreTrainedModel, rate: float, adam_rate: float) -> Optimizers:
+def _decaying(parameters: Sequence[torch.nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    """Groups of parameters: matrices, which decay, and biases and norms; one group where nothing decays."""
+    if not weight_decay:
+        return [{"params": list(parameters), "weight_decay": 0.0}]
+    groups = ((2, weight_decay), (1, 0.0))
+    return [{"params": [p for p in parameters if min(p.ndim, 2) == n], "weight_decay": decay} for n, decay in groups]
+
+
+def muon(model: PreTrainedModel, rate: float, adam_rate: float, weight_decay: float = 0.0) -> Optimizers:
     """Muon (Jordan et al. 2024) for the matrices of the layers, AdamW for embeddings, norms and biases."""
     outer = [m for m in (model.get_input_embeddings(), model.get_output_embeddings()) if m is not None]
     embeddings = {id(p) for module in outer for p in module.parameters()}
     matrices = [p for p in model.parameters() if p.ndim == 2 and id(p) not in embeddings]
     others = [p for p in model.parameters() if p.ndim != 2 or id(p) in embeddings]
     members = (
-        Muon(matrices, lr=rate, weight_decay=0.0),
-        AdamW(others, lr=adam_rate, betas=(0.9, 0.95), weight_decay=0.0),
+        Muon(matrices, lr=rate, weight_decay=weight_decay),
+        AdamW(_decaying(others, weight_decay), lr=adam_rate, betas=BETAS),
     )
     return Optimizers(members, (rate, adam_rate), (*matrices, *others))
 

@@ -1,0 +1,213 @@
+"""Recorded attempts as what `[sft]` trains: which of them, and in which tokens.
+
+    trajectories = "runs/big/evaluation/*.jsonl"        2 files with 120 attempts
+    min_reward = 2                                      80 of them answered and have a reward of at least 2
+    read_recorded(sft, policy's tokenizer, ...)     ->  80 trajectories, and how many were encoded anew
+
+An attempt that this tokenizer recorded, with the same tokens around the prompt, is trained exactly as it was sampled.
+Of any other attempt, what was sampled is text: from an API, by a model with another tokenizer, in a file of another
+program. It is encoded anew, part by part (prompt, completions, results), and its context policy puts the contexts
+together again. The sampled tokens of an attempt stay as they are if only the chat template around the prompt differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from glob import glob
+from pathlib import Path
+from typing import Any
+
+from mem1.contexts import context_policy, next_context
+from mem1.engines.chat_template import ChatTemplate
+from mem1.engines.codec import Codec
+from mem1.errors import UserError
+from mem1.protocol import MALFORMED, VOCABULARIES, Tags, parse, tagged
+from mem1.records import Ended, Trajectory, Turn
+from mem1.registry import register
+from mem1.rollout import read_turn
+from mem1.training.loop.recipe import Sft
+from mem1.trajectory_files import read_trajectories
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """The attempts to train, and what became of the others."""
+
+    trajectories: tuple[Trajectory, ...]
+    files: int
+    attempts: int
+    """Attempts in the files."""
+    left_out: dict[str, int]
+    """Attempts that are not trained, by reason."""
+    encoded_anew: int
+    """Trained attempts whose text was encoded anew, as they have the tokens of another tokenizer, or none."""
+    reframed: int
+    """Trained attempts with their sampled tokens, but with this model's chat template around the prompt."""
+
+    def record(self) -> dict[str, Any]:
+        """As JSON, with a digest of the trained tokens."""
+        digest = hashlib.blake2b(digest_size=16)
+        for t in self.trajectories:
+            for turn in t.turns:
+                digest.update(repr((turn.context_ids, turn.completion_ids)).encode())
+        counts = {name: getattr(self, name) for name in ("files", "attempts", "left_out", "encoded_anew", "reframed")}
+        return {**counts, "trained": len(self.trajectories), "digest": digest.hexdigest()}
+
+    def __str__(self) -> str:
+        plural = "file" if self.files == 1 else "files"
+        parts = [f"{len(self.trajectories)} of {self.attempts} attempts in {self.files} {plural} are trained"]
+        parts += [f"{count} left out: {reason}" for reason, count in self.left_out.items()]
+        if self.encoded_anew:
+            parts.append(f"{self.encoded_anew} encoded anew from their text, not as they were sampled")
+        if self.reframed:
+            parts.append(f"{self.reframed} put into this model's chat template")
+        return "; ".join(parts)
+
+
+def recorded_files(config: Sft) -> list[Path]:
+    """The files of `config.trajectories`, each once, by name. Raises UserError where a pattern has none."""
+    assert config.trajectories is not None
+    found: set[Path] = set()
+    for pattern in config.trajectories:
+        files = {Path(name) for name in glob(pattern, recursive=True) if Path(name).is_file()}
+        if not files:
+            raise UserError(f"sft.trajectories: no file matches {pattern!r} in {Path.cwd()}; check the pattern")
+        found |= files
+    return sorted(found)
+
+
+def read_recorded(config: Sft, codec: Codec, chat_template: ChatTemplate, tags: Tags) -> Recorded:
+    """The attempts of `config.trajectories` that are trained, in tokens of this model.
+
+    Raises UserError, with the file, for one that cannot be read, for an attempt in another vocabulary or under an
+    unknown context policy, and where no attempt is left.
+    """
+    files = recorded_files(config)
+    reader = None if config.reader is None else register.reader.get(config.reader)
+    kept = _Kept(config, codec, chat_template, tags, encodes=reader is not None)
+    for path in files:
+        # a run that goes on may be writing its last line
+        attempts = read_trajectories(path, drop_cut_line=True) if reader is None else reader(path, codec)
+        for number, attempt in enumerate(attempts, start=1):
+            kept.add(attempt, f"{path}, attempt {number}")
+    if not kept.trajectories:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in kept.left_out.items()) or "they are empty"
+        where = str(files[0]) if len(files) == 1 else f"the {len(files)} files"
+        raise UserError(
+            f"sft.trajectories: {where} has no attempt to train: {reasons}; change sft.min_reward or the files"
+        )
+    return Recorded(
+        trajectories=tuple(kept.trajectories),
+        files=len(files),
+        attempts=len(kept.trajectories) + sum(kept.left_out.values()),
+        left_out=dict(kept.left_out),
+        encoded_anew=kept.encoded_anew,
+        reframed=kept.reframed,
+    )
+
+
+@dataclass
+class _Kept:
+    """The attempts kept so far."""
+
+    config: Sft
+    codec: Codec
+    chat_template: ChatTemplate
+    tags: Tags
+    encodes: bool
+    """Whether a reader encoded all text anew."""
+    trajectories: list[Trajectory] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+    encoded_anew: int = 0
+    reframed: int = 0
+
+    def add(self, attempt: Trajectory, where: str) -> None:
+        """Keep the attempt, or count why not."""
+        reason = self._unusable(attempt) or self._unreadable(attempt, where)
+        if reason is None:
+            sampled = all(map(self._is_ours, attempt.turns))
+            framed = self._is_framed(attempt)
+            trained = attempt if sampled and framed else self._assembled(attempt, where, sampled=sampled)
+            unknown = self.codec.unknown_id
+            if unknown is not None and any(unknown in turn.completion_ids for turn in trained.turns):
+                reason = "with words that this tokenizer does not know"
+        if reason is not None:
+            self.left_out[reason] += 1
+            return
+        self.encoded_anew += self.encodes or not sampled
+        self.reframed += sampled and not framed and not self.encodes
+        self.trajectories.append(trained)
+
+    def _unusable(self, attempt: Trajectory) -> str | None:
+        """Why an attempt is no example; None: it is one."""
+        if not attempt.ended.scorable:
+            return "whose tool or model server failed"
+        if attempt.ended is not Ended.ANSWERED:
+            return "that did not end with an answer"
+        least = self.config.min_reward
+        if least is not None and (attempt.reward is None or attempt.reward < least):
+            return f"with a reward below {least:g}"
+        if attempt.task is None or not all(turn.text for turn in attempt.turns):
+            return "without task or text"
+        return None
+
+    def _unreadable(self, attempt: Trajectory, where: str) -> str | None:
+        """Why the text is no example of the vocabulary; None: it is. Raises UserError for another vocabulary."""
+        for number, turn in enumerate(attempt.turns, start=1):
+            if _reads_as_recorded(turn, self.tags):
+                continue
+            other = next((t.name for t in VOCABULARIES.values() if _reads_as_recorded(turn, t)), None)
+            if other is None:
+                return "that are malformed by this parser"
+            raise UserError(
+                f"sft.trajectories: {where}, turn {number} is written in the vocabulary {other!r}, but the recipe's is "
+                f"{self.tags.name!r}; set vocabulary = {other!r}"
+            )
+        return None
+
+    def _is_ours(self, turn: Turn) -> bool:
+        """Whether the sampled tokens are those of this tokenizer."""
+        ids = turn.completion_ids
+        return max(ids, default=0) < self.codec.vocab_size and self.codec.decode(ids) == turn.text
+
+    def _is_framed(self, attempt: Trajectory) -> bool:
+        """Whether the attempt began with the prompt as this model gets it."""
+        prompt = self._prompt(attempt)
+        return attempt.turns[0].context_ids[: len(prompt)] == prompt
+
+    def _prompt(self, attempt: Trajectory) -> tuple[int, ...]:
+        assert attempt.task is not None
+        return self.chat_template.around(self.codec.encode_untrusted(attempt.task.prompt, self.tags))
+
+    def _assembled(self, attempt: Trajectory, where: str, *, sampled: bool) -> Trajectory:
+        """The attempt in tokens of this model; `sampled`: its completions and results have them already."""
+        try:
+            policy = context_policy(attempt.context)
+        except UserError as error:
+            raise UserError(f"sft.trajectories: {where} cannot be encoded for this model: {error}") from error
+        prompt = self._prompt(attempt)
+        turns: list[Turn] = []
+        for old in attempt.turns:
+            context = next_context(policy, prompt, turns)
+            requested = old.action if old.prefilled else None
+            ids = context.ids + self.codec.encode(self.tags.opening(requested))
+            completion = old.completion_ids if sampled else self.codec.encode_untrusted(old.text, self.tags)
+            turn = read_turn(ids, context, requested, completion, codec=self.codec, tags=self.tags)
+            result = old.observation_ids if sampled else self._result(old)
+            turns.append(replace(turn, observation=old.observation, observation_ids=result))
+        return replace(attempt, turns=tuple(turns))
+
+    def _result(self, turn: Turn) -> tuple[int, ...]:
+        if not turn.observation_ids:
+            return ()
+        return self.codec.encode_untrusted(tagged(turn.observation, self.tags), self.tags)
+
+
+def _reads_as_recorded(turn: Turn, tags: Tags) -> bool:
+    """Whether the text has this action and this state in a vocabulary."""
+    if turn.action == MALFORMED or (turn.prefilled and turn.action not in tags.action_tags):
+        return False
+    parsed = parse(tags.opening(turn.action if turn.prefilled else None) + turn.text, tags)
+    return (parsed.kind, parsed.state) == (turn.action, turn.state)
