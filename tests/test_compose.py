@@ -21,7 +21,7 @@ from mem1.protocol import PAPER, PAPER_SHOP, PAPER_WEB, RELEASED, Tags
 from mem1.records import Question, Task
 from mem1.tasks.compose import TaskTemplate, TurnLimit, check_disjoint, compose, different, question_keys
 from mem1.tasks.datasets import read_questions, write_questions, write_tasks
-from mem1.tasks.prompts import PROMPTS, render
+from mem1.tasks.prompts import PROMPTS, PromptFile, instructs, render
 
 
 def question(name: str, text: str | None = None) -> Question:
@@ -258,3 +258,33 @@ def test_every_source_of_questions_hands_the_key_on(reward, tmp_path: Path):
             == {"sum": 1.0, "mean": 0.5}[reward]
         )
     assert ClozeTasks(corpus="clozes", reward=reward).reward == reward
+
+
+def test_a_prompt_can_stand_in_a_file(tmp_path: Path):
+    file = tmp_path / "own.txt"
+    file.write_text("Write <{state}> {{notes}} </{state}>, then <{search}>.\nAsked: {questions}")
+    config = load_toml(None, AtlasTasks, [f"prompt={{file = '{file}', separator = '; ', numbered = false}}"])
+    (task,) = config.source("evaluation", RELEASED).tasks(objectives=2, count=1, seed=0)
+    first, second = (question.text for question in task.questions)
+    assert task.prompt == f"Write <think> {{notes}} </think>, then <search>.\nAsked: {first}; {second}"
+    assert instructs(config.prompt) and not instructs("plain")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, r"own.txt \(prompt.file\) cannot be read"),
+        ("Answer!", r"has no \{questions\}, where the questions of a task are put"),
+        ('{"a": {questions}}', r"\{\"a\"\} is no field; write \{\{ and \}\} for braces"),
+        ("{} {questions}", r"\{\} is no field; write \{\{ and \}\} for braces"),
+        ("{open} {questions}", r"own.txt' mentions the action 'open', which the vocabulary 'paper' lacks"),
+    ],
+)
+def test_a_file_that_is_no_prompt_is_refused(tmp_path: Path, text: str | None, message: str):
+    file = tmp_path / "own.txt"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(UserError, match=message):
+        render(PromptFile(file=str(file)), TEN[:1], PAPER)
+    with pytest.raises(UserError, match=r"required key prompt.file is missing"):
+        load_toml(None, AtlasTasks, ["prompt={numbered = true}"])

@@ -20,7 +20,7 @@ from mem1.envs.webshop.env import Pages, WebShopEnvironment
 from mem1.envs.webshop.expert import Laziness, ShopExpert, demonstrate
 from mem1.envs.webshop.tasks import ShopScript, WebShopTasks
 from mem1.errors import UserError
-from mem1.protocol import ACT, PAPER, PAPER_SHOP
+from mem1.protocol import ACT, PAPER, PAPER_SHOP, PUBLISHED_SHOP
 from mem1.records import Ended, Question, Task, Trajectory
 from mem1.rollout import Budget
 from mem1.training.loop.recipe import Recipe
@@ -66,6 +66,32 @@ def test_a_page_is_that_of_the_shop_and_follows_from_the_actions_so_far():
         session = ENVIRONMENT.shop.step(session, BUY_RUG[number - 1])
         reply = after(*BUY_RUG[:number])
         assert reply == Observation(text=ENVIRONMENT.shop.observe(session, "text"))
+
+
+def test_possible_actions_are_listed_below_a_page_if_asked_for():
+    environment = replace(ENVIRONMENT, pages="short", list_actions=True)
+    start, found = (
+        environment.observe([Action(task("rug"), ACT, action, ())])[0].text for action in ("click[x]", "search[lamp]")
+    )
+    assert start == "Search\n\nCurrent available actions: search[<content>]"
+    assert found.partition("\n\nCurrent available actions: ")[2] == (
+        "click[back to search], click[next >], click[b00000lamp]"
+    )
+
+
+def test_a_shop_in_the_released_format_is_walked_to_the_purchase():
+    codec = Codec(bpe_tokenizer([], vocab_size=300, tags=PUBLISHED_SHOP))
+    written = [f"<think> hm </think><summary> rug {i} </summary><answer>{a}</answer>" for i, a in enumerate(BUY_RUG)]
+    run = rollout(replay(*written), ENVIRONMENT, codec=codec, tags=PUBLISHED_SHOP, budget=BUDGET)
+    (trajectory,) = run([task("rug")], sampling=SAMPLING)
+    as_ours = shopped(*BUY_RUG)
+    assert (trajectory.ended, trajectory.answer) == (as_ours.ended, as_ours.answer) != (Ended.ANSWERED, "")
+    second = codec.decode(trajectory.turns[1].context_ids)
+    page = ENVIRONMENT.observe([Action(task("rug"), ACT, BUY_RUG[0], ())])[0].text.replace("<", "(").replace(">", ")")
+    assert second == (
+        f"q 1 buy it<summary> rug 0 </summary><answer>{BUY_RUG[0]}</answer>"
+        f"\n\n<state>[HINT]You have 14 turns left.[/HINT]\n\n{page}</state>\n\n"
+    )
 
 
 def test_a_short_page_has_all_but_the_instruction():

@@ -267,6 +267,26 @@ def cloze(
         print(f"Look at {name}/README.md; evaluate with mem1 eval tasks.kind=cloze --corpus {name}")
 
 
+@app.command("released-prompts", cls=Command)
+def released_prompts(
+    clone: Annotated[Path, typer.Argument(help="Folder of a clone of github.com/MIT-MI/MEM1.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder to write mem1-qa.txt and mem1-webshop.txt to.")] = Path("prompts"),
+    as_json: JsonOption = False,
+) -> None:
+    """Take the prompts of MEM1's released code, as files for a recipe's prompt = { file = ... }."""
+    from mem1.cli.progress import stderr
+    from mem1.extras.mem1_release.prompts import write_prompts
+
+    for name in ("mem1-qa.txt", "mem1-webshop.txt"):
+        new_file(out / name)
+    work_begins()
+    written = [str(path) for path in write_prompts(clone, out)]
+    if as_json:
+        print(json.dumps({"out": written}))
+    else:
+        stderr().print(f"written: {', '.join(written)}")
+
+
 @app.command("verl", cls=Command)
 def verl(
     recipe: Annotated[str, typer.Argument(help="A recipe: a file, or the name of a shipped one.")],

@@ -22,6 +22,7 @@ from mem1.records import Question, Task
 from mem1.retrieval import BM25
 from mem1.tasks.atlas import AtlasMaterial, Expert, Laziness, World, make_world
 from mem1.tasks.compose import Composition, Split, TaskTemplate, TurnLimit, check_depth, compose_as
+from mem1.tasks.prompts import PromptChoice
 
 _DEVELOPMENT = 10_000_000
 """Distance from the first training world to the first development world, so that training never draws one."""
@@ -42,7 +43,7 @@ class AtlasTasks(QuestionTasks):
     """How the questions of a task depend on one another: independent, chain, shared or comparison."""
     depth: int | None = Field(default=None, ge=1)
     """Longest chain of references in a task; None: 1, or 0 with independent questions."""
-    prompt: str = "plain"
+    prompt: PromptChoice = "plain"
     """plain: the questions alone, as the shipped policy knows them; mem1: with instructions, for a general model."""
     top_k: int = Field(default=2, ge=1)
     """Passages per search."""

@@ -59,6 +59,7 @@ from mem1.tasks.compose import (
     compose_dependent,
 )
 from mem1.tasks.datasets import read_questions
+from mem1.tasks.prompts import PromptChoice
 
 if TYPE_CHECKING:
     from mem1.retrieval.bm25 import BM25
@@ -255,7 +256,7 @@ class ClozeTasks(QuestionTasks):
     """File of real questions for training; None: clozes alone."""
     real: float = Field(default=0.0, ge=0, le=1)
     """Probability that a question of a task is a real one, if its half has a file."""
-    prompt: str = "cloze"
+    prompt: PromptChoice = "cloze"
     top_k: int = Field(default=2, ge=1)
     """Passages per search."""
     snippet_words: int = Field(default=24, ge=1)

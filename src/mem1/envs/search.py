@@ -53,6 +53,7 @@ from mem1.tasks.compose import (
     marked,
 )
 from mem1.tasks.datasets import read_questions, read_tasks
+from mem1.tasks.prompts import PromptChoice
 
 Style = Literal["titled", "bare", "addressed"]
 """Layout of a passage: "Doc 1 (Title: Oslo) text", the text alone, or "Doc 1 (Title: Oslo) address text"."""
@@ -188,7 +189,7 @@ class FileQuestions(TaskSource):
 
     @property
     @abstractmethod
-    def prompt(self) -> str: ...
+    def prompt(self) -> PromptChoice: ...
 
     @cached_property
     def questions(self) -> list[Question]:
@@ -253,7 +254,7 @@ class MultihopTasks(QuestionFiles):
     `retriever`."""
     retriever: RetrievalServer | str | None = None
     """Server that searches the passages, or your own retriever as package.module:Name; None: `corpus` is searched."""
-    prompt: str = "mem1"
+    prompt: PromptChoice = "mem1"
     top_k: int = Field(default=3, ge=1)
     passage_words: int = Field(default=100, ge=1)
     """Number of words shown of each passage."""
@@ -323,5 +324,5 @@ class _Multihop(FileQuestions):
         return urlsplit(self.config.retriever.urls[0]).netloc
 
     @property
-    def prompt(self) -> str:
+    def prompt(self) -> PromptChoice:
         return self.config.prompt

@@ -33,6 +33,7 @@ from mem1.retrieval.index_folder import cache_folder
 from mem1.retrieval.web.cache import Mode, WebCache
 from mem1.retrieval.web.pages import PageReader
 from mem1.tasks.compose import Split
+from mem1.tasks.prompts import PromptChoice
 
 _WHAT_TO_OPEN = re.compile(r"(\S+)(?:\s+(\d{1,6}))?")
 _LONGEST_SHOWN = 200
@@ -169,7 +170,7 @@ class WebTasks(QuestionFiles, Web):
     """Tasks from questions in files, answered on the open web."""
 
     kind: str = "web"
-    prompt: str | None = None
+    prompt: PromptChoice | None = None
     """None: "web" where the vocabulary can open pages, else "mem1"."""
 
     def source(self, split: Split, tags: Tags) -> TaskSource:
@@ -193,5 +194,5 @@ class _Web(FileQuestions):
         return WEB
 
     @property
-    def prompt(self) -> str:
+    def prompt(self) -> PromptChoice:
         return self.config.prompt or ("web" if OPEN in self.tags.action_tags else "mem1")

@@ -34,7 +34,7 @@ from mem1.errors import UserError
 from mem1.protocol import Tags
 from mem1.records import Question, Task
 from mem1.scoring import normalize
-from mem1.tasks.prompts import render
+from mem1.tasks.prompts import PromptChoice, render
 
 Split = Literal["train", "evaluation"]
 """The half that a policy is trained on, and the half that it is evaluated on."""
@@ -93,8 +93,8 @@ class TurnLimit(Config):
 class TaskTemplate:
     """Turns questions into a task: the properties that all tasks of one source share."""
 
-    prompt: str
-    """Name of the prompt at the start of every context."""
+    prompt: PromptChoice
+    """The prompt at the start of every context."""
     tags: Tags
     turn_limit: TurnLimit = field(default_factory=TurnLimit)
     corpus: str = ""

@@ -3,7 +3,7 @@
     render("plain", questions, PAPER)  ->  "Q1 Who founded Alvex? Q2 Where was Mira Toll born?"
 
 Questions that refer to one another's answers are numbered in every template. Your own prompt: see
-`mem1.register.prompt`.
+`mem1.register.prompt`, or in a recipe `prompt = { file = "prompt.txt" }`, a template in a file.
 
 A template's fields: {questions}, {objectives}, {example} (how answers are labelled), {order} (of the labels), {state},
 {result}, {hint} and one field per action of the vocabulary, such as {search} and {answer}. Tags are filled in without
@@ -13,10 +13,17 @@ brackets. `GoldExpert` is a scripted policy that finds its task by the prompt.
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Generic, TypeVar
 
+from pydantic import Tag
+
+from mem1.configuration import Config
+from mem1.configuration.model import name_or
 from mem1.errors import UserError
 from mem1.protocol import Tags, strip_markup
 from mem1.records import Question, Task
@@ -32,6 +39,45 @@ class Prompt:
     """Between two questions."""
     numbered: bool = True
     """Whether each question is preceded by its label: Q1, Q2, ..."""
+
+
+class PromptFile(Config):
+    """`prompt = { file = "prompt.txt" }`: a template in a file."""
+
+    file: str
+    """UTF-8 text with the field {questions}; {{ and }} stand for braces."""
+    separator: str = "\n"
+    """Between two questions."""
+    numbered: bool = True
+    """Whether each question is preceded by its label: Q1, Q2, ..."""
+
+
+PromptChoice = Annotated[Annotated[str, Tag("str")] | Annotated[PromptFile, Tag("PromptFile")], name_or("PromptFile")]
+"""`prompt` of a recipe: a name, or a file."""
+
+
+def find_prompt(choice: PromptChoice) -> Prompt:
+    """The prompt of this name or in this file. Raises UserError for an unknown name and an unusable file."""
+    if isinstance(choice, PromptFile):
+        return Prompt(template=_read(choice.file), separator=choice.separator, numbered=choice.numbered)
+    return register.prompt.get(choice)
+
+
+@lru_cache(maxsize=16)
+def _read(file: str) -> str:
+    """The template. The file is read once per process, so that all tasks of a run have one prompt."""
+    try:
+        template = Path(file).read_text(encoding="utf-8")
+        fields = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} (prompt.file) cannot be read: {error}; give a file of UTF-8 text") from error
+    except ValueError as error:
+        raise UserError(f"{file} (prompt.file): {error}; write {{{{ and }}}} for braces") from error
+    if odd := [name for name in fields if not name.isidentifier()]:
+        raise UserError(f"{file} (prompt.file): {{{odd[0]}}} is no field; write {{{{ and }}}} for braces")
+    if "questions" not in fields:
+        raise UserError(f"{file} (prompt.file) has no {{questions}}, where the questions of a task are put")
+    return template
 
 
 _MEM1 = """\
@@ -145,7 +191,7 @@ def first_question(text: str) -> str:
     """The first question of a task, recovered from its prompt."""
     for prompt in PROMPTS.values():
         head = prompt.template.partition("{questions}")[0].rpartition("\n")[2]
-        if not prompt.numbered and head in text:
+        if not prompt.numbered and head and head in text:
             asked = text.rpartition(head)[2].partition("\n")[0]
             if not asked.startswith("Q1 "):
                 return asked.partition(prompt.separator)[0].strip()
@@ -155,17 +201,18 @@ def first_question(text: str) -> str:
     return text.rsplit("Q1 ", 1)[-1].split("Q2 ", 1)[0].strip()
 
 
-def instructs(prompt_name: str) -> bool:
-    """Whether this prompt explains the tags to a model that was not trained on them."""
-    return "{state}" in register.prompt.get(prompt_name).template
+def instructs(choice: PromptChoice) -> bool:
+    """Whether this prompt explains the tags, by their field or literally, to a model that was not trained on them."""
+    template = find_prompt(choice).template
+    return "{state}" in template or "</" in template
 
 
-def render(prompt_name: str, questions: Sequence[Question], tags: Tags) -> str:
+def render(choice: PromptChoice, questions: Sequence[Question], tags: Tags) -> str:
     """The prompt of a task. Each question is put on one line and stripped of tags, as it may come from a document.
 
-    Raises UserError for an unknown prompt, and for a prompt with an action that the vocabulary lacks.
+    Raises UserError as `find_prompt` does, and for a prompt with an action that the vocabulary lacks.
     """
-    prompt: Prompt = register.prompt.get(prompt_name)
+    prompt = find_prompt(choice)
     numbered = prompt.numbered or any(question.depends_on for question in questions)
     texts = [" ".join(strip_markup(question.text, tags).split()) for question in questions]
     fields = {
@@ -183,9 +230,10 @@ def render(prompt_name: str, questions: Sequence[Question], tags: Tags) -> str:
     try:
         return prompt.template.format(**fields)
     except KeyError as error:
+        name = choice.file if isinstance(choice, PromptFile) else choice
         raise UserError(
-            f"prompt {prompt_name!r} mentions the action {error}, which the vocabulary {tags.name!r} lacks; "
-            f"it has: {', '.join(tags.action_tags)}"
+            f"prompt {name!r} mentions the action {error}, which the "
+            f"vocabulary {tags.name!r} lacks; it has: {', '.join(tags.action_tags)}"
         ) from error
 
 

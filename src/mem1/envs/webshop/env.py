@@ -44,6 +44,8 @@ class WebShopEnvironment:
     goals: Mapping[str, Goal]
     """Id of a question -> its goal."""
     pages: Pages = "text"
+    list_actions: bool = False
+    """Whether the actions that are possible are listed below every page, as the prompt of MEM1's release expects."""
     _session: Callable[[tuple[str, ...], tuple[str, ...]], Session] = field(init=False, repr=False, compare=False)
     """(ids of the goals, actions so far) -> session, cached."""
 
@@ -65,6 +67,15 @@ class WebShopEnvironment:
         return Outcome(sum(each), {"em": tuple(float(r >= SOLVED) for r in each), "score": each})
 
     def show(self, session: Session) -> str:
+        """The page, and below it the possible actions if they are listed."""
+        if not self.list_actions:
+            return self._page(session)
+        actions = self.shop.actions(session)
+        listed = ["search[<content>]"] * actions.search
+        listed += [f"click[{text}]" for text in actions.clickables if text != "search"]
+        return f"{self._page(session)}\n\nCurrent available actions: {', '.join(listed)}"
+
+    def _page(self, session: Session) -> str:
         if self.pages == "short":
             page = self.shop.page(session)
             return _BETWEEN.join(element.text.strip() for element in page[head_length(session.page) :])

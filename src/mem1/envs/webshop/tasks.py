@@ -29,7 +29,7 @@ from mem1.errors import UserError
 from mem1.protocol import ACT, Tags
 from mem1.records import Question, Task
 from mem1.tasks.compose import Split
-from mem1.tasks.prompts import ByPrompt, render
+from mem1.tasks.prompts import ByPrompt, PromptChoice, render
 
 CORPUS = "shop"
 FEWEST_PRODUCTS = 150
@@ -53,6 +53,8 @@ class WebShopTasks(TasksConfig):
     """Seed of the invented shop, of prices drawn from ranges, and of price bounds."""
     pages: Pages = "text"
     """text, text_rich or html, as the original shows them; short: text without the instruction."""
+    list_actions: bool = False
+    """List the actions that are possible below every page."""
     show_attributes: bool = False
     """Item pages lead to the attributes that goals are scored by."""
     reward: str = "full"
@@ -62,7 +64,7 @@ class WebShopTasks(TasksConfig):
     """Habits of the expert in demonstrations."""
     strict: bool = True
     """Options of synthetic goals compared with their names, as the original does; false: their values alone."""
-    prompt: str = "shop"
+    prompt: PromptChoice = "shop"
     turns_per_goal: int = Field(default=15, ge=1)
 
     def source(self, split: Split, tags: Tags) -> WebShopSource:
@@ -70,7 +72,7 @@ class WebShopTasks(TasksConfig):
         if ACT not in tags.action_tags:
             raise UserError(
                 f'the vocabulary {tags.name!r} has no actions of a shop; use vocabulary = "paper-shop" (--vocabulary '
-                "paper-shop) or released-shop"
+                "paper-shop), released-shop or published-shop"
             )
         return WebShopSource(self, split, tags)
 
@@ -120,7 +122,7 @@ class WebShopSource(TaskSource):
             scorer=partial(score, strict=config.strict, reward="minimal" if config.own_reward == "minimal" else "full"),
             show_attributes=config.show_attributes,
         )
-        return WebShopEnvironment(shop, self._goals, pages=config.pages)
+        return WebShopEnvironment(shop, self._goals, pages=config.pages, list_actions=config.list_actions)
 
     @cached_property
     def _goals(self) -> dict[str, Goal]:
