@@ -13,11 +13,15 @@ from builders import save_checkpoint, tiny_model
 from precision import rounding
 from rank_steps import attempts
 from safetensors.torch import load_file
+from worlds import CODEC
 
 from mem1.algorithms.losses import Kl
+from mem1.engines.base import Sampling
+from mem1.engines.local import LocalEngine
 from mem1.errors import UserError
 from mem1.packing import pack
-from mem1.training.logprobs import flat_logprobs
+from mem1.records import Trajectory, Turn
+from mem1.training.logprobs import completion_logprobs, flat_logprobs
 from mem1.training.loop.recipe import Lora, Recipe
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.rl_config import Phase, Rl
@@ -38,11 +42,11 @@ def logprobs(model: Any) -> torch.Tensor:
 Learnt = tuple[RlStage, list[dict[str, Any]]]
 
 
-def three_steps(model: Any, lora: Lora) -> Learnt:
+def three_steps(model: Any, lora: Lora, *, applied: bool = False) -> Learnt:
     """A stage after three steps, and the rows of their metrics."""
     options: dict[str, Any] = {"tasks_per_step": 3, "group_size": 3, "warmup": 0, "learning_rate": 1e-2}
     config = Rl(curriculum=(Phase(steps=3),), kl=Kl(where="reward"), **options)
-    policy, nothing, placement = Policy(model, cast(Any, None)), cast(Any, None), Placement(lora=lora)
+    policy, nothing, placement = Policy(model, cast(Any, None)), cast(Any, None), Placement(lora=lora, applied=applied)
     stage = RlStage(policy, config, nothing, nothing, seed=0, placement=placement)
     return stage, [dict(stage.update(attempts(), index)) for index in range(3)]
 
@@ -91,6 +95,47 @@ def test_the_reference_is_the_model_without_adapters_and_no_copy(learnt: Learnt)
         wanted = flat_logprobs(tiny_model("qwen2"), pack([first]), temperature=1.0)
     torch.testing.assert_close(before.reference_K, wanted, rtol=0, atol=1e-12)
     assert len({row["loss"] for row in rows}) == 3
+
+
+def sampled(stage: RlStage) -> None:
+    """The policy samples, and its log-probs are the trained model's, by which the trainer divides."""
+    contexts = [turn.context_ids for t in attempts()[0].trajectories for turn in t.turns]
+    engine = LocalEngine(stage.policy.model, CODEC, ["a stop string that never comes"])
+    done = engine.complete(contexts, max_tokens=[6] * len(contexts), sampling=Sampling(seed=1))
+    turns = [
+        Turn(context_ids=context, completion_ids=one.token_ids, logprobs=one.logprobs)
+        for context, one in zip(contexts, done, strict=True)
+    ]
+    attempt = Trajectory(turns=tuple(turns))
+    with torch.no_grad():
+        ((*wanted,),) = completion_logprobs(stage.model, [attempt])
+    theirs = torch.cat([torch.tensor(turn.logprobs) for turn in turns]).double()
+    atol = rounding(stage.policy.model, tokens=len(pack([attempt])), magnitude=float(theirs.abs().max()))
+    atol += len(CODEC.tokenizer.get_vocab()) * 2**-23  # the sampler sums over the vocabulary in fp32
+    torch.testing.assert_close(torch.cat(wanted).double(), theirs, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("quantize", [None, "nf4"])
+def test_in_one_process_the_policy_samples_with_its_adapters_and_nothing_is_copied(quantize: Any, request: Any):
+    if quantize is not None:
+        pytest.importorskip("bitsandbytes")
+    copied, rows = request.getfixturevalue("learnt" if quantize is None else "rounded")
+    plain = tiny_model("qwen2") if quantize is None else unrounded()
+    frozen = sum(p.numel() for name, p in plain.named_parameters() if "_proj" not in name)
+    stage, own_rows = three_steps(plain, Lora(rank=3, quantize=quantize), applied=True)
+    assert stage.model is stage.policy.model
+    assert sum(p.numel() for n, p in stage.model.named_parameters() if "lora_" not in n and "_proj" not in n) == frozen
+    assert [row["loss"] for row in own_rows] == pytest.approx([row["loss"] for row in rows], abs=1e-5)
+    sampled(stage)
+    trained = dict(merged(stage.model))
+    stage.placement.hand_back(stage.model, stage.policy.model)
+    now = stage.policy.model.state_dict()
+    assert now.keys() == (tiny_model("qwen2") if quantize is None else unrounded()).state_dict().keys()
+    assert all(torch.equal(now[name], weight) for name, weight in trained.items())
+    assert all(p.requires_grad for p in stage.policy.model.parameters())
+    if quantize is None:
+        copied.placement.sync_to_sampler(copied.model, copied.policy.model)
+        torch.testing.assert_close(now, copied.policy.model.state_dict(), rtol=0, atol=1e-12)
 
 
 def test_layers_are_chosen_by_name_and_a_wrong_name_is_a_user_error():

@@ -125,12 +125,16 @@ class TestPrecisionInTraining:
     CONFIG = load_toml(next(path for path in RECIPES if path.stem == "atlas-quick"), Recipe, ["workers=1"])
     HALF = CONFIG.model_copy(update={"model": ModelConfig(dtype="bfloat16")})
 
-    def test_the_trained_policy_itself_samples_in_float32_alone(self):
-        with pytest.raises(UserError, match=r"a copy of the one trained in float32: add \[lora\]"):
-            Placement.of(self.HALF, Ranks())
+    def test_sampling_processes_share_the_trained_policy_in_float32(self):
+        with pytest.raises(
+            UserError, match=r"samples from a copy of the policy in this process alone: set workers = 1"
+        ):
+            Placement.of(self.HALF.model_copy(update={"workers": 2}), Ranks())
 
-    def test_a_copy_that_samples_may_be_in_bfloat16_and_gets_its_precision_back_to_be_kept(self):
-        placement = Placement.of(self.HALF.model_copy(update={"lora": Lora(rank=2)}), Ranks())
+    @pytest.mark.parametrize("lora", [None, Lora(rank=2)])
+    def test_a_copy_that_samples_may_be_in_bfloat16_and_gets_its_precision_back_to_be_kept(self, lora):
+        placement = Placement.of(self.HALF.model_copy(update={"lora": lora}), Ranks())
+        assert placement.separate
         assert placement.computed.dtype == "float32, sampling in bfloat16"
         policy = new_model(SHAPE, vocab_size=300, seed=0)
         trained = copy.deepcopy(policy)

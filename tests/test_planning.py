@@ -207,6 +207,9 @@ class TestMemory:
         assert by_blocks - by_flex == 4 * TINY.heads * 1000 * 4
         wide, half = (stage_memory(TINY, needs, Setup(distributed=Distributed(), half=h)).parts for h in (False, True))
         assert wide["weights: sampling"] == 2 * half["weights: sampling"] == 4 * TINY.parameters
+        shared, own = (stage_memory(TINY, needs, Setup(lora=Lora(), half=h)).parts for h in (False, True))
+        assert "weights: sampling" not in shared and own["weights: sampling"] == 2 * TINY.parameters
+        assert stage_memory(TINY, needs, Setup(half=True)).parts["weights: sampling"] == 2 * TINY.parameters
 
 
 class TestWork:

@@ -332,8 +332,8 @@ class Setup:
 
     @property
     def separate(self) -> bool:
-        """Whether separate models train and sample, as in `mem1.training.ranks.placement`."""
-        return self.distributed is not None or self.lora is not None
+        """Whether a copy of the trained model samples, as in `mem1.training.ranks.placement` with one worker."""
+        return self.distributed is not None or self.half
 
     @property
     def quantized(self) -> bool:

@@ -61,7 +61,7 @@ def rehearse(config: Recipe) -> Rehearsed:
     source = shown.tasks.source("train", tags)
     attempts = demonstrate(shown, make_rollout(shown, policy, source, tags), source, tags)
     losses: dict[str, float] = {}
-    placement = Placement(lora=config.lora)
+    placement = Placement(lora=config.lora, applied=config.lora is not None)
     for stage in (make() for tiny in _tiny(config) for make in make_stages(tiny, policy, placement)):
         before = [parameter.clone() for parameter in stage.model.parameters()]
         losses[stage.name] = _step(stage)

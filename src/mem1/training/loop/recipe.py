@@ -114,8 +114,8 @@ class ModelConfig(Config):
     device: DeviceName = "auto"
     """auto, cpu, cuda, cuda:N or mps. Under torchrun, auto and cuda mean the GPU of each process's own rank."""
     dtype: DtypeName = "auto"
-    """Precision of the policy that samples and is evaluated: auto, float32 or bfloat16. Trained weights are float32, so
-    bfloat16 needs [lora], [distributed] or several ranks, where the policy that samples is a copy."""
+    """Precision of the policy that samples and is evaluated: auto, float32 or bfloat16. Trained weights are float32;
+    with bfloat16 a copy of the policy samples."""
     attention: AttentionName = "auto"
     """Attention over the token tree in training: blocks, flex (FlexAttention, on CUDA), or auto: flex on CUDA, blocks
     elsewhere."""

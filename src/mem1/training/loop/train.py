@@ -210,8 +210,8 @@ def train(
         policy = make_policy(config, vocabulary(config.vocabulary))
         if config.sft is not None or (config.rl is not None and config.rl.packed):
             check_packable(policy.model)
-        computes_here = not (placement.separate and isinstance(config.rollout, ServerRollouts))
-        if computes_here:
+        elsewhere = placement.separate and isinstance(config.rollout, ServerRollouts)
+        if not elsewhere and not placement.applied:  # which moves once it is quantised
             policy.model.to(ranks.device.at)  # type: ignore[arg-type]  # transformers' own signature takes less
         recorded = _recorded(config, policy)
         sync = held.enter_context(weight_sync(config, policy, ranks))

@@ -3,7 +3,9 @@
 one process                 the policy that samples is the one that is trained
 several, or [distributed]   every rank samples with a whole policy of its own; a copy, sharded over the ranks, is
                             trained, and `sync_to_sampler` copies its weights back
-[lora]                      likewise; the trained copy has adapters, and the policy that samples has them merged
+[lora]                      in one process the policy gets adapters and samples with them: nothing is copied. Sharded,
+                            in bf16 or with workers, it samples as a copy in which they are merged
+model.dtype = "bfloat16"    a copy in bf16 samples
 servers sample              the trained model takes the policy's weights over, which has none until `hand_back`
 """
 
@@ -25,7 +27,7 @@ from mem1.packing.attention import Backend, choose_attention
 from mem1.training.loop.recipe import Distributed, Lora, Recipe
 from mem1.training.loop.rl_config import ServerRollouts
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks, shard
-from mem1.training.weights.adapters import merged, with_adapters
+from mem1.training.weights.adapters import merge_adapters, merged, with_adapters
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -43,6 +45,8 @@ class Placement:
     """Attention back-end over token trees, for every network."""
     sampling: torch.dtype | None = None
     """Precision of the policy that samples, where it is a copy or on servers; None: that of the trained model."""
+    applied: bool = False
+    """Whether the policy samples with its adapters applied, not merged into a copy; it is then the trained model."""
     served: bool = False
     """Whether servers sample, and this process needs no policy besides the trained one."""
 
@@ -60,12 +64,14 @@ class Placement:
                 )
             half = config.rollout.published_dtype == "bfloat16"
             return replace(placement, served=config.rl is not None, sampling=torch.bfloat16 if half else None)
+        workers = ranks.device.workers(config.workers)
         if config.model.dtype != "bfloat16":
-            return placement
-        if not placement.separate or ranks.device.workers(config.workers) > 1:
+            alone = config.lora is not None and not placement.spread and workers == 1
+            return replace(placement, applied=alone)
+        if workers > 1:
             raise UserError(
-                "model.dtype = 'bfloat16' needs a policy that samples as a copy of the one trained in float32: add "
-                "[lora] or [distributed], with workers = 1, or leave model.dtype out"
+                "model.dtype = 'bfloat16' samples from a copy of the policy in this process alone: set workers = 1, or "
+                "leave model.dtype out"
             )
         return replace(placement, sampling=torch.bfloat16)
 
@@ -83,10 +89,14 @@ class Placement:
     @property
     def separate(self) -> bool:
         """Whether the trained model is a copy of the policy that samples."""
-        return self.spread or self.lora is not None
+        if self.applied:
+            return False
+        return self.spread or self.lora is not None or (self.sampling is not None and not self.served)
 
     def trained(self, model: PreTrainedModel) -> PreTrainedModel:
         """The model for the optimiser: the policy itself, or a copy with adapters, sharded over the ranks."""
+        if self.applied and self.lora is not None:
+            return self.shard_(with_adapters(model, self.lora))
         if not self.separate:
             return model
         trained = _take_over(model) if self.served else copy.deepcopy(model)
@@ -103,7 +113,7 @@ class Placement:
 
     def workers(self, wanted: int) -> int:
         """Packs at a time: layers that come and go, or whose adapters do, can serve one only."""
-        return 1 if self.separate else self.ranks.device.workers(wanted)
+        return 1 if self.separate or self.applied else self.ranks.device.workers(wanted)
 
     def sync_to_sampler(self, trained: PreTrainedModel, policy: PreTrainedModel) -> None:
         """Copy the weights of `trained` into `policy`, in the precision of sampling; every rank must call it."""
@@ -114,7 +124,9 @@ class Placement:
 
         last    whether no stage follows; where servers sample, only rank 0 then holds the whole policy
         """
-        if not (self.served and self.separate):
+        if self.applied:
+            merge_adapters(policy)
+        elif not (self.served and self.separate):
             self._copy(trained, policy, trained.dtype)
         elif last and self.ranks.rank:
             deque(merged(trained), maxlen=0)

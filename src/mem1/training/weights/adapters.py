@@ -3,6 +3,7 @@
     adapted = with_adapters(copy.deepcopy(model), Lora(rank=16))       in place; only A and B are trained
     with adapters_off(adapted): ...                                    the model as it was: the reference policy
     merged(adapted)["model.layers.0.mlp.up_proj.weight"]               W + scale B A: the weights of a plain model
+    merge_adapters(adapted)                                            in place: a plain model with these weights
 
 With `quantize`, W is held in 4 bits per weight (QLoRA): NF4 in blocks of 64 weights of a row, each with its own scale.
 
@@ -124,6 +125,27 @@ def _merged(layer: Any, parameter: Tensor) -> Tensor:
     return plain(parameter) + layer.scaling[_NAME] * (high @ low)
 
 
+@torch.no_grad()
+def merge_adapters(model: nn.Module) -> None:
+    """Make the model a plain one, in place: adapters merged, no layer in 4 bits, all weights trainable."""
+    rounded = {name.removesuffix(".weight") for name in quantized_weights(model)}
+    adapted = _adapted(model)
+    for name in adapted.keys() | {own for own in rounded if own.removesuffix(".base_layer") not in adapted}:
+        layer: Any = model.get_submodule(name)
+        base = getattr(layer, "base_layer", layer)
+        linear = nn.Linear(base.in_features, base.out_features, bias=base.bias is not None, device="meta")
+        linear.weight = nn.Parameter(_merged(layer, base.weight) if name in adapted else plain(base.weight))
+        linear.bias = base.bias
+        _put(model, name, linear)
+    model.requires_grad_(True)
+
+
+def _put(model: nn.Module, name: str, layer: nn.Module) -> None:
+    """Put the layer in the place of the one with this name."""
+    parent, _, own = name.rpartition(".")
+    setattr(model.get_submodule(parent), own, layer)
+
+
 def _adapted(model: nn.Module) -> dict[str, Any]:
     """peft's layers by name."""
     return {name: module for name, module in model.named_modules() if hasattr(module, "lora_A")}
@@ -155,8 +177,7 @@ def quantize(model: PreTrainedModel) -> None:
         rounded.module = small  # receives the scales when they are made
         small.weight = rounded
         small.bias = layer.bias
-        parent, _, own = name.rpartition(".")
-        setattr(model.get_submodule(parent), own, small.to(layer.weight.device))
+        _put(model, name, small.to(layer.weight.device))
 
 
 def plain(parameter: Tensor) -> Tensor:

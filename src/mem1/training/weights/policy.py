@@ -187,7 +187,7 @@ def export_checkpoint(checkpoint: Path, out: Path) -> None:
         raise UserError(f"{out} exists and is not empty; give another folder")
     config = load_toml(recipe, Recipe)
     policy = make_policy(config, vocabulary(config.vocabulary))
-    placement = Placement(lora=config.lora)
+    placement = Placement(lora=config.lora, applied=config.lora is not None)
     trained = placement.trained(policy.model)
     load_weights(checkpoint, trained)
     placement.hand_back(trained, policy.model)
