@@ -176,7 +176,7 @@ def templated(folder: Path, template: str, chat: Path) -> Path:
         ("{{ 'x' * 200000 }}{{ messages[0].content }}", "writes 200,023 characters around a prompt"),
         ("{{ messages[0].role }}", "leaves out the user.s message"),
         ("{{ messages.__class__.__mro__ }}", "is unsafe"),
-        ("{{ raise_exception('no users here') }}", "no users here"),
+        ("{{ raise_exception('no users\n\nhere') }}", "^[^\n]* has no usable chat template: no users here$"),
     ],
 )
 def test_a_template_cannot_run_for_ever_write_without_end_or_reach_python(

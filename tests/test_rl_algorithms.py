@@ -288,6 +288,20 @@ def test_the_learning_rate_rises_and_falls_with_the_steps_of_the_policy(algorith
     assert [learner.update(made, index)["learning_rate"] for index in range(4)] == [1e-3 * rate for rate in rates]
 
 
+def test_the_critics_learning_rate_rises_over_steps_of_its_own_and_adamw_is_set_for_both():
+    ppo = Ppo(critic="separate", critic_learning_rate=1e-2, critic_rate_warmup=4)
+    learner = stage(recipe(ppo, warmup=2, beta2=0.999, weight_decay=0.01))
+    made = groups(learner.policy.model, (1, 0, 0), (0, 1, 2))
+    members = learner.optimizers.members
+    seen = []
+    for index in range(3):
+        learner.update(made, index)
+        seen.append([member.param_groups[0]["lr"] for member in members])
+    assert seen == [[5e-4, 2.5e-3], [1e-3, 5e-3], [1e-3, 7.5e-3]]
+    assert {group["betas"] for member in members for group in member.param_groups} == {(0.9, 0.999)}
+    assert all(m.param_groups[0]["weight_decay"] == 0.01 for m in members), "matrices"
+
+
 @pytest.mark.numeric
 def test_the_critics_bias_fits_the_returns_of_a_rollout_before_its_first_update():
     learner = stage(recipe(Ppo(critic_learning_rate=1e-30, value_clip=0.01)))
@@ -420,6 +434,10 @@ def test_a_penalty_in_the_reward_is_taken_per_token_by_ppo_and_per_trajectory_by
     # k1 is 0.5 and 0.25: rewards 1 - 0.3 and 0, mean 0.35
     close = partial(pytest.approx, rel=8 * FLOAT32)  # a few additions and products of numbers around 1
     assert [row.advantages_K.tolist() for row in rows] == [close([0.35] * 2), close([-0.35] * 2)]
+    apart = replace(far, reference_K=torch.tensor([-1.5, -0.75]))  # k1 is 0.5 and -0.25, which counts as 0
+    floored = recipe(DrGrpo(), kl=Kl(where="reward", negative=False))
+    (rows,) = make_samples(floored, [made], [[apart, near]], kl_coefficient=0.4)
+    assert [row.advantages_K.tolist() for row in rows] == [close([0.4] * 2), close([-0.4] * 2)]
     ppo = Ppo(lam=1.0, whiten=False)
     (rows,) = make_samples(recipe(ppo, kl=kl), [made], [[far, near]], kl_coefficient=0.4)
     # to come: -0.4 * 0.25 + 1 after the second token, and -0.4 * 0.5 more before it
@@ -644,6 +662,7 @@ def test_a_group_with_too_few_attempts_left_is_skipped_and_a_step_without_any_ch
         ),
         ('epochs = 2\nalgorithm.name = "rloo"', "rloo has no ratio to the old policy"),
         ('kl.estimator = "k1"', "has a gradient of 0 on average; take k2 or k3"),
+        ("kl.negative = false", "negative = false is for where = reward"),
         ('kl = {where = "reward", estimator = "k3"}', "in the reward has a policy gradient that is not that of the KL"),
         (
             'tasks_per_step = 1\ngroup_size = 1\nalgorithm.name = "reinforce_pp"',

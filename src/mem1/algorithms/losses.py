@@ -136,6 +136,9 @@ class Kl(Config):
     where: Literal["reward", "loss"] = "loss"
     estimator: KlEstimator | None = None
     """None: k2 in the loss, k1 in the reward, which takes no other."""
+    negative: bool = True
+    """Whether negative estimates count in the reward. false: as 0, as in MEM1's released code; the penalty is then too
+    high on average, as k1 is unbiased only with both signs."""
     target: float | None = Field(default=None, gt=0)
     """KL in nats per token towards which the coefficient is adapted; None: it is constant."""
     horizon: float = Field(default=10.0, gt=0)
@@ -150,6 +153,8 @@ class Kl(Config):
                 f'estimator = "{self.estimator}" in the reward has a policy gradient that is not that of the KL; '
                 "take k1 there"
             )
+        if self.where == "loss" and not self.negative:
+            raise ValueError("negative = false is for where = reward; the estimates in the loss are never negative")
         return self
 
     @property

@@ -52,6 +52,8 @@ class Ppo(ClippedAlgorithm):
     critic_learning_rate: LearningRate = 1e-3
     critic_warmup: int = Field(default=0, ge=0)
     """Steps at the start that train the critic alone."""
+    critic_rate_warmup: int | None = Field(default=None, ge=0)
+    """Steps over which the critic's learning rate rises; None: `rl.warmup`, as the policy's."""
     value_grad_scale: float = Field(default=0.1, ge=0, le=1)
     """Share of the value loss's gradient that reaches the policy's trunk; without effect on a separate critic."""
     value_clip: float | None = Field(default=None, gt=0)
@@ -89,7 +91,7 @@ class Ppo(ClippedAlgorithm):
         return [[next(found) for _ in group] for group in groups]
 
     def rehearsal(self) -> Ppo:
-        return self.model_copy(update={"critic_warmup": 0})
+        return self.model_copy(update={"critic_warmup": 0, "critic_rate_warmup": None})
 
 
 def generalised_advantages(

@@ -66,7 +66,7 @@ class ChatTemplate:
             # trust_remote_code=False: without it transformers would ask whether to run the folder's code
             tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         except Exception as error:  # a damaged folder can raise anything
-            raise UserError(f"{folder} has no usable chat template: {code_in(folder) or error}") from error
+            raise UserError(f"{folder} has no usable chat template: {code_in(folder) or _one_line(error)}") from error
         return cls.of(tokenizer, codec, where=str(folder))
 
     @classmethod
@@ -78,13 +78,19 @@ class ChatTemplate:
                     [{"role": "user", "content": _PLACE}], tokenize=False, add_generation_prompt=True
                 )
         except Exception as error:  # a template is a program: it can raise anything
-            raise UserError(f"{where} has no usable chat template: {error}") from error
+            raise UserError(f"{where} has no usable chat template: {_one_line(error)}") from error
         before, place, after = str(text).partition(_PLACE)
         if not place:
             raise UserError(f"the chat template in {where} leaves out the user's message")
         if len(text) > _LONGEST:
             raise UserError(f"the chat template in {where} writes {len(text):,} characters around a prompt")
         return cls(codec.encode(before), codec.encode(after))
+
+
+def _one_line(error: Exception) -> str:
+    """The message of a template's error, which may quote the template, on one line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else f"{text[:300]}..."
 
 
 @contextmanager

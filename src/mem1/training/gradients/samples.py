@@ -101,7 +101,8 @@ def _kl_penalty(config: Rl, old: OldPolicyStats, coefficient: float) -> Tensor |
     if config.kl is None or config.kl.where != "reward":
         return None
     assert old.reference_K is not None
-    return coefficient * kl_estimate(old.old_K, old.reference_K, "k1")
+    estimate_K = kl_estimate(old.old_K, old.reference_K, "k1")
+    return coefficient * (estimate_K if config.kl.negative else estimate_K.clamp(min=0))
 
 
 def _finished(importance: Importance | None, group: Sequence[TrainingSample], always: bool) -> Iterator[TrainingSample]:

@@ -57,11 +57,12 @@ class RlStage:
     def __post_init__(self) -> None:
         self.networks = ActorCritic.make(self.config, self.policy.model, placement=self.placement, threads=self.workers)
         self.model = self.networks.policy
-        self._actor: Optimizers = adamw(self.model, self.config.learning_rate)
+        given = {"weight_decay": self.config.weight_decay, "beta2": self.config.beta2}
+        self._actor: Optimizers = adamw(self.model, self.config.learning_rate, **given)
         self._critic: Optimizers | None = None
         critic_config = self.config.algorithm.critic_config
         if self.networks.critic is not None and critic_config is not None:
-            self._critic = adamw(self.networks.critic, critic_config.critic_learning_rate)
+            self._critic = adamw(self.networks.critic, critic_config.critic_learning_rate, **given)
         self._sampler = GroupSampler(
             self.model, self.config, self.rollout, self.source, self.seed, self.placement, self.sync
         )
@@ -138,7 +139,8 @@ class RlStage:
         if not warming:
             stats.norms.append(self._actor.step(scale=self._scale(index), max_grad_norm=self.config.max_grad_norm))
         if self._critic is not None:
-            scale = self._schedule(index, self.config.steps)
+            critic = self.config.algorithm.critic_config
+            scale = self._schedule(index, self.config.steps, critic.critic_rate_warmup if critic else None)
             stats.critic_norms.append(self._critic.step(scale=scale, max_grad_norm=self.config.max_grad_norm))
 
     def _kl_metrics(self, kl: float | None) -> dict[str, float | None]:
@@ -162,8 +164,9 @@ class RlStage:
             return 0.0
         return self._schedule(policy_steps(index), policy_steps(self.config.steps))
 
-    def _schedule(self, step: int, steps: int) -> float:
-        return warmup_decay(step, steps=steps, warmup_steps=self.config.warmup, decay=self.config.decay)
+    def _schedule(self, step: int, steps: int, warmup: int | None = None) -> float:
+        rising = self.config.warmup if warmup is None else warmup
+        return warmup_decay(step, steps=steps, warmup_steps=rising, decay=self.config.decay)
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float | dict[str, float] | None]:

@@ -54,6 +54,10 @@ class Rl(Config):
     """Steps over which the learning rates rise."""
     decay: float = Field(default=0.0, ge=0, le=1)
     """Share of the steps, at the end, over which the learning rates fall to a twentieth."""
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    """AdamW's decay rate of the running mean of squared gradients, of policy and critic."""
+    weight_decay: float = Field(default=0.0, ge=0, le=1)
+    """AdamW's decay of matrices, times the learning rate; biases and norms do not decay."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     epochs: int = Field(default=1, ge=1)
     """Passes over the attempts of a step."""

@@ -57,10 +57,12 @@ BETAS = (0.9, 0.95)
 """AdamW's decay rates of the running means of gradients and of their squares."""
 
 
-def adamw(model: torch.nn.Module, rate: float, weight_decay: float = 0.0) -> Optimizers:
+def adamw(model: torch.nn.Module, rate: float, weight_decay: float = 0.0, *, beta2: float = BETAS[1]) -> Optimizers:
     """AdamW for all parameters that are not frozen; only matrices decay."""
     parameters = tuple(p for p in model.parameters() if p.requires_grad)
-    return Optimizers((AdamW(_decaying(parameters, weight_decay), lr=rate, betas=BETAS),), (rate,), parameters)
+    return Optimizers(
+        (AdamW(_decaying(parameters, weight_decay), lr=rate, betas=(BETAS[0], beta2)),), (rate,), parameters
+    )
 
 
 def _decaying(parameters: Sequence[torch.nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
