@@ -367,8 +367,11 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ('kl_estimate(old_M, reference_M, "k3")', 'kl_estimate(old_M, reference_M, "k2")'),
         ("sums.loss / max(self.updates, 1)", "sums.loss"),
         ("sum(sample.capped for sample in samples) / tokens", "sum(sample.capped for sample in samples)"),
+    ),
+    ("training/loop/attempt_metrics.py", RL): (
         ("scorable = [t for t in trajectories if t.ended.scorable]", "scorable = list(trajectories)"),
     ),
+    ("training/loop/train.py", ("test_training.py",)): (("record >= reward", "record > reward"),),
     ("contexts/policies.py", ("test_contexts.py", "test_rollout.py")): (
         ("    for a, b in reversed(_dropped(kept)):", "    for a, b in _dropped(kept):"),
         ("        if kept.result and kept.turn.observation_ids:", "        if kept.turn.observation_ids:"),

@@ -35,9 +35,10 @@ from mem1.records import Group, Trajectory, Turn
 from mem1.rollout import Budget, Rollout
 from mem1.training.gradients.samples import sampled_by
 from mem1.training.loop import rl
+from mem1.training.loop.attempt_metrics import rollout_metrics
 from mem1.training.loop.group_sampling import Cancelled, GroupSampler, RolloutPrefetcher
 from mem1.training.loop.recipe import ModelConfig, Recipe
-from mem1.training.loop.rl import rollout_metrics, staleness
+from mem1.training.loop.rl import staleness
 from mem1.training.loop.rl_config import Phase, Rl, ServerRollouts
 from mem1.training.loop.run_folder import read_metrics
 from mem1.training.loop.train import Progress, train

@@ -29,6 +29,7 @@ from mem1.training.gradients.pack_workers import PackWorkers, Pass, assign, cost
 from mem1.training.loop.group_sampling import GroupSampler
 from mem1.training.loop.recipe import Distributed
 from mem1.training.loop.rl_config import Phase, Rl
+from mem1.training.loop.validation import Validation
 from mem1.training.ranks.optimizers import adamw, muon, warmup, warmup_decay
 from mem1.training.ranks.placement import Placement
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks, joined
@@ -226,10 +227,12 @@ class Tasks:
         return [Trajectory(turns=(turn,), task=task, attempt=n) for task, n in zip(own, numbers, strict=True)]
 
 
-def sampled(source: Tasks, ranks: Ranks, *, served: bool = False) -> list[Group]:
+def sampled(source: Tasks, ranks: Ranks, *, served: bool = False, validation: Validation | None = None) -> list[Group]:
     config = Rl(curriculum=(Phase(steps=1),), tasks_per_step=source.count, group_size=3)
     sampler = GroupSampler(MODEL, config, cast(Any, source), cast(Any, source), seed=0)
     sampler.placement, sampler.served = Placement(ranks=ranks), served
+    if validation is not None:
+        return [Group(trajectories=(attempt,)) for attempt in sampler.validate(validation, 1)]
     return sampler.sample(0)
 
 
@@ -254,6 +257,19 @@ def test_where_servers_sample_rank_0_alone_calls_them_and_all_have_the_groups():
     assert sampled(source, Recorded(rank=0, size=2, others=answers), served=True) == wanted
     assert sampled(source, Recorded(rank=1, size=2, others=answers), served=True) == wanted
     assert source.made == [12]
+
+
+@pytest.mark.parametrize("served", [False, True])
+def test_every_rank_has_all_attempts_of_a_validation(served: bool):
+    source = Tasks(4)
+    validation = Validation(every=1, tasks=tasks(4), rollout=cast(Any, source), seed=0)
+    wanted = sampled(source, ONE_PROCESS, validation=validation)
+    others = {rank: b'{"value": null}' if served else b'{"value": []}' for rank in range(2)}
+    found = []
+    for rank in (0, 1) if served else (1, 0):
+        found = sampled(source, Recorded(rank=rank, size=2, others=others), served=served, validation=validation)
+    assert found == wanted and len(found) == 4
+    assert source.made == ([4, 4] if served else [4, 2, 2])
 
 
 def test_a_mistake_on_another_rank_is_raised_here():

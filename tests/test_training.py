@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -23,13 +23,17 @@ from precision import rounding
 from worlds import SMALL
 
 from mem1.configuration import load_toml
+from mem1.durable import read_manifest
 from mem1.engines.workers import PROCESSES, one_thread
+from mem1.envs.atlas import AtlasTasks
 from mem1.envs.search import MultihopTasks
+from mem1.envs.tasks import TasksConfig
+from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.errors import UserError
-from mem1.protocol import PAPER
+from mem1.protocol import PAPER, vocabulary
 from mem1.records import Ended, Passage, Question
 from mem1.rollout import Budget
-from mem1.tasks.compose import TurnLimit
+from mem1.tasks.compose import Split, TurnLimit
 from mem1.tasks.datasets import write_passages, write_questions
 from mem1.training.loop.recipe import Evaluation, Lora, ModelConfig, Recall, Recipe, Sft, TinyModel
 from mem1.training.loop.rl import RlStage
@@ -37,6 +41,7 @@ from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.run_folder import read_metrics
 from mem1.training.loop.supervised import SftStage, demonstrate
 from mem1.training.loop.train import Finished, Progress, make_rollout, train
+from mem1.training.loop.validation import BEST, Validation
 from mem1.training.weights.checkpoint import latest_checkpoint
 from mem1.training.weights.policy import Policy, export_checkpoint, load_policy, make_policy
 
@@ -58,6 +63,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recipe]:
     data = tmp_path_factory.mktemp("data")
     write_questions(data / "train.jsonl", yes_or_no("ink"))
     write_questions(data / "test.jsonl", yes_or_no("wax"))
+    write_questions(data / "development.jsonl", yes_or_no("oak"))
     write_passages(data / "corpus.jsonl", [Passage(c, c, f"Q1 {c} is a colour ; yes or no") for c in COLOURS])
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("MEM1_CACHE", str(data / "cache"))
@@ -70,6 +76,7 @@ def _config(data: Path) -> Recipe:
         tasks=MultihopTasks(
             questions=str(data / "test.jsonl"),
             train_questions=str(data / "train.jsonl"),
+            development_questions=str(data / "development.jsonl"),
             corpus=str(data / "corpus.jsonl"),
             prompt="plain",
             turn_limit=TurnLimit(per_objective=1, extra=0),  # so that the first turn must answer
@@ -85,7 +92,7 @@ def _config(data: Path) -> Recipe:
             warmup=1,
             learning_rate=3e-3,
         ),
-        evaluation=Evaluation(objectives=(1,), tasks=4),
+        evaluation=Evaluation(objectives=(1,), tasks=4, every=1, validation_tasks=8),
         checkpoint_every=4,
         tensorboard=False,
     )
@@ -140,8 +147,8 @@ def stop_at(step: int) -> Callable[[Progress], None]:
     return on_step
 
 
-def weights(out: Path) -> bytes:
-    return (out / "policy" / "model.safetensors").read_bytes()
+def weights(out: Path, name: str = "policy") -> bytes:
+    return (out / name / "model.safetensors").read_bytes()
 
 
 @pytest.fixture(autouse=True)
@@ -194,6 +201,7 @@ def test_a_run_stopped_by_ctrl_c_and_resumed_is_an_unbroken_one_bit_for_bit(
     assert run(config, tmp_path / "run").complete
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (unbroken / "metrics.jsonl").read_bytes()
     assert weights(tmp_path / "run") == weights(unbroken)
+    assert weights(tmp_path / "run", BEST) == weights(unbroken, BEST)
 
 
 def train_and_tell(config: Recipe, out: Path, told: Connection) -> None:
@@ -215,6 +223,65 @@ def test_a_run_killed_in_mid_step_and_resumed_writes_the_metrics_of_an_unbroken_
     assert STEPS > len(metrics(tmp_path / "run")) >= STEPS - 1
     assert run(config, tmp_path / "run").complete
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (unbroken / "metrics.jsonl").read_bytes()
+    assert weights(tmp_path / "run", BEST) == weights(unbroken, BEST)
+
+
+def test_validation_changes_no_other_number_and_keeps_the_policy_that_did_best(
+    config: Recipe, unbroken: Path, tmp_path: Path
+):
+    run(config.model_copy(update={"evaluation": Evaluation(objectives=(1,), tasks=4)}), tmp_path / "without")
+    assert not (tmp_path / "without" / BEST).exists()
+    assert weights(tmp_path / "without") == weights(unbroken)
+    validated = metrics(unbroken)
+    rewards = {row["step"]: row.pop("validation")["reward"] for row in validated if "validation" in row}
+    assert validated == metrics(tmp_path / "without")
+    assert list(rewards) == [STEPS - 2, STEPS - 1, STEPS] and max(rewards.values()) > 0
+    manifest = read_manifest(unbroken / BEST)
+    assert manifest is not None and rewards[manifest.facts["step"]] == manifest.facts["reward"]
+    assert manifest.facts["step"] == max(rewards, key=lambda step: (rewards[step], -step)), "the first of the best"
+    assert load_policy(unbroken / BEST).codec.vocab_size == 300
+
+
+def test_validation_attempts_development_tasks_alone(config: Recipe, demonstrated: Policy):
+    assert config.rl is not None
+    source = config.tasks.source("train", PAPER)
+    rollout = make_rollout(config, demonstrated, source, PAPER)
+    validation = Validation.of(config, rollout, PAPER, demonstrated.codec)
+    assert validation is not None and {t.questions[0].text for t in validation.tasks} == {
+        question.text for question in yes_or_no("oak")
+    }
+    sizes = config.evaluation.model_copy(update={"validation_objectives": (1, 2), "validation_tasks": 3})
+    validation = Validation.of(config.model_copy(update={"evaluation": sizes}), rollout, PAPER, demonstrated.codec)
+    assert validation is not None
+    learner = stage(config, demonstrated)
+    found = dict(learner.validate(validation, 0))
+    assert found == learner.validate(validation, 0), "greedily"
+    both = [cast(dict, found[f"objectives_{n}"])["reward"] for n in (1, 2)]
+    assert found["reward"] == pytest.approx(sum(both) / 2)
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "test.jsonl"])
+def test_development_questions_are_others_than_those_of_training_and_of_the_evaluation(config: Recipe, name: str):
+    tasks = cast(MultihopTasks, config.tasks)
+    with pytest.raises(UserError, match="give their file by tasks\\.development_questions"):
+        tasks.model_copy(update={"development_questions": None}).development()
+    taken = str(Path(tasks.questions).with_name(name))
+    with pytest.raises(UserError, match="shares questions with"):
+        tasks.model_copy(update={"development_questions": taken}).development()
+
+
+@pytest.mark.parametrize("tasks", [AtlasTasks(entities=60, worlds=1), WebShopTasks(products=150)])
+def test_development_tasks_of_invented_domains_are_in_neither_half(tasks: TasksConfig):
+    tags = vocabulary("paper-shop")
+    development = tasks.development()
+    parts: list[tuple[TasksConfig, Split]] = [(tasks, "train"), (tasks, "evaluation"), (development, "evaluation")]
+    drawn = [
+        {q.text for t in c.source(split, tags).tasks(objectives=1, count=100, seed=0) for q in t.questions}
+        for c, split in parts
+    ]
+    assert all(drawn) and not drawn[2] & (drawn[0] | drawn[1])
+    with pytest.raises(UserError, match=r"give TasksConfig a method development\(\)"):
+        TasksConfig().development()
 
 
 def test_going_on_with_a_finished_run_changes_nothing(config: Recipe, unbroken: Path):

@@ -428,7 +428,9 @@ def test_a_run_through_servers_samples_the_tokens_and_logs_the_numbers_of_one_in
     assert CONFIG.rl is not None
     # The servers' batches differ, and so do the last digits of their log-probs; by the trainer's own, the same tokens
     # make the same step to the last bit.
-    config = CONFIG.model_copy(update={"rl": CONFIG.rl.model_copy(update={"old_logprobs_from": "trainer"})})
+    rl = CONFIG.rl.model_copy(update={"old_logprobs_from": "trainer"})
+    validated = Evaluation(every=2, validation_tasks=2)
+    config = CONFIG.model_copy(update={"rl": rl, "evaluation": validated})
     train(config, tmp_path / "local", command=["mem1"])
     train(config.model_copy(update={"rollout": rollouts}), tmp_path / "served", command=["mem1"])
     local, served = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("local", "served"))
@@ -442,7 +444,8 @@ def test_a_run_through_servers_samples_the_tokens_and_logs_the_numbers_of_one_in
             theirs["sampler_trainer_max"] < rounding(tiny(), tokens=400, magnitude=10.0)
             and theirs["staleness_max"] == 0
         )
-    assert sampler.version == 1, "what the second step sampled with"
+    assert "validation" not in served[0] and served[1]["validation"]["turns"] > 0
+    assert sampler.version == 2, "what the validation after the second step sampled with"
     trained = [load_policy(tmp_path / name / "policy").model.state_dict() for name in ("local", "served")]
     moved = tiny().state_dict()
     for name, weights in trained[0].items():

@@ -60,6 +60,9 @@ class AtlasTasks(QuestionTasks):
         """The tasks of one half; no name of the other half's worlds occurs in it."""
         return _Atlas(self, split, tags)
 
+    def development(self) -> AtlasTasks:
+        return self.model_copy(update={"evaluated": "development"})
+
     def expert(self, tasks: Sequence[Task], environment: Environment, tags: Tags, *, seed: int) -> Callable[[str], str]:
         return Expert(tags=tags, laziness=self.laziness, seed=seed)
 

@@ -283,6 +283,10 @@ class ClozeTasks(QuestionTasks):
         """The tasks of one half: passages of the training part, or of the part that is held out."""
         return _Clozes(self, split, tags)
 
+    def development(self) -> ClozeTasks:
+        """Clozes of the development part alone: `questions` are those of the final evaluation."""
+        return self.model_copy(update={"held_out": "development", "questions": None})
+
     def expert(self, tasks: Sequence[Task], environment: Environment, tags: Tags, *, seed: int) -> Callable[[str], str]:
         if self.composition == "independent" and not self.real:
             return ClozeExpert(tags=tags, laziness=self.laziness, seed=seed)

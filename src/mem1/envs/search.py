@@ -151,6 +151,8 @@ class QuestionFiles(QuestionTasks):
     """File of the evaluation's questions, in any format of `mem1.tasks.datasets`."""
     train_questions: str | None = None
     """File of the training's questions; None: evaluation only."""
+    development_questions: str | None = None
+    """File of the questions of validations during training (`evaluation.every`); None: no validation."""
     decompose: bool = False
     """Replace each question by its single hops (2WikiMultihopQA and MuSiQue)."""
     composition: Composition | Literal["consecutive", "file"] = "independent"
@@ -169,6 +171,28 @@ class QuestionFiles(QuestionTasks):
         if self.composition == "file" and self.decompose:
             raise ValueError("decompose needs files of questions; composition = file has composed tasks")
         return self
+
+    def development(self) -> QuestionFiles:
+        if self.development_questions is None:
+            raise UserError(
+                "evaluation.every validates on development questions; give their file by tasks.development_questions"
+            )
+        own = _flat(self.read(self.development_questions))
+        for path in (self.questions, self.train_questions):
+            if path is not None and {q.text for q in own} & {q.text for q in _flat(self.read(path))}:
+                raise UserError(
+                    f"tasks.development_questions = {self.development_questions!r} shares questions with {path}; take "
+                    "them out of one of the two files"
+                )
+        return self.model_copy(update={"questions": self.development_questions})
+
+    def read(self, path: str) -> list[tuple[Question, ...]]:
+        """Content of a file: single questions, or the questions of each composed task."""
+        if self.composition == "file":
+            groups = read_tasks(path)
+        else:
+            groups = [(question,) for question in read_questions(path, decompose=self.decompose)]
+        return [tuple(map(marked, group)) for group in groups] if self.question_marks else groups
 
     def text_sizes(self, objectives: int) -> TextSizes:
         words: int = self.top_k * self.passage_words  # type: ignore[attr-defined]  # of both subclasses
@@ -199,22 +223,14 @@ class FileQuestions(TaskSource):
     @cached_property
     def _groups(self) -> list[tuple[Question, ...]]:
         """Content of this half's file: single questions, or the questions of each composed task."""
-        evaluation = self._read(self.config.questions)
+        evaluation = self.config.read(self.config.questions)
         if self.split == "evaluation":
             return evaluation
         if self.config.train_questions is None:
             raise UserError("tasks.train_questions is missing: give a file of questions to train on")
-        train = self._read(self.config.train_questions)
+        train = self.config.read(self.config.train_questions)
         check_disjoint(_flat(train), _flat(evaluation))
         return train
-
-    def _read(self, path: str) -> list[tuple[Question, ...]]:
-        config = self.config
-        if config.composition == "file":
-            groups = read_tasks(path)
-        else:
-            groups = [(question,) for question in read_questions(path, decompose=config.decompose)]
-        return [tuple(map(marked, group)) for group in groups] if config.question_marks else groups
 
     @cached_property
     def _linked(self) -> LinkedQuestions:

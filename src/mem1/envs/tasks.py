@@ -96,6 +96,16 @@ class TasksConfig(Config):
         """The tasks of one half; no question of the other half occurs in it."""
         raise NotImplementedError(f"{type(self).__name__} needs a method source(self, split, tags)")
 
+    def development(self) -> TasksConfig:
+        """The same tasks, with development tasks in place of those of the evaluation: for choices made in training.
+
+        Raises UserError if there are none.
+        """
+        raise UserError(
+            f"tasks.kind = {self.kind!r} has no development tasks to validate on; give {type(self).__name__} a method "
+            "development() that returns its configuration for them, or leave out evaluation.every"
+        )
+
     def around(self, environment: Environment) -> Environment:
         """The environment that attempts use."""
         return environment if self.environment is None else register.environment.get(self.environment)(environment)

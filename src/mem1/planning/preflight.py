@@ -101,6 +101,8 @@ def _tokenizer(config: Recipe) -> str:
 def _tasks(config: Recipe) -> str:
     """Draw a task of each size, as a run does before its first step."""
     tasks, tags = config.tasks, vocabulary(config.vocabulary)
+    if config.evaluation.every:
+        tasks.development()  # raises where there are none
     if (found := tasks.check_tasks()) is not None:
         return found
     trains = config.sft is not None or config.rl is not None

@@ -98,6 +98,7 @@ def _shown(config: Recipe) -> Recipe:
         update={
             "tasks": config.tasks.small() or AtlasTasks().small(),
             "workers": 1,
+            "evaluation": config.evaluation.model_copy(update={"every": 0}),
             "budget": Budget(completion_extra=400, context=config.budget.context + 8192),
             "sft": sft,
         }

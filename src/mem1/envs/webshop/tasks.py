@@ -34,6 +34,8 @@ from mem1.tasks.prompts import ByPrompt, PromptChoice, render
 CORPUS = "shop"
 FEWEST_PRODUCTS = 150
 """Products of the smallest invented shop."""
+_DEVELOPMENT = 10_000_000
+"""Distance from the seed of the training's invented shop to that of the development shop."""
 
 
 class WebShopTasks(TasksConfig):
@@ -48,7 +50,8 @@ class WebShopTasks(TasksConfig):
     goals: Literal["synthetic", "human"] = "synthetic"
     """Whose instructions: made of templates, or written by people."""
     evaluated: Literal["test", "development"] = "test"
-    """Goals of the evaluation in a shop that is not invented: 0 to 499, or 500 to 1,499; training has the others."""
+    """Goals of the evaluation: in the original's data 0 to 499, or 500 to 1,499, and training has the others; the
+    development goals of an invented shop are those of another shop with the names of the training half."""
     seed: Seed = 0
     """Seed of the invented shop, of prices drawn from ranges, and of price bounds."""
     pages: Pages = "text"
@@ -81,6 +84,9 @@ class WebShopTasks(TasksConfig):
             raise UserError("the shop's expert reads the shop; leave out tasks.environment in [sft]")
         return ShopScript(ShopExpert(laziness=self.laziness, seed=seed), environment, tasks, tags)
 
+    def development(self) -> WebShopTasks:
+        return self.model_copy(update={"evaluated": "development"})
+
     def small(self) -> WebShopTasks:
         return self.model_copy(update={"catalogue": None, "goals": "synthetic", "products": FEWEST_PRODUCTS})
 
@@ -107,6 +113,8 @@ class WebShopSource(TaskSource):
         config = self.config
         if config.catalogue is not None:
             return load(config.catalogue)
+        if self.half == "evaluation" and config.evaluated == "development":
+            return invent(config.seed + _DEVELOPMENT, "train", config.products)
         return invent(config.seed, self.half, config.products)
 
     @cached_property

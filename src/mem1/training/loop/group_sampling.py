@@ -28,15 +28,29 @@ from mem1.engines.base import Sampling
 from mem1.engines.weight_update import PublishedWeights
 from mem1.envs.base import TaskSource
 from mem1.net.threads import Pool
-from mem1.records import Group, Task, trajectory_from_json, trajectory_to_json
+from mem1.records import Group, Task, Trajectory, trajectory_from_json, trajectory_to_json
 from mem1.rollout import Rollout, attempt_numbers
 from mem1.training.loop.rl_config import Rl
+from mem1.training.loop.validation import Validation
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.weights.adapters import merged
 from mem1.training.weights.weight_sync import WeightSync
 
 DRAW = 1_000_000_007
 """Distance between the seeds of two draws of a step; larger than that between the seeds of all steps of a run."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Tasks to attempt, and how."""
+
+    tasks: Sequence[Task]
+    group_size: int
+    """Attempts at each."""
+    rollout: Rollout
+    sampling: Sampling
+    version: int
+    """Of the weights."""
 
 
 @dataclass
@@ -66,12 +80,20 @@ class GroupSampler:
         """The groups of a step, with the present weights of the policy; every rank has all of them."""
         if not self.served:
             return self._groups(step)
-        ranks = self.placement.ranks
         self._publish(step)
         take = self._groups if self._prefetcher is None else self._prefetcher.take
-        if ranks.size == 1:
-            return take(step)
-        return _from_json(ranks.on_rank_zero(lambda: _to_json(take(step))))
+        return self._by_rank_zero(lambda: take(step))
+
+    def validate(self, validation: Validation, step: int) -> list[Trajectory]:
+        """A greedy attempt at each development task with the weights that `step` begins with; every rank has all."""
+        sampling = Sampling(temperature=0.0, seed=validation.seed)
+        drawn = Drawn(validation.tasks, 1, validation.rollout, sampling, self.config.version_at(step))
+        if self.served:
+            self._publish(step)
+            groups = self._by_rank_zero(lambda: self._attempted(drawn))
+        else:
+            groups = self._attempted(drawn)
+        return [attempt for group in groups for attempt in group.trajectories]
 
     def _publish(self, step: int) -> None:
         """Give the servers the weights of this step. All ranks gather them, one at a time; rank 0 writes them."""
@@ -94,6 +116,11 @@ class GroupSampler:
             ranks.on_each_rank(write)
         ranks.on_rank_zero(offer)
 
+    def _by_rank_zero(self, sample: Callable[[], list[Group]]) -> list[Group]:
+        """What the servers sample for rank 0, on every rank."""
+        ranks = self.placement.ranks
+        return sample() if ranks.size == 1 else _from_json(ranks.on_rank_zero(lambda: _to_json(sample())))
+
     def _groups(self, step: int) -> list[Group]:
         """Draw and attempt the tasks of a step, and again in the place of groups without variance, if so configured."""
         self._raise_if_closed()
@@ -107,7 +134,10 @@ class GroupSampler:
                 for objectives, count in missing.items()
                 for task in self.source.tasks(objectives=objectives, count=count, seed=seed)
             ]
-            drawn = self._attempted(tasks, step, seed)
+            sampling = Sampling(temperature=self.config.temperature, seed=seed)
+            drawn = self._attempted(
+                Drawn(tasks, self.config.group_size, self.rollout, sampling, self.config.version_at(step))
+            )
             groups += drawn
             pairs = zip(tasks, drawn, strict=True)
             missing -= Counter(task.objectives for task, group in pairs if has_variance(group))
@@ -115,27 +145,27 @@ class GroupSampler:
                 break
         return groups
 
-    def _attempted(self, tasks: Sequence[Task], step: int, seed: int) -> list[Group]:
+    def _attempted(self, drawn: Drawn) -> list[Group]:
         """A group for each task; on several ranks that sample, each attempts a share of the tasks."""
         ranks = self.placement.ranks
         if self.served or ranks.size == 1:
-            return self._share(tasks, slice(None), step, seed)
+            return self._share(drawn, slice(None))
         own = slice(ranks.rank, None, ranks.size)
-        shares = ranks.on_each_rank(lambda: _to_json(self._share(tasks, own, step, seed)))
+        shares = ranks.on_each_rank(lambda: _to_json(self._share(drawn, own)))
         # Each has every ranks.size-th task, so taking one of each in turn restores their order.
         return _from_json([row for row in chain.from_iterable(zip_longest(*shares)) if row is not None])
 
-    def _share(self, tasks: Sequence[Task], share: slice, step: int, seed: int) -> list[Group]:
+    def _share(self, drawn: Drawn, share: slice) -> list[Group]:
         """The groups of a share of the tasks, their attempts numbered as if all tasks were attempted here."""
-        size = self.config.group_size
-        repeated = [task for task in tasks for _ in range(size)]
+        size = drawn.group_size
+        repeated = [task for task in drawn.tasks for _ in range(size)]
         numbers = attempt_numbers(repeated)
-        chosen = [t * size + n for t in range(len(tasks))[share] for n in range(size)]
-        made = self.rollout(
+        chosen = [t * size + n for t in range(len(drawn.tasks))[share] for n in range(size)]
+        made = drawn.rollout(
             [repeated[i] for i in chosen],
-            sampling=Sampling(temperature=self.config.temperature, seed=seed),
+            sampling=drawn.sampling,
             numbers=[numbers[i] for i in chosen],
-            weights_version=self.config.version_at(step),
+            weights_version=drawn.version,
             progress=self._raise_if_closed,
         )
         return [Group(trajectories=tuple(made[i : i + size])) for i in range(0, len(made), size)]

@@ -239,6 +239,12 @@ class Evaluation(Config):
     temperature: GreedyOrWarm = 0.0
     """0: greedy."""
     seed: Seed = 0
+    every: int = Field(default=0, ge=0)
+    """Steps of [rl] between validations, which attempt development tasks greedily while the run trains; 0: none."""
+    validation_objectives: Sizes | None = None
+    """Numbers of objectives of the validation; None: those of the last phase of rl.curriculum."""
+    validation_tasks: int = Field(default=50, ge=1, le=MOST_TASKS)
+    """Development tasks per number of objectives."""
 
 
 class JudgeConfig(Config):
@@ -294,6 +300,14 @@ class Recipe(Config):
             raise ValueError(
                 f"rl.max_staleness = {self.rl.max_staleness} needs servers that sample while this process trains: give "
                 '[rollout] engine = "servers", and start mem1 serve-policy; or set max_staleness to 0'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _validation_needs_rl(self) -> Recipe:
+        if self.evaluation.every and self.rl is None:
+            raise ValueError(
+                f"evaluation.every = {self.evaluation.every} validates during [rl]; add that section, or leave it out"
             )
         return self
 

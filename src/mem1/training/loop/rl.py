@@ -23,13 +23,14 @@ from mem1.algorithms.ppo import explained_variance
 from mem1.envs.base import TaskSource
 from mem1.records import Group, Trajectory
 from mem1.rollout import Rollout
-from mem1.training.checks import reencoded_share
 from mem1.training.gradients.actor_critic import ActorCritic
 from mem1.training.gradients.samples import TrainingSample, make_samples, minibatches, scorable_groups, versions
 from mem1.training.gradients.update import OptimizerStep, PassStats, accumulate
+from mem1.training.loop.attempt_metrics import mean, rollout_metrics
 from mem1.training.loop.group_sampling import GroupSampler
 from mem1.training.loop.rl_config import Rl
 from mem1.training.loop.run_folder import Metrics
+from mem1.training.loop.validation import Validation, validation_metrics
 from mem1.training.ranks.optimizers import Optimizers, adamw, together, warmup_decay
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.weights.policy import Policy
@@ -50,6 +51,7 @@ class RlStage:
     placement: Placement = SINGLE_PROCESS
     sync: WeightSync | None = None
     """On rank 0, the servers that sample; None: the ranks sample with the policy itself."""
+    validation: Validation | None = None
     name: str = "rl"
     timings: dict[str, float] = field(default_factory=dict)
     """Seconds of the last step by what they were spent on."""
@@ -78,13 +80,23 @@ class RlStage:
         return self.config.steps
 
     def step(self, index: int) -> Metrics:
-        """One rollout and its optimiser steps."""
+        """One rollout and its optimiser steps, and the validation that is due after them."""
         started = time.perf_counter()
         groups = self.sample(index)
         sampled = time.perf_counter()
         metrics = self.update(groups, index)
-        self.timings = {"rollout": sampled - started, "update": time.perf_counter() - sampled}
+        updated = time.perf_counter()
+        self.timings = {"rollout": sampled - started, "update": updated - sampled}
+        if self.validation is not None and self.validation.due(index + 1):
+            metrics = {**metrics, "validation": self.validate(self.validation, index + 1)}
+            self.timings["validation"] = time.perf_counter() - updated
         return metrics
+
+    def validate(self, validation: Validation, done: int) -> Metrics:
+        """Metrics on the development tasks of the policy after `done` steps."""
+        if not self._sampler.served:
+            self.placement.sync_to_sampler(self.model, self.policy.model)
+        return validation_metrics(self._sampler.validate(validation, done))
 
     def sample(self, index: int) -> list[Group]:
         """G attempts at each task of this step."""
@@ -169,24 +181,6 @@ class RlStage:
         return warmup_decay(step, steps=steps, warmup_steps=rising, decay=self.config.decay)
 
 
-def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float | dict[str, float] | None]:
-    """Metrics of the attempts of a step; means over those whose tool did not fail, None where all did."""
-    scorable = [t for t in trajectories if t.ended.scorable]
-    measured = dict.fromkeys(name for t in scorable for name in t.metrics)
-    versions_by_attempt = [{v for turn in t.turns for v, _ in versions(turn)} for t in scorable]
-    endings = Counter(str(t.ended) for t in trajectories)
-    return {
-        "reward": _mean([t.reward or 0.0 for t in scorable]),
-        **{name: _mean([_mean(t.per_objective(name)) or 0.0 for t in scorable]) for name in measured or ("em", "f1")},
-        "turns": _mean([len(t.turns) for t in scorable]),
-        "peak_tokens": _mean([max((turn.num_tokens for turn in t.turns), default=0) for t in scorable]),
-        "completion_tokens": _mean([t.num_completion_tokens for t in scorable]),
-        "reencoded_share": reencoded_share(trajectories),
-        "mixed_weights_share": _mean([float(len(some) > 1) for some in versions_by_attempt]),
-        "endings": {ending: float(number) for ending, number in sorted(endings.items())},
-    }
-
-
 def nothing_to_learn(rows: Sequence[Mapping[str, Any]]) -> str | None:
     """Why an algorithm that compares attempts learnt nothing in these steps (rows of metrics.jsonl); None: it did."""
     of_rl = [row for row in rows if "groups_with_variance" in row]
@@ -253,7 +247,7 @@ class StepStats:
         sums, tokens = self.passes, self.passes.tokens or None
         stale = sum(steps * count for steps, count in self.staleness.items())
         return {
-            "grad_norm": _mean(self.norms) or 0.0,
+            "grad_norm": mean(self.norms) or 0.0,
             "loss": sums.loss / max(self.updates, 1),
             "clip_fraction": tokens and sums.clipped / tokens,
             "entropy": tokens and sums.entropy / tokens,
@@ -269,10 +263,5 @@ class StepStats:
         return {
             "value_loss": self.passes.value_loss / max(self.updates, 1),
             "value_clip_fraction": tokens and self.passes.values_clipped / tokens,
-            "critic_grad_norm": _mean(self.critic_norms),
+            "critic_grad_norm": mean(self.critic_norms),
         }
-
-
-def _mean(numbers: Sequence[float]) -> float | None:
-    """None for no numbers."""
-    return sum(numbers) / len(numbers) if numbers else None

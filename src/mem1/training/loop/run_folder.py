@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
 
 
-Metrics = Mapping[str, float | Mapping[str, float] | None]
+Metrics = Mapping[str, "float | Metrics | None"]
 """Metrics of a step, by name; None: nothing to measure."""
 
 

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -36,6 +36,7 @@ from mem1.training.loop.rl import RlStage
 from mem1.training.loop.rl_config import ServerRollouts
 from mem1.training.loop.run_folder import Metrics, MetricsLog, RunFolder
 from mem1.training.loop.supervised import RecallStage, SftStage, demonstrate
+from mem1.training.loop.validation import BEST, BestPolicy, Validation
 from mem1.training.ranks.optimizers import Optimizers
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks
@@ -155,7 +156,8 @@ def make_stages(
 
         stages.append(lambda: SftStage(policy, sft, shown, config.seed, workers, placement))
     if rl is not None:
-        stages.append(lambda: RlStage(policy, rl, rollout, source, config.seed, workers, placement, sync))
+        validation = Validation.of(config, rollout, tags, policy.codec)
+        stages.append(lambda: RlStage(policy, rl, rollout, source, config.seed, workers, placement, sync, validation))
     return stages
 
 
@@ -310,8 +312,18 @@ class _Run:
         metrics = stage.step(index)
         seconds = time.perf_counter() - started
         timings: Mapping[str, float] = {"total": seconds, **getattr(stage, "timings", {})}
+        if isinstance(validated := metrics.get("validation"), Mapping):
+            self._keep_best(stage, before + index + 1, cast(float, validated["reward"]))
         self.placement.ranks.on_rank_zero(lambda: self.log.append(before + index + 1, metrics, timings=timings))
         if self.on_step is not None and self.placement.ranks.rank == 0:
             self.on_step(
                 Progress(stage=stage.name, step=index + 1, steps=stage.steps, metrics=metrics, seconds=seconds)
             )
+
+    def _keep_best(self, stage: Stage, step: int, reward: float) -> None:
+        """Save the policy if no earlier one had this validation reward. A resumed run meets its own best again."""
+        best, ranks = BestPolicy(self.folder.path / BEST, self.config.evaluation), self.placement.ranks
+        if ranks.on_rank_zero(lambda: (record := best.record()) is not None and record >= reward):
+            return
+        self.placement.hand_back(stage.model, self.policy.model)
+        ranks.on_rank_zero(lambda: best.replace(self.policy, step=step, reward=reward))

@@ -1,0 +1,40 @@
+"""Metrics of the attempts of a training step or a validation: means over those whose tool and engine did not fail."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from mem1.records import Trajectory
+from mem1.training.checks import reencoded_share
+from mem1.training.gradients.samples import versions
+
+
+def attempt_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float | dict[str, float] | None]:
+    """What they did and what it was worth; None where no attempt could be scored."""
+    scorable = [t for t in trajectories if t.ended.scorable]
+    measured = dict.fromkeys(name for t in scorable for name in t.metrics)
+    endings = Counter(str(t.ended) for t in trajectories)
+    return {
+        "reward": mean([t.reward or 0.0 for t in scorable]),
+        **{name: mean([mean(t.per_objective(name)) or 0.0 for t in scorable]) for name in measured or ("em", "f1")},
+        "turns": mean([len(t.turns) for t in scorable]),
+        "peak_tokens": mean([max((turn.num_tokens for turn in t.turns), default=0) for t in scorable]),
+        "completion_tokens": mean([t.num_completion_tokens for t in scorable]),
+        "endings": {ending: float(number) for ending, number in sorted(endings.items())},
+    }
+
+
+def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float | dict[str, float] | None]:
+    """`attempt_metrics`, with what matters to training on the attempts."""
+    versions_by_attempt = [{v for turn in t.turns for v, _ in versions(turn)} for t in trajectories if t.ended.scorable]
+    return {
+        **attempt_metrics(trajectories),
+        "reencoded_share": reencoded_share(trajectories),
+        "mixed_weights_share": mean([float(len(some) > 1) for some in versions_by_attempt]),
+    }
+
+
+def mean(numbers: Sequence[float]) -> float | None:
+    """None for no numbers."""
+    return sum(numbers) / len(numbers) if numbers else None

@@ -1,0 +1,118 @@
+"""Validation of a run on development tasks while it trains, and the best policy that it has seen.
+
+    every 10 steps      the policy attempts each development task once, greedily   ->   {"reward": 1.2, "em": 0.6, ...}
+    runs/quick/best     the policy with the highest validation reward: a model folder, with step and reward in its
+                        manifest.json
+
+The sampler is that of training; the tasks are the same at every validation, and none is of the final evaluation.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mem1.configuration import plain
+from mem1.durable import explain_full_disk, partial_of, put_folder, read_manifest, restore, seal, sweep
+from mem1.engines.codec import Codec, check_words
+from mem1.protocol import Tags
+from mem1.records import Task, Trajectory
+from mem1.rollout import Rollout
+from mem1.tasks.compose import different
+from mem1.training.loop.attempt_metrics import attempt_metrics
+from mem1.training.loop.recipe import Evaluation, Recipe, recipe_rollout
+from mem1.training.loop.run_folder import Metrics
+from mem1.training.weights.policy import Policy
+
+BEST = "best"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """What is attempted, and when."""
+
+    every: int
+    """Steps between validations."""
+    tasks: Sequence[Task]
+    rollout: Rollout
+    seed: int
+
+    @classmethod
+    def of(cls, config: Recipe, rollout: Rollout, tags: Tags, codec: Codec) -> Validation | None:
+        """The validation of a recipe, with the engine of `rollout`; None: it has none.
+
+        Raises UserError where its tasks cannot be drawn.
+        """
+        evaluation = config.evaluation
+        if config.rl is None or not evaluation.every:
+            return None
+        developed = config.model_copy(update={"tasks": config.tasks.development()})
+        source = developed.tasks.source("evaluation", tags)
+        sizes = evaluation.validation_objectives or config.rl.curriculum[-1].objectives
+        tasks = [
+            task
+            for n in dict.fromkeys(sizes)
+            for task in different(source.tasks(objectives=n, count=evaluation.validation_tasks, seed=evaluation.seed))
+        ]
+        check_words(codec, tasks, tags, whose=config.model.name)
+        own = recipe_rollout(
+            developed,
+            engine=rollout.engine,
+            codec=codec,
+            chat_template=rollout.chat_template,
+            source=source,
+            tags=tags,
+        )
+        return cls(every=evaluation.every, tasks=tasks, rollout=own, seed=evaluation.seed)
+
+    def due(self, done: int) -> bool:
+        """Whether to validate once `done` steps are done."""
+        return done % self.every == 0
+
+
+def validation_metrics(attempts: Sequence[Trajectory]) -> Metrics:
+    """Means over all development tasks, and of each size where there are several; an attempt without score counts 0."""
+    sizes = sorted({t.task.objectives for t in attempts if t.task is not None})
+    by_size = {n: [t for t in attempts if t.task is not None and t.task.objectives == n] for n in sizes}
+    each = {f"objectives_{n}": _metrics(of) for n, of in by_size.items()} if len(sizes) > 1 else {}
+    return {**_metrics(attempts), **each}
+
+
+def _metrics(attempts: Sequence[Trajectory]) -> dict[str, Any]:
+    return {**attempt_metrics(attempts), "reward": sum(t.reward or 0.0 for t in attempts) / len(attempts)}
+
+
+@dataclass(frozen=True)
+class BestPolicy:
+    """The folder of the best policy so far; it always holds a whole one."""
+
+    folder: Path
+    evaluation: Evaluation
+    """Rewards are compared only with those that the same tasks have given."""
+
+    @property
+    def _tasks(self) -> dict[str, Any]:
+        return plain(self.evaluation, ("every", "objectives", "tasks", "temperature"))
+
+    def record(self) -> float | None:
+        """Validation reward of the policy in the folder; None: there is none on these tasks."""
+        restore(self.folder)
+        manifest = read_manifest(self.folder)
+        same = manifest is not None and manifest.facts.get("validation") == self._tasks
+        return manifest.facts["reward"] if manifest is not None and same else None
+
+    def replace(self, policy: Policy, *, step: int, reward: float) -> None:
+        """Put this policy into the folder. Raises UserError for a full disk; the former one is then still there."""
+        sweep(self.folder)
+        partial = partial_of(self.folder)
+        facts = {"step": step, "reward": reward, "validation": self._tasks}
+        try:
+            with explain_full_disk(f"the best policy, of step {step}", "the last checkpoint is intact"):
+                policy.save(partial)
+                seal(partial, kind="policy", format=1, facts=facts)
+                put_folder(partial, self.folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
