@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import AddedToken, Tokenizer
 from torch import Tensor, nn
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
+    PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
@@ -22,7 +25,13 @@ from transformers import (
 
 from mem1.algorithms.base import LossInputs
 from mem1.contexts import context_policy, next_context
+from mem1.engines.codec import Codec
+from mem1.protocol import PAPER
 from mem1.records import Trajectory, Turn
+from mem1.training.loop.recipe import TinyModel
+from mem1.training.weights.policy import Policy
+from mem1.training.weights.tiny_model import new_model
+from mem1.training.weights.tokenizers import bpe_tokenizer
 
 VOCABULARY = 40
 POLICIES = ("constant", "full", "fold(2)", "window(2)", "masked", "external(2)")
@@ -171,3 +180,28 @@ def save_checkpoint(folder: Path, step: int, model: PreTrainedModel, optimizers:
 
     ranks = options.get("ranks", ONE_PROCESS)
     return write_snapshot(folder, Snapshot.take(step, model, optimizers, **options), ranks=ranks)
+
+
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+CHAT_FILES = {
+    "generation_config.json": {"do_sample": True, "temperature": 0.6, "eos_token_id": [3]},
+    "special_tokens_map.json": {"eos_token": "<|im_end|>"},
+}
+
+
+def chat_folder(folder: Path) -> Path:
+    """Write a small model that knows nothing, whose tokenizer has a chat template."""
+    made = Tokenizer.from_str(bpe_tokenizer(["who is the mayor of"], vocab_size=300, tags=PAPER).to_str())
+    made.add_special_tokens([AddedToken(mark, normalized=False) for mark in ("<|im_start|>", "<|im_end|>")])
+    shape = TinyModel(hidden_size=32, layers=2, heads=2, feed_forward=48)
+    Policy(new_model(shape, vocab_size=Codec(made).vocab_size, seed=0), Codec(made)).save(folder)
+    fast = PreTrainedTokenizerFast(tokenizer_object=made, chat_template=CHAT_TEMPLATE, eos_token="<|im_end|>")
+    fast.save_pretrained(str(folder))
+    for name, content in CHAT_FILES.items():
+        (folder / name).write_text(json.dumps(content))
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tools.jinja").write_text(CHAT_TEMPLATE + " ")
+    return folder

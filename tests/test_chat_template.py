@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import AddedToken, Tokenizer
-from transformers import PreTrainedTokenizerFast
+from builders import CHAT_FILES, CHAT_TEMPLATE, chat_folder
 from typer.testing import CliRunner
 from worlds import SMALL
 
@@ -23,38 +22,15 @@ from mem1.training.loop.recipe import Evaluation, ModelConfig, Recipe, Sft, Tiny
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.supervised import demonstrate
 from mem1.training.loop.train import make_rollout, train
-from mem1.training.weights.policy import Policy, export_checkpoint, load_policy, make_policy
-from mem1.training.weights.tiny_model import new_model
-from mem1.training.weights.tokenizers import bpe_tokenizer
+from mem1.training.weights.policy import export_checkpoint, load_policy, make_policy
 from mem1.trajectory_files import read_trajectories
 
-TEMPLATE = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-FILES = {
-    "generation_config.json": {"do_sample": True, "temperature": 0.6, "eos_token_id": [3]},
-    "special_tokens_map.json": {"eos_token": "<|im_end|>"},
-}
 BEFORE, AFTER = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
 
 
 @pytest.fixture(scope="module")
 def chat(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a small model that knows nothing, whose tokenizer has a chat template."""
-    folder = tmp_path_factory.mktemp("models") / "chat"
-    made = Tokenizer.from_str(bpe_tokenizer(["who is the mayor of"], vocab_size=300, tags=PAPER).to_str())
-    made.add_special_tokens([AddedToken(mark, normalized=False) for mark in ("<|im_start|>", "<|im_end|>")])
-    shape = TinyModel(hidden_size=32, layers=2, heads=2, feed_forward=48)
-    model = new_model(shape, vocab_size=Codec(made).vocab_size, seed=0)
-    Policy(model, Codec(made)).save(folder)
-    fast = PreTrainedTokenizerFast(tokenizer_object=made, chat_template=TEMPLATE, eos_token="<|im_end|>")
-    fast.save_pretrained(str(folder))
-    for name, content in FILES.items():
-        (folder / name).write_text(json.dumps(content))
-    (folder / "additional_chat_templates").mkdir()
-    (folder / "additional_chat_templates" / "tools.jinja").write_text(TEMPLATE + " ")
-    return folder
+    return chat_folder(tmp_path_factory.mktemp("models") / "chat")
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +79,7 @@ def test_every_file_of_the_tokenizer_is_in_the_trained_policy_and_in_the_export(
     assert kept(exported) == kept(chat)
     for folder in (trained / "policy", exported):
         generation = json.loads((folder / "generation_config.json").read_text())
-        assert {name: generation[name] for name in FILES["generation_config.json"]} == FILES["generation_config.json"]
+        assert generation.items() >= CHAT_FILES["generation_config.json"].items()
         assert (
             load_policy(folder, chat_template=True).chat_template == load_policy(chat, chat_template=True).chat_template
         )
@@ -189,7 +165,7 @@ def test_a_template_cannot_run_for_ever_write_without_end_or_reach_python(
 
 
 def test_code_that_a_tokenizers_folder_asks_to_run_is_never_run(tmp_path: Path, chat: Path):
-    folder = templated(tmp_path / "folder", TEMPLATE, chat)
+    folder = templated(tmp_path / "folder", CHAT_TEMPLATE, chat)
     (folder / "evil.py").write_text("raise SystemExit('run')")
     asked = {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", None]}}
     (folder / "tokenizer_config.json").write_text(json.dumps(asked))
