@@ -111,10 +111,8 @@ class Fleet:
                 self.slept["seconds"] += seconds  # type: ignore[assignment]
                 self.slept["replies"] += 1
                 body = json.dumps(self._reply(request)).encode()
-                writer.write(
-                    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
-                )
-                writer.write(body)
+                head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+                writer.write(head.encode() + body)  # at once: TCP would hold the second of two writes back
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
