@@ -266,7 +266,7 @@ class TokenIds(Text):
             raise ValueError("the answer has no token ids")
         if response.prompt_token_ids != tuple(request.context_ids):
             raise ValueError("the answer is to another context than the one sent")
-        if len(ids) > request.max_tokens or any(i >= codec.vocab_size for i in ids):
+        if len(ids) > request.max_tokens or max(ids, default=0) >= codec.vocab_size:
             raise ValueError(f"the answer has {len(ids)} tokens for {request.max_tokens} requested, or unknown ones")
         # by default vLLM's log-probabilities are those at temperature 1, as ours are at temperature 0
         exact = (processed_logprobs or request.temperature in (0, 1)) and len(logprobs) == len(ids)
@@ -351,7 +351,7 @@ def _stop(choice: Mapping[str, Any], stops: Sequence[str]) -> str | None:
 def _ids(value: Any) -> tuple[int, ...] | None:
     if value is None:
         return None
-    if not isinstance(value, list) or not all(type(i) is int and 0 <= i < 2**31 for i in value):
+    if not isinstance(value, list) or set(map(type, value)) - {int} or any(not 0 <= i < 2**31 for i in set(value)):
         raise ValueError("the answer's token ids are not a list of token ids")
     return tuple(value)
 
@@ -359,7 +359,7 @@ def _ids(value: Any) -> tuple[int, ...] | None:
 def _logprobs(value: Any) -> tuple[float, ...]:
     """Those of the sampled tokens; empty where one is missing. Raises ValueError for a number out of range."""
     values = value.get("token_logprobs") if isinstance(value, dict) else None
-    if not isinstance(values, list) or not all(type(v) in (int, float) for v in values):
+    if not isinstance(values, list) or set(map(type, values)) - {int, float}:
         return ()
     read = [number(v, least=_SMALLEST_LOGPROB, most=_LARGEST_LOGPROB) for v in values]
     if None in read:
