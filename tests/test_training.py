@@ -30,12 +30,14 @@ from mem1.envs.search import MultihopTasks
 from mem1.envs.tasks import TasksConfig
 from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.errors import UserError
+from mem1.evaluation.report.run_folders import read_runs, write_run_report
 from mem1.protocol import PAPER, vocabulary
-from mem1.records import Ended, Passage, Question
+from mem1.records import Ended, Group, Passage, Question
 from mem1.rollout import Budget
 from mem1.tasks.compose import Split, TurnLimit
 from mem1.tasks.datasets import write_passages, write_questions
-from mem1.training.loop.recipe import Evaluation, Lora, ModelConfig, Recall, Recipe, Sft, TinyModel
+from mem1.training.loop.kept_attempts import KeptAttempts, kept_steps
+from mem1.training.loop.recipe import Evaluation, Kept, Lora, ModelConfig, Recall, Recipe, Sft, TinyModel
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.run_folder import read_metrics
@@ -44,6 +46,7 @@ from mem1.training.loop.train import Finished, Progress, make_rollout, train
 from mem1.training.loop.validation import BEST, Validation
 from mem1.training.weights.checkpoint import latest_checkpoint
 from mem1.training.weights.policy import Policy, export_checkpoint, load_policy, make_policy
+from mem1.trajectory_files import read_trajectories
 
 RECALL_STEPS, SFT_STEPS, RL_STEPS = 2, 10, 3
 STEPS = RECALL_STEPS + SFT_STEPS + RL_STEPS
@@ -240,6 +243,33 @@ def test_validation_changes_no_other_number_and_keeps_the_policy_that_did_best(
     assert manifest is not None and rewards[manifest.facts["step"]] == manifest.facts["reward"]
     assert manifest.facts["step"] == max(rewards, key=lambda step: (rewards[step], -step)), "the first of the best"
     assert load_policy(unbroken / BEST).codec.vocab_size == 300
+
+
+def test_attempts_of_each_step_are_kept_and_reported_while_the_run_goes_on(
+    config: Recipe, unbroken: Path, tmp_path: Path
+):
+    kept = config.model_copy(update={"trajectories": Kept(groups=2)})
+    assert not run(kept, tmp_path / "run", on_step=stop_at(STEPS - 1)).complete
+    files = kept_steps(tmp_path / "run")
+    assert [step for step, _ in files] == [STEPS - 2, STEPS - 1]
+    attempts = read_trajectories(files[0][1])
+    assert len(attempts) == 12 and all(t.reward is not None and t.turns[0].logprobs for t in attempts)
+    (tmp_path / "run" / "trajectories" / f"step-{STEPS:06d}.jsonl").write_bytes(files[0][1].read_bytes()[:-100])
+    (found,) = read_runs([tmp_path / "run"])
+    assert [(len(one.trajectories), one.row.policy) for one in found.kept] == [
+        (12, f"training step {STEPS - 2}"),
+        (12, f"training step {STEPS - 1}"),
+        (11, f"training step {STEPS}"),
+    ]
+    assert found.decode(attempts[0].turns[0].completion_ids) == attempts[0].turns[0].text
+    write_run_report(tmp_path / "run")
+    assert run(kept, tmp_path / "run").complete
+    few = Kept(groups=1, megabytes=files[0][1].stat().st_size * 2.2 / 1e6)
+    folder = KeptAttempts(tmp_path / "run", few, load_policy(unbroken / BEST).codec)
+    folder.keep(STEPS + 1, [Group(trajectories=tuple(attempts[:6]))])
+    assert [step for step, _ in kept_steps(tmp_path / "run")] == [STEPS, STEPS + 1]
+    KeptAttempts(tmp_path, Kept(groups=0), folder.codec).keep(1, [Group(trajectories=tuple(attempts[:6]))])
+    assert not kept_steps(tmp_path)
 
 
 def test_validation_attempts_development_tasks_alone(config: Recipe, demonstrated: Policy):

@@ -22,6 +22,7 @@ from mem1.evaluation.metrics import Row, peak_tokens, summarize
 from mem1.evaluation.report.token_attribution import Decode
 from mem1.evaluation.store import read_row
 from mem1.records import Trajectory
+from mem1.training.loop.kept_attempts import kept_steps
 from mem1.trajectory_files import read_trajectories
 
 
@@ -188,6 +189,23 @@ def read_evaluations(folder: Path) -> list[Attempts]:
     return [attempts for attempts in read if attempts is not None]
 
 
+STEPS_SHOWN = 10
+"""Newest training steps whose attempts a report shows."""
+
+
+def read_kept(training: Path) -> list[Attempts]:
+    """The attempts of the newest training steps that the run has kept, by step and size."""
+    found = []
+    for step, path in kept_steps(training)[-STEPS_SHOWN:]:
+        by_size: dict[int, list[Trajectory]] = {}
+        for attempt in read_trajectories(path, drop_cut_line=True):
+            by_size.setdefault(attempt.task.objectives if attempt.task is not None else 0, []).append(attempt)
+        for n, attempts in sorted(by_size.items()):
+            row = summarize(attempts, policy=f"training step {step}", context=attempts[0].context, objectives=n)
+            found.append(Attempts(row=row, trajectories=attempts))
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One training or evaluation."""
@@ -201,6 +219,8 @@ class Run:
     curve: Sequence[Mapping[str, Any]]
     """Lines of metrics.jsonl of its reinforcement learning; empty: it had none."""
     attempts: Sequence[Attempts]
+    kept: Sequence[Attempts] = ()
+    """Attempts of the newest training steps, for the viewer alone."""
     decode: Decode
     """Token ids of this run to text."""
 

@@ -24,8 +24,9 @@ from mem1.configuration import read_toml
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.evaluation.report.page import write_page
-from mem1.evaluation.report.rows import Run, read_evaluations
+from mem1.evaluation.report.rows import Run, read_evaluations, read_kept
 from mem1.records import Trajectory
+from mem1.training.loop.kept_attempts import FOLDER
 from mem1.training.loop.run_folder import METRICS, read_metrics
 from mem1.training.weights.policy import SHIPPED, SHIPPED_SHOP, policy_folder
 
@@ -77,13 +78,15 @@ def _read(run: Path, name: str, tokenizer: Path | None) -> Run:
             f"{run} has nothing to report: no <policy>-<N>.jsonl and no {METRICS}; "
             "give the folder of a `mem1 quickstart`, `mem1 train` or `mem1 eval --out`"
         )
-    trajectories = [t for attempts in evaluations for t in attempts.trajectories]
+    kept = read_kept(training) if training else []
+    trajectories = [t for attempts in (*evaluations, *kept) for t in attempts.trajectories]
     return Run(
         name=name,
         family=str(run.resolve()) if training is None else _all_but_seeds(training),
         facts={} if training is None else facts(training),
         curve=[row for row in metrics if "reward" in row],
         attempts=evaluations,
+        kept=kept,
         decode=run_codec(run, training, trajectories, tokenizer=tokenizer).decode if trajectories else _no_tokens,
     )
 
@@ -132,6 +135,9 @@ def _folders(training: Path | None) -> Iterator[Path]:
         return
     if (training / "policy" / "tokenizer.json").is_file():
         yield training / "policy"
+        return
+    if (training / FOLDER / "tokenizer.json").is_file():
+        yield training / FOLDER
         return
     model = read_toml(training / "config.toml").get("model", {})
     if "new" in model:

@@ -221,7 +221,7 @@ class Fitted:
 
 def fit(runs: Sequence[Run], largest: int) -> Fitted:
     """As many tasks as fit into `largest` characters of compressed text, within about one per cent."""
-    parts = [(run, attempts) for run in runs for attempts in run.attempts]
+    parts = [(run, attempts) for run in runs for attempts in (*run.attempts, *run.kept)]
     most = max((len(attempts.trajectories) for _, attempts in parts), default=0)
     tasks = min(most, FIRST)
     text = _text(runs, tasks)
@@ -254,7 +254,7 @@ def group_name(run: Run, attempts: Attempts, runs: Sequence[Run]) -> str:
 def _text(runs: Sequence[Run], tasks: int) -> str:
     data = PageData()
     for run in runs:
-        for attempts in run.attempts:
+        for attempts in (*run.attempts, *run.kept):
             data.add_group(
                 run=run.name,
                 policy=attempts.row.policy,

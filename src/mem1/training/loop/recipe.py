@@ -247,6 +247,15 @@ class Evaluation(Config):
     """Development tasks per number of objectives."""
 
 
+class Kept(Config):
+    """`[trajectories]`: attempts of [rl] that are kept in RUN/trajectories."""
+
+    groups: int = Field(default=1, ge=0, le=100_000)
+    """Groups kept of each step; 0: none."""
+    megabytes: float = Field(default=100.0, gt=0)
+    """Largest size of the kept attempts; beyond it the oldest steps are removed."""
+
+
 class JudgeConfig(Config):
     """A language model that judges the answers of `mem1 eval`, beside exact match."""
 
@@ -278,6 +287,7 @@ class Recipe(Config):
     sft: Sft | None = None
     rl: Rl | None = None
     evaluation: Evaluation = Evaluation()
+    trajectories: Kept = Kept()
     judge: JudgeConfig | None = None
     """None: answers are compared with the gold answers alone."""
     lora: Lora | None = None

@@ -55,6 +55,8 @@ class RlStage:
     name: str = "rl"
     timings: dict[str, float] = field(default_factory=dict)
     """Seconds of the last step by what they were spent on."""
+    groups: Sequence[Group] = ()
+    """Attempts of the last step."""
 
     def __post_init__(self) -> None:
         self.networks = ActorCritic.make(self.config, self.policy.model, placement=self.placement, threads=self.workers)
@@ -82,7 +84,7 @@ class RlStage:
     def step(self, index: int) -> Metrics:
         """One rollout and its optimiser steps, and the validation that is due after them."""
         started = time.perf_counter()
-        groups = self.sample(index)
+        self.groups = groups = self.sample(index)
         sampled = time.perf_counter()
         metrics = self.update(groups, index)
         updated = time.perf_counter()

@@ -6,6 +6,8 @@
         metrics.jsonl        {"step": 1, "reward": 0.25, "endings": {"answered": 3, "bad_tags": 1}}
         timings.jsonl        {"step": 1, "rollout": 1.4}
         tensorboard/         tags reward, endings/answered, endings/bad_tags, seconds/rollout
+        trajectories/        see `training/loop/kept_attempts.py`
+        best/                see `training/loop/validation.py`
         checkpoints/         see `training/weights/checkpoint.py`
 
     with MetricsLog(run.path) as log:

@@ -28,8 +28,9 @@ from mem1.errors import UserError
 from mem1.lock import alone_in, interruptible
 from mem1.packing.attention import check_packable
 from mem1.protocol import Tags, vocabulary
-from mem1.records import Trajectory
+from mem1.records import Group, Trajectory
 from mem1.rollout import Rollout
+from mem1.training.loop.kept_attempts import KeptAttempts
 from mem1.training.loop.recipe import Distributed, Recipe, recipe_rollout
 from mem1.training.loop.recorded import Recorded, read_recorded
 from mem1.training.loop.rl import RlStage
@@ -48,6 +49,7 @@ from mem1.training.weights.weight_sync import WeightSync
 log = logging.getLogger(__name__)
 NOT_FINGERPRINTED = (
     "evaluation",
+    "trajectories",
     "checkpoint_every",
     "model.device",
     "model.attention",
@@ -275,7 +277,7 @@ class _Run:
                 if number == reached["stage"] and path is not None:
                     load_checkpoint(path, stage.model, stage.optimizers.members, **self._belonging(stage))
                     first = reached["done"]
-                ranks.on_rank_zero(lambda kept=before + first: self.log.truncate_after(kept))
+                ranks.on_rank_zero(lambda kept=before + first: self._forget_after(kept))
                 done, stopped = self._train(stage, number, first, before)
             last = number == len(makers) - 1
             self.placement.hand_back(stage.model, self.policy.model, last=last)
@@ -312,6 +314,8 @@ class _Run:
         metrics = stage.step(index)
         seconds = time.perf_counter() - started
         timings: Mapping[str, float] = {"total": seconds, **getattr(stage, "timings", {})}
+        groups: Sequence[Group] = getattr(stage, "groups", ())
+        self.placement.ranks.on_rank_zero(lambda: self._kept.keep(before + index + 1, groups))
         if isinstance(validated := metrics.get("validation"), Mapping):
             self._keep_best(stage, before + index + 1, cast(float, validated["reward"]))
         self.placement.ranks.on_rank_zero(lambda: self.log.append(before + index + 1, metrics, timings=timings))
@@ -319,6 +323,15 @@ class _Run:
             self.on_step(
                 Progress(stage=stage.name, step=index + 1, steps=stage.steps, metrics=metrics, seconds=seconds)
             )
+
+    def _forget_after(self, step: int) -> None:
+        """Drop what a run that was killed has recorded of the steps after its checkpoint."""
+        self.log.truncate_after(step)
+        self._kept.truncate_after(step)
+
+    @property
+    def _kept(self) -> KeptAttempts:
+        return KeptAttempts(self.folder.path, self.config.trajectories, self.policy.codec)
 
     def _keep_best(self, stage: Stage, step: int, reward: float) -> None:
         """Save the policy if no earlier one had this validation reward. A resumed run meets its own best again."""
