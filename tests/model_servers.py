@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -45,7 +46,7 @@ class Model:
         choice: dict[str, Any] = {"index": 0, "text": text, "finish_reason": reason}
         if body.get("return_token_ids"):
             choice |= {"token_ids": ids, "prompt_token_ids": given, "stop_reason": stop}
-            choice["logprobs"] = {"token_logprobs": [-0.5] * len(ids)}
+            choice["logprobs"] = {"token_logprobs": [self._logprob(body["temperature"])] * len(ids)}
         usage = {"prompt_tokens": len(given), "completion_tokens": len(ids)}
         return 200, {"object": "text_completion", "choices": [choice], "usage": usage}
 
@@ -59,6 +60,10 @@ class Model:
             text = f"{body['messages'][-1]['content']} {text}"  # a new message, which begins anew
         choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": reason}
         return 200, {"choices": [choice], "usage": {"prompt_tokens": 7, "completion_tokens": len(ids)}}
+
+    def _logprob(self, temperature: float) -> float:
+        """Of every token, as with --logprobs-mode processed_logprobs."""
+        return -math.log(self.codec.vocab_size) if temperature >= 100 else -0.5
 
     def _write(self, context: str, body: Mapping[str, Any]) -> tuple[list[int], str, str, str | None]:
         """Ids, text, finish_reason and stop string; the stop string is left out of the text unless asked for."""

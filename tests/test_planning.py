@@ -38,6 +38,7 @@ from mem1.planning.stages import Passes, counted, made_groups
 from mem1.planning.step_time import GPUS, cluster, forward_flops, update_flops
 from mem1.training.logprobs import score
 from mem1.training.loop.recipe import Distributed, Lora, Recipe
+from mem1.training.loop.rl_config import ServerRollouts
 from mem1.training.weights.adapters import with_adapters
 from mem1.training.weights.policy import load_policy, policy_folder
 
@@ -321,6 +322,16 @@ class TestPlans:
         (stage,) = plan.stages
         assert stage.time is not None and stage.time["publishing"] == pytest.approx(seconds, abs=0.1)
         assert stage.server is not None and stage.server["weights"] == plan.published
+
+    def test_a_server_that_sleeps_shares_the_gpu_and_is_counted_while_it_samples(self):
+        config = recipe("qwen3-1.7b-lora/grpo")
+        rollout = ServerRollouts(servers=("http://a:1",), weights_folder="w", kind="vllm", sleep=True)
+        served = config.model_copy(update={"rollout": rollout})
+        (stage,) = make_plan(served, setup=Setup.of(served), cluster=cluster("H100")).stages
+        weights = 2 * KNOWN["qwen3-1.7b"].parameters
+        keys = stage.stage.tokens.longest * 28 * 2 * 8 * 128 * 2
+        resident = sum(size for name, size in stage.memory.parts.items() if name.startswith(("weights", "optimiser")))
+        assert stage.memory.moments["sampling"] == resident + weights + keys
 
     def test_servers_must_leave_a_gpu_to_train(self):
         served = Setup(distributed=Distributed(), engine="servers")

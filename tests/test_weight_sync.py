@@ -225,16 +225,36 @@ class Vllm:
             "/health": lambda handler: content_with(200, None)(handler),
             "/pause": as_json({"status": "paused"}),
             "/resume": as_json({"status": "resumed"}),
-            "/collective_rpc": as_json({"results": [None]}),
+            "/collective_rpc": self._reload,
             "/reset_prefix_cache": status(200),
             "/update_weight_version": self._set,
             "/weight_info": lambda handler: as_json({"weight_version": self.version})(handler),
             COMPLETIONS: self._complete,
         }
+        self.asleep: set[str] = set()
+        """What --enable-sleep-mode has freed: weights, kv_cache."""
+        self.pages |= {
+            "/sleep": self._sleep,
+            "/wake_up": self._wake_up,
+            "/is_sleeping": lambda handler: as_json({"is_sleeping": bool(self.asleep)})(handler),
+        }
         for path in without:
             del self.pages[path]
 
+    def _sleep(self, handler: Any) -> None:
+        self.asleep = {"weights", "kv_cache"}
+        status(200)(handler)
+
+    def _wake_up(self, handler: Any) -> None:
+        self.asleep.discard(handler.path.partition("?tags=")[2])
+        status(200)(handler)
+
+    def _reload(self, handler: Any) -> None:
+        (status(500) if "weights" in self.asleep else as_json({"results": [None]}))(handler)
+
     def _complete(self, handler: Any) -> None:
+        if self.asleep:
+            return status(500)(handler)
         as_json(self.model.completion(json.loads(handler.body))[1])(handler)
 
     def _set(self, handler: Any) -> None:
@@ -308,6 +328,63 @@ class TestVllm:
             (done,) = sync.engine.complete([CONTEXTS[0]], max_tokens=[40], sampling=Sampling())
             assert done.failed is not None and "0 log-probabilities for 6 tokens" in done.failed
 
+    def test_on_the_trainers_gpu_it_sleeps_in_the_trainers_turn_and_wakes_weights_before_the_cache(self, synced):
+        vllm = Vllm()
+        with site(vllm.pages) as running:
+            sync = synced(running.url, kind="vllm", model="m", sleep=True)
+            for version in (4, 5, 5):  # the last time, no weights are new
+                sync.push_weights(tiny(version), version)
+                assert not vllm.asleep
+                (done,) = sync.engine.complete([CONTEXTS[0]], max_tokens=[40], sampling=Sampling())
+                assert done.failed is None and versions([done]) == {version}
+                sync.sleep()
+                assert vllm.asleep == {"weights", "kv_cache"}
+                time.sleep(0.15)  # who looks after servers lets them sleep
+                assert vllm.asleep == {"weights", "kv_cache"}
+            update = [
+                *("/wake_up?tags=weights", "/pause?mode=abort", "/collective_rpc", "/reset_prefix_cache"),
+                *("/update_weight_version", "/wake_up?tags=kv_cache", "/resume"),
+            ]
+            asked = [path for path in posts(running) if path != COMPLETIONS]
+            assert asked == [*update, "/sleep?level=1"] * 3
+
+    @pytest.mark.parametrize(
+        ("without", "message"),
+        [
+            ("/wake_up", r"/wake_up\?tags=weights: status 404.*VLLM_SERVER_DEV_MODE=1 and --enable-sleep-mode.*or set"),
+            ("/collective_rpc", r"/collective_rpc: status 404.*start vLLM with VLLM_SERVER_DEV_MODE=1, in a version"),
+            ("/pause", r"/pause\?mode=abort: status 404.*start vLLM with VLLM_SERVER_DEV_MODE=1, in a version"),
+        ],
+    )
+    def test_one_without_a_route_is_named_with_what_to_do(self, synced, without, message):
+        with site(Vllm(without=(without,)).pages) as running:
+            sync = synced(running.url, kind="vllm", model="m", sleep=True, update_timeout_s=0.3)
+            with pytest.raises(UserError, match=f"(?s)no server took the weights.*{message}") as raised:
+                sync.push_weights(tiny(), 4)
+            assert "\n" not in str(raised.value)
+
+    @pytest.mark.parametrize("fault", ["no route", "no --enable-sleep-mode"])
+    def test_one_that_stays_awake_ends_the_run_with_one_line(self, synced, fault):
+        vllm = Vllm(without=("/sleep",) if fault == "no route" else ())
+        if fault != "no route":
+            vllm.pages["/sleep"] = status(200)
+        with site(vllm.pages) as running:
+            sync = synced(running.url, kind="vllm", model="m", sleep=True)
+            sync.push_weights(tiny(), 4)
+            with pytest.raises(UserError, match=r"keeps the GPU that the trainer needs.*--enable-sleep-mode"):
+                sync.sleep()
+        sync.sleep()  # one that is gone keeps nothing
+
+    def test_one_with_the_log_probabilities_of_temperature_1_is_refused(self, synced):
+        class Raw(Model):
+            def _logprob(self, temperature: float) -> float:
+                return -20.0
+
+        with site(Vllm(Raw).pages) as running:
+            sync = synced(running.url, kind="vllm", model="m", update_timeout_s=0.3)
+            with pytest.raises(UserError, match=r"not those at the sampling temperature.*processed_logprobs"):
+                sync.push_weights(tiny(), 4)
+
     def test_one_with_another_tokenizer_is_left_out(self, synced):
         class Other(Model):
             def completion(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -378,6 +455,15 @@ def test_with_servers_the_trained_model_takes_the_weights_over_and_gives_them_ba
 
 
 class TestSettings:
+    def test_only_vllm_sleeps_and_none_that_samples_ahead(self):
+        given = {"servers": ["http://a:1"], "weights_folder": "w", "sleep": True}
+        with pytest.raises(ValueError, match="sleep = true works with kind = 'vllm' and transfer = 'folder' only"):
+            ServerRollouts.model_validate(given)
+        rollout = {"engine": "servers", "kind": "vllm", **given}
+        rl = {"curriculum": [{"steps": 1}], "max_staleness": 1, "importance": {}}
+        with pytest.raises(ValueError, match="servers that sleep cannot sample ahead"):
+            Recipe.model_validate({"tasks": {"kind": "atlas"}, "rollout": rollout, "rl": rl})
+
     def test_servers_or_a_file_of_them(self, tmp_path):
         for given in ({}, {"servers": ("http://a",), "servers_file": "b"}):
             with pytest.raises(ValueError, match=r"give either servers .* or servers_file"):
@@ -451,6 +537,22 @@ def test_a_run_through_servers_samples_the_tokens_and_logs_the_numbers_of_one_in
     for name, weights in trained[0].items():
         assert torch.equal(trained[1][name], weights), name
     assert any((trained[0][name] - moved[name]).abs().max() > 1e-4 for name in moved)
+
+
+def test_a_run_and_a_vllm_take_turns_on_one_gpu(folder, tmp_path):
+    assert CONFIG.rl is not None
+    vllm = Vllm()
+    with site(vllm.pages) as running:
+        rollouts = ServerRollouts(
+            servers=(running.url,), weights_folder=str(folder), kind="vllm", sleep=True, poll_s=0.05, tries=1
+        )
+        rl = CONFIG.rl.model_copy(update={"old_logprobs_from": "trainer"})
+        train(CONFIG.model_copy(update={"rl": rl, "rollout": rollouts}), tmp_path / "run", command=["mem1"])
+        assert [path for path in posts(running) if path.startswith("/sleep")] == ["/sleep?level=1"] * 2
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert len(rows) == 2 and all("engine_failed" not in row["endings"] for row in rows)
+    (computed,) = json.loads((tmp_path / "run" / "resolved.json").read_text())["computed"]
+    assert computed["dtype"] == "float32, sampling in bfloat16 on servers"
 
 
 def test_servers_that_sampled_for_training_evaluate_the_final_weights(start, folder, tmp_path):

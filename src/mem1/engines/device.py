@@ -10,6 +10,7 @@ Apple's GPU (mps) has no float64, which training and `mem1 verify` need: it samp
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -156,6 +157,13 @@ def with_float64(device: torch.device) -> torch.device:
 def dtype_name(dtype: torch.dtype) -> str:
     """torch.float32  ->  "float32"."""
     return str(dtype).removeprefix("torch.")
+
+
+def release_unused() -> None:
+    """Give memory of the GPU that torch keeps for later back to the driver, for other processes."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 @contextmanager

@@ -4,6 +4,8 @@
         mem1    pause, start_weight_update, update_weights, finish_weight_update, reset_prefix_cache, resume
         vllm    pause, collective_rpc reload_weights, reset_prefix_cache, update_weight_version, resume
                 by NCCL: pause, what `mem1.extras.nccl` does, reset_prefix_cache, resume
+        asleep: wake_up the weights before all this, and the key-value cache before resume
+    routes.sleep("http://127.0.0.1:8001/v1")            vLLM alone: its GPU is free until the next update
 
 Without NCCL both read the weights from a folder that they share with the trainer. vLLM's routes are those of its
 development mode (vllm/entrypoints/serve/dev/rlhf/api_router.py and .../rpc/api_router.py at 0100a21).
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -61,6 +64,20 @@ class VersionUnknown(Exception):
 
 class NoSuchRoute(ServerFailed):
     """A server answered 404 or 405."""
+
+
+class StaysAwake(ServerFailed):
+    """A server answers, and keeps its memory on the GPU."""
+
+
+_LACKING: Mapping[ServerKind, str] = {
+    "mem1": "is it mem1 serve-policy?",
+    "vllm": "start vLLM with VLLM_SERVER_DEV_MODE=1, in a version that has this route",
+}
+"""What to do about a server without a route."""
+_TO_SLEEP = "start vLLM with VLLM_SERVER_DEV_MODE=1 and --enable-sleep-mode, or set rollout.sleep = false"
+_HOT = 100.0
+"""A temperature at which all tokens are about equally likely."""
 
 
 class Ask(Protocol):
@@ -118,15 +135,26 @@ class WeightRoutes:
     """Client of the routes for weights. Thread-safe."""
 
     def __init__(
-        self, kind: ServerKind, *, model: str, token: str | None, timeout_s: float, transfer: Transfer = "folder"
+        self,
+        kind: ServerKind,
+        *,
+        model: str,
+        token: str | None,
+        timeout_s: float,
+        transfer: Transfer = "folder",
+        sleep: bool = False,
     ) -> None:
-        """`timeout_s`: time limit of each step of an update, such as ending the batch in work or reading the weights.
+        """A client for servers of one kind.
+
+        timeout_s   time limit of each step of an update, such as ending the batch in work or reading the weights
+        sleep       servers sleep between updates
 
         Raises UserError where this machine cannot send weights by `transfer`.
         """
         import httpx
 
-        self._model, self._timeout_s = model, timeout_s
+        self._kind: ServerKind = kind
+        self._model, self._timeout_s, self._sleep = model, timeout_s, sleep
         headers = {"accept-encoding": "identity", "content-type": "application/json"}
         if token is not None:
             headers["authorization"] = f"Bearer {token}"
@@ -156,14 +184,42 @@ class WeightRoutes:
 
         Completions under way are interrupted; the client requests the rest of them (`OpenAIEngine`).
         """
-        self.ask("POST", url, "/pause?mode=abort", {}, patient=True)
+        self._wake_up(url, "weights")
         try:
-            self.transfer.send(url, weights)
-        finally:
-            self.ask("POST", url, "/resume", {})
+            self.ask("POST", url, "/pause?mode=abort", {}, patient=True)
+            try:
+                self.transfer.send(url, weights)
+                self._wake_up(url, "kv_cache")
+            finally:
+                self.ask("POST", url, "/resume", {})
+        except NoSuchRoute as error:
+            raise ServerFailed(f"{error}; {_LACKING[self._kind]}") from error
+
+    def _wake_up(self, url: str, what: str) -> None:
+        """Have a server that sleeps bring back its weights or its key-value cache; no-op for one that is awake."""
+        if not self._sleep:
+            return
+        try:
+            self.ask("POST", url, f"/wake_up?tags={what}", {}, patient=True)
+        except NoSuchRoute as error:
+            raise ServerFailed(f"{error}; {_TO_SLEEP}") from error
+
+    def sleep(self, url: str) -> None:
+        """Have the server move its weights to its own computer's memory and drop its key-value cache.
+
+        Raises StaysAwake where it answers but does not sleep, ServerFailed where it does not answer.
+        """
+        try:
+            self.ask("POST", url, "/sleep?level=1", {}, patient=True)
+            answer = self.ask("GET", url, "/is_sleeping")
+        except NoSuchRoute as error:
+            raise StaysAwake(f"{error}; {_TO_SLEEP}") from error
+        if not (isinstance(answer, dict) and answer.get("is_sleeping") is True):
+            raise StaysAwake(f"{url}: it does not sleep when asked to; {_TO_SLEEP}")
 
     def admit(self, url: str, codec: Codec, stops: Sequence[str]) -> None:
-        """Raises ServerFailed where the server does not speak token ids, or those of another tokenizer."""
+        """Raises ServerFailed where the server does not speak token ids, or those of another tokenizer, and where
+        vLLM's log-probabilities are not those at the sampling temperature."""
         probe = Text(extras=True)
         try:
             body = self._send("POST", f"{url}/completions", probe.probe(self._model, stops), patient=True)
@@ -172,6 +228,25 @@ class WeightRoutes:
             raise ServerFailed(f"{url}: {error}") from error
         if found != SPOKEN:
             raise ServerFailed(f"{url}: it speaks {found}, but training needs {SPOKEN}")
+        if self._kind == "vllm":
+            self._check_logprobs(url, codec)
+
+    def _check_logprobs(self, url: str, codec: Codec) -> None:
+        """At a high temperature each token has about the log-probability of a uniform draw; without it, far less."""
+        context = codec.encode("a")
+        options = {"model": self._model, "max_tokens": 8, "temperature": _HOT, "stops": ()}
+        request = SPOKEN.request(codec, context, seed=0, **options)
+        try:
+            body = self._send("POST", f"{url}/completions", SPOKEN.encode(request), patient=True)
+            logprobs = SPOKEN.read(body, ()).logprobs
+        except (ValueError, UserError) as error:
+            raise ServerFailed(f"{url}: {error}") from error
+        uniform = -math.log(codec.vocab_size)
+        if logprobs and abs(sum(logprobs) / len(logprobs) - uniform) > 1:
+            raise ServerFailed(
+                f"{url}: its log-probabilities are not those at the sampling temperature; start vLLM with "
+                "--logprobs-mode processed_logprobs"
+            )
 
     def ask(self, method: str, url: str, path: str, value: Any = None, *, patient: bool = False) -> Any:
         """The server's answer, read as JSON; None where it is empty. Raises ServerFailed."""

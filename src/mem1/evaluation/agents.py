@@ -163,6 +163,7 @@ def policy_agent(recipe: Recipe, policy: Policy, tags: Tags, device: Device | No
 @contextmanager
 def trained_agent(recipe: Recipe, policy: Policy, tags: Tags, device: Device, *, name: str) -> Iterator[Agent]:
     """A policy as its training samples: on the servers of [rollout], which get its weights, or in this process."""
+    from mem1.engines.device import release_unused
     from mem1.evaluation.tokens import model_shape
     from mem1.training.loop.train import weight_sync
 
@@ -170,6 +171,8 @@ def trained_agent(recipe: Recipe, policy: Policy, tags: Tags, device: Device, *,
         if sync is None or recipe.rl is None or not isinstance(recipe.rollout, ServerRollouts):
             yield policy_agent(recipe, policy, tags, device, name=name)
             return
+        if recipe.rollout.sleep:
+            release_unused()  # what training has held
         sync.push_weights(policy.model, recipe.rl.version_at(recipe.rl.steps))
         yield Agent(
             engine=sync.engine,

@@ -286,8 +286,16 @@ class _Weights:
         return self.quantized // 2 + self.quantized // BLOCK * WIDE
 
 
-def stage_memory(network: Network, needs: Needs, setup: Setup, *, ranks: int = 1, cuda: bool = False) -> Memory:
-    """Memory of one of `ranks` ranks, each with its own packs."""
+def stage_memory(
+    network: Network,
+    needs: Needs,
+    setup: Setup,
+    *,
+    ranks: int = 1,
+    cuda: bool = False,
+    beside: Mapping[str, int] | None = None,
+) -> Memory:
+    """Memory of one of `ranks` ranks, each with its own packs; `beside`: bytes of a server on its GPU that is awake."""
     policy = _Weights.of(network, network.parameters, setup)
     critic = network.trunk_parameters * needs.critic  # it has no adapters: all of it is trained
     trained = policy.trained + critic
@@ -320,7 +328,7 @@ def stage_memory(network: Network, needs: Needs, setup: Setup, *, ranks: int = 1
     moments = {
         **passes(network, needs, setup, gradients, cuda=cuda),
         "optimiser": {"gradients": gradients, "temporary": _optimiser_temporary(network, gradients, cuda=cuda)},
-        "sampling": sampling(network, needs, setup),
+        "sampling": {**sampling(network, needs, setup), **(beside or {})},
     }
     totals = {name: sum(fixed.values()) + sum(added.values()) for name, added in moments.items()}
     worst = max(totals, key=lambda name: totals[name])

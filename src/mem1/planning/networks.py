@@ -292,7 +292,9 @@ class Setup:
     engine: Literal["local", "servers"] = "local"
     """Who samples: the trained model itself, or servers on GPUs of their own."""
     server_gpus: int = 1
-    """Number of GPUs that serve; ignored with local."""
+    """Number of GPUs that serve; ignored with local, and where servers sleep on the trainer's GPUs."""
+    sleep: bool = False
+    """Whether every GPU has a server that sleeps in the trainer's turn."""
     half: bool = False
     """Whether sampling in the trainer's own process uses bf16."""
     publish_bytes: int = 2
@@ -316,6 +318,7 @@ class Setup:
             blocks=config.model.attention == "blocks",
             publish_bytes=4 if served and rollout.published_dtype == "float32" else 2,
             summed=served and rollout.kind == "mem1",
+            sleep=served and rollout.sleep,
         )
 
     @property

@@ -101,14 +101,17 @@ def make_plan(
 def _planned(network: Network, stage: Stage, setup: Setup, cluster: Cluster | None, ranks: int) -> StagePlan:
     flops = {**(sampling_flops(network, stage.tokens) if stage.samples else {})}
     flops |= {name: n for name, n in update_flops(network, stage.tokens, stage.passes, setup).items() if n}
-    server = None
+    server = beside = None
     if stage.samples and setup.engine == "servers":
-        attempts = -(-stage.tokens.attempts // setup.server_gpus)
+        attempts = -(-stage.tokens.attempts // (ranks if setup.sleep else setup.server_gpus))
+        if setup.sleep:  # at the least: one attempt at a time
+            least = server_memory(network, setup, attempts=1, longest=stage.tokens.longest)
+            beside = {f"server: {name}": size for name, size in least.items()}
         server = server_memory(network, setup, attempts=attempts, longest=stage.tokens.longest)
     return StagePlan(
         stage=stage,
         server=server,
-        memory=stage_memory(network, stage.needs, setup, ranks=ranks, cuda=cluster is not None),
+        memory=stage_memory(network, stage.needs, setup, ranks=ranks, cuda=cluster is not None, beside=beside),
         flops=flops,
         time=None if cluster is None else step_time(network, stage, setup, cluster),
     )

@@ -152,7 +152,7 @@ LAUNCH_S = {"local": 4e-4, "servers": 4e-5}
 def step_time(network: Network, stage: Stage, setup: Setup, cluster: Cluster) -> Mapping[str, float]:
     """Seconds of one step of the stage, by part; sampling and training alternate, even on separate GPUs."""
     served = setup.engine == "servers"
-    sampling_gpus = setup.server_gpus if served and stage.samples else cluster.gpus
+    sampling_gpus = setup.server_gpus if served and stage.samples and not setup.sleep else cluster.gpus
     training_gpus = training(setup, cluster)
     parts: dict[str, float] = {}
     if stage.samples:
@@ -176,7 +176,7 @@ def training(setup: Setup, cluster: Cluster) -> int:
     """Number of GPUs that train."""
     if setup.distributed is None:
         return 1
-    return cluster.gpus - (setup.server_gpus if setup.engine == "servers" else 0)
+    return cluster.gpus - (setup.server_gpus if setup.engine == "servers" and not setup.sleep else 0)
 
 
 def _peak(setup: Setup, cluster: Cluster, *, sampling: bool = False) -> float:

@@ -25,6 +25,7 @@ from torch import nn
 
 from mem1.algorithms.base import has_variance
 from mem1.engines.base import Sampling
+from mem1.engines.device import release_unused
 from mem1.engines.weight_update import PublishedWeights
 from mem1.envs.base import TaskSource
 from mem1.net.threads import Pool
@@ -70,6 +71,8 @@ class GroupSampler:
     def __post_init__(self) -> None:
         self.served = self.placement.ranks.any(self.sync is not None)
         """Whether servers sample."""
+        self._turns = self.placement.ranks.any(self.sync is not None and self.sync.sleeps)
+        """Whether servers and trainer take turns on the same GPUs."""
         self._prefetcher: RolloutPrefetcher | None = None
         if self.sync is not None and self.config.max_staleness:
             self._prefetcher = RolloutPrefetcher(
@@ -80,19 +83,14 @@ class GroupSampler:
         """The groups of a step, with the present weights of the policy; every rank has all of them."""
         if not self.served:
             return self._groups(step)
-        self._publish(step)
         take = self._groups if self._prefetcher is None else self._prefetcher.take
-        return self._by_rank_zero(lambda: take(step))
+        return self._from_servers(step, lambda: take(step))
 
     def validate(self, validation: Validation, step: int) -> list[Trajectory]:
         """A greedy attempt at each development task with the weights that `step` begins with; every rank has all."""
         sampling = Sampling(temperature=0.0, seed=validation.seed)
         drawn = Drawn(validation.tasks, 1, validation.rollout, sampling, self.config.version_at(step))
-        if self.served:
-            self._publish(step)
-            groups = self._by_rank_zero(lambda: self._attempted(drawn))
-        else:
-            groups = self._attempted(drawn)
+        groups = self._from_servers(step, lambda: self._attempted(drawn)) if self.served else self._attempted(drawn)
         return [attempt for group in groups for attempt in group.trajectories]
 
     def _publish(self, step: int) -> None:
@@ -107,8 +105,8 @@ class GroupSampler:
                 written.append(sync.write(self.model, version))
 
         def offer() -> None:
-            if sync is not None and written:
-                sync.offer(written[0])
+            if sync is not None:
+                sync.offer(written[0]) if written else sync.wake_up()
             if self._prefetcher is not None:
                 self._prefetcher.published(step)
 
@@ -116,10 +114,16 @@ class GroupSampler:
             ranks.on_each_rank(write)
         ranks.on_rank_zero(offer)
 
-    def _by_rank_zero(self, sample: Callable[[], list[Group]]) -> list[Group]:
-        """What the servers sample for rank 0, on every rank."""
+    def _from_servers(self, step: int, sample: Callable[[], list[Group]]) -> list[Group]:
+        """What rank 0 has the servers sample, with the weights of the step, on every rank."""
         ranks = self.placement.ranks
-        return sample() if ranks.size == 1 else _from_json(ranks.on_rank_zero(lambda: _to_json(sample())))
+        if self._turns:
+            release_unused()
+        self._publish(step)
+        groups = sample() if ranks.size == 1 else _from_json(ranks.on_rank_zero(lambda: _to_json(sample())))
+        if self._turns:
+            ranks.on_rank_zero(lambda: self.sync and self.sync.sleep())
+        return groups
 
     def _groups(self, step: int) -> list[Group]:
         """Draw and attempt the tasks of a step, and again in the place of groups without variance, if so configured."""

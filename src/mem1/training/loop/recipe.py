@@ -322,6 +322,12 @@ class Recipe(Config):
         return self
 
     @model_validator(mode="after")
+    def _sleepers_do_not_sample_ahead(self) -> Recipe:
+        if self.rl is not None and self.rl.max_staleness and self.rollout.engine == "servers" and self.rollout.sleep:
+            raise ValueError("rollout.sleep = true: servers that sleep cannot sample ahead; set rl.max_staleness to 0")
+        return self
+
+    @model_validator(mode="after")
     def _adapters_need_rl(self) -> Recipe:
         if self.lora is not None and (self.recall is not None or self.sft is not None):
             raise ValueError("[lora] is for [rl] alone; train [recall] and [sft] in a recipe of their own, without it")

@@ -154,6 +154,9 @@ class ServerRollouts(Config):
     transfer: Transfer = "folder"
     """folder: servers read `weights_folder`. nccl: the trainer's GPU sends them to the GPUs of vLLM servers that were
     started with --weight-transfer-config '{"backend": "nccl"}'; `weights_folder` may then be local."""
+    sleep: bool = False
+    """The servers are vLLM on the trainer's own GPUs, started with --enable-sleep-mode: they sleep while the trainer
+    trains, and wake up to sample."""
     publish_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision in which weights are published, which must be that of a server of kind mem1 (its --dtype). auto:
     bfloat16 for vLLM, which computes in it by default; float32 for mem1, whose samplers then equal the trainer."""
@@ -180,9 +183,20 @@ class ServerRollouts(Config):
             raise ValueError("give either servers (addresses) or servers_file (a file with one address per line)")
         if self.transfer == "nccl" and self.kind != "vllm":
             raise ValueError("transfer = 'nccl' works with kind = 'vllm' only; set transfer = 'folder'")
+        if self.sleep and (self.kind != "vllm" or self.transfer != "folder"):
+            raise ValueError(
+                "sleep = true works with kind = 'vllm' and transfer = 'folder' only; set them, or leave it out"
+            )
         for url in self.servers:
             base_address(url)
         return self
+
+    @property
+    def start_one(self) -> str:
+        """What to do where no server runs."""
+        if self.kind == "vllm":
+            return "start one as docs/model-servers.md says"
+        return f"start one with mem1 serve-policy POLICY --weights-folder {self.weights_folder}"
 
     @property
     def published_dtype(self) -> Literal["float32", "bfloat16"]:

@@ -34,7 +34,7 @@ from mem1.durable import explain_full_disk, sync
 from mem1.engines.codec import Codec
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.servers import Servers, api_key
-from mem1.engines.weight_update import SPOKEN, PublishedWeights, ServerFailed, VersionUnknown, WeightRoutes
+from mem1.engines.weight_update import SPOKEN, PublishedWeights, ServerFailed, StaysAwake, VersionUnknown, WeightRoutes
 from mem1.engines.weights import Shapes, new_checksum, write_one_by_one
 from mem1.errors import UserError
 from mem1.net.failover import Addresses
@@ -64,6 +64,7 @@ class WeightSync:
             token=api_key(config.token_env),
             timeout_s=config.update_timeout_s,
             transfer=config.transfer,
+            sleep=config.sleep,
         )
         self._addresses = Addresses((), now=time.monotonic)
         server = config.model_server()
@@ -89,6 +90,10 @@ class WeightSync:
         """Weights that a server answered but did not load, and when to offer them again."""
         self._looked: PublishedWeights | None = None
         """The last weights that all servers have been offered."""
+        self._asleep = False
+        """Whether the servers sleep, while the trainer has the GPUs."""
+        self._looking = threading.Lock()
+        """Held while servers are checked."""
         self._wake = threading.Event()
         self._closed = False
         threading.Thread(target=self._look_after, name="mem1-weights", daemon=True).start()
@@ -111,6 +116,8 @@ class WeightSync:
         """
         if self.lacks(version):
             self.offer(self.write(model, version))
+        else:
+            self.wake_up()
 
     def lacks(self, version: int) -> bool:
         """Whether this version was not offered to the servers yet."""
@@ -128,7 +135,7 @@ class WeightSync:
         """
         version = wanted.version
         with self._changed:
-            self._wanted = wanted
+            self._wanted, self._looked, self._asleep = wanted, None, False
             self._held.clear()
             self._addresses.use(())
             self._wake.set()
@@ -136,10 +143,36 @@ class WeightSync:
             if not self._changed.wait_for(lambda: bool(self._held), timeout=self._config.update_timeout_s):
                 raise UserError(
                     f"no server took the weights of version {version} within {self._config.update_timeout_s:g} s: "
-                    f"{'; '.join(self._refusals.values())}; start one with mem1 serve-policy POLICY --weights-folder "
-                    f"{self._folder}, and continue with --resume"
+                    f"{'; '.join(self._refusals.values())}; {self._config.start_one}, and continue with --resume"
                 )
         remove_others(self._folder, wanted)
+
+    def sleep(self) -> None:
+        """Have the servers free their GPUs for the trainer, until weights are offered or `wake_up` is called.
+
+        Raises UserError where one answers that it stays awake; one that does not answer is out of use.
+        """
+        with self._looking, self._changed:  # whoever is being brought up now must be asleep too
+            self._asleep = True
+            self._held.clear()
+            self._addresses.use(())
+        for url in self._listed:
+            try:
+                self._routes.sleep(url)
+            except StaysAwake as error:
+                raise UserError(f"a server keeps the GPU that the trainer needs: {error}") from error
+            except ServerFailed as error:
+                log.warning("a server of the policy does not answer: %s", error)
+
+    def wake_up(self) -> None:
+        """Wake servers that sleep, with the weights that were offered last."""
+        if self._asleep and self._wanted is not None:
+            self.offer(self._wanted)
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether the servers sleep while the trainer has its turn."""
+        return self._config.sleep
 
     @property
     def closed(self) -> bool:
@@ -167,9 +200,11 @@ class WeightSync:
 
     def _look(self) -> None:
         """Check every listed server once."""
-        wanted = self._wanted
-        if wanted is None:
-            return
+        with self._looking:
+            if self._wanted is not None and not self._asleep:
+                self._look_at_all(self._wanted)
+
+    def _look_at_all(self, wanted: PublishedWeights) -> None:
         try:
             self._listed = self._config.listed()
         except UserError as error:
