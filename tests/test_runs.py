@@ -119,7 +119,7 @@ def test_the_same_numbers_are_tensorboard_curves(tmp_path: Path) -> None:
         for step in (1, 2):
             log.append(step, {"reward": step / 4, "endings": {"answered": 3}, "none": None}, timings={"rollout": 1.5})
     curves = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert sorted(curves.Tags()["scalars"]) == ["endings/answered", "reward", "seconds/rollout"]
+    assert sorted(curves.Tags()["scalars"]) == ["endings/answered", "reward", "timings/rollout"]
     assert [(e.step, e.value) for e in curves.Scalars("reward")] == [(1, 0.25), (2, 0.5)]
 
 

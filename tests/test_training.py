@@ -32,10 +32,11 @@ from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.errors import UserError
 from mem1.evaluation.report.run_folders import read_runs, write_run_report
 from mem1.protocol import PAPER, vocabulary
-from mem1.records import Ended, Group, Passage, Question
+from mem1.records import Ended, Group, Passage, Question, Trajectory, Turn
 from mem1.rollout import Budget
 from mem1.tasks.compose import Split, TurnLimit
 from mem1.tasks.datasets import write_passages, write_questions
+from mem1.training.loop.attempt_metrics import attempt_metrics
 from mem1.training.loop.kept_attempts import KeptAttempts, kept_steps
 from mem1.training.loop.recipe import Evaluation, Kept, Lora, ModelConfig, Recall, Recipe, Sft, TinyModel
 from mem1.training.loop.rl import RlStage
@@ -513,3 +514,18 @@ def test_the_run_folder_records_recipe_and_command(config: Recipe, unbroken: Pat
     assert load_toml(unbroken / "config.toml", Recipe) == config
     resolved = json.loads((unbroken / "resolved.json").read_text())
     assert resolved["command"] == ["mem1"] and "torch" in resolved["versions"]
+
+
+def test_what_attempts_did_is_counted_by_turn():
+    def turn(action: str, **spans: tuple[int, int]) -> Turn:
+        return Turn(context_ids=(1,), completion_ids=(1,) * 9, action=action, completion_spans=spans)
+
+    lost = Trajectory(turns=(turn("search", state=(0, 4)), turn("search", state=(0, 6))), ended=Ended.OUT_OF_TURNS)
+    right = Trajectory(turns=(turn("search"), turn("answer", state=(0, 5), action=(5, 8))), ended=Ended.ANSWERED)
+    bad = Trajectory(turns=(turn("malformed"),), ended=Ended.BAD_TAGS)
+    broken = Trajectory(turns=(turn("search"),), ended=Ended.TOOL_FAILED)
+    found = attempt_metrics([replace(t, reward=0.0) for t in (lost, right, bad)] + [broken])
+    assert found["searches"] == 1.0 and found["valid_actions"] == 3 / 5 and found["malformed"] == 1 / 5
+    assert found["answer_tokens"] == 3.0 and found["state_tokens"] == 5.0
+    shop = attempt_metrics([Trajectory(turns=(turn("act"),), ended=Ended.OUT_OF_TURNS, reward=0.0)])
+    assert "searches" not in shop and shop["valid_actions"] == 1.0 and shop["answer_tokens"] is None

@@ -88,7 +88,12 @@ class RlStage:
         sampled = time.perf_counter()
         metrics = self.update(groups, index)
         updated = time.perf_counter()
-        self.timings = {"rollout": sampled - started, "update": updated - sampled}
+        tokens = sum(t.num_completion_tokens for group in groups for t in group.trajectories)
+        self.timings = {
+            "rollout": sampled - started,
+            "update": updated - sampled,
+            "sampled_tokens_per_second": tokens / (sampled - started),
+        }
         if self.validation is not None and self.validation.due(index + 1):
             metrics = {**metrics, "validation": self.validate(self.validation, index + 1)}
             self.timings["validation"] = time.perf_counter() - updated

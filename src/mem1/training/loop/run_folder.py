@@ -5,7 +5,7 @@
         resolved.json        command, fingerprint of the configuration, versions, devices, what [sft] was given
         metrics.jsonl        {"step": 1, "reward": 0.25, "endings": {"answered": 3, "bad_tags": 1}}
         timings.jsonl        {"step": 1, "rollout": 1.4}
-        tensorboard/         tags reward, endings/answered, endings/bad_tags, seconds/rollout
+        tensorboard/         tags reward, endings/answered, endings/bad_tags, timings/rollout
         trajectories/        see `training/loop/kept_attempts.py`
         best/                see `training/loop/validation.py`
         checkpoints/         see `training/weights/checkpoint.py`
@@ -186,11 +186,11 @@ class MetricsLog:
         """One line of numbers, keys in the order given.
 
         metrics     deterministic numbers, or counts by name; None: undefined at this step (null in the file)
-        timings     seconds by what they were spent on
+        timings     seconds by what they were spent on, and rates
 
         Raises UserError where a number is not finite (the run has diverged) or the disk is full.
         """
-        flat = dict([*_tags("", metrics), *_tags("seconds/", timings or {})])
+        flat = dict([*_tags("", metrics), *_tags("timings/", timings or {})])
         for tag, value in flat.items():
             if not math.isfinite(value):
                 raise UserError(
