@@ -287,14 +287,8 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("rows = max(1, LOGITS_AT_ONCE // head.out_features)", "rows = 10**9"),
     ),
     ("training/ranks/optimizers.py", ("test_ranks.py", BRUTE, "test_rl_algorithms.py")): (
-        (
-            "AdamW(parameters, lr=rate, betas=(0.9, 0.95), weight_decay=0.0)",
-            "AdamW(parameters, lr=rate, betas=(0.9, 0.999), weight_decay=0.0)",
-        ),
-        (
-            "AdamW(parameters, lr=rate, betas=(0.9, 0.95), weight_decay=0.0)",
-            "AdamW(parameters, lr=rate, betas=(0.9, 0.95), weight_decay=0.01)",
-        ),
+        ("betas=(BETAS[0], beta2)", "betas=(BETAS[0], 0.999)"),
+        ('"weight_decay": 0.0}]', '"weight_decay": 0.01}]'),
         (
             "clip_grads_with_norm_(self.parameters, max_grad_norm, norm)",
             "clip_grads_with_norm_(self.parameters, 1.0, norm)",
@@ -304,11 +298,20 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("return min(1.0, (step + 1) / steps)", "return min(1.0, step / steps)"),
         ("max(0.05, left)", "max(0.5, left)"),
         ("left = (steps - step) / (decay * steps)", "left = (steps - step - 1) / (decay * steps)"),
-        (
-            "AdamW(others, lr=adam_rate, betas=(0.9, 0.95), weight_decay=0.0),\n",
-            "AdamW(others, lr=adam_rate, betas=(0.9, 0.99), weight_decay=0.0),\n",
-        ),
+        ("lr=adam_rate, betas=BETAS", "lr=adam_rate, betas=(0.9, 0.99)"),
         ("if p.ndim == 2 and id(p) not in embeddings]", "if p.ndim == 2]"),
+    ),
+    ("training/loop/recorded.py", ("test_sft.py",)): (
+        ("for name in glob(pattern, recursive=True) if Path(name).is_file()", "for name in [pattern]"),
+        ("drop_cut_line=True)", "drop_cut_line=False)"),
+        ("attempt.reward < least", "attempt.reward <= least"),
+        ("self.encoded_anew += self.encodes or not sampled", "self.encoded_anew += not sampled"),
+        ("== turn.text", "!= ''"),
+        ("if sampled and framed else", "if sampled else"),
+        ("requested = old.action if old.prefilled else None", "requested = None"),
+        ("completion = old.completion_ids if sampled else", "completion = old.completion_ids if False else"),
+        ("unknown is not None and any(", "unknown is not None and all("),
+        ("== (turn.action, turn.state)", "== (turn.action, parsed.state)"),
     ),
     ("training/loop/rl.py", RL): (
         ("max_grad_norm=self.config.max_grad_norm))\n        if", "max_grad_norm=1.0))\n        if"),
@@ -398,8 +401,8 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("rollout.py", ("test_rollout.py",)): (
         ("{r: (max(a - len(opening), 0), b - len(opening)) for", "{r: (a, b) for"),
         ("b - len(opening)) for", "b) for"),
-        ("parsed = parse(opening + text, self.tags)", "parsed = parse(text, self.tags)"),
-        ("            prefilled=requested is not None,", "            prefilled=False,"),
+        ("parsed = parse(opening + text, tags)", "parsed = parse(text, tags)"),
+        ("        prefilled=requested is not None,", "        prefilled=False,"),
         ("attempt.turns_left == 1 and", "attempt.turns_left <= 2 and"),
     ),
     ("evaluation/compare.py", ("test_differences.py",)): (

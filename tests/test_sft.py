@@ -128,6 +128,9 @@ class TestTokens:
         framed = read(path, STAND_IN, ChatTemplate(STAND_IN.encode("user: "), ()), RELEASED, reader="mem1_release")
         assert STAND_IN.decode(framed.trajectories[0].turns[1].context_ids).startswith("user: You will answer")
         assert (framed.encoded_anew, framed.reframed) == (2, 0)
+        write_lines(path, line(1, answered("Mira Toll; Bergen")))  # its answer would be right in other tags too
+        with pytest.raises(UserError, match="attempt 1, turn 1 is written in the vocabulary 'released', but the"):
+            read(path, STAND_IN, reader="mem1_release")
 
     def test_the_reader_of_the_page_is_one_of_your_own(self, tmp_path, monkeypatch):
         page = (Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
@@ -241,7 +244,7 @@ class TestRuns:
         assert [row["loss"] for row in read_metrics(tmp_path / "again" / "metrics.jsonl")] == losses
         assert run(config, out, resume=True).complete
         append_trajectories(file, attempts(CODEC)[:1])
-        with pytest.raises(UserError, match="began with 2 attempts of 1 files, and now there are 3 of 1; restore"):
+        with pytest.raises(UserError, match="began with 2 attempts, now there are 3; restore the files"):
             run(config, out, resume=True)
 
     def test_files_that_cannot_be_trained_leave_no_folder(self, file, tmp_path):

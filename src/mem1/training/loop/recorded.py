@@ -169,8 +169,7 @@ class _Kept:
 
     def _is_ours(self, turn: Turn) -> bool:
         """Whether the sampled tokens are those of this tokenizer."""
-        ids = turn.completion_ids
-        return max(ids, default=0) < self.codec.vocab_size and self.codec.decode(ids) == turn.text
+        return self.codec.decode(turn.completion_ids) == turn.text
 
     def _is_framed(self, attempt: Trajectory) -> bool:
         """Whether the attempt began with the prompt as this model gets it."""

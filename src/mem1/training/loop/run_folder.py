@@ -126,9 +126,8 @@ class RunFolder:
             self._note("sft", dict(record))
         elif known["digest"] != record["digest"]:
             raise UserError(
-                f"the files of sft.trajectories have changed: {self.path} began with {known['trained']} attempts of "
-                f"{known['files']} files, and now there are {record['trained']} of {record['files']}; restore the "
-                "files, or start a new run with another --out"
+                f"the files of sft.trajectories have changed: {self.path} began with {known['trained']} attempts, now "
+                f"there are {record['trained']}; restore the files, or start a new run with another --out"
             )
 
     def _resolved(self) -> dict[str, Any]:
