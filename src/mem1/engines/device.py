@@ -134,7 +134,9 @@ def _gpu(wanted: str, number: int | None, machine: Machine, local_rank: int | No
         )
     index = number if number is not None else local_rank or 0
     if index >= len(machine.gpus):
-        raise UserError(f"there is no device {wanted}: this machine has {machine.listed}")
+        raise UserError(
+            f"there is no device {wanted}: this machine has {machine.listed}; set device auto to use what there is"
+        )
     at = CPU if machine.pretended else torch.device("cuda", index)
     return Device(name=f"cuda:{index}", model=machine.gpus[index], at=at)
 

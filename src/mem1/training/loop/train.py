@@ -338,5 +338,5 @@ class _Run:
         best, ranks = BestPolicy(self.folder.path / BEST, self.config.evaluation), self.placement.ranks
         if ranks.on_rank_zero(lambda: (record := best.record()) is not None and record >= reward):
             return
-        self.placement.hand_back(stage.model, self.policy.model)
-        ranks.on_rank_zero(lambda: best.replace(self.policy, step=step, reward=reward))
+        weights = self.placement.exact_weights(stage.model, self.policy.model)
+        ranks.on_rank_zero(lambda: best.replace(self.policy, step=step, reward=reward, weights=weights))

@@ -10,10 +10,12 @@ The sampler is that of training; the tasks are the same at every validation, and
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from mem1.configuration import plain
 from mem1.durable import explain_full_disk, partial_of, put_folder, read_manifest, restore, seal, sweep
@@ -104,14 +106,16 @@ class BestPolicy:
         same = manifest is not None and manifest.facts.get("validation") == self._tasks
         return manifest.facts["reward"] if manifest is not None and same else None
 
-    def replace(self, policy: Policy, *, step: int, reward: float) -> None:
-        """Put this policy into the folder. Raises UserError for a full disk; the former one is then still there."""
+    def replace(self, policy: Policy, *, step: int, reward: float, weights: Mapping[str, Tensor] | None = None) -> None:
+        """Put this policy, with these weights or its own, into the folder.
+
+        Raises UserError for a full disk; the former one is then still there."""
         sweep(self.folder)
         partial = partial_of(self.folder)
         facts = {"step": step, "reward": reward, "validation": self._tasks}
         try:
             with explain_full_disk(f"the best policy, of step {step}", "the last checkpoint is intact"):
-                policy.save(partial)
+                policy.save(partial, weights)
                 seal(partial, kind="policy", format=1, facts=facts)
                 put_folder(partial, self.folder)
         finally:

@@ -135,6 +135,16 @@ class Placement:
             given = {ours[name]: nn.Parameter(weight.detach().cpu()) for name, weight in merged(trained)}
             _exchange(policy, given)
 
+    def exact_weights(self, trained: PreTrainedModel, policy: PreTrainedModel) -> dict[str, torch.Tensor] | None:
+        """The exact weights of the plain policy, to be saved while training goes on; every rank must call it.
+
+        None: `policy` itself has them now.
+        """
+        if self.applied:
+            return {name: weight.detach().cpu() for name, weight in merged(trained)}
+        self.hand_back(trained, policy)
+        return None
+
     @torch.no_grad()
     def _copy(self, trained: PreTrainedModel, policy: PreTrainedModel, dtype: torch.dtype) -> None:
         if trained is policy:

@@ -53,9 +53,12 @@ class Policy:
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Other files of the tokenizer, such as chat_template.jinja and tokenizer_config.json, by name."""
 
-    def save(self, folder: Path) -> None:
-        """Write a transformers folder: config.json, model.safetensors and all files of the tokenizer."""
-        self.model.save_pretrained(folder)
+    def save(self, folder: Path, weights: Mapping[str, torch.Tensor] | None = None) -> None:
+        """Write a transformers folder: config.json, model.safetensors and all files of the tokenizer.
+
+        weights     of the plain model, where the model has others, as with adapters; None: the model's own
+        """
+        self.model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
         self.codec.tokenizer.save(str(Path(folder) / "tokenizer.json"))
         write_tokenizer_files(Path(folder), self.files)
 
