@@ -517,8 +517,8 @@ def test_the_run_folder_records_recipe_and_command(config: Recipe, unbroken: Pat
 
 
 def test_what_attempts_did_is_counted_by_turn():
-    def turn(action: str, **spans: tuple[int, int]) -> Turn:
-        return Turn(context_ids=(1,), completion_ids=(1,) * 9, action=action, completion_spans=spans)
+    def turn(kind: str, **spans: tuple[int, int]) -> Turn:
+        return Turn(context_ids=(1,), completion_ids=(1,) * 9, action=kind, completion_spans=spans)
 
     lost = Trajectory(turns=(turn("search", state=(0, 4)), turn("search", state=(0, 6))), ended=Ended.OUT_OF_TURNS)
     right = Trajectory(turns=(turn("search"), turn("answer", state=(0, 5), action=(5, 8))), ended=Ended.ANSWERED)
