@@ -1,7 +1,8 @@
 """Commands of the published run that need a GPU, a network or hours, played by small ones: see test_published_run.py.
 
 python3 -m venv FOLDER      a folder whose bin holds these stand-ins
-pip, git                    nothing
+pip                         nothing
+git clone .../MEM1 FOLDER   the two scripts that hold prompts
 hf download REPO            copies what $STAND_INS has of the repository
 vllm serve                  mem1 serve-policy
 python retrieval_server.py  mem1 serve-retriever
@@ -41,6 +42,11 @@ def play(name: str, arguments: list[str]) -> None:
     """Do what the stand-in of a command does."""
     if name == "python3":
         write_commands(Path(arguments[2]) / "bin")
+    elif name == "git" and arguments[-1] == "mem1-release":
+        scripts = Path("mem1-release", "Mem1", "gen_data", "data_process")
+        scripts.mkdir(parents=True)
+        (scripts / "qa_search_train_merge_multi.py").write_text('f"""Use <think> </think>.\\nAnswer: {questions}\\n"""')
+        (scripts / "webshop.py").write_text('env_instruction = "Shop."\nresponse_instruction = "{user_instruction}"\n')
     elif name == "hf":
         _copy(arguments)
     elif name == "vllm":

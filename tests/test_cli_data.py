@@ -116,6 +116,10 @@ def test_neighbours_of_one_source_are_composed_in_a_new_folder(terminal: Termina
     out = tmp_path / "new" / "deep" / "t.jsonl"
     options = ("--objectives", "2", "--composition", "consecutive", "--question-marks", "--out", out)
     assert terminal("data", "compose", a, b, *options)[0] == 0
+    held_out = write_lines(tmp_path / "c.jsonl", {"question": "Who is a3?", "answer": ["x"]})
+    apart = (*options[:-1], tmp_path / "apart.jsonl", "--without", held_out)
+    assert terminal("data", "compose", a, b, *apart)[0] == 0
+    assert "who is a3?" not in {q.text for task in read_tasks(tmp_path / "apart.jsonl") for q in task}
     texts = sorted(tuple(q.text for q in task) for task in read_tasks(out))
     assert texts == [("who is a0?", "who is a1?"), ("who is a2?", "who is a3?"), ("who is b0?", "who is b1?")]
 

@@ -27,6 +27,7 @@ AFTER_ANOTHER = {"reader/train"}
 LACK = {
     "own-documents": {"tasks"},
     "qwen2.5-7b-multihop/grpo": {"model", "tokenizer", "tasks", "search", "servers"},
+    "qwen2.5-7b-multihop/mem1-published": {"model", "tokenizer", "tasks", "search", "servers"},
     "qwen2.5-7b-multihop/ppo": {"model", "tokenizer", "tasks", "search", "servers"},
     "qwen2.5-7b-qlora/grpo": {"model", "tokenizer", "tasks", "search", "servers"},
     "qwen3-1.7b-lora/grpo": {"model", "tokenizer", "tasks", "search"},

@@ -253,6 +253,10 @@ class TestPlans:
         # policy, critic and their gradients and states, and a reference: 16 bytes a trained weight at least
         assert not one.fits and one.peak > 16 * 2 * 7.0e9
 
+    def test_the_published_run_fits_the_papers_four_gpus_of_which_one_serves(self):
+        setup = Setup.of(recipe("qwen2.5-7b-multihop/mem1-published"), server_gpus=1)
+        assert planned("qwen2.5-7b-multihop/mem1-published", "4xH100", setup).fits
+
     def test_the_small_recipe_fits_24_gigabytes(self):
         assert planned("qwen3-1.7b-lora/grpo", "4090", Setup(distributed=BF16, lora=Lora())).fits
         assert not planned("qwen3-1.7b-lora/grpo", "4090", Setup()).fits

@@ -53,6 +53,11 @@ def test_a_search_shows_numbered_passages_with_their_titles():
     )
 
 
+def test_a_passage_is_laid_out_as_in_the_released_code():
+    environment = SearchEnvironment({}, style="released")
+    assert environment._line(1, Passage("p", "Oslo", "a city")) == "Doc 1(Title: Oslo) a city"
+
+
 @pytest.mark.parametrize(
     ("query", "settings", "text"),
     [

@@ -111,6 +111,8 @@ install() {
     run python3 -m venv .venv-search
     run .venv-search/bin/pip install torch transformers datasets faiss-gpu-cu12 fastapi uvicorn pyserini
     [ -d search-r1 ] || run git clone --depth 1 https://github.com/PeterGriffinJin/Search-R1 search-r1
+    [ -d mem1-release ] || run git clone https://github.com/MIT-MI/MEM1 mem1-release
+    run git -C mem1-release checkout --quiet 6f22061
 }
 
 download() {
@@ -126,8 +128,10 @@ download() {
 }
 
 compose() {
+    [ -e prompts/mem1-qa.txt ] || run .venv/bin/mem1 data released-prompts mem1-release --out prompts
     run .venv/bin/mem1 data compose questions/nq/train.jsonl questions/hotpotqa/train.jsonl --objectives 2 \
-        --composition consecutive --question-marks --out tasks/train.jsonl
+        --composition consecutive --question-marks --without questions/nq/test.jsonl \
+        --without questions/hotpotqa/dev.jsonl --out tasks/train.jsonl
     for size in $SIZES; do
         run .venv/bin/mem1 data compose questions/nq/test.jsonl questions/hotpotqa/dev.jsonl --objectives "$size" \
             --composition consecutive --question-marks --out "tasks/test-$size.jsonl"
@@ -159,7 +163,8 @@ evaluate() {
 
 baselines() {
     serve_search
-    evaluate_on_servers full-context models/Qwen2.5-7B-Instruct model.chat_template=true context=full
+    evaluate_on_servers full-context models/Qwen2.5-7B-Instruct model.chat_template=true context=full \
+        budget.context=8192
     serve_search
     evaluate_on_servers truncated models/Qwen2.5-7B-Instruct model.chat_template=true context=constant
 }

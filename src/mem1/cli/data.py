@@ -61,6 +61,9 @@ def compose(
         typer.Option(min=0.0, max=1.0, help="Share of the questions in the evaluation half."),
         Fills("mem1.tasks.datasets.reading:read_pool.evaluation_share"),
     ] = 0.1,
+    without: Annotated[
+        list[str] | None, typer.Option(help="File of questions that must not occur, as of a test; repeatable.")
+    ] = None,
     data_source: Annotated[
         str | None, typer.Option(help="data_source of all rows (Parquet). Default: that of each task's first question.")
     ] = None,
@@ -92,6 +95,7 @@ def compose(
         decompose=decompose,
         split=half,
         evaluation_share=evaluation_share,
+        without=without or (),
     )
     files = [list(map(marked, file)) for file in pool.files] if question_marks else pool.files
     tasks = _tasks(files, composition, depth, objectives, count, seed)

@@ -55,8 +55,9 @@ from mem1.tasks.compose import (
 from mem1.tasks.datasets import read_questions, read_tasks
 from mem1.tasks.prompts import PromptChoice
 
-Style = Literal["titled", "bare", "addressed"]
-"""Layout of a passage: "Doc 1 (Title: Oslo) text", the text alone, or "Doc 1 (Title: Oslo) address text"."""
+Style = Literal["titled", "released", "bare", "addressed"]
+"""Layout of a passage: "Doc 1 (Title: Oslo) text", "Doc 1(Title: Oslo) text" as in MEM1's released code, the text
+alone, or "Doc 1 (Title: Oslo) address text"."""
 
 NOTHING_FOUND = "No passage was found."
 """Shown where a search returns no passage."""
@@ -137,7 +138,8 @@ class SearchEnvironment:
         title = " ".join(passage.title.split())
         if self.style == "addressed":
             text = f"{passage.id} {text}"
-        return f"Doc {number} (Title: {title}) {text}" if title else f"Doc {number} {text}"
+        gap = "" if self.style == "released" else " "
+        return f"Doc {number}{gap}(Title: {title}) {text}" if title else f"Doc {number} {text}"
 
 
 SERVER_S = 3.0
@@ -274,6 +276,8 @@ class MultihopTasks(QuestionFiles):
     top_k: int = Field(default=3, ge=1)
     passage_words: int = Field(default=100, ge=1)
     """Number of words shown of each passage."""
+    style: Style = "titled"
+    """Layout of each passage: titled, released, bare or addressed."""
     snippet_words: int | None = Field(default=None, ge=1)
     """Number of words shown of each passage, around the best match of the query; None: the first `passage_words`."""
 
@@ -312,6 +316,7 @@ class _Multihop(FileQuestions):
             {self.corpus: self._searched()},
             top_k=self.config.top_k,
             passage_words=self.config.passage_words,
+            style=self.config.style,
             reward=self.config.own_reward,
         )
 

@@ -202,9 +202,8 @@ def first_question(text: str) -> str:
 
 
 def instructs(choice: PromptChoice) -> bool:
-    """Whether this prompt explains the tags, by their field or literally, to a model that was not trained on them."""
-    template = find_prompt(choice).template
-    return "{state}" in template or "</" in template
+    """Whether this prompt explains the tags to a model that was not trained on them; a file is taken to."""
+    return isinstance(choice, PromptFile) or "{state}" in find_prompt(choice).template
 
 
 def render(choice: PromptChoice, questions: Sequence[Question], tags: Tags) -> str:

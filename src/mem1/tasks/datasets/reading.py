@@ -224,15 +224,16 @@ def read_pool(
     decompose: bool = False,
     split: Split | None = None,
     evaluation_share: float = EVALUATION_SHARE,
+    without: Sequence[str] = (),
 ) -> Pool:
     """The distinct questions of several files, from one half or (`split` None) both. Raises UserError without any.
 
-    If two questions with different texts share an id, as in files numbered from 0, the later one gets an id made from
-    its text.
+    Questions of the files `without`, such as those of a test, are dropped as repetitions. If two questions with
+    different texts share an id, as in files numbered from 0, the later one gets an id made from its text.
     """
     files: list[list[Question]] = []
     passages: dict[str, Passage] = {}
-    texts: set[str] = set()
+    texts = {normalize(q.text) or q.text for path in without for q in read_questions(path, format=format)}
     ids: set[str] = set()
     repeats = 0
     for path in paths:
@@ -252,6 +253,7 @@ def read_pool(
             ids.add(question.id)
             texts.add(key)
             files[-1].append(question)
-    if not texts:
-        raise UserError(f"no question of {', '.join(paths)} is in the {split} half; give more questions")
+    if not any(files):
+        place = "left" if split is None else f"in the {split} half"
+        raise UserError(f"no question of {', '.join(paths)} is {place}; give more questions")
     return Pool(files, list(passages.values()), repeats)
