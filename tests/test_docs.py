@@ -42,6 +42,7 @@ FOREIGN = {
         "curl",
         "docker",
         "echo",
+        "git",
         "hf",
         "mkdir",
         "pytest",

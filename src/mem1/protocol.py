@@ -16,12 +16,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Annotated, Literal, NamedTuple
+from typing import NamedTuple
 
-from pydantic import Field, Tag
-
-from mem1.configuration import Config
-from mem1.configuration.model import name_or
+from mem1.configuration.vocabulary import Parse, Vocabulary
 from mem1.errors import UserError
 from mem1.records import Span
 from mem1.registry import register
@@ -35,7 +32,6 @@ SUMMARY = "summary"
 MALFORMED = "malformed"
 
 
-Parse = Literal["strict", "released"]
 _TAG_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 
 
@@ -165,30 +161,6 @@ VOCABULARIES: Mapping[str, Tags] = {
         *(PUBLISHED, PUBLISHED_SHOP),
     )
 }
-
-
-class Vocabulary(Config):
-    """`[vocabulary]`: a vocabulary of your own, as its differences from another one. None: as there."""
-
-    base: str = "paper"
-    """Name of the other one."""
-    state: str | None = None
-    thought: str | None = None
-    """Tag of reasoning that does not survive into the next context; "": none."""
-    actions: dict[str, str] | None = Field(default=None, min_length=1)
-    """Kind -> tag of all actions."""
-    result: str | None = None
-    hint: str | None = None
-    turns_left: str | None = None
-    last_turn: str | None = None
-    layout: str | None = None
-    parse: Parse | None = None
-
-
-VocabularyChoice = Annotated[
-    Annotated[str, Tag("str")] | Annotated[Vocabulary, Tag("Vocabulary")], name_or("Vocabulary")
-]
-"""`vocabulary` of a recipe: a name, or the table [vocabulary]."""
 
 
 def vocabulary(choice: str | Vocabulary) -> Tags:

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from mem1.configuration import Config
 from mem1.configuration.model import MOST_TASKS, MOST_TOKENS, MOST_WORKERS, GreedyOrWarm, LearningRate, Seed, Sizes
+from mem1.configuration.vocabulary import VocabularyChoice
 from mem1.contexts import context_policy
 from mem1.engines.base import Engine
 from mem1.engines.chat_template import ChatTemplate
@@ -23,7 +24,7 @@ from mem1.engines.codec import Codec
 from mem1.engines.config import Engines, LocalModel
 from mem1.envs.base import TaskSource
 from mem1.envs.tasks import Tasks
-from mem1.protocol import Tags, VocabularyChoice, vocabulary
+from mem1.protocol import Tags, vocabulary
 from mem1.registry import register
 from mem1.rollout import Budget, Rollout
 from mem1.training.loop.rl_config import LocalRollouts, Rl, Rollouts
