@@ -204,7 +204,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("if len(some) >= algorithm.min_attempts_per_task]", "if some]"),
         ("or config.entropy > 0 or", "or"),
         ("config.entropy > 0 or in_loss", "config.entropy > 0"),
-        ("return coefficient * kl_estimate(", "return config.kl.coefficient * kl_estimate("),
+        ("return coefficient * (estimate_K", "return config.kl.coefficient * (estimate_K"),
         ("kl_estimate(old.old_K, old.reference_K", "kl_estimate(old.sampler_K, old.reference_K"),
         ("has_gradient=has_gradient and len(sample.advantages_K) > 0", "has_gradient=len(sample.advantages_K) > 0"),
         ("has_gradient = always or any(", "has_gradient = always or all("),
@@ -378,7 +378,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("contexts/policies.py", ("test_contexts.py", "test_rollout.py")): (
         ("    for a, b in reversed(_dropped(kept)):", "    for a, b in _dropped(kept):"),
         ("        if kept.result and kept.turn.observation_ids:", "        if kept.turn.observation_ids:"),
-        ('dropped = [spans["thought"]] if "thought" in spans else []', "dropped = []"),
+        ('dropped = [_between(spans[role], spans) for role in ("thought", "rest") if role in spans]', "dropped = []"),
         ("        if stop - start > kept.state_tokens:", "        if stop - start >= kept.state_tokens - 1:"),
         ("return turn.prefill_ids + turn.completion_ids", "return turn.completion_ids"),
         ("return {role: (a, b) for role, (a, b) in roles.items() if b > a}", "return roles"),

@@ -64,17 +64,14 @@ def _fraction(text: str) -> float:
 
 
 class TurnLimit(Config):
-    """Maximum number of turns of a task, as a function of its number of questions.
+    """Maximum number of turns of a task by its number of questions: 3N + 3, another line, or a table.
 
-    TurnLimit().turns(2)  ->  9
     TurnLimit(up_to={4: 6}, per_objective=0, extra=20)      6 turns up to four questions, 20 beyond
     """
 
     up_to: dict[Annotated[int, Field(ge=1, le=MOST_OBJECTIVES)], Annotated[int, Field(ge=1)]] = Field(default={})
-    """Largest number of questions -> turns of a task; the smallest entry that holds the task counts. Larger tasks have
-    `per_objective * N + extra` turns."""
+    """Largest number of questions -> turns; larger tasks have `per_objective * N + extra`."""
     per_objective: int = Field(default=3, ge=0)
-    """Turns per question."""
     extra: int = Field(default=3, ge=0)
     """Additional turns per task."""
 
