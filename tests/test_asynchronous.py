@@ -274,7 +274,7 @@ class TestAhead:
 
     def test_no_rollout_begins_once_the_run_has_ended(self):
         config = Rl(curriculum=(Phase(steps=9),), importance=Importance(), max_staleness=1)
-        ended: Any = SimpleNamespace(closed=True)
+        ended: Any = SimpleNamespace(closed=True, sleeps=False)
         nothing: Any = None
         sampler = GroupSampler(nothing, config, nothing, nothing, seed=0, sync=ended)
         assert sampler._prefetcher is not None

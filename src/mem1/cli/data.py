@@ -36,13 +36,17 @@ def compose(
     out: Annotated[Path, typer.Option(help=".parquet for MEM1's and Search-R1's code, .jsonl in mem1's own format.")],
     format: Annotated[str | None, typer.Option(help="Format of the files. Default: recognised by content.")] = None,
     aliases: Annotated[str | None, typer.Option(help="id_aliases.json of 2WikiMultihopQA.")] = None,
-    decompose: Annotated[bool, typer.Option(help="Single hops in place of questions (2Wiki, MuSiQue).")] = False,
+    decompose: Annotated[
+        bool, typer.Option("--decompose", help="Single hops in place of questions (2Wiki, MuSiQue).")
+    ] = False,
     composition: Annotated[
         str,
         typer.Option(help="independent, consecutive, chain, shared or comparison."),
         Fills("mem1.envs.search:QuestionFiles.composition"),
     ] = "independent",
-    question_marks: Annotated[bool, typer.Option(help="Append a question mark to questions without one.")] = False,
+    question_marks: Annotated[
+        bool, typer.Option("--question-marks", help="Append a question mark to questions without one.")
+    ] = False,
     depth: Annotated[
         int | None, typer.Option(min=1, max=MOST_OBJECTIVES, help="Longest chain of references in a task; 1.")
     ] = None,
