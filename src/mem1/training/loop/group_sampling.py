@@ -14,7 +14,7 @@ way when newer weights arrive continue with them (`engines/base.py`): each token
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -26,7 +26,6 @@ from torch import nn
 from mem1.algorithms.base import has_variance
 from mem1.engines.base import Sampling
 from mem1.engines.device import release_unused
-from mem1.engines.weight_update import PublishedWeights
 from mem1.envs.base import TaskSource
 from mem1.net.threads import Pool
 from mem1.records import Group, Task, Trajectory, trajectory_from_json, trajectory_to_json
@@ -34,7 +33,7 @@ from mem1.rollout import Rollout, attempt_numbers
 from mem1.training.loop.rl_config import Rl
 from mem1.training.loop.validation import Validation
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
-from mem1.training.weights.adapters import merged
+from mem1.training.weights.adapters import gather_along
 from mem1.training.weights.weight_sync import WeightSync
 
 DRAW = 1_000_000_007
@@ -96,23 +95,17 @@ class GroupSampler:
     def _publish(self, step: int) -> None:
         """Give the servers the weights of this step. All ranks gather them, one at a time; rank 0 writes them."""
         ranks, version, sync = self.placement.ranks, self.config.version_at(step), self.sync
-        written: list[PublishedWeights] = []
+        lacking = ranks.on_rank_zero(lambda: sync is not None and sync.lacks(version))
 
-        def write() -> None:
-            if sync is None:
-                deque(merged(self.model), maxlen=0)
-            else:
-                written.append(sync.write(self.model, version))
-
-        def offer() -> None:
+        def publish() -> None:
             if sync is not None:
-                sync.offer(written[0]) if written else sync.wake_up()
-            if self._prefetcher is not None:
-                self._prefetcher.published(step)
+                sync.push_weights(self.model, version)
+            elif lacking:
+                gather_along(self.model)
 
-        if ranks.on_rank_zero(lambda: sync is not None and sync.lacks(version)):
-            ranks.on_each_rank(write)
-        ranks.on_rank_zero(offer)
+        ranks.on_each_rank(publish)
+        if self._prefetcher is not None:
+            self._prefetcher.published(step)
 
     def _from_servers(self, step: int, sample: Callable[[], list[Group]]) -> list[Group]:
         """What rank 0 has the servers sample, with the weights of the step, on every rank."""

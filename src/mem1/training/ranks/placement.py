@@ -12,7 +12,6 @@ servers sample              the trained model takes the policy's weights over, w
 from __future__ import annotations
 
 import copy
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -27,7 +26,7 @@ from mem1.packing.attention import Backend, choose_attention
 from mem1.training.loop.recipe import Distributed, Lora, Recipe
 from mem1.training.loop.rl_config import ServerRollouts
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks, shard
-from mem1.training.weights.adapters import merge_adapters, merged, with_adapters
+from mem1.training.weights.adapters import gather_along, merge_adapters, merged, with_adapters
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -129,7 +128,7 @@ class Placement:
         elif not (self.served and self.separate):
             self._copy(trained, policy, trained.dtype)
         elif last and self.ranks.rank:
-            deque(merged(trained), maxlen=0)
+            gather_along(trained)
         else:
             ours = dict(policy.named_parameters())
             given = {ours[name]: nn.Parameter(weight.detach().cpu()) for name, weight in merged(trained)}

@@ -19,6 +19,7 @@ The layers are peft's and bitsandbytes'. Sources: Hu et al. 2021 (LoRA, arXiv 21
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -117,6 +118,11 @@ def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Name and whole weight of each parameter of the plain model; every rank must iterate over all of them."""
     for name, weight in plain_weights(model).items():
         yield name, weight.read()
+
+
+def gather_along(model: nn.Module) -> None:
+    """Take part, without a use for the weights, where another rank iterates over `merged(model)`."""
+    deque(merged(model), maxlen=0)
 
 
 def _merged(layer: Any, parameter: Tensor) -> Tensor:

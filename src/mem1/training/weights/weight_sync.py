@@ -7,7 +7,7 @@
         sync.engine.complete(...)       uses the servers that have version 3
 
 The file is written while the weights are gathered, one at a time: no rank holds the whole policy for it. Where several
-ranks train, rank 0 calls `write` while the others iterate over `merged(model)`, and then `offer`.
+ranks train, rank 0 pushes a version that the servers lack while the others call `gather_along(model)`.
 
 One thread looks after the servers: it sends weights to those that have others (after a push, after a restart, when they
 have just joined) and takes those that do not answer out of use until they do. Servers may therefore be killed,
@@ -110,29 +110,23 @@ class WeightSync:
         self.engine.close()
 
     def push_weights(self, model: nn.Module, version: int) -> None:
-        """Make all servers sample with these weights, where one process has them.
+        """Make all servers sample with these weights; a server that cannot load them is not used until it can.
 
-        Returns at once where this version was pushed before. Raises UserError where no server loads it in time.
+        Where this version was pushed before, servers that sleep wake up with it, and nothing else happens. Raises
+        UserError where the disk is full, and where no server loads the weights in time.
         """
         if self.lacks(version):
-            self.offer(self.write(model, version))
-        else:
-            self.wake_up()
+            dtype, summed = getattr(torch, self._config.published_dtype), self._config.kind == "mem1"
+            self._offer(write_weights(self._folder, model, version, dtype=dtype, summed=summed))
+        elif self._asleep and self._wanted is not None:
+            self._offer(self._wanted)
 
     def lacks(self, version: int) -> bool:
-        """Whether this version was not offered to the servers yet."""
+        """Whether this version was not pushed yet."""
         return self._wanted is None or self._wanted.version != version
 
-    def write(self, model: nn.Module, version: int) -> PublishedWeights:
-        """Write the model's weights into the shared folder. Raises UserError where the disk is full."""
-        dtype, summed = getattr(torch, self._config.published_dtype), self._config.kind == "mem1"
-        return write_weights(self._folder, model, version, dtype=dtype, summed=summed)
-
-    def offer(self, wanted: PublishedWeights) -> None:
-        """Have all servers load these weights; one that cannot is not used until it can.
-
-        Raises UserError where no server loads them in time.
-        """
+    def _offer(self, wanted: PublishedWeights) -> None:
+        """Have all servers load these weights. Raises UserError where none loads them in time."""
         version = wanted.version
         with self._changed:
             self._wanted, self._looked, self._asleep = wanted, None, False
@@ -148,7 +142,7 @@ class WeightSync:
         remove_others(self._folder, wanted)
 
     def sleep(self) -> None:
-        """Have the servers free their GPUs for the trainer, until weights are offered or `wake_up` is called.
+        """Have the servers free their GPUs for the trainer, until weights are pushed.
 
         Raises UserError where one answers that it stays awake; one that does not answer is out of use.
         """
@@ -163,11 +157,6 @@ class WeightSync:
                 raise UserError(f"a server keeps the GPU that the trainer needs: {error}") from error
             except ServerFailed as error:
                 log.warning("a server of the policy does not answer: %s", error)
-
-    def wake_up(self) -> None:
-        """Wake servers that sleep, with the weights that were offered last."""
-        if self._asleep and self._wanted is not None:
-            self.offer(self._wanted)
 
     @property
     def sleeps(self) -> bool:
