@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -142,14 +142,16 @@ class Rollout:
         }
         numbers = attempt_numbers(tasks) if numbers is None else numbers
         attempts = [_Attempt(task, n, prompts[task.prompt]) for task, n in zip(tasks, numbers, strict=True)]
+        ended: deque[_Attempt] = deque()  # of all threads
 
         def advance(together: Sequence[_Attempt]) -> None:
             while open_attempts := [a for a in together if a.ended is None]:
                 self._round(open_attempts, sampling, weights_version)
                 for attempt in open_attempts:
                     attempt.seconds = time.perf_counter() - started
+                ended.extend(a for a in open_attempts if a.ended is not None)
                 if progress is not None:
-                    progress(sum(a.ended is not None for a in attempts), len(attempts))
+                    progress(len(ended), len(attempts))
 
         concurrency = getattr(self.engine, "concurrency", 1)
         if concurrency == 1:
