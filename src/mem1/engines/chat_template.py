@@ -23,6 +23,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from mem1.errors import UserError
+from mem1.net.exchange import one_line
 
 if TYPE_CHECKING:
     from mem1.engines.codec import Codec
@@ -66,7 +67,7 @@ class ChatTemplate:
             # trust_remote_code=False: without it transformers would ask whether to run the folder's code
             tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         except Exception as error:  # a damaged folder can raise anything
-            raise UserError(f"{folder} has no usable chat template: {code_in(folder) or _one_line(error)}") from error
+            raise UserError(f"{folder} has no usable chat template: {code_in(folder) or _why(error)}") from error
         return cls.of(tokenizer, codec, where=str(folder))
 
     @classmethod
@@ -78,7 +79,7 @@ class ChatTemplate:
                     [{"role": "user", "content": _PLACE}], tokenize=False, add_generation_prompt=True
                 )
         except Exception as error:  # a template is a program: it can raise anything
-            raise UserError(f"{where} has no usable chat template: {_one_line(error)}") from error
+            raise UserError(f"{where} has no usable chat template: {_why(error)}") from error
         before, place, after = str(text).partition(_PLACE)
         if not place:
             raise UserError(f"the chat template in {where} leaves out the user's message")
@@ -87,10 +88,9 @@ class ChatTemplate:
         return cls(codec.encode(before), codec.encode(after))
 
 
-def _one_line(error: Exception) -> str:
-    """The message of a template's error, which may quote the template, on one line."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 300 else f"{text[:300]}..."
+def _why(error: Exception) -> str:
+    """The message of a template's error, which may quote the template."""
+    return one_line(str(error)) or type(error).__name__
 
 
 @contextmanager
