@@ -99,10 +99,9 @@ def test_an_error_in_a_pack_is_raised_and_the_remaining_packs_are_not_begun():
         begun.append(number(pack))
         raise MemoryError("of a pack")
 
-    many = [pack for _ in range(50) for pack in PACKS]
     with pytest.raises(MemoryError, match="of a pack"):
-        PackWorkers(models=[MODEL], threads=2).forward(many, fails)
-    assert len(begun) < len(many)
+        PackWorkers(models=[MODEL], threads=2).forward([pack for _ in range(50) for pack in PACKS], fails)
+    assert begun in ([0], [0, 1], [1, 0])  # the other thread may have begun its first before this one failed
     assert (torch.get_num_threads(), MODEL.config._attn_implementation) == (2, "sdpa")
 
 

@@ -15,9 +15,10 @@ thread each (`benchmarks/workers.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from threading import Event
 from typing import TypeVar
 
 import torch
@@ -127,10 +128,17 @@ class PackWorkers:
             yield from map(function, passes)
             return
         with_gradient = torch.is_grad_enabled()
+        failed = Event()
 
         def in_thread(one: Pass) -> T:
-            with torch.set_grad_enabled(with_gradient):
-                return function(one)
+            if failed.is_set():  # passes begin in order, so the caller meets the one that failed before this one
+                raise CancelledError
+            try:
+                with torch.set_grad_enabled(with_gradient):
+                    return function(one)
+            except BaseException:
+                failed.set()
+                raise
 
         with one_thread(), ThreadPoolExecutor(threads) as pool:
             try:
