@@ -2,7 +2,7 @@
 
 python3 -m venv FOLDER      a folder whose bin holds these stand-ins
 pip                         nothing
-git clone .../MEM1 FOLDER   the two scripts that hold prompts
+git clone ... FOLDER        the scripts of MEM1 and Search-R1 that hold prompts
 hf download REPO            copies what $STAND_INS has of the repository
 vllm serve                  mem1 serve-policy
 python retrieval_server.py  mem1 serve-retriever
@@ -47,6 +47,10 @@ def play(name: str, arguments: list[str]) -> None:
         scripts.mkdir(parents=True)
         (scripts / "qa_search_train_merge_multi.py").write_text('f"""Use <think> </think>.\\nAnswer: {questions}\\n"""')
         (scripts / "webshop.py").write_text('env_instruction = "Shop."\nresponse_instruction = "{user_instruction}"\n')
+    elif name == "git" and arguments[-1] == "search-r1":
+        scripts = Path("search-r1", "scripts", "data_process")
+        scripts.mkdir(parents=True)
+        (scripts / "nq_search.py").write_text('f"""Use <search> </search>. Question: {question}\n"""')
     elif name == "hf":
         _copy(arguments)
     elif name == "vllm":

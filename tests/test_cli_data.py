@@ -256,3 +256,13 @@ def test_the_prompts_of_a_clone_become_templates_without_running_it(terminal: Te
     (scripts / "webshop.py").write_text("")
     code, _, said = terminal("data", "released-prompts", tmp_path / "MEM1", "--out", tmp_path / "q")
     assert code == 2 and "has no prompt that is known" in said and not (tmp_path / "q").exists()
+
+
+def test_the_prompt_of_search_r1_comes_from_its_own_clone(terminal: Terminal, tmp_path: Path):
+    script = tmp_path / "scripts" / "data_process" / "nq_search.py"
+    script.parent.mkdir(parents=True)
+    code, _, said = terminal("data", "released-prompts", tmp_path, "--out", tmp_path / "p")
+    assert code == 2 and "is no clone that is known" in said and "PeterGriffinJin/Search-R1" in said
+    script.write_text('def make_prefix(dp):\n    question = dp["question"]\n    return f"""Asked: {question}\n"""\n')
+    assert terminal("data", "released-prompts", tmp_path, "--out", tmp_path / "p")[0] == 0
+    assert (tmp_path / "p" / "search-r1.txt").read_text() == "Asked: {questions}\n"

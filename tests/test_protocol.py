@@ -21,6 +21,7 @@ from mem1.protocol import (
     RELEASED_SHOP,
     RELEASED_SUMMARY,
     RELEASED_WEB,
+    SEARCH_R1,
     VOCABULARIES,
     Tags,
     Vocabulary,
@@ -200,7 +201,7 @@ def test_a_recipe_takes_the_table_and_names_a_mistake_in_it():
         ({"base": "papre"}, "unknown vocabulary 'papre'"),
         ({"state": "my memory"}, "'my memory' is no name of a tag; use letters"),
         ({"state": "query"}, "two tags have the same name"),
-        ({"layout": "<{result}> {text} </{result}>"}, "layout must have {hint} once"),
+        ({"layout": "<{result}> {hint}{hint}{text} </{result}>"}, "layout must have {hint} once"),
         ({"turns_left": "{left} left"}, "turns_left knows the field {turns}"),
     ],
 )
@@ -215,9 +216,14 @@ def test_what_is_written_in_tags_is_read_back(state: str, query: str):
     assert (parsed.state, parsed.content) == (state.strip(), query.strip())
 
 
+def test_search_r1_shows_results_without_a_hint():
+    _, shown = observation("Doc 1(Title: Oslo) a </information> b", 3, SEARCH_R1)
+    assert shown == "\n\n<information>Doc 1(Title: Oslo) a (/information) b</information>\n\n"
+
+
 def test_unknown_vocabulary_names_the_known_ones():
     known = [PAPER, RELEASED, PAPER_WEB, RELEASED_WEB, PAPER_SUMMARY, RELEASED_SUMMARY, PAPER_SHOP, RELEASED_SHOP]
-    known += [PUBLISHED, PUBLISHED_SHOP]
+    known += [PUBLISHED, PUBLISHED_SHOP, SEARCH_R1]
     assert [vocabulary(name) for name in VOCABULARIES] == known
     with pytest.raises(
         UserError, match=r"'papre'; known: paper, released, paper-web, released-web, paper-summary, released-summary"

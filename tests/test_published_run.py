@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "recipes" / "qwen2.5-7b-multihop" / "run.sh"
 PAGE = ROOT / "docs" / "published-run.md"
 DATA = ROOT.parent / "shared" / "data" / "qa"
+SEARCH_R1 = "PeterJinGo/SearchR1-nq_hotpotqa_train-qwen2.5-7b-em-ppo"
 
 
 def script(*arguments: str, folder: Path | None = None, **environment: str) -> str:
@@ -74,7 +75,7 @@ def free_port() -> str:
 
 def stand_ins(folder: Path) -> None:
     """What the stand-in of `hf download` knows: a model, questions and passages."""
-    for model in ("Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-7B-Instruct", "intfloat/e5-base-v2"):
+    for model in ("Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-7B-Instruct", SEARCH_R1, "intfloat/e5-base-v2"):
         chat_folder(folder / model)
     with gzip.open(DATA / "corpus.jsonl.gz", "rt", encoding="utf-8") as lines:
         passages = [json.loads(line) for line in islice(lines, 300)]
@@ -116,7 +117,7 @@ def test_the_script_goes_from_an_empty_machine_to_the_table(tmp_path: Path):
     shown = script(folder=work, **environment)
     assert (work / "wiki" / "e5_Flat.index").read_text() == "part_aapart_ab"
     assert (work / "runs" / "published" / "policy").is_dir()
-    for system in ("mem1", "full-context", "truncated"):
+    for system in ("mem1", "full-context", "truncated", "search-r1"):
         assert len(list((work / "results" / system).glob("*.row.json"))) == 2
     assert "| mem1 |" in shown and "| MEM1, published |" in shown
     assert (work / "results" / "figure.svg").stat().st_size > 1000

@@ -118,6 +118,7 @@ install() {
 download() {
     run .venv/bin/hf download Qwen/Qwen2.5-7B --local-dir models/Qwen2.5-7B
     run .venv/bin/hf download Qwen/Qwen2.5-7B-Instruct --local-dir models/Qwen2.5-7B-Instruct
+    run .venv/bin/hf download PeterJinGo/SearchR1-nq_hotpotqa_train-qwen2.5-7b-em-ppo --local-dir models/Search-R1-7B
     run .venv/bin/hf download intfloat/e5-base-v2 --local-dir models/e5-base-v2
     run .venv/bin/hf download RUC-NLPIR/FlashRAG_datasets --repo-type dataset --local-dir questions \
         nq/train.jsonl nq/test.jsonl hotpotqa/train.jsonl hotpotqa/dev.jsonl
@@ -129,6 +130,7 @@ download() {
 
 compose() {
     [ -e prompts/mem1-qa.txt ] || run .venv/bin/mem1 data released-prompts mem1-release --out prompts
+    [ -e prompts/search-r1.txt ] || run .venv/bin/mem1 data released-prompts search-r1 --out prompts
     run .venv/bin/mem1 data compose questions/nq/train.jsonl questions/hotpotqa/train.jsonl --objectives 2 \
         --composition consecutive --question-marks --without questions/nq/test.jsonl \
         --without questions/hotpotqa/dev.jsonl --out tasks/train.jsonl
@@ -167,6 +169,9 @@ baselines() {
         budget.context=8192
     serve_search
     evaluate_on_servers truncated models/Qwen2.5-7B-Instruct model.chat_template=true context=constant
+    serve_search
+    evaluate_on_servers search-r1 models/Search-R1-7B model.chat_template=true context=full budget.context=8192 \
+        vocabulary=search-r1 tasks.prompt.file=prompts/search-r1.txt
 }
 
 table() {

@@ -31,7 +31,6 @@ ACT = "act"
 SUMMARY = "summary"
 MALFORMED = "malformed"
 
-
 _TAG_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 
 
@@ -55,7 +54,7 @@ class Tags:
     last_turn: str | None = None
     """Text of the hint before the last turn; None: in our words, which tell to answer, or in a shop to finish."""
     layout: str = "<{result}> {hint} {text} </{result}>"
-    """A result: its tags, the hint and the environment's text."""
+    """A result: its tags, the hint, which may be left out, and the environment's text."""
     parse: Parse = "strict"
     """How completions are read: see `parse`."""
 
@@ -66,7 +65,7 @@ class Tags:
         if len(set(self.names)) < len(self.names):
             raise UserError(f"vocabulary {self.name!r}: two tags have the same name ({', '.join(self.names)})")
         for part in ("<{result}>", "{hint}", "{text}", "</{result}>"):
-            if self.layout.count(part) != 1:
+            if self.layout.count(part) != 1 and (part != "{hint}" or part in self.layout):
                 raise UserError(f"vocabulary {self.name!r}: layout must have {part} once, unlike {self.layout!r}")
         try:
             _ = self.turns_left.format(turns=2), self.layout.format(result="", hint="", text="")
@@ -154,11 +153,13 @@ PUBLISHED_SHOP = replace(
 )
 """The released format for WebShop, of generation_webagent.py beside it: `<think>` is forgotten, `<summary>` is the
 state, `<answer> search[words] </answer>` or `<answer> click[text] </answer>` the action, pages come in `<state>`."""
+SEARCH_R1 = replace(PUBLISHED, name="search-r1", layout="\n\n<{result}>{text}</{result}>\n\n")
+"""Search-R1's (arXiv 2503.09516, search_r1/llm_agent/generation.py): no hint, for `context = "full"`."""
 VOCABULARIES: Mapping[str, Tags] = {
     t.name: t
     for t in (
         *(PAPER, RELEASED, PAPER_WEB, RELEASED_WEB, PAPER_SUMMARY, RELEASED_SUMMARY, PAPER_SHOP, RELEASED_SHOP),
-        *(PUBLISHED, PUBLISHED_SHOP),
+        *(PUBLISHED, PUBLISHED_SHOP, SEARCH_R1),
     )
 }
 

@@ -277,22 +277,30 @@ def cloze(
 
 @app.command("released-prompts", cls=Command)
 def released_prompts(
-    clone: Annotated[Path, typer.Argument(help="Folder of a clone of github.com/MIT-MI/MEM1.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="Folder to write mem1-qa.txt and mem1-webshop.txt to.")] = Path("prompts"),
+    clone: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder of a clone of github.com/MIT-MI/MEM1 or PeterGriffinJin/Search-R1.", show_default=False
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to write the prompts to, each as a .txt file.")] = Path("prompts"),
     as_json: JsonOption = False,
 ) -> None:
-    """Take the prompts of MEM1's released code, as files for a recipe's prompt = { file = ... }."""
+    """Take the prompts of MEM1's or Search-R1's code, as files for a recipe's prompt = { file = ... }."""
     from mem1.cli.progress import stderr
-    from mem1.extras.mem1_release.prompts import write_prompts
+    from mem1.extras.mem1_release.prompts import prompts_of
 
-    for name in ("mem1-qa.txt", "mem1-webshop.txt"):
-        new_file(out / name)
+    prompts = {out / name: text for name, text in prompts_of(clone).items()}
+    for path in prompts:
+        new_file(path)
     work_begins()
-    written = [str(path) for path in write_prompts(clone, out)]
+    out.mkdir(parents=True, exist_ok=True)
+    for path, text in prompts.items():
+        path.write_text(text, encoding="utf-8")
     if as_json:
-        print(json.dumps({"out": written}))
+        print(json.dumps({"out": [str(path) for path in prompts]}))
     else:
-        stderr().print(f"written: {', '.join(written)}")
+        stderr().print(f"written: {', '.join(map(str, prompts))}")
 
 
 @app.command("verl", cls=Command)

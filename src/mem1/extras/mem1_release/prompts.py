@@ -1,49 +1,43 @@
-"""The prompts of MEM1's released code, taken from a clone of github.com/MIT-MI/MEM1 as templates for `prompt.file`.
+"""Published prompts, taken from a clone of their code as templates for `prompt.file`.
 
-    write_prompts("MEM1", "prompts")    ->  prompts/mem1-qa.txt, prompts/mem1-webshop.txt
+    prompts_of("MEM1")         ->  {"mem1-qa.txt": "...{questions}...", "mem1-webshop.txt": "..."}
+    prompts_of("Search-R1")    ->  {"search-r1.txt": "..."}
 
-The clone's scripts are read as syntax trees and never run: the prompt for questions is the f-string with {questions},
-that for the shop the two instructions that its `make_prefix` joins.
+The clone's scripts are read as syntax trees, never run: a prompt for questions is the f-string with their field, MEM1's
+for the shop the two instructions that its `make_prefix` joins.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from mem1.errors import UserError
 
-SCRIPTS = "Mem1/gen_data/data_process"
-QA, SHOP = "qa_search_train_merge_multi.py", "webshop.py"
-_CLONE = "give a clone of github.com/MIT-MI/MEM1 (commit 6f22061 was read)"
+
+def prompts_of(clone: str | Path) -> dict[str, str]:
+    """File name -> template. Raises UserError for a folder that is no clone of MEM1 or Search-R1, or lacks a prompt."""
+    for scripts in _PROMPTS:
+        if any(Path(clone, script).exists() for script, _ in scripts.values()):
+            return {name: _prompt(Path(clone, script), find) for name, (script, find) in scripts.items()}
+    raise UserError(f"{Path(clone)} is no clone that is known; {_CLONES}")
 
 
-def write_prompts(clone: str | Path, out: str | Path) -> list[Path]:
-    """Write both templates into a folder. Raises UserError, before anything is written, where the clone lacks one."""
-    found = {"mem1-qa.txt": _of_questions(_tree(clone, QA)), "mem1-webshop.txt": _of_shop(_tree(clone, SHOP))}
-    missing = [script for script, text in zip((QA, SHOP), found.values(), strict=True) if text is None]
-    if missing:
-        raise UserError(f"{Path(clone, SCRIPTS, missing[0])} has no prompt that is known; {_CLONE}")
-    folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in found.items():
-        (folder / name).write_text(text or "", encoding="utf-8")
-    return [folder / name for name in found]
-
-
-def _tree(clone: str | Path, script: str) -> ast.Module:
-    path = Path(clone, SCRIPTS, script)
+def _prompt(script: Path, find: Callable[[ast.Module], str | None]) -> str:
     try:
-        return ast.parse(path.read_text(encoding="utf-8"))
+        found = find(ast.parse(script.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, SyntaxError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read ({error}); {_CLONE}") from error
+        raise UserError(f"{script} cannot be read ({error}); {_CLONES}") from error
+    if found is None:
+        raise UserError(f"{script} has no prompt that is known; {_CLONES}")
+    return found
 
 
 def _of_questions(tree: ast.Module) -> str | None:
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
-            parts = list(_parts(node))
+            parts = ["{questions}" if part == "{question}" else part for part in _parts(node)]
             if "{questions}" in parts:
                 return "".join(parts)
     return None
@@ -74,3 +68,16 @@ def _of_shop(tree: ast.Module) -> str | None:
 
 def _escaped(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
+
+
+_PROMPTS: tuple[Mapping[str, tuple[str, Callable[[ast.Module], str | None]]], ...] = (
+    {
+        "mem1-qa.txt": ("Mem1/gen_data/data_process/qa_search_train_merge_multi.py", _of_questions),
+        "mem1-webshop.txt": ("Mem1/gen_data/data_process/webshop.py", _of_shop),
+    },
+    {"search-r1.txt": ("scripts/data_process/nq_search.py", _of_questions)},
+)
+"""For each clone: file to write -> (script of the clone, what finds the prompt in it)."""
+_CLONES = (
+    "give a clone of github.com/MIT-MI/MEM1 (commit 6f22061 was read) or github.com/PeterGriffinJin/Search-R1 (a14dc3a)"
+)
