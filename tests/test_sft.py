@@ -26,13 +26,15 @@ from mem1.errors import UserError
 from mem1.protocol import PAPER, RELEASED, Tags
 from mem1.records import Ended, Trajectory
 from mem1.rollout import Budget
-from mem1.training.loop.recipe import Evaluation, ModelConfig, Recipe, Sft, TinyModel
+from mem1.training.logprobs import completion_logprobs
+from mem1.training.loop.recipe import Evaluation, Kept, ModelConfig, Recipe, Sft, TinyModel
 from mem1.training.loop.recorded import Recorded, read_recorded
+from mem1.training.loop.rl_config import Rl
 from mem1.training.loop.run_folder import read_metrics
 from mem1.training.loop.train import train
 from mem1.training.ranks.optimizers import adamw, muon
 from mem1.training.weights.policy import Policy, make_policy
-from mem1.trajectory_files import append_trajectories, write_trajectories
+from mem1.trajectory_files import append_trajectories, read_trajectories, write_trajectories
 
 STAND_IN = Codec.load(Path(__file__).parents[1] / "src" / "mem1" / "assets" / "stand-in")
 FRAME = ChatTemplate(CODEC.encode("Q2"), CODEC.encode("Q3 Q4"))
@@ -246,6 +248,30 @@ class TestRuns:
         append_trajectories(file, attempts(CODEC)[:1])
         with pytest.raises(UserError, match="began with 2 attempts, now there are 3; restore the files"):
             run(config, out, resume=True)
+
+    def test_attempts_that_runs_kept_are_trained_as_they_were_sampled_each_token_once(self, tmp_path):
+        rl = Rl.model_validate({"tasks_per_step": 2, "group_size": 4, "curriculum": [{"steps": 1, "objectives": [1]}]})
+        for seed in (0, 1):
+            learner = Recipe(seed=seed, tasks=SMALL, rl=rl, trajectories=Kept(groups=2), tensorboard=False)
+            assert run(learner, tmp_path / "runs" / str(seed)).complete
+        files = sorted(tmp_path.glob("runs/*/trajectories/*.jsonl"))
+        kept = [attempt for file in files for attempt in read_trajectories(file)]
+        good = [attempt for attempt in kept if attempt.ended is Ended.ANSWERED and attempt.reward == 1]
+        assert (len(files), len(kept)) == (2, 16) and 0 < len(good) < 16
+        sft = {"trajectories": str(tmp_path / "runs/*/trajectories/*.jsonl"), "min_reward": 1, "steps": 1}
+        config = Recipe(tasks=SMALL, sft=Sft.model_validate({**sft, "tokens": 100_000}), tensorboard=False)
+        policy = make_policy(config, PAPER)
+        assert config.sft is not None
+        found = read_recorded(config.sft, policy.codec, policy.chat_template, PAPER)
+        assert list(found.trajectories) == good and (found.encoded_anew, found.reframed) == (0, 0)
+        # one step on all of them: the mean over what was sampled, each attempt by itself
+        assert run(config, tmp_path / "sft").complete
+        (row,) = read_metrics(tmp_path / "sft" / "metrics.jsonl")
+        with torch.no_grad():
+            sampled = [turn for attempt in good for turn in completion_logprobs(policy.model, [attempt])[0]]
+        assert sum(map(len, sampled)) == sum(attempt.num_completion_tokens for attempt in good)
+        mean = -sum(float(turn.double().sum()) for turn in sampled) / sum(map(len, sampled))
+        assert row["loss"] == pytest.approx(mean, rel=1e-4)
 
     def test_files_that_cannot_be_trained_leave_no_folder(self, file, tmp_path):
         write_trajectories(file, [replace(t, ended=Ended.BAD_TAGS) for t in attempts(CODEC)])
