@@ -69,7 +69,7 @@ def served_policy(folder: Path) -> Iterator[str]:
 def measured(given: argparse.Namespace, kind: str | int, seed: int) -> Measured:
     folder = Path(given.out) / f"{kind}-seed{seed}".replace(" ", "-")
     steps = f"rl.curriculum=[{{steps={given.steps}, objectives=[2]}}]"
-    common = [f"seed={seed}", "tensorboard=false", steps, "rl.importance.cap=2.0"]
+    common = [f"seed={seed}", "writers=[]", steps, "rl.importance.cap=2.0"]
     if kind == WORKERS:
         return run(load_toml(RECIPE, Recipe, [*common, "workers=2"]), folder, given)
     with served_policy(folder / "weights") as url:

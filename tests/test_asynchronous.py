@@ -314,7 +314,7 @@ def ahead_by_one(servers: ServerRollouts) -> Recipe:
         ),
         rollout=servers,
         checkpoint_every=1,
-        tensorboard=False,
+        writers=(),
     )
 
 

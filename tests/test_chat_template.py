@@ -43,7 +43,7 @@ def config(chat: Path) -> Recipe:
         sft=Sft(steps=1, objectives=(1,), tasks=2),
         rl=Rl(curriculum=(Phase(steps=1, objectives=(1,)),), tasks_per_step=1, group_size=2),
         evaluation=Evaluation(objectives=(1,), tasks=1),
-        tensorboard=False,
+        writers=(),
     )
 
 

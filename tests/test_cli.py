@@ -63,7 +63,7 @@ def recipe(tmp_path: Path) -> Path:
         sft=Sft(steps=2, objectives=(1,), tasks=4, tokens=512),
         rl=Rl(curriculum=(Phase(steps=1, objectives=(1,)),), tasks_per_step=2, group_size=2),
         evaluation=Evaluation(objectives=(1, 2), tasks=3),
-        tensorboard=False,
+        writers=(),
     )
     path = tmp_path / "tiny.toml"
     path.write_text(to_toml(config), encoding="utf-8")
@@ -136,11 +136,13 @@ def test_a_wrong_value_is_named_with_its_key(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_trains_evaluates_and_prints_one_json_object(terminal: Terminal, recipe: Path, tmp_path: Path):
+def test_a_run_trains_evaluates_and_prints_one_json_object(
+    terminal: Terminal, recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
     code, out, err = terminal("train", recipe, "--out", tmp_path / "run", "--json", "--resume")
     assert code == 0
     assert f"warning: --resume: {tmp_path / 'run'} holds no run (config.toml is missing)" in err
-    assert "warning: in none of 1 steps did the rewards of a group differ, so there was nothing to learn from" in err
+    assert "warning: since step 3: hardly any group has rewards that differ" in caplog.text
     rows = json.loads(out)["rows"]
     assert [(row["policy"], row["context"], row["objectives"], row["tasks"]) for row in rows] == [
         ("trained", "constant", 1, 3),

@@ -213,7 +213,7 @@ def make_run(
     (folder.parent / "recipe.toml").write_text(RECIPE)
     config = load_toml(folder.parent / "recipe.toml", Recipe, [override])
     RunFolder.create(training, config, command=["mem1", "quickstart", "--seed", "7"])
-    with MetricsLog(training, tensorboard=False) as log:
+    with MetricsLog(training) as log:
         log.append(1, {"loss": 2.5})
         for step in (2, 3):
             log.append(step, {"reward": 0.5})

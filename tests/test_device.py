@@ -177,7 +177,7 @@ def said(result: Result) -> dict[str, Any]:
 def trained(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     folder = tmp_path_factory.mktemp("runs") / "run"
     small = ("rl.tasks_per_step=1", "rl.group_size=2", "rl.warmup=0", "rl.curriculum=[{steps=1,objectives=[1]}]")
-    budget = ("budget.context=300", "budget.completion_extra=4", "tensorboard=false", "tasks.worlds=1")
+    budget = ("budget.context=300", "budget.completion_extra=4", "writers=[]", "tasks.worlds=1")
     evaluation = ("evaluation.tasks=1", "evaluation.objectives=[1]")
     recipe = ("train", "atlas-quick", f"model.path={policy}", *small, *budget, *evaluation)
     return folder, call(*recipe, "--out", folder, "--json")

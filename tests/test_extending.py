@@ -19,7 +19,7 @@ ENGINE, *PAGES = sorted(
     (Path(__file__).parents[1] / "docs" / "extending").glob("*.md"), key=lambda page: (page.stem != "engine", page.stem)
 )
 TINY = ("model.new.hidden_size=32", "model.new.layers=1", "model.new.heads=2", "model.new.feed_forward=32")
-SMALL = (*TINY, "model.new.look_back=[]", "budget.completion_extra=8", "tensorboard=false", "checkpoint_every=1")
+SMALL = (*TINY, "model.new.look_back=[]", "budget.completion_extra=8", "checkpoint_every=1")
 
 
 def files(page: Path) -> dict[str, str]:

@@ -31,7 +31,6 @@ from mem1.evaluation.agents import tokenizer_folder
 from mem1.protocol import PAPER
 from mem1.records import Question
 from mem1.tasks.prompts import PROMPTS, first_question, render
-from mem1.training.loop.rl import nothing_to_learn
 from mem1.training.loop.train import Progress
 from mem1.training.weights.policy import policy_folder
 
@@ -242,22 +241,6 @@ def test_with_only_checked_nothing_is_written(terminal: Terminal, tmp_path: Path
         assert terminal("train", "atlas-quick", "--out", tmp_path / "run")[0] == 0
         assert terminal("data", "compose", "q", "--objectives", "2", "--out", tmp_path / "a" / "b.jsonl")[0] == 0
     assert list(tmp_path.iterdir()) == []
-
-
-class TestNothingToLearn:
-    def test_steps_without_a_group_that_differs_are_told_with_their_reward(self):
-        rows = [{"step": 1, "loss": 0.3}, *({"groups_with_variance": 0.0, "reward": reward} for reward in (0.0, 0.5))]
-        said = nothing_to_learn(rows)
-        assert said is not None and said.startswith("in none of 2 steps did the rewards of a group differ")
-        assert "the mean reward was 0.25" in said and "rl.curriculum" in said
-
-    def test_one_group_that_differs_is_enough_and_other_stages_do_not_count(self):
-        assert nothing_to_learn([{"groups_with_variance": share, "reward": 0.1} for share in (0.0, 0.1)]) is None
-        assert nothing_to_learn([{"step": 1, "loss": 0.3}]) is None
-
-    def test_steps_in_which_every_tool_failed_have_no_reward(self):
-        said = nothing_to_learn([{"groups_with_variance": 0.0, "reward": None}])
-        assert said is not None and "unknown, as every attempt's tool failed" in said
 
 
 @pytest.fixture

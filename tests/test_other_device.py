@@ -33,7 +33,7 @@ BASE = Recipe(
     model=ModelConfig(new=SHAPE),
     tasks=AtlasTasks(entities=40, worlds=1, questions_per_world=50),
     budget=Budget(completion_extra=24, context=600),
-    tensorboard=False,
+    writers=(),
 )
 
 

@@ -14,6 +14,7 @@ import mem1
 from mem1.configuration import Config, fingerprint, load_toml
 from mem1.errors import UserError
 from mem1.training.loop.run_folder import MetricsLog, RunFolder, read_metrics
+from mem1.training.loop.writers import Writers
 
 
 class Optimizer(Config):
@@ -25,6 +26,10 @@ class Run(Config):
     steps: int = 10
     optimizer: Optimizer = Optimizer()
     display: str = "rich"
+
+
+def tensorboard(folder: Path) -> Writers:
+    return Writers(["tensorboard"], folder, config={}, tell=lambda step, name, text: pytest.fail(text))
 
 
 COMMAND = ["mem1", "train", "/home/me/recipes/quick.toml", "--out", "runs/a", "model=/data/models/tiny"]
@@ -104,7 +109,7 @@ def test_a_folder_without_a_run_cannot_be_opened(tmp_path: Path) -> None:
 
 
 def test_each_step_is_one_line_of_json_and_seconds_are_kept_apart(tmp_path: Path) -> None:
-    with MetricsLog(tmp_path, tensorboard=False) as log:
+    with MetricsLog(tmp_path) as log:
         log.append(1, {"reward": 0.25, "entropy": None, "endings": {"answered": 3}}, timings={"rollout": 1.5})
         log.append(2, {"reward": 0.5})
     assert (tmp_path / "metrics.jsonl").read_text() == (
@@ -115,7 +120,8 @@ def test_each_step_is_one_line_of_json_and_seconds_are_kept_apart(tmp_path: Path
 
 
 def test_the_same_numbers_are_tensorboard_curves(tmp_path: Path) -> None:
-    with MetricsLog(tmp_path) as log:
+    with MetricsLog(tmp_path, tensorboard(tmp_path)) as log:
+        log.open_writers()
         for step in (1, 2):
             log.append(step, {"reward": step / 4, "endings": {"answered": 3}, "none": None}, timings={"rollout": 1.5})
     curves = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
@@ -127,12 +133,12 @@ def test_a_resume_drops_the_steps_beyond_the_checkpoint_and_a_cut_line(tmp_path:
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
     for path, steps in ((unbroken, 4), (broken, 3)):
         path.mkdir()
-        with MetricsLog(path, tensorboard=False) as log:
+        with MetricsLog(path) as log:
             for step in range(1, steps + 1):
                 log.append(step, {"loss": 1 / step}, timings={"rollout": 0.1})
     with (broken / "metrics.jsonl").open("a") as file:
         file.write('{"step": 4, "lo')
-    with MetricsLog(broken, tensorboard=False) as log:
+    with MetricsLog(broken) as log:
         assert log.truncate_after(2) == 2  # step 3, in metrics and in timings
         for step in (3, 4):
             log.append(step, {"loss": 1 / step}, timings={"rollout": 0.1})
@@ -140,7 +146,7 @@ def test_a_resume_drops_the_steps_beyond_the_checkpoint_and_a_cut_line(tmp_path:
 
 
 def test_a_log_can_be_truncated_while_open(tmp_path: Path) -> None:
-    log = MetricsLog(tmp_path, tensorboard=False)
+    log = MetricsLog(tmp_path)
     for step in (1, 2, 3):
         log.append(step, {"loss": 1.0})
     assert log.truncate_after(1) == 2
@@ -149,11 +155,13 @@ def test_a_log_can_be_truncated_while_open(tmp_path: Path) -> None:
 
 
 def test_tensorboard_hides_the_steps_that_a_resume_repeats(tmp_path: Path) -> None:
-    with MetricsLog(tmp_path) as log:
+    with MetricsLog(tmp_path, tensorboard(tmp_path)) as log:
+        log.open_writers()
         for step in (1, 2, 3):
             log.append(step, {"loss": 9.0})
-    with MetricsLog(tmp_path) as log:
+    with MetricsLog(tmp_path, tensorboard(tmp_path)) as log:
         log.truncate_after(1)
+        log.open_writers()
         log.append(2, {"loss": 5.0})
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload().Scalars("loss")
     assert [(e.step, e.value) for e in events] == [(1, 9.0), (2, 5.0)]
@@ -179,12 +187,12 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_number_that_is_not_finite_stops_the_run_and_is_not_written(tmp_path: Path, value: float) -> None:
     with pytest.raises(UserError, match=r"step 3: loss is (nan|inf), so the run has diverged"):
-        MetricsLog(tmp_path, tensorboard=False).append(3, {"loss": value})
+        MetricsLog(tmp_path).append(3, {"loss": value})
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
 def test_the_error_of_a_full_disk_names_the_file_and_what_is_intact(tmp_path: Path) -> None:
-    log = MetricsLog(tmp_path, tensorboard=False)
+    log = MetricsLog(tmp_path)
     with files_of_at_most(110), pytest.raises(UserError) as caught:  # a row has 25 bytes: four fit
         for step in range(1, 1000):
             log.append(step, {"loss": 0.5})
@@ -199,4 +207,4 @@ def test_a_device_without_space_is_a_full_disk_too(tmp_path: Path) -> None:
         pytest.skip("needs /dev/full")
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
     with pytest.raises(UserError, match=r"the metrics of step 1 in .* \(No space left on device\)"):
-        MetricsLog(tmp_path, tensorboard=False).append(1, {"loss": 0.5})
+        MetricsLog(tmp_path).append(1, {"loss": 0.5})

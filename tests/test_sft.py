@@ -220,7 +220,7 @@ def recipe(trajectories: str, **keys: Any) -> Recipe:
         sft=Sft.model_validate(sft),
         evaluation=Evaluation(objectives=(1,), tasks=2),
         checkpoint_every=2,
-        tensorboard=False,
+        writers=(),
     )
 
 

@@ -98,7 +98,7 @@ def _config(data: Path) -> Recipe:
         ),
         evaluation=Evaluation(objectives=(1,), tasks=4, every=1, validation_tasks=8),
         checkpoint_every=4,
-        tensorboard=False,
+        writers=(),
     )
 
 

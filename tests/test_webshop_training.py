@@ -36,7 +36,7 @@ CONFIG = Recipe(
     budget=Budget(completion_extra=40),
     sft=Sft(steps=2, objectives=(1, 2), tasks=3, tokens=1024, warmup=0, decay=0),
     rl=Rl(curriculum=(Phase(steps=1, objectives=(1,)),), tasks_per_step=2, group_size=2, warmup=0),
-    tensorboard=False,
+    writers=(),
 )
 
 
@@ -111,7 +111,7 @@ def test_the_recipe_with_mem1s_settings_runs_with_another_model_and_catalogue(ge
             "budget.completion_extra=8",
             "rl.tasks_per_step=2",
             "rl.curriculum=[{steps=1, objectives=[1]}]",
-            "tensorboard=false",
+            "writers=[]",
         ],
     )
     assert config.rl is not None and config.rl.algorithm.name == "ppo"

@@ -504,7 +504,7 @@ CONFIG = Recipe(
         learning_rate=0.01,
         entropy=0.1,
     ),
-    tensorboard=False,
+    writers=(),
 )
 
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from mem1.training.logprobs import completion_logprobs
     from mem1.training.loop.recipe import Recipe
     from mem1.training.loop.rl import RlStage
+    from mem1.training.loop.writers import WrittenRun
     from mem1.training.verify import verify
     from mem1.training.weights.policy import Policy, load_policy
 
@@ -71,6 +72,7 @@ _HOMES = {
     "mem1.training.logprobs": "completion_logprobs",
     "mem1.training.loop.recipe": "Recipe",
     "mem1.training.loop.rl": "RlStage",
+    "mem1.training.loop.writers": "WrittenRun",
     "mem1.training.verify": "verify",
     "mem1.training.weights.policy": "Policy load_policy",
 }

@@ -176,6 +176,16 @@ class _Register:
     """Search APIs of the open web (`mem1.retrieval.web.search.JsonApi`)."""
     reader: Registry = Registry("reader", {"mem1_release": "mem1.extras.mem1_release.reader:read_trajectories"})
     """Functions (path, codec) -> trajectories, for files of attempts that other programs wrote (`[sft] reader`)."""
+    writer: Registry = Registry(
+        "writer",
+        {
+            "tensorboard": "mem1.training.loop.writers:TensorBoard",
+            "wandb": "mem1.training.loop.services:Wandb",
+            "trackio": "mem1.training.loop.services:Trackio",
+            "mlflow": "mem1.training.loop.services:MLflow",
+        },
+    )
+    """Classes or functions that make a writer (`mem1.training.loop.writers.Writer`) of a `mem1.WrittenRun`."""
     document: Registry = Registry("document", "mem1.retrieval.documents:READERS")
     """Functions (content, path) -> (title or None, text) for the files with this ending, such as ".docx"."""
 

@@ -104,24 +104,11 @@ def command(
         console.print(f"Stopped; a checkpoint is written. Resume with: mem1 train {recipe} --out {folder} --resume")
         raise typer.Exit(130)
     console.print(f"The trained policy is in {folder / 'policy'}")
-    warn_of_nothing_learnt(config, folder)
     if not evaluate:
         return
     rows = evaluate_policy(config, finished.policy, ranks.device, name="trained", folder=folder / "evaluation")
     (folder / "result.json").write_text(json.dumps({"rows": [row.as_dict() for row in rows]}, indent=2))
     show(rows, as_json=as_json, computed=computed)
-
-
-def warn_of_nothing_learnt(config: Recipe, training: Path) -> None:
-    """Warn if no step of reinforcement learning had anything to compare."""
-    from mem1.training.loop.rl import nothing_to_learn
-    from mem1.training.loop.run_folder import METRICS, read_metrics
-
-    if config.rl is None or not config.rl.algorithm.compares_attempts:
-        return
-    reason = nothing_to_learn(read_metrics(training / METRICS))
-    if reason is not None:
-        say(reason, "warning")
 
 
 def _dry_run(config: Recipe, folder: Path, *, as_json: bool) -> None:
@@ -257,6 +244,5 @@ def _quickstart(config: Recipe, ranks: Ranks, folder: Path, resume: bool, consol
     if not finished.complete:
         console.print(f"Stopped; a checkpoint is written. Resume with: mem1 quickstart --out {folder} --resume")
         raise typer.Exit(130)
-    warn_of_nothing_learnt(config, folder / "train")
     trained = evaluate_policy(config, finished.policy, ranks.device, name="trained", folder=folder / "evaluation")
     return base + trained

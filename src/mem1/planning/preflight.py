@@ -23,6 +23,7 @@ from mem1.protocol import vocabulary
 from mem1.training.loop.recipe import Recipe, Sft
 from mem1.training.loop.recorded import read_recorded, recorded_files
 from mem1.training.loop.rl_config import ServerRollouts
+from mem1.training.loop.writers import check_writers
 from mem1.training.weights.policy import SHIPPED, policy_folder
 
 SERVER_S = 3.0
@@ -49,6 +50,7 @@ def checks(config: Recipe, *, disk: int, out: Path) -> list[Check]:
         *([_checked("trajectories", lambda: _trajectories(config, sft))] if sft and sft.trajectories else []),
         _checked("search", config.tasks.check_search),
         *([_checked("servers", lambda: _servers(rollout))] if isinstance(rollout, ServerRollouts) else []),
+        *([_checked("writers", lambda: check_writers(config.writers))] if config.writers else []),
         _checked("disk", lambda: _disk(disk, out)),
     ]
 

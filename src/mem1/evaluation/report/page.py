@@ -130,6 +130,7 @@ def render(runs: Sequence[Run], *, title: str, largest: int = LARGEST) -> str:
         "script": Markup(script),
         "facts": _facts(runs),
         "runs": [run.name for run in runs],
+        "warnings": [f"{run.name}: {said}" if len(runs) > 1 else said for run in runs for said in run.warnings],
         "headlines": headlines(rows) if len(runs) == 1 else [],
         "tables": [table for table in (results(rows), by_depth(rows)) if table] if rows else [],
         "further": results(rows, FURTHER) if rows else None,

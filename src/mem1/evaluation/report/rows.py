@@ -219,6 +219,8 @@ class Run:
     curve: Sequence[Mapping[str, Any]]
     """Lines of metrics.jsonl of its reinforcement learning; empty: it had none."""
     attempts: Sequence[Attempts]
+    warnings: Sequence[str] = ()
+    """What `mem1 train` warned of, in words."""
     kept: Sequence[Attempts] = ()
     """Attempts of the newest training steps, for the viewer alone."""
     decode: Decode

@@ -28,6 +28,7 @@ from mem1.evaluation.report.rows import Run, read_evaluations, read_kept
 from mem1.records import Trajectory
 from mem1.training.loop.kept_attempts import FOLDER
 from mem1.training.loop.run_folder import METRICS, read_metrics
+from mem1.training.loop.watch import given_warnings
 from mem1.training.weights.policy import SHIPPED, SHIPPED_SHOP, policy_folder
 
 PAGE = "report.html"
@@ -86,6 +87,7 @@ def _read(run: Path, name: str, tokenizer: Path | None) -> Run:
         facts={} if training is None else facts(training),
         curve=[row for row in metrics if "reward" in row],
         attempts=evaluations,
+        warnings=given_warnings(training) if training else [],
         kept=kept,
         decode=run_codec(run, training, trajectories, tokenizer=tokenizer).decode if trajectories else _no_tokens,
     )

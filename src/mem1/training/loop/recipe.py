@@ -28,6 +28,7 @@ from mem1.protocol import Tags, vocabulary
 from mem1.registry import register
 from mem1.rollout import Budget, Rollout
 from mem1.training.loop.rl_config import LocalRollouts, Rl, Rollouts
+from mem1.training.loop.run_warnings import RunWarnings
 
 
 class Distributed(Config):
@@ -137,6 +138,9 @@ class ModelConfig(Config):
 
 ContextName = Annotated[str, AfterValidator(lambda name: context_policy(name) and name)]
 """A name that `mem1.contexts.context_policy` knows."""
+
+
+WriterName = Annotated[str, AfterValidator(lambda name: register.writer.get(name) and name)]
 
 
 class Recall(Config):
@@ -298,7 +302,10 @@ class Recipe(Config):
     ranks, not at all on one."""
     checkpoint_every: int = Field(default=20, ge=1)
     """Steps between checkpoints."""
-    tensorboard: bool = True
+    writers: tuple[WriterName, ...] = ("tensorboard",)
+    """Where numbers go besides metrics.jsonl: tensorboard, wandb, trackio, mlflow, a registered name, or
+    package.module:Name; empty: nowhere."""
+    warnings: RunWarnings = RunWarnings()
 
     @property
     def demonstrated(self) -> tuple[int, ...]:
@@ -313,6 +320,13 @@ class Recipe(Config):
                 '[rollout] engine = "servers", and start mem1 serve-policy; or set max_staleness to 0'
             )
         return self
+
+    @field_validator("writers")
+    @classmethod
+    def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(names)) < len(names):
+            raise ValueError("names a writer twice; name each once")
+        return names
 
     @model_validator(mode="after")
     def _validation_needs_rl(self) -> Recipe:

@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -186,20 +185,6 @@ class RlStage:
     def _schedule(self, step: int, steps: int, warmup: int | None = None) -> float:
         rising = self.config.warmup if warmup is None else warmup
         return warmup_decay(step, steps=steps, warmup_steps=rising, decay=self.config.decay)
-
-
-def nothing_to_learn(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """Why an algorithm that compares attempts learnt nothing in these steps (rows of metrics.jsonl); None: it did."""
-    of_rl = [row for row in rows if "groups_with_variance" in row]
-    if not of_rl or any(row["groups_with_variance"] for row in of_rl):
-        return None
-    rewards = [row["reward"] for row in of_rl if row["reward"] is not None]
-    average = f"{sum(rewards) / len(rewards):.2f}" if rewards else "unknown, as every attempt's tool failed"
-    return (
-        f"in none of {len(of_rl)} steps did the rewards of a group differ, so there was nothing to learn from; the "
-        f"mean reward was {average}. Where every attempt fails, begin with a better policy or with fewer objectives "
-        "(rl.curriculum); where every attempt succeeds, take more; otherwise raise rl.group_size or rl.temperature"
-    )
 
 
 def sample_metrics(samples: Sequence[TrainingSample]) -> dict[str, float | None]:

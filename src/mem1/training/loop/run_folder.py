@@ -5,7 +5,8 @@
         resolved.json        command, fingerprint of the configuration, versions, devices, what [sft] was given
         metrics.jsonl        {"step": 1, "reward": 0.25, "endings": {"answered": 3, "bad_tags": 1}}
         timings.jsonl        {"step": 1, "rollout": 1.4}
-        tensorboard/         tags reward, endings/answered, endings/bad_tags, timings/rollout
+        warnings.jsonl       see `training/loop/watch.py`
+        tensorboard/         tags reward, endings/answered, endings/bad_tags, timings/rollout; other writers: writers.py
         trajectories/        see `training/loop/kept_attempts.py`
         best/                see `training/loop/validation.py`
         checkpoints/         see `training/weights/checkpoint.py`
@@ -28,17 +29,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mem1
 from mem1.configuration import Config, fingerprint, flatten, plain, read_toml, to_toml
 from mem1.configuration.toml import value_text
 from mem1.durable import explain_full_disk, is_partial, write_file
 from mem1.errors import UserError
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard.writer import SummaryWriter
-
+from mem1.training.loop.writers import Writers
 
 Metrics = Mapping[str, "float | Metrics | None"]
 """Metrics of a step, by name; None: nothing to measure."""
@@ -170,16 +168,16 @@ def _versions() -> dict[str, str]:
 
 METRICS = "metrics.jsonl"
 TIMINGS = "timings.jsonl"
+WARNINGS = "warnings.jsonl"
 
 
 class MetricsLog:
-    """Appends to the three records of a run's folder; each line is on the disk when `append` returns."""
+    """Appends to the records of a run's folder and to its writers; a line is on the disk when `append` returns."""
 
-    def __init__(self, path: str | Path, *, tensorboard: bool = True) -> None:
-        """`path` is the run's folder."""
+    def __init__(self, path: str | Path, writers: Writers | None = None) -> None:
+        """`path` is the run's folder; `writers` receive the same numbers once `open_writers` was called."""
         self.path = Path(path)
-        self.tensorboard = tensorboard
-        self._writer: SummaryWriter | None = None
+        self.writers = writers
 
     def append(self, step: int, metrics: Metrics, *, timings: Mapping[str, float] | None = None) -> None:
         """One line of numbers, keys in the order given.
@@ -189,7 +187,7 @@ class MetricsLog:
 
         Raises UserError where a number is not finite (the run has diverged) or the disk is full.
         """
-        flat = dict([*_tags("", metrics), *_tags("timings/", timings or {})])
+        flat = _flat(metrics, timings or {})
         for tag, value in flat.items():
             if not math.isfinite(value):
                 raise UserError(
@@ -200,32 +198,31 @@ class MetricsLog:
             _append_line(self.path / METRICS, {"step": step, **metrics})
             if timings:
                 _append_line(self.path / TIMINGS, {"step": step, **timings})
-            if self.tensorboard:
-                self._plot(step, flat)
+        if self.writers is not None:
+            self.writers.write(step, flat)
 
     def truncate_after(self, step: int) -> int:
-        """On resume: drop the rows of steps beyond the checkpoint, and a cut last line; returns rows dropped.
+        """On resume: drop the rows of steps beyond the checkpoint, and a cut last line; returns rows dropped."""
+        return sum(_keep_until(self.path / name, step) for name in (METRICS, TIMINGS, WARNINGS))
 
-        TensorBoard drops them itself once the next step is appended.
-        """
-        return sum(_keep_until(self.path / name, step) for name in (METRICS, TIMINGS))
+    def open_writers(self) -> None:
+        """Once, before the first step; on resume after `truncate_after`: they are given the steps that were kept."""
+        if self.writers is not None and not self.writers.opened:
+            metrics, timings = (_by_step(self.path / name) for name in (METRICS, TIMINGS))
+            self.writers.open([(step, _flat(row, timings.get(step, {}))) for step, row in metrics.items()])
 
     def __enter__(self) -> MetricsLog:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
-        if self._writer is not None:
-            with explain_full_disk(f"TensorBoard's curves in {self.path}", "metrics.jsonl is intact"):
-                self._writer.close()
+        if self.writers is not None:
+            self.writers.close(failed=error is not None)
 
-    def _plot(self, step: int, values: Mapping[str, float]) -> None:
-        if self._writer is None:
-            from torch.utils.tensorboard.writer import SummaryWriter
 
-            # purge_step hides what a killed run plotted for this step and later ones
-            self._writer = SummaryWriter(str(self.path / "tensorboard"), purge_step=step)
-        for tag, value in values.items():
-            self._writer.add_scalar(tag, value, step)
+def append_warning(path: Path, row: Mapping[str, Any]) -> None:
+    """Add a line to the warnings of the run in the folder `path`. Raises UserError for a full disk."""
+    with explain_full_disk(f"{path / WARNINGS}", "the last checkpoint is intact"):
+        _append_line(path / WARNINGS, row)
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
@@ -234,6 +231,17 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     Raises UserError, with file and line, where another line is not a row.
     """
     return [row for row, _ in _rows(Path(path))]
+
+
+def _by_step(path: Path) -> dict[int, dict[str, Any]]:
+    """The rows of a file by step; empty: there is none."""
+    rows = read_metrics(path) if path.exists() else []
+    return {row.pop("step"): row for row in rows}
+
+
+def _flat(metrics: Metrics, timings: Mapping[str, float]) -> dict[str, float]:
+    """The numbers of a step by tag."""
+    return dict([*_tags("", metrics), *_tags("timings/", timings)])
 
 
 def _tags(prefix: str, values: Metrics) -> Iterator[tuple[str, float]]:

@@ -19,6 +19,7 @@ from typing import Any, Protocol, cast
 from torch import nn
 from transformers import PreTrainedModel
 
+from mem1.configuration import plain
 from mem1.engines.base import Engine
 from mem1.engines.codec import Codec, check_words
 from mem1.engines.device import Machine, choose, flushed_denormals
@@ -38,6 +39,8 @@ from mem1.training.loop.rl_config import ServerRollouts
 from mem1.training.loop.run_folder import Metrics, MetricsLog, RunFolder
 from mem1.training.loop.supervised import RecallStage, SftStage, demonstrate
 from mem1.training.loop.validation import BEST, BestPolicy, Validation
+from mem1.training.loop.watch import Watch
+from mem1.training.loop.writers import Writers, check_writers
 from mem1.training.ranks.optimizers import Optimizers
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks
@@ -53,7 +56,8 @@ NOT_FINGERPRINTED = (
     "checkpoint_every",
     "model.device",
     "model.attention",
-    "tensorboard",
+    "writers",
+    "warnings",
     "tasks.retriever",
     "rollout",
     *(f"distributed.{name}" for name in Distributed.model_fields if name != "mixed_precision"),
@@ -208,6 +212,7 @@ def train(
         raise UserError("the recipe has no stage to train: [recall], [sft] or [rl]; one without is for mem1 eval")
     if ranks is None:
         ranks = Ranks(device=choose(config.model.device, Machine.here(), training=True))
+    check_writers(config.writers)
     placement = Placement.of(config, ranks)
     with ExitStack() as held:
         ranks.on_rank_zero(lambda: held.enter_context(alone_in(out)))
@@ -232,13 +237,15 @@ def train(
             return folder.fingerprint
 
         folder = RunFolder(path=out, fingerprint=ranks.on_rank_zero(open_folder))
+        watch = Watch(config, out, alert=lambda text: writers.alert(text))
+        writers = Writers(config.writers, out, config=plain(config), tell=watch.writer_failed)
         notice = "Finishing this step; press Ctrl-C again to stop at once." if ranks.rank == 0 else ""
         with (
             interruptible(notice) as stop,
             BackgroundSaves(folder.checkpoints, ranks, on_saved=on_saved) as saves,
-            MetricsLog(out, tensorboard=config.tensorboard) as log,
+            MetricsLog(out, writers) as log,
         ):
-            run = _Run(config, folder, policy, placement, saves, log, on_step, lambda: stop.requested)
+            run = _Run(config, folder, policy, placement, saves, log, watch, on_step, lambda: stop.requested)
             complete = run.run(makers)
         if complete and ranks.rank == 0:
             policy.save(out / "policy")
@@ -255,6 +262,7 @@ class _Run:
     placement: Placement
     saves: BackgroundSaves
     log: MetricsLog
+    watch: Watch
     on_step: Callable[[Progress], None] | None
     stop: Callable[[], bool]
 
@@ -296,6 +304,7 @@ class _Run:
 
     def _train(self, stage: Stage, number: int, first: int, before: int) -> tuple[int, bool]:
         """Take the steps from `first`, with checkpoints; returns the steps done, and whether a stop was requested."""
+        self.placement.ranks.on_rank_zero(lambda: self.watch.begin(stage.name, before))
         for index in range(first, stage.steps):
             self._step(stage, index, before)
             done = index + 1
@@ -318,16 +327,21 @@ class _Run:
         self.placement.ranks.on_rank_zero(lambda: self._kept.keep(before + index + 1, groups))
         if isinstance(validated := metrics.get("validation"), Mapping):
             self._keep_best(stage, before + index + 1, cast(float, validated["reward"]))
-        self.placement.ranks.on_rank_zero(lambda: self.log.append(before + index + 1, metrics, timings=timings))
+        self.placement.ranks.on_rank_zero(lambda: self._record(before + index + 1, metrics, timings))
         if self.on_step is not None and self.placement.ranks.rank == 0:
             self.on_step(
                 Progress(stage=stage.name, step=index + 1, steps=stage.steps, metrics=metrics, seconds=seconds)
             )
 
+    def _record(self, step: int, metrics: Metrics, timings: Mapping[str, float]) -> None:
+        self.log.append(step, metrics, timings=timings)
+        self.watch.look(step, metrics)
+
     def _forget_after(self, step: int) -> None:
-        """Drop what a run that was killed has recorded of the steps after its checkpoint."""
+        """Drop what a run that was killed has recorded of the steps after its checkpoint, and open the writers."""
         self.log.truncate_after(step)
         self._kept.truncate_after(step)
+        self.log.open_writers()
 
     @property
     def _kept(self) -> KeptAttempts:

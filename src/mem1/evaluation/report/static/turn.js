@@ -1,5 +1,5 @@
 // One turn of one trajectory: its exact context, its output and result, and the changes of memory.
-const ROLE_NAMES = { query: "action", forced: "prefilled", text: "no role" };
+const ROLE_NAMES = { query: "action", forced: "prefilled", rest: "after the action", text: "no role" };
 
 // A piece is four numbers: role, text, tokens, turn of origin (0: none).
 const readPieces = (data, flat) => {

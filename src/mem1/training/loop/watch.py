@@ -1,0 +1,94 @@
+"""Watches a run while it trains: what `run_warnings` finds, and writers that fail, is said once and kept.
+
+A line of runs/quick/warnings.jsonl:
+
+    {"step": 40, "stage": "rl", "warning": "entropy", "value": 0.0012, "text": "since step 36: entropy has ..."}
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mem1.training.loop.recipe import Recipe
+from mem1.training.loop.rl_config import Rl, ServerRollouts
+from mem1.training.loop.run_folder import METRICS, WARNINGS, Metrics, append_warning, read_metrics
+from mem1.training.loop.run_warnings import Circumstances, Finding, found
+
+log = logging.getLogger(__name__)
+
+
+def given_warnings(folder: Path) -> list[str]:
+    """What was said of the run in a folder, in words."""
+    return [f"step {row['step']}: {row['text']}" for row in _given(folder)]
+
+
+def _given(folder: Path) -> list[dict[str, Any]]:
+    path = folder / WARNINGS
+    return read_metrics(path) if path.is_file() else []
+
+
+def circumstances(config: Recipe, steps: int) -> Circumstances:
+    """Those of a phase of [rl] with so many steps."""
+    served = isinstance(config.rollout, ServerRollouts) and config.rollout.published_dtype == "bfloat16"
+    mixed = config.distributed is not None and config.distributed.mixed_precision == "bf16"
+    return Circumstances(
+        steps=steps,
+        compares_attempts=config.rl is None or config.rl.algorithm.compares_attempts,
+        bfloat16=served or mixed or config.model.dtype == "bfloat16",
+    )
+
+
+def phase_of(rl: Rl, done: int) -> tuple[int, int]:
+    """Where the phase of the `done`th step of [rl] begins, in steps before it, and how many it has."""
+    begin = 0
+    for phase in rl.curriculum:
+        if done <= begin + phase.steps:
+            return begin, phase.steps
+        begin += phase.steps
+    raise IndexError("past the last phase")
+
+
+class Watch:
+    """Says each warning once per stage. A resumed run knows those of the steps that it has kept."""
+
+    def __init__(self, config: Recipe, folder: Path, *, alert: Callable[[str], None] = lambda text: None) -> None:
+        """`alert` receives the text of each warning of a rule."""
+        self.config, self.folder, self.alert = config, folder, alert
+        self._rows: list[Mapping[str, Any]] = []
+        self._before = 0
+        self._said: set[str] = set()
+
+    def begin(self, stage: str, before: int) -> None:
+        """A stage begins, or goes on, after `before` steps of earlier stages."""
+        self.stage, self._before = stage, before
+        rows = read_metrics(self.folder / METRICS) if (self.folder / METRICS).is_file() else []
+        self._rows = [row for row in rows if row["step"] > before]
+        self._said = {row["warning"] for row in _given(self.folder) if row["stage"] == stage}
+
+    def look(self, step: int, metrics: Metrics) -> None:
+        """At the numbers of one more step of the stage."""
+        rl = self.config.rl
+        if self.stage != "rl" or rl is None:
+            return
+        self._rows.append({"step": step, **metrics})
+        begin, steps = phase_of(rl, step - self._before)
+        rows = [row for row in self._rows if row["step"] > self._before + begin]
+        for finding in found(rows, self.config.warnings, circumstances(self.config, steps)):
+            if finding.rule not in self._said:
+                self._said.add(finding.rule)
+                self._say(step, finding)
+
+    def _say(self, step: int, finding: Finding) -> None:
+        text = f"since step {finding.since}: {finding.text}; see {finding.page}"
+        row = {"step": step, "stage": self.stage, "warning": finding.rule, "value": finding.value, "text": text}
+        append_warning(self.folder, row)
+        log.warning("warning: %s", text)
+        self.alert(text)
+
+    def writer_failed(self, step: int, name: str, text: str) -> None:
+        """Say and keep that a writer failed at a step."""
+        append_warning(self.folder, {"step": step, "stage": None, "warning": f"writer {name}", "text": text})
+        log.warning("warning: %s", text)

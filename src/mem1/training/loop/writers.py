@@ -1,0 +1,161 @@
+"""Writers: where the numbers of a run go besides its own files. `writers = ["tensorboard", "wandb"]` in a recipe.
+
+    writers = Writers(["tensorboard"], Path("runs/quick"), config={...}, tell=print)
+    writers.open(kept=[])                       the steps that a resumed run has kept; none at the start
+    writers.write(1, {"reward": 0.25, "endings/answered": 3.0, "timings/rollout": 1.4})
+    writers.close(failed=False)
+
+A writer that fails is left out from then on: the run goes on, and metrics.jsonl has everything. The services that come
+with mem1 are in `training/loop/services.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mem1.durable import write_file
+from mem1.errors import UserError
+from mem1.net.exchange import one_line
+from mem1.registry import register
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+REMEMBERED = "writers.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenRun:
+    """What a writer is told of its run."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    """The resolved configuration as in config.toml: sections, lists, numbers and texts."""
+    done: int = 0
+    """Steps that the run's folder holds: 0 at the start; on resume, those up to the checkpoint."""
+
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name
+
+    def recall(self, writer: str) -> dict[str, Any]:
+        """What the writer of this name has remembered in the run's folder; empty at the start."""
+        path = self.folder / REMEMBERED
+        return json.loads(path.read_bytes()).get(writer, {}) if path.is_file() else {}
+
+    def remember(self, writer: str, **facts: Any) -> None:
+        """Keep facts for a resumed run, such as the id of the run on a server."""
+        path = self.folder / REMEMBERED
+        known = json.loads(path.read_bytes()) if path.is_file() else {}
+        write_file(path, json.dumps({**known, writer: {**known.get(writer, {}), **facts}}).encode())
+
+
+class Writer(Protocol):
+    """Made with a `WrittenRun` before the first step, on rank 0 alone. Whatever it raises, the run goes on without it.
+
+    When a run is resumed, a new one is made and given the steps that the folder holds once more, so that none is
+    missing; it leaves out those that it already has. A method `alert(text)` is optional and receives warnings.
+    """
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """The finite numbers of a step, by tag; steps count from 1 and rise by 1."""
+        ...
+
+    def close(self, failed: bool) -> None:
+        """The run has ended; `failed`: by an error."""
+        ...
+
+
+class TensorBoard:
+    """Event files in RUN/tensorboard."""
+
+    def __init__(self, run: WrittenRun) -> None:
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        self.done = run.done
+        # purge_step hides what a killed run wrote of the steps that come again
+        self.events: SummaryWriter = SummaryWriter(str(run.folder / "tensorboard"), purge_step=run.done + 1)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        if step <= self.done:
+            return
+        for tag, value in values.items():
+            self.events.add_scalar(tag, value, step)
+        self.events.flush()  # else a kill loses up to two minutes
+
+    def close(self, failed: bool) -> None:
+        self.events.close()
+
+
+def check_writers(names: Sequence[str]) -> str:
+    """What was found. Raises UserError where one's library is not installed; names the extra of mem1 that brings it."""
+    for name in names:
+        library = getattr(register.writer.get(name), "library", None)
+        if library is not None and find_spec(library) is None:
+            raise UserError(
+                f"writers: {name} needs {library}, which is not installed: pip install 'mem1[{name}]', or leave it out"
+            )
+    return ", ".join(names) or "none"
+
+
+class Writers:
+    """All writers of a run."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        folder: Path,
+        *,
+        config: Mapping[str, Any],
+        tell: Callable[[int, str, str], None],
+    ) -> None:
+        """`tell` is called with the last step, the name of a writer that failed, and what became of it in one line."""
+        self.names, self.folder, self.config, self.tell = names, folder, config, tell
+        self.opened = False
+        self._step = 0
+        self._open: dict[str, Writer] = {}
+
+    def open(self, kept: Sequence[tuple[int, Mapping[str, float]]]) -> None:
+        """Make the writers, and give them the steps that the run's folder holds."""
+        self.opened = True
+        self._step = kept[-1][0] if kept else 0
+        run = WrittenRun(folder=self.folder, config=self.config, done=self._step)
+        for name in self.names:
+            self._try(name, lambda name=name: self._open.update({name: register.writer.get(name)(run)}))
+        if self._open:
+            for step, values in kept:
+                self.write(step, values)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        self._step = step
+        for name, writer in list(self._open.items()):
+            self._try(name, lambda writer=writer: writer.write(step, values))
+
+    def alert(self, text: str) -> None:
+        """Hand a warning to the writers that have a way to show it."""
+        for name, writer in list(self._open.items()):
+            if (alert := getattr(writer, "alert", None)) is not None:
+                self._try(name, lambda alert=alert: alert(text))
+
+    def close(self, *, failed: bool) -> None:
+        for name, writer in list(self._open.items()):
+            self._try(name, lambda writer=writer: writer.close(failed))
+        self._open.clear()
+
+    def _try(self, name: str, work: Callable[[], Any]) -> None:
+        try:
+            work()
+        except Exception as error:  # whatever a library, a network or a disk raises
+            writer = self._open.pop(name, None)
+            why = one_line(f"{type(error).__name__}: {error}")
+            if writer is not None:
+                with suppress(Exception):
+                    writer.close(True)
+            said = f"the writer {name} failed and is left out from here on ({why}); metrics.jsonl has everything"
+            self.tell(self._step, name, said)
