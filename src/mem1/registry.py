@@ -137,6 +137,8 @@ class _Register:
     """Functions (task, attempt) -> reward."""
     context: Registry = Registry("context", "mem1.contexts.policies:POLICIES")
     """Context policies, or functions and classes that make one from whole numbers."""
+    memory: Registry = Registry("memory", "mem1.messages.policies:POLICIES")
+    """Memories of chat agents (`mem1.messages.Policy`), or classes that make one from whole numbers."""
     prompt: Registry = Registry("prompt", "mem1.tasks.prompts:PROMPTS")
     """`mem1.tasks.prompts.Prompt`."""
     dataset: Registry = Registry("dataset", "mem1.tasks.datasets.reading:FORMATS")

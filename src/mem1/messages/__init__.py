@@ -1,0 +1,28 @@
+"""Memory for agents that speak in chat messages: what the model should see of a conversation, and what to forget."""
+
+from __future__ import annotations
+
+from mem1.messages.bounds import UNBOUNDED, Bounds
+from mem1.messages.check import check
+from mem1.messages.folding import ask, fold, recall, with_state
+from mem1.messages.policies import Fold, Keep, Mask, Notes, Past, Policy, Present, Stays, Window, policy_of
+
+__all__ = [
+    "UNBOUNDED",
+    "Bounds",
+    "Fold",
+    "Keep",
+    "Mask",
+    "Notes",
+    "Past",
+    "Policy",
+    "Present",
+    "Stays",
+    "Window",
+    "ask",
+    "check",
+    "fold",
+    "policy_of",
+    "recall",
+    "with_state",
+]

@@ -1,0 +1,309 @@
+"""From what stays of each exchange to the messages: the pinned ones, the state behind them, then the exchanges.
+
+parts   u1    x1      x2      u2    x3              x: exchange, u: message of the user
+stays         nothing note          whole
+->      u1    u2 + state with x2's note    x3
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mem1.errors import UserError
+from mem1.messages.bounds import (
+    Bounds,
+    cut_state,
+    gone,
+    in_place_of,
+    known_handle,
+    shortened,
+    tokens_of,
+    without_images,
+)
+from mem1.messages.policies import Past, Policy, Stays
+from mem1.messages.transcript import (
+    Exchange,
+    Form,
+    Message,
+    Part,
+    Result,
+    Transcript,
+    User,
+    handle,
+    images,
+    is_ask,
+    said,
+)
+
+_OPEN, _CLOSE = "<memory>\n", "\n</memory>"
+_OWN_TAG = re.compile(r"<(?=/?memory>)")
+_NOTE = re.compile(r"<note>(.*?)</note>", re.DOTALL)
+_NOTE_CHARACTERS = 400
+_ARGUMENTS_SHOWN = 80
+_IMAGE_LINES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembled:
+    """The parts that the model should see."""
+
+    transcript: Transcript
+    block: str | None
+    """Text of the state, notes included; None: there is none."""
+    left_out: tuple[str, ...]
+    """Handles of results that are not shown whole, oldest first."""
+
+
+def without_states(parts: Sequence[Part], form: Form, instruction: str) -> tuple[list[Part], str | None, int]:
+    """(parts without requests for states and their answers, the newest state, number of parts before it).
+
+    A state is the answer to a request, or the block that an earlier fold wrote behind a message of the user.
+    """
+    found: list[Part] = []
+    state, boundary = None, 0
+    at = 0
+    while at < len(parts):
+        part = parts[at]
+        at += 1
+        if is_ask(part):
+            answer = parts[at] if at < len(parts) else None
+            if isinstance(answer, Exchange) and not answer.calls and said(answer).strip():
+                state, boundary = said(answer).strip(), len(found)
+                at += 1
+            continue
+        if isinstance(part, User):
+            message, block = _split(part.message, form, instruction)
+            if block is not None:
+                state, boundary = block, len(found) + 1
+            if message is None:
+                boundary -= 1
+                continue
+            part = replace(part, message=message)
+        found.append(part)
+    return found, state, boundary
+
+
+def stays_of(parts: Sequence[Part], boundary: int, policy: Policy, pending: Collection[str]) -> dict[int, Stays]:
+    """Index of each exchange among the parts -> what stays of it; what waits for a result stays whole."""
+    stays: dict[int, Stays] = {}
+    exchanges = [(at, part) for at, part in enumerate(parts) if isinstance(part, Exchange)]
+    finished = [at for at, part in exchanges if not waits(part, pending)]
+    before = sum(at < boundary for at in finished)
+    number = 0
+    for at, part in exchanges:
+        if waits(part, pending):
+            stays[at] = Stays.WHOLE
+        else:
+            past = Past(age=len(finished) - 1 - number, before_state=max(0, before - number))
+            stays[at] = policy.stays(past)
+            number += 1
+    return stays
+
+
+def waits(exchange: Exchange, pending: Collection[str]) -> bool:
+    """Whether a call of the exchange still waits for its last result."""
+    return exchange.pending or any(call.id in pending for call in exchange.calls)
+
+
+def assemble(
+    system: Sequence[Message],
+    parts: Sequence[Part],
+    stays: Mapping[int, Stays],
+    state: str | None,
+    policy: Policy,
+    form: Form,
+    bounds: Bounds,
+) -> Assembled:
+    """The parts in their final order and length, with the state behind the last pinned message."""
+    lines = [] if state is None else [_OWN_TAG.sub("(", state)]
+    pictures: list[str] = []
+    left_out: list[str] = []
+    kept: list[Part] = []
+    first = len(parts)
+    images_left = _images_left(parts, stays, form, bounds)
+    for at, part in enumerate(parts):
+        stay = stays.get(at)
+        if stay is None:
+            kept.append(part)
+            continue
+        assert isinstance(part, Exchange)
+        if stay in (Stays.WHOLE, Stays.CALLS):
+            first = min(first, len(kept))
+            results, missing = _results(part, stay, images_left.get(at), form, bounds)
+            kept.append(part if results == part.results else replace(part, results=results))
+            left_out += missing
+            continue
+        names = [_handle(result, form) for result in part.results]
+        left_out += names
+        if stay is Stays.NOTE:
+            lines += _notes(part, names, bounds)
+        if bounds.handles:
+            shown = zip(part.results, names, strict=True)
+            pictures += [
+                f'[image dropped; recall("{name}") shows it]'
+                for result, name in shown
+                if images(form.content_of(result))
+            ]
+    lines += [line for line in pictures[-_IMAGE_LINES:] if all(line not in other for other in lines)]
+    block = cut_state("\n".join(lines), bounds, oldest_first=policy.oldest_first) if lines else None
+    return Assembled(
+        transcript=Transcript(
+            system=tuple(system), parts=tuple(_with_block(kept, first, block, policy.instruction, form))
+        ),
+        block=block,
+        left_out=tuple(left_out),
+    )
+
+
+def fitted(
+    parts: Sequence[Part], stays: dict[int, Stays], over: int, form: Form, bounds: Bounds, pending: Collection[str]
+) -> None:
+    """Reduce what stays until `over` tokens are saved: first older results, oldest first, then older exchanges.
+
+    The newest exchange and those that wait stay. Raises UserError where that does not suffice.
+    """
+    last = max(stays, default=-1)
+    for stay, saved in ((Stays.CALLS, _results_tokens), (Stays.NOTHING, _rest_tokens)):
+        for at in sorted(stays):
+            part = parts[at]
+            assert isinstance(part, Exchange)
+            if over <= 0 or at == last or waits(part, pending) or stays[at] not in (Stays.WHOLE, Stays.CALLS):
+                continue
+            if stays[at] is not stay:
+                over -= saved(part, form, bounds)
+                stays[at] = stay
+    if over > 0:
+        raise UserError(
+            f"the messages exceed the bound of {bounds.prompt:,} tokens by {over:,} although only the pinned ones, the "
+            "state and the newest exchange are left; raise bounds.prompt, or lower bounds.result or bounds.state"
+        )
+
+
+def _split(message: Message, form: Form, instruction: str) -> tuple[Message | None, str | None]:
+    """(message without what an earlier fold added, its state); (None, state) for a message that only held it."""
+    content = message.get("content")
+    if isinstance(content, str):
+        text, block = _off(content)
+        if instruction and (text == instruction or text.endswith(f"\n\n{instruction}")):
+            text = text.removesuffix(instruction).removesuffix("\n\n")
+        if text is content or text == content:
+            return message, block
+        return ({**message, "content": text} if text else None), block
+    blocks = list(content or ())
+    block = None
+    if blocks and isinstance(blocks[-1].get("text"), str):
+        rest, block = _off(blocks[-1]["text"])
+        if block is not None and not rest:
+            blocks.pop()
+    if instruction and len(blocks) > 1 and blocks[-1].get("text") == instruction:
+        blocks.pop()
+    return ({**message, "content": blocks} if len(blocks) < len(content or ()) else message), block
+
+
+def _off(text: str) -> tuple[str, str | None]:
+    """(the text before a block with the state, the state); (the text, None) without one."""
+    if not text.endswith(_CLOSE):
+        return text, None
+    start = text.rfind(_OPEN)
+    before = text[:start] if start > 0 else ""
+    if start < 0 or (before and not before.endswith("\n\n")):
+        return text, None
+    return before.removesuffix("\n\n"), text[start + len(_OPEN) : -len(_CLOSE)]
+
+
+def _with_block(kept: Sequence[Part], first: int, block: str | None, instruction: str, form: Form) -> list[Part]:
+    """The parts with instruction and state behind the last message of the user before the first exchange."""
+    added = [text for text in (instruction, None if block is None else f"{_OPEN}{block}{_CLOSE}") if text]
+    if not added:
+        return list(kept)
+    at = min(first, len(kept)) - 1
+    parts = list(kept)
+    if at < 0:
+        parts.insert(0, User(message={"role": "user", "content": ""}))
+        at = 0
+    pinned = parts[at]
+    assert isinstance(pinned, User)
+    message = pinned.message
+    for text in added:
+        message = form.with_text(message, text)
+    parts[at] = replace(pinned, message=message)
+    return parts
+
+
+def _notes(exchange: Exchange, names: Sequence[str], bounds: Bounds) -> list[str]:
+    """The lines that an exchange leaves: the model's own, or else what it called; with handles of the results."""
+    notes = [" ".join(note.split())[:_NOTE_CHARACTERS] for note in _NOTE.findall(said(exchange))]
+    if not any(notes):
+        calls = "; ".join(f"{call.name}({call.arguments[:_ARGUMENTS_SHOWN]})" for call in exchange.calls)
+        notes = [" ".join((calls or said(exchange)).split())[:_NOTE_CHARACTERS]]
+    lines = [f"- {_OWN_TAG.sub('(', note)}" for note in notes if note]
+    if lines and names and bounds.handles:
+        lines[-1] += f" [{', '.join(names)}]"
+    return lines
+
+
+def _results(
+    exchange: Exchange, stay: Stays, images_left: int | None, form: Form, bounds: Bounds
+) -> tuple[tuple[Result, ...], list[str]]:
+    """(results as they are shown, handles of those that are not whole)."""
+    shown: list[Result] = []
+    missing: list[str] = []
+    for result in reversed(exchange.results):
+        content = form.content_of(result)
+        if stay is Stays.CALLS and not gone(content):
+            place = in_place_of(content, result.call.name, _handle(result, form), bounds)
+            short = place if images(content) or bounds.count(place) < bounds.count(texts(content)) else content
+        elif stay is Stays.WHOLE:
+            short = content
+            if images_left is not None:
+                here = images(content)
+                short = without_images(short, images_left, _handle(result, form), bounds, form.text_type)
+                images_left = max(0, images_left - here)
+            if bounds.result is not None:
+                short = shortened(short, _handle(result, form), bounds, bounds.result, form.text_type)
+        else:
+            short = content
+        if short != content:
+            result = form.with_content(result, short)
+        if short != content or known_handle(content):
+            missing.append(_handle(Result(call=result.call, message={form.result_key: content}), form))
+        shown.append(result)
+    return tuple(reversed(shown)), missing[::-1]
+
+
+def _handle(result: Result, form: Form) -> str:
+    content = form.content_of(result)
+    return known_handle(content) or handle(result, content)
+
+
+def _images_left(
+    parts: Sequence[Part], stays: Mapping[int, Stays], form: Form, bounds: Bounds
+) -> Mapping[int, int | None]:
+    """Index of an exchange that stays whole -> how many images of its results stay, the newest of all first."""
+    if bounds.images is None:
+        return {}
+    left, found = bounds.images, dict[int, int | None]()
+    for at in sorted(stays, reverse=True):
+        part = parts[at]
+        if stays[at] is Stays.WHOLE and isinstance(part, Exchange):
+            found[at] = left
+            left = max(0, left - sum(images(form.content_of(result)) for result in part.results))
+    return found
+
+
+def _results_tokens(exchange: Exchange, form: Form, bounds: Bounds) -> int:
+    """Tokens saved by handles in the place of results."""
+    contents = [(result, form.content_of(result)) for result in exchange.results]
+    places = [in_place_of(content, result.call.name, "r00000000", bounds) for result, content in contents]
+    limit = bounds.result
+    sizes = [tokens_of([{"content": content}], bounds.count) for _, content in contents]
+    shown = [size if limit is None else min(size, limit) for size in sizes]
+    return sum(size - bounds.count(place) - 4 for size, place in zip(shown, places, strict=True))
+
+
+def _rest_tokens(exchange: Exchange, form: Form, bounds: Bounds) -> int:
+    """Tokens saved by dropping an exchange whose results have given way to handles."""
+    places = sum(bounds.count(in_place_of("", result.call.name, "r00000000", bounds)) for result in exchange.results)
+    return tokens_of(exchange.said, bounds.count) + places

@@ -1,0 +1,140 @@
+"""Upper limits of what the model sees, and what stands in the place of what they leave out.
+
+    Bounds(result=500)      a result of 8,000 tokens  ->  its beginning, "[7,514 more tokens; ...]"
+    Bounds(prompt=16_000)   older results give way to handles, then older exchanges go, until the messages fit
+
+Tokens are estimated at four characters each unless `count` is given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mem1.errors import UserError
+from mem1.messages.transcript import Content, Message, is_image, texts
+
+IMAGE_TOKENS = 1_000
+"""Assumed size of an image."""
+MESSAGE_TOKENS = 4
+"""Assumed size of a message's role and frame."""
+_HANDLE = re.compile(r'recall\("(r[0-9a-f]{8})"\)[^"\n]*\]\Z')
+_GONE = re.compile(r"\[result of [^\n]* was dropped[^\n]*\]\Z")
+
+
+def estimated(text: str) -> int:
+    """Tokens of a text at four characters each, rounded up."""
+    return -(-len(text) // 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Limits in tokens; None: none."""
+
+    result: int | None = None
+    """Of one tool result."""
+    state: int = 1_000
+    """Of the state; longer ones lose whole lines."""
+    prompt: int | None = None
+    """Of all messages. Tools that are declared beside the messages count on top."""
+    images: int | None = None
+    """Images in results that stay, newest first."""
+    handles: bool = True
+    """Whether what is left out can be had back by a tool `recall`, which is then named."""
+    count: Callable[[str], int] = estimated
+    """Tokens of a text."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("result", 50), ("state", 50), ("prompt", 200), ("images", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UserError(f"the bound {name!r} must be at least {least}, not {value}")
+
+
+UNBOUNDED = Bounds()
+
+
+def known_handle(content: Content) -> str | None:
+    """The handle that a shortened or dropped result names; None: it is whole."""
+    match = _HANDLE.search(texts(content)[-200:])
+    return match[1] if match else None
+
+
+def gone(content: Content) -> bool:
+    """Whether a result has already given way to its handle."""
+    return isinstance(content, str) and len(content) < 300 and _GONE.match(content) is not None
+
+
+def in_place_of(content: Content, name: str, handle: str, bounds: Bounds) -> str:
+    """What stands in the place of a result: what it was, how long, and its handle."""
+    pictures = sum(is_image(part) for part in content) if content and not isinstance(content, str) else 0
+    sizes = f"{bounds.count(texts(content)):,} tokens" + (f" and {pictures} images" if pictures else "")
+    back = f'; recall("{handle}") shows it' if bounds.handles else ""
+    return f"[result of {name}, {sizes}, was dropped{back}]"
+
+
+def shortened(content: Content, handle: str, bounds: Bounds, limit: int, text_type: str) -> Content:
+    """A result of at most `limit` tokens: its beginning, then how much is missing."""
+    text = texts(content)
+    if bounds.count(text) <= limit:
+        return content
+    back = f'; recall("{handle}") shows all' if bounds.handles else ""
+    kept = text
+    while True:
+        rest = f"\n[{bounds.count(text) - bounds.count(kept):,} more tokens{back}]"
+        size = bounds.count(kept + rest)
+        if size <= limit and kept is not text:
+            break
+        if not kept:
+            return rest.strip()
+        kept = kept[: min(len(kept) - 1, int(len(kept) * (limit - bounds.count(rest)) / max(1, bounds.count(kept))))]
+    short = kept + rest
+    if isinstance(content, str):
+        return short
+    return [*(part for part in content or () if is_image(part)), {"type": text_type, "text": short}]
+
+
+def without_images(content: Content, keep: int, handle: str, bounds: Bounds, text_type: str) -> Content:
+    """The content with only its last `keep` images; a line names each missing one."""
+    if isinstance(content, str) or content is None:
+        return content
+    spare = sum(map(is_image, content)) - keep
+    back = f'; recall("{handle}") shows it' if bounds.handles else ""
+    left: list[Mapping[str, Any]] = []
+    for part in content:
+        if is_image(part) and spare > 0:
+            spare -= 1
+            part = {"type": text_type, "text": f"[image dropped{back}]"}
+        left.append(part)
+    return left
+
+
+def cut_state(state: str, bounds: Bounds, *, oldest_first: bool) -> str:
+    """The state within its bound: whole lines go, from the beginning or the end; of a single line, its end."""
+    lines = state.split("\n")
+    while len(lines) > 1 and bounds.count("\n".join(lines)) > bounds.state:
+        lines.pop(0 if oldest_first else -1)
+    text = "\n".join(lines)
+    while bounds.count(text) > bounds.state:
+        text = text[: min(len(text) - 1, len(text) * bounds.state // bounds.count(text))]
+    return text
+
+
+def tokens_of(messages: Sequence[Message], count: Callable[[str], int] = estimated) -> int:
+    """Tokens of messages, with their calls; images at `IMAGE_TOKENS` each."""
+    return sum(MESSAGE_TOKENS + _tokens(message, count) for message in messages)
+
+
+_COUNTED = ("content", "output", "text", "arguments", "input", "name", "tool_calls", "function", "thinking", "summary")
+
+
+def _tokens(value: Any, count: Callable[[str], int]) -> int:
+    if isinstance(value, str):
+        return count(value)
+    if isinstance(value, Mapping):
+        if "image" in str(value.get("type")) or value.get("type") in ("document", "input_file", "file", "input_audio"):
+            return IMAGE_TOKENS
+        return sum(_tokens(value[key], count) for key in _COUNTED if key in value)
+    return sum(_tokens(each, count) for each in value) if isinstance(value, Sequence) else 0

@@ -1,0 +1,151 @@
+"""The memory of a chat agent as a pure function: from a conversation to the messages that the model should see.
+
+    fold(messages, "window(2)")     ->  system, task, the last two exchanges
+    fold(messages, "mask(2)")       ->  everything, with handles in the place of older results
+    recall(messages, "r1a2b3c4d")   ->  the result behind a handle
+
+    request = ask(messages, "fold(4)")                  None as long as no state is due; else what to send the model
+    messages = with_state(messages, reply_of(request))  its reply belongs into the conversation, where `fold` finds it
+    fold(messages, "fold(4)")       ->  system, task with the state, the last exchange
+
+The result has this order, so that a prefix cache serves all that comes before the state:
+
+    system | task and later messages of the user, unchanged | state | exchanges that stay
+
+`fold` keeps no store: the state lies in the conversation, so to replay, to branch and to serve many users need nothing
+else. `fold(fold(messages)) == fold(messages)`, and whatever it returns is a conversation that its provider accepts
+(`mem1.messages.check`). The request that `ask` returns begins with exactly the messages that would be sent anyway, so
+it is served from the cache, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mem1.errors import UserError
+from mem1.messages.assembly import Assembled, assemble, fitted, stays_of, without_states
+from mem1.messages.bounds import UNBOUNDED, Bounds, tokens_of
+from mem1.messages.forms import form_of
+from mem1.messages.policies import Policy, Present, Stays, policy_of
+from mem1.messages.transcript import ASK, Exchange, Form, Message, User, handle
+
+REQUEST = (
+    f"{ASK} Everything above except the user's messages and the last tool result will be gone. Reply with text alone, "
+    "call no tool, and write in at most {words} words what you need to go on: what is done and what it showed; names, "
+    "numbers, identifiers, paths and quotes exactly; rules the user gave; what failed and why; what was decided "
+    "against; what is left to do. Keep what is still true of the memory above."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folded:
+    """What the model should see, and what was left out of it."""
+
+    messages: list[Message]
+    state: str | None = None
+    """Text of the state block, notes included; None: there is none."""
+    left_out: tuple[str, ...] = ()
+    """Handles of the results that are not shown, or not whole; oldest first."""
+    dropped: int = 0
+    """Exchanges that left the messages."""
+    whole: int = 0
+    """Exchanges that stay whole."""
+
+
+def fold(
+    messages: Sequence[Message],
+    policy: str | Policy = "keep",
+    *,
+    form: str = "chat",
+    bounds: Bounds = UNBOUNDED,
+    pending: Collection[str] = (),
+) -> list[Message]:
+    """The messages that the model should see next; those given are not changed.
+
+    `form`: "chat", "responses" or "anthropic". `pending`: ids of calls whose result is not the last one yet (approvals,
+    long-running tools); their exchanges stay whole. Raises UserError for a conversation that no provider would accept,
+    naming the message, and where the pinned messages alone exceed `bounds.prompt`.
+    """
+    return folded(messages, policy_of(policy), form=form_of(form), bounds=bounds, pending=pending).messages
+
+
+def ask(
+    messages: Sequence[Message],
+    policy: str | Policy,
+    *,
+    form: str = "chat",
+    bounds: Bounds = UNBOUNDED,
+    pending: Collection[str] = (),
+    best_k: float = float("inf"),
+) -> list[Message] | None:
+    """The messages that let the model write its state, or None while none is due.
+
+    `best_k`: for fold(auto), see `mem1.messages.cost.best_k`. Raises UserError as `fold` does.
+    """
+    chosen, kind = policy_of(policy), form_of(form)
+    now = folded(messages, chosen, form=kind, bounds=bounds, pending=pending)
+    if now.messages and any(
+        exchange.pending for exchange in kind.read(now.messages).parts if isinstance(exchange, Exchange)
+    ):
+        return None
+    state_tokens = bounds.count(now.state or "")
+    if not chosen.due(Present(whole=now.whole, state_tokens=state_tokens, best_k=best_k)):
+        return None
+    return [*now.messages, {"role": "user", "content": REQUEST.format(words=bounds.state * 3 // 4)}]
+
+
+def with_state(messages: Sequence[Message], state: str, *, form: str = "chat") -> list[Message]:
+    """The conversation with a state that the model wrote for it, as the answer to the request for one.
+
+    Raises UserError for an empty state: a model that called a tool instead has to be asked again.
+    """
+    if not state.strip():
+        raise UserError("the model wrote no state; ask it again, or go on without")
+    form_of(form)
+    return [*messages, {"role": "user", "content": ASK}, {"role": "assistant", "content": state}]
+
+
+def recall(messages: Sequence[Message], name: str, *, form: str = "chat") -> Any:
+    """The whole content of the result with this handle, out of the whole conversation: text, or parts with images.
+
+    Raises UserError for an unknown handle.
+    """
+    kind = form_of(form)
+    for part in reversed(kind.read(messages).parts):
+        for result in part.results if isinstance(part, Exchange) else ():
+            content = kind.content_of(result)
+            if handle(result, content) == name.strip():
+                return content
+    raise UserError(f'no result has the handle {name!r:.40}; handles are written as recall("r1a2b3c4d")')
+
+
+def folded(
+    messages: Sequence[Message], policy: Policy, *, form: Form, bounds: Bounds, pending: Collection[str] = ()
+) -> Folded:
+    """`fold`, with what it left out."""
+    transcript = form.read(messages)
+    parts, state, boundary = without_states(transcript.parts, form, policy.instruction)
+    if not any(isinstance(part, User) for part in parts):
+        raise UserError("the conversation has no message of the user; providers refuse it, and there is no task to pin")
+    stays = stays_of(parts, boundary, policy, pending)
+
+    def assembled() -> Assembled:
+        return assemble(transcript.system, parts, stays, state, policy, form, bounds)
+
+    found = assembled()
+    if (
+        bounds.prompt is not None
+        and (over := tokens_of(form.write(found.transcript), bounds.count) - bounds.prompt) > 0
+    ):
+        fitted(parts, stays, over, form, bounds, pending)
+        found = assembled()
+    written = form.write(found.transcript)
+    return Folded(
+        messages=written,
+        state=found.block,
+        left_out=found.left_out,
+        dropped=sum(stay in (Stays.NOTHING, Stays.NOTE) for stay in stays.values()),
+        whole=sum(stay is Stays.WHOLE for stay in stays.values()),
+    )

@@ -1,0 +1,240 @@
+"""The forms of messages that ship: OpenAI's chat completions and Responses, and Anthropic's messages.
+
+    chat        {"role": "assistant", "tool_calls": [...]}, then a {"role": "tool"} message for each call
+    responses   items: reasoning, message and function_call, then a function_call_output for each call
+    anthropic   {"role": "assistant", "content": [tool_use, ...]}, then the user's tool_result blocks
+
+The three APIs as their documentation had them in November 2026. Responses are taken whole ("stateless"): what a server
+keeps under `previous_response_id` cannot be rewritten from outside.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mem1.errors import UserError
+from mem1.messages.transcript import (
+    NO_RESULT,
+    Call,
+    Exchange,
+    Form,
+    Message,
+    Part,
+    Transcript,
+    User,
+    collect,
+    distinct,
+    is_ask,
+    texts,
+)
+
+_SYSTEM = ("system", "developer")
+
+
+def _read_chat(messages: Sequence[Message]) -> Transcript:
+    system: list[Message] = []
+    parts: list[Part] = []
+    at = 0
+    while at < len(messages):
+        message, where = _message(messages, at)
+        role = message.get("role")
+        at += 1
+        if role in _SYSTEM:
+            system.append(message)
+        elif role == "user":
+            parts.append(User(message=message))
+        elif role == "assistant":
+            calls = [_chat_call(call, where) for call in message.get("tool_calls") or ()]
+            distinct(calls, where)
+            results: dict[str, Message] = {}
+            while at < len(messages) and _message(messages, at)[0].get("role") == "tool":
+                _add(results, calls, messages[at].get("tool_call_id"), messages[at], f"messages[{at}]")
+                at += 1
+            unanswered = {"role": "tool", "tool_call_id": None, "content": NO_RESULT}
+            found = collect(calls, results, last=at == len(messages), unanswered=unanswered)
+            parts.append(Exchange(said=(message,), calls=tuple(calls), results=found))
+        elif role == "tool":
+            raise UserError(f"{where}: a result without the assistant message that called it; send both or neither")
+        else:
+            raise UserError(f"{where}: unknown role {role!r}; known: system, developer, user, assistant, tool")
+    return Transcript(system=tuple(system), parts=tuple(parts))
+
+
+def _chat_call(call: Any, where: str) -> Call:
+    function = call.get("function") or call.get("custom") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(call.get("id"), str):
+        raise UserError(f"{where}: a tool call needs an id and a function; this one is {call!r:.80}")
+    return Call(
+        id=call["id"], name=str(function.get("name")), arguments=_json(function.get("arguments", function.get("input")))
+    )
+
+
+def _write_chat(transcript: Transcript) -> list[Message]:
+    written: list[Message] = list(_one_system(transcript.system))
+    for part in transcript.parts:
+        if isinstance(part, User):
+            written.append(part.message)
+        else:
+            written += [*part.said, *(result.message for result in part.results)]
+    return written
+
+
+def _one_system(system: Sequence[Message]) -> Sequence[Message]:
+    """One message with all texts: chat templates refuse a second one."""
+    if len(system) < 2:
+        return system
+    return [{**system[0], "content": "\n\n".join(texts(message.get("content")) for message in system)}]
+
+
+def _read_responses(items: Sequence[Message]) -> Transcript:
+    system: list[Message] = []
+    parts: list[Part] = []
+    said: list[Message] = []
+    calls: list[Call] = []
+    results: dict[str, Message] = {}
+
+    def close(last: bool = False) -> None:
+        if said:
+            unanswered = {"type": "function_call_output", "call_id": None, "output": NO_RESULT}
+            found = collect(calls, results, last=last, unanswered=unanswered)
+            parts.append(Exchange(said=tuple(said), calls=tuple(calls), results=found))
+        said.clear(), calls.clear(), results.clear()
+
+    for at in range(len(items)):
+        item, where = _message(items, at)
+        kind, role = item.get("type", "message"), item.get("role")
+        if kind == "item_reference":
+            raise UserError(
+                f"{where}: a reference to an item that the server keeps; send the items themselves (store=False)"
+            )
+        if kind == "message" and role in (*_SYSTEM, "user"):
+            close()
+            if role == "user":
+                parts.append(User(message=item))
+            else:
+                system.append(item)
+        elif kind.endswith("_output") and "call_id" in item:
+            _add(results, calls, item["call_id"], item, where)
+        elif kind == "message" and role != "assistant":
+            raise UserError(f"{where}: unknown role {role!r}; known: system, developer, user, assistant")
+        else:
+            if results and len(results) == len(calls):
+                close()
+            said.append(item)
+            if kind.endswith("_call") and isinstance(item.get("call_id"), str):
+                arguments = item.get("arguments", item.get("input", item.get("action")))
+                calls.append(Call(id=item["call_id"], name=str(item.get("name", kind)), arguments=_json(arguments)))
+                distinct(calls, where)
+            if kind == "message" and parts and is_ask(parts[-1]):  # a state; the next turn begins behind it
+                close()
+    close(last=True)
+    return Transcript(system=tuple(system), parts=tuple(parts))
+
+
+def _read_anthropic(messages: Sequence[Message]) -> Transcript:
+    parts: list[Part] = []
+    at = 0
+    while at < len(messages):
+        message, where = _message(messages, at)
+        at += 1
+        if message.get("role") == "user":
+            results, others = _split(message)
+            if results:
+                raise UserError(f"{where}: a tool_result without the tool_use before it; send both or neither")
+            parts.append(User(message=message))
+            continue
+        if message.get("role") != "assistant":
+            raise UserError(
+                f"{where}: unknown role {message.get('role')!r}; known: user, assistant (system stands outside)"
+            )
+        calls = [_anthropic_call(block, where) for block in _blocks(message) if block.get("type") == "tool_use"]
+        distinct(calls, where)
+        found: dict[str, Message] = {}
+        envelope, others = None, []
+        if calls and at < len(messages) and _message(messages, at)[0].get("role") == "user":
+            envelope = messages[at]
+            results, others = _split(envelope)
+            for block in results:
+                _add(found, calls, block.get("tool_use_id"), block, f"messages[{at}]")
+            envelope, at = (envelope, at + 1) if results else (None, at)
+        unanswered = {"type": "tool_result", "tool_use_id": None, "content": NO_RESULT, "is_error": True}
+        results_of_calls = collect(calls, found, last=at == len(messages) and not others, unanswered=unanswered)
+        parts.append(Exchange(said=(message,), calls=tuple(calls), results=results_of_calls, envelope=envelope))
+        if envelope is not None and others:
+            parts.append(User(message={**envelope, "content": others}, after_results=True))
+    return Transcript(system=(), parts=tuple(parts))
+
+
+def _blocks(message: Message) -> Sequence[Mapping[str, Any]]:
+    content = message.get("content")
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content or ()
+
+
+def _split(message: Message) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """(results, other blocks) of a message of the user."""
+    results = [block for block in _blocks(message) if block.get("type") == "tool_result"]
+    return results, [block for block in _blocks(message) if block.get("type") != "tool_result"]
+
+
+def _anthropic_call(block: Mapping[str, Any], where: str) -> Call:
+    if not isinstance(block.get("id"), str):
+        raise UserError(f"{where}: a tool_use needs an id; this one is {block!r:.80}")
+    return Call(id=block["id"], name=str(block.get("name")), arguments=_json(block.get("input")))
+
+
+def _write_anthropic(transcript: Transcript) -> list[Message]:
+    written: list[Message] = []
+    own_results: Message | None = None
+    """The message that the text of the user after it can join."""
+    for part in transcript.parts:
+        if isinstance(part, Exchange):
+            written += part.said
+            own_results = None
+            if part.results:
+                own_results = {**(part.envelope or {"role": "user"}), "content": [r.message for r in part.results]}
+                written.append(own_results)
+        elif part.after_results and own_results is not None:
+            written[-1] = {**own_results, "content": [*own_results["content"], *_blocks(part.message)]}
+            own_results = None
+        else:
+            written.append(part.message)
+            own_results = None
+    return written
+
+
+def _message(messages: Sequence[Message], at: int) -> tuple[Message, str]:
+    """The message, and its place for errors."""
+    if not isinstance(messages[at], Mapping):
+        raise UserError(f"messages[{at}] is a {type(messages[at]).__name__}; a message is a dictionary with a role")
+    return messages[at], f"messages[{at}]"
+
+
+def _add(results: dict[str, Message], calls: Sequence[Call], id: Any, message: Message, where: str) -> None:
+    if not any(call.id == id for call in calls):
+        known = ", ".join(repr(call.id) for call in calls) or "nothing"
+        raise UserError(f"{where}: a result for {id!r}, but the turn before it called {known}; send both or neither")
+    if id in results:
+        raise UserError(f"{where}: a second result for {id!r}; send the last one only")
+    results[id] = message
+
+
+def _json(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
+
+
+CHAT = Form(name="chat", text_type="text", result_key="content", read=_read_chat, write=_write_chat)
+"""OpenAI's chat completions, which most servers and frameworks speak."""
+RESPONSES = Form(name="responses", text_type="input_text", result_key="output", read=_read_responses, write=_write_chat)
+"""Input items of OpenAI's Responses API."""
+ANTHROPIC = Form(name="anthropic", text_type="text", result_key="content", read=_read_anthropic, write=_write_anthropic)
+"""Anthropic's messages; the system prompt is no message there."""
+FORMS: Mapping[str, Form] = {form.name: form for form in (CHAT, RESPONSES, ANTHROPIC)}
+
+
+def form_of(name: str) -> Form:
+    """The form of this name. Raises UserError for an unknown one."""
+    if name not in FORMS:
+        raise UserError(f"unknown form of messages {name!r}; known: {', '.join(FORMS)}")
+    return FORMS[name]

@@ -1,0 +1,177 @@
+"""What an agent's messages consist of, whatever their form: a system message, messages of the user, and exchanges.
+
+    system | user: find the mayor of Oslo | assistant: search(...) | tool: ...       messages
+    system | User                         | Exchange                                 parts
+
+An exchange is what the model said in one turn with the results of all its calls. Providers refuse a call without its
+result and a result without its call, so an exchange is kept whole or dropped whole. Messages inside the parts are the
+caller's own objects and are never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
+
+from mem1.errors import UserError
+
+Message = Mapping[str, Any]
+"""A message as its provider's API takes it; for the Responses API, an item."""
+Content = str | Sequence[Mapping[str, Any]] | None
+"""Text, or parts of texts and images."""
+ASK = "Write your memory now."
+"""How a request for a state begins, in the user's role; what the model replies to it is the state."""
+_SAMPLE = 200
+"""Characters of each end of a text that its handle depends on."""
+NO_RESULT = "error: this call was never answered"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A call of a tool that the caller has to answer."""
+
+    id: str
+    name: str
+    arguments: str
+    """JSON, as the model wrote it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a call returned."""
+
+    call: Call
+    message: Message
+    """The tool message, output item or tool_result block."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """A message of the user."""
+
+    message: Message
+    after_results: bool = False
+    """Whether it stood in one message with the results before it, as Anthropic's API allows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """What the model said in one turn, and the results of all its calls."""
+
+    said: tuple[Message, ...]
+    calls: tuple[Call, ...] = ()
+    results: tuple[Result, ...] = ()
+    """In the order of the calls; fewer than calls while it is pending."""
+    envelope: Message | None = None
+    """Anthropic: the user message that holds the results."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether a call still waits for its result."""
+        return len(self.results) < len(self.calls)
+
+
+Part = User | Exchange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transcript:
+    """A conversation in parts."""
+
+    system: tuple[Message, ...]
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """One provider's form of messages. `mem1.messages.forms` has those that ship."""
+
+    name: str
+    text_type: str
+    """Type of a part of text in a message of the user."""
+    result_key: str
+    """Key of a result's content."""
+    read: Callable[[Sequence[Message]], Transcript]
+    """Raises UserError, naming the message, for a conversation that its provider would refuse."""
+    write: Callable[[Transcript], list[Message]]
+
+    def content_of(self, result: Result) -> Content:
+        """Text or parts of a result."""
+        return result.message.get(self.result_key)
+
+    def with_content(self, result: Result, content: Content) -> Result:
+        """The result with other content."""
+        return replace(result, message={**result.message, self.result_key: content})
+
+    def with_text(self, message: Message, text: str) -> Message:
+        """The message of a user with a text after its content."""
+        content = message.get("content")
+        if isinstance(content, str):
+            return {**message, "content": f"{content}\n\n{text}" if content else text}
+        return {**message, "content": [*(content or ()), {"type": self.text_type, "text": text}]}
+
+
+def texts(content: Content) -> str:
+    """All text of a content, its parts joined by line ends."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part["text"] for part in content or () if isinstance(part.get("text"), str))
+
+
+def said(exchange: Exchange) -> str:
+    """The text that the model wrote beside its calls, without thoughts."""
+    return "\n".join(text for text in (texts(message.get("content")) for message in exchange.said) if text)
+
+
+def images(content: Content) -> int:
+    """Number of images and files in a content."""
+    return 0 if isinstance(content, str) else sum(is_image(part) for part in content or ())
+
+
+def is_image(part: Mapping[str, Any]) -> bool:
+    """Whether a part of a content is something else than text."""
+    return not isinstance(part.get("text"), str)
+
+
+def handle(result: Result, content: Content) -> str:
+    """A short name of a result's content, by which `recall` finds it in the whole conversation.
+
+    Eight hexadecimal digits of a hash of the call and of the text's length and ends, so the same result has the same
+    name in every process, and a long one costs no time.
+    """
+    text = texts(content)
+    identity = (result.call.id, result.call.arguments, str(len(text)), text[:_SAMPLE], text[-_SAMPLE:])
+    return "r" + sha256("\0".join((*identity, str(images(content)))).encode("utf-8", "replace")).hexdigest()[:8]
+
+
+def is_ask(part: Part) -> bool:
+    """Whether a message of the user is a request of mem1 for a state."""
+    return isinstance(part, User) and texts(part.message.get("content")).startswith(ASK)
+
+
+def collect(
+    calls: Sequence[Call], results: Mapping[str, Message], *, last: bool, unanswered: Message
+) -> tuple[Result, ...]:
+    """The results in the order of their calls.
+
+    A call without one is pending in the `last` exchange. In an earlier one nobody will answer it any more: it gets a
+    result that says so, made like `unanswered`, as providers refuse the conversation otherwise.
+    """
+    found = [Result(call=call, message=results[call.id]) for call in calls if call.id in results]
+    if last or len(found) == len(calls):
+        return tuple(found)
+    return tuple(Result(call=call, message=results.get(call.id) or _for(call, unanswered)) for call in calls)
+
+
+def _for(call: Call, message: Message) -> Message:
+    return {key: call.id if value is None else value for key, value in message.items()}
+
+
+def distinct(calls: Sequence[Call], where: str) -> None:
+    """Raises UserError where two calls of an exchange have the same id."""
+    ids = [call.id for call in calls]
+    twice = next((id for id in ids if ids.count(id) > 1), None)
+    if twice is not None:
+        raise UserError(f"{where}: two calls have the id {twice!r}; every call of a turn needs its own")
