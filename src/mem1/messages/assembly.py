@@ -35,6 +35,7 @@ from mem1.messages.transcript import (
     images,
     is_ask,
     said,
+    texts,
 )
 
 _OPEN, _CLOSE = "<memory>\n", "\n</memory>"
