@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from mem1.cli.main import app
 from mem1.errors import UserError
-from mem1.extras.cost.compare import PRICE_CLASSES
+from mem1.prices import PRICE_CLASSES
 from mem1.records import Trajectory, Turn
 from mem1.trajectory_files import write_trajectories
 

@@ -17,18 +17,15 @@ from mem1.contexts import ContextPolicy, Fold, Full, context_policy, next_contex
 from mem1.errors import UserError
 from mem1.evaluation.tokens import Sizes, TurnSizes, even_sizes
 from mem1.extras.cost.compare import (
-    PRICE_CLASSES,
     Call,
-    PrefixCache,
-    Prices,
     best,
     break_even,
     calls,
     compare,
     costs,
-    price_class,
     recorded_sizes,
 )
+from mem1.prices import PRICE_CLASSES, PrefixCache, Prices, price_class
 from mem1.records import Trajectory, Turn
 
 THREE = even_sizes(prompt=100, state=20, action=10, result=50, turns=3)

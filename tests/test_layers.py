@@ -26,6 +26,7 @@ ROOMS = (
     "trajectory_files",
     "sanitize",
     "protocol",
+    "prices",
     "messages",
     "scoring",
     "contexts",

@@ -15,7 +15,8 @@ from mem1.errors import UserError
 
 if TYPE_CHECKING:
     from mem1.evaluation.tokens import Sizes
-    from mem1.extras.cost.compare import PolicyCost, PriceClass
+    from mem1.extras.cost.compare import PolicyCost
+    from mem1.prices import PriceClass
 
 HORIZON = 500
 """Turns searched for the break-even turn if sizes are given; a recorded run has only its own."""
@@ -83,7 +84,7 @@ def command(
 
 
 def _classes(names: Sequence[str] | None, own: Mapping[str, float | None]) -> list[PriceClass]:
-    from mem1.extras.cost.compare import PRICE_CLASSES, PrefixCache, PriceClass, Prices, price_class
+    from mem1.prices import PRICE_CLASSES, PrefixCache, PriceClass, Prices, price_class
 
     given = {name: price for name, price in own.items() if price is not None}
     if not given:
@@ -103,7 +104,7 @@ def _with_cache(
 ) -> PriceClass:
     from dataclasses import replace
 
-    from mem1.extras.cost.compare import PrefixCache
+    from mem1.prices import PrefixCache
 
     return replace(
         known,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mem1.errors import UserError
 from mem1.messages.bounds import (
@@ -53,8 +53,8 @@ class Assembled:
     transcript: Transcript
     block: str | None
     """Text of the state, notes included; None: there is none."""
-    left_out: tuple[str, ...]
-    """Handles of results that are not shown whole, oldest first."""
+    left_out: tuple[Result, ...]
+    """Results that are not shown whole, oldest first."""
 
 
 def without_states(parts: Sequence[Part], form: Form, instruction: str) -> tuple[list[Part], str | None, int]:
@@ -81,31 +81,26 @@ def without_states(parts: Sequence[Part], form: Form, instruction: str) -> tuple
             if message is None:
                 boundary -= 1
                 continue
-            part = replace(part, message=message)
+            part = part._replace(message=message)
         found.append(part)
     return found, state, boundary
 
 
 def stays_of(parts: Sequence[Part], boundary: int, policy: Policy, pending: Collection[str]) -> dict[int, Stays]:
     """Index of each exchange among the parts -> what stays of it; what waits for a result stays whole."""
-    stays: dict[int, Stays] = {}
-    exchanges = [(at, part) for at, part in enumerate(parts) if isinstance(part, Exchange)]
-    finished = [at for at, part in exchanges if not waits(part, pending)]
-    before = sum(at < boundary for at in finished)
-    number = 0
-    for at, part in exchanges:
-        if waits(part, pending):
-            stays[at] = Stays.WHOLE
-        else:
-            past = Past(age=len(finished) - 1 - number, before_state=max(0, before - number))
-            stays[at] = policy.stays(past)
-            number += 1
+    stays = {at: Stays.WHOLE for at, part in enumerate(parts) if isinstance(part, Exchange)}
+    finished = [at for at in stays if not waits(parts[at], pending)]
+    before = sum([at < boundary for at in finished])
+    for number, at in enumerate(finished):
+        stays[at] = policy.stays(Past(age=len(finished) - 1 - number, before_state=max(0, before - number)))
     return stays
 
 
-def waits(exchange: Exchange, pending: Collection[str]) -> bool:
+def waits(part: Part, pending: Collection[str]) -> bool:
     """Whether a call of the exchange still waits for its last result."""
-    return exchange.pending or any(call.id in pending for call in exchange.calls)
+    if not isinstance(part, Exchange) or len(part.results) < len(part.calls):
+        return isinstance(part, Exchange)
+    return bool(pending) and any(call.id in pending for call in part.calls)
 
 
 def assemble(
@@ -120,7 +115,7 @@ def assemble(
     """The parts in their final order and length, with the state behind the last pinned message."""
     lines = [] if state is None else [_OWN_TAG.sub("(", state)]
     pictures: list[str] = []
-    left_out: list[str] = []
+    left_out: list[Result] = []
     kept: list[Part] = []
     first = len(parts)
     images_left = _images_left(parts, stays, form, bounds)
@@ -130,23 +125,20 @@ def assemble(
             kept.append(part)
             continue
         assert isinstance(part, Exchange)
-        if stay in (Stays.WHOLE, Stays.CALLS):
+        if stay is Stays.WHOLE or stay is Stays.CALLS:
             first = min(first, len(kept))
-            results, missing = _results(part, stay, images_left.get(at), form, bounds)
-            kept.append(part if results == part.results else replace(part, results=results))
-            left_out += missing
+            if part.results and (stay is Stays.CALLS or at in images_left or bounds.result is not None):
+                results = _results(part, stay, images_left.get(at), form, bounds)
+                left_out += [old for old, new in zip(part.results, results, strict=True) if new is not old]
+                part = part._replace(results=results)
+            kept.append(part)
             continue
-        names = [_handle(result, form) for result in part.results]
-        left_out += names
+        left_out += part.results
         if stay is Stays.NOTE:
-            lines += _notes(part, names, bounds)
+            lines += _notes(part, form, bounds)
         if bounds.handles:
-            shown = zip(part.results, names, strict=True)
-            pictures += [
-                f'[image dropped; recall("{name}") shows it]'
-                for result, name in shown
-                if images(form.content_of(result))
-            ]
+            with_images = [result for result in part.results if images(form.content_of(result))]
+            pictures += [f'[image dropped; recall("{handle_of(result, form)}") shows it]' for result in with_images]
     lines += [line for line in pictures[-_IMAGE_LINES:] if all(line not in other for other in lines)]
     block = cut_state("\n".join(lines), bounds, oldest_first=policy.oldest_first) if lines else None
     return Assembled(
@@ -229,63 +221,56 @@ def _with_block(kept: Sequence[Part], first: int, block: str | None, instruction
     message = pinned.message
     for text in added:
         message = form.with_text(message, text)
-    parts[at] = replace(pinned, message=message)
+    parts[at] = pinned._replace(message=message)
     return parts
 
 
-def _notes(exchange: Exchange, names: Sequence[str], bounds: Bounds) -> list[str]:
+def _notes(exchange: Exchange, form: Form, bounds: Bounds) -> list[str]:
     """The lines that an exchange leaves: the model's own, or else what it called; with handles of the results."""
-    notes = [" ".join(note.split())[:_NOTE_CHARACTERS] for note in _NOTE.findall(said(exchange))]
+    text = said(exchange)
+    notes = [" ".join(note.split())[:_NOTE_CHARACTERS] for note in _NOTE.findall(text)]
     if not any(notes):
-        calls = "; ".join(f"{call.name}({call.arguments[:_ARGUMENTS_SHOWN]})" for call in exchange.calls)
-        notes = [" ".join((calls or said(exchange)).split())[:_NOTE_CHARACTERS]]
+        calls = "; ".join([f"{call.name}({call.arguments[:_ARGUMENTS_SHOWN]})" for call in exchange.calls])
+        notes = [" ".join((calls or text[:_NOTE_CHARACTERS]).split())[:_NOTE_CHARACTERS]]
     lines = [f"- {_OWN_TAG.sub('(', note)}" for note in notes if note]
-    if lines and names and bounds.handles:
-        lines[-1] += f" [{', '.join(names)}]"
+    if lines and exchange.results and bounds.handles:
+        lines[-1] += f" [{', '.join([handle_of(result, form) for result in exchange.results])}]"
     return lines
 
 
 def _results(
     exchange: Exchange, stay: Stays, images_left: int | None, form: Form, bounds: Bounds
-) -> tuple[tuple[Result, ...], list[str]]:
-    """(results as they are shown, handles of those that are not whole)."""
+) -> tuple[Result, ...]:
+    """The results as they are shown; those that are shown whole are the same objects."""
     shown: list[Result] = []
-    missing: list[str] = []
     for result in reversed(exchange.results):
-        content = form.content_of(result)
-        if stay is Stays.CALLS and not gone(content):
-            place = in_place_of(content, result.call.name, _handle(result, form), bounds)
-            short = place if images(content) or bounds.count(place) < bounds.count(texts(content)) else content
-        elif stay is Stays.WHOLE:
-            short = content
-            if images_left is not None:
-                here = images(content)
-                short = without_images(short, images_left, _handle(result, form), bounds, form.text_type)
-                images_left = max(0, images_left - here)
-            if bounds.result is not None:
-                short = shortened(short, _handle(result, form), bounds, bounds.result, form.text_type)
+        content = short = form.content_of(result)
+        if stay is Stays.CALLS:
+            if not gone(content):
+                place = in_place_of(content, result.call.name, handle_of(result, form), bounds)
+                if images(content) or bounds.count(place) < bounds.count(texts(content)):
+                    short = place
         else:
-            short = content
-        if short != content:
-            result = form.with_content(result, short)
-        if short != content or known_handle(content):
-            missing.append(_handle(Result(call=result.call, message={form.result_key: content}), form))
-        shown.append(result)
-    return tuple(reversed(shown)), missing[::-1]
+            if images_left is not None and (here := images(content)):
+                short = without_images(short, images_left, handle_of(result, form), bounds, form.text_type)
+                images_left = max(0, images_left - here)
+            if bounds.result is not None and bounds.count(texts(short)) > bounds.result:
+                short = shortened(short, handle_of(result, form), bounds, bounds.result, form.text_type)
+        shown.append(result if short is content else form.with_content(result, short))
+    return tuple(reversed(shown))
 
 
-def _handle(result: Result, form: Form) -> str:
+def handle_of(result: Result, form: Form) -> str:
+    """The handle of a result's whole content; one that an earlier fold shortened or dropped names it."""
     content = form.content_of(result)
     return known_handle(content) or handle(result, content)
 
 
-def _images_left(
-    parts: Sequence[Part], stays: Mapping[int, Stays], form: Form, bounds: Bounds
-) -> Mapping[int, int | None]:
+def _images_left(parts: Sequence[Part], stays: Mapping[int, Stays], form: Form, bounds: Bounds) -> Mapping[int, int]:
     """Index of an exchange that stays whole -> how many images of its results stay, the newest of all first."""
     if bounds.images is None:
         return {}
-    left, found = bounds.images, dict[int, int | None]()
+    left, found = bounds.images, dict[int, int]()
     for at in sorted(stays, reverse=True):
         part = parts[at]
         if stays[at] is Stays.WHOLE and isinstance(part, Exchange):

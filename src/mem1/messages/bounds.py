@@ -58,7 +58,8 @@ UNBOUNDED = Bounds()
 
 def known_handle(content: Content) -> str | None:
     """The handle that a shortened or dropped result names; None: it is whole."""
-    match = _HANDLE.search(texts(content)[-200:])
+    text = texts(content)
+    match = _HANDLE.search(text[-200:]) if text.endswith("]") else None
     return match[1] if match else None
 
 
@@ -98,7 +99,7 @@ def shortened(content: Content, handle: str, bounds: Bounds, limit: int, text_ty
 
 def without_images(content: Content, keep: int, handle: str, bounds: Bounds, text_type: str) -> Content:
     """The content with only its last `keep` images; a line names each missing one."""
-    if isinstance(content, str) or content is None:
+    if isinstance(content, str) or content is None or sum(map(is_image, content)) <= keep:
         return content
     spare = sum(map(is_image, content)) - keep
     back = f'; recall("{handle}") shows it' if bounds.handles else ""

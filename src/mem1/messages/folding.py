@@ -29,7 +29,7 @@ from mem1.messages.assembly import Assembled, assemble, fitted, stays_of, withou
 from mem1.messages.bounds import UNBOUNDED, Bounds, tokens_of
 from mem1.messages.forms import form_of
 from mem1.messages.policies import Policy, Present, Stays, policy_of
-from mem1.messages.transcript import ASK, Exchange, Form, Message, User, handle
+from mem1.messages.transcript import ASK, Exchange, Form, Message, Result, User, handle
 
 REQUEST = (
     f"{ASK} Everything above except the user's messages and the last tool result will be gone. Reply with text alone, "
@@ -46,8 +46,8 @@ class Folded:
     messages: list[Message]
     state: str | None = None
     """Text of the state block, notes included; None: there is none."""
-    left_out: tuple[str, ...] = ()
-    """Handles of the results that are not shown, or not whole; oldest first."""
+    left_out: tuple[Result, ...] = ()
+    """Results that are not shown, or not whole; oldest first."""
     dropped: int = 0
     """Exchanges that left the messages."""
     whole: int = 0

@@ -38,7 +38,7 @@ def _read_chat(messages: Sequence[Message]) -> Transcript:
     parts: list[Part] = []
     at = 0
     while at < len(messages):
-        message, where = _message(messages, at)
+        message = _message(messages, at)
         role = message.get("role")
         at += 1
         if role in _SYSTEM:
@@ -46,26 +46,30 @@ def _read_chat(messages: Sequence[Message]) -> Transcript:
         elif role == "user":
             parts.append(User(message=message))
         elif role == "assistant":
-            calls = [_chat_call(call, where) for call in message.get("tool_calls") or ()]
-            distinct(calls, where)
+            calls = tuple([_chat_call(call, at - 1) for call in message.get("tool_calls") or ()])
+            distinct(calls, at - 1)
             results: dict[str, Message] = {}
-            while at < len(messages) and _message(messages, at)[0].get("role") == "tool":
-                _add(results, calls, messages[at].get("tool_call_id"), messages[at], f"messages[{at}]")
+            while at < len(messages) and _message(messages, at).get("role") == "tool":
+                _add(results, calls, messages[at].get("tool_call_id"), messages[at], at)
                 at += 1
             unanswered = {"role": "tool", "tool_call_id": None, "content": NO_RESULT}
             found = collect(calls, results, last=at == len(messages), unanswered=unanswered)
-            parts.append(Exchange(said=(message,), calls=tuple(calls), results=found))
+            parts.append(Exchange(said=(message,), calls=calls, results=found, end=at))
         elif role == "tool":
-            raise UserError(f"{where}: a result without the assistant message that called it; send both or neither")
+            raise UserError(
+                f"messages[{at - 1}]: a result without the assistant message that called it; send both or neither"
+            )
         else:
-            raise UserError(f"{where}: unknown role {role!r}; known: system, developer, user, assistant, tool")
+            raise UserError(
+                f"messages[{at - 1}]: unknown role {role!r}; known: system, developer, user, assistant, tool"
+            )
     return Transcript(system=tuple(system), parts=tuple(parts))
 
 
-def _chat_call(call: Any, where: str) -> Call:
-    function = call.get("function") or call.get("custom") if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(call.get("id"), str):
-        raise UserError(f"{where}: a tool call needs an id and a function; this one is {call!r:.80}")
+def _chat_call(call: Any, at: int) -> Call:
+    function = call.get("function") or call.get("custom") if isinstance(call, dict | Mapping) else None
+    if not isinstance(function, dict | Mapping) or not isinstance(call.get("id"), str):
+        raise UserError(f"messages[{at}]: a tool call needs an id and a function; this one is {call!r:.80}")
     return Call(
         id=call["id"], name=str(function.get("name")), arguments=_json(function.get("arguments", function.get("input")))
     )
@@ -95,41 +99,41 @@ def _read_responses(items: Sequence[Message]) -> Transcript:
     calls: list[Call] = []
     results: dict[str, Message] = {}
 
-    def close(last: bool = False) -> None:
+    def close(end: int, last: bool = False) -> None:
         if said:
             unanswered = {"type": "function_call_output", "call_id": None, "output": NO_RESULT}
             found = collect(calls, results, last=last, unanswered=unanswered)
-            parts.append(Exchange(said=tuple(said), calls=tuple(calls), results=found))
+            parts.append(Exchange(said=tuple(said), calls=tuple(calls), results=found, end=end))
         said.clear(), calls.clear(), results.clear()
 
     for at in range(len(items)):
-        item, where = _message(items, at)
+        item = _message(items, at)
         kind, role = item.get("type", "message"), item.get("role")
         if kind == "item_reference":
             raise UserError(
-                f"{where}: a reference to an item that the server keeps; send the items themselves (store=False)"
+                f"messages[{at}]: a reference to an item that the server keeps; send the items themselves (store=False)"
             )
         if kind == "message" and role in (*_SYSTEM, "user"):
-            close()
+            close(at)
             if role == "user":
                 parts.append(User(message=item))
             else:
                 system.append(item)
         elif kind.endswith("_output") and "call_id" in item:
-            _add(results, calls, item["call_id"], item, where)
+            _add(results, calls, item["call_id"], item, at)
         elif kind == "message" and role != "assistant":
-            raise UserError(f"{where}: unknown role {role!r}; known: system, developer, user, assistant")
+            raise UserError(f"messages[{at}]: unknown role {role!r}; known: system, developer, user, assistant")
         else:
             if results and len(results) == len(calls):
-                close()
+                close(at)
             said.append(item)
             if kind.endswith("_call") and isinstance(item.get("call_id"), str):
                 arguments = item.get("arguments", item.get("input", item.get("action")))
                 calls.append(Call(id=item["call_id"], name=str(item.get("name", kind)), arguments=_json(arguments)))
-                distinct(calls, where)
+                distinct(calls, at)
             if kind == "message" and parts and is_ask(parts[-1]):  # a state; the next turn begins behind it
-                close()
-    close(last=True)
+                close(at + 1)
+    close(len(items), last=True)
     return Transcript(system=tuple(system), parts=tuple(parts))
 
 
@@ -137,31 +141,33 @@ def _read_anthropic(messages: Sequence[Message]) -> Transcript:
     parts: list[Part] = []
     at = 0
     while at < len(messages):
-        message, where = _message(messages, at)
+        message = _message(messages, at)
         at += 1
         if message.get("role") == "user":
             results, others = _split(message)
             if results:
-                raise UserError(f"{where}: a tool_result without the tool_use before it; send both or neither")
+                raise UserError(
+                    f"messages[{at - 1}]: a tool_result without the tool_use before it; send both or neither"
+                )
             parts.append(User(message=message))
             continue
         if message.get("role") != "assistant":
             raise UserError(
-                f"{where}: unknown role {message.get('role')!r}; known: user, assistant (system stands outside)"
+                f"messages[{at - 1}]: unknown role {message.get('role')!r}; known: user, assistant (no system)"
             )
-        calls = [_anthropic_call(block, where) for block in _blocks(message) if block.get("type") == "tool_use"]
-        distinct(calls, where)
+        calls = [_anthropic_call(block, at - 1) for block in _blocks(message) if block.get("type") == "tool_use"]
+        distinct(calls, at - 1)
         found: dict[str, Message] = {}
         envelope, others = None, []
-        if calls and at < len(messages) and _message(messages, at)[0].get("role") == "user":
+        if calls and at < len(messages) and _message(messages, at).get("role") == "user":
             envelope = messages[at]
             results, others = _split(envelope)
             for block in results:
-                _add(found, calls, block.get("tool_use_id"), block, f"messages[{at}]")
+                _add(found, calls, block.get("tool_use_id"), block, at)
             envelope, at = (envelope, at + 1) if results else (None, at)
         unanswered = {"type": "tool_result", "tool_use_id": None, "content": NO_RESULT, "is_error": True}
         results_of_calls = collect(calls, found, last=at == len(messages) and not others, unanswered=unanswered)
-        parts.append(Exchange(said=(message,), calls=tuple(calls), results=results_of_calls, envelope=envelope))
+        parts.append(Exchange(said=(message,), calls=tuple(calls), results=results_of_calls, envelope=envelope, end=at))
         if envelope is not None and others:
             parts.append(User(message={**envelope, "content": others}, after_results=True))
     return Transcript(system=(), parts=tuple(parts))
@@ -178,9 +184,9 @@ def _split(message: Message) -> tuple[list[Mapping[str, Any]], list[Mapping[str,
     return results, [block for block in _blocks(message) if block.get("type") != "tool_result"]
 
 
-def _anthropic_call(block: Mapping[str, Any], where: str) -> Call:
+def _anthropic_call(block: Mapping[str, Any], at: int) -> Call:
     if not isinstance(block.get("id"), str):
-        raise UserError(f"{where}: a tool_use needs an id; this one is {block!r:.80}")
+        raise UserError(f"messages[{at}]: a tool_use needs an id; this one is {block!r:.80}")
     return Call(id=block["id"], name=str(block.get("name")), arguments=_json(block.get("input")))
 
 
@@ -204,19 +210,21 @@ def _write_anthropic(transcript: Transcript) -> list[Message]:
     return written
 
 
-def _message(messages: Sequence[Message], at: int) -> tuple[Message, str]:
-    """The message, and its place for errors."""
-    if not isinstance(messages[at], Mapping):
-        raise UserError(f"messages[{at}] is a {type(messages[at]).__name__}; a message is a dictionary with a role")
-    return messages[at], f"messages[{at}]"
+def _message(messages: Sequence[Message], at: int) -> Message:
+    message = messages[at]
+    if not isinstance(message, dict | Mapping):
+        raise UserError(f"messages[{at}] is a {type(message).__name__}; a message is a dictionary with a role")
+    return message
 
 
-def _add(results: dict[str, Message], calls: Sequence[Call], id: Any, message: Message, where: str) -> None:
-    if not any(call.id == id for call in calls):
+def _add(results: dict[str, Message], calls: Sequence[Call], id: Any, message: Message, at: int) -> None:
+    if not any([call.id == id for call in calls]):
         known = ", ".join(repr(call.id) for call in calls) or "nothing"
-        raise UserError(f"{where}: a result for {id!r}, but the turn before it called {known}; send both or neither")
+        raise UserError(
+            f"messages[{at}]: a result for {id!r}, but the turn before it called {known}; send both or neither"
+        )
     if id in results:
-        raise UserError(f"{where}: a second result for {id!r}; send the last one only")
+        raise UserError(f"messages[{at}]: a second result for {id!r}; send the last one only")
     results[id] = message
 
 

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mem1.errors import UserError
 from mem1.registry import register
@@ -34,8 +34,7 @@ class Stays(Enum):
     NOTHING = "nothing"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class Past(NamedTuple):
     """Where an exchange stands; counts are of finished exchanges."""
 
     age: int

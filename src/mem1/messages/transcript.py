@@ -11,9 +11,9 @@ caller's own objects and are never changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 from mem1.errors import UserError
 
@@ -28,8 +28,7 @@ _SAMPLE = 200
 NO_RESULT = "error: this call was never answered"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(NamedTuple):
     """A call of a tool that the caller has to answer."""
 
     id: str
@@ -38,8 +37,7 @@ class Call:
     """JSON, as the model wrote it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(NamedTuple):
     """What a call returned."""
 
     call: Call
@@ -47,8 +45,7 @@ class Result:
     """The tool message, output item or tool_result block."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class User:
+class User(NamedTuple):
     """A message of the user."""
 
     message: Message
@@ -56,8 +53,7 @@ class User:
     """Whether it stood in one message with the results before it, as Anthropic's API allows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class Exchange(NamedTuple):
     """What the model said in one turn, and the results of all its calls."""
 
     said: tuple[Message, ...]
@@ -66,6 +62,8 @@ class Exchange:
     """In the order of the calls; fewer than calls while it is pending."""
     envelope: Message | None = None
     """Anthropic: the user message that holds the results."""
+    end: int = 0
+    """Number of messages of the conversation up to and including its last one."""
 
     @property
     def pending(self) -> bool:
@@ -76,8 +74,7 @@ class Exchange:
 Part = User | Exchange
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transcript:
+class Transcript(NamedTuple):
     """A conversation in parts."""
 
     system: tuple[Message, ...]
@@ -103,7 +100,7 @@ class Form:
 
     def with_content(self, result: Result, content: Content) -> Result:
         """The result with other content."""
-        return replace(result, message={**result.message, self.result_key: content})
+        return Result(result.call, {**result.message, self.result_key: content})
 
     def with_text(self, message: Message, text: str) -> Message:
         """The message of a user with a text after its content."""
@@ -169,9 +166,9 @@ def _for(call: Call, message: Message) -> Message:
     return {key: call.id if value is None else value for key, value in message.items()}
 
 
-def distinct(calls: Sequence[Call], where: str) -> None:
+def distinct(calls: Sequence[Call], at: int) -> None:
     """Raises UserError where two calls of an exchange have the same id."""
-    ids = [call.id for call in calls]
-    twice = next((id for id in ids if ids.count(id) > 1), None)
-    if twice is not None:
-        raise UserError(f"{where}: two calls have the id {twice!r}; every call of a turn needs its own")
+    if len(calls) > 1 and len({call.id for call in calls}) < len(calls):
+        ids = [call.id for call in calls]
+        twice = next(id for id in ids if ids.count(id) > 1)
+        raise UserError(f"messages[{at}]: two calls have the id {twice!r}; every call of a turn needs its own")

@@ -1,0 +1,326 @@
+"""A memory at work: it asks the model for states when they are due, keeps them, and tells what it did.
+
+    memory = Memory("fold(auto)", write=client.chat, prices="hosted-90", events="folds.jsonl")
+    while True:
+        reply = client.chat(memory.prompt(messages))       # `messages`: the whole conversation, which only ever grows
+        messages += [reply, *results_of(reply)]
+    memory.recall("r1a2b3c4d")                             # behind a tool `recall`, RECALL_TOOL
+
+States are kept by the conversation's beginning and the exchange after which they were written, so a client that sends
+its whole history anew with each call finds them again, and several conversations may share a memory. A model that
+fails, or calls a tool where a state was asked for, is asked once more; then the conversation goes on without a state.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mem1.errors import UserError
+from mem1.messages.assembly import handle_of
+from mem1.messages.bounds import UNBOUNDED, Bounds, tokens_of
+from mem1.messages.cost import HORIZON, Sizes, best_k, break_even, measured
+from mem1.messages.folding import Folded, ask, folded, recall, with_state
+from mem1.messages.forms import form_of
+from mem1.messages.policies import Fold, Policy, policy_of
+from mem1.messages.transcript import Exchange, Form, Message, User, is_ask, said
+from mem1.prices import PriceClass, price_class
+
+T = TypeVar("T")
+_REMEMBERED = 10_000
+"""States that a memory keeps by default, the latest used."""
+RECALL_TOOL: Mapping[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "recall",
+        "description": "Shows a tool result that was dropped or shortened, by the handle in its place.",
+        "parameters": {
+            "type": "object",
+            "properties": {"handle": {"type": "string", "description": 'Such as "r1a2b3c4d".'}},
+            "required": ["handle"],
+        },
+    },
+}
+"""The tool that `Memory.recall` answers, as OpenAI's chat completions declare it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What a memory did before a call of the model. Tokens are estimates, corrected by what the provider reported."""
+
+    kind: str
+    """"state": a new state; "left_out": more results are not shown whole; "no_state": the model wrote none."""
+    policy: str
+    exchange: int
+    """Exchanges of the conversation so far."""
+    tokens_before: int
+    """Of the whole conversation."""
+    tokens_after: int
+    """Of the messages that the model sees."""
+    cached_tokens: int
+    """Of these, at the beginning, the same as in the previous call."""
+    state_before: str | None = None
+    state_after: str | None = None
+    left_out: tuple[str, ...] = ()
+    """Handles that were not left out before."""
+    why: str = ""
+    """For "no_state": what the model did instead."""
+
+
+class Memory:
+    """A memory for one agent, or for many: see the module.
+
+    `write`: takes messages and returns the model's reply, as text, a message or items; fold and notes need it. It
+    should be the agent's own call, with the same model, tools and settings, so that the prompt cache serves it.
+    `prices`: a name of `mem1.prices.PRICE_CLASSES`, or prices of your own; fold(auto) needs them. `events`: a file for
+    one JSON line per event. `states`: where states are kept, by default in this process.
+    """
+
+    def __init__(
+        self,
+        policy: str | Policy = "notes",
+        *,
+        write: Callable[[list[Message]], Any] | None = None,
+        form: str = "chat",
+        bounds: Bounds = UNBOUNDED,
+        prices: str | PriceClass | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        events: str | Path | None = None,
+        states: MutableMapping[str, str] | None = None,
+    ) -> None:
+        self.policy = policy_of(policy)
+        self.name = policy if isinstance(policy, str) else type(policy).__name__
+        self.form: Form = form_of(form)
+        self.bounds = bounds
+        self.prices = price_class(prices) if isinstance(prices, str) else prices
+        if self.policy == Fold(None) and self.prices is None:
+            raise UserError("fold(auto) needs prices; give prices='hosted-90' or another of mem1.prices.PRICE_CLASSES")
+        self._write = write
+        self._on_event = on_event
+        self._events = None if events is None else Path(events)
+        self._states: MutableMapping[str, str] = _Latest(_REMEMBERED) if states is None else states
+        self._seen: MutableMapping[str, _Seen] = _Latest(_REMEMBERED)
+        self._scale = 1.0
+        self._shown_tokens = 0
+        self._log: Sequence[Message] = ()
+
+    def prompt(self, messages: Sequence[Message], *, pending: Collection[str] = ()) -> list[Message]:
+        """What the model should see next; it may be asked for a state first. Raises UserError as `fold` does."""
+        now = self._begin(messages, pending)
+        while now.request is not None:
+            try:
+                reply = self._writer(now.request)
+            except Exception as error:  # whatever the caller's client raises: the agent goes on without a state
+                reply = error
+            now = self._answered(now, reply)
+        return self._shown(now)
+
+    async def aprompt(self, messages: Sequence[Message], *, pending: Collection[str] = ()) -> list[Message]:
+        """The same, where `write` is a coroutine function."""
+        now = self._begin(messages, pending)
+        while now.request is not None:
+            try:
+                reply = await self._writer(now.request)
+            except Exception as error:  # as in prompt
+                reply = error
+            now = self._answered(now, reply)
+        return self._shown(now)
+
+    def recall(self, handle: str) -> Any:
+        """The whole result behind a handle, of the conversation last shown. Raises UserError for an unknown one."""
+        return recall(self._log, handle, form=self.form.name)
+
+    def observe(self, prompt_tokens: int) -> None:
+        """Tell what the provider counted for the prompt that was shown last, tools included; later counts follow it."""
+        if self._shown_tokens:
+            self._scale = prompt_tokens / self._shown_tokens
+
+    def advice(self, messages: Sequence[Message]) -> str:
+        """Whether folding pays in this conversation at these prices, and from which exchange on, in a sentence."""
+        if self.prices is None:
+            raise UserError("advice needs prices; give prices='hosted-90' or another of mem1.prices.PRICE_CLASSES")
+        sizes = self._sizes(messages)
+        k = best_k(sizes, self.prices.prices)
+        if math.isinf(k):
+            return "Reading from the cache is free at these prices, so appending is cheaper."
+        turn = break_even(sizes, self.prices.prices, self.prices.cache, round(k))
+        if turn is None:
+            return f"Appending is cheaper for {HORIZON} exchanges and more."
+        return f"Folding every {round(k)} exchanges is cheaper than appending from exchange {turn} on."
+
+    def _begin(self, messages: Sequence[Message], pending: Collection[str]) -> _Now:
+        session, key, log = self._with_known_state(messages)
+        self._log = log
+        return _Now(session=session, key=key, log=log, pending=tuple(pending), request=self._due(log, pending))
+
+    def _due(self, log: Sequence[Message], pending: Collection[str]) -> list[Message] | None:
+        if self._write is None:
+            return None
+        k = math.inf
+        if self.prices is not None and isinstance(self.policy, Fold) and self.policy.k is None:
+            k = best_k(self._sizes(log), self.prices.prices)
+        return ask(log, self.policy, form=self.form.name, bounds=self.bounds, pending=pending, best_k=k)
+
+    def _sizes(self, messages: Sequence[Message]) -> Sizes:
+        transcript = self.form.read(messages)
+        sizes = measured(transcript, self.form, self.bounds)
+        return Sizes(**{name: size * self._scale for name, size in asdict(sizes).items()})
+
+    def _writer(self, request: list[Message]) -> Any:
+        assert self._write is not None
+        return self._write(request)
+
+    def _answered(self, now: _Now, reply: Any) -> _Now:
+        """What the reply makes of a request: a conversation with a state; or a second request, and then none."""
+        state, why = _state_in(reply, self.form)
+        if not state:
+            if now.request is not None and not now.tried:
+                return replace(now, tried=True)
+            self._tell("no_state", now, self._folded(now), why=why)
+            return replace(now, request=None)
+        self._states[now.key] = state
+        log = with_state(now.log, state, form=self.form.name)
+        self._log = log
+        return replace(now, log=log, request=None)
+
+    def _folded(self, now: _Now) -> Folded:
+        return folded(now.log, self.policy, form=self.form, bounds=self.bounds, pending=now.pending)
+
+    def _shown(self, now: _Now) -> list[Message]:
+        found = self._folded(now)
+        before = self._seen.get(now.session, _Seen())
+        missing = {(result.call.id, id(result.message)) for result in found.left_out}
+        if found.state != before.state and found.state is not None:
+            self._tell("state", now, found)
+        elif len(missing) > before.left_out:
+            self._tell("left_out", now, found)
+        self._seen[now.session] = _Seen(
+            state=found.state, left_out=len(missing), messages=tuple(map(_identity, found.messages))
+        )
+        self._shown_tokens = tokens_of(found.messages, self.bounds.count)
+        return found.messages
+
+    def _tell(self, kind: str, now: _Now, found: Folded, why: str = "") -> None:
+        if self._on_event is None and self._events is None:
+            return
+        before = self._seen.get(now.session, _Seen())
+        same = 0
+        for message, earlier in zip(found.messages, before.messages, strict=False):
+            if _identity(message) != earlier:
+                break
+            same += 1
+        count = self.bounds.count
+        handles = [handle_of(result, self.form) for result in found.left_out]
+        event = Event(
+            kind=kind,
+            policy=self.name,
+            exchange=sum(isinstance(part, Exchange) for part in self.form.read(now.log).parts),
+            tokens_before=round(self._scale * tokens_of(now.log, count)),
+            tokens_after=round(self._scale * tokens_of(found.messages, count)),
+            cached_tokens=round(self._scale * tokens_of(found.messages[:same], count)),
+            state_before=before.state,
+            state_after=found.state,
+            left_out=tuple(handles[before.left_out :]),
+            why=why,
+        )
+        if self._on_event is not None:
+            self._on_event(event)
+        if self._events is not None:
+            with self._events.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(event), ensure_ascii=False) + "\n")
+
+    def _with_known_state(self, messages: Sequence[Message]) -> tuple[str, str, list[Message]]:
+        """(key of the conversation, key of a state written now, conversation with the newest state kept for it)."""
+        transcript = self.form.read(messages)
+        tasks = [part.message for part in transcript.parts if isinstance(part, User) and not is_ask(part)]
+        session = _hash([*transcript.system, *tasks[:1]])
+        exchanges = [part for part in transcript.parts if isinstance(part, Exchange)]
+        now = _key(session, exchanges)
+        for number in range(len(exchanges), 0, -1):
+            state = self._states.get(_key(session, exchanges[:number]))
+            if state is not None:
+                end = exchanges[number - 1].end
+                return session, now, [*with_state(messages[:end], state, form=self.form.name), *messages[end:]]
+        return session, now, list(messages)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Now:
+    """A call of `Memory.prompt` under way."""
+
+    session: str
+    key: str
+    """Of a state written in this call."""
+    log: Sequence[Message]
+    pending: tuple[str, ...]
+    request: list[Message] | None
+    """For a state; None: none is due."""
+    tried: bool = False
+    """Whether the model has already failed to write one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What a conversation showed in its last call."""
+
+    state: str | None = None
+    left_out: int = 0
+    messages: tuple[str, ...] = ()
+    """Identities of the messages."""
+
+
+class _Latest(OrderedDict[str, T]):
+    """A mapping that keeps the entries used last."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def __getitem__(self, key: str) -> T:
+        self.move_to_end(key)
+        return super().__getitem__(key)
+
+    def __setitem__(self, key: str, value: T) -> None:
+        super().__setitem__(key, value)
+        if len(self) > self._most:
+            self.popitem(last=False)
+
+
+def _state_in(reply: Any, form: Form) -> tuple[str, str]:
+    """(the text of a reply, or nothing where it is no state, why not)."""
+    if isinstance(reply, Exception):
+        return "", f"{type(reply).__name__}: {reply}"
+    if isinstance(reply, str):
+        return reply.strip(), "" if reply.strip() else "an empty reply"
+    items = [reply] if isinstance(reply, Mapping) else reply
+    try:
+        parts = form.read(items).parts
+    except (UserError, TypeError) as error:
+        return "", f"no message: {error}"
+    calls = [call.name for part in parts if isinstance(part, Exchange) for call in part.calls]
+    if calls:
+        return "", f"a call of {calls[0]}"
+    text = "\n".join(said(part) for part in parts if isinstance(part, Exchange)).strip()
+    return text, "" if text else "an empty reply"
+
+
+def _key(session: str, exchanges: Sequence[Exchange]) -> str:
+    """Of the state written after the last of these exchanges: by the ids of its calls, which clients send back."""
+    if not exchanges:
+        return session
+    ids = ",".join(call.id for call in exchanges[-1].calls) or _hash([{"content": said(exchanges[-1])}])
+    return f"{session}/{len(exchanges)}/{ids}"
+
+
+def _hash(messages: Sequence[Message]) -> str:
+    return sha256("\0".join(map(_identity, messages)).encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def _identity(message: Message) -> str:
+    return json.dumps(message, sort_keys=True, default=str)

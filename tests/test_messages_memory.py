@@ -1,0 +1,164 @@
+"""A memory at work: states asked for, kept and found again, events, failures of the model, and what folding costs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mem1.errors import UserError
+from mem1.messages import Bounds, Event, Memory, check, fold
+from mem1.messages.cost import HORIZON, Sizes, best_k, break_even
+from mem1.messages.transcript import ASK
+from mem1.prices import PRICE_CLASSES, PrefixCache, Prices
+
+TASK = {"role": "user", "content": "Find the mayor of Oslo."}
+LONG = "Oslo has a mayor. " * 100
+
+
+def call(number: int) -> list[dict[str, Any]]:
+    function = {"name": "search", "arguments": f'{{"q": {number}}}'}
+    calls = [{"id": f"c{number}", "type": "function", "function": function}]
+    said = {"role": "assistant", "content": None, "tool_calls": calls}
+    return [said, {"role": "tool", "tool_call_id": f"c{number}", "content": LONG}]
+
+
+class Model:
+    """Writes numbered states; keeps what it was asked."""
+
+    def __init__(self, *replies: Any) -> None:
+        self.replies = list(replies)
+        self.requests: list[list[Any]] = []
+
+    def __call__(self, messages: list[Any]) -> Any:
+        self.requests.append(messages)
+        reply = self.replies.pop(0) if self.replies else f"state {len(self.requests)}"
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+
+def run(memory: Memory, exchanges: int) -> list[list[Any]]:
+    """What the model sees before each turn; the client keeps and sends its whole history."""
+    messages, shown = [TASK], []
+    for number in range(1, exchanges + 1):
+        shown.append(memory.prompt(messages))
+        messages += call(number)
+    shown.append(memory.prompt(messages))
+    return shown
+
+
+def test_the_prompt_stays_bounded_and_each_state_is_written_from_the_messages_shown_before():
+    model, events = Model(), list[Event]()
+    shown = run(Memory("fold(2)", write=model, on_event=events.append), 9)
+    assert [len(messages) for messages in shown] == [1, 3, 5, 3, 5, 3, 5, 3, 5, 3]
+    for messages in shown:
+        check(messages)
+    assert shown[5][0]["content"] == f"{TASK['content']}\n\n<memory>\nstate 2\n</memory>"
+    for request in model.requests:
+        assert request[-1]["content"].startswith(ASK) and len(request) == 8
+    assert model.requests[1][:-3] == shown[4]  # the request begins with what the cache holds
+    assert [(e.kind, e.exchange, e.state_before, e.state_after) for e in events[:2]] == [
+        ("state", 3, None, "state 1"),
+        ("state", 5, "state 1", "state 2"),
+    ]
+    assert events[1].tokens_before > events[1].tokens_after > 450 and len(events[1].left_out) == 2
+    assert events[1].cached_tokens == 0  # the task's message has another state
+
+
+def test_a_new_process_with_the_kept_states_shows_the_same_and_asks_nothing_again():
+    states: dict[str, str] = {}
+    first, second = Model(), Model()
+    shown = run(Memory("fold(2)", write=first, states=states), 5)
+    assert len(states) == 2
+    messages = [TASK, *(message for number in range(1, 6) for message in call(number))]
+    assert Memory("fold(2)", write=second, states=states).prompt(messages) == shown[-1]
+    assert second.requests == []
+
+
+def test_conversations_do_not_mix():
+    memory = Memory("fold(1)", write=Model())
+    other = {"role": "user", "content": "Another task."}
+    history = [*call(1), *call(2)]
+    one, two = memory.prompt([TASK, *history]), memory.prompt([other, *history])
+    assert "state 1" in one[0]["content"] and "state 2" in two[0]["content"]
+    assert memory.prompt([TASK, *history]) == one
+
+
+@pytest.mark.parametrize(
+    "bad", [RuntimeError("503"), "", {"role": "assistant", "tool_calls": call(9)[0]["tool_calls"]}, 7]
+)
+def test_a_model_that_writes_no_state_is_asked_once_more_and_then_left_in_peace(bad: Any):
+    history = [TASK, *call(1), *call(2)]
+    model = Model(bad, "late")
+    assert "late" in Memory("fold(1)", write=model).prompt(history)[0]["content"]
+    model, events = Model(bad, bad), list[Event]()
+    assert Memory("fold(1)", write=model, on_event=events.append).prompt(history) == history
+    assert len(model.requests) == 2 and events[0].kind == "no_state" and events[0].why
+
+
+def test_a_coroutine_writes_states_too_and_events_go_to_a_file(tmp_path: Path):
+    async def write(messages: list[Any]) -> dict[str, Any]:
+        return {"role": "assistant", "content": "from a coroutine"}
+
+    memory = Memory("fold(1)", write=write, events=tmp_path / "events.jsonl")
+    seen = asyncio.run(memory.aprompt([TASK, *call(1), *call(2)]))
+    assert "from a coroutine" in seen[0]["content"]
+    (event,) = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
+    assert event["kind"] == "state" and event["state_after"] == "from a coroutine"
+
+
+def test_recall_serves_the_whole_conversation_and_counts_follow_the_provider():
+    events: list[Event] = []
+    memory = Memory("mask(1)", on_event=events.append)
+    seen = memory.prompt([TASK, *call(1), *call(2)])
+    assert memory.recall(seen[2]["content"].partition('recall("')[2][:9]) == LONG
+    with pytest.raises(UserError, match="no result has the handle"):
+        memory.recall("r1")
+    before = events[0].tokens_after
+    memory.observe(prompt_tokens=3 * before)
+    memory.prompt([TASK, *call(1), *call(2), *call(3)])
+    assert events[1].tokens_after > 3 * before
+
+
+def test_fold_auto_needs_prices_and_folds_as_often_as_they_advise():
+    with pytest.raises(UserError, match=r"fold\(auto\) needs prices; give prices='hosted-90'"):
+        Memory("fold(auto)", write=Model())
+    model = Model()
+    memory = Memory("fold(auto)", write=model, prices="open-weights", bounds=Bounds(state=100))
+    run(memory, 12)
+    cached = Model()
+    run(Memory("fold(auto)", write=cached, prices="hosted-90", bounds=Bounds(state=100)), 12)
+    assert len(model.requests) > len(cached.requests) > 0
+    messages = [TASK, *(message for number in range(5) for message in call(number))]
+    assert "is cheaper than appending from exchange" in memory.advice(messages)
+
+
+SIZES = Sizes(prompt=3_000, exchange=1_650, action=150, state=500)
+
+
+@pytest.mark.parametrize("name", PRICE_CLASSES)
+def test_the_best_k_is_the_cheapest_of_a_long_run_played_call_by_call(name: str):
+    from mem1.messages.cost import _costs
+
+    prices = PRICE_CLASSES[name].prices
+    totals = {k: sum(_costs(SIZES, prices, PrefixCache(), k)) for k in range(1, 40)}
+    cheapest = min(totals, key=lambda k: totals[k])
+    assert abs(best_k(SIZES, prices) - cheapest) <= max(1, 0.15 * cheapest)
+
+
+def test_folding_pays_from_some_exchange_on_or_never():
+    free = Prices(fresh=1, cached=0, write=1, output=5)
+    assert best_k(SIZES, free) == float("inf") and break_even(SIZES, free, PrefixCache(), 10) is None
+    dear = Prices(fresh=1, cached=1, write=1, output=4)
+    k = round(best_k(SIZES, dear))
+    turn = break_even(SIZES, dear, PrefixCache(), k)
+    assert turn is not None and k < turn < 4 * k + 5 < HORIZON
+
+
+def test_a_memory_without_a_writer_appends_and_says_so_nowhere_else():
+    history = [TASK, *call(1), *call(2)]
+    assert Memory("fold(1)").prompt(history) == history == fold(history, "fold(1)")
