@@ -125,17 +125,21 @@ def cut_state(state: str, bounds: Bounds, *, oldest_first: bool) -> str:
 
 def tokens_of(messages: Sequence[Message], count: Callable[[str], int] = estimated) -> int:
     """Tokens of messages, with their calls; images at `IMAGE_TOKENS` each."""
-    return sum(MESSAGE_TOKENS + _tokens(message, count) for message in messages)
+    return sum([MESSAGE_TOKENS + _tokens(message, count) for message in messages])
 
 
-_COUNTED = ("content", "output", "text", "arguments", "input", "name", "tool_calls", "function", "thinking", "summary")
+_COUNTED = frozenset(
+    ("content", "output", "text", "arguments", "input", "name", "tool_calls", "function", "thinking", "summary")
+)
+_FILES = frozenset(("document", "input_file", "file", "input_audio"))
 
 
 def _tokens(value: Any, count: Callable[[str], int]) -> int:
-    if isinstance(value, str):
+    if type(value) is str:
         return count(value)
-    if isinstance(value, Mapping):
-        if "image" in str(value.get("type")) or value.get("type") in ("document", "input_file", "file", "input_audio"):
+    if isinstance(value, dict | Mapping):
+        kind = value.get("type")
+        if kind is not None and (kind in _FILES or "image" in kind):
             return IMAGE_TOKENS
-        return sum(_tokens(value[key], count) for key in _COUNTED if key in value)
-    return sum(_tokens(each, count) for each in value) if isinstance(value, Sequence) else 0
+        return sum([_tokens(part, count) for key, part in value.items() if key in _COUNTED and part is not None])
+    return sum([_tokens(each, count) for each in value]) if isinstance(value, Sequence) else 0

@@ -135,13 +135,11 @@ def folded(
         return assemble(transcript.system, parts, stays, state, policy, form, bounds)
 
     found = assembled()
-    if (
-        bounds.prompt is not None
-        and (over := tokens_of(form.write(found.transcript), bounds.count) - bounds.prompt) > 0
-    ):
+    written = form.write(found.transcript)
+    while bounds.prompt is not None and (over := tokens_of(written, bounds.count) - bounds.prompt) > 0:
         fitted(parts, stays, over, form, bounds, pending)
         found = assembled()
-    written = form.write(found.transcript)
+        written = form.write(found.transcript)
     return Folded(
         messages=written,
         state=found.block,

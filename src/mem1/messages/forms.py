@@ -31,6 +31,9 @@ from mem1.messages.transcript import (
 )
 
 _SYSTEM = ("system", "developer")
+_UNANSWERED_CHAT = {"role": "tool", "tool_call_id": None, "content": NO_RESULT}
+_UNANSWERED_RESPONSES = {"type": "function_call_output", "call_id": None, "output": NO_RESULT}
+_UNANSWERED_ANTHROPIC = {"type": "tool_result", "tool_use_id": None, "content": NO_RESULT, "is_error": True}
 
 
 def _read_chat(messages: Sequence[Message]) -> Transcript:
@@ -52,9 +55,8 @@ def _read_chat(messages: Sequence[Message]) -> Transcript:
             while at < len(messages) and _message(messages, at).get("role") == "tool":
                 _add(results, calls, messages[at].get("tool_call_id"), messages[at], at)
                 at += 1
-            unanswered = {"role": "tool", "tool_call_id": None, "content": NO_RESULT}
-            found = collect(calls, results, last=at == len(messages), unanswered=unanswered)
-            parts.append(Exchange(said=(message,), calls=calls, results=found, end=at))
+            found = collect(calls, results, last=at == len(messages), unanswered=_UNANSWERED_CHAT)
+            parts.append(Exchange((message,), calls, found, None, at))
         elif role == "tool":
             raise UserError(
                 f"messages[{at - 1}]: a result without the assistant message that called it; send both or neither"
@@ -70,9 +72,7 @@ def _chat_call(call: Any, at: int) -> Call:
     function = call.get("function") or call.get("custom") if isinstance(call, dict | Mapping) else None
     if not isinstance(function, dict | Mapping) or not isinstance(call.get("id"), str):
         raise UserError(f"messages[{at}]: a tool call needs an id and a function; this one is {call!r:.80}")
-    return Call(
-        id=call["id"], name=str(function.get("name")), arguments=_json(function.get("arguments", function.get("input")))
-    )
+    return Call(call["id"], str(function.get("name")), _json(function.get("arguments", function.get("input"))))
 
 
 def _write_chat(transcript: Transcript) -> list[Message]:
@@ -101,8 +101,7 @@ def _read_responses(items: Sequence[Message]) -> Transcript:
 
     def close(end: int, last: bool = False) -> None:
         if said:
-            unanswered = {"type": "function_call_output", "call_id": None, "output": NO_RESULT}
-            found = collect(calls, results, last=last, unanswered=unanswered)
+            found = collect(calls, results, last=last, unanswered=_UNANSWERED_RESPONSES)
             parts.append(Exchange(said=tuple(said), calls=tuple(calls), results=found, end=end))
         said.clear(), calls.clear(), results.clear()
 
@@ -165,8 +164,9 @@ def _read_anthropic(messages: Sequence[Message]) -> Transcript:
             for block in results:
                 _add(found, calls, block.get("tool_use_id"), block, at)
             envelope, at = (envelope, at + 1) if results else (None, at)
-        unanswered = {"type": "tool_result", "tool_use_id": None, "content": NO_RESULT, "is_error": True}
-        results_of_calls = collect(calls, found, last=at == len(messages) and not others, unanswered=unanswered)
+        results_of_calls = collect(
+            calls, found, last=at == len(messages) and not others, unanswered=_UNANSWERED_ANTHROPIC
+        )
         parts.append(Exchange(said=(message,), calls=tuple(calls), results=results_of_calls, envelope=envelope, end=at))
         if envelope is not None and others:
             parts.append(User(message={**envelope, "content": others}, after_results=True))

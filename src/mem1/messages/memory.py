@@ -155,9 +155,20 @@ class Memory:
         return f"Folding every {round(k)} exchanges is cheaper than appending from exchange {turn} on."
 
     def _begin(self, messages: Sequence[Message], pending: Collection[str]) -> _Now:
-        session, key, log = self._with_known_state(messages)
+        transcript = self.form.read(messages)
+        tasks = [part.message for part in transcript.parts if isinstance(part, User) and not is_ask(part)]
+        session = _hash([*transcript.system, *tasks[:1]])
+        exchanges = [part for part in transcript.parts if isinstance(part, Exchange)]
+        log = self._with_known_state(messages, session, exchanges)
         self._log = log
-        return _Now(session=session, key=key, log=log, pending=tuple(pending), request=self._due(log, pending))
+        return _Now(
+            session=session,
+            key=_key(session, exchanges),
+            exchanges=len(exchanges),
+            log=log,
+            pending=tuple(pending),
+            request=self._due(log, pending),
+        )
 
     def _due(self, log: Sequence[Message], pending: Collection[str]) -> list[Message] | None:
         if self._write is None:
@@ -220,7 +231,7 @@ class Memory:
         event = Event(
             kind=kind,
             policy=self.name,
-            exchange=sum(isinstance(part, Exchange) for part in self.form.read(now.log).parts),
+            exchange=now.exchanges,
             tokens_before=round(self._scale * tokens_of(now.log, count)),
             tokens_after=round(self._scale * tokens_of(found.messages, count)),
             cached_tokens=round(self._scale * tokens_of(found.messages[:same], count)),
@@ -235,19 +246,16 @@ class Memory:
             with self._events.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(event), ensure_ascii=False) + "\n")
 
-    def _with_known_state(self, messages: Sequence[Message]) -> tuple[str, str, list[Message]]:
-        """(key of the conversation, key of a state written now, conversation with the newest state kept for it)."""
-        transcript = self.form.read(messages)
-        tasks = [part.message for part in transcript.parts if isinstance(part, User) and not is_ask(part)]
-        session = _hash([*transcript.system, *tasks[:1]])
-        exchanges = [part for part in transcript.parts if isinstance(part, Exchange)]
-        now = _key(session, exchanges)
+    def _with_known_state(
+        self, messages: Sequence[Message], session: str, exchanges: Sequence[Exchange]
+    ) -> list[Message]:
+        """The conversation with the newest state that is kept for it, where it was written."""
         for number in range(len(exchanges), 0, -1):
             state = self._states.get(_key(session, exchanges[:number]))
             if state is not None:
                 end = exchanges[number - 1].end
-                return session, now, [*with_state(messages[:end], state, form=self.form.name), *messages[end:]]
-        return session, now, list(messages)
+                return [*with_state(messages[:end], state, form=self.form.name), *messages[end:]]
+        return list(messages)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +265,7 @@ class _Now:
     session: str
     key: str
     """Of a state written in this call."""
+    exchanges: int
     log: Sequence[Message]
     pending: tuple[str, ...]
     request: list[Message] | None

@@ -156,10 +156,11 @@ def collect(
     A call without one is pending in the `last` exchange. In an earlier one nobody will answer it any more: it gets a
     result that says so, made like `unanswered`, as providers refuse the conversation otherwise.
     """
-    found = [Result(call=call, message=results[call.id]) for call in calls if call.id in results]
-    if last or len(found) == len(calls):
-        return tuple(found)
-    return tuple(Result(call=call, message=results.get(call.id) or _for(call, unanswered)) for call in calls)
+    if len(results) == len(calls):
+        return tuple([Result(call, results[call.id]) for call in calls])
+    if last:
+        return tuple([Result(call, results[call.id]) for call in calls if call.id in results])
+    return tuple([Result(call, results.get(call.id) or _for(call, unanswered)) for call in calls])
 
 
 def _for(call: Call, message: Message) -> Message:
