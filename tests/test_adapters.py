@@ -157,9 +157,20 @@ def test_layers_are_chosen_by_name_and_a_wrong_name_is_a_user_error():
         with_adapters(tiny_model("qwen2"), Lora(layers=("q_porj",)))
 
 
-def test_a_recipe_with_adapters_has_reinforcement_learning_alone():
-    with pytest.raises(ValueError, match=r"\[lora\] is for \[rl\] alone"):
-        Recipe.model_validate({"tasks": {"kind": "atlas"}, "lora": {}, "sft": {}})
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"recall": {}}, r"\[lora\] is for \[sft\] and \[rl\]; train \[recall\] in a recipe of its own"),
+        ({"sft": {}}, r'sft\.optimizer = "muon" is for whole matrices; set sft\.optimizer = "adamw"'),
+        (
+            {"sft": {"optimizer": "adamw"}, "rl": {"curriculum": [{"steps": 1}]}, "lora": {"quantize": "nf4"}},
+            r"train \[sft\] and \[rl\] in two recipes, the second with the first one's policy as model\.path",
+        ),
+    ],
+)
+def test_stages_that_adapters_do_not_fit_are_refused(sections: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        Recipe.model_validate({"tasks": {"kind": "atlas"}, "lora": {}, **sections})
 
 
 def unrounded() -> Any:

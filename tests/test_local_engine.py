@@ -261,6 +261,13 @@ def test_a_worker_sees_an_optimiser_step(engine: LocalEngine):
     assert_same(after, in_parallel(engine))
 
 
+def test_a_model_that_has_scored_turns_alone_still_goes_to_the_workers(engine: LocalEngine):
+    turn = Turn(context_ids=(5, 6), completion_ids=(7, 8))
+    ((logprobs,),) = completion_logprobs(engine.model, [Trajectory(turns=(turn,))], packed=False)
+    assert len(logprobs) == 2
+    assert_same(in_parallel(ParallelEngine(engine, workers=2), 3), in_parallel(engine, 3))
+
+
 def test_two_engines_share_the_processes_and_keep_their_own_weights(engine: LocalEngine):
     other = LocalEngine(fresh(), CODEC, WORDS)
     with torch.no_grad():

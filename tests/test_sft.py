@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from samples import write_lines
 from test_released import SEARCH, answered, line
 from typer.testing import CliRunner
@@ -27,11 +30,11 @@ from mem1.protocol import PAPER, RELEASED, Tags
 from mem1.records import Ended, Trajectory
 from mem1.rollout import Budget
 from mem1.training.logprobs import completion_logprobs
-from mem1.training.loop.recipe import Evaluation, Kept, ModelConfig, Recipe, Sft, TinyModel
+from mem1.training.loop.recipe import Evaluation, Kept, Lora, ModelConfig, Recipe, Sft, TinyModel
 from mem1.training.loop.recorded import Recorded, read_recorded
-from mem1.training.loop.rl_config import Rl
+from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.run_folder import read_metrics
-from mem1.training.loop.train import train
+from mem1.training.loop.train import Progress, train
 from mem1.training.ranks.optimizers import adamw, muon
 from mem1.training.weights.policy import Policy, make_policy
 from mem1.trajectory_files import append_trajectories, read_trajectories, write_trajectories
@@ -244,22 +247,54 @@ class TestRuns:
         write_trajectories(file, attempts(CODEC))
         assert run(config, tmp_path / "again").complete
         assert [row["loss"] for row in read_metrics(tmp_path / "again" / "metrics.jsonl")] == losses
-        assert run(config, out, resume=True).complete
+        stopped = tmp_path / "stopped"
+
+        def stop(progress: Progress) -> None:
+            if progress.step == 2:
+                signal.raise_signal(signal.SIGTERM)
+
+        assert not run(config, stopped, on_step=stop).complete
         append_trajectories(file, attempts(CODEC)[:1])
         with pytest.raises(UserError, match="began with 2 attempts, now there are 3; restore the files"):
-            run(config, out, resume=True)
+            run(config, stopped, resume=True)
+        file.unlink()
+        with pytest.raises(UserError, match="no file matches"):
+            run(config, stopped, resume=True)
+        assert run(config, out, resume=True).complete, "no step of [sft] is left, so nothing is read"
+
+    @pytest.mark.skipif(find_spec("peft") is None, reason="needs peft")
+    def test_adapters_are_trained_and_merged_before_the_next_stage_trains_new_ones(self, file, tmp_path):
+        write_trajectories(file, attempts(CODEC))
+        rl = Rl(curriculum=(Phase(steps=2, objectives=(1,)),), tasks_per_step=1, group_size=2, warmup=0)
+        changes = {"lora": Lora(rank=4), "rl": rl, "checkpoint_every": 1}
+        config = recipe(str(file), optimizer="adamw", learning_rate=1e-2).model_copy(update=changes)
+        out = tmp_path / "run"
+
+        def stop(progress: Progress) -> None:
+            if (progress.stage, progress.step) == ("rl", 1):
+                signal.raise_signal(signal.SIGTERM)
+
+        assert not run(config, out, on_step=stop).complete
+        losses = [row["loss"] for row in read_metrics(out / "metrics.jsonl")]
+        assert len(losses) == 5 and losses[3] < losses[0]
+        assert run(config, out, resume=True).complete and run(config, tmp_path / "unbroken").complete
+        one, other = (load_file(folder / "policy" / "model.safetensors") for folder in (out, tmp_path / "unbroken"))
+        start = dict(make_policy(config, PAPER).model.named_parameters())
+        assert all(torch.equal(one[name], other[name]) for name in start.keys() & one.keys())
+        moved = {name for name in start.keys() & one.keys() if not torch.equal(start[name], one[name])}
+        assert moved and all("_proj" in name for name in moved)
 
     def test_attempts_that_runs_kept_are_trained_as_they_were_sampled_each_token_once(self, tmp_path):
         rl = Rl.model_validate({"tasks_per_step": 2, "group_size": 4, "curriculum": [{"steps": 1, "objectives": [1]}]})
         for seed in (0, 1):
-            learner = Recipe(seed=seed, tasks=SMALL, rl=rl, trajectories=Kept(groups=2), tensorboard=False)
+            learner = Recipe(seed=seed, tasks=SMALL, rl=rl, trajectories=Kept(groups=2), writers=())
             assert run(learner, tmp_path / "runs" / str(seed)).complete
         files = sorted(tmp_path.glob("runs/*/trajectories/*.jsonl"))
         kept = [attempt for file in files for attempt in read_trajectories(file)]
         good = [attempt for attempt in kept if attempt.ended is Ended.ANSWERED and attempt.reward == 1]
         assert (len(files), len(kept)) == (2, 16) and 0 < len(good) < 16
         sft = {"trajectories": str(tmp_path / "runs/*/trajectories/*.jsonl"), "min_reward": 1, "steps": 1}
-        config = Recipe(tasks=SMALL, sft=Sft.model_validate({**sft, "tokens": 100_000}), tensorboard=False)
+        config = Recipe(tasks=SMALL, sft=Sft.model_validate({**sft, "tokens": 100_000}), writers=())
         policy = make_policy(config, PAPER)
         assert config.sft is not None
         found = read_recorded(config.sft, policy.codec, policy.chat_template, PAPER)

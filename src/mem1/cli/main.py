@@ -68,6 +68,8 @@ def ended_by(error: Exception) -> str | None:
         return _of_the_system(error)
     if isinstance(error, MemoryError):
         return "the machine's memory is full; ask for less, or close other programs"
+    if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not loaded here
+        return f"the GPU's memory is full ({str(error).splitlines()[0]}); close other programs, or use --device cpu"
     return None
 
 

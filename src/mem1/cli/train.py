@@ -76,18 +76,20 @@ def command(
     if dry:
         _dry_run(config, folder, as_json=as_json)
         return
-    if resume and not (folder / "config.toml").is_file():  # torchrun restarts a command as it was, --resume included
-        say(f"--resume: {folder} holds no run (config.toml is missing); a new one is started", "warning")
     console = stderr()
     on_saved = None if upload is None else Upload(upload, console.print)
     with joined(
         grouped=config.distributed is not None, device=config.model.device, machine=machine(invocation)
     ) as ranks:
         console.quiet = ranks.rank > 0
+        if resume and not (folder / "config.toml").is_file() and ranks.rank == 0:
+            # no mistake: torchrun starts a command again as it was
+            say(f"--resume: {folder} holds no run (config.toml is missing); a new one is started", "warning")
         console.print(f"Training {path.stem}; everything is written to {folder}")
         computed = Placement.of(config, ranks).computed
         for note in (str(computed), *ranks.device.few_workers(config.workers)):
             console.print(note, markup=False, soft_wrap=True)
+        warn_of_little_memory(config, ranks)
         with bars(console) as progress:
             finished = train(
                 config,
@@ -109,6 +111,18 @@ def command(
     rows = evaluate_policy(config, finished.policy, ranks.device, name="trained", folder=folder / "evaluation")
     (folder / "result.json").write_text(json.dumps({"rows": [row.as_dict() for row in rows]}, indent=2))
     show(rows, as_json=as_json, computed=computed)
+
+
+def warn_of_little_memory(config: Recipe, ranks: Ranks) -> None:
+    """Warn if the plan's largest attempts do not fit into the GPU; raises UserError if the networks alone do not."""
+    from mem1.engines.device import free_memory
+    from mem1.planning.gpu_memory import check_fits
+
+    free = free_memory(ranks.device)
+    if free is not None:
+        warning = check_fits(config, free=free, device=str(ranks.device), ranks=ranks.size)
+        if warning is not None and ranks.rank == 0:
+            say(warning, "warning")
 
 
 def _dry_run(config: Recipe, folder: Path, *, as_json: bool) -> None:
@@ -220,6 +234,7 @@ def quickstart(
     computed = Placement.of(config, ranks).computed
     for note in (str(computed), *ranks.device.few_workers(config.workers)):
         console.print(note, markup=False, soft_wrap=True)
+    warn_of_little_memory(config, ranks)
     with alone_in(folder):
         rows = _quickstart(config, ranks, folder, resume, console)
         result = {"rows": [row.as_dict() for row in rows]}

@@ -168,6 +168,11 @@ def release_unused() -> None:
         torch.cuda.empty_cache()
 
 
+def free_memory(device: Device) -> int | None:
+    """Free bytes of a GPU; None: the device is no GPU of CUDA, or a pretended one."""
+    return torch.cuda.mem_get_info(device.at)[0] if device.at.type == "cuda" else None
+
+
 @contextmanager
 def flushed_denormals() -> Iterator[None]:
     """Inside the block, this thread and threads that it starts treat denormal numbers as zero.

@@ -249,6 +249,8 @@ class Memory:
     """Moment of the peak."""
     moments: Mapping[str, int]
     """Total bytes at each moment."""
+    least: int
+    """Bytes of weights, gradients and optimiser states, however short attempts are."""
     host: int = 0
     """Bytes that one rank offloads to the machine's main memory."""
 
@@ -333,7 +335,8 @@ def stage_memory(
     totals = {name: sum(fixed.values()) + sum(added.values()) for name, added in moments.items()}
     worst = max(totals, key=lambda name: totals[name])
     parts = {name: size for name, size in {**fixed, **moments[worst]}.items() if size}
-    return Memory(parts=parts, moment=worst, moments=totals, host=host)
+    least = sum(fixed.values()) + gradients
+    return Memory(parts=parts, moment=worst, moments=totals, least=least, host=host)
 
 
 def _optimiser(network: Network, trained: int, needs: Needs) -> int:

@@ -68,6 +68,7 @@ def rehearse(config: Recipe) -> Rehearsed:
         if all(torch.equal(a, b) for a, b in zip(before, stage.model.parameters(), strict=True)):
             raise RuntimeError(f"the step of [{stage.name}] changed no weight")
         _round_trip(stage)
+        placement.hand_back(stage.model, policy.model)
     return Rehearsed(expert_turns=max(len(t.turns) for t in attempts), stages=losses, tokenizer=whose)
 
 

@@ -14,7 +14,9 @@ Letters: T tokens of the tree, M sampled tokens, N distinct ones, D hidden size,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -202,13 +204,34 @@ def columns(logits: Tensor, targets: Tensor, temperature: float, entropy: Entrop
 def _score_turn(model: PreTrainedModel, turn: Turn, temperature: float, entropy: Entropy) -> tuple[Tensor, Tensor]:
     """What `columns` returns and (tokens, D) states: one turn alone, with the model's ordinary attention."""
     length = len(turn.completion_ids)
-    ids = _ids(turn, model)
-    # The model's own way to its logits: whatever it does to them after the head is kept.
-    out = model(input_ids=ids, use_cache=False, logits_to_keep=max(length, 1), output_hidden_states=True)
-    kept = slice(ids.shape[1] - length, None)
+    with _head_input(model) as states:
+        # the model's own way to its logits: whatever it does to them after the head is kept
+        out = model(input_ids=_ids(turn, model), use_cache=False, logits_to_keep=max(length, 1))
     targets = torch.tensor(turn.completion_ids, dtype=torch.long, device=model.device)
-    logits = out.logits[0, out.logits.shape[1] - length :]
-    return columns(logits, targets, temperature, entropy), out.hidden_states[-1][0, kept]
+    rows = slice(out.logits.shape[1] - length, None)
+    return columns(out.logits[0, rows], targets, temperature, entropy), states[0][0, rows]
+
+
+@contextmanager
+def _head_input(model: PreTrainedModel) -> Iterator[list[Tensor]]:
+    """The states that this thread gives to the head inside the block.
+
+    transformers' `output_hidden_states` would leave hooks in the model for good, with which it cannot be pickled.
+    """
+    found: list[Tensor] = []
+    here = threading.get_ident()
+
+    def keep(_head: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        if threading.get_ident() == here:  # another thread may compute another pack
+            found.append(arguments[0])
+
+    head = model.get_output_embeddings()
+    assert head is not None  # a causal language model has one
+    hook = head.register_forward_pre_hook(keep)
+    try:
+        yield found
+    finally:
+        hook.remove()
 
 
 def _ids(turn: Turn, model: PreTrainedModel) -> Tensor:

@@ -52,7 +52,7 @@ BLOCK = 64
 
 
 class Lora(Config):
-    """`[lora]`: reinforcement learning trains adapters beside the layers, not the layers."""
+    """`[lora]`: `[sft]` and `[rl]` train adapters beside the layers, not the layers."""
 
     rank: int = Field(default=16, ge=1, le=65_536)
     """Rank of the adapters: rows of A, columns of B."""
@@ -296,7 +296,7 @@ class Recipe(Config):
     judge: JudgeConfig | None = None
     """None: answers are compared with the gold answers alone."""
     lora: Lora | None = None
-    """Adapters for reinforcement learning; None: it trains all weights."""
+    """Adapters that are trained; None: all weights are."""
     distributed: Distributed | None = None
     """How the networks are sharded over the ranks of torchrun, or in one process. None: by the defaults on several
     ranks, not at all on one."""
@@ -343,9 +343,18 @@ class Recipe(Config):
         return self
 
     @model_validator(mode="after")
-    def _adapters_need_rl(self) -> Recipe:
-        if self.lora is not None and (self.recall is not None or self.sft is not None):
-            raise ValueError("[lora] is for [rl] alone; train [recall] and [sft] in a recipe of their own, without it")
+    def _adapters_fit_the_stages(self) -> Recipe:
+        if self.lora is None:
+            return self
+        if self.recall is not None:
+            raise ValueError("[lora] is for [sft] and [rl]; train [recall] in a recipe of its own, without it")
+        if self.sft is not None and self.sft.optimizer == "muon":
+            raise ValueError('[lora]: sft.optimizer = "muon" is for whole matrices; set sft.optimizer = "adamw"')
+        if self.sft is not None and self.rl is not None and self.lora.quantize is not None:
+            raise ValueError(
+                "lora.quantize rounds the model that a recipe starts from: train [sft] and [rl] in two recipes, the "
+                "second with the first one's policy as model.path"
+            )
         return self
 
 

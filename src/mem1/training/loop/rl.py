@@ -27,6 +27,7 @@ from mem1.training.gradients.samples import TrainingSample, make_samples, miniba
 from mem1.training.gradients.update import OptimizerStep, PassStats, accumulate
 from mem1.training.loop.attempt_metrics import mean, rollout_metrics
 from mem1.training.loop.group_sampling import GroupSampler
+from mem1.training.loop.out_of_memory import SAMPLING, TRAINING, memory_named
 from mem1.training.loop.rl_config import Rl
 from mem1.training.loop.run_folder import Metrics
 from mem1.training.loop.validation import Validation, validation_metrics
@@ -83,9 +84,11 @@ class RlStage:
     def step(self, index: int) -> Metrics:
         """One rollout and its optimiser steps, and the validation that is due after them."""
         started = time.perf_counter()
-        self.groups = groups = self.sample(index)
+        with memory_named("sampling", SAMPLING):
+            self.groups = groups = self.sample(index)
         sampled = time.perf_counter()
-        metrics = self.update(groups, index)
+        with memory_named("training on the attempts", TRAINING.format(stage="rl")):
+            metrics = self.update(groups, index)
         updated = time.perf_counter()
         tokens = sum(t.num_completion_tokens for group in groups for t in group.trajectories)
         self.timings = {
@@ -94,7 +97,8 @@ class RlStage:
             "sampled_tokens_per_second": tokens / (sampled - started),
         }
         if self.validation is not None and self.validation.due(index + 1):
-            metrics = {**metrics, "validation": self.validate(self.validation, index + 1)}
+            with memory_named("sampling for the validation", SAMPLING):
+                metrics = {**metrics, "validation": self.validate(self.validation, index + 1)}
             self.timings["validation"] = time.perf_counter() - updated
         return metrics
 

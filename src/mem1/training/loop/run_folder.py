@@ -2,7 +2,7 @@
 
     runs/quick/
         config.toml          the resolved configuration; `mem1 train runs/quick/config.toml` repeats the run
-        resolved.json        command, fingerprint of the configuration, versions, devices, what [sft] was given
+        resolved.json        command, fingerprint of the configuration, versions, devices, what [sft] was given, starts
         metrics.jsonl        {"step": 1, "reward": 0.25, "endings": {"answered": 3, "bad_tags": 1}}
         timings.jsonl        {"step": 1, "rollout": 1.4}
         warnings.jsonl       see `training/loop/watch.py`
@@ -38,6 +38,8 @@ from mem1.durable import explain_full_disk, is_partial, write_file
 from mem1.errors import UserError
 from mem1.training.loop.writers import Writers
 
+_RESOLVED = "resolved.json"
+
 Metrics = Mapping[str, "float | Metrics | None"]
 """Metrics of a step, by name; None: nothing to measure."""
 
@@ -72,7 +74,8 @@ class RunFolder:
         run = cls(path=Path(path), fingerprint=fingerprint(config, exclude))
         try:
             run.path.mkdir(parents=True, exist_ok=True)
-            taken = any(not is_partial(p) for p in run.path.iterdir())
+            # a start that was killed before config.toml was written leaves resolved.json alone
+            taken = any(not is_partial(p) and p.name != _RESOLVED for p in run.path.iterdir())
         except FileExistsError as error:
             raise UserError(f"{run.path} is a file; give the run a folder with another --out") from error
         except OSError as error:
@@ -89,7 +92,7 @@ class RunFolder:
             "hardware": f"{platform.machine()}, {os.cpu_count()} cores",
         }
         with explain_full_disk(f"{run.path}", "nothing has run yet"):
-            write_file(run.path / "resolved.json", json.dumps(resolved, indent=2).encode())
+            write_file(run.path / _RESOLVED, json.dumps(resolved, indent=2).encode())
             write_file(run.config, to_toml(config).encode())
         return run
 
@@ -111,11 +114,24 @@ class RunFolder:
             )
         return run
 
+    def check_seen(self) -> None:
+        """Raises UserError on a machine that does not see the folder, into which every rank writes checkpoints."""
+        if not self.config.is_file():
+            raise UserError(
+                f"{self.path.absolute()} is not to be seen on {platform.node()}; give an --out on a file system that "
+                "all machines share"
+            )
+
     def note_computed(self, computed: Mapping[str, str]) -> None:
         """Record device, precision and attention from here on; a run that is resumed elsewhere lists all of them."""
         known = self._resolved().get("computed", [])
         if known[-1:] != [dict(computed)]:
             self._note("computed", [*known, dict(computed)])
+
+    def note_start(self, *, after_step: int, ranks: int) -> None:
+        """Record that `ranks` processes train from here on. Starts whose steps were all lost are forgotten."""
+        starts = [start for start in self._resolved().get("starts", []) if start["after_step"] < after_step]
+        self._note("starts", [*starts, {"after_step": after_step, "ranks": ranks}])
 
     def note_trajectories(self, record: Mapping[str, Any]) -> None:
         """Record which attempts [sft] trains. Raises UserError where the run began with others."""
@@ -129,13 +145,13 @@ class RunFolder:
             )
 
     def _resolved(self) -> dict[str, Any]:
-        path = self.path / "resolved.json"
+        path = self.path / _RESOLVED
         return json.loads(path.read_bytes()) if path.is_file() else {}
 
     def _note(self, key: str, value: object) -> None:
         resolved = {**self._resolved(), key: value}
         with explain_full_disk(f"{self.path}", "the checkpoints are intact"):
-            write_file(self.path / "resolved.json", json.dumps(resolved, indent=2).encode())
+            write_file(self.path / _RESOLVED, json.dumps(resolved, indent=2).encode())
 
 
 def differences(

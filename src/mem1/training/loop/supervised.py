@@ -31,6 +31,7 @@ from mem1.rollout import Rollout
 from mem1.training.gradients.pack_workers import PackWorkers
 from mem1.training.gradients.update import PassStats
 from mem1.training.logprobs import flat_logprobs
+from mem1.training.loop.out_of_memory import TRAINING, memory_named
 from mem1.training.loop.recipe import TURNS_PER_PIECE, Recall, Recipe, Sft
 from mem1.training.loop.run_folder import Metrics
 from mem1.training.ranks.optimizers import Optimizers, adamw, muon, warmup, warmup_decay
@@ -166,9 +167,10 @@ class SftStage:
 
         packs = split_into_packs(batch, max_tokens=self.config.pack_tokens, whole=True, ranks=self.placement.ranks.size)
         workers = PackWorkers(models=[model], placement=self.placement, threads=self.workers)
-        passes = workers.backward(packs, loss_of, list(model.parameters()))
         scale = warmup_decay(index, steps=self.steps, warmup_steps=self.config.warmup, decay=self.config.decay)
-        norm = self.optimizers.step(scale=scale)
+        with memory_named("training on demonstrations", TRAINING.format(stage="sft")):
+            passes = workers.backward(packs, loss_of, self.optimizers.parameters)
+            norm = self.optimizers.step(scale=scale)
         return {
             "loss": sum(one.loss for one in passes),
             "grad_norm": norm,

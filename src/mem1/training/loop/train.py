@@ -32,6 +32,7 @@ from mem1.protocol import Tags, vocabulary
 from mem1.records import Group, Trajectory
 from mem1.rollout import Rollout
 from mem1.training.loop.kept_attempts import KeptAttempts
+from mem1.training.loop.out_of_memory import NETWORKS, memory_named
 from mem1.training.loop.recipe import Distributed, Recipe, recipe_rollout
 from mem1.training.loop.recorded import Recorded, read_recorded
 from mem1.training.loop.rl import RlStage
@@ -60,9 +61,11 @@ NOT_FINGERPRINTED = (
     "warnings",
     "tasks.retriever",
     "rollout",
+    "rl.pack_tokens",
+    "sft.pack_tokens",
     *(f"distributed.{name}" for name in Distributed.model_fields if name != "mixed_precision"),
 )
-"""Settings that may differ on resume, because they do not change the training."""
+"""Settings that may differ on resume, because they do not change the training but for rounding."""
 
 
 class Stage(Protocol):
@@ -176,9 +179,20 @@ def _check_tasks(config: Recipe, source: TaskSource, codec: Codec, tags: Tags) -
         check_words(codec, tasks, tags, whose=config.model.name)
 
 
-def _recorded(config: Recipe, policy: Policy) -> Recorded | None:
-    """The recorded attempts of [sft]; None: it has none."""
+def _reached(out: Path, *, resume: bool) -> dict[str, Any]:
+    """Where a run goes on: "path" of its last checkpoint (None: it begins), its "step", "stage", steps "done" in it."""
+    path = latest_checkpoint(RunFolder(path=out, fingerprint="").checkpoints) if resume else None
+    if path is None:
+        return {"path": None, "step": 0, "stage": 0, "done": 0}
+    state = read_state(path)
+    return {"path": str(path), "step": state["step"], **state["extra"]}
+
+
+def _recorded(config: Recipe, policy: Policy, reached: Mapping[str, Any]) -> Recorded | None:
+    """The recorded attempts of [sft]; None: it has none, or it is over."""
     if config.sft is None or config.sft.trajectories is None:
+        return None
+    if (reached["stage"], reached["done"]) >= (int(config.recall is not None), config.sft.steps):
         return None
     found = read_recorded(config.sft, policy.codec, policy.chat_template, vocabulary(config.vocabulary))
     log.log(
@@ -222,7 +236,8 @@ def train(
         elsewhere = placement.separate and isinstance(config.rollout, ServerRollouts)
         if not elsewhere and not placement.applied:  # which moves once it is quantised
             policy.model.to(ranks.device.at)  # type: ignore[arg-type]  # transformers' own signature takes less
-        recorded = _recorded(config, policy)
+        reached = ranks.on_rank_zero(lambda: _reached(out, resume=resume))
+        recorded = _recorded(config, policy, reached)
         sync = held.enter_context(weight_sync(config, policy, ranks))
         makers = make_stages(config, policy, placement, sync=sync, recorded=recorded)
 
@@ -232,6 +247,7 @@ def train(
             else:
                 folder = RunFolder.create(out, config, command=command, exclude=NOT_FINGERPRINTED)
             folder.note_computed(placement.computed.record())
+            folder.note_start(after_step=reached["step"], ranks=ranks.size)
             if recorded is not None:
                 folder.note_trajectories(recorded.record())
             return folder.fingerprint
@@ -239,13 +255,14 @@ def train(
         folder = RunFolder(path=out, fingerprint=ranks.on_rank_zero(open_folder))
         watch = Watch(config, out, alert=lambda text: writers.alert(text))
         writers = Writers(config.writers, out, config=plain(config), tell=watch.writer_failed)
+        ranks.on_each_rank(folder.check_seen)
         notice = "Finishing this step; press Ctrl-C again to stop at once." if ranks.rank == 0 else ""
         with (
             interruptible(notice) as stop,
             BackgroundSaves(folder.checkpoints, ranks, on_saved=on_saved) as saves,
             MetricsLog(out, writers) as log,
         ):
-            run = _Run(config, folder, policy, placement, saves, log, watch, on_step, lambda: stop.requested)
+            run = _Run(config, folder, reached, policy, placement, saves, log, watch, on_step, lambda: stop.requested)
             complete = run.run(makers)
         if complete and ranks.rank == 0:
             policy.save(out / "policy")
@@ -258,6 +275,7 @@ def train(
 class _Run:
     config: Recipe
     folder: RunFolder
+    reached: Mapping[str, Any]
     policy: Policy
     placement: Placement
     saves: BackgroundSaves
@@ -268,22 +286,17 @@ class _Run:
 
     def run(self, makers: Sequence[Callable[[], Stage]]) -> bool:
         """Run the remaining stages; False where the run was stopped on request."""
-        ranks = self.placement.ranks
-
-        def last_checkpoint() -> tuple[str | None, dict[str, Any]]:
-            path = latest_checkpoint(self.folder.checkpoints)
-            return (None, {"stage": 0, "done": 0}) if path is None else (str(path), read_state(path)["extra"])
-
-        path, reached = ranks.on_rank_zero(last_checkpoint)
+        ranks, reached = self.placement.ranks, self.reached
         before = 0  # steps of the earlier stages
         for number, make in enumerate(makers):
-            stage = make()
+            with memory_named("loading the networks", NETWORKS):
+                stage = make()
             stopped = False
             done = stage.steps
             if number >= reached["stage"]:
                 first = 0
-                if number == reached["stage"] and path is not None:
-                    load_checkpoint(path, stage.model, stage.optimizers.members, **self._belonging(stage))
+                if number == reached["stage"] and reached["path"] is not None:
+                    load_checkpoint(reached["path"], stage.model, stage.optimizers.members, **self._belonging(stage))
                     first = reached["done"]
                 ranks.on_rank_zero(lambda kept=before + first: self._forget_after(kept))
                 done, stopped = self._train(stage, number, first, before)

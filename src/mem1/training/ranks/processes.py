@@ -33,7 +33,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import HashStore, Store
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -42,6 +42,7 @@ from torch.distributed.fsdp import (
     fully_shard,
     register_fsdp_forward_method,
 )
+from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
@@ -51,6 +52,8 @@ from mem1.training.loop.recipe import Distributed
 
 WAIT = timedelta(minutes=60)
 """How long a rank waits for the others; rollouts may differ this much in duration."""
+_JOIN = timedelta(minutes=10)
+"""How long a rank waits for the others to start."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,8 @@ def joined(*, grouped: bool = False, device: str = "auto", machine: Machine | No
     machine     which devices there are; None: those that torch sees
 
     CPU tensors use gloo on CUDA machines too. At the end of the block all ranks wait for one another; a rank that
-    fails does not wait, and torchrun ends the others. Raises UserError where there is no such device.
+    fails does not wait, and torchrun ends the others. Raises UserError where there is no such device, and where another
+    rank does not start or is lost.
     """
     under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
     local_rank = int(os.environ.get("LOCAL_RANK", "0")) if under_torchrun else None
@@ -157,17 +161,41 @@ def joined(*, grouped: bool = False, device: str = "auto", machine: Machine | No
         yield ONE_PROCESS if chosen.is_cpu else replace(ONE_PROCESS, device=chosen)
         return
     backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
-    if under_torchrun:
-        distributed.init_process_group(backend, timeout=WAIT)
-    else:
-        distributed.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
-    ranks = TorchRanks(rank=distributed.get_rank(), size=distributed.get_world_size(), device=chosen)
+    with _lost_ranks_named():
+        if under_torchrun:
+            store, rank, size = next(rendezvous("env://", timeout=_JOIN))
+            _await_start(store, rank, size)
+            distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=WAIT)
+        else:
+            distributed.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+        ranks = TorchRanks(rank=distributed.get_rank(), size=distributed.get_world_size(), device=chosen)
+        try:
+            yield ranks
+            # if a process ends while another still communicates with it, gloo aborts
+            ranks.gather(b"")
+        finally:
+            distributed.destroy_process_group()
+
+
+def _await_start(store: Store, rank: int, size: int) -> None:
+    """Wait until every rank has got here: one that was killed while it started would be waited for much longer."""
+    store.set(f"mem1/{rank}", "")
+    store.wait([f"mem1/{other}" for other in range(size)], _JOIN)
+
+
+@contextmanager
+def _lost_ranks_named() -> Iterator[None]:
+    """Raises UserError in place of what torch raises where another rank is lost: gloo's errors have no class."""
     try:
-        yield ranks
-        # if a process ends while another still communicates with it, gloo aborts
-        ranks.gather(b"")
-    finally:
-        distributed.destroy_process_group()
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, distributed.DistError) and "gloo" not in str(error):
+            raise
+        reason = str(error).splitlines()[0].rpartition("] ")[2]
+        raise UserError(
+            f"the other processes of this training cannot be reached ({reason}); torchrun starts the rest again if "
+            "--max-restarts allows it; otherwise continue with --resume"
+        ) from error
 
 
 Output = TypeVar("Output", Tensor, tuple[Tensor, ...])

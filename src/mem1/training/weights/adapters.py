@@ -143,6 +143,8 @@ def merge_adapters(model: nn.Module) -> None:
         linear.weight = nn.Parameter(_merged(layer, base.weight) if name in adapted else plain(base.weight))
         linear.bias = base.bias
         _put(model, name, linear)
+    if adapted:
+        del model.peft_config  # peft's note that there are adapters
     model.requires_grad_(True)
 
 

@@ -1,0 +1,90 @@
+"""A GPU that is too small is named before training begins, and one whose memory runs out in one line."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+import torch
+from test_training import config as config
+
+from mem1.api import load_recipe
+from mem1.cli.main import ended_by
+from mem1.errors import UserError
+from mem1.planning.gpu_memory import check_fits
+from mem1.planning.networks import Setup
+from mem1.planning.plan import make_plan
+from mem1.planning.step_time import cluster
+from mem1.protocol import PAPER
+from mem1.records import Task
+from mem1.training.loop.out_of_memory import memory_named
+from mem1.training.loop.recipe import Recipe
+from mem1.training.loop.rl import RlStage
+from mem1.training.loop.train import make_rollout
+from mem1.training.weights.policy import make_policy
+
+L4 = "cuda:0 (NVIDIA L4)"
+FULL = torch.OutOfMemoryError(
+    "CUDA out of memory. Tried to allocate 2.32 GiB. GPU 0 has a total capacity of 21.95 GiB of which 1.10 GiB is "
+    "free. Including non-PyTorch memory, this process has 20.84 GiB memory in use. Of the allocated memory 19.33 GiB "
+    "is allocated by PyTorch.\nSee documentation"
+)
+
+
+def test_networks_that_cannot_fit_are_refused_with_what_is_missing_and_the_keys_that_make_them_fit():
+    recipe = load_recipe("qwen2.5-7b-multihop/ppo")
+    with pytest.raises(UserError) as refused:
+        check_fits(recipe, free=24e9, device=L4, ranks=4)
+    (said,) = str(refused.value).splitlines()
+    (planned,) = make_plan(recipe, setup=Setup.of(recipe), cluster=cluster("5xH100")).stages  # one of them serves
+    least = planned.memory.least
+    assert 24e9 < least < planned.memory.peak
+    assert said.startswith(f"{L4} has 24.0 GB free, but [rl] needs {least / 1e9:.1f} GB for weights, gradients and")
+    assert f"alone, {(least - 24e9) / 1e9:.1f} GB more; set rl.pack_tokens = 2048, " in said
+    assert "distributed.cpu_offload = true (" in said
+
+
+def test_attempts_that_may_not_fit_are_a_warning_and_those_that_do_none():
+    recipe = load_recipe("qwen2.5-7b-multihop/ppo")
+    warning = check_fits(recipe, free=80e9, device=L4, ranks=4)
+    assert (
+        warning is not None and "GB more than cuda:0 (NVIDIA L4) has free; if the memory runs out, set rl." in warning
+    )
+    assert check_fits(recipe, free=200e9, device=L4, ranks=4) is None
+    assert check_fits(load_recipe("atlas-quick"), free=1e9, device=L4) is None
+
+
+def test_a_gpu_for_which_no_change_is_enough_is_told_so_and_an_unknown_model_is_not_checked():
+    recipe = load_recipe("qwen2.5-7b-multihop/ppo")
+    with pytest.raises(UserError, match="take a smaller model or more GPUs, as no change of the recipe is enough"):
+        check_fits(recipe, free=1e9, device=L4)
+    assert check_fits(load_recipe("atlas-quick", "model.path=no/such"), free=1.0, device=L4) is None
+
+
+class Full:
+    """Tasks that no GPU has room for."""
+
+    def tasks(self, **_: Any) -> list[Task]:
+        raise FULL
+
+
+def test_memory_that_runs_out_in_a_step_is_one_line_with_the_key_to_change(config: Recipe):
+    assert config.rl is not None
+    policy = make_policy(config, PAPER)
+    rollout = make_rollout(config, policy, config.tasks.source("train", PAPER), PAPER)
+    stage = RlStage(policy, config.rl, rollout, cast(Any, Full()), seed=0)
+    with pytest.raises(UserError) as named:
+        stage.step(0)
+    assert str(named.value) == (
+        "the GPU's memory is full while sampling (tried to allocate 2.32 GiB, beside 20.84 GiB of this process); set "
+        "distributed.cpu_offload = true, which leaves the GPU to the sampler, or let servers sample "
+        "([rollout]), and go on from the last checkpoint with --resume"
+    )
+
+
+def test_an_unknown_wording_and_other_commands_are_one_line_too():
+    said = r"^the GPU's memory is full while training; lower it, and go on"
+    with pytest.raises(UserError, match=said), memory_named("training", "lower it"):
+        raise torch.OutOfMemoryError("no more")
+    said = ended_by(FULL)
+    assert said is not None and "\n" not in said and "Tried to allocate 2.32 GiB" in said
