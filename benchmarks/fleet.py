@@ -5,8 +5,18 @@
 
 An attempt alternates searches and results, and is forced to answer in its last turn. The latency of a reply is
 log-normal, drawn from the request's seed, so two runs wait for the same latencies wherever a request goes. A dying
-server closes all connections without replying, refuses others for a while, and comes back. Overhead is the share of the
-attempts' time in which no server was working for them: requests, retries after deaths, parsing, contexts, search.
+server closes all connections without replying, refuses others for a while, and comes back.
+
+Columns that are no measure of the fleet's own work, which shares the processors with ours:
+
+    demanded    seconds that the attempt with the longest latencies needs at least; - with slow servers or deaths
+    overhead    share of the attempts' time in which no server had their request: making and sending requests, waiting
+                for a thread, reading replies, parsing, tokens of the results, contexts, and failed tries
+    fleet late  share of their time in which the fleet had read the request, and replied later than it should have;
+                not part of the overhead. What waits unread because the fleet is busy counts as overhead
+    dead        share of their time that servers had spent on requests when they died; not part of the overhead
+    CPU ms      processor time of this process per turn, the fleet's not included
+    MB          growth of this process during the attempts, their records included
 """
 
 from __future__ import annotations
@@ -18,25 +28,21 @@ import math
 import os
 import random
 import resource
-import socket
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from machine import commit, hardware
-
 from mem1.contexts import context_policy
-from mem1.engines.base import Sampling
+from mem1.engines.base import Sampling, derived_seed
 from mem1.engines.codec import Codec
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.servers import ModelServer, Servers
 from mem1.engines.weight_update import SPOKEN
 from mem1.envs.search import SearchEnvironment
 from mem1.protocol import PAPER
-from mem1.records import Passage, Question, Task, Trajectory
+from mem1.records import Ended, Passage, Question, Task, Trajectory
 from mem1.rollout import Budget, Rollout
 from mem1.training.weights.tokenizers import atlas_tokenizer
 
@@ -58,30 +64,25 @@ class Fleet:
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.given = given
-        self.slept: Counter[str] = Counter()
+        self.seconds = dict.fromkeys(("slept", "late", "dead"), 0.0)
         self.dead_until = [0.0] * given.servers
-        self.writers: list[set[asyncio.StreamWriter]] = [set() for _ in range(given.servers)]
-        note = CODEC.encode(f"<IS> {' '.join([WORDS] * (given.completion // 5))} </IS> <query> city </query>")
-        self.search, self.answer = list(note), list(CODEC.encode(" Q1 city </answer>"))
+        self.connected: list[set[Server]] = [set() for _ in range(given.servers)]
+        note = f"<IS> {' '.join([WORDS] * (given.completion // 5))} </IS> <query> city </query>"
+        self.search, self.answer = (_choice(CODEC.encode(text)) for text in (note, " Q1 city </answer>"))
 
     async def run(self) -> None:
         """Serve until standard input ends, then print what was slept."""
+        loop = asyncio.get_running_loop()
         servers = [
-            await asyncio.start_server(lambda r, w, n=n: self._serve(n, r, w), sock=listening, backlog=4096)
-            for n, listening in enumerate(self._sockets())
+            await loop.create_server(lambda n=n: Server(self, n), "127.0.0.1", 0, backlog=4096)
+            for n in range(self.given.servers)
         ]
         print(json.dumps([s.sockets[0].getsockname()[1] for s in servers]), flush=True)
         deaths = asyncio.create_task(self._kill())
-        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+        await loop.run_in_executor(None, sys.stdin.read)
         deaths.cancel()
-        print(json.dumps(self.slept), flush=True)
+        print(json.dumps(self.seconds), flush=True)
         os._exit(0)  # without waiting for connections that idle
-
-    def _sockets(self) -> list[socket.socket]:
-        made = [socket.socket() for _ in range(self.given.servers)]
-        for each in made:
-            each.bind(("127.0.0.1", 0))
-        return made
 
     async def _kill(self) -> None:
         drawn = random.Random(0)
@@ -89,43 +90,67 @@ class Fleet:
             await asyncio.sleep(self.given.latency)
             chosen = drawn.randrange(self.given.servers)
             self.dead_until[chosen] = time.monotonic() + DEAD_S
-            for writer in self.writers[chosen]:
-                writer.close()
-            self.writers[chosen].clear()
+            for server in tuple(self.connected[chosen]):
+                server.die()
 
-    async def _serve(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if time.monotonic() < self.dead_until[number]:
-            writer.close()
+
+def _choice(ids: Sequence[int]) -> tuple[bytes, bytes]:
+    """What comes before and after the prompt's ids in the body of a reply."""
+    logprobs = json.dumps({"token_logprobs": [-0.123456789] * len(ids)})
+    before = f'{{"choices": [{{"text": "", "finish_reason": "stop", "token_ids": {list(ids)}, "prompt_token_ids": '
+    return before.encode(), f', "logprobs": {logprobs}}}]}}'.encode()
+
+
+class Server(asyncio.Protocol):
+    """One connection to a server. It cuts requests instead of parsing them: the fleet is to cost little."""
+
+    def __init__(self, fleet: Fleet, number: int) -> None:
+        self.fleet, self.number = fleet, number
+        self.data = b""
+        self.begun = 0.0
+        """When the request under way had been read; 0: none is."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self.fleet.connected[self.number].add(self)
+        if time.monotonic() < self.fleet.dead_until[self.number]:
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.fleet.connected[self.number].discard(self)
+
+    def die(self) -> None:
+        if self.begun:
+            self.fleet.seconds["dead"] += time.monotonic() - self.begun
+        self.begun = 0.0
+        self.transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+        head, blank, body = self.data.partition(b"\r\n\r\n")
+        if not blank or len(body) < int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]):
             return
-        self.writers[number].add(writer)
-        try:
-            while not writer.is_closing():
-                head = await reader.readuntil(b"\r\n\r\n")
-                length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
-                request = json.loads(await reader.readexactly(length))
-                factor = self.given.factor if number < self.given.slow else 1
-                seconds = latency(request["seed"], self.given.latency) * factor
-                await asyncio.sleep(seconds)
-                if writer.is_closing():
-                    return
-                self.slept["seconds"] += seconds  # type: ignore[assignment]
-                self.slept["replies"] += 1
-                body = json.dumps(self._reply(request)).encode()
-                head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-                writer.write(head.encode() + body)  # at once: TCP would hold the second of two writes back
-                await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            self.writers[number].discard(writer)
-            writer.close()
+        self.data = b""
+        self.begun = begun = time.monotonic()
+        start = body.index(b'"prompt": ') + len(b'"prompt": ')
+        prompt = body[start : body.index(b"]", start) + 1]
+        seed = int(body.split(b'"seed": ')[1].split(b",")[0])
+        given = self.fleet.given
+        seconds = latency(seed, given.latency) * (given.factor if self.number < given.slow else 1)
+        asyncio.get_running_loop().call_later(seconds, self._reply, prompt, seconds, begun)
 
-    def _reply(self, request: dict[str, object]) -> dict[str, object]:
-        prompt = request["prompt"]
-        assert isinstance(prompt, list)
-        ids = self.answer if prompt[-1] == OPENED else self.search
-        choice = {"text": "", "finish_reason": "stop", "token_ids": ids, "prompt_token_ids": prompt}
-        return {"choices": [{**choice, "logprobs": {"token_logprobs": [-0.123456789] * len(ids)}}]}
+    def _reply(self, prompt: bytes, seconds: float, begun: float) -> None:
+        if self.begun != begun or self.transport.is_closing():
+            return
+        answers = prompt.endswith(b" %d]" % OPENED)
+        before, after = self.fleet.answer if answers else self.fleet.search
+        length = len(before) + len(prompt) + len(after)
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % length
+        self.transport.write(b"".join((head, before, prompt, after)))
+        self.fleet.seconds["slept"] += seconds
+        self.fleet.seconds["late"] += time.monotonic() - begun - seconds
+        self.begun = 0.0
 
 
 class Shelf:
@@ -139,7 +164,7 @@ class Shelf:
 
 
 def attempt(given: argparse.Namespace, slow: int) -> tuple[list[Trajectory], dict[str, float], float, float]:
-    """The attempts, what the fleet slept, wall and processor seconds of this process."""
+    """The attempts, seconds of the fleet by kind, wall and processor seconds of this process."""
     own = [sys.executable, __file__, "--play", "--slow", str(slow)]
     for name in ("servers", "factor", "latency", "deaths", "completion"):
         own += [f"--{name}", str(getattr(given, name))]
@@ -165,7 +190,20 @@ def attempt(given: argparse.Namespace, slow: int) -> tuple[list[Trajectory], dic
     return found, slept, wall, cpu
 
 
-def main() -> None:
+def demanded(found: Sequence[Trajectory], mean: float) -> float:
+    """Seconds of the longest attempt's own latencies."""
+    return max(
+        sum(latency(derived_seed(Sampling().seed, t.task.id, t.attempt, turn), mean) for turn in range(len(t.turns)))
+        for t in found
+    )
+
+
+def resident() -> float:
+    """Megabytes that this process has had in memory at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--servers", type=int, default=16)
     parser.add_argument("--attempts", type=int, default=512)
@@ -178,44 +216,61 @@ def main() -> None:
     parser.add_argument("--completion", type=int, default=200, help="tokens")
     parser.add_argument("--result", type=int, default=500, help="tokens of a search result")
     parser.add_argument("--play", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    return parser
+
+
+NAMES = (
+    "slow servers",
+    "wall, s",
+    "demanded, s",
+    "median attempt, s",
+    "p90",
+    "turns per s",
+    "overhead",
+    "fleet late",
+    "dead",
+    "CPU ms per turn",
+    "MB",
+    "lost",
+)
+
+
+def row(given: argparse.Namespace, slow: int) -> list[str]:
+    """The cells of one run."""
+    before = resident()
+    found, fleet, wall, cpu = attempt(given, slow)
+    seconds = sorted(t.seconds for t in found)
+    total, turns = sum(seconds), sum(len(t.turns) for t in found)
+    at_least = f"{demanded(found, given.latency):.1f}" if not slow and not given.deaths else "-"
+    return [
+        str(slow),
+        f"{wall:.1f}",
+        at_least,
+        *(f"{seconds[int(share * len(seconds))]:.1f}" for share in (0.5, 0.9)),
+        f"{turns / wall:,.0f}",
+        f"{1 - sum(fleet.values()) / total:.1%}",
+        *(f"{fleet[kind] / total:.1%}" for kind in ("late", "dead")),
+        f"{1000 * cpu / turns:.2f}",
+        f"{resident() - before:,.0f}",
+        str(sum(t.ended is not Ended.ANSWERED for t in found)),
+    ]
+
+
+def main() -> None:
+    given = options().parse_args()
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     if given.play:
         given.slow = given.slow[0]
         asyncio.run(Fleet(given).run())
         return
-    work = f"{given.servers} servers, {given.attempts:,} attempts of {given.turns} turns"
+    from machine import commit, hardware  # which loads torch
+
+    work = f"{given.servers} servers, {given.attempts:,} attempts of {given.turns} turns, {given.latency:g} s a reply"
     print(f"commit {commit()}; {hardware()}; {work}\n")
-    names = (
-        "slow servers",
-        "wall, s",
-        "median attempt, s",
-        "p90",
-        "turns per s",
-        "overhead",
-        "CPU ms per turn",
-        "MB",
-        "lost",
-    )
-    print(f"| {' | '.join(names)} |\n{'|--:' * len(names)}|")
+    print(f"| {' | '.join(NAMES)} |\n{'|--:' * len(NAMES)}|")
     for slow in given.slow:
-        found, slept, wall, cpu = attempt(given, slow)
-        seconds = sorted(t.seconds for t in found)
-        turns = sum(len(t.turns) for t in found)
-        lost = sum(not t.ended.scorable for t in found)
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        cells = (
-            str(slow),
-            f"{wall:.1f}",
-            *(f"{seconds[int(share * len(seconds))]:.1f}" for share in (0.5, 0.9)),
-            f"{turns / wall:,.0f}",
-            f"{1 - slept['seconds'] / sum(seconds):.1%}",
-            f"{1000 * cpu / turns:.2f}",
-            f"{memory:,.0f}",
-            str(lost),
-        )
-        print(f"| {' | '.join(cells)} |", flush=True)
+        print(f"| {' | '.join(row(given, slow))} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ from servers import FakeTime, answering, wait_for
 from mem1.errors import UserError
 from mem1.net.failover import Clock
 from mem1.net.threads import Batcher
-from mem1.net.transport import PooledTransport
 from mem1.records import Passage
 from mem1.retrieval import RetrievalFailed
 from mem1.retrieval.client import HttpRetriever, RetrievalServer, encode_found, joined_answer, read_answer
@@ -246,7 +245,7 @@ def dripping(connection: socket.socket) -> None:
         pass
 
 
-@pytest.mark.parametrize("transport", [None, PooledTransport(4)], ids=["httpx", "pooled"])
+@pytest.mark.parametrize("transport", [None, httpx.HTTPTransport()], ids=["plain", "httpx"])
 @pytest.mark.parametrize(
     ("answer", "why"),
     [

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from mem1.engines.base import Completion
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
-from mem1.net.exchange import number, read_json, shown, whole_number
+from mem1.net.exchange import read_json, shown, whole_number
 from mem1.net.spending import Usage
 from mem1.registry import load
 from mem1.retrieval import sound_text
@@ -351,9 +351,13 @@ def _stop(choice: Mapping[str, Any], stops: Sequence[str]) -> str | None:
 def _ids(value: Any) -> tuple[int, ...] | None:
     if value is None:
         return None
-    if not isinstance(value, list) or set(map(type, value)) - {int} or any(not 0 <= i < 2**31 for i in set(value)):
+    if not isinstance(value, list) or set(map(type, value)) - {int} or (value and not _are_ids(value)):
         raise ValueError("the answer's token ids are not a list of token ids")
     return tuple(value)
+
+
+def _are_ids(value: Sequence[int]) -> bool:
+    return min(value) >= 0 and max(value) < 2**31
 
 
 def _logprobs(value: Any) -> tuple[float, ...]:
@@ -361,10 +365,10 @@ def _logprobs(value: Any) -> tuple[float, ...]:
     values = value.get("token_logprobs") if isinstance(value, dict) else None
     if not isinstance(values, list) or set(map(type, values)) - {int, float}:
         return ()
-    read = [number(v, least=_SMALLEST_LOGPROB, most=_LARGEST_LOGPROB) for v in values]
-    if None in read:
-        raise ValueError(f"the answer has {shown(values[read.index(None)])} as a log-probability")
-    return tuple(v for v in read if v is not None)
+    wrong = [v for v in values if not _SMALLEST_LOGPROB <= v <= _LARGEST_LOGPROB]  # NaN included
+    if wrong:
+        raise ValueError(f"the answer has {shown(wrong[0])} as a log-probability")
+    return tuple(map(float, values))
 
 
 def _usage(value: Any) -> Usage | None:

@@ -108,9 +108,7 @@ class Servers:
 
         addresses   of servers that come and go; None: the configuration's
         """
-        import httpx
-
-        from mem1.net.transport import PooledTransport
+        from mem1.net.transport import Client
 
         self._config, self._clock = config, clock
         self._key = api_key(config.api_key_env)
@@ -123,22 +121,12 @@ class Servers:
             clock=clock,
         )
         self.spending = Spending(config.limit)
-        secure = [url.startswith("https:") for url in config.urls]
-        if transport is None and not any(secure):  # httpx knows the environment's proxies
-            transport = PooledTransport(config.concurrency)
-        self._client = httpx.Client(
-            transport=transport,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=config.concurrency),
-            headers={
-                "content-type": "application/json",
-                "accept-encoding": "identity",  # what is read is then what was sent, and no larger
-                **({} if self._key is None else {"authorization": f"Bearer {self._key}"}),
-            },
-            # proxies for the open web do not reach a server of your own
-            trust_env=all(secure),
-            # loading certificates takes long, and http needs none
-            verify=addresses is not None or any(secure),
-        )
+        headers = {"content-type": "application/json"}
+        if self._key is not None:
+            headers["authorization"] = f"Bearer {self._key}"
+        # proxies for the open web do not reach a server of your own
+        hosted = all(url.startswith("https:") for url in config.urls)
+        self._client = Client(config.concurrency, headers, proxies=hosted, transport=transport)
 
     def ask(self, path: str, body: bytes, read: Callable[[bytes], tuple[T, Usage]], *, at_most: Usage) -> T:
         """The first good answer, read by `read`, which raises ValueError for a bad one.

@@ -33,6 +33,8 @@ from mem1.errors import UserError
 if TYPE_CHECKING:
     import httpx
 
+    from mem1.net.transport import Answer, Client
+
 
 def read_key(variable: str, *, needed_by: str | None = None) -> str:
     """The key in an environment variable; empty where it is not set.
@@ -148,7 +150,7 @@ class TryFailed(Exception):
 
 
 def exchange(
-    client: httpx.Client,
+    client: httpx.Client | Client,
     url: str,
     body: bytes,
     *,
@@ -186,7 +188,7 @@ def exchange(
     return bytes(answer)
 
 
-def _refusal(response: httpx.Response, beginning: bytes, key: str) -> TryFailed:
+def _refusal(response: httpx.Response | Answer, beginning: bytes, key: str) -> TryFailed:
     status = response.status_code
     passing = status >= 500 or status in _PASSING
     where = f" to {redact(response.headers['location'], key)}" if "location" in response.headers else ""

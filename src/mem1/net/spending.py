@@ -10,8 +10,7 @@ Spending(WebBudget(searches=100)).spend(Usage(searches=1))      the 101st call r
 from __future__ import annotations
 
 import threading
-from dataclasses import astuple, dataclass
-from operator import add, sub
+from dataclasses import dataclass
 
 from pydantic import Field, model_validator
 
@@ -33,11 +32,22 @@ class Usage:
     pages: int = 0
     """Pages fetched."""
 
+    # written out: dataclasses.astuple copies deeply, and every request adds and subtracts several times
     def __add__(self, other: Usage) -> Usage:
-        return Usage(*map(add, astuple(self), astuple(other)))
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.searches + other.searches,
+            self.pages + other.pages,
+        )
 
     def __sub__(self, other: Usage) -> Usage:
-        return Usage(*map(sub, astuple(self), astuple(other)))
+        return Usage(
+            self.input_tokens - other.input_tokens,
+            self.output_tokens - other.output_tokens,
+            self.searches - other.searches,
+            self.pages - other.pages,
+        )
 
 
 class SpendingLimit(Config):

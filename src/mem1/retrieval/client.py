@@ -181,17 +181,12 @@ class HttpRetriever:
         self, server: RetrievalServer, *, transport: httpx.BaseTransport | None = None, clock: Clock = CLOCK
     ) -> None:
         """Does not connect before the first search."""
-        import httpx
+        from mem1.net.transport import Client
 
         self._server, self._clock = server, clock
         self._addresses = Addresses(server.urls, now=clock.now)
         self._timeout_s = min(server.timeout_s, server.deadline_s)
-        self._client = httpx.Client(
-            transport=transport,
-            limits=httpx.Limits(max_connections=server.connections, max_keepalive_connections=server.connections),
-            headers={"content-type": "application/json"},
-            trust_env=False,  # proxies for the open web do not reach a retriever of your own
-        )
+        self._client = Client(server.connections, {"content-type": "application/json"}, transport=transport)
         self._batcher = Batcher(self._search_once, threads=server.connections, size=server.batch)
         self._retry = Retry(
             tries=None,
