@@ -55,6 +55,23 @@ def text_of(page: Any, part: str) -> str:
     return page.evaluate(f"[...document.querySelectorAll('{part} .piece pre')].map(e => e.textContent).join('')")
 
 
+def test_a_page_opens_at_its_top_with_its_warnings_and_a_colour_for_each_role(opened: Any):
+    run = dataclasses.replace(two_policies()[0], warnings=["step 9: since step 5: <b>entropy</b> has fallen"])
+    page = opened([run], viewport={"width": 1200, "height": 700})
+    assert page.evaluate("scrollY") == 0
+    assert page.locator("section.warnings li").all_inner_texts() == ["step 9: since step 5: <b>entropy</b> has fallen"]
+    roles = ("prompt", "state", "query", "action", "result", "forced", "thought", "text", "rest")
+    script = """names => names.map(name => {
+        const part = document.body.appendChild(document.createElement('i'));
+        part.className = name;
+        const { color } = getComputedStyle(part);
+        part.remove();
+        return color;
+    })"""
+    colours = page.evaluate(script, ["nothing", *roles])
+    assert colours[0] not in colours[1:]
+
+
 def test_a_page_with_1000_trajectories_opens_in_under_two_seconds(opened: Any):
     page = opened([random_run(1000)])
     assert page.locator("#rows li").count() == 1000

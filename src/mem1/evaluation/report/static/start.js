@@ -28,7 +28,8 @@ const openViewer = async () => {
     for (const row of document.querySelectorAll("#rows [aria-current]")) row.removeAttribute("aria-current");
     const row = document.querySelector(`#rows [data-t="${here.t}"]`);
     row?.setAttribute("aria-current", "true");
-    row?.scrollIntoView({ block: "nearest" });
+    const list = row?.closest("nav").getBoundingClientRect(), place = row?.getBoundingClientRect();
+    if (row) row.closest("nav").scrollTop += Math.min(place.top - list.top, 0) + Math.max(place.bottom - list.bottom, 0);
     say(`trajectory ${here.t}, turn ${here.turn} of ${data.trajectories[here.t - 1].turns.length}`);
   };
 
