@@ -111,6 +111,24 @@ def test_a_coroutine_writes_states_too_and_events_go_to_a_file(tmp_path: Path):
     assert event["kind"] == "state" and event["state_after"] == "from a coroutine"
 
 
+def test_a_call_may_bring_its_own_writer_and_name_the_prompt_that_the_provider_counted():
+    events: list[Event] = []
+    memory = Memory("fold(1)", on_event=events.append)
+    history = [TASK, *call(1), *call(2)]
+    assert memory.prompt(history) == history
+    first = memory.prompt(history, write=Model("mine"))
+    assert "mine" in first[0]["content"]
+
+    async def write(messages: list[Any]) -> str:
+        return "another"
+
+    other = [{"role": "user", "content": "Another task."}, *call(1), *call(2)]
+    assert "another" in asyncio.run(memory.aprompt(other, write=write))[0]["content"]
+    memory.observe(10 * events[0].tokens_after, first)
+    memory.prompt([*history, *call(3)], write=Model())
+    assert 20 * events[0].tokens_before > events[-1].tokens_before > 10 * events[0].tokens_before
+
+
 def test_recall_serves_the_whole_conversation_and_counts_follow_the_provider():
     events: list[Event] = []
     memory = Memory("mask(1)", on_event=events.append)

@@ -110,23 +110,38 @@ class Memory:
         self._shown_tokens = 0
         self._log: Sequence[Message] = ()
 
-    def prompt(self, messages: Sequence[Message], *, pending: Collection[str] = ()) -> list[Message]:
-        """What the model should see next; it may be asked for a state first. Raises UserError as `fold` does."""
-        now = self._begin(messages, pending)
+    def prompt(
+        self,
+        messages: Sequence[Message],
+        *,
+        pending: Collection[str] = (),
+        write: Callable[[list[Message]], Any] | None = None,
+    ) -> list[Message]:
+        """What the model should see next; it may be asked for a state first. Raises UserError as `fold` does.
+
+        `write`: for this call alone, where model, tools or settings change from call to call.
+        """
+        now = self._begin(messages, pending, write or self._write)
         while now.request is not None:
             try:
-                reply = self._writer(now.request)
+                reply = now.writer(now.request)
             except Exception as error:  # whatever the caller's client raises: the agent goes on without a state
                 reply = error
             now = self._answered(now, reply)
         return self._shown(now)
 
-    async def aprompt(self, messages: Sequence[Message], *, pending: Collection[str] = ()) -> list[Message]:
+    async def aprompt(
+        self,
+        messages: Sequence[Message],
+        *,
+        pending: Collection[str] = (),
+        write: Callable[[list[Message]], Any] | None = None,
+    ) -> list[Message]:
         """The same, where `write` is a coroutine function."""
-        now = self._begin(messages, pending)
+        now = self._begin(messages, pending, write or self._write)
         while now.request is not None:
             try:
-                reply = await self._writer(now.request)
+                reply = await now.writer(now.request)
             except Exception as error:  # as in prompt
                 reply = error
             now = self._answered(now, reply)
@@ -136,10 +151,14 @@ class Memory:
         """The whole result behind a handle, of the conversation last shown. Raises UserError for an unknown one."""
         return recall(self._log, handle, form=self.form.name)
 
-    def observe(self, prompt_tokens: int) -> None:
-        """Tell what the provider counted for the prompt that was shown last, tools included; later counts follow it."""
-        if self._shown_tokens:
-            self._scale = prompt_tokens / self._shown_tokens
+    def observe(self, prompt_tokens: int, shown: Sequence[Message] | None = None) -> None:
+        """Tell what the provider counted for a prompt, tools included; later counts follow it.
+
+        `shown`: its messages, by default those that the memory returned last.
+        """
+        estimate = self._shown_tokens if shown is None else tokens_of(shown, self.bounds.count)
+        if estimate:
+            self._scale = prompt_tokens / estimate
 
     def advice(self, messages: Sequence[Message]) -> str:
         """Whether folding pays in this conversation at these prices, and from which exchange on, in a sentence."""
@@ -154,7 +173,9 @@ class Memory:
             return f"Appending is cheaper for {HORIZON} exchanges and more."
         return f"Folding every {round(k)} exchanges is cheaper than appending from exchange {turn} on."
 
-    def _begin(self, messages: Sequence[Message], pending: Collection[str]) -> _Now:
+    def _begin(
+        self, messages: Sequence[Message], pending: Collection[str], write: Callable[[list[Message]], Any] | None
+    ) -> _Now:
         transcript = self.form.read(messages)
         tasks = [part.message for part in transcript.parts if isinstance(part, User) and not is_ask(part)]
         session = _hash([*transcript.system, *tasks[:1]])
@@ -167,12 +188,11 @@ class Memory:
             exchanges=len(exchanges),
             log=log,
             pending=tuple(pending),
-            request=self._due(log, pending),
+            request=None if write is None else self._due(log, pending),
+            write=write,
         )
 
     def _due(self, log: Sequence[Message], pending: Collection[str]) -> list[Message] | None:
-        if self._write is None:
-            return None
         k = math.inf
         if self.prices is not None and isinstance(self.policy, Fold) and self.policy.k is None:
             k = best_k(self._sizes(log), self.prices.prices)
@@ -182,10 +202,6 @@ class Memory:
         transcript = self.form.read(messages)
         sizes = measured(transcript, self.form, self.bounds)
         return Sizes(**{name: size * self._scale for name, size in asdict(sizes).items()})
-
-    def _writer(self, request: list[Message]) -> Any:
-        assert self._write is not None
-        return self._write(request)
 
     def _answered(self, now: _Now, reply: Any) -> _Now:
         """What the reply makes of a request: a conversation with a state; or a second request, and then none."""
@@ -270,8 +286,13 @@ class _Now:
     pending: tuple[str, ...]
     request: list[Message] | None
     """For a state; None: none is due."""
+    write: Callable[[list[Message]], Any] | None
     tried: bool = False
     """Whether the model has already failed to write one."""
+
+    def writer(self, request: list[Message]) -> Any:
+        assert self.write is not None
+        return self.write(request)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
