@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from random import Random
 from typing import Any
 
@@ -173,6 +174,26 @@ def test_calls_that_wait_are_never_dropped_and_dead_ones_get_a_result_that_says_
         "tool_call_id": "c5",
         "content": "error: this call was never answered",
     }
+
+
+def test_a_shortened_result_is_read_to_its_end_within_its_bound():
+    """What `recall` returns is shortened too, and says where it goes on."""
+    whole = "".join(f"line {i}\n" for i in range(150))
+    messages = [TASK, *call(1)[:1], {"role": "tool", "tool_call_id": "c1", "content": whole}]
+    bounds, read = Bounds(result=100), ""
+    for number in range(2, 20):
+        seen = fold(messages, bounds=bounds)
+        assert fold(seen, bounds=bounds) == seen and tokens_of(seen[-1:]) <= 104
+        part, found, rest = seen[-1]["content"].partition("\n[")
+        read += part
+        if not found:
+            break
+        name, start = re.search(r'recall\("(\w+)", start=(\d+)\) shows more\]$', rest).groups()  # type: ignore[union-attr]
+        again = recall(messages, name, start=int(start))
+        messages += [*call(number)[:1], {"role": "tool", "tool_call_id": f"c{number}", "content": again}]
+    assert read == whole
+    with pytest.raises(UserError, match=r"ends after \d+ characters; start=9999 is too far"):
+        recall(messages, name, start=9999)
 
 
 def test_bounds_hold_for_results_images_state_and_the_whole_prompt():

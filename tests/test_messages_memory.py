@@ -142,6 +142,32 @@ def test_recall_serves_the_whole_conversation_and_counts_follow_the_provider():
     assert events[1].tokens_after > 3 * before
 
 
+@pytest.mark.parametrize(
+    ("policy", "bounds", "shown"),
+    [
+        ("keep", Bounds(), False),
+        ("window(900)", Bounds(), False),
+        ("fold(3)", Bounds(), False),
+        ("mask(900)", Bounds(), True),
+        ("notes", Bounds(), True),
+        ("notes", Bounds(handles=False), False),
+        ("keep", Bounds(result=50), True),
+        ("keep", Bounds(images=0), True),
+    ],
+)
+def test_recall_is_needed_where_the_model_may_see_a_handle(policy: str, bounds: Bounds, shown: bool):
+    assert Memory(policy, bounds=bounds).shows_handles == shown
+
+
+def test_a_conversation_with_its_state_is_all_that_another_process_needs():
+    messages = [TASK, *(message for number in range(1, 6) for message in call(number))]
+    first, second = Memory("fold(2)", write=Model()), Model()
+    shown = first.prompt(messages)
+    saved = first.with_state(messages)
+    assert len(saved) == len(messages) + 2 and first.with_state(saved) == saved
+    assert Memory("fold(2)", write=second).prompt(saved) == shown and second.requests == []
+
+
 def test_fold_auto_needs_prices_and_folds_as_often_as_they_advise():
     with pytest.raises(UserError, match=r"fold\(auto\) needs prices; give prices='hosted-90'"):
         Memory("fold(auto)", write=Model())

@@ -20,7 +20,7 @@ IMAGE_TOKENS = 1_000
 """Assumed size of an image."""
 MESSAGE_TOKENS = 4
 """Assumed size of a message's role and frame."""
-_HANDLE = re.compile(r'recall\("(r[0-9a-f]{8})"\)[^"\n]*\]\Z')
+_HANDLE = re.compile(r'recall\("(r[0-9a-f]{8})"(?:, start=\d+)?\)[^"\n]*\]\Z')
 _GONE = re.compile(r"\[result of [^\n]* was dropped[^\n]*\]\Z")
 
 
@@ -81,9 +81,10 @@ def shortened(content: Content, handle: str, bounds: Bounds, limit: int, text_ty
     text = texts(content)
     if bounds.count(text) <= limit:
         return content
-    back = f'; recall("{handle}") shows all' if bounds.handles else ""
     kept = text
     while True:
+        # what recall returns is a result too, and within the same limit: it has to begin where this one ends
+        back = f'; recall("{handle}", start={len(kept)}) shows more' if bounds.handles else ""
         rest = f"\n[{bounds.count(text) - bounds.count(kept):,} more tokens{back}]"
         size = bounds.count(kept + rest)
         if size <= limit and kept is not text:

@@ -29,7 +29,7 @@ from mem1.messages.assembly import Assembled, assemble, fitted, stays_of, withou
 from mem1.messages.bounds import UNBOUNDED, Bounds, tokens_of
 from mem1.messages.forms import form_of
 from mem1.messages.policies import Policy, Present, Stays, policy_of
-from mem1.messages.transcript import ASK, Exchange, Form, Message, Result, User, handle
+from mem1.messages.transcript import ASK, Exchange, Form, Message, Result, User, handle, texts
 
 REQUEST = (
     f"{ASK} Everything above except the user's messages and the last tool result will be gone. Reply with text alone, "
@@ -107,17 +107,22 @@ def with_state(messages: Sequence[Message], state: str, *, form: str = "chat") -
     return [*messages, {"role": "user", "content": ASK}, {"role": "assistant", "content": state}]
 
 
-def recall(messages: Sequence[Message], name: str, *, form: str = "chat") -> Any:
-    """The whole content of the result with this handle, out of the whole conversation: text, or parts with images.
+def recall(messages: Sequence[Message], name: str, *, start: int = 0, form: str = "chat") -> Any:
+    """The content of the result with this handle, out of the whole conversation: text, or parts with images.
 
-    Raises UserError for an unknown handle.
+    `start`: characters of its text to leave out; from 1 on, images are left out too. Raises UserError for an unknown
+    handle, and for a start behind the end.
     """
     kind = form_of(form)
     for part in reversed(kind.read(messages).parts):
         for result in part.results if isinstance(part, Exchange) else ():
             content = kind.content_of(result)
-            if handle(result, content) == name.strip():
-                return content
+            if handle(result, content) != name.strip():
+                continue
+            text = texts(content)
+            if start and not 0 < start < len(text):
+                raise UserError(f"the result {name!r:.40} ends after {len(text)} characters; start={start} is too far")
+            return text[start:] if start else content
     raise UserError(f'no result has the handle {name!r:.40}; handles are written as recall("r1a2b3c4d")')
 
 

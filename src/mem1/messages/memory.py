@@ -28,8 +28,8 @@ from mem1.messages.bounds import UNBOUNDED, Bounds, tokens_of
 from mem1.messages.cost import HORIZON, Sizes, best_k, break_even, measured
 from mem1.messages.folding import Folded, ask, folded, recall, with_state
 from mem1.messages.forms import form_of
-from mem1.messages.policies import Fold, Policy, policy_of
-from mem1.messages.transcript import Exchange, Form, Message, User, is_ask, said
+from mem1.messages.policies import Fold, Past, Policy, Stays, policy_of
+from mem1.messages.transcript import Exchange, Form, Message, Transcript, User, is_ask, said
 from mem1.prices import PriceClass, price_class
 
 T = TypeVar("T")
@@ -42,7 +42,10 @@ RECALL_TOOL: Mapping[str, Any] = {
         "description": "Shows a tool result that was dropped or shortened, by the handle in its place.",
         "parameters": {
             "type": "object",
-            "properties": {"handle": {"type": "string", "description": 'Such as "r1a2b3c4d".'}},
+            "properties": {
+                "handle": {"type": "string", "description": 'Such as "r1a2b3c4d".'},
+                "start": {"type": "integer", "description": "Characters to skip, for a result that was shortened."},
+            },
             "required": ["handle"],
         },
     },
@@ -147,9 +150,21 @@ class Memory:
             now = self._answered(now, reply)
         return self._shown(now)
 
-    def recall(self, handle: str) -> Any:
-        """The whole result behind a handle, of the conversation last shown. Raises UserError for an unknown one."""
-        return recall(self._log, handle, form=self.form.name)
+    def recall(self, handle: str, start: int = 0) -> Any:
+        """The result behind a handle, of the conversation last shown; see `mem1.messages.recall`."""
+        return recall(self._log, handle, start=start, form=self.form.name)
+
+    @property
+    def shows_handles(self) -> bool:
+        """Whether the model may see handles, and needs the tool `recall`."""
+        bounds, past = self.bounds, (Past(age=10**6, before_state=0), Past(age=10**6, before_state=10**6))
+        limited = (bounds.result, bounds.prompt, bounds.images) != (None, None, None)
+        return bounds.handles and (limited or any(self.policy.stays(p) in (Stays.CALLS, Stays.NOTE) for p in past))
+
+    def with_state(self, messages: Sequence[Message]) -> list[Message]:
+        """The conversation with the newest state that is kept for it, which is all that another process needs."""
+        transcript = self.form.read(messages)
+        return self._with_known_state(messages, _session(transcript), _exchanges(transcript))
 
     def observe(self, prompt_tokens: int, shown: Sequence[Message] | None = None) -> None:
         """Tell what the provider counted for a prompt, tools included; later counts follow it.
@@ -177,9 +192,7 @@ class Memory:
         self, messages: Sequence[Message], pending: Collection[str], write: Callable[[list[Message]], Any] | None
     ) -> _Now:
         transcript = self.form.read(messages)
-        tasks = [part.message for part in transcript.parts if isinstance(part, User) and not is_ask(part)]
-        session = _hash([*transcript.system, *tasks[:1]])
-        exchanges = [part for part in transcript.parts if isinstance(part, Exchange)]
+        session, exchanges = _session(transcript), _exchanges(transcript)
         log = self._with_known_state(messages, session, exchanges)
         self._log = log
         return _Now(
@@ -269,8 +282,9 @@ class Memory:
         for number in range(len(exchanges), 0, -1):
             state = self._states.get(_key(session, exchanges[:number]))
             if state is not None:
-                end = exchanges[number - 1].end
-                return [*with_state(messages[:end], state, form=self.form.name), *messages[end:]]
+                before, after = messages[: exchanges[number - 1].end], messages[exchanges[number - 1].end :]
+                with_it = with_state(before, state, form=self.form.name)
+                return [*before, *after] if list(after[:2]) == with_it[-2:] else [*with_it, *after]
         return list(messages)
 
 
@@ -338,6 +352,16 @@ def _state_in(reply: Any, form: Form) -> tuple[str, str]:
         return "", f"a call of {calls[0]}"
     text = "\n".join(said(part) for part in parts if isinstance(part, Exchange)).strip()
     return text, "" if text else "an empty reply"
+
+
+def _session(transcript: Transcript) -> str:
+    """What tells a conversation from others: its system message and its first task."""
+    tasks = [part.message for part in transcript.parts if isinstance(part, User) and not is_ask(part)]
+    return _hash([*transcript.system, *tasks[:1]])
+
+
+def _exchanges(transcript: Transcript) -> list[Exchange]:
+    return [part for part in transcript.parts if isinstance(part, Exchange)]
 
 
 def _key(session: str, exchanges: Sequence[Exchange]) -> str:
