@@ -13,7 +13,7 @@ from mem1.errors import UserError
 from mem1.messages import Bounds, Event, Memory, check, fold
 from mem1.messages.cost import HORIZON, Sizes, best_k, break_even
 from mem1.messages.transcript import ASK
-from mem1.prices import PRICE_CLASSES, PrefixCache, Prices
+from mem1.prices import PRICE_CLASSES, PrefixCache, PriceClass, Prices
 
 TASK = {"role": "user", "content": "Find the mayor of Oslo."}
 LONG = "Oslo has a mayor. " * 100
@@ -86,6 +86,23 @@ def test_conversations_do_not_mix():
     one, two = memory.prompt([TASK, *history]), memory.prompt([other, *history])
     assert "state 1" in one[0]["content"] and "state 2" in two[0]["content"]
     assert memory.prompt([TASK, *history]) == one
+
+
+def test_a_second_run_of_a_task_whose_ids_are_counted_anew_does_not_find_the_states_of_the_first():
+    model = Model()
+    memory = Memory("fold(1)", write=model)
+    memory.prompt([TASK, *call(1), *call(2)])
+    changed = {**call(2)[1], "content": "Oslo has a new mayor."}
+    assert "state 2" in memory.prompt([TASK, *call(1), call(2)[0], changed])[0]["content"]
+    clock = {"role": "system", "content": "It is 9:41."}
+    assert "state 1" in memory.prompt([clock, TASK, *call(1), *call(2)])[1]["content"]
+
+
+def test_a_model_that_never_writes_a_state_is_asked_ever_less_often():
+    model = Model(*[""] * 99)
+    run(Memory("fold(1)", write=model), 40)
+    asked = [sum("tool_calls" in message for message in request) for request in model.requests]
+    assert asked == [2, 2, 4, 4, 8, 8, 16, 16, 32, 32]
 
 
 @pytest.mark.parametrize(
@@ -179,6 +196,27 @@ def test_fold_auto_needs_prices_and_folds_as_often_as_they_advise():
     assert len(model.requests) > len(cached.requests) > 0
     messages = [TASK, *(message for number in range(5) for message in call(number))]
     assert "is cheaper than appending from exchange" in memory.advice(messages)
+
+
+def test_a_conversation_is_left_as_it_is_until_folding_would_have_been_cheaper():
+    model, events = Model(), list[Event]()
+    memory = Memory(
+        "fold(auto)", write=model, prices="hosted-90", bounds=Bounds(state=100), only_if_cheaper=True,
+        on_event=events.append,
+    )  # fmt: skip
+    shown = run(memory, 30)
+    (told,) = [event for event in events if event.kind == "appends"]
+    begins = int(told.why.split()[-2])
+    assert told.exchange < begins < 30 and told.tokens_before == told.tokens_after
+    assert [len(messages) for messages in shown[:begins]] == [1 + 2 * number for number in range(begins)]
+    assert len(shown[begins]) == 3 and len(model.requests) > 1
+    free = Prices(fresh=1, cached=0, write=1, output=5)
+    never = Model()
+    assert len(run(Memory("fold(auto)", write=never, prices=_own(free), only_if_cheaper=True), 30)[-1]) == 61
+
+
+def _own(prices: Prices) -> PriceClass:
+    return PriceClass(name="own", about="own", prices=prices, cache=PrefixCache())
 
 
 SIZES = Sizes(prompt=3_000, exchange=1_650, action=150, state=500)

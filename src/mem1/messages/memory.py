@@ -6,21 +6,20 @@
         messages += [reply, *results_of(reply)]
     memory.recall("r1a2b3c4d")                             # behind a tool `recall`, RECALL_TOOL
 
-States are kept by the conversation's beginning and the exchange after which they were written, so a client that sends
-its whole history anew with each call finds them again, and several conversations may share a memory. A model that
-fails, or calls a tool where a state was asked for, is asked once more; then the conversation goes on without a state.
+States are kept by the conversation's task and all exchanges before they were written, so a client that sends its whole
+history anew with each call finds them again, and several conversations may share a memory. A model that fails, or calls
+a tool where a state was asked for, is asked once more; then the conversation goes on without a state for 2 exchanges,
+after the next failure for 4, and so on.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from mem1.errors import UserError
 from mem1.messages.assembly import handle_of
@@ -29,12 +28,14 @@ from mem1.messages.cost import HORIZON, Sizes, best_k, break_even, measured
 from mem1.messages.folding import Folded, ask, folded, recall, with_state
 from mem1.messages.forms import form_of
 from mem1.messages.policies import Fold, Past, Policy, Stays, policy_of
-from mem1.messages.transcript import Exchange, Form, Message, Transcript, User, is_ask, said
+from mem1.messages.sessions import Latest, exchanges_of, identity, keys_of, session_of
+from mem1.messages.transcript import Exchange, Form, Message, is_ask, said
 from mem1.prices import PriceClass, price_class
 
-T = TypeVar("T")
 _REMEMBERED = 10_000
 """States that a memory keeps by default, the latest used."""
+_LONGEST_PAUSE = 32
+"""Exchanges after which a model that has often failed to write a state is asked again."""
 RECALL_TOOL: Mapping[str, Any] = {
     "type": "function",
     "function": {
@@ -58,7 +59,8 @@ class Event:
     """What a memory did before a call of the model. Tokens are estimates, corrected by what the provider reported."""
 
     kind: str
-    """"state": a new state; "left_out": more results are not shown whole; "no_state": the model wrote none."""
+    """"state": a new state; "left_out": more results are not shown whole; "no_state": the model wrote none;
+    "appends": a state would be due, but appending is still cheaper."""
     policy: str
     exchange: int
     """Exchanges of the conversation so far."""
@@ -73,7 +75,7 @@ class Event:
     left_out: tuple[str, ...] = ()
     """Handles that were not left out before."""
     why: str = ""
-    """For "no_state": what the model did instead."""
+    """For "no_state": what the model did instead; for "appends": `Memory.advice`."""
 
 
 class Memory:
@@ -81,8 +83,9 @@ class Memory:
 
     `write`: takes messages and returns the model's reply, as text, a message or items; fold and notes need it. It
     should be the agent's own call, with the same model, tools and settings, so that the prompt cache serves it.
-    `prices`: a name of `mem1.prices.PRICE_CLASSES`, or prices of your own; fold(auto) needs them. `events`: a file for
-    one JSON line per event. `states`: where states are kept, by default in this process.
+    `prices`: a name of `mem1.prices.PRICE_CLASSES`, or prices of your own; fold(auto) needs them. `only_if_cheaper`:
+    fold(auto) leaves a conversation as it is until it is so long that folding would have been cheaper than appending.
+    `events`: a file for one JSON line per event. `states`: where states are kept, by default in this process.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class Memory:
         form: str = "chat",
         bounds: Bounds = UNBOUNDED,
         prices: str | PriceClass | None = None,
+        only_if_cheaper: bool = False,
         on_event: Callable[[Event], None] | None = None,
         events: str | Path | None = None,
         states: MutableMapping[str, str] | None = None,
@@ -105,10 +109,15 @@ class Memory:
         if self.policy == Fold(None) and self.prices is None:
             raise UserError("fold(auto) needs prices; give prices='hosted-90' or another of mem1.prices.PRICE_CLASSES")
         self._write = write
+        self._only_if_cheaper = only_if_cheaper
         self._on_event = on_event
         self._events = None if events is None else Path(events)
-        self._states: MutableMapping[str, str] = _Latest(_REMEMBERED) if states is None else states
-        self._seen: MutableMapping[str, _Seen] = _Latest(_REMEMBERED)
+        self._states: MutableMapping[str, str] = Latest(_REMEMBERED) if states is None else states
+        self._seen: MutableMapping[str, _Seen] = Latest(_REMEMBERED)
+        self._failed: MutableMapping[str, tuple[int, int]] = Latest(_REMEMBERED)
+        """Session -> (failures to write a state since the last one, exchange from which on to ask again)."""
+        self._appends: MutableMapping[str, int] = Latest(_REMEMBERED)
+        """Session -> exchange until which appending is cheaper."""
         self._scale = 1.0
         self._shown_tokens = 0
         self._log: Sequence[Message] = ()
@@ -164,7 +173,7 @@ class Memory:
     def with_state(self, messages: Sequence[Message]) -> list[Message]:
         """The conversation with the newest state that is kept for it, which is all that another process needs."""
         transcript = self.form.read(messages)
-        return self._with_known_state(messages, _session(transcript), _exchanges(transcript))
+        return self._with_known_state(messages, keys_of(transcript, self.form), exchanges_of(transcript))
 
     def observe(self, prompt_tokens: int, shown: Sequence[Message] | None = None) -> None:
         """Tell what the provider counted for a prompt, tools included; later counts follow it.
@@ -192,24 +201,45 @@ class Memory:
         self, messages: Sequence[Message], pending: Collection[str], write: Callable[[list[Message]], Any] | None
     ) -> _Now:
         transcript = self.form.read(messages)
-        session, exchanges = _session(transcript), _exchanges(transcript)
-        log = self._with_known_state(messages, session, exchanges)
+        session, exchanges = session_of(transcript), exchanges_of(transcript)
+        keys = keys_of(transcript, self.form)
+        log = self._with_known_state(messages, keys, exchanges)
         self._log = log
-        return _Now(
+        now = _Now(
             session=session,
-            key=_key(session, exchanges),
+            key=keys[-1] if keys else "",
             exchanges=len(exchanges),
             log=log,
             pending=tuple(pending),
-            request=None if write is None else self._due(log, pending),
             write=write,
         )
+        return replace(
+            now, request=self._due(now, has_state=len(log) > len(messages) or any(map(is_ask, transcript.parts)))
+        )
 
-    def _due(self, log: Sequence[Message], pending: Collection[str]) -> list[Message] | None:
-        k = math.inf
-        if self.prices is not None and isinstance(self.policy, Fold) and self.policy.k is None:
-            k = best_k(self._sizes(log), self.prices.prices)
-        return ask(log, self.policy, form=self.form.name, bounds=self.bounds, pending=pending, best_k=k)
+    def _due(self, now: _Now, *, has_state: bool) -> list[Message] | None:
+        if now.write is None or now.exchanges < self._failed.get(now.session, (0, 0))[1]:
+            return None
+        auto = self.prices is not None and isinstance(self.policy, Fold) and self.policy.k is None
+        k = best_k(self._sizes(now.log), self.prices.prices) if auto and self.prices is not None else math.inf
+        request = ask(now.log, self.policy, form=self.form.name, bounds=self.bounds, pending=now.pending, best_k=k)
+        if request is not None and auto and self._only_if_cheaper and not has_state and self._loses(now, round(k)):
+            return None
+        return request
+
+    def _loses(self, now: _Now, k: int) -> bool:
+        """Whether appending is still cheaper after the exchanges so far; tells so once."""
+        assert self.prices is not None
+        told = now.session in self._appends
+        if told and now.exchanges < self._appends[now.session]:
+            return True
+        turn = break_even(self._sizes(now.log), self.prices.prices, self.prices.cache, k)
+        if turn is not None and now.exchanges >= turn:
+            return False
+        self._appends[now.session] = HORIZON if turn is None else turn
+        if not told:
+            self._tell("appends", now, self._folded(now), why=self.advice(now.log))
+        return True
 
     def _sizes(self, messages: Sequence[Message]) -> Sizes:
         transcript = self.form.read(messages)
@@ -222,9 +252,12 @@ class Memory:
         if not state:
             if now.request is not None and not now.tried:
                 return replace(now, tried=True)
+            failures = self._failed.get(now.session, (0, 0))[0] + 1
+            self._failed[now.session] = failures, now.exchanges + min(2**failures, _LONGEST_PAUSE)
             self._tell("no_state", now, self._folded(now), why=why)
             return replace(now, request=None)
         self._states[now.key] = state
+        self._failed.pop(now.session, None)
         log = with_state(now.log, state, form=self.form.name)
         self._log = log
         return replace(now, log=log, request=None)
@@ -241,7 +274,7 @@ class Memory:
         elif len(missing) > before.left_out:
             self._tell("left_out", now, found)
         self._seen[now.session] = _Seen(
-            state=found.state, left_out=len(missing), messages=tuple(map(_identity, found.messages))
+            state=found.state, left_out=len(missing), messages=tuple(map(identity, found.messages))
         )
         self._shown_tokens = tokens_of(found.messages, self.bounds.count)
         return found.messages
@@ -252,7 +285,7 @@ class Memory:
         before = self._seen.get(now.session, _Seen())
         same = 0
         for message, earlier in zip(found.messages, before.messages, strict=False):
-            if _identity(message) != earlier:
+            if identity(message) != earlier:
                 break
             same += 1
         count = self.bounds.count
@@ -276,13 +309,13 @@ class Memory:
                 file.write(json.dumps(asdict(event), ensure_ascii=False) + "\n")
 
     def _with_known_state(
-        self, messages: Sequence[Message], session: str, exchanges: Sequence[Exchange]
+        self, messages: Sequence[Message], keys: Sequence[str], exchanges: Sequence[Exchange]
     ) -> list[Message]:
         """The conversation with the newest state that is kept for it, where it was written."""
-        for number in range(len(exchanges), 0, -1):
-            state = self._states.get(_key(session, exchanges[:number]))
+        for key, exchange in zip(reversed(keys), reversed(exchanges), strict=True):
+            state = self._states.get(key)
             if state is not None:
-                before, after = messages[: exchanges[number - 1].end], messages[exchanges[number - 1].end :]
+                before, after = messages[: exchange.end], messages[exchange.end :]
                 with_it = with_state(before, state, form=self.form.name)
                 return [*before, *after] if list(after[:2]) == with_it[-2:] else [*with_it, *after]
         return list(messages)
@@ -298,7 +331,7 @@ class _Now:
     exchanges: int
     log: Sequence[Message]
     pending: tuple[str, ...]
-    request: list[Message] | None
+    request: list[Message] | None = None
     """For a state; None: none is due."""
     write: Callable[[list[Message]], Any] | None
     tried: bool = False
@@ -319,23 +352,6 @@ class _Seen:
     """Identities of the messages."""
 
 
-class _Latest(OrderedDict[str, T]):
-    """A mapping that keeps the entries used last."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self._most = most
-
-    def __getitem__(self, key: str) -> T:
-        self.move_to_end(key)
-        return super().__getitem__(key)
-
-    def __setitem__(self, key: str, value: T) -> None:
-        super().__setitem__(key, value)
-        if len(self) > self._most:
-            self.popitem(last=False)
-
-
 def _state_in(reply: Any, form: Form) -> tuple[str, str]:
     """(the text of a reply, or nothing where it is no state, why not)."""
     if isinstance(reply, Exception):
@@ -352,29 +368,3 @@ def _state_in(reply: Any, form: Form) -> tuple[str, str]:
         return "", f"a call of {calls[0]}"
     text = "\n".join(said(part) for part in parts if isinstance(part, Exchange)).strip()
     return text, "" if text else "an empty reply"
-
-
-def _session(transcript: Transcript) -> str:
-    """What tells a conversation from others: its system message and its first task."""
-    tasks = [part.message for part in transcript.parts if isinstance(part, User) and not is_ask(part)]
-    return _hash([*transcript.system, *tasks[:1]])
-
-
-def _exchanges(transcript: Transcript) -> list[Exchange]:
-    return [part for part in transcript.parts if isinstance(part, Exchange)]
-
-
-def _key(session: str, exchanges: Sequence[Exchange]) -> str:
-    """Of the state written after the last of these exchanges: by the ids of its calls, which clients send back."""
-    if not exchanges:
-        return session
-    ids = ",".join(call.id for call in exchanges[-1].calls) or _hash([{"content": said(exchanges[-1])}])
-    return f"{session}/{len(exchanges)}/{ids}"
-
-
-def _hash(messages: Sequence[Message]) -> str:
-    return sha256("\0".join(map(_identity, messages)).encode("utf-8", "replace")).hexdigest()[:16]
-
-
-def _identity(message: Message) -> str:
-    return json.dumps(message, sort_keys=True, default=str)
