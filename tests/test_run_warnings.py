@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -169,16 +169,30 @@ def test_a_new_phase_has_a_start_of_its_own(tmp_path: Path):
     assert alert.startswith("since step 16")
 
 
+class Down:
+    """A writer whose network is down."""
+
+    def __init__(self, run: mem1.WrittenRun) -> None:
+        pass
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        raise ConnectionError("the network is down")
+
+    def close(self, failed: bool) -> None:
+        raise ConnectionError("still")
+
+
 def test_a_run_whose_reward_is_constant_says_so_keeps_it_and_its_report_shows_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setitem(mem1.register.reward._registered, "constant", lambda task, attempt: 0.5)
+    monkeypatch.setitem(mem1.register.writer._registered, "down", Down)
     tiny = ("hidden_size=32", "layers=1", "heads=2", "feed_forward=32", "look_back=[]")
     settings = (
         *(f"model.new.{setting}" for setting in tiny),
         *("tasks.reward=constant", "tasks.worlds=1", "budget.completion_extra=8", "warnings.steps=2"),
         *("rl.tasks_per_step=2", "rl.group_size=2", "rl.curriculum=[{steps=3, objectives=[1]}]", "workers=1"),
-        *("checkpoint_every=1", "writers=[]"),
+        *("checkpoint_every=1", 'writers=["down"]'),
     )
     recipe = mem1.load_recipe("atlas-quick", *settings)
 
@@ -190,12 +204,15 @@ def test_a_run_whose_reward_is_constant_says_so_keeps_it_and_its_report_shows_it
     with pytest.raises(KeyboardInterrupt):
         mem1.train(recipe, out=run, on_step=killed)
     mem1.train(recipe, out=run, resume=True)
-    (row,) = read_metrics(run / "warnings.jsonl")
+    writer, row = read_metrics(run / "warnings.jsonl")
+    assert (writer["step"], writer["warning"]) == (
+        1,
+        "writer down",
+    ) and "ConnectionError: the network is down" in writer["text"]
     assert (row["step"], row["stage"], row["warning"], row["value"]) == (2, "rl", "equal_rewards", 0.0)
     said = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert (
-        len(said) == 1 and "the mean reward is 0.50" in said[0] and said[0].endswith("docs/warnings.md#equal_rewards")
-    )
-    assert f"warning: {row['text']}" == said[0]
+    texts = [f"warning: {text}" for text in (writer["text"], row["text"], writer["text"])]
+    assert said == texts, "the resumed run knows what was said, and its new writer fails again"
+    assert "the mean reward is 0.50" in row["text"] and row["text"].endswith("docs/warnings.md#equal_rewards")
     page = write_run_report(run).read_text(encoding="utf-8")
     assert "<li>step 2: since step 1: hardly any group has rewards that differ" in page

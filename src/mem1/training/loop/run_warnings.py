@@ -47,8 +47,8 @@ class RunWarnings(Config):
     """Fall of the entropy, as a share of that at the start of the phase."""
     sampler_trainer: float | None = Field(default=None, gt=0)
     """Largest `sampler_trainer_mean` in nats. None: 0.001, or 0.1 where bfloat16 is involved."""
-    critic: float = Field(default=0.0, lt=1)
-    """Explained variance of the returns at which a critic is useless."""
+    critic: float = Field(default=-0.1, lt=1)
+    """Explained variance of the returns at which a critic does harm; 0 is that of a constant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ def _critic(rows: Sequence[Row], limits: RunWarnings, circumstances: Circumstanc
     last = _lasting(_values(trained, "explained_variance"), lambda share: share <= limits.critic)
     if len(last) < limits.steps:
         return None
-    text = f"the critic explains nothing of the returns: explained_variance is {last[-1][1]:.2f}"
+    text = f"the critic predicts the returns worse than a constant would: explained_variance is {last[-1][1]:.2f}"
     return Finding("critic", last[-1][1], last[0][0], text)
 
 

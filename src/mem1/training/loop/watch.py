@@ -89,6 +89,7 @@ class Watch:
         self.alert(text)
 
     def writer_failed(self, step: int, name: str, text: str) -> None:
-        """Say and keep that a writer failed at a step."""
-        append_warning(self.folder, {"step": step, "stage": None, "warning": f"writer {name}", "text": text})
+        """Say that a writer failed at a step, and keep it unless an earlier process has."""
+        if text not in (row["text"] for row in _given(self.folder)):
+            append_warning(self.folder, {"step": step, "stage": None, "warning": f"writer {name}", "text": text})
         log.warning("warning: %s", text)
