@@ -38,8 +38,8 @@ class ChatServer:
 
 
 @contextmanager
-def chat_server(behave: Behave) -> Iterator[ChatServer]:
-    """Answers POST /v1/chat/completions."""
+def chat_server(behave: Behave, *paths: str) -> Iterator[ChatServer]:
+    """Answers POST /v1/chat/completions, or the paths given."""
     lock, over, seen = threading.Lock(), threading.Event(), ChatServer()
     running = 0
 
@@ -67,7 +67,7 @@ def chat_server(behave: Behave) -> Iterator[ChatServer]:
             with lock:
                 running -= 1
 
-    with site({"/v1/chat/completions": answer}) as server:
+    with site(dict.fromkeys(paths or ("/v1/chat/completions",), answer)) as server:
         seen.url = f"{server.url}/v1"
         try:
             yield seen

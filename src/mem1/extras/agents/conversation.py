@@ -1,0 +1,65 @@
+"""A framework's own messages as a memory reads them, and back.
+
+    own         HumanMessage         AIMessage       ToolMessage
+    read        {user, 0}            {assistant, 1}  {tool, 2}      each with its place
+    memory      {user + state, 0}    {assistant, 1}  {tool, 2}
+    written     copy with the state  AIMessage       ToolMessage    those unchanged are the same objects
+
+So whatever a framework keeps on its messages stays: ids, metadata, signed thinking, artifacts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from mem1.messages import recall
+from mem1.messages.transcript import Message
+
+M = TypeVar("M")
+PLACE = "mem1_place"
+"""Key of a message's place among the framework's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind(Generic[M]):
+    """How the messages of a framework become those of a form of `mem1.messages.forms`, and back."""
+
+    read: Callable[[M], Message]
+    copied: Callable[[M, Message], M]
+    """A copy of a message of the user, of a system message or of a result, with the content of the second one."""
+    made: Callable[[Message], M]
+    """What mem1 adds: a message of the user, or the result of a call that nobody answered."""
+    form: str = "chat"
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation(Generic[M]):
+    """A conversation in a framework's own messages."""
+
+    kind: Kind[M]
+    own: Sequence[M]
+    read: tuple[Message, ...]
+    """The same for a memory, each with its place."""
+
+    @classmethod
+    def of(cls, kind: Kind[M], own: Sequence[M]) -> Conversation[M]:
+        """The conversation of these messages, which are not changed."""
+        return cls(kind, own, tuple([{**kind.read(message), PLACE: at} for at, message in enumerate(own)]))
+
+    def written(self, shown: Sequence[Message]) -> list[M]:
+        """Messages that a memory made of `read`, as the framework's own."""
+        return [self._own(message) for message in shown]
+
+    def recall(self, handle: str) -> Any:
+        """The whole result behind a handle. Raises UserError for an unknown one."""
+        return recall(self.read, handle, form=self.kind.form)
+
+    def _own(self, message: Message) -> M:
+        at = message.get(PLACE)
+        if at is None:
+            return self.kind.made(message)
+        if all(message.get(key) is self.read[at].get(key) for key in ("content", "output")):
+            return self.own[at]
+        return self.kind.copied(self.own[at], {key: value for key, value in message.items() if key != PLACE})

@@ -1,0 +1,156 @@
+"""A memory as a middleware of LangChain's agents.
+
+    from mem1.extras.agents.langchain import MemoryMiddleware
+    agent = create_agent(model, tools, middleware=[MemoryMiddleware("fold(4)")])
+
+The messages of the agent's state stay whole; only what the model is sent is folded. The model writes a state in a call
+with the same model, tools, system message and settings, which streams nothing. Documentation: docs/memory/langchain.md.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mem1.errors import UserError
+from mem1.extras.agents.conversation import Conversation, Kind
+from mem1.messages import UNBOUNDED, Bounds, Event, Memory, Policy
+from mem1.messages.memory import RECALL_TOOL
+from mem1.messages.transcript import Message
+from mem1.prices import PriceClass
+
+try:
+    from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
+    from langchain.tools import ToolRuntime, tool
+    from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+    from langchain_core.runnables.config import ensure_config, var_child_runnable_config
+    from langgraph.constants import TAG_NOSTREAM
+except ImportError as error:
+    raise UserError(f"a memory for LangChain needs langchain 1.0 ({error}): pip install 'mem1[langchain]'") from error
+
+_RECALL = RECALL_TOOL["function"]
+
+
+class MemoryMiddleware(AgentMiddleware):
+    """Folds what the model is sent, by a policy of `mem1.messages`; one object serves any number of conversations.
+
+    Arguments as of `mem1.messages.Memory`. With `bounds.handles`, the agent gets the tool `recall`.
+    """
+
+    def __init__(
+        self,
+        policy: str | Policy = "fold(4)",
+        *,
+        bounds: Bounds = UNBOUNDED,
+        prices: str | PriceClass | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        events: str | Path | None = None,
+    ) -> None:
+        super().__init__()
+        self.memory = Memory(policy, bounds=bounds, prices=prices, on_event=on_event, events=events)
+        self.tools = [_recall] if bounds.handles else []
+
+    def wrap_model_call(self, request: ModelRequest, handler: Callable[[ModelRequest], ModelResponse]) -> Any:
+        """Send the model the folded messages."""
+        conversation = Conversation.of(KIND, request.messages)
+
+        def write(messages: list[Message]) -> Message:
+            with _unseen():
+                return _reply(handler(_for_state(request, conversation.written(messages))))
+
+        shown = self.memory.prompt(conversation.read, write=write)
+        response = handler(request.override(messages=conversation.written(shown)))
+        self._observe(response, shown)
+        return response
+
+    async def awrap_model_call(
+        self, request: ModelRequest, handler: Callable[[ModelRequest], Awaitable[ModelResponse]]
+    ) -> Any:
+        """The same for agents that are awaited."""
+        conversation = Conversation.of(KIND, request.messages)
+
+        async def write(messages: list[Message]) -> Message:
+            with _unseen():
+                return _reply(await handler(_for_state(request, conversation.written(messages))))
+
+        shown = await self.memory.aprompt(conversation.read, write=write)
+        response = await handler(request.override(messages=conversation.written(shown)))
+        self._observe(response, shown)
+        return response
+
+    def _observe(self, response: Any, shown: list[Message]) -> None:
+        said = _said(response)
+        if said is not None and said.usage_metadata:
+            self.memory.observe(said.usage_metadata["input_tokens"], shown)
+
+
+def _for_state(request: ModelRequest, messages: list[BaseMessage]) -> ModelRequest:
+    """A state is text, so it is asked for without a response format."""
+    return request.override(messages=messages, **({} if request.response_format is None else {"response_format": None}))
+
+
+@contextmanager
+def _unseen() -> Iterator[None]:
+    """Keep a call of the model out of what the agent streams."""
+    config = ensure_config()
+    token = var_child_runnable_config.set({**config, "tags": [*(config.get("tags") or ()), TAG_NOSTREAM]})
+    try:
+        yield
+    finally:
+        var_child_runnable_config.reset(token)
+
+
+def _said(response: Any) -> AIMessage | None:
+    """What the model said; other middleware may have wrapped the response."""
+    response = getattr(response, "model_response", response)
+    found = [response] if isinstance(response, AIMessage) else getattr(response, "result", ())
+    return next((message for message in found if isinstance(message, AIMessage)), None)
+
+
+def _reply(response: Any) -> Message:
+    said = _said(response)
+    return {} if said is None else _chat(said)
+
+
+def _chat(message: BaseMessage) -> Message:
+    content: Any = message.content
+    if not isinstance(content, str):
+        content = [{"type": "text", "text": block} if isinstance(block, str) else block for block in content]
+    if isinstance(message, AIMessage):
+        calls = [*message.tool_calls, *message.invalid_tool_calls]
+        return {"role": "assistant", "content": content, "tool_calls": [_call(call) for call in calls]}
+    if isinstance(message, ToolMessage):
+        return {"role": "tool", "tool_call_id": message.tool_call_id, "content": content}
+    return {"role": "system" if isinstance(message, SystemMessage) else "user", "content": content}
+
+
+def _call(call: Any) -> Message:
+    arguments = call["args"] if isinstance(call["args"], str) else json.dumps(call["args"], ensure_ascii=False)
+    return {"id": call["id"], "type": "function", "function": {"name": call["name"], "arguments": arguments}}
+
+
+def _copied(message: BaseMessage, changed: Message) -> BaseMessage:
+    return message.model_copy(update={"content": changed["content"]})
+
+
+def _made(message: Message) -> BaseMessage:
+    if message["role"] == "tool":
+        return ToolMessage(content=message["content"], tool_call_id=message["tool_call_id"], status="error")
+    return HumanMessage(content=message["content"])
+
+
+KIND = Kind(read=_chat, copied=_copied, made=_made)
+"""LangChain's messages."""
+
+
+@tool(_RECALL["name"], description=_RECALL["description"])
+def _recall(handle: str, runtime: ToolRuntime) -> Any:
+    try:
+        return Conversation.of(KIND, runtime.state["messages"]).recall(handle)
+    except UserError as error:
+        return f"error: {error}"

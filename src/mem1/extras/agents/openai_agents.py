@@ -1,0 +1,128 @@
+"""A memory for agents of the OpenAI Agents SDK.
+
+    from mem1.extras.agents.openai_agents import AgentMemory
+    await Runner.run(agent, "...", run_config=AgentMemory("fold(4)").run_config())
+
+It is the run's `call_model_input_filter`: items, sessions and results of a run stay whole; only what the model is sent
+is folded. The model writes a state in a call with the same model, settings, tools, handoffs and instructions.
+Documentation: docs/memory/openai-agents.md.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mem1.errors import UserError
+from mem1.extras.agents.conversation import Conversation, Kind
+from mem1.messages import RECALL_TOOL, Bounds, Event, Memory, Policy
+from mem1.messages.transcript import Message
+from mem1.prices import PriceClass
+
+try:
+    from agents import Agent, Handoff, Model, ModelTracing, RunConfig, RunContextWrapper, function_tool, handoff
+    from agents.run import CallModelData, ModelInputData
+except ImportError as error:
+    raise UserError(
+        f"a memory for the OpenAI Agents SDK needs it ({error}): pip install 'mem1[openai-agents]'"
+    ) from error
+
+_RECALL = RECALL_TOOL["function"]
+_WITHOUT_HANDLES = Bounds(handles=False)
+_SHOWN: ContextVar[Conversation[Any]] = ContextVar("mem1_shown")
+"""The conversation of the run that this code belongs to."""
+
+
+class AgentMemory:
+    """Folds what the models of runs are sent, by a policy of `mem1.messages`; one object serves any number of runs.
+
+    Arguments as of `mem1.messages.Memory`. Where `bounds` has handles, each agent needs `recall` among its tools.
+    """
+
+    def __init__(
+        self,
+        policy: str | Policy = "fold(4)",
+        *,
+        bounds: Bounds = _WITHOUT_HANDLES,
+        prices: str | PriceClass | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        events: str | Path | None = None,
+    ) -> None:
+        self.memory = Memory(policy, form="responses", bounds=bounds, prices=prices, on_event=on_event, events=events)
+        self.recall = function_tool(
+            _recall, name_override=_RECALL["name"], description_override=_RECALL["description"], strict_mode=False
+        )
+
+    def run_config(self, run_config: RunConfig | None = None) -> RunConfig:
+        """The configuration of a run with this memory; a filter that it has comes before."""
+        given = RunConfig() if run_config is None else run_config
+        earlier = given.call_model_input_filter
+
+        async def filtered(data: CallModelData) -> ModelInputData:
+            if earlier is not None:
+                model_data = earlier(data)
+                data = replace(data, model_data=await model_data if inspect.isawaitable(model_data) else model_data)
+            return await self._filtered(data, given)
+
+        return replace(given, call_model_input_filter=filtered)
+
+    async def _filtered(self, data: CallModelData, run_config: RunConfig) -> ModelInputData:
+        agent, sent = data.agent, data.model_data
+        if self.memory.bounds.handles and all(tool.name != _RECALL["name"] for tool in agent.tools):
+            raise UserError(
+                f"the memory names handles, but the agent {agent.name!r} lacks the tool for them: add memory.recall to "
+                "its tools, or give Bounds(handles=False)"
+            )
+        conversation = Conversation.of(KIND, sent.input)
+        _SHOWN.set(conversation)
+
+        async def write(messages: list[Message]) -> list[Message]:
+            return await _written(agent, data, run_config, conversation.written(messages))
+
+        shown = await self.memory.aprompt(conversation.read, write=write)
+        return ModelInputData(input=conversation.written(shown), instructions=sent.instructions)
+
+
+async def _written(agent: Agent, data: CallModelData, run_config: RunConfig, items: list[Any]) -> list[Message]:
+    """What the agent's model says to the items, called as the run calls it, but without an output type: a state is text."""
+    context = RunContextWrapper(context=data.context)
+    response = await _model(agent, run_config).get_response(
+        system_instructions=data.model_data.instructions,
+        input=items,
+        model_settings=agent.model_settings.resolve(run_config.model_settings),
+        tools=await agent.get_all_tools(context),
+        output_schema=None,
+        handoffs=[other if isinstance(other, Handoff) else handoff(other) for other in agent.handoffs],
+        tracing=ModelTracing.DISABLED,
+        previous_response_id=None,
+        conversation_id=None,
+        prompt=await agent.get_prompt(context),
+    )
+    return response.to_input_items()
+
+
+def _model(agent: Agent, run_config: RunConfig) -> Model:
+    for model in (run_config.model, agent.model):
+        if isinstance(model, Model):
+            return model
+        if model is not None:
+            return run_config.model_provider.get_model(model)
+    return run_config.model_provider.get_model(None)
+
+
+def _recall(handle: str) -> Any:
+    conversation = _SHOWN.get(None)
+    try:
+        return "error: nothing was left out yet" if conversation is None else conversation.recall(handle)
+    except UserError as error:
+        return f"error: {error}"
+
+
+KIND: Kind[Any] = Kind(read=dict, copied=lambda item, changed: changed, made=dict, form="responses")
+"""Input items of the Responses API, which the SDK uses for every model."""
