@@ -90,7 +90,7 @@ class AgentMemory:
 
 
 async def _written(agent: Agent, data: CallModelData, run_config: RunConfig, items: list[Any]) -> list[Message]:
-    """What the agent's model says to the items, called as the run calls it, but without an output type: a state is text."""
+    """What the agent's model says to the items, called as the run calls it; a state has no output type."""
     context = RunContextWrapper(context=data.context)
     response = await _model(agent, run_config).get_response(
         system_instructions=data.model_data.instructions,

@@ -1,0 +1,235 @@
+"""A memory as a capability of pydantic-ai's agents.
+
+    from mem1.extras.agents.pydantic_ai import MemoryCapability
+    agent = Agent("openai:...", tools=[...], capabilities=[MemoryCapability("fold(4)")])
+
+The message history stays whole; only what the model is sent is folded. The model writes a state in a request with the
+same model, settings, tools and instructions, whose tokens count in the run's usage. Documentation:
+docs/memory/pydantic-ai.md.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mem1.errors import UserError
+from mem1.extras.agents.conversation import Conversation, Kind
+from mem1.messages import RECALL_TOOL, UNBOUNDED, Bounds, Event, Memory, Policy
+from mem1.messages.transcript import Message
+from mem1.prices import PriceClass
+
+try:
+    from pydantic_ai import FunctionToolset, RunContext
+    from pydantic_ai.capabilities import AbstractCapability
+    from pydantic_ai.messages import (
+        ModelMessage,
+        ModelRequest,
+        ModelResponse,
+        RetryPromptPart,
+        SystemPromptPart,
+        TextPart,
+        ThinkingPart,
+        ToolCallPart,
+        ToolReturnPart,
+        UserPromptPart,
+    )
+    from pydantic_ai.models import ModelRequestContext
+except ImportError as error:
+    raise UserError(
+        f"a memory for pydantic-ai needs pydantic-ai-slim 1.80 ({error}): pip install 'mem1[pydantic-ai]'"
+    ) from error
+
+_RECALL = RECALL_TOOL["function"]
+
+
+class MemoryCapability(AbstractCapability[Any]):
+    """Folds what the model is sent, by a policy of `mem1.messages`; one object serves any number of runs.
+
+    Arguments as of `mem1.messages.Memory`. With `bounds.handles`, the agent gets the tool `recall`.
+    """
+
+    def __init__(
+        self,
+        policy: str | Policy = "fold(4)",
+        *,
+        bounds: Bounds = UNBOUNDED,
+        prices: str | PriceClass | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        events: str | Path | None = None,
+    ) -> None:
+        super().__init__()
+        self.memory = Memory(policy, bounds=bounds, prices=prices, on_event=on_event, events=events)
+
+    @classmethod
+    def get_serialization_name(cls) -> str | None:
+        """None: a memory with its callbacks is not written into agent specifications."""
+        return None
+
+    def get_toolset(self) -> Any:
+        """The tool `recall`."""
+        if not self.memory.bounds.handles:
+            return None
+        tools = FunctionToolset()
+        tools.add_function(_recall, name=_RECALL["name"], description=_RECALL["description"])
+        return tools
+
+    async def wrap_model_request(
+        self, ctx: RunContext[Any], *, request_context: ModelRequestContext, handler: Callable[..., Any]
+    ) -> ModelResponse:
+        """Send the model the folded messages."""
+        sent = request_context.messages
+        conversation = _conversation(sent)
+
+        async def write(messages: list[Message]) -> Message:
+            response = await request_context.model.request(
+                _messages(conversation.written(messages), sent),
+                request_context.model_settings,
+                request_context.model_request_parameters,
+            )
+            ctx.usage.incr(response.usage)
+            return _said(response)
+
+        shown = await self.memory.aprompt(conversation.read, write=write)
+        folded = _messages(conversation.written(shown), sent)
+        response = await handler(replace(request_context, messages=folded))
+        if response.usage.input_tokens:
+            self.memory.observe(response.usage.input_tokens, shown)
+        return response
+
+
+class _Piece(NamedTuple):
+    """A response, or a part of a request."""
+
+    message: int | None
+    """Place of its message in the history; None: mem1 made it."""
+    parts: tuple[Any, ...]
+    """Of a request; more than one where a text was added to a part that cannot take it."""
+    response: ModelResponse | None = None
+
+
+def _conversation(messages: Sequence[ModelMessage]) -> Conversation[_Piece]:
+    return Conversation.of(KIND, list(_pieces(messages)))
+
+
+def _pieces(messages: Sequence[ModelMessage]) -> Iterator[_Piece]:
+    for at, message in enumerate(messages):
+        if isinstance(message, ModelResponse):
+            yield _Piece(at, (), message)
+        else:  # results first: the files of a result are parts of the user behind it
+            for part in sorted(message.parts, key=lambda part: not _is_result(part)):
+                yield _Piece(at, (part,))
+
+
+def _messages(pieces: Sequence[_Piece], sent: Sequence[ModelMessage]) -> list[ModelMessage]:
+    """Messages of these pieces; requests of which all parts stay are the same objects."""
+    written: list[ModelMessage] = []
+    last = next((message for message in reversed(sent) if isinstance(message, ModelRequest)), None)
+    for at, group in groupby(pieces, key=lambda piece: piece.message):
+        found = list(group)
+        if found[0].response is not None:
+            written.append(found[0].response)
+            continue
+        parts = [part for piece in found for part in piece.parts]
+        own: Any = last if at is None else sent[at]
+        if len(parts) == len(own.parts) and all(any(part is other for other in own.parts) for part in parts):
+            written.append(own)
+        else:
+            written.append(replace(own, parts=parts))
+    return written
+
+
+def _is_result(part: Any) -> bool:
+    return isinstance(part, ToolReturnPart) or (isinstance(part, RetryPromptPart) and part.tool_name is not None)
+
+
+def _read(piece: _Piece) -> Message:
+    if piece.response is not None:
+        return _said(piece.response)
+    (part,) = piece.parts
+    if _is_result(part):
+        return {"role": "tool", "tool_call_id": part.tool_call_id, "content": _content(part)}
+    if isinstance(part, SystemPromptPart):
+        return {"role": "system", "content": part.content}
+    if isinstance(part, UserPromptPart):
+        return {"role": "user", "content": _prompt(part)}
+    return {"role": "user", "content": ""}  # feedback and the like: stays as it is, before added text
+
+
+def _said(response: ModelResponse) -> Message:
+    calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
+    content: list[Message] = []
+    for part in response.parts:
+        if isinstance(part, TextPart):
+            content.append({"type": "text", "text": part.content})
+        elif isinstance(part, ThinkingPart):
+            content.append({"type": "thinking", "thinking": part.content})
+    return {"role": "assistant", "content": content, "tool_calls": [_call(call) for call in calls]}
+
+
+def _call(call: ToolCallPart) -> Message:
+    function = {"name": call.tool_name, "arguments": call.args_as_json_str()}
+    return {"id": call.tool_call_id, "type": "function", "function": function}
+
+
+def _content(part: ToolReturnPart | RetryPromptPart) -> Any:
+    if isinstance(part, RetryPromptPart):
+        return part.model_response()
+    text = part.content if isinstance(part.content, str) else part.model_response_str()
+    return [{"type": "text", "text": text}, *map(_block, part.files)] if part.files else text
+
+
+def _prompt(part: UserPromptPart) -> Any:
+    return part.content if isinstance(part.content, str) else [_block(each) for each in part.content]
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file, an image, a link: whatever is no text. Its representation does not grow with it."""
+
+    own: Any = field(repr=False)
+
+
+def _block(content: Any) -> Message:
+    if isinstance(content, str):
+        return {"type": "text", "text": content}
+    return {"type": "file", "file": _File(content)}
+
+
+def _contents(content: Any) -> Any:
+    """The framework's own content."""
+    if isinstance(content, str):
+        return content
+    return [block["file"].own if "file" in block else block["text"] for block in content]
+
+
+def _copied(piece: _Piece, changed: Message) -> _Piece:
+    (part,) = piece.parts
+    content = _contents(changed["content"])
+    if isinstance(part, RetryPromptPart) and part.tool_name is not None:
+        return piece._replace(parts=(ToolReturnPart(part.tool_name, content, part.tool_call_id),))
+    if isinstance(part, ToolReturnPart | UserPromptPart | SystemPromptPart):
+        return piece._replace(parts=(replace(part, content=content),))
+    return piece._replace(parts=(part, UserPromptPart(content)))
+
+
+def _made(message: Message) -> _Piece:
+    if message["role"] == "tool":
+        return _Piece(None, (ToolReturnPart("unknown", message["content"], message["tool_call_id"]),))
+    return _Piece(None, (UserPromptPart(message["content"]),))
+
+
+KIND = Kind(read=_read, copied=_copied, made=_made)
+"""pydantic-ai's messages, piece by piece."""
+
+
+def _recall(ctx: RunContext[Any], handle: str) -> Any:
+    try:
+        return _contents(_conversation(ctx.messages).recall(handle))
+    except UserError as error:
+        return f"error: {error}"

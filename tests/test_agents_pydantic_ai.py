@@ -1,0 +1,131 @@
+"""An agent of pydantic-ai with a memory: bounded, valid, the same answer; streaming, approval, several at once."""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from agent_servers import AgentServer, agent_server, facts, look
+
+pytest.importorskip("pydantic_ai.capabilities", reason="needs mem1[pydantic-ai]")
+from pydantic_ai import Agent, BinaryContent, DeferredToolRequests, DeferredToolResults, Tool, UsageLimits
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    RetryPromptPart,
+    SystemPromptPart,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from mem1.extras.agents import pydantic_ai as adapter
+from mem1.extras.agents.pydantic_ai import MemoryCapability
+from mem1.messages import Bounds, Event, fold
+
+TURNS = 20
+ASK = "Find the facts of {}."
+LIMITS = UsageLimits(request_limit=100)
+
+
+def agent(server: AgentServer, capabilities: list[Any], tools: Any = (look,), **more: Any) -> Agent[Any, Any]:
+    model = OpenAIChatModel("model", provider=OpenAIProvider(base_url=server.url, api_key="none"))
+    return Agent(model, instructions="You look places up.", tools=tools, capabilities=capabilities, **more)
+
+
+def recalled(messages: list[ModelMessage]) -> list[ToolReturnPart]:
+    parts = [part for message in messages for part in message.parts]
+    return [part for part in parts if isinstance(part, ToolReturnPart) and part.tool_name == "recall"]
+
+
+def test_an_agent_with_a_memory_stays_bounded_and_gives_the_same_answer():
+    events: list[Event] = []
+
+    async def streamed(made: Agent[Any, Any]) -> Any:
+        async with made.run_stream(ASK.format("oslo"), usage_limits=LIMITS) as result:
+            text = [piece async for piece in result.stream_text(delta=True)]
+            usage: Any = result.usage  # a method before 2.0
+            return "".join(text), result.all_messages(), usage if hasattr(usage, "input_tokens") else usage()
+
+    with agent_server(TURNS) as plain, agent_server(TURNS) as folding:
+        without, log, _ = asyncio.run(streamed(agent(plain, [])))
+        memory = MemoryCapability("fold(4)", bounds=Bounds(result=200), on_event=events.append)
+        having, whole, usage = asyncio.run(streamed(agent(folding, [memory])))
+    assert plain.refused == folding.refused == []
+    assert without == having == facts("oslo", TURNS)
+    assert max(plain.lengths) >= 1 + 3 * TURNS and max(folding.lengths) <= 2 + 3 * 5 + 2
+    assert max(folding.sizes) < max(plain.sizes) / 5
+    assert folding.asked == 4 == [event.kind for event in events].count("state")
+    assert folding.streamed == TURNS + 1
+    assert len(whole) == len(log) and "end-of-oslo" in str(recalled(whole)[0].content)  # the log is whole
+    assert all(request["tools"] == folding.requests[0]["tools"] for request in folding.requests)
+    assert usage.input_tokens == sum(folding.sizes) + 100 * len(folding.sizes)  # states are counted
+
+
+def test_runs_that_share_a_capability_do_not_mix():
+    names = ["oslo", "rome", "bonn", "lima"]
+
+    async def run(server: AgentServer) -> list[Any]:
+        made = agent(server, [MemoryCapability("fold(2)", bounds=Bounds(result=200))])
+        return await asyncio.gather(*[made.run(ASK.format(name), usage_limits=LIMITS) for name in names])
+
+    with agent_server(6) as server:
+        results = asyncio.run(run(server))
+    assert server.refused == []
+    for name, result in zip(names, results, strict=True):
+        assert result.output == facts(name, 6)
+        assert f"end-of-{name}" in str(recalled(result.all_messages())[0].content)
+
+
+def test_calls_that_wait_for_a_person():
+    with agent_server(4) as server:
+        tools = [Tool(look, requires_approval=True)]
+        made = agent(server, [MemoryCapability("fold(1)")], tools, output_type=[str, DeferredToolRequests])
+        result = made.run_sync(ASK.format("oslo"))
+        while isinstance(result.output, DeferredToolRequests):
+            given = DeferredToolResults(approvals={call.tool_call_id: True for call in result.output.approvals})
+            result = made.run_sync(message_history=result.all_messages(), deferred_tool_results=given)
+    assert server.refused == [] and server.asked == 3 and result.output == facts("oslo", 4)
+
+
+@pytest.mark.filterwarnings("ignore:.*RetryPromptPart")
+def test_messages_come_back_as_the_same_objects_and_those_that_change_keep_their_fields():
+    image = BinaryContent(b"x", media_type="image/png")
+    own: list[ModelMessage] = [
+        ModelRequest([SystemPromptPart("You look."), UserPromptPart(["Find it.", image])]),
+        ModelResponse(
+            [ThinkingPart("hm", signature="s"), TextPart("I look."), ToolCallPart("look", {"place": "x"}, "c1")]
+        ),
+        ModelRequest([ToolReturnPart("look", look("x"), "c1", metadata={"kept": True}), UserPromptPart("Go on.")]),
+        ModelResponse([ToolCallPart("look", "{}", "c2"), ToolCallPart("look", "{}", "c3")]),
+        ModelRequest(
+            [
+                RetryPromptPart("no place", tool_name="look", tool_call_id="c2"),
+                ToolReturnPart("look", [image, "y"], "c3"),
+            ]
+        ),
+    ]
+
+    def folded(policy: str, bounds: Bounds = Bounds()) -> list[ModelMessage]:  # noqa: B008
+        conversation = adapter._conversation(own)
+        return adapter._messages(conversation.written(fold(conversation.read, policy, bounds=bounds)), own)
+
+    assert all(a is b for a, b in zip(folded("keep"), own, strict=True))
+    masked = folded("mask(1)")
+    assert [a is b for a, b in zip(masked, own, strict=True)] == [True, True, False, True, True]
+    result, prompt = masked[2].parts
+    assert isinstance(result, ToolReturnPart) and str(result.content).startswith("[result of look")
+    assert result.metadata == {"kept": True} and prompt is own[2].parts[1]
+    noted = folded("notes")
+    assert isinstance(noted[0], ModelRequest) and noted[0].parts == own[0].parts
+    assert len(noted) == 4 and "- look(" in str(noted[1].parts[-1].content)  # type: ignore[union-attr]
+    (files,) = [part.content for part in folded("keep", Bounds(images=0))[4].parts if isinstance(part, ToolReturnPart)]
+    assert image not in files and "image dropped" in str(files)
