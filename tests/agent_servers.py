@@ -27,7 +27,7 @@ from mem1.messages.transcript import ASK
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 FILLER = "Nothing else is known about this place. " * 30
 FACT = re.compile(r"fact-[a-z]+-\d+")
-HANDLE = re.compile(r'recall\("(r[0-9a-f]{8})"\)')
+HANDLE = re.compile(r'recall\("(r[0-9a-f]{8})", start=(\d+)\)')
 
 
 def look(place: str) -> str:
@@ -93,7 +93,7 @@ class AgentServer:
             (f"call_{match[1]}_{turn}_{part}", "look", {"place": f"{match[1]}-{2 * turn + part}"}) for part in (0, 1)
         ]
         if turn == self.turns // 2 and "recall" in tools and (handle := HANDLE.search(str(messages))):
-            calls.append((f"call_{match[1]}_{turn}_2", "recall", {"handle": handle[1]}))
+            calls.append((f"call_{match[1]}_{turn}_2", "recall", {"handle": handle[1], "start": int(handle[2])}))
         return "", calls
 
 

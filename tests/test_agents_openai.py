@@ -132,7 +132,7 @@ def test_calls_that_wait_for_a_person_and_a_filter_that_the_run_already_has():
 
 def test_an_agent_without_the_tool_for_handles_is_named():
     with agent_server(1) as server, pytest.raises(UserError, match=r"'Looker' lacks .* add memory\.recall"):
-        Runner.run_sync(agent(server), "Find it.", run_config=AgentMemory(bounds=Bounds()).run_config())
+        Runner.run_sync(agent(server), "Find it.", run_config=AgentMemory(bounds=Bounds(result=100)).run_config())
 
 
 def test_items_come_back_as_the_same_objects():

@@ -10,16 +10,24 @@ So whatever a framework keeps on its messages stays: ids, metadata, signed think
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from mem1.messages import recall
+from mem1.errors import UserError
+from mem1.messages import Memory, Policy, recall
 from mem1.messages.transcript import Message
 
 M = TypeVar("M")
 PLACE = "mem1_place"
 """Key of a message's place among the framework's own."""
+
+
+def memory_of(policy: str | Policy, settings: Mapping[str, Any], form: str = "chat") -> Memory:
+    """The memory with these settings of `mem1.messages.Memory`. Raises UserError for a `write` among them."""
+    if "write" in settings:
+        raise UserError("a memory of an agent has no `write`: the agent's own model writes its states")
+    return Memory(policy, form=form, **settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +60,9 @@ class Conversation(Generic[M]):
         """Messages that a memory made of `read`, as the framework's own."""
         return [self._own(message) for message in shown]
 
-    def recall(self, handle: str) -> Any:
-        """The whole result behind a handle. Raises UserError for an unknown one."""
-        return recall(self.read, handle, form=self.kind.form)
+    def recall(self, handle: str, start: int = 0) -> Any:
+        """The result behind a handle; see `mem1.messages.recall`."""
+        return recall(self.read, handle, start=start, form=self.kind.form)
 
     def _own(self, message: Message) -> M:
         at = message.get(PLACE)

@@ -14,15 +14,12 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from mem1.errors import UserError
-from mem1.extras.agents.conversation import Conversation, Kind
-from mem1.messages import UNBOUNDED, Bounds, Event, Memory, Policy
-from mem1.messages.memory import RECALL_TOOL
+from mem1.extras.agents.conversation import Conversation, Kind, memory_of
+from mem1.messages import RECALL_TOOL, Policy
 from mem1.messages.transcript import Message
-from mem1.prices import PriceClass
 
 try:
     from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
@@ -39,21 +36,13 @@ _RECALL = RECALL_TOOL["function"]
 class MemoryMiddleware(AgentMiddleware):
     """Folds what the model is sent, by a policy of `mem1.messages`; one object serves any number of conversations.
 
-    Arguments as of `mem1.messages.Memory`. With `bounds.handles`, the agent gets the tool `recall`.
+    Settings as of `mem1.messages.Memory`. Where the model may see handles, the agent gets the tool `recall`.
     """
 
-    def __init__(
-        self,
-        policy: str | Policy = "fold(4)",
-        *,
-        bounds: Bounds = UNBOUNDED,
-        prices: str | PriceClass | None = None,
-        on_event: Callable[[Event], None] | None = None,
-        events: str | Path | None = None,
-    ) -> None:
+    def __init__(self, policy: str | Policy = "fold(4)", **settings: Any) -> None:
         super().__init__()
-        self.memory = Memory(policy, bounds=bounds, prices=prices, on_event=on_event, events=events)
-        self.tools = [_recall] if bounds.handles else []
+        self.memory = memory_of(policy, settings)
+        self.tools = [_recall] if self.memory.shows_handles else []
 
     def wrap_model_call(self, request: ModelRequest, handler: Callable[[ModelRequest], ModelResponse]) -> Any:
         """Send the model the folded messages."""
@@ -149,8 +138,8 @@ KIND = Kind(read=_chat, copied=_copied, made=_made)
 
 
 @tool(_RECALL["name"], description=_RECALL["description"])
-def _recall(handle: str, runtime: ToolRuntime) -> Any:
+def _recall(handle: str, runtime: ToolRuntime, start: int = 0) -> Any:
     try:
-        return Conversation.of(KIND, runtime.state["messages"]).recall(handle)
+        return Conversation.of(KIND, runtime.state["messages"]).recall(handle, start)
     except UserError as error:
         return f"error: {error}"

@@ -13,17 +13,14 @@ Documentation: docs/memory/openai-agents.md.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from mem1.errors import UserError
-from mem1.extras.agents.conversation import Conversation, Kind
-from mem1.messages import RECALL_TOOL, Bounds, Event, Memory, Policy
+from mem1.extras.agents.conversation import Conversation, Kind, memory_of
+from mem1.messages import RECALL_TOOL, Policy
 from mem1.messages.transcript import Message
-from mem1.prices import PriceClass
 
 try:
     from agents import Agent, Handoff, Model, ModelTracing, RunConfig, RunContextWrapper, function_tool, handoff
@@ -34,7 +31,6 @@ except ImportError as error:
     ) from error
 
 _RECALL = RECALL_TOOL["function"]
-_WITHOUT_HANDLES = Bounds(handles=False)
 _SHOWN: ContextVar[Conversation[Any]] = ContextVar("mem1_shown")
 """The conversation of the run that this code belongs to."""
 
@@ -42,19 +38,11 @@ _SHOWN: ContextVar[Conversation[Any]] = ContextVar("mem1_shown")
 class AgentMemory:
     """Folds what the models of runs are sent, by a policy of `mem1.messages`; one object serves any number of runs.
 
-    Arguments as of `mem1.messages.Memory`. Where `bounds` has handles, each agent needs `recall` among its tools.
+    Settings as of `mem1.messages.Memory`. Where the model may see handles, each agent needs `recall` among its tools.
     """
 
-    def __init__(
-        self,
-        policy: str | Policy = "fold(4)",
-        *,
-        bounds: Bounds = _WITHOUT_HANDLES,
-        prices: str | PriceClass | None = None,
-        on_event: Callable[[Event], None] | None = None,
-        events: str | Path | None = None,
-    ) -> None:
-        self.memory = Memory(policy, form="responses", bounds=bounds, prices=prices, on_event=on_event, events=events)
+    def __init__(self, policy: str | Policy = "fold(4)", **settings: Any) -> None:
+        self.memory = memory_of(policy, settings, form="responses")
         self.recall = function_tool(
             _recall, name_override=_RECALL["name"], description_override=_RECALL["description"], strict_mode=False
         )
@@ -74,7 +62,7 @@ class AgentMemory:
 
     async def _filtered(self, data: CallModelData, run_config: RunConfig) -> ModelInputData:
         agent, sent = data.agent, data.model_data
-        if self.memory.bounds.handles and all(tool.name != _RECALL["name"] for tool in agent.tools):
+        if self.memory.shows_handles and all(tool.name != _RECALL["name"] for tool in agent.tools):
             raise UserError(
                 f"the memory names handles, but the agent {agent.name!r} lacks the tool for them: add memory.recall to "
                 "its tools, or give Bounds(handles=False)"
@@ -116,10 +104,10 @@ def _model(agent: Agent, run_config: RunConfig) -> Model:
     return run_config.model_provider.get_model(None)
 
 
-def _recall(handle: str) -> Any:
+def _recall(handle: str, start: int = 0) -> Any:
     conversation = _SHOWN.get(None)
     try:
-        return "error: nothing was left out yet" if conversation is None else conversation.recall(handle)
+        return "error: nothing was left out yet" if conversation is None else conversation.recall(handle, start)
     except UserError as error:
         return f"error: {error}"
 

@@ -15,14 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from mem1.errors import UserError
-from mem1.extras.agents.conversation import Conversation, Kind
-from mem1.messages import RECALL_TOOL, UNBOUNDED, Bounds, Event, Memory, Policy
+from mem1.extras.agents.conversation import Conversation, Kind, memory_of
+from mem1.messages import RECALL_TOOL, Policy
 from mem1.messages.transcript import Message
-from mem1.prices import PriceClass
 
 try:
     from pydantic_ai import FunctionToolset, RunContext
@@ -51,20 +49,12 @@ _RECALL = RECALL_TOOL["function"]
 class MemoryCapability(AbstractCapability[Any]):
     """Folds what the model is sent, by a policy of `mem1.messages`; one object serves any number of runs.
 
-    Arguments as of `mem1.messages.Memory`. With `bounds.handles`, the agent gets the tool `recall`.
+    Settings as of `mem1.messages.Memory`. Where the model may see handles, the agent gets the tool `recall`.
     """
 
-    def __init__(
-        self,
-        policy: str | Policy = "fold(4)",
-        *,
-        bounds: Bounds = UNBOUNDED,
-        prices: str | PriceClass | None = None,
-        on_event: Callable[[Event], None] | None = None,
-        events: str | Path | None = None,
-    ) -> None:
+    def __init__(self, policy: str | Policy = "fold(4)", **settings: Any) -> None:
         super().__init__()
-        self.memory = Memory(policy, bounds=bounds, prices=prices, on_event=on_event, events=events)
+        self.memory = memory_of(policy, settings)
 
     @classmethod
     def get_serialization_name(cls) -> str | None:
@@ -73,7 +63,7 @@ class MemoryCapability(AbstractCapability[Any]):
 
     def get_toolset(self) -> Any:
         """The tool `recall`."""
-        if not self.memory.bounds.handles:
+        if not self.memory.shows_handles:
             return None
         tools = FunctionToolset()
         tools.add_function(_recall, name=_RECALL["name"], description=_RECALL["description"])
@@ -228,8 +218,8 @@ KIND = Kind(read=_read, copied=_copied, made=_made)
 """pydantic-ai's messages, piece by piece."""
 
 
-def _recall(ctx: RunContext[Any], handle: str) -> Any:
+def _recall(ctx: RunContext[Any], handle: str, start: int = 0) -> Any:
     try:
-        return _contents(_conversation(ctx.messages).recall(handle))
+        return _contents(_conversation(ctx.messages).recall(handle, start))
     except UserError as error:
         return f"error: {error}"

@@ -1,0 +1,118 @@
+"""An agent of Inspect with a memory: bounded, valid, the same answer; streaming, several samples at once."""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from agent_servers import AgentServer, agent_server, facts
+from agent_servers import look as looked
+
+pytest.importorskip("inspect_ai.agent", reason="needs mem1[inspect]")
+from inspect_ai import Task, eval
+from inspect_ai.agent import react
+from inspect_ai.dataset import Sample
+from inspect_ai.model import (
+    ChatMessageAssistant,
+    ChatMessageSystem,
+    ChatMessageTool,
+    ChatMessageUser,
+    ContentImage,
+    ContentReasoning,
+    ContentText,
+    get_model,
+)
+from inspect_ai.tool import Tool, ToolCall, tool
+
+from mem1.extras.agents.conversation import Conversation
+from mem1.extras.agents.inspect import KIND, MemoryCompaction, recall
+from mem1.messages import Bounds, Event, fold
+
+TURNS = 20
+
+
+@pytest.fixture(autouse=True)
+def no_download(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inspect counts with tiktoken, which fetches its vocabulary."""
+    words = SimpleNamespace(encode=lambda text, **_: list(range(-(-len(text) // 4))))
+    monkeypatch.setattr("tiktoken.get_encoding", lambda name: words)
+
+
+@tool
+def look() -> Tool:
+    async def execute(place: str) -> str:
+        """Looks a place up.
+
+        Args:
+            place: Its name.
+        """
+        return looked(place)
+
+    return execute
+
+
+def run(server: AgentServer, folder: Path, *names: str, tools: Any = (), **more: Any) -> list[Any]:
+    model = get_model("openai-api/local/model", base_url=server.url, api_key="none", stream=True, memoize=False)
+    samples = [Sample(f"Find the facts of {name}.") for name in names]
+    task = Task(dataset=samples, solver=react(tools=[look(), *tools], **more))
+    (log,) = eval(task, model=model, log_dir=str(folder), display="none", retry_on_error=0)
+    assert log.status == "success", log.error
+    assert log.samples is not None
+    return log.samples
+
+
+def test_an_agent_with_a_memory_stays_bounded_and_gives_the_same_answer(tmp_path: Path):
+    events: list[Event] = []
+    memory = MemoryCompaction(threshold=4_000, bounds=Bounds(result=200), on_event=events.append)
+    with agent_server(TURNS) as plain, agent_server(TURNS) as folding:
+        (without,) = run(plain, tmp_path, "oslo")
+        (having,) = run(folding, tmp_path, "oslo", tools=[recall()], compaction=memory)
+    assert plain.refused == folding.refused == []
+    assert without.output.completion == having.output.completion == facts("oslo", TURNS)
+    assert max(plain.lengths) == 2 + 3 * TURNS and max(folding.lengths) < max(plain.lengths) / 2
+    assert max(folding.sizes) < 4_000 + 1_000 < max(plain.sizes) / 2
+    assert folding.asked == [event.kind for event in events].count("state") >= 3
+    assert folding.streamed == len(folding.requests)
+    assert all(request["tools"] == folding.requests[0]["tools"] for request in folding.requests)
+    answers = [message for message in having.messages if isinstance(message, ChatMessageTool)]
+    assert len([message for message in answers if message.function == "look"]) == 2 * TURNS  # the log is whole
+    (recalled,) = [message for message in answers if message.function == "recall"]
+    assert "end-of-oslo" in recalled.text
+
+
+def test_samples_that_share_a_strategy_do_not_mix(tmp_path: Path):
+    memory = MemoryCompaction(threshold=3_000, bounds=Bounds(result=200))
+    names = ["oslo", "rome", "bonn", "lima"]
+    with agent_server(10) as server:
+        samples = run(server, tmp_path, *names, tools=[recall()], compaction=memory)
+    assert server.refused == [] and server.asked > 0
+    for name, sample in zip(names, samples, strict=True):
+        assert sample.output.completion == facts(name, 10)
+        recalled = [m for m in sample.messages if isinstance(m, ChatMessageTool) and m.function == "recall"]
+        assert all(f"end-of-{name}" in message.text for message in recalled)
+
+
+def test_messages_come_back_as_the_same_objects_and_those_that_change_keep_their_fields():
+    def call(id: str) -> list[ToolCall]:
+        return [ToolCall(id=id, function="look", arguments={"place": id})]
+
+    image = ContentImage(image="data:image/png;base64,AAAA")
+    own = [
+        ChatMessageSystem(content="You look."),
+        ChatMessageUser(content=[ContentText(text="Find it."), image], id="u"),
+        ChatMessageAssistant(content=[ContentReasoning(reasoning="hm", signature="s")], tool_calls=call("c1")),
+        ChatMessageTool(content=looked("x"), tool_call_id="c1", function="look", id="t"),
+        ChatMessageAssistant(content="", tool_calls=call("c2")),
+        ChatMessageTool(content=[ContentText(text="y"), image], tool_call_id="c2", function="look"),
+    ]
+    conversation = Conversation.of(KIND, own)
+    assert all(a is b for a, b in zip(conversation.written(fold(conversation.read, "keep")), own, strict=True))
+    masked = conversation.written(fold(conversation.read, "mask(1)"))
+    assert [a is b for a, b in zip(masked, own, strict=True)] == [True, True, True, False, True, True]
+    assert masked[3].text.startswith("[result of look") and masked[3].id == "t" and own[3].text == looked("x")
+    noted = conversation.written(fold(conversation.read, "notes"))
+    assert noted[1].id == "u" and noted[1].content[:2] == own[1].content
