@@ -2,6 +2,7 @@
 # make test                           install for development, then run the tests
 # make test-cpus                      the numeric tests under other instruction sets, one and two threads
 # make test-verl                      install verl into .venv-verl (Python before 3.13), then run the contract test
+# make test-agents                    the adapters for agent frameworks with two versions of each, in build/agents
 # make docs                           build the documentation into build/site; a warning is an error
 # make dist                           build wheel and sdist into dist, check both, install the wheel into .venv-dist
 # make constraints                    install the newest dependencies that fit, write constraints.txt
@@ -16,6 +17,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 VERL ?= .venv-verl
+AGENTS ?= build/agents
 LOCK ?= .venv-lock
 DIST ?= .venv-dist
 ARGS ?=
@@ -32,7 +34,7 @@ export OMP_WAIT_POLICY := passive
 # compiling mem1 and its tests again takes each process seconds
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test test-cpus test-verl docs dist constraints check lint format clean
+.PHONY: quickstart test test-cpus test-verl test-agents docs dist constraints check lint format clean
 
 quickstart: $(VENV)/installed
 	$(BIN)/mem1 quickstart $(ARGS)
@@ -45,6 +47,13 @@ test-cpus: $(VENV)/installed-dev
 
 test-verl: $(VERL)/installed
 	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest -q tests/test_verl.py $(ARGS)
+
+# without torch, which no adapter needs: mem1 is taken from src
+test-agents: $(AGENTS)/oldest/installed $(AGENTS)/newest/installed
+	for set in oldest newest; do \
+		$(AGENTS)/$$set/bin/python -m pip list | grep -E '^(langchain|langchain-openai|pydantic-ai-slim|openai-agents|inspect.ai) '; \
+		PYTHONPATH=$(CURDIR)/src $(AGENTS)/$$set/bin/python -m pytest -q tests/test_agents_*.py $(ARGS) || exit 1; \
+	done
 
 docs: $(VENV)/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
@@ -93,6 +102,11 @@ $(VENV)/installed: $(SOURCES) | $(BIN)/python
 $(VERL)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VERL)
 	$(VERL)/bin/python -m pip install $(PIP_ARGS) -e '.[verl]' hypothesis pytest
+	touch $@
+
+$(AGENTS)/%/installed: .ci/agents-%.txt .ci/agents-tests.txt
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install $(PIP_ARGS) -r $<
 	touch $@
 
 $(VENV)/installed-dev: pyproject.toml | $(BIN)/python

@@ -43,6 +43,10 @@ def facts(task: str, turns: int) -> str:
 @dataclass
 class AgentServer:
     turns: int
+    tool: str = "look"
+    argument: str = "place"
+    answer: str | None = None
+    """Final answer; None: the facts."""
     url: str = ""
     refused: list[str] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
@@ -82,25 +86,26 @@ class AgentServer:
             self.asked += 1
             return f"Known: {known}.", []
         match = re.search(r"facts of ([a-z]+)", shown)
-        assert match is not None, shown
+        name = match[1] if match else "thing"
+        known = self.answer or known
         last = messages[-1].get("tool_call_id") or messages[-1].get("call_id")
         turn = int(last.split("_")[2]) + 1 if last else 0
         if turn >= self.turns:
             if "submit" in tools:
-                return "", [(f"call_{match[1]}_{turn}_0", "submit", {"answer": known})]
+                return "", [(f"call_{name}_{turn}_0", "submit", {"answer": known})]
             return known, []
         calls: list[tuple[str, str, dict[str, Any]]] = [
-            (f"call_{match[1]}_{turn}_{part}", "look", {"place": f"{match[1]}-{2 * turn + part}"}) for part in (0, 1)
+            (f"call_{name}_{turn}_{part}", self.tool, {self.argument: f"{name}-{2 * turn + part}"}) for part in (0, 1)
         ]
         if turn == self.turns // 2 and "recall" in tools and (handle := HANDLE.search(str(messages))):
-            calls.append((f"call_{match[1]}_{turn}_2", "recall", {"handle": handle[1], "start": int(handle[2])}))
+            calls.append((f"call_{name}_{turn}_2", "recall", {"handle": handle[1], "start": int(handle[2])}))
         return "", calls
 
 
 @contextmanager
-def agent_server(turns: int = 20) -> Iterator[AgentServer]:
+def agent_server(turns: int = 20, **script: str) -> Iterator[AgentServer]:
     """A running server, which refuses what a provider would refuse."""
-    behave = AgentServer(turns)
+    behave = AgentServer(turns, **script)
     with chat_server(behave, CHAT, RESPONSES) as server:
         behave.url = server.url
         yield behave
