@@ -4,8 +4,8 @@
                                           answers with all facts that stand in the messages it was sent
 
 What it says follows from the messages alone, so many agents can use it at once, and an agent whose memory loses a fact
-gives another answer. A request that a provider would refuse gets a 400. It speaks chat completions and Responses,
-streamed or not.
+gives another answer. A request that a provider would refuse gets a 400. A `tool_choice` that demands a call gets one.
+It speaks chat completions and Responses, streamed or not.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 FILLER = "Nothing else is known about this place. " * 30
 FACT = re.compile(r"fact-[a-z]+-\d+")
 HANDLE = re.compile(r'recall\("(r[0-9a-f]{8})", start=(\d+)\)')
+FINAL = {"submit", "final_result", "Answer"}
+"""Tools of frameworks that take the final answer."""
 
 
 def look(place: str) -> str:
@@ -72,27 +74,30 @@ class AgentServer:
         self.lengths.append(len(messages))
         self.streamed += bool(body.get("stream"))
         tools = {tool.get("name") or tool["function"]["name"] for tool in body.get("tools") or ()}
-        text, calls = self.says(messages, tools)
+        forced = body.get("tool_choice") not in (None, "auto", "none")
+        text, calls = self.says(messages, tools, forced)
         usage = self.sizes[-1] + 100
         if form == "responses":
             return _responses(text, calls, usage, bool(body.get("stream")))
         return _chat(text, calls, usage, bool(body.get("stream")))
 
-    def says(self, messages: Sequence[Any], tools: set[str]) -> tuple[str, list[tuple[str, str, dict[str, Any]]]]:
+    def says(
+        self, messages: Sequence[Any], tools: set[str], forced: bool
+    ) -> tuple[str, list[tuple[str, str, dict[str, Any]]]]:
         """(text, calls as (id, name, arguments)) of the next turn."""
         shown = json.dumps(messages)
         known = ", ".join(sorted(set(FACT.findall(shown))))
         if ASK in json.dumps(messages[-1]):
             self.asked += 1
-            return f"Known: {known}.", []
+            return (f"Known: {known}.", []) if not forced else ("", [("call_0_0_0", self.tool, {self.argument: "x"})])
         match = re.search(r"facts of ([a-z]+)", shown)
         name = match[1] if match else "thing"
         known = self.answer or known
         last = messages[-1].get("tool_call_id") or messages[-1].get("call_id")
         turn = int(last.split("_")[2]) + 1 if last else 0
         if turn >= self.turns:
-            if "submit" in tools:
-                return "", [(f"call_{name}_{turn}_0", "submit", {"answer": known})]
+            for final in tools & FINAL:
+                return "", [(f"call_{name}_{turn}_0", final, {"answer": known})]
             return known, []
         calls: list[tuple[str, str, dict[str, Any]]] = [
             (f"call_{name}_{turn}_{part}", self.tool, {self.argument: f"{name}-{2 * turn + part}"}) for part in (0, 1)
@@ -103,7 +108,7 @@ class AgentServer:
 
 
 @contextmanager
-def agent_server(turns: int = 20, **script: str) -> Iterator[AgentServer]:
+def agent_server(turns: int = 20, **script: Any) -> Iterator[AgentServer]:
     """A running server, which refuses what a provider would refuse."""
     behave = AgentServer(turns, **script)
     with chat_server(behave, CHAT, RESPONSES) as server:

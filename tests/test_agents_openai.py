@@ -25,6 +25,7 @@ from agents import (
 )
 from agents.run import CallModelData, ModelInputData
 from openai import AsyncOpenAI
+from pydantic import BaseModel
 
 from mem1.errors import UserError
 from mem1.extras.agents.conversation import Conversation
@@ -128,6 +129,17 @@ def test_calls_that_wait_for_a_person_and_a_filter_that_the_run_already_has():
             result = Runner.run_sync(made, state, run_config=config)
     assert server.refused == [] and server.asked == 3
     assert result.final_output == facts("oslo", 4) and len(seen) == 5 and seen[-1] >= 1 + 4 * 4
+
+
+def test_an_output_type_and_a_demand_for_calls_do_not_keep_the_model_from_writing_states():
+    class Answer(BaseModel):
+        answer: str
+
+    answer = Answer(answer=facts("oslo", 5))
+    with agent_server(5, answer=answer.model_dump_json()) as server:
+        made = agent(server, output_type=Answer, model_settings=ModelSettings(tool_choice="required"))
+        result = Runner.run_sync(made, ASK.format("oslo"), run_config=AgentMemory("fold(1)").run_config())
+    assert server.refused == [] and server.asked == 4 and result.final_output == answer
 
 
 def test_an_agent_without_the_tool_for_handles_is_named():

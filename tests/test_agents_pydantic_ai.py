@@ -11,7 +11,18 @@ import pytest
 from agent_servers import AgentServer, agent_server, facts, look
 
 pytest.importorskip("pydantic_ai.capabilities", reason="needs mem1[pydantic-ai]")
-from pydantic_ai import Agent, BinaryContent, DeferredToolRequests, DeferredToolResults, Tool, UsageLimits
+from pydantic import BaseModel
+from pydantic_ai import (
+    Agent,
+    BinaryContent,
+    DeferredToolRequests,
+    DeferredToolResults,
+    NativeOutput,
+    PromptedOutput,
+    Tool,
+    ToolOutput,
+    UsageLimits,
+)
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
@@ -36,9 +47,14 @@ ASK = "Find the facts of {}."
 LIMITS = UsageLimits(request_limit=100)
 
 
+class Answer(BaseModel):
+    answer: str
+
+
 def agent(server: AgentServer, capabilities: list[Any], tools: Any = (look,), **more: Any) -> Agent[Any, Any]:
     model = OpenAIChatModel("model", provider=OpenAIProvider(base_url=server.url, api_key="none"))
-    return Agent(model, instructions="You look places up.", tools=tools, capabilities=capabilities, **more)
+    given = {"instructions": "You look places up.", **more}
+    return Agent(model, tools=tools, capabilities=capabilities, **given)
 
 
 def recalled(messages: list[ModelMessage]) -> list[ToolReturnPart]:
@@ -94,6 +110,18 @@ def test_calls_that_wait_for_a_person():
             given = DeferredToolResults(approvals={call.tool_call_id: True for call in result.output.approvals})
             result = made.run_sync(message_history=result.all_messages(), deferred_tool_results=given)
     assert server.refused == [] and server.asked == 3 and result.output == facts("oslo", 4)
+
+
+@pytest.mark.parametrize("wanted", [Answer, ToolOutput(Answer), PromptedOutput(Answer), NativeOutput(Answer)])
+def test_an_output_type_does_not_keep_the_model_from_writing_states(wanted: Any):
+    answer = Answer(answer=facts("oslo", 5))
+    with agent_server(5, **({} if wanted is Answer else {"answer": answer.model_dump_json()})) as server:
+        prompted = {"instructions": None} if isinstance(wanted, PromptedOutput) else {}  # or two system messages
+        made = agent(server, [MemoryCapability("fold(1)")], output_type=wanted, **prompted)
+        if isinstance(wanted, ToolOutput):
+            server.answer = None
+        result = made.run_sync(ASK.format("oslo"))
+    assert server.refused == [] and server.asked == 4 and result.output == answer
 
 
 @pytest.mark.filterwarnings("ignore:.*RetryPromptPart")

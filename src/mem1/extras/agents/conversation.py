@@ -21,6 +21,8 @@ from mem1.messages.transcript import Message
 M = TypeVar("M")
 PLACE = "mem1_place"
 """Key of a message's place among the framework's own."""
+TEXT_ALLOWED = (None, "auto", "none")
+"""Choices of tools that let a model answer with text, as it must to write a state."""
 
 
 def memory_of(policy: str | Policy, settings: Mapping[str, Any], form: str = "chat") -> Memory:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from mem1.errors import UserError
-from mem1.extras.agents.conversation import Conversation, Kind, memory_of
+from mem1.extras.agents.conversation import TEXT_ALLOWED, Conversation, Kind, memory_of
 from mem1.messages import RECALL_TOOL, Policy
 from mem1.messages.transcript import Message
 
@@ -79,8 +79,11 @@ class MemoryMiddleware(AgentMiddleware):
 
 
 def _for_state(request: ModelRequest, messages: list[BaseMessage]) -> ModelRequest:
-    """A state is text, so it is asked for without a response format."""
-    return request.override(messages=messages, **({} if request.response_format is None else {"response_format": None}))
+    """The request for a state, which is text: without a response format, and without a demand for a call."""
+    changed: dict[str, Any] = {} if request.response_format is None else {"response_format": None}
+    if request.tool_choice not in TEXT_ALLOWED:
+        changed["tool_choice"] = None
+    return request.override(messages=messages, **changed)
 
 
 @contextmanager
@@ -111,7 +114,7 @@ def _chat(message: BaseMessage) -> Message:
     if not isinstance(content, str):
         content = [{"type": "text", "text": block} if isinstance(block, str) else block for block in content]
     if isinstance(message, AIMessage):
-        calls = [*message.tool_calls, *message.invalid_tool_calls]
+        calls = [*message.tool_calls, *(call for call in message.invalid_tool_calls if call["id"])]
         return {"role": "assistant", "content": content, "tool_calls": [_call(call) for call in calls]}
     if isinstance(message, ToolMessage):
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": content}
@@ -119,7 +122,8 @@ def _chat(message: BaseMessage) -> Message:
 
 
 def _call(call: Any) -> Message:
-    arguments = call["args"] if isinstance(call["args"], str) else json.dumps(call["args"], ensure_ascii=False)
+    given = call["args"]
+    arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, default=str)
     return {"id": call["id"], "type": "function", "function": {"name": call["name"], "arguments": arguments}}
 
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from mem1.errors import UserError
-from mem1.extras.agents.conversation import Conversation, Kind, memory_of
+from mem1.extras.agents.conversation import TEXT_ALLOWED, Conversation, Kind, memory_of
 from mem1.messages import RECALL_TOOL, Policy
 from mem1.messages.transcript import Message
 
@@ -80,10 +80,11 @@ class AgentMemory:
 async def _written(agent: Agent, data: CallModelData, run_config: RunConfig, items: list[Any]) -> list[Message]:
     """What the agent's model says to the items, called as the run calls it; a state has no output type."""
     context = RunContextWrapper(context=data.context)
+    settings = agent.model_settings.resolve(run_config.model_settings)
     response = await _model(agent, run_config).get_response(
         system_instructions=data.model_data.instructions,
         input=items,
-        model_settings=agent.model_settings.resolve(run_config.model_settings),
+        model_settings=settings if settings.tool_choice in TEXT_ALLOWED else replace(settings, tool_choice=None),
         tools=await agent.get_all_tools(context),
         output_schema=None,
         handoffs=[other if isinstance(other, Handoff) else handoff(other) for other in agent.handoffs],

@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from mem1.errors import UserError
-from mem1.extras.agents.conversation import Conversation, Kind, memory_of
+from mem1.extras.agents.conversation import TEXT_ALLOWED, Conversation, Kind, memory_of
 from mem1.messages import RECALL_TOOL, Policy
 from mem1.messages.transcript import Message
 
@@ -79,8 +79,7 @@ class MemoryCapability(AbstractCapability[Any]):
         async def write(messages: list[Message]) -> Message:
             response = await request_context.model.request(
                 _messages(conversation.written(messages), sent),
-                request_context.model_settings,
-                request_context.model_request_parameters,
+                *_for_state(request_context),
             )
             ctx.usage.incr(response.usage)
             return _said(response)
@@ -91,6 +90,16 @@ class MemoryCapability(AbstractCapability[Any]):
         if response.usage.input_tokens:
             self.memory.observe(response.usage.input_tokens, shown)
         return response
+
+
+def _for_state(request_context: ModelRequestContext) -> tuple[Any, Any]:
+    """(settings, parameters) of the request for a state, which is text, with the same tools."""
+    settings, parameters = request_context.model_settings, request_context.model_request_parameters
+    if settings is not None and settings.get("tool_choice") not in TEXT_ALLOWED:
+        settings = {name: value for name, value in settings.items() if name != "tool_choice"}
+    if parameters.output_mode in ("native", "prompted"):
+        parameters = replace(parameters, output_mode="text", output_object=None)
+    return settings, replace(parameters, allow_text_output=True)
 
 
 class _Piece(NamedTuple):
@@ -111,9 +120,8 @@ def _pieces(messages: Sequence[ModelMessage]) -> Iterator[_Piece]:
     for at, message in enumerate(messages):
         if isinstance(message, ModelResponse):
             yield _Piece(at, (), message)
-        else:  # results first: the files of a result are parts of the user behind it
-            for part in sorted(message.parts, key=lambda part: not _is_result(part)):
-                yield _Piece(at, (part,))
+        else:
+            yield from [_Piece(at, (part,)) for part in sorted(message.parts, key=_order)]
 
 
 def _messages(pieces: Sequence[_Piece], sent: Sequence[ModelMessage]) -> list[ModelMessage]:
@@ -132,6 +140,11 @@ def _messages(pieces: Sequence[_Piece], sent: Sequence[ModelMessage]) -> list[Mo
         else:
             written.append(replace(own, parts=parts))
     return written
+
+
+def _order(part: Any) -> int:
+    """Results first, as the files of a result are parts of the user behind it; last what nobody wrote."""
+    return 0 if _is_result(part) else 1 if isinstance(part, SystemPromptPart | UserPromptPart) else 2
 
 
 def _is_result(part: Any) -> bool:
