@@ -156,4 +156,4 @@ def test_messages_come_back_as_the_same_objects_and_those_that_change_keep_their
     assert isinstance(noted[0], ModelRequest) and noted[0].parts == own[0].parts
     assert len(noted) == 4 and "- look(" in str(noted[1].parts[-1].content)  # type: ignore[union-attr]
     (files,) = [part.content for part in folded("keep", Bounds(images=0))[4].parts if isinstance(part, ToolReturnPart)]
-    assert image not in files and "image dropped" in str(files)
+    assert isinstance(files, str) and "image dropped" in files

@@ -183,8 +183,10 @@ def _call(call: ToolCallPart) -> Message:
 def _content(part: ToolReturnPart | RetryPromptPart) -> Any:
     if isinstance(part, RetryPromptPart):
         return part.model_response()
-    text = part.content if isinstance(part.content, str) else part.model_response_str()
-    return [{"type": "text", "text": text}, *map(_block, part.files)] if part.files else text
+    files, rest = part.files, part.content if isinstance(part.content, list) else [part.content]
+    rest = [each for each in rest if not any(each is file for file in files)]
+    text = "\n".join(rest) if all(isinstance(each, str) for each in rest) else part.model_response_str()
+    return [{"type": "text", "text": text}, *map(_block, files)] if files else text
 
 
 def _prompt(part: UserPromptPart) -> Any:
@@ -214,6 +216,10 @@ def _contents(content: Any) -> Any:
 def _copied(piece: _Piece, changed: Message) -> _Piece:
     (part,) = piece.parts
     content = _contents(changed["content"])
+    if _is_result(part) and not isinstance(content, str):  # several texts would be shown as a list in JSON
+        files = [each for each in content if not isinstance(each, str)]
+        text = "\n".join(each for each in content if isinstance(each, str))
+        content = [text, *files] if files else text
     if isinstance(part, RetryPromptPart) and part.tool_name is not None:
         return piece._replace(parts=(ToolReturnPart(part.tool_name, content, part.tool_call_id),))
     if isinstance(part, ToolReturnPart | UserPromptPart | SystemPromptPart):
