@@ -49,6 +49,8 @@ class AgentServer:
     argument: str = "place"
     answer: str | None = None
     """Final answer; None: the facts."""
+    writes: bool = True
+    """Whether the model writes a state when asked, and does not call a tool instead."""
     url: str = ""
     refused: list[str] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
@@ -89,7 +91,11 @@ class AgentServer:
         known = ", ".join(sorted(set(FACT.findall(shown))))
         if ASK in json.dumps(messages[-1]):
             self.asked += 1
-            return (f"Known: {known}.", []) if not forced else ("", [("call_0_0_0", self.tool, {self.argument: "x"})])
+            return (
+                (f"Known: {known}.", [])
+                if self.writes and not forced
+                else ("", [("call_0_0_0", self.tool, {self.argument: "x"})])
+            )
         match = re.search(r"facts of ([a-z]+)", shown)
         name = match[1] if match else "thing"
         known = self.answer or known

@@ -127,6 +127,16 @@ def test_a_response_format_does_not_keep_the_model_from_writing_states(strategy:
     assert server.asked == 4 and len(server.requests) == 5 + 1 + 4 and server.refused == []
 
 
+def test_a_model_that_writes_no_state_goes_on_with_the_whole_conversation():
+    events: list[Event] = []
+    with agent_server(6, writes=False) as server:
+        made = agent(server, [MemoryMiddleware("fold(1)", on_event=events.append)])
+        messages = made.invoke(task(), LIMIT)["messages"]
+    assert server.refused == [] and server.asked >= 2
+    assert messages[-1].text == facts("oslo", 6) and max(server.lengths) == 2 + 3 * 6
+    assert {event.kind for event in events} == {"no_state"} and events[0].why == "a call of look"
+
+
 def test_messages_come_back_as_the_same_objects_and_those_that_change_keep_their_fields():
     thinking = [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "I look."}]
     own = [

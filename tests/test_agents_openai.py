@@ -21,6 +21,7 @@ from agents import (
     RunConfig,
     Runner,
     function_tool,
+    handoff,
     set_tracing_disabled,
 )
 from agents.run import CallModelData, ModelInputData
@@ -138,8 +139,12 @@ def test_an_output_type_and_a_demand_for_calls_do_not_keep_the_model_from_writin
     answer = Answer(answer=facts("oslo", 5))
     with agent_server(5, answer=answer.model_dump_json()) as server:
         made = agent(server, output_type=Answer, model_settings=ModelSettings(tool_choice="required"))
+        other = Agent(name="Other")
+        made.handoffs = [other, handoff(Agent(name="Never"), is_enabled=lambda context, agent: False)]
         result = Runner.run_sync(made, ASK.format("oslo"), run_config=AgentMemory("fold(1)").run_config())
     assert server.refused == [] and server.asked == 4 and result.final_output == answer
+    for request in server.requests:
+        assert [tool["name"] for tool in request["tools"]] == ["look", "transfer_to_other"]
 
 
 def test_an_agent_without_the_tool_for_handles_is_named():

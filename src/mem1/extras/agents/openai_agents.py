@@ -87,13 +87,24 @@ async def _written(agent: Agent, data: CallModelData, run_config: RunConfig, ite
         model_settings=settings if settings.tool_choice in TEXT_ALLOWED else replace(settings, tool_choice=None),
         tools=await agent.get_all_tools(context),
         output_schema=None,
-        handoffs=[other if isinstance(other, Handoff) else handoff(other) for other in agent.handoffs],
+        handoffs=await _handoffs(agent, context),
         tracing=ModelTracing.DISABLED,
         previous_response_id=None,
         conversation_id=None,
         prompt=await agent.get_prompt(context),
     )
     return response.to_input_items()
+
+
+async def _handoffs(agent: Agent, context: RunContextWrapper) -> list[Handoff]:
+    """Those that are enabled, as tools of the request."""
+    found: list[Handoff] = []
+    for other in agent.handoffs:
+        made = other if isinstance(other, Handoff) else handoff(other)
+        enabled = made.is_enabled if isinstance(made.is_enabled, bool) else made.is_enabled(context, agent)
+        if await enabled if inspect.isawaitable(enabled) else enabled:
+            found.append(made)
+    return found
 
 
 def _model(agent: Agent, run_config: RunConfig) -> Model:

@@ -1,0 +1,95 @@
+"""What the adapters for agent frameworks share, and what they say where a framework is missing; needs no framework."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from agent_servers import look
+
+from mem1.errors import UserError
+from mem1.extras.agents.conversation import Conversation, Kind, memory_of
+from mem1.messages import Bounds, fold
+
+
+@dataclass(frozen=True)
+class Note:
+    """A message of a framework that does not exist."""
+
+    role: str
+    text: str
+    calls: tuple[str, ...] = ()
+    answers: str = ""
+    kept: object = None
+
+
+def read(note: Note) -> dict[str, Any]:
+    if note.role == "tool":
+        return {"role": "tool", "tool_call_id": note.answers, "content": note.text}
+    calls = [{"id": id, "type": "function", "function": {"name": "look", "arguments": "{}"}} for id in note.calls]
+    return {"role": note.role, "content": note.text, **({"tool_calls": calls} if calls else {})}
+
+
+KIND = Kind(
+    read=read,
+    copied=lambda note, changed: replace(note, text=changed["content"]),
+    made=lambda message: Note(message["role"], message["content"], answers=message.get("tool_call_id", "")),
+)
+OWN = [
+    Note("user", "Find it.", kept="id"),
+    Note("assistant", "I look.", calls=("a", "b")),
+    Note("tool", look("x"), answers="a", kept="artifact"),
+    Note("tool", look("y"), answers="b"),
+    Note("assistant", "", calls=("c",)),
+    Note("tool", look("z"), answers="c"),
+]
+
+
+def test_what_stays_is_the_frameworks_own_object_and_what_changes_a_copy_of_it():
+    found = Conversation.of(KIND, OWN)
+    shown = found.written(fold(found.read, "mask(1)"))
+    assert [a is b for a, b in zip(shown, OWN, strict=True)] == [True, True, False, False, True, True]
+    assert shown[2].kept == "artifact" and shown[2].text.startswith("[result of look")
+    assert OWN[2].text == look("x")
+    noted = found.written(fold(found.read, "notes"))
+    assert noted[0].kept == "id" and noted[0].text.startswith("Find it.") and noted[1:] == OWN[4:]
+    answered = Conversation.of(KIND, [*OWN[:2], Note("user", "Go on.")])
+    made = answered.written(fold(answered.read))
+    assert [note.answers for note in made[2:4]] == ["a", "b"] and made[4] is answered.own[2]
+
+
+def test_a_shortened_result_is_found_again_and_read_on_from_where_it_was_cut():
+    found = Conversation.of(KIND, OWN)
+    short = found.written(fold(found.read, bounds=Bounds(result=100)))[5].text
+    name = short.partition('recall("')[2][:9]
+    start = int(short.partition("start=")[2].partition(")")[0])
+    assert found.recall(name) == look("z") and found.recall(name, start) == look("z")[start:]
+    with pytest.raises(UserError, match="no result has the handle"):
+        found.recall("r00000000")
+
+
+def test_a_writer_of_ones_own_is_refused():
+    assert memory_of("mask(1)", {"bounds": Bounds(result=60)}).shows_handles
+    with pytest.raises(UserError, match="the agent's own model writes its states"):
+        memory_of("fold(1)", {"write": print})
+
+
+@pytest.mark.parametrize(
+    ("module", "framework", "extra"),
+    [
+        ("langchain", "langchain.agents.middleware", "langchain"),
+        ("pydantic_ai", "pydantic_ai", "pydantic-ai"),
+        ("openai_agents", "agents", "openai-agents"),
+        ("inspect", "inspect_ai.model", "inspect"),
+    ],
+)
+def test_a_missing_framework_is_named_with_what_to_install(
+    module: str, framework: str, extra: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, framework, None)
+    monkeypatch.delitem(sys.modules, f"mem1.extras.agents.{module}", raising=False)
+    with pytest.raises(UserError, match=rf"pip install 'mem1\[{extra}\]'"):
+        importlib.import_module(f"mem1.extras.agents.{module}")
