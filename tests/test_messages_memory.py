@@ -66,7 +66,7 @@ def test_the_prompt_stays_bounded_and_each_state_is_written_from_the_messages_sh
         ("state", 5, "state 1", "state 2"),
     ]
     assert events[1].tokens_before > events[1].tokens_after > 450 and len(events[1].left_out) == 2
-    assert events[1].cached_tokens == 0  # the task's message has another state
+    assert 0 < events[1].cached_tokens < 15  # the task, behind which another state stands
 
 
 def test_a_new_process_with_the_kept_states_shows_the_same_and_asks_nothing_again():

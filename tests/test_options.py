@@ -42,7 +42,7 @@ OF_THE_COMMAND_ALONE = {
     *("mem1 data verl --seed", "mem1 data compose --seed", "mem1 serve-policy --name", "mem1 serve-retriever --top-k"),
     *(f"mem1 {server} --host" for server in ("serve-policy", "serve-retriever", "webshop serve")),
     *(f"mem1 {server} --port" for server in ("serve-policy", "serve-retriever", "webshop serve")),
-    *("mem1 serve-policy --workers", "mem1 data released-prompts --out"),
+    *("mem1 serve-policy --workers", "mem1 data released-prompts --out", "mem1 probe --count", "mem1 probe --prices"),
 }  # fmt: skip
 
 

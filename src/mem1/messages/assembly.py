@@ -53,6 +53,8 @@ class Assembled:
     transcript: Transcript
     block: str | None
     """Text of the state, notes included; None: there is none."""
+    state_tokens: int
+    """Of the state before it was cut to its bound."""
     left_out: tuple[Result, ...]
     """Results that are not shown whole, oldest first."""
 
@@ -140,12 +142,14 @@ def assemble(
             with_images = [result for result in part.results if images(form.content_of(result))]
             pictures += [f'[image dropped; recall("{handle_of(result, form)}") shows it]' for result in with_images]
     lines += [line for line in pictures[-_IMAGE_LINES:] if all(line not in other for other in lines)]
-    block = cut_state("\n".join(lines), bounds, oldest_first=policy.oldest_first) if lines else None
+    whole = "\n".join(lines)
+    block = cut_state(whole, bounds, oldest_first=policy.oldest_first) if lines else None
     return Assembled(
         transcript=Transcript(
             system=tuple(system), parts=tuple(_with_block(kept, first, block, policy.instruction, form))
         ),
         block=block,
+        state_tokens=bounds.count(whole),
         left_out=tuple(left_out),
     )
 

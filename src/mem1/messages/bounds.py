@@ -129,6 +129,29 @@ def tokens_of(messages: Sequence[Message], count: Callable[[str], int] = estimat
     return sum([MESSAGE_TOKENS + _tokens(message, count) for message in messages])
 
 
+def common_tokens(before: Sequence[Message], after: Sequence[Message], count: Callable[[str], int] = estimated) -> int:
+    """Tokens that two prompts begin with alike, which a prompt cache can serve; inside a message, of its first text."""
+    tokens = 0
+    for old, new in zip(before, after, strict=False):
+        if old != new:
+            one, other = texts(old.get("content")), texts(new.get("content"))
+            return tokens + (count(_common(one, other)) if old.get("role") == new.get("role") else 0)
+        tokens += MESSAGE_TOKENS + _tokens(new, count)
+    return tokens
+
+
+def _common(one: str, other: str) -> str:
+    """The longest text that both begin with."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[:middle] == other[:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return one[:low]
+
+
 _COUNTED = frozenset(
     ("content", "output", "text", "arguments", "input", "name", "tool_calls", "function", "thinking", "summary")
 )

@@ -31,6 +31,8 @@ from mem1.messages.forms import form_of
 from mem1.messages.policies import Policy, Present, Stays, policy_of
 from mem1.messages.transcript import ASK, Exchange, Form, Message, Result, User, handle, texts
 
+_WORDS_PER_TOKEN = 0.55
+"""States are full of names and numbers, whose words take more tokens than those of prose."""
 REQUEST = (
     f"{ASK} Everything above except the user's messages and the last tool result will be gone. Reply with text alone, "
     "call no tool, and write in at most {words} words what you need to go on: what is done and what it showed; names, "
@@ -46,6 +48,8 @@ class Folded:
     messages: list[Message]
     state: str | None = None
     """Text of the state block, notes included; None: there is none."""
+    state_tokens: int = 0
+    """Of the state before it was cut to its bound."""
     left_out: tuple[Result, ...] = ()
     """Results that are not shown, or not whole; oldest first."""
     dropped: int = 0
@@ -90,10 +94,16 @@ def ask(
         exchange.pending for exchange in kind.read(now.messages).parts if isinstance(exchange, Exchange)
     ):
         return None
-    state_tokens = bounds.count(now.state or "")
-    if not chosen.due(Present(whole=now.whole, state_tokens=state_tokens, best_k=best_k)):
+    present = Present(whole=now.whole, state_tokens=now.state_tokens, state_limit=bounds.state, best_k=best_k)
+    if not chosen.due(present):
         return None
-    return [*now.messages, {"role": "user", "content": REQUEST.format(words=bounds.state * 3 // 4)}]
+    words = state_words(bounds.state * chosen.state_share)
+    return [*now.messages, {"role": "user", "content": REQUEST.format(words=words)}]
+
+
+def state_words(tokens: float) -> int:
+    """Words that fit into a state of this many tokens."""
+    return round(tokens * _WORDS_PER_TOKEN)
 
 
 def with_state(messages: Sequence[Message], state: str, *, form: str = "chat") -> list[Message]:
@@ -148,6 +158,7 @@ def folded(
     return Folded(
         messages=written,
         state=found.block,
+        state_tokens=found.state_tokens,
         left_out=found.left_out,
         dropped=sum(stay in (Stays.NOTHING, Stays.NOTE) for stay in stays.values()),
         whole=sum(stay is Stays.WHOLE for stay in stays.values()),

@@ -23,7 +23,7 @@ from typing import Any
 
 from mem1.errors import UserError
 from mem1.messages.assembly import handle_of
-from mem1.messages.bounds import UNBOUNDED, Bounds, tokens_of
+from mem1.messages.bounds import UNBOUNDED, Bounds, common_tokens, tokens_of
 from mem1.messages.cost import HORIZON, Sizes, best_k, break_even, measured
 from mem1.messages.folding import Folded, ask, folded, recall, with_state
 from mem1.messages.forms import form_of
@@ -273,9 +273,8 @@ class Memory:
             self._tell("state", now, found)
         elif len(missing) > before.left_out:
             self._tell("left_out", now, found)
-        self._seen[now.session] = _Seen(
-            state=found.state, left_out=len(missing), messages=tuple(map(identity, found.messages))
-        )
+        told = found.messages if self._on_event or self._events else ()
+        self._seen[now.session] = _Seen(state=found.state, left_out=len(missing), messages=told)
         self._shown_tokens = tokens_of(found.messages, self.bounds.count)
         return found.messages
 
@@ -283,11 +282,6 @@ class Memory:
         if self._on_event is None and self._events is None:
             return
         before = self._seen.get(now.session, _Seen())
-        same = 0
-        for message, earlier in zip(found.messages, before.messages, strict=False):
-            if identity(message) != earlier:
-                break
-            same += 1
         count = self.bounds.count
         handles = [handle_of(result, self.form) for result in found.left_out]
         event = Event(
@@ -296,7 +290,7 @@ class Memory:
             exchange=now.exchanges,
             tokens_before=round(self._scale * tokens_of(now.log, count)),
             tokens_after=round(self._scale * tokens_of(found.messages, count)),
-            cached_tokens=round(self._scale * tokens_of(found.messages[:same], count)),
+            cached_tokens=round(self._scale * common_tokens(before.messages, found.messages, count)),
             state_before=before.state,
             state_after=found.state,
             left_out=tuple(handles[before.left_out :]),
@@ -348,8 +342,7 @@ class _Seen:
 
     state: str | None = None
     left_out: int = 0
-    messages: tuple[str, ...] = ()
-    """Identities of the messages."""
+    messages: Sequence[Message] = ()
 
 
 def _state_in(reply: Any, form: Form) -> tuple[str, str]:

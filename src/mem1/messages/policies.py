@@ -22,6 +22,9 @@ from typing import NamedTuple, Protocol
 from mem1.errors import UserError
 from mem1.registry import register
 
+_NEARLY = 0.8
+"""Share of the state's bound from which on notes are written anew, so that none is cut off before."""
+
 
 class Stays(Enum):
     """What stays of an exchange."""
@@ -51,6 +54,8 @@ class Present:
     """Exchanges that stay whole."""
     state_tokens: int
     """Tokens of the state and the notes after it."""
+    state_limit: int
+    """Tokens at which they are cut."""
     best_k: float
     """Exchanges between two states at which a long run is cheapest; infinite without prices."""
 
@@ -62,6 +67,8 @@ class Policy(Protocol):
     """Text for the model in every prompt, after the task."""
     oldest_first: bool = False
     """Whether a state that is too long loses its oldest lines, not its last ones."""
+    state_share: float = 1.0
+    """Share of its bound that a state may fill when it is written."""
 
     def stays(self, past: Past) -> Stays:
         """What stays of an exchange."""
@@ -120,15 +127,16 @@ class Fold(Policy):
 class Notes(Policy):
     """Only the newest exchange, and a line for each older one, which the model writes with its next action.
 
-    From `tokens` tokens of lines on, the model writes them anew, shorter.
+    From `tokens` tokens of lines on, or close to the state's bound, the model writes them anew, at half the length.
     """
 
-    tokens: int = 1_000
+    tokens: int = 800
     instruction = (
         "Earlier tool results disappear. With each action, write one line <note>...</note>: what the last result "
         "taught you, with names, numbers and paths as they are. Notes stay."
     )
     oldest_first = True
+    state_share = 0.5
 
     def stays(self, past: Past) -> Stays:
         if past.age == 0:
@@ -136,7 +144,7 @@ class Notes(Policy):
         return Stays.NOTHING if past.before_state else Stays.NOTE
 
     def due(self, present: Present) -> bool:
-        return present.state_tokens > self.tokens
+        return present.state_tokens > min(self.tokens, _NEARLY * present.state_limit)
 
 
 POLICIES: Mapping[str, Callable[..., Policy]] = {

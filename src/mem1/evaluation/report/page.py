@@ -193,6 +193,11 @@ def _text(name: str) -> str:
     return (_STATIC / name).read_text(encoding="utf-8")
 
 
+def stylesheet() -> str:
+    """The style of the page."""
+    return _text("page.css")
+
+
 def plotly() -> str:
     """plotly.js 4.1.1, the bundle "basic" as published (npm plotly.js-basic-dist-min)."""
     return gzip.decompress(_plotly()).decode("utf-8")

@@ -1,0 +1,111 @@
+"""Memories of other packages for a probe, each with the same model as ours.
+
+langchain   SummarizationMiddleware of langchain: a summary in the place of old messages, from a number of tokens on
+openai      ToolOutputTrimmer of openai-agents: previews in the place of old results
+module:f    a function of your own, from a list of OpenAI chat messages to a shorter one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mem1.errors import UserError
+from mem1.extras.probe.probing import Compactor, Ours, Replacing, Write
+from mem1.messages import Bounds, policy_of
+from mem1.messages.policies import POLICIES
+from mem1.registry import load
+
+OTHERS = ("langchain", "openai")
+_SUMMARISE_FROM = 4_000
+"""Tokens from which LangChain's middleware summarises."""
+
+
+def compactor_of(name: str, write: Write | None, bounds: Bounds) -> Compactor:
+    """The memory of this name. Raises UserError for an unknown one, and where its package is not installed."""
+    if name == "langchain":
+        return Replacing("langchain summarization", _langchain(write))
+    if name == "openai":
+        return Replacing("openai-agents trimmer", _openai())
+    if ":" in name and "(" not in name:
+        thing = load(name)
+        if callable(thing) and not hasattr(thing, "stays"):
+            return Replacing(name, thing)
+    if name.partition("(")[0] not in POLICIES and ":" not in name:
+        raise UserError(
+            f"unknown memory {name!r}; known: {', '.join((*POLICIES, *OTHERS))}, or package.module:function"
+        )
+    ours = Ours(name, write, bounds)
+    policy = policy_of(name)
+    if write is None and (policy.instruction or name.startswith("fold")):
+        raise UserError(f"{name} needs a model that writes states")
+    return ours
+
+
+def _langchain(write: Write | None) -> Any:
+    try:
+        from langchain.agents.middleware import SummarizationMiddleware
+        from langchain_core.language_models import SimpleChatModel
+        from langchain_core.messages import RemoveMessage, convert_to_messages, convert_to_openai_messages
+    except ImportError as error:
+        raise UserError(f"langchain is not installed ({error}); pip install langchain") from error
+    if write is None:
+        raise UserError("langchain needs a model that writes summaries")
+
+    class Writer(SimpleChatModel):
+        """The probe's model, as LangChain calls one."""
+
+        @property
+        def _llm_type(self) -> str:
+            return "probe"
+
+        def _call(self, messages: list[Any], *arguments: Any, **settings: Any) -> str:
+            return write(convert_to_openai_messages(messages))  # type: ignore[arg-type]
+
+    middleware = SummarizationMiddleware(Writer(), trigger=("tokens", _SUMMARISE_FROM), keep=("messages", 4))
+
+    def shorten(history: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        messages = convert_to_messages([dict(message) for message in history])
+        changed = middleware.before_model({"messages": messages}, None)  # type: ignore[arg-type, typeddict-item]
+        if changed is None:
+            return history
+        left = [message for message in changed["messages"] if not isinstance(message, RemoveMessage)]
+        return convert_to_openai_messages(left)  # type: ignore[return-value]
+
+    return shorten
+
+
+def _openai() -> Any:
+    try:
+        from agents.extensions import ToolOutputTrimmer
+        from agents.run_config import CallModelData, ModelInputData
+    except ImportError as error:
+        raise UserError(f"openai-agents is not installed ({error}); pip install openai-agents") from error
+    trimmer = ToolOutputTrimmer()
+
+    def shorten(history: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        items = _items(history)
+        data = CallModelData(model_data=ModelInputData(input=items, instructions=None), agent=None, context=None)  # type: ignore[arg-type]
+        outputs = {item["call_id"]: item["output"] for item in trimmer(data).input if "output" in item}  # type: ignore[typeddict-item, index]
+        return [
+            {**message, "content": outputs[message["tool_call_id"]]} if message["role"] == "tool" else message
+            for message in history
+        ]
+
+    return shorten
+
+
+def _items(history: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Chat messages as items of the Responses API."""
+    items: list[Any] = []
+    for message in history:
+        if message["role"] == "tool":
+            items.append(
+                {"type": "function_call_output", "call_id": message["tool_call_id"], "output": message["content"]}
+            )
+            continue
+        if message.get("content"):
+            items.append({"role": message["role"], "content": message["content"]})
+        for call in message.get("tool_calls") or ():
+            items.append({"type": "function_call", "call_id": call["id"], **call["function"]})
+    return items
