@@ -97,11 +97,11 @@ def ask(
     present = Present(whole=now.whole, state_tokens=now.state_tokens, state_limit=bounds.state, best_k=best_k)
     if not chosen.due(present):
         return None
-    words = state_words(bounds.state * chosen.state_share)
+    words = state_words(chosen.state_tokens(bounds.state))
     return [*now.messages, {"role": "user", "content": REQUEST.format(words=words)}]
 
 
-def state_words(tokens: float) -> int:
+def state_words(tokens: int) -> int:
     """Words that fit into a state of this many tokens."""
     return round(tokens * _WORDS_PER_TOKEN)
 

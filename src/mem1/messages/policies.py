@@ -67,8 +67,6 @@ class Policy(Protocol):
     """Text for the model in every prompt, after the task."""
     oldest_first: bool = False
     """Whether a state that is too long loses its oldest lines, not its last ones."""
-    state_share: float = 1.0
-    """Share of its bound that a state may fill when it is written."""
 
     def stays(self, past: Past) -> Stays:
         """What stays of an exchange."""
@@ -77,6 +75,10 @@ class Policy(Protocol):
     def due(self, present: Present) -> bool:
         """Whether the model should write a state now, before its next turn."""
         return False
+
+    def state_tokens(self, limit: int) -> int:
+        """Tokens that a state may have when it is written; `limit` is the bound of states."""
+        return limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +129,15 @@ class Fold(Policy):
 class Notes(Policy):
     """Only the newest exchange, and a line for each older one, which the model writes with its next action.
 
-    From `tokens` tokens of lines on, or close to the state's bound, the model writes them anew, at half the length.
+    At `tokens` tokens of lines the model writes them anew, at half the length. None: close to the bound of states.
     """
 
-    tokens: int = 800
+    tokens: int | None = None
     instruction = (
         "Earlier tool results disappear. With each action, write one line <note>...</note>: what the last result "
         "taught you, with names, numbers and paths as they are. Notes stay."
     )
     oldest_first = True
-    state_share = 0.5
 
     def stays(self, past: Past) -> Stays:
         if past.age == 0:
@@ -144,7 +145,14 @@ class Notes(Policy):
         return Stays.NOTHING if past.before_state else Stays.NOTE
 
     def due(self, present: Present) -> bool:
-        return present.state_tokens > min(self.tokens, _NEARLY * present.state_limit)
+        return present.state_tokens > self._most(present.state_limit)
+
+    def state_tokens(self, limit: int) -> int:
+        return self._most(limit) // 2
+
+    def _most(self, limit: int) -> int:
+        nearly = int(_NEARLY * limit)
+        return nearly if self.tokens is None else min(self.tokens, nearly)
 
 
 POLICIES: Mapping[str, Callable[..., Policy]] = {
