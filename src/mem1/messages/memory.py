@@ -28,7 +28,7 @@ from mem1.messages.cost import HORIZON, Sizes, best_k, break_even, measured
 from mem1.messages.folding import Folded, ask, folded, recall, with_state
 from mem1.messages.forms import form_of
 from mem1.messages.policies import Fold, Past, Policy, Stays, policy_of
-from mem1.messages.sessions import Latest, exchanges_of, identity, keys_of, session_of
+from mem1.messages.sessions import Latest, exchanges_of, keys_of, session_of
 from mem1.messages.transcript import Exchange, Form, Message, is_ask, said
 from mem1.prices import PriceClass, price_class
 
