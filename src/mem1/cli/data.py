@@ -290,10 +290,10 @@ def released_prompts(
     from mem1.cli.progress import stderr
     from mem1.extras.mem1_release.prompts import prompts_of
 
+    work_begins()
     prompts = {out / name: text for name, text in prompts_of(clone).items()}
     for path in prompts:
         new_file(path)
-    work_begins()
     out.mkdir(parents=True, exist_ok=True)
     for path, text in prompts.items():
         path.write_text(text, encoding="utf-8")
