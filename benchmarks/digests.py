@@ -15,8 +15,7 @@ trajectories           per turn its token ids, log-probs, text, state, action (w
                        observation; reward, scores, ending, answer, attempt, the task's prompt and gold answers
 weights                per tensor of the safetensors its dtype, shape and bytes, without names
 
-results/digests-e8bb4f8.json holds those of commit e8bb4f8, before the package was reordered. Two differ by design: the
-JSON of eval-shop and of train-shop also has the interval of the shop's score, of which there was only the mean.
+results/digests-4aa4451.json holds those of commit 4aa4451, --quickstart included.
 """
 
 from __future__ import annotations
