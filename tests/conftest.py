@@ -27,6 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
 TOGETHER = {
     "test_distributed.py": "processes",
     "test_elastic.py": "processes",
+    "test_peak_memory.py": "processes",
     "test_training.py": "processes",
     "test_asynchronous.py": "processes",
     "test_invariance.py": "processes",

@@ -10,7 +10,6 @@ policy saw, under every context policy.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -40,12 +39,12 @@ class Critic(nn.Module):
     and learning of its own ("separate").
     """
 
-    def __init__(self, config: Ppo, policy: PreTrainedModel) -> None:
+    def __init__(self, config: Ppo, policy: PreTrainedModel, placement: Placement = SINGLE_PROCESS) -> None:
         """`policy` is left unchanged; "separate" copies its trunk in its present state."""
         super().__init__()
         self.trunk: PreTrainedModel | None = None
         if config.critic == "separate":
-            self.trunk = copy.deepcopy(policy.get_decoder())
+            self.trunk = placement.copied(policy.get_decoder())
         self.value_grad_scale = config.value_grad_scale
         self.head = nn.Linear(policy.config.hidden_size, 1, device=policy.device)
         nn.init.zeros_(self.head.weight)
@@ -85,11 +84,11 @@ class Reference(nn.Module):
     coefficient: Tensor
     """Scalar, float64; adapted after each step if there is a target."""
 
-    def __init__(self, config: Kl, policy: PreTrainedModel | None) -> None:
+    def __init__(self, config: Kl, policy: PreTrainedModel | None, placement: Placement = SINGLE_PROCESS) -> None:
         """`policy` None: the policy without its adapters is the reference, and no copy is needed."""
         super().__init__()
         self.config = config
-        self.model = None if policy is None else copy.deepcopy(policy).requires_grad_(False)
+        self.model = None if policy is None else placement.copied(policy).requires_grad_(False)
         self.register_buffer("coefficient", torch.tensor(config.coefficient, dtype=torch.float64))
 
     def shard_(self, placement: Placement) -> None:
@@ -129,10 +128,11 @@ class ActorCritic:
                 "passes. Set packed = true, or train in one process without [distributed]"
             )
         critic_config = config.algorithm.critic_config
-        critic = None if critic_config is None else Critic(critic_config, policy)
-        reference = Reference(config.kl, None if placement.lora else policy) if config.kl is not None else None
+        critic = None if critic_config is None else Critic(critic_config, policy, placement)
         if critic is not None:
             critic.shard_(placement)
+        frozen = None if placement.lora else policy
+        reference = None if config.kl is None else Reference(config.kl, frozen, placement)
         if reference is not None:
             reference.shard_(placement)
         trained = placement.trained(policy)

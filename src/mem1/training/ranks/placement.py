@@ -98,17 +98,25 @@ class Placement:
             return self.shard_(with_adapters(model, self.lora))
         if not self.separate:
             return model
-        trained = _take_over(model) if self.served else copy.deepcopy(model)
+        trained = _take_over(model) if self.served else self.copied(model)
         if self.lora is not None:  # before it moves to a device that may lack memory for unquantised weights
             trained = with_adapters(trained, self.lora)
         return self.shard_(trained)
 
     def shard_(self, module: M, *, offload: bool = False, full_precision: bool = False) -> M:
         """The module on this rank's device, spread over the ranks where networks are; options as of `shard`."""
-        module.to(self.ranks.device.at)
-        if self.spread:
+        if not self.spread or any(not p.is_floating_point() for p in module.parameters()):
+            module.to(self.ranks.device.at)  # weights in 4 bits too, which are not sharded
+        if self.spread:  # moves one layer at a time, and keeps this rank's rows of it
             shard(module, self.config or Distributed(), offload=offload, full_precision=full_precision)
         return module
+
+    def copied(self, module: M) -> M:
+        """A copy for `shard_`; where that spreads it, weights share the memory of `module` until rows are taken."""
+        if not self.spread:
+            return copy.deepcopy(module)
+        shared = {id(p): nn.Parameter(p.detach(), requires_grad=p.requires_grad) for p in module.parameters()}
+        return copy.deepcopy(module, shared)
 
     def workers(self, wanted: int) -> int:
         """Packs at a time: layers that come and go, or whose adapters do, can serve one only."""
