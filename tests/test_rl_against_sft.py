@@ -13,6 +13,9 @@ SMALL = "--seeds 0 --variants sft_all sft_then_rl --recorded 2 --sizes 1 2 --tas
 SMALL += ["rl.tasks_per_step=1", "rl.group_size=2", "tasks.worlds=1", "budget.completion_extra=20", "--out"]
 
 
+ROOT = Path(__file__).parents[1]
+
+
 def write_record(folder: Path, name: str, em: list[tuple[float, float]], **changed: Any) -> None:
     record = {"steps": 4, "em": {"2": em}, "questions": {"2": [[0, 1], [2, 3]]}, "tasks": "same", **changed}
     (folder / f"{name}.json").write_text(json.dumps(record))
@@ -31,6 +34,14 @@ class TestTable:
             ["sft", "2", "4", "0.375", "-0.625"],
             ["expert", "1", "0", "1.000", ""],
         ]
+
+    def test_the_page_shows_the_table_of_the_recorded_runs_and_names_their_commits(self):
+        page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+        (folder,) = {path.parent for path in (ROOT / "benchmarks" / "results" / "rl-against-sft").glob("*/*.json")}
+        records = read_records(folder)
+        section = page.split("## RL against SFT")[1].split("\n## ")[0]
+        assert table(records) in section
+        assert {run["commit"] for runs in records.values() for run in runs if run["commit"] not in section} == set()
 
     def test_runs_on_different_tasks_are_not_compared(self, tmp_path):
         write_record(tmp_path, "rl-seed0", [(1, 1), (1, 1)])
