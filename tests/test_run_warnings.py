@@ -151,7 +151,8 @@ def test_a_warning_is_said_once_and_a_resume_says_only_what_it_has_not_kept(
 ):
     recipe = mem1.load_recipe("atlas-quick")
     broken, unbroken = tmp_path / "broken", tmp_path / "unbroken"
-    broken.mkdir(), unbroken.mkdir()
+    broken.mkdir()
+    unbroken.mkdir()
     wrong = [*[WRONG["equal_rewards"]] * 8, *[WRONG["equal_rewards"] | WRONG["malformed"]] * 8]
     first, second = watched(unbroken, recipe, wrong, before=10)
     assert first.startswith("since step 11: hardly any group") and second.startswith("since step 18: 24% of the turns")
@@ -165,7 +166,7 @@ def test_a_new_phase_has_a_start_of_its_own(tmp_path: Path):
     recipe = mem1.load_recipe("atlas-quick", "rl.curriculum=[{steps=10}, {steps=20, objectives=[16]}]")
     longer = {"completion_tokens": 200.0}
     assert watched(tmp_path, recipe, [*[{}] * 10, *[longer] * 10], before=0) == []
-    ((_, alert),) = enumerate(watched(tmp_path, recipe, [*[{}] * 15, *[longer] * 10], before=0))
+    (alert,) = watched(tmp_path, recipe, [*[{}] * 15, *[longer] * 10], before=0)
     assert alert.startswith("since step 16")
 
 

@@ -179,7 +179,7 @@ class TestServices:
 
     def test_trackio(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
         pytest.importorskip("trackio")
-        from trackio import sqlite_storage, utils
+        from trackio import sqlite_storage, utils  # pyright: ignore[reportMissingImports]
 
         for module in (sqlite_storage, utils):  # which read the variable when they are imported
             monkeypatch.setattr(module, "TRACKIO_DIR", tmp_path / "trackio")
