@@ -257,7 +257,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("nn.init.zeros_(self.head.weight)", "pass"),
         ("self.coefficient.fill_(adapted(now,", "(adapted(now,"),
         ("horizon=horizon))", "horizon=1.0))"),
-        ("copy.deepcopy(policy).requires_grad_(False)", "policy"),
+        ("placement.copied(policy).requires_grad_(False)", "policy"),
         ("values_K=values_K + shift", "values_K=values_K"),
         ("sample.returns_K - sample.old.values_K\n", "sample.returns_K\n"),
     ),
