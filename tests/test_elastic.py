@@ -180,6 +180,32 @@ def test_a_machine_that_leaves_and_returns_gives_the_policy_of_the_same_run_with
     assert (last / "state.json").read_bytes() == (same / "state.json").read_bytes()
 
 
+@pytest.mark.slow
+def test_ranks_that_torchrun_starts_again_give_the_policy_of_an_unbroken_run(demonstrated: Recipe, tmp_path: Path):
+    recipe(demonstrated, tmp_path / "recipe.toml", steps=40)
+    on_ranks(2, one_rank, tmp_path / "recipe.toml", tmp_path / "unbroken", 40)
+    run, file = tmp_path / "run", str(tmp_path / "recipe.toml")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
+    words = [*launcher, "-m", "mem1", "train", file, "--out", str(run), "--resume", "--no-evaluate"]
+    with contextlib.ExitStack() as nodes:
+        process = nodes.enter_context(started(words, shared_by_restarts(), tmp_path / "torchrun.log"))
+        wait_until(lambda: rows(run) >= 3, tmp_path)
+        ranks = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        assert len(ranks) == 2
+        os.kill(int(ranks[1]), signal.SIGKILL)
+        assert process.wait(300) == 0, (tmp_path / "torchrun.log").read_text()[-3000:]
+    assert [ranks for _, ranks in starts(run)] == [2, 2]
+    assert (run / "metrics.jsonl").read_bytes() == (tmp_path / "unbroken" / "metrics.jsonl").read_bytes()
+    one, other = trained(run), trained(tmp_path / "unbroken")
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def shared_by_restarts() -> dict[str, str]:
+    """An environment in which torchrun keeps its store from start to start, as it does by default."""
+    left = {name: value for name, value in os.environ.items() if name != "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"}
+    return {**left, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+
+
 def command(folder: Path, address: str, port: int) -> tuple[list[str], dict[str, str]]:
     """The command of the page, with this recipe, folder and addresses, and its environment."""
     block = next(b for b in re.findall(r"```bash\n(.*?)```", DOCS.read_text(), re.S) if "--nnodes 1:2" in b)
@@ -199,8 +225,13 @@ def command(folder: Path, address: str, port: int) -> tuple[list[str], dict[str,
 @contextlib.contextmanager
 def node(folder: Path, address: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
     """A torchrun in a process group of its own, as on a machine of its own; killed at the end."""
-    words, environment = command(folder, address, port)
-    with (folder / f"{address}.log").open("ab") as said:
+    with started(*command(folder, address, port), folder / f"{address}.log") as process:
+        yield process
+
+
+@contextlib.contextmanager
+def started(words: list[str], environment: dict[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("ab") as said:
         process = subprocess.Popen(words, env=environment, stdout=said, stderr=said, start_new_session=True)
     try:
         yield process

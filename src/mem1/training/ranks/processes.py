@@ -33,7 +33,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
-from torch._C._distributed_c10d import HashStore, Store
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -164,6 +164,7 @@ def joined(*, grouped: bool = False, device: str = "auto", machine: Machine | No
     with _lost_ranks_named():
         if under_torchrun:
             store, rank, size = next(rendezvous("env://", timeout=_JOIN))
+            store = _of_this_start(store, size)
             _await_start(store, rank, size)
             distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=WAIT)
         else:
@@ -175,6 +176,15 @@ def joined(*, grouped: bool = False, device: str = "auto", machine: Machine | No
             ranks.gather(b"")
         finally:
             distributed.destroy_process_group()
+
+
+def _of_this_start(store: Store, size: int) -> Store:
+    """The store without what ranks wrote before torchrun started them again: it keeps their addresses (torch 2.13).
+
+    Several torchruns count restarts each for itself; docs/distributed.md gives them a new store for each start.
+    """
+    one_torchrun = os.environ.get("LOCAL_WORLD_SIZE") == str(size)
+    return PrefixStore(f"start {os.environ['TORCHELASTIC_RESTART_COUNT']}", store) if one_torchrun else store
 
 
 def _await_start(store: Store, rank: int, size: int) -> None:
