@@ -101,7 +101,7 @@ $(VENV)/installed: $(SOURCES) | $(BIN)/python
 # of its own: verl wants an older transformers than we take
 $(VERL)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VERL)
-	$(VERL)/bin/python -m pip install $(PIP_ARGS) -e '.[verl]' hypothesis pytest
+	$(VERL)/bin/python -m pip install $(PIP_ARGS) -e '.[verl]' hypothesis pytest pytest-timeout
 	touch $@
 
 $(AGENTS)/%/installed: .ci/agents-%.txt .ci/agents-tests.txt

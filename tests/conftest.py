@@ -55,6 +55,9 @@ SLOWEST = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = {name: place for place, name in enumerate(SLOWEST)}
+    for item in items:
+        if item.get_closest_marker("slow") or item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.timeout(0))
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
 
 

@@ -155,6 +155,9 @@ def test_a_file_of_transcripts_is_read_and_mistakes_in_it_are_named(terminal: Te
         write(change)
         code, _, said = terminal("probe", "keep", "--transcripts", path)
         assert code == 2 and f"{path}:1: not a transcript with facts" in said and why in said
+    path.write_text("")
+    code, _, said = terminal("probe", "keep", "--transcripts", path)
+    assert code == 2 and "holds no transcript" in said
 
 
 @pytest.mark.parametrize(

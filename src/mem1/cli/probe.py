@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,7 +59,7 @@ def command(
     from mem1.extras.probe.models import served, stand_in
     from mem1.extras.probe.page import write_page
     from mem1.extras.probe.probing import summary
-    from mem1.extras.probe.transcripts import make_transcript, read_transcripts
+    from mem1.extras.probe.transcripts import make_transcript
     from mem1.messages.folding import state_words
     from mem1.prices import price_class
 
@@ -71,16 +71,16 @@ def command(
     if plot is not None:
         new_file(plot)
         make_folder_of(plot)
-    chosen = tuple(memories or _DEFAULT)
+    chosen = tuple(dict.fromkeys(memories or _DEFAULT))
     write = stand_in(state_words(state)) if base_url is None or model is None else served(base_url, model)
-    given = (
-        tuple(make_transcript(seed, exchanges, facts) for seed in range(count))
+    total, given = (
+        (count, (make_transcript(seed, exchanges, facts) for seed in range(count)))
         if transcripts is None
-        else tuple(read_transcripts(transcripts))
+        else _in_file(transcripts)
     )
     _compactors(chosen, write, state)  # a mistake is found before anything runs
     work_begins()
-    found = _probed(chosen, write, state, given)
+    found = _probed(chosen, write, state, given, total)
     rows = [summary(name, runs, known) for name, runs in found.items()]
     if plot is not None:
         write_page(plot, found, known, writer=model or "stand-in")
@@ -88,8 +88,17 @@ def command(
         print(json.dumps({"prices": prices, "writer": model or "stand-in", "memories": rows}))
         return
     Console(highlight=False).print(
-        _table(rows, len(given), sum(len(t.facts) for t in given), model or "a stand-in that copies sentences")
+        _table(rows, next(iter(found.values())), model or "a stand-in that copies sentences")
     )
+
+
+def _in_file(path: Path) -> tuple[int, Iterable[Transcript]]:
+    from mem1.extras.probe.transcripts import read_transcripts
+
+    found = tuple(read_transcripts(path))
+    if not found:
+        raise UserError(f"{path} holds no transcript; docs/memory/probe.md shows one")
+    return len(found), found
 
 
 def _compactors(names: Sequence[str], write: Write, state: int) -> list[Any]:
@@ -105,13 +114,13 @@ def _compactors(names: Sequence[str], write: Write, state: int) -> list[Any]:
 
 
 def _probed(
-    names: Sequence[str], write: Write, state: int, transcripts: Sequence[Transcript]
+    names: Sequence[str], write: Write, state: int, transcripts: Iterable[Transcript], total: int
 ) -> dict[str, list[Probed]]:
     from mem1.extras.probe.probing import probe
 
     found: dict[str, list[Probed]] = {}
     with bars(stderr()) as progress:
-        bar = progress.add_task("probe", total=len(names) * len(transcripts), note="")
+        bar = progress.add_task("probe", total=len(names) * total, note="")
         for transcript in transcripts:
             for compactor, calls in _compactors(names, write, state):
                 progress.update(bar, note=compactor.name)
@@ -120,7 +129,7 @@ def _probed(
     return found
 
 
-def _table(rows: Sequence[dict[str, Any]], transcripts: int, facts: int, writer: str) -> Any:
+def _table(rows: Sequence[dict[str, Any]], runs: Sequence[Probed], writer: str) -> Any:
     from mem1.extras.probe.judging import Verdict
 
     headings = ["memory", "retained", "recoverable", "mutated", "stale", "lost", "peak", "prompt", "cost"]
@@ -132,8 +141,9 @@ def _table(rows: Sequence[dict[str, Any]], transcripts: int, facts: int, writer:
         ]
         for row in rows
     ]
+    facts = sum(len(run.outcomes) for run in runs)
     caption = (
-        f"Facts: {facts}, transcripts: {transcripts}; states by {writer}. Tokens of the longest prompt, and of all "
+        f"Facts: {facts}, transcripts: {len(runs)}; states by {writer}. Tokens of the longest prompt, and of all "
         "prompts of a transcript, are estimated at four characters each; cost is relative to appending."
     )
     return table(headings, shown, caption=caption)
