@@ -113,8 +113,12 @@ def assemble(
     policy: Policy,
     form: Form,
     bounds: Bounds,
+    shown: dict[tuple[int, Stays, int | None], tuple[Result, ...]],
 ) -> Assembled:
-    """The parts in their final order and length, with the state behind the last pinned message."""
+    """The parts in their final order and length, with the state behind the last pinned message.
+
+    `shown`: results as an earlier call of the same parts showed them, by exchange, stay and images; it gets these.
+    """
     lines = [] if state is None else [_OWN_TAG.sub("(", state)]
     pictures: list[str] = []
     left_out: list[Result] = []
@@ -130,7 +134,9 @@ def assemble(
         if stay is Stays.WHOLE or stay is Stays.CALLS:
             first = min(first, len(kept))
             if part.results and (stay is Stays.CALLS or at in images_left or bounds.result is not None):
-                results = _results(part, stay, images_left.get(at), form, bounds)
+                key = (at, stay, images_left.get(at))
+                if (results := shown.get(key)) is None:
+                    results = shown[key] = _results(part, stay, images_left.get(at), form, bounds)
                 left_out += [old for old, new in zip(part.results, results, strict=True) if new is not old]
                 part = part._replace(results=results)
             kept.append(part)

@@ -165,5 +165,9 @@ def _tokens(value: Any, count: Callable[[str], int]) -> int:
         kind = value.get("type")
         if kind is not None and (kind in _FILES or "image" in kind):
             return IMAGE_TOKENS
-        return sum([_tokens(part, count) for key, part in value.items() if key in _COUNTED and part is not None])
+        total = 0
+        for key, part in value.items():
+            if key in _COUNTED and part is not None:
+                total += count(part) if type(part) is str else _tokens(part, count)
+        return total
     return sum([_tokens(each, count) for each in value]) if isinstance(value, Sequence) else 0

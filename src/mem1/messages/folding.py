@@ -145,9 +145,10 @@ def folded(
     if not any(isinstance(part, User) for part in parts):
         raise UserError("the conversation has no message of the user; providers refuse it, and there is no task to pin")
     stays = stays_of(parts, boundary, policy, pending)
+    shown: dict[tuple[int, Stays, int | None], tuple[Result, ...]] = {}
 
     def assembled() -> Assembled:
-        return assemble(transcript.system, parts, stays, state, policy, form, bounds)
+        return assemble(transcript.system, parts, stays, state, policy, form, bounds, shown)
 
     found = assembled()
     written = form.write(found.transcript)
