@@ -54,7 +54,7 @@ class Assembled:
     block: str | None
     """Text of the state, notes included; None: there is none."""
     state_tokens: int
-    """Of the state before it was cut to its bound."""
+    """Length of the state before it was cut to its bound."""
     left_out: tuple[Result, ...]
     """Results that are not shown whole, oldest first."""
 

@@ -34,11 +34,11 @@ class Bounds:
     """Limits in tokens; None: none."""
 
     result: int | None = None
-    """Of one tool result."""
+    """Longest tool result."""
     state: int = 1_000
-    """Of the state; longer ones lose whole lines."""
+    """Longest state; a longer one loses whole lines."""
     prompt: int | None = None
-    """Of all messages. Tools that are declared beside the messages count on top."""
+    """Longest prompt. Tools that are declared beside the messages are not counted."""
     images: int | None = None
     """Images in results that stay, newest first."""
     handles: bool = True

@@ -49,7 +49,7 @@ class Folded:
     state: str | None = None
     """Text of the state block, notes included; None: there is none."""
     state_tokens: int = 0
-    """Of the state before it was cut to its bound."""
+    """Length of the state before it was cut to its bound."""
     left_out: tuple[Result, ...] = ()
     """Results that are not shown, or not whole; oldest first."""
     dropped: int = 0

@@ -65,11 +65,11 @@ class Event:
     exchange: int
     """Exchanges of the conversation so far."""
     tokens_before: int
-    """Of the whole conversation."""
+    """Length of the whole conversation."""
     tokens_after: int
-    """Of the messages that the model sees."""
+    """Length of what the model sees."""
     cached_tokens: int
-    """Of these, at the beginning, the same as in the previous call."""
+    """Tokens with which the previous prompt began, too."""
     state_before: str | None = None
     state_after: str | None = None
     left_out: tuple[str, ...] = ()
@@ -321,7 +321,7 @@ class _Now:
 
     session: str
     key: str
-    """Of a state written in this call."""
+    """Name of a state that is written in this call."""
     exchanges: int
     log: Sequence[Message]
     pending: tuple[str, ...]

@@ -50,7 +50,7 @@ def exchanges_of(transcript: Transcript) -> list[Exchange]:
 
 
 def keys_of(transcript: Transcript, form: Form) -> list[str]:
-    """Of a state written after each exchange: by the task, and all calls and results up to it.
+    """Name of a state written after each exchange: by the task, and all calls and results up to it.
 
     Ids of calls alone do not tell two runs of a task apart, as some servers count them from 0 in each. The system
     message is left out: some clients put the time of day into it.

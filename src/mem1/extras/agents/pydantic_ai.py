@@ -108,7 +108,7 @@ class _Piece(NamedTuple):
     message: int | None
     """Place of its message in the history; None: mem1 made it."""
     parts: tuple[Any, ...]
-    """Of a request; more than one where a text was added to a part that cannot take it."""
+    """Parts of a request; more than one where a text was added to a part that cannot take it."""
     response: ModelResponse | None = None
 
 

@@ -127,11 +127,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Of all calls of an agent."""
+    """Tokens of all calls of an agent."""
 
     prompt: int
     cached: int
-    """Of the prompts, those that begin a prompt as they began the one before."""
+    """Prompt tokens that stood at the same place of the prompt before."""
     output: int
 
     def cost(self, prices: PriceClass) -> float:
@@ -151,11 +151,11 @@ class Probed:
     peak: int
     """Tokens of the longest prompt, the compactor's own calls included."""
     prompt_tokens: int
-    """Of all calls."""
+    """Sum over all calls."""
     cached_tokens: int
-    """Of these, those that begin a prompt as they began the one before."""
+    """Prompt tokens that stood at the same place of the prompt before."""
     output_tokens: int
-    """Of all replies."""
+    """Sum over all replies."""
     folds: int
 
     appended: Tokens

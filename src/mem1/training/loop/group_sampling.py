@@ -50,7 +50,7 @@ class Drawn:
     rollout: Rollout
     sampling: Sampling
     version: int
-    """Of the weights."""
+    """Version of the weights."""
 
 
 @dataclass
