@@ -11,6 +11,7 @@ import pytest
 
 from mem1.errors import UserError
 from mem1.messages import Bounds, Event, Memory, check, fold
+from mem1.messages.bounds import tokens_of
 from mem1.messages.cost import HORIZON, Sizes, best_k, break_even
 from mem1.messages.transcript import ASK
 from mem1.prices import PRICE_CLASSES, PrefixCache, PriceClass, Prices
@@ -157,6 +158,20 @@ def test_recall_serves_the_whole_conversation_and_counts_follow_the_provider():
     memory.observe(prompt_tokens=3 * before)
     memory.prompt([TASK, *call(1), *call(2), *call(3)])
     assert events[1].tokens_after > 3 * before
+
+
+def test_the_bound_of_a_prompt_leaves_room_for_what_the_provider_counts_beside_the_messages():
+    memory, history, counted = Memory("keep", bounds=Bounds(prompt=3_000)), [TASK], 0
+    for number in range(1, 20):
+        history += call(number)
+        shown = memory.prompt(history)
+        counted = tokens_of(shown) + 1_200  # tools
+        assert number == 1 or counted <= 3_000
+        memory.observe(counted)
+    assert counted > 2_500
+    memory.observe(tokens_of(shown) + 2_900)
+    with pytest.raises(UserError, match="leaves no room for messages: the provider counts 2,900 beside them"):
+        memory.prompt(history)
 
 
 @pytest.mark.parametrize(

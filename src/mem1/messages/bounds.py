@@ -20,6 +20,8 @@ IMAGE_TOKENS = 1_000
 """Assumed size of an image."""
 MESSAGE_TOKENS = 4
 """Assumed size of a message's role and frame."""
+LEAST = {"result": 50, "state": 50, "prompt": 200, "images": 0}
+"""Smallest value of each bound."""
 _HANDLE = re.compile(r'recall\("(r[0-9a-f]{8})"(?:, start=\d+)?\)[^"\n]*\]\Z')
 _GONE = re.compile(r"\[result of [^\n]* was dropped[^\n]*\]\Z")
 
@@ -38,7 +40,7 @@ class Bounds:
     state: int = 1_000
     """Longest state; a longer one loses whole lines."""
     prompt: int | None = None
-    """Longest prompt. Tools that are declared beside the messages are not counted."""
+    """Longest prompt. What is sent beside the messages, such as tools, counts once `Memory.observe` has told it."""
     images: int | None = None
     """Images in results that stay, newest first."""
     handles: bool = True
@@ -47,7 +49,7 @@ class Bounds:
     """Tokens of a text."""
 
     def __post_init__(self) -> None:
-        for name, least in (("result", 50), ("state", 50), ("prompt", 200), ("images", 0)):
+        for name, least in LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UserError(f"the bound {name!r} must be at least {least}, not {value}")

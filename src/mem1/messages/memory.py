@@ -23,7 +23,7 @@ from typing import Any
 
 from mem1.errors import UserError
 from mem1.messages.assembly import handle_of
-from mem1.messages.bounds import UNBOUNDED, Bounds, common_tokens, tokens_of
+from mem1.messages.bounds import LEAST, UNBOUNDED, Bounds, common_tokens, tokens_of
 from mem1.messages.cost import HORIZON, Sizes, best_k, break_even, measured
 from mem1.messages.folding import Folded, ask, folded, recall, with_state
 from mem1.messages.forms import form_of
@@ -119,6 +119,8 @@ class Memory:
         self._appends: MutableMapping[str, int] = Latest(_REMEMBERED)
         """Session -> exchange until which appending is cheaper."""
         self._scale = 1.0
+        self._beside = 0
+        """Tokens of the last prompt that the estimate of its messages missed: tools, above all."""
         self._shown_tokens = 0
         self._log: Sequence[Message] = ()
 
@@ -176,13 +178,14 @@ class Memory:
         return self._with_known_state(messages, keys_of(transcript, self.form), exchanges_of(transcript))
 
     def observe(self, prompt_tokens: int, shown: Sequence[Message] | None = None) -> None:
-        """Tell what the provider counted for a prompt, tools included; later counts follow it.
+        """Tell what the provider counted for a prompt, tools included; later counts and `bounds.prompt` follow it.
 
         `shown`: its messages, by default those that the memory returned last.
         """
         estimate = self._shown_tokens if shown is None else tokens_of(shown, self.bounds.count)
         if estimate:
             self._scale = prompt_tokens / estimate
+            self._beside = max(0, prompt_tokens - estimate)
 
     def advice(self, messages: Sequence[Message]) -> str:
         """Whether folding pays in this conversation at these prices, and from which exchange on, in a sentence."""
@@ -222,7 +225,7 @@ class Memory:
             return None
         auto = self.prices is not None and isinstance(self.policy, Fold) and self.policy.k is None
         k = best_k(self._sizes(now.log), self.prices.prices) if auto and self.prices is not None else math.inf
-        request = ask(now.log, self.policy, form=self.form.name, bounds=self.bounds, pending=now.pending, best_k=k)
+        request = ask(now.log, self.policy, form=self.form.name, bounds=self._limits, pending=now.pending, best_k=k)
         if request is not None and auto and self._only_if_cheaper and not has_state and self._loses(now, round(k)):
             return None
         return request
@@ -263,7 +266,20 @@ class Memory:
         return replace(now, log=log, request=None)
 
     def _folded(self, now: _Now) -> Folded:
-        return folded(now.log, self.policy, form=self.form, bounds=self.bounds, pending=now.pending)
+        return folded(now.log, self.policy, form=self.form, bounds=self._limits, pending=now.pending)
+
+    @property
+    def _limits(self) -> Bounds:
+        """The bounds, with what is left of the prompt beside the tools."""
+        limit = self.bounds.prompt
+        if limit is None or not self._beside:
+            return self.bounds
+        if limit - self._beside < LEAST["prompt"]:
+            raise UserError(
+                f"the bound of {limit:,} tokens leaves no room for messages: the provider counts {self._beside:,} "
+                "beside them, such as tools; raise bounds.prompt"
+            )
+        return replace(self.bounds, prompt=limit - self._beside)
 
     def _shown(self, now: _Now) -> list[Message]:
         found = self._folded(now)
