@@ -8,7 +8,7 @@ apart:
     rounding(model, tokens=100, magnitude=10.0)   ->  3.0e-4 for a tiny float32 model, 5.6e-13 in float64
 
 What an optimiser has normalised has no such bound in float32: AdamW moves a weight whose gradient is rounding alone as
-far as any other, and Muon works in bf16. Tests compare such weights in float64.
+far as any other, and so does Muon with small singular values. Tests compare such weights in float64.
 """
 
 from __future__ import annotations

@@ -35,9 +35,11 @@ class TestTable:
             ["expert", "1", "0", "1.000", ""],
         ]
 
-    def test_the_page_shows_the_table_of_the_recorded_runs_and_names_their_commits(self):
+    @pytest.mark.parametrize(
+        "folder", sorted((ROOT / "benchmarks" / "results" / "rl-against-sft").iterdir()), ids=lambda folder: folder.name
+    )
+    def test_the_page_shows_the_table_of_the_recorded_runs_and_names_their_commits(self, folder):
         page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-        (folder,) = {path.parent for path in (ROOT / "benchmarks" / "results" / "rl-against-sft").glob("*/*.json")}
         records = read_records(folder)
         section = page.split("## RL against SFT")[1].split("\n## ")[0]
         assert table(records) in section

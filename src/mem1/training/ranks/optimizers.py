@@ -1,9 +1,12 @@
 """Optimisers and learning-rate schedules of the stages.
 
 Muon works on matrices whose rows may lie on several ranks. Its update is a function of the whole matrix: Newton-Schulz
-iterations, in bf16. On rows alone the update would be a different one, and with products of shards it would be rounded
+iterations. On rows alone the update would be a different one, and with products of shards it would be rounded
 differently on each number of ranks. So the update's input is gathered, one matrix at a time, and every rank keeps its
 rows of the result; momentum stays sharded.
+
+The iterations run in bf16 on a GPU. On a CPU they run in fp32: most CPUs have no units for products in bf16, which then
+take far longer than all else in a step.
 """
 
 from __future__ import annotations
@@ -13,10 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import optim
+from torch import Tensor, optim
 from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import AdamW, Optimizer
-from torch.optim._muon import _adjust_lr, _zeropower_via_newtonschulz
 from transformers import PreTrainedModel
 
 from mem1.training.ranks.processes import whole
@@ -98,28 +100,39 @@ def warmup_decay(step: int, *, steps: int, warmup_steps: int, decay: float) -> f
 
 
 class Muon(optim.Muon):
-    """`torch.optim.Muon`; the same updates when parameters are sharded.
+    """`torch.optim.Muon` with its default settings; sharded parameters get the same updates, and a CPU uses fp32.
 
-    It uses private functions of torch.optim._muon, so pyproject.toml limits torch's version.
+    It uses a private method of torch.optim.Muon, so pyproject.toml limits torch's version.
     """
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        if not any(isinstance(p, DTensor) for group in self.param_groups for p in group["params"]):
-            return super().step(closure)
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        assert closure is None
         for group in self.param_groups:
             parameters, gradients, momenta = [], [], []
             self._init_group(group, parameters, gradients, momenta)
             for p, gradient, momentum in zip(parameters, gradients, momenta, strict=True):
-                self._move(group, p, gradient, momentum)
-        return None
+                momentum.lerp_(gradient, 1 - group["momentum"])
+                found = orthogonal(whole(gradient.lerp(momentum, group["momentum"]))).to(p.dtype)
+                if isinstance(p, DTensor):
+                    found = DTensor.from_local(found, p.device_mesh, [Replicate()], run_check=False)
+                    found = found.redistribute(p.device_mesh, p.placements)
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                p.add_(found, alpha=-group["lr"] * max(1.0, p.shape[0] / p.shape[1]) ** 0.5)
 
-    def _move(self, group: dict[str, Any], p: DTensor, gradient: DTensor, momentum: DTensor) -> None:
-        """torch's update, except that Newton-Schulz runs on the whole matrix."""
-        momentum.lerp_(gradient, 1 - group["momentum"])
-        update = gradient.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum
-        found = _zeropower_via_newtonschulz(whole(update), group["ns_coefficients"], group["ns_steps"], group["eps"])
-        replicated = DTensor.from_local(found.to(p.dtype), p.device_mesh, [Replicate()], run_check=False)
-        p.mul_(1 - group["lr"] * group["weight_decay"])
-        rate = _adjust_lr(group["lr"], group["adjust_lr_fn"], p.shape)
-        p.add_(replicated.redistribute(p.device_mesh, p.placements), alpha=-rate)
+
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+"""Coefficients of the polynomial (Jordan et al. 2024)."""
+
+
+def orthogonal(matrix: Tensor, *, steps: int = 5) -> Tensor:
+    """The matrix with all singular values near 1 (0.5 to 1.5), by Newton-Schulz iterations (Jordan et al. 2024)."""
+    a, b, c = NEWTON_SCHULZ
+    tall = matrix.shape[0] > matrix.shape[1]
+    dtype = torch.bfloat16 if matrix.is_cuda else torch.promote_types(matrix.dtype, torch.float32)
+    x = (matrix.T if tall else matrix).to(dtype)
+    x = x / x.norm().clamp(min=1e-7)
+    for _ in range(steps):
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.T if tall else x
