@@ -55,7 +55,7 @@ def in_a_thread(retriever: Retriever) -> Iterator[str]:
 
 @contextmanager
 def app_in_a_thread(
-    app: Any, *, accepts: str = JSON, bounds: Bounds = BOUNDS, allowed: Sequence[str] = ()
+    app: Any, *, accepts: str | None = JSON, bounds: Bounds = BOUNDS, allowed: Sequence[str] = ()
 ) -> Iterator[str]:
     """Address of an ASGI application on a free port."""
     (bound,) = bind("127.0.0.1", 0)

@@ -97,8 +97,8 @@ def _checked(name: str) -> str:
 class Guard:
     """Refuses requests before they reach an ASGI application."""
 
-    def __init__(self, app: ASGIApp, hosts: Hosts, accepts: str) -> None:
-        """`accepts`: the content type that every POST must have."""
+    def __init__(self, app: ASGIApp, hosts: Hosts, accepts: str | None) -> None:
+        """`accepts`: the content type that every POST must have; None: any."""
         self._app, self._hosts, self._accepts = app, hosts, accepts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -128,7 +128,7 @@ class Guard:
             return 421, f"{host[:100]!r} is not a name of this server; --allow-host NAME adds one"
         if _from_elsewhere(headers, scope["method"]):
             return 403, "pages of other sites may not use this server"
-        if scope["method"] == "POST":
+        if scope["method"] == "POST" and self._accepts is not None:
             kind = headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != self._accepts:
                 return 415, f"a POST must have the content type {self._accepts}"
@@ -153,7 +153,7 @@ def _authority(origin: str) -> str:
         return ""
 
 
-_LOGGERS = ("uvicorn.error", "asyncio")
+_LOGGERS = ("uvicorn.error", "asyncio", "mem1")
 _MOST = 5
 """Most records of one kind per period."""
 _PERIOD_S = 60.0
@@ -283,7 +283,7 @@ def make_server(
     bound: socket.socket,
     *,
     hosts: Hosts,
-    accepts: str = JSON,
+    accepts: str | None = JSON,
     bounds: Bounds = BOUNDS,
     ready: Callable[[], None] = lambda: None,
 ) -> uvicorn.Server:
@@ -293,7 +293,7 @@ def make_server(
     returns.
 
     hosts    names that clients may use
-    accepts  content type of every POST
+    accepts  content type of every POST; None: any, so pages of other sites are recognised by their headers only
     ready    called once requests are answered
     """
     import uvicorn

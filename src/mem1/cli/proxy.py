@@ -1,0 +1,92 @@
+"""`mem1 proxy`: a memory for agents that can only change the address of their model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mem1.cli.options import AllowHostOption, Fills, HostOption, PortOption, make_folder_of, work_begins
+from mem1.errors import UserError
+
+
+def command(
+    upstream: Annotated[str, typer.Option(help="The model's server, such as https://api.openai.com/v1.")],
+    memory: Annotated[
+        str, typer.Option(help="keep, mask(k), window(k), fold(k), fold(auto), notes, or package.module:Name.")
+    ] = "fold(auto)",
+    prices: Annotated[
+        str | None, typer.Option(help="Price class of the server (docs/cost.md); fold(auto) needs it.")
+    ] = None,
+    state_tokens: Annotated[
+        int, typer.Option(min=50, help="Longest state."), Fills("mem1.messages.bounds:Bounds.state")
+    ] = 1_000,
+    result_tokens: Annotated[
+        int | None, typer.Option(min=50, help="Longest tool result; of longer ones, the end is cut off.")
+    ] = None,
+    prompt_tokens: Annotated[
+        int | None,
+        typer.Option(min=200, help="Longest prompt without tools; older results, then exchanges are dropped."),
+    ] = None,
+    states: Annotated[Path, typer.Option(help="File that keeps states when the proxy is restarted.")] = Path(
+        "mem1-states.sqlite"
+    ),
+    events: Annotated[
+        Path | None, typer.Option(help="File that gets a JSON line for each fold: tokens, state, what was left out.")
+    ] = None,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8002,
+    allow_host: AllowHostOption = None,
+) -> None:
+    """Fold the messages between an agent and its model, for agents that can only change base_url.
+
+    Answers POST /v1/chat/completions and /v1/messages; hands everything else through, and whatever is in doubt.
+    """
+    from mem1.cli.progress import say, stderr
+    from mem1.messages import Bounds, Fold, Keep, policy_of
+    from mem1.net.web_server import check_packages
+    from mem1.prices import price_class
+
+    chosen = policy_of(memory)
+    known = None if prices is None else price_class(prices)
+    if chosen == Fold(None) and known is None:
+        raise UserError("fold(auto) needs --prices, such as --prices hosted-90; docs/cost.md has the classes")
+    check_packages()
+    from mem1.extras.proxy.server import serve
+    from mem1.extras.proxy.upstream import Upstream
+
+    Upstream(upstream)
+    for file in (states, events):
+        if file is not None:
+            make_folder_of(file)
+    work_begins()
+    if not isinstance(chosen, Keep) and chosen != Fold(None):
+        say(
+            f"{memory} changes prompts that the provider has cached, whether or not that costs more than it saves; "
+            "fold(auto) folds only where it saves money",
+            "warning",
+        )
+    console = stderr()
+    done = serve(
+        upstream,
+        memory,
+        prices=known,
+        bounds=Bounds(state=state_tokens, result=result_tokens, prompt=prompt_tokens, handles=False),
+        states=states,
+        events=events,
+        host=host,
+        port=port,
+        allow_hosts=allow_host or (),
+        listening=lambda address: console.print(
+            f"Serving {upstream} with {memory} on {address}; Ctrl-C stops", soft_wrap=True, markup=False
+        ),
+    )
+    tokens = (
+        f"{done.states.prompt_tokens:,} + {done.states.output_tokens:,} tokens, {done.states.cached_tokens:,} cached"
+    )
+    console.print(
+        f"Stopped. {done.requests:,} requests, {done.folded:,} folded, {done.unchanged:,} in doubt; "
+        f"{done.states.calls:,} states ({tokens}).",
+        soft_wrap=True,
+    )

@@ -1,0 +1,145 @@
+"""The two APIs whose requests are folded: where their messages are, and how a state is asked for and read.
+
+    POST .../chat/completions    OpenAI's, which most servers speak
+    POST .../messages            Anthropic's
+
+The request for a state is the client's own, with other messages, so that the provider serves its beginning from the
+cache: same model, same tools, same settings. Left out is only what would spoil the answer: streaming, a second choice,
+stop words, a schema that the answer has to follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mem1.messages.transcript import Message
+from mem1.net.exchange import read_json, whole_number
+
+_SPOILS = frozenset(
+    ("stream", "stream_options", "n", "stop", "stop_sequences", "response_format", "output_format", "prediction")
+)
+_MOST_TOKENS = 1 << 40
+
+
+class NoState(Exception):
+    """The model wrote no state; the message says what it did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens that a provider reports, summed over calls."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    """All that was sent, cached ones included."""
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.calls + other.calls,
+            self.prompt_tokens + other.prompt_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.output_tokens + other.output_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """One API."""
+
+    path: str
+    """End of its path."""
+    form: str
+    """Of `mem1.messages`."""
+    reply: Callable[[Mapping[str, Any]], tuple[Any, Any]]
+    """An answer's (message, why it ended)."""
+    cut: str
+    """Why an answer ended that reached its limit of tokens."""
+    usage: Callable[[Mapping[str, Any]], Usage]
+    """Of an answer's `usage`."""
+    forced: frozenset[str]
+    """Values of `tool_choice`, or of its type, by which the model has to call a tool."""
+
+    def system_of(self, body: Mapping[str, Any]) -> str:
+        """The longest text of a system prompt that stands beside the messages; shorter ones may change from call to
+        call."""
+        system = body.get("system")
+        if isinstance(system, str):
+            return system
+        blocks = system if isinstance(system, list) else ()
+        texts = [block["text"] for block in blocks if isinstance(block, dict) and isinstance(block.get("text"), str)]
+        return max(texts, key=len, default="")
+
+    def can_write(self, body: Mapping[str, Any]) -> bool:
+        """Whether the model could answer such a request with a text, and it is the model's turn."""
+        choice = body.get("tool_choice")
+        kind = choice.get("type") if isinstance(choice, dict) else choice
+        return kind not in self.forced and body["messages"][-1].get("role") != "assistant"
+
+    def state_body(self, body: Mapping[str, Any], messages: Sequence[Message], state_tokens: int) -> dict[str, Any]:
+        """The client's request with the messages that ask for a state of at most `state_tokens`."""
+        asked = {key: value for key, value in body.items() if key not in _SPOILS}
+        if isinstance(config := asked.get("output_config"), dict):
+            asked["output_config"] = {key: value for key, value in config.items() if key != "format"}
+        for key in ("max_tokens", "max_completion_tokens"):
+            if type(asked.get(key)) is int:
+                asked[key] = max(asked[key], 2 * state_tokens)
+        return {**asked, "messages": list(messages)}
+
+    def state_in(self, answer: bytes) -> tuple[Message, Usage]:
+        """(the model's message, tokens). Raises NoState for an answer that cannot be read or was cut."""
+        try:
+            read = read_json(answer)
+            message, ended = self.reply(read)
+        except (ValueError, TypeError, LookupError) as error:
+            raise NoState(f"the answer to a request for a state cannot be read ({type(error).__name__})") from error
+        if ended == self.cut:
+            raise NoState("the state was cut off by the limit of tokens")
+        if not isinstance(message, dict):
+            raise NoState("the answer to a request for a state has no message")
+        usage = read.get("usage")
+        return message, self.usage(usage) if isinstance(usage, dict) else Usage(calls=1)
+
+
+def _count(value: Any) -> int:
+    return whole_number(value, most=_MOST_TOKENS) or 0
+
+
+def _chat_usage(usage: Mapping[str, Any]) -> Usage:
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else usage.get("prompt_cache_hit_tokens")
+    return Usage(1, _count(usage.get("prompt_tokens")), _count(cached), _count(usage.get("completion_tokens")))
+
+
+def _anthropic_usage(usage: Mapping[str, Any]) -> Usage:
+    cached, written = _count(usage.get("cache_read_input_tokens")), _count(usage.get("cache_creation_input_tokens"))
+    return Usage(1, _count(usage.get("input_tokens")) + cached + written, cached, _count(usage.get("output_tokens")))
+
+
+CHAT = Api(
+    path="/chat/completions",
+    form="chat",
+    reply=lambda answer: (answer["choices"][0]["message"], answer["choices"][0].get("finish_reason")),
+    cut="length",
+    usage=_chat_usage,
+    forced=frozenset(("required", "function", "custom", "allowed_tools")),
+)
+ANTHROPIC = Api(
+    path="/messages",
+    form="anthropic",
+    reply=lambda answer: ({"role": "assistant", "content": answer["content"]}, answer.get("stop_reason")),
+    cut="max_tokens",
+    usage=_anthropic_usage,
+    forced=frozenset(("any", "tool")),
+)
+APIS = (CHAT, ANTHROPIC)
+
+
+def api_of(method: str, path: str) -> Api | None:
+    """The API that a request is for; None: one whose requests are not folded."""
+    if method != "POST":
+        return None
+    return next((api for api in APIS if path.endswith(api.path)), None)

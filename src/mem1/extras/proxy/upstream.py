@@ -1,0 +1,103 @@
+"""The server behind the proxy: where a request goes, with which headers, and the bytes of its answer as they come.
+
+--upstream https://api.openai.com/v1     POST /v1/chat/completions  ->  https://api.openai.com/v1/chat/completions
+--upstream https://api.anthropic.com     POST /v1/messages          ->  https://api.anthropic.com/v1/messages
+--upstream https://host/v1beta/openai    POST /chat/completions     ->  https://host/v1beta/openai/chat/completions
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from urllib.parse import urlsplit
+
+import httpx
+
+from mem1.errors import UserError
+
+Headers = Sequence[tuple[bytes, bytes]]
+_OF_ONE_CONNECTION = frozenset(
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
+    b"transfer-encoding upgrade".split()
+)
+_CONNECT_S = 10.0
+_STATE_S = 120.0
+"""Seconds for a state; the client waits for it."""
+_LARGEST_STATE = 1 << 20
+"""Bytes of an answer with a state."""
+_IDLE_S = 4.0
+"""Seconds that an idle connection is kept: servers close theirs after 5 and more."""
+
+
+class Upstream:
+    """A server and the connections to it."""
+
+    def __init__(self, url: str) -> None:
+        """Raises UserError where `url` is none to send requests to."""
+        try:
+            parts = urlsplit(url)
+            wrong = parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment
+            wrong = wrong or parts.port == 0
+        except ValueError:
+            parts, wrong = None, True
+        if wrong or parts is None:
+            raise UserError(f"--upstream {url!r:.80} is no address of a server; write it as https://api.openai.com/v1")
+        if parts.username is not None or parts.password is not None:
+            raise UserError("--upstream must not contain a password; clients send their own keys, which are passed on")
+        self.root = url.rstrip("/").removesuffix("/v1")
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=_IDLE_S)
+        self._client = httpx.AsyncClient(limits=limits)
+
+    def request(
+        self, method: str, path: bytes, query: bytes, headers: Iterable[tuple[bytes, bytes]],
+        content: bytes | AsyncIterator[bytes] | None, *, timeout_s: float | None = None,
+    ) -> httpx.Request:  # fmt: skip
+        """Raises ValueError for a path that is none."""
+        try:
+            target = self.root + path.decode("ascii") + (f"?{query.decode('ascii')}" if query else "")
+            url = httpx.URL(target)
+        except (UnicodeDecodeError, httpx.InvalidURL) as error:
+            raise ValueError("the path of the request is none") from error
+        timeout = httpx.Timeout(timeout_s, connect=_CONNECT_S)
+        return httpx.Request(
+            method, url, headers=list(headers), content=content, extensions={"timeout": timeout.as_dict()}
+        )
+
+    async def send(self, request: httpx.Request) -> httpx.Response:
+        """The answer, of which only the headers have been read. Raises httpx.HTTPError."""
+        return await self._client.send(request, stream=True)
+
+    async def state(self, path: bytes, query: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
+        """(status, body) of the answer to a request for a state. Raises httpx.HTTPError."""
+        asked = [(name, value) for name, value in headers if name != b"accept-encoding"]
+        request = self.request(
+            "POST", path, query, [*asked, (b"accept-encoding", b"identity")], body, timeout_s=_STATE_S
+        )
+        response = await self.send(request)
+        answer = bytearray()
+        try:
+            async for piece in response.aiter_bytes():
+                answer += piece
+                if len(answer) > _LARGEST_STATE:
+                    raise httpx.DecodingError(f"the answer is larger than {_LARGEST_STATE:,} bytes", request=request)
+        finally:
+            await response.aclose()
+        return response.status_code, bytes(answer)
+
+
+def passed_on(headers: Headers, *, changed_body: bool) -> list[tuple[bytes, bytes]]:
+    """A client's headers for the upstream; without the length of a body that is not the client's."""
+    own = _OF_ONE_CONNECTION | _named(headers) | {b"host"} | ({b"content-length"} if changed_body else set())
+    return [(name, value) for name, value in headers if name not in own]
+
+
+def passed_back(response: httpx.Response) -> list[tuple[bytes, bytes]]:
+    """An answer's headers for the client; the date is our server's."""
+    headers = [(name.lower(), value) for name, value in response.headers.raw]
+    own = _OF_ONE_CONNECTION | _named(headers) | {b"date"}
+    return [(name, value) for name, value in headers if name not in own]
+
+
+def _named(headers: Headers) -> set[bytes]:
+    """Headers that a Connection header keeps to one connection."""
+    values = [value for name, value in headers if name == b"connection"]
+    return {word.strip().lower() for value in values for word in value.split(b",")}

@@ -1,0 +1,482 @@
+"""`mem1 proxy`: what clients send and get through it, folded or in doubt, and what survives a restart."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from servers import CommandProcess, app_in_a_thread, wait_for
+from test_cli import Terminal, terminal  # noqa: F401
+from upstreams import ANTHROPIC, CHAT, Said, Upstream, is_request_for_state, message, stream
+
+from mem1.errors import UserError
+from mem1.extras.proxy import upstream as to_upstream
+from mem1.extras.proxy.app import Limits, Proxy
+from mem1.extras.proxy.states import StateFile
+from mem1.messages import Bounds, Memory, check
+from mem1.messages.transcript import ASK
+
+SECRET = "sk-abcdefghijklmnop123"
+LONG = "Oslo has a mayor. " * 100
+FORM = {CHAT: "chat", ANTHROPIC: "anthropic"}
+HTTP = httpx.Client(trust_env=False, timeout=60)
+
+
+@dataclass
+class Running:
+    upstream: Upstream
+    url: str
+    proxy: Proxy
+
+    def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
+        """A body that is no dictionary is sent as it is."""
+        content = json.dumps(body).encode() if isinstance(body, dict) else body
+        given = {"content-type": "application/json", "authorization": f"Bearer {SECRET}", **headers}
+        return HTTP.post(self.url + path, content=content, headers=given)
+
+    @property
+    def last(self) -> bytes:
+        """The body that the upstream got last."""
+        return self.upstream.raw[-1]
+
+
+@contextlib.contextmanager
+def running(
+    behave: Any = None,
+    policy: str = "fold(2)",
+    *,
+    events: Path | None = None,
+    limits: Limits | None = None,
+    **memory: Any,
+) -> Iterator[Running]:
+    upstream = Upstream(behave) if behave else Upstream()
+
+    def memory_of(form: str, on_event: Any) -> Memory:
+        settings = {"bounds": Bounds(handles=False), "only_if_cheaper": True, **memory}
+        return Memory(policy, form=form, on_event=on_event, **settings)
+
+    with app_in_a_thread(upstream, accepts=None) as there:
+        proxy = Proxy(to_upstream.Upstream(there), memory_of, events=events, limits=limits or Limits())
+        with app_in_a_thread(proxy, accepts=None) as here:
+            yield Running(upstream, here, proxy)
+
+
+def task(text: str = "Find the mayor of Oslo.") -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def exchange(path: str, number: int, result: str = LONG) -> list[dict[str, Any]]:
+    if path == ANTHROPIC:
+        use = {"type": "tool_use", "id": f"toolu_{number}", "name": "search", "input": {"q": number}}
+        answer = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": result}
+        return [{"role": "assistant", "content": [use]}, {"role": "user", "content": [answer]}]
+    function = {"name": "search", "arguments": f'{{"q": {number}}}'}
+    calls = [{"id": f"call_{number}", "type": "function", "function": function}]
+    said = {"role": "assistant", "content": None, "tool_calls": calls}
+    return [said, {"role": "tool", "tool_call_id": f"call_{number}", "content": result}]
+
+
+def history(path: str, exchanges: int) -> list[dict[str, Any]]:
+    return [task(), *(each for number in range(exchanges) for each in exchange(path, number))]
+
+
+def body(path: str, exchanges: int, **more: Any) -> dict[str, Any]:
+    settings = {"model": "m", "temperature": 0.3, "max_tokens": 100, "tools": [{"name": "search"}]}
+    return {**settings, **more, "messages": history(path, exchanges)}
+
+
+@pytest.mark.parametrize("path", [CHAT, ANTHROPIC])
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_client_of_20_turns_that_sends_its_whole_history_stays_bounded(path: str, streams: bool):
+    with running() as at:
+        for turn in range(20):
+            answer = at.post(path, body(path, turn, stream=streams))
+            expected = (stream if streams else message)(path, "Next.", ("search", f'{{"q": {turn_seen(at)}}}'))
+            assert answer.status_code == 200 and answer.content == b"".join(expected.pieces)
+        lengths = [len(prompt) for prompt in at.upstream.prompts]
+        assert len(lengths) == 20 and max(lengths) == 1 + 2 * 2
+        for prompt in at.upstream.prompts:
+            check(prompt, FORM[path])
+        assert len(at.upstream.asked) == 9
+        assert "state 9" in json.dumps(at.upstream.prompts[-1][0])
+        assert at.proxy.counts.folded == 17 and at.proxy.counts.unchanged == 0
+
+
+def turn_seen(at: Running) -> int:
+    """What the scripted model counts: the turns in the prompt that it saw last."""
+    return sum(each["role"] == "assistant" for each in at.upstream.prompts[-1])
+
+
+@pytest.mark.parametrize("path", [CHAT, ANTHROPIC])
+def test_a_state_is_asked_for_with_the_clients_own_request_and_keys(path: str):
+    spoils = {"stream": True, "stream_options": {"include_usage": True}, "stop": ["x"], "response_format": {}}
+    kept = {"tool_choice": "auto" if path == CHAT else {"type": "auto"}, "reasoning_effort": "low"}
+    with running() as at:
+        at.post(path, body(path, 2, **kept))
+        answer = at.post(f"{path}?beta=true", body(path, 3, **spoils, **kept), **{"x-api-key": SECRET})
+        (asked,) = at.upstream.asked
+    assert asked["messages"][:-1] == history(path, 3)
+    assert asked["messages"][-1]["content"].startswith(ASK)
+    settings = {key: value for key, value in asked.items() if key != "messages"}
+    expected = {**body(path, 0, **kept), "max_tokens": 2000}
+    del expected["messages"]
+    assert settings == expected
+    assert at.upstream.headers[-2]["authorization"] == f"Bearer {SECRET}"
+    assert at.upstream.headers[-2]["x-api-key"] == at.upstream.headers[-1]["x-api-key"] == SECRET
+    assert answer.headers["mem1-prompt"] == "folded"
+    usage = json.loads(answer.headers["mem1-state-usage"])
+    assert usage == {"calls": 1, "prompt_tokens": 1000, "cached_tokens": 900, "output_tokens": 20}
+    assert answer.headers["x-request-id"] == "req_7"
+
+
+def test_what_needs_no_folding_arrives_byte_by_byte_as_it_was_sent():
+    spaced = b'{ "model":"m",\n"messages": [{"content": "Hi \\u00e9", "role":"user"}] }'
+    with running() as at:
+        answer = at.post(CHAT, spaced, **{"x-own": "1", "connection": "x-hop", "x-hop": "2"})
+        assert (at.last, answer.headers["mem1-prompt"]) == (spaced, "whole")
+        assert at.upstream.headers[-1]["x-own"] == "1" and "x-hop" not in at.upstream.headers[-1]
+        assert at.upstream.headers[-1]["content-length"] == str(len(spaced))
+
+
+def test_everything_else_is_handed_through():
+    def behave(path: str, given: Any) -> Said:
+        return Said(
+            [b"abc"], headers={"content-type": "x/y", "content-encoding": "own", "retry-after": "3"}, status=418
+        )
+
+    with running(behave) as at:
+        with HTTP.stream("GET", at.url + "/v1/models?a=%20b", headers={"accept-encoding": "zstd"}) as answer:
+            assert (answer.status_code, b"".join(answer.iter_raw())) == (418, b"abc")
+            assert answer.headers["content-encoding"] == "own" and answer.headers["retry-after"] == "3"
+        assert at.upstream.paths == ["/v1/models"] and at.upstream.headers[-1]["accept-encoding"] == "zstd"
+        assert "transfer-encoding" not in at.upstream.headers[-1]
+        files = {"file": ("a.jsonl", b"x" * 100_000)}
+        assert HTTP.post(at.url + "/v1/files", files=files).status_code == 418
+        assert b"x" * 100_000 in at.last
+        assert HTTP.delete(at.url + "/v1/files/7").status_code == 418
+        assert at.proxy.counts.unchanged == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (b"{", "the body is not JSON"),
+        (b"[" * 100_000, "the body is not JSON"),
+        (b"\xff\xfe\xfd", "the body is not JSON"),
+        (b'{"model": "m"}', "the body has no list of messages"),
+        (b'{"messages": [7]}', "the body has no list of messages"),
+        (json.dumps({"messages": [*history(CHAT, 3), {"role": "critic"}]}).encode(), "unknown role 'critic'"),
+        (json.dumps({"messages": history(CHAT, 4)[2:]}).encode(), "a result without the assistant message"),
+        (json.dumps({"messages": [{"role": "assistant", "content": "Hi"}]}).encode(), "no message of the user"),
+        (json.dumps({**body(CHAT, 3), "seed": 0.5}).replace("0.5", "1e999").encode(), "Out of range float"),
+    ],
+    ids=range(9),
+)  # fmt: skip
+def test_what_is_in_doubt_goes_on_as_it_came_and_a_line_says_why(
+    given: bytes, why: str, caplog: pytest.LogCaptureFixture
+):
+    with running(lambda path, body: None if body else Said([b"bad"], 400)) as at, caplog.at_level(logging.WARNING):
+        answer = at.post(CHAT, given)
+        assert at.last == given and answer.status_code in (200, 400)
+        assert at.proxy.counts.folded == 0
+    lines = [record.getMessage() for record in caplog.records if record.name.startswith("mem1")]
+    assert any(why in line for line in lines) and not any("\n" in line for line in lines)
+
+
+def test_a_compressed_or_huge_request_goes_on_without_being_held(caplog: pytest.LogCaptureFixture):
+    huge = json.dumps({"messages": [task("x" * 300_000), *history(CHAT, 3)[1:]]}).encode()
+    with running(limits=Limits(body=100_000, bodies=1 << 30)) as at:
+        assert at.post(CHAT, huge).status_code == 200 and at.last == huge
+        assert at.post(CHAT, b"\x1f\x8b", **{"content-encoding": "gzip"}).status_code == 200 and at.last == b"\x1f\x8b"
+    assert ["larger than 100,000 bytes" in caplog.text, "is compressed" in caplog.text] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        (Said([f'{{"error": "{SECRET}?"}}'.encode()], 529), 'status 529 for a request for a state: {"error": "***?"}'),
+        (Said([b"<html>"]), "cannot be read (ValueError)"),
+        (Said([b'{"choices": []}']), "cannot be read (IndexError)"),
+        (Said([b'{"choices": [{"message": 7}]}']), "has no message"),
+        (Said([b'{"choices": [{"message": {}, "finish_reason": "length"}]}']), "cut off by the limit"),
+        (message(CHAT, "", ("search", "{}")), "a call of search"),
+        (Said([b"x" * (1 << 21)]), "larger than 1,048,576 bytes"),
+        (Said([b"x"], headers={"content-length": "9"}, cut=True), "no answer to a request for a state"),
+    ],
+    ids=range(8),
+)  # fmt: skip
+def test_a_state_call_that_fails_leaves_the_request_as_it_is(broken: Said, why: str, caplog: pytest.LogCaptureFixture):
+    with running(lambda path, body: broken if is_request_for_state(body) else None) as at:
+        assert at.post(CHAT, body(CHAT, 3)).status_code == 200
+        assert json.loads(at.last) == body(CHAT, 3)
+        asked = len(at.upstream.asked)
+        assert asked <= 2
+        at.post(CHAT, body(CHAT, 4))
+        assert len(at.upstream.asked) == asked
+    assert why in caplog.text and SECRET not in caplog.text
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "search"}}])
+def test_a_model_that_must_call_a_tool_or_goes_on_with_its_own_words_is_not_asked(choice: Any):
+    with running() as at:
+        at.post(CHAT, body(CHAT, 5, tool_choice=choice))
+        at.post(CHAT, {"messages": [*history(CHAT, 5), {"role": "assistant", "content": "So"}]})
+        assert at.upstream.asked == [] and at.proxy.counts.folded == 0
+
+
+def test_a_folded_prompt_that_the_upstream_refuses_is_sent_whole_and_no_longer_folded(
+    caplog: pytest.LogCaptureFixture,
+):
+    def behave(path: str, given: Any) -> Said | None:
+        folded = "<memory>" in json.dumps(given)
+        return Said([b"no such thing"], 400) if folded and not is_request_for_state(given) else None
+
+    with running(behave) as at:
+        for turn in (3, 4, 5, 6):
+            answer = at.post(CHAT, body(CHAT, turn))
+            assert (answer.status_code, answer.headers["mem1-prompt"]) == (200, "whole")
+            assert json.loads(at.last) == body(CHAT, turn)
+        assert len(at.upstream.asked) == 1 and len(at.upstream.prompts) == 5
+    assert "refuses the folded prompt, status 400: no such thing" in caplog.text
+
+
+def test_errors_of_the_upstream_reach_the_client_as_they_are():
+    wrong = Said([b'{"error": "later"}'], 429, {"retry-after": "7", "content-type": "application/json"})
+    with running(lambda path, body: wrong) as at:
+        answer = at.post(CHAT, body(CHAT, 1, stream=True))
+        assert (answer.status_code, answer.content, answer.headers["retry-after"]) == (429, wrong.pieces[0], "7")
+
+
+def test_a_stream_that_breaks_breaks_for_the_client_too():
+    with running(lambda path, body: Said([b"data: 1\n\n"], cut=True)) as at, pytest.raises(httpx.RemoteProtocolError):
+        at.post(CHAT, body(CHAT, 1, stream=True))
+
+
+def test_an_upstream_that_is_not_there_is_a_502_of_one_line():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    proxy = Proxy(to_upstream.Upstream(f"http://127.0.0.1:{port}"), lambda form, tell: Memory("keep", form=form))
+    with app_in_a_thread(proxy, accepts=None) as here:
+        answer = HTTP.post(here + CHAT, json=body(CHAT, 1))
+    assert answer.status_code == 502
+    assert answer.json()["error"]["message"].startswith("mem1 proxy: the upstream did not answer: ")
+
+
+def test_when_the_client_hangs_up_the_upstream_stops():
+    pieces = [b"data: x\n\n"] * 100_000
+    with running(lambda path, body: Said(pieces)) as at:
+        place = urlsplit(at.url)
+        with socket.create_connection((str(place.hostname), place.port or 0)) as client:
+            sent = json.dumps(body(CHAT, 1)).encode()
+            head = f"POST {CHAT} HTTP/1.1\r\nhost: {place.netloc}\r\ncontent-length: {len(sent)}\r\n\r\n"
+            client.sendall(head.encode() + sent)
+            assert client.recv(100).startswith(b"HTTP/1.1 200")
+        wait_for(lambda: at.upstream.hung_up == 1)
+
+
+def test_clients_that_repeat_a_request_at_the_same_time_share_its_state():
+    gate = threading.Event()
+
+    def behave(path: str, given: Any) -> Said | None:
+        return replace(message(path, "the state"), gate=gate) if is_request_for_state(given) else None
+
+    with running(behave) as at, ThreadPoolExecutor(8) as pool:
+        answers = [pool.submit(at.post, CHAT, body(CHAT, 3)) for _ in range(8)]
+        wait_for(lambda: at.proxy.counts.requests == 8)
+        gate.set()
+        assert {answer.result().headers["mem1-prompt"] for answer in answers} == {"folded"}
+        assert len(at.upstream.asked) == 1 and len({json.dumps(prompt) for prompt in at.upstream.prompts}) == 1
+
+
+def test_a_client_that_leaves_while_the_model_writes_finds_the_state_when_it_comes_back():
+    gate = threading.Event()
+
+    def behave(path: str, given: Any) -> Said | None:
+        return replace(message(path, "the state"), gate=gate) if is_request_for_state(given) else None
+
+    with running(behave) as at:
+        place = urlsplit(at.url)
+        sent = json.dumps(body(CHAT, 3)).encode()
+        with socket.create_connection((str(place.hostname), place.port or 0)) as client:
+            client.sendall(
+                f"POST {CHAT} HTTP/1.1\r\nhost: {place.netloc}\r\ncontent-length: {len(sent)}\r\n\r\n".encode()
+            )
+            client.sendall(sent)
+            wait_for(lambda: len(at.upstream.asked) == 1)
+        gate.set()
+        assert at.post(CHAT, body(CHAT, 3)).headers["mem1-prompt"] == "folded"
+        assert len(at.upstream.asked) == 1
+
+
+def test_conversations_interleave_and_none_gets_another_ones_state():
+    def behave(path: str, given: Any) -> Said | None:
+        if not is_request_for_state(given):
+            return None
+        return message(path, f"about {given['messages'][0]['content'].split()[0]}")
+
+    with running(behave, "fold(1)") as at, ThreadPoolExecutor(8) as pool:
+
+        def converse(name: int) -> None:
+            for turn in range(6):
+                at.post(CHAT, {"messages": [task(f"{name} is the task"), *history(CHAT, turn)[1:]]})
+
+        list(pool.map(converse, range(16)))
+        seen = [prompt[0]["content"] for prompt in at.upstream.prompts]
+    with_state = [text for text in seen if "<memory>" in text]
+    assert len(with_state) == 16 * 4
+    assert all(text.split("about ")[1].split("\n")[0] == text.split()[0] for text in with_state)
+
+
+def test_folding_that_loses_money_is_refused_and_said(caplog: pytest.LogCaptureFixture):
+    with running(policy="fold(auto)", prices="hosted-90") as at:
+        for turn in range(12, 16):
+            at.post(CHAT, body(CHAT, turn))
+        assert at.upstream.asked == [] and at.proxy.counts.folded == 0
+    lines = [record.getMessage() for record in caplog.records if record.name.startswith("mem1")]
+    assert len(lines) == 1
+    assert lines[0].startswith("not folded yet: Folding every ") and "cheaper than appending from exchange" in lines[0]
+
+
+def test_events_say_what_was_folded_in_which_conversation_and_what_the_state_cost(tmp_path: Path):
+    with running(events=tmp_path / "events.jsonl") as at:
+        for turn in range(6):
+            at.post(CHAT, body(CHAT, turn))
+    lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text("utf-8").splitlines()]
+    states = [line for line in lines if line["kind"] == "state"]
+    assert [line["state_after"] for line in states] == ["state 1", "state 2"]
+    assert len({line["session"] for line in lines}) == 1 and SECRET not in str(lines)
+    assert states[0]["state_usage"]["cached_tokens"] == 900 and states[0]["tokens_before"] > states[0]["tokens_after"]
+
+
+def test_states_survive_a_restart_and_their_number_is_bounded(tmp_path: Path):
+    file = tmp_path / "kept" / "states.sqlite"
+    with running(states=StateFile(file)) as at:
+        at.post(CHAT, body(CHAT, 3))
+        before = at.last
+    assert file.stat().st_mode & 0o777 == 0o600
+    with running(states=StateFile(file)) as at:
+        at.post(CHAT, body(CHAT, 3))
+        assert at.last == before and at.upstream.asked == []
+    small = StateFile(tmp_path / "small", most=3)
+    for number in range(10):
+        small[str(number)] = "s" * number
+    assert sorted(small) == sorted(StateFile(tmp_path / "small", most=3)) == ["7", "8", "9"]
+
+
+def test_a_file_that_is_no_store_of_states_is_named(tmp_path: Path):
+    (tmp_path / "own").write_text("my notes " * 100)
+    with pytest.raises(UserError, match=r"cannot keep states in .*own: file is not a database; give another --states"):
+        StateFile(tmp_path / "own")
+    assert (tmp_path / "own").read_text().startswith("my notes")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--memory", "fold(auto)"], "fold(auto) needs --prices"),
+        (["--memory", "fold(0)"], "unknown memory 'fold(0)' (numbers are at least 1)"),
+        (["--prices", "free"], "unknown price class 'free'; known: hosted-90"),
+        (["--upstream", "localhost:8000", "--memory", "keep"], "--upstream 'localhost:8000' is no address of a server"),
+        (["--upstream", "http://a:99999", "--memory", "keep"], "is no address of a server"),
+        (["--upstream", "http://u:pass@a", "--memory", "keep"], "must not contain a password"),
+        (["--memory", "keep", "--host", "999.9.9.9"], "cannot listen on 999.9.9.9"),
+        (["--memory", "keep", "--states", "/dev/null/x"], "cannot be made"),
+    ],
+)
+def test_wrong_arguments_are_explained_on_one_line(
+    arguments: list[str],
+    said: str,
+    terminal: Terminal,  # noqa: F811
+    tmp_path: Path,
+):
+    given = arguments if "--upstream" in arguments else ["--upstream", "http://127.0.0.1:9", *arguments]
+    where = [] if "--states" in arguments else ["--states", tmp_path / "states"]
+    error = terminal.error("proxy", *given, *where)
+    assert said in error and "Traceback" not in error
+
+
+def test_the_command_serves_until_ctrl_c_and_says_what_it_did(tmp_path: Path):
+    upstream = Upstream()
+    with app_in_a_thread(upstream) as there:
+        proxy = CommandProcess(
+            "proxy", "--upstream", f"{there}/v1", "--memory", "fold(1)", "--port", "0", "--states", tmp_path / "s"
+        )  # fmt: skip
+        answer = HTTP.post(proxy.address + CHAT, json=body(CHAT, 2))
+        assert answer.headers["mem1-prompt"] == "folded" and upstream.paths == [CHAT, CHAT]
+        assert HTTP.get(proxy.address, headers={"host": "evil.example"}).status_code == 421
+        code, said = proxy.stop(signal.SIGINT)
+    assert code == 0 and "Traceback" not in said
+    assert "warning: fold(1) changes prompts that the provider has cached" in said
+    assert "Stopped. 1 requests, 1 folded, 0 in doubt; 1 states (1,000 + 20 tokens, 900 cached)." in said
+
+
+def test_a_client_that_sends_half_a_request_leaves_nothing_behind():
+    with running() as at:
+        place = urlsplit(at.url)
+        with socket.create_connection((str(place.hostname), place.port or 0)) as client:
+            client.sendall(f"POST {CHAT} HTTP/1.1\r\nhost: {place.netloc}\r\ncontent-length: 900\r\n\r\n{{".encode())
+        assert at.post(CHAT, body(CHAT, 1)).status_code == 200
+        wait_for(lambda: at.proxy.counts.requests == 2)
+        assert len(at.upstream.bodies) == 1
+
+
+class TestClients:
+    """The packages of the two providers, as their users call them."""
+
+    @pytest.mark.parametrize("streams", [False, True])
+    def test_openai(self, streams: bool):
+        openai = pytest.importorskip("openai")
+        with running() as at, openai.OpenAI(base_url=f"{at.url}/v1", api_key=SECRET, max_retries=0) as client:
+            for turn in range(8):
+                made = client.chat.completions.create(model="m", messages=history(CHAT, turn), stream=streams)
+                if not streams:
+                    assert made.choices[0].message.tool_calls[0].function.name == "search"
+                    continue
+                deltas = [chunk.choices[0].delta for chunk in made]
+                assert "".join(delta.content or "" for delta in deltas) == "Next."
+                calls = [call.function for delta in deltas for call in delta.tool_calls or ()]
+                assert "".join(call.arguments for call in calls) == f'{{"q": {turn_seen(at)}}}'
+            assert max(map(len, at.upstream.prompts)) == 5 and len(at.upstream.asked) == 3
+            assert [model for model in client.models.list()] == []
+
+    @pytest.mark.parametrize("streams", [False, True])
+    def test_anthropic(self, streams: bool):
+        anthropic = pytest.importorskip("anthropic")
+        with running() as at, anthropic.Anthropic(base_url=at.url, api_key=SECRET, max_retries=0) as client:
+            for turn in range(8):
+                asked = {"model": "m", "max_tokens": 100, "messages": history(ANTHROPIC, turn)}
+                if streams:
+                    with client.messages.stream(**asked) as events:
+                        assert "".join(events.text_stream) == "Next."
+                        said = events.get_final_message()
+                else:
+                    said = client.messages.create(**asked)
+                assert said.content[-1].input == {"q": turn_seen(at)}
+            assert max(map(len, at.upstream.prompts)) == 5 and len(at.upstream.asked) == 3
+
+    def test_an_error_is_raised_as_without_a_proxy(self):
+        openai = pytest.importorskip("openai")
+        wrong = Said([b'{"error": {"message": "no money"}}'], 402, {"content-type": "application/json"})
+        with running(lambda path, body: wrong) as at, openai.OpenAI(base_url=f"{at.url}/v1", api_key="k") as client:
+            with pytest.raises(openai.APIStatusError, match="no money") as raised:
+                client.chat.completions.create(model="m", messages=[task()])
+            assert raised.value.status_code == 402
+
+
+def test_pages_of_other_sites_are_refused_whatever_they_send():
+    with running() as at:
+        given = {"origin": "https://evil.example", "content-type": "text/plain"}
+        assert at.post(CHAT, body(CHAT, 1), **given).status_code == 403
+        assert at.upstream.bodies == []
