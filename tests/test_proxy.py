@@ -310,10 +310,8 @@ def test_a_client_that_leaves_while_the_model_writes_finds_the_state_when_it_com
         place = urlsplit(at.url)
         sent = json.dumps(body(CHAT, 3)).encode()
         with socket.create_connection((str(place.hostname), place.port or 0)) as client:
-            client.sendall(
-                f"POST {CHAT} HTTP/1.1\r\nhost: {place.netloc}\r\ncontent-length: {len(sent)}\r\n\r\n".encode()
-            )
-            client.sendall(sent)
+            head = f"POST {CHAT} HTTP/1.1\r\nhost: {place.netloc}\r\nauthorization: Bearer {SECRET}\r\n"
+            client.sendall(f"{head}content-length: {len(sent)}\r\n\r\n".encode() + sent)
             wait_for(lambda: len(at.upstream.asked) == 1)
         gate.set()
         assert at.post(CHAT, body(CHAT, 3)).headers["mem1-prompt"] == "folded"

@@ -80,7 +80,7 @@ class Upstream:
 
 
 def is_request_for_state(body: Any) -> bool:
-    last = body["messages"][-1] if isinstance(body, dict) and body.get("messages") else {}
+    last = body["messages"][-1] if isinstance(body, dict) and isinstance(body.get("messages"), list) else {}
     return isinstance(last, dict) and str(last.get("content")).startswith(ASK)
 
 
@@ -90,7 +90,7 @@ def ordinary(path: str, body: Any, states: int) -> Said:
         return Said([b'{"data": []}'], headers={"content-type": "application/json"})
     if is_request_for_state(body):
         return message(path, f"state {states}")
-    turn = sum(each["role"] == "assistant" for each in body["messages"])
+    turn = sum(isinstance(each, dict) and each.get("role") == "assistant" for each in body.get("messages", ()))
     return (stream if body.get("stream") else message)(path, "Next.", ("search", f'{{"q": {turn}}}'))
 
 

@@ -240,7 +240,8 @@ class Proxy:
             raise call.failed
         body = _encoded(call.api.state_body(call.body, asked, state_tokens))
         headers = passed_on(call.headers, changed_body=True)
-        name = sha256(repr((call.path, call.query, headers)).encode() + body).digest()
+        keys = [(name, value) for name, value in headers if name in _KEYS]
+        name = sha256(repr((call.path, call.query, keys)).encode() + body).digest()
         if name in call.asked or name not in self._asked:
             call.asked.append(name)
             self._asked[name] = asyncio.create_task(self._upstream.state(call.path, call.query, headers, body))
