@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from mem1.errors import UserError
 from mem1.messages import Bounds, Event, Memory, check, fold
-from mem1.messages.bounds import tokens_of
+from mem1.messages.bounds import cut_state, tokens_of
 from mem1.messages.cost import HORIZON, Sizes, best_k, break_even
 from mem1.messages.transcript import ASK
 from mem1.prices import PRICE_CLASSES, PrefixCache, PriceClass, Prices
@@ -259,3 +260,49 @@ def test_folding_pays_from_some_exchange_on_or_never():
 def test_a_memory_without_a_writer_appends_and_says_so_nowhere_else():
     history = [TASK, *call(1), *call(2)]
     assert Memory("fold(1)").prompt(history) == history == fold(history, "fold(1)")
+
+
+class Message(dict):
+    """One that can be watched."""
+
+
+def test_a_memory_keeps_no_messages_of_conversations_that_are_over():
+    memory = Memory("fold(2)", write=Model(), on_event=lambda event: None)
+    result = Message(call(1)[1])
+    watched = weakref.ref(result)
+    memory.prompt([TASK, call(1)[0], result])
+    memory.prompt([{"role": "user", "content": "Another task."}])
+    assert watched() is result
+    del result
+    assert watched() is None
+
+
+def test_what_is_sent_beside_the_messages_makes_states_dearer_and_rarer():
+    memory = Memory("fold(auto)", prices="hosted-90")
+    messages = [TASK, *(message for number in range(1, 9) for message in call(number))]
+    every = [int(memory.advice(messages, beside=beside).split()[2]) for beside in (0, 5_000, 50_000)]
+    assert every == sorted(set(every))
+
+
+def test_a_state_of_many_lines_is_cut_without_counting_it_line_by_line():
+    counted = 0
+
+    def count(text: str) -> int:
+        nonlocal counted
+        counted += 1
+        return len(text)
+
+    lines = [f"{number:04}" for number in range(5_000)]
+    bounds = Bounds(state=52, count=count)
+    assert cut_state("\n".join(lines), bounds, oldest_first=False) == "\n".join(lines[:10])
+    assert cut_state("\n".join(lines), bounds, oldest_first=True) == "\n".join(lines[-10:])
+    assert cut_state("x" * 60 + "\nshort", bounds, oldest_first=False) == "x" * 52
+    assert counted < 60
+
+
+def test_thousands_of_parallel_calls_are_read_and_checked_in_linear_time():
+    numbers = range(20_000)
+    calls = [{"id": f"c{n}", "type": "function", "function": {"name": "f", "arguments": "{}"}} for n in numbers]
+    results = [{"role": "tool", "tool_call_id": f"c{n}", "content": "x"} for n in reversed(numbers)]
+    messages = [TASK, {"role": "assistant", "content": None, "tool_calls": calls}, *results]
+    check(fold(messages, "window(1)"))

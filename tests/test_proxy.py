@@ -1,100 +1,28 @@
-"""`mem1 proxy`: what clients send and get through it, folded or in doubt, and what survives a restart."""
+"""What clients send and get through the proxy, folded or in doubt."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import signal
+import re
 import socket
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from servers import CommandProcess, app_in_a_thread, wait_for
-from test_cli import Terminal, terminal  # noqa: F401
-from upstreams import ANTHROPIC, CHAT, Said, Upstream, is_request_for_state, message, stream
+from proxies import FORM, HTTP, LONG, SECRET, body, history, running, task, turn_seen
+from servers import app_in_a_thread, wait_for
+from upstreams import ANTHROPIC, CHAT, Said, is_request_for_state, message, stream
 
-from mem1.errors import UserError
 from mem1.extras.proxy import upstream as to_upstream
 from mem1.extras.proxy.app import Limits, Proxy
-from mem1.extras.proxy.states import StateFile
-from mem1.messages import Bounds, Memory, check
+from mem1.messages import Memory, check
 from mem1.messages.transcript import ASK
-
-SECRET = "sk-abcdefghijklmnop123"
-LONG = "Oslo has a mayor. " * 100
-FORM = {CHAT: "chat", ANTHROPIC: "anthropic"}
-HTTP = httpx.Client(trust_env=False, timeout=60)
-
-
-@dataclass
-class Running:
-    upstream: Upstream
-    url: str
-    proxy: Proxy
-
-    def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
-        """A body that is no dictionary is sent as it is."""
-        content = json.dumps(body).encode() if isinstance(body, dict) else body
-        given = {"content-type": "application/json", "authorization": f"Bearer {SECRET}", **headers}
-        return HTTP.post(self.url + path, content=content, headers=given)
-
-    @property
-    def last(self) -> bytes:
-        """The body that the upstream got last."""
-        return self.upstream.raw[-1]
-
-
-@contextlib.contextmanager
-def running(
-    behave: Any = None,
-    policy: str = "fold(2)",
-    *,
-    events: Path | None = None,
-    limits: Limits | None = None,
-    **memory: Any,
-) -> Iterator[Running]:
-    upstream = Upstream(behave) if behave else Upstream()
-
-    def memory_of(form: str, on_event: Any) -> Memory:
-        settings = {"bounds": Bounds(handles=False), "only_if_cheaper": True, **memory}
-        return Memory(policy, form=form, on_event=on_event, **settings)
-
-    with app_in_a_thread(upstream, accepts=None) as there:
-        proxy = Proxy(to_upstream.Upstream(there), memory_of, events=events, limits=limits or Limits())
-        with app_in_a_thread(proxy, accepts=None) as here:
-            yield Running(upstream, here, proxy)
-
-
-def task(text: str = "Find the mayor of Oslo.") -> dict[str, Any]:
-    return {"role": "user", "content": text}
-
-
-def exchange(path: str, number: int, result: str = LONG) -> list[dict[str, Any]]:
-    if path == ANTHROPIC:
-        use = {"type": "tool_use", "id": f"toolu_{number}", "name": "search", "input": {"q": number}}
-        answer = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": result}
-        return [{"role": "assistant", "content": [use]}, {"role": "user", "content": [answer]}]
-    function = {"name": "search", "arguments": f'{{"q": {number}}}'}
-    calls = [{"id": f"call_{number}", "type": "function", "function": function}]
-    said = {"role": "assistant", "content": None, "tool_calls": calls}
-    return [said, {"role": "tool", "tool_call_id": f"call_{number}", "content": result}]
-
-
-def history(path: str, exchanges: int) -> list[dict[str, Any]]:
-    return [task(), *(each for number in range(exchanges) for each in exchange(path, number))]
-
-
-def body(path: str, exchanges: int, **more: Any) -> dict[str, Any]:
-    settings = {"model": "m", "temperature": 0.3, "max_tokens": 100, "tools": [{"name": "search"}]}
-    return {**settings, **more, "messages": history(path, exchanges)}
 
 
 @pytest.mark.parametrize("path", [CHAT, ANTHROPIC])
@@ -112,11 +40,6 @@ def test_a_client_of_20_turns_that_sends_its_whole_history_stays_bounded(path: s
         assert len(at.upstream.asked) == 9
         assert "state 9" in json.dumps(at.upstream.prompts[-1][0])
         assert at.proxy.counts.folded == 17 and at.proxy.counts.unchanged == 0
-
-
-def turn_seen(at: Running) -> int:
-    """What the scripted model counts: the turns in the prompt that it saw last."""
-    return sum(each["role"] == "assistant" for each in at.upstream.prompts[-1])
 
 
 @pytest.mark.parametrize("path", [CHAT, ANTHROPIC])
@@ -166,6 +89,7 @@ def test_everything_else_is_handed_through():
         assert HTTP.post(at.url + "/v1/files", files=files).status_code == 418
         assert b"x" * 100_000 in at.last
         assert HTTP.delete(at.url + "/v1/files/7").status_code == 418
+        assert HTTP.post(at.url + "/v1/threads/7/messages", json={"role": "user"}).status_code == 418
         assert at.proxy.counts.unchanged == 0
 
 
@@ -196,19 +120,23 @@ def test_what_is_in_doubt_goes_on_as_it_came_and_a_line_says_why(
 
 
 def test_a_compressed_or_huge_request_goes_on_without_being_held(caplog: pytest.LogCaptureFixture):
+    with running(limits=Limits(messages=5)) as at:
+        at.post(CHAT, body(CHAT, 3))
+        assert json.loads(at.last) == body(CHAT, 3)
     huge = json.dumps({"messages": [task("x" * 300_000), *history(CHAT, 3)[1:]]}).encode()
     with running(limits=Limits(body=100_000, bodies=1 << 30)) as at:
         assert at.post(CHAT, huge).status_code == 200 and at.last == huge
         assert at.post(CHAT, b"\x1f\x8b", **{"content-encoding": "gzip"}).status_code == 200 and at.last == b"\x1f\x8b"
-    assert ["larger than 100,000 bytes" in caplog.text, "is compressed" in caplog.text] == [True, True]
+    for why in ("more than 5 messages", "larger than 100,000 bytes", "is compressed"):
+        assert why in caplog.text
 
 
 @pytest.mark.parametrize(
     ("broken", "why"),
     [
         (Said([f'{{"error": "{SECRET}?"}}'.encode()], 529), 'status 529 for a request for a state: {"error": "***?"}'),
-        (Said([b"<html>"]), "cannot be read (ValueError)"),
-        (Said([b'{"choices": []}']), "cannot be read (IndexError)"),
+        (Said([b"<html>"]), "a state is not JSON"),
+        (Said([b'{"choices": []}']), "has no message (IndexError)"),
         (Said([b'{"choices": [{"message": 7}]}']), "has no message"),
         (Said([b'{"choices": [{"message": {}, "finish_reason": "length"}]}']), "cut off by the limit"),
         (message(CHAT, "", ("search", "{}")), "a call of search"),
@@ -286,6 +214,61 @@ def test_when_the_client_hangs_up_the_upstream_stops():
         wait_for(lambda: at.upstream.hung_up == 1)
 
 
+def test_what_a_request_for_a_state_cost_is_told_also_where_it_failed():
+    cut = [json.loads(message(CHAT, "half a sta").pieces[0])]
+    cut[0]["choices"][0]["finish_reason"] = "length"
+    with running(
+        lambda path, given: Said([json.dumps(cut[0]).encode()]) if is_request_for_state(given) else None
+    ) as at:
+        answer = at.post(CHAT, body(CHAT, 3))
+    assert answer.headers["mem1-prompt"] == "whole"
+    assert json.loads(answer.headers["mem1-state-usage"]) == {
+        "calls": 2, "prompt_tokens": 2000, "cached_tokens": 1800, "output_tokens": 40
+    }  # fmt: skip
+
+
+def test_a_request_for_a_state_has_not_the_identity_of_the_clients_own():
+    def behave(path: str, given: Any) -> Said | None:
+        folded = "<memory>" in json.dumps(given)
+        return Said([b"no"], 400) if folded and not is_request_for_state(given) else None
+
+    with running(behave) as at:
+        at.post(CHAT, body(CHAT, 3), **{"idempotency-key": "7", "expect": "100-continue"})
+        assert ["idempotency-key" in headers for headers in at.upstream.headers] == [False, True, False]
+        assert not any("expect" in headers for headers in at.upstream.headers)
+
+
+def test_what_a_provider_ran_itself_and_signed_thinking_stay_as_they_are_or_go_whole():
+    signed = {"type": "thinking", "thinking": "Oslo \u00e9", "signature": "c2ln+/=="}
+    ran = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "Oslo"}}
+    found = {
+        "type": "web_search_tool_result",
+        "tool_use_id": "srvtoolu_1",
+        "content": [{"encrypted_content": "x" * 99}],
+    }
+    uses = [{"type": "tool_use", "id": f"toolu_{n}", "name": "search", "input": {"q": 1.50}} for n in "ab"]
+    results = [{"type": "tool_result", "tool_use_id": f"toolu_{n}", "content": LONG} for n in "ba"]
+    last = [{"role": "assistant", "content": [signed, ran, found, *uses]}, {"role": "user", "content": results}]
+    with running() as at:
+        at.post(ANTHROPIC, {"messages": [*history(ANTHROPIC, 3), *last]})
+        assert len(at.upstream.asked) == 1
+        for prompt in (at.upstream.asked[0]["messages"][:-1], at.upstream.prompts[0]):
+            assert json.dumps(last[0]) in json.dumps(prompt)
+        assert [len(each["content"]) for each in at.upstream.prompts[0][1:]] == [5, 2]
+
+
+def test_marks_for_the_prompt_cache_that_move_make_no_other_conversation(tmp_path: Path):
+    mark = {"type": "ephemeral"}
+    marked = {"role": "user", "content": [{"type": "text", "text": "Find the mayor.", "cache_control": mark}]}
+    plain = {"role": "user", "content": [{"type": "text", "text": "Find the mayor."}]}
+    with running(policy="fold(1)", events=tmp_path / "events") as at:
+        for first in (marked, plain):
+            at.post(ANTHROPIC, {"messages": [first, *history(ANTHROPIC, 2)[1:]]})
+        assert len(at.upstream.asked) == 1
+        at.post(ANTHROPIC, {"messages": [marked, *history(ANTHROPIC, 3)[1:]]})
+    assert len({json.loads(line)["session"] for line in (tmp_path / "events").open()}) == 1
+
+
 def test_clients_that_repeat_a_request_at_the_same_time_share_its_state():
     gate = threading.Event()
 
@@ -296,8 +279,10 @@ def test_clients_that_repeat_a_request_at_the_same_time_share_its_state():
         answers = [pool.submit(at.post, CHAT, body(CHAT, 3)) for _ in range(8)]
         wait_for(lambda: at.proxy.counts.requests == 8)
         gate.set()
-        assert {answer.result().headers["mem1-prompt"] for answer in answers} == {"folded"}
+        given = [answer.result().headers for answer in answers]
+        assert {headers["mem1-prompt"] for headers in given} == {"folded"}
         assert len(at.upstream.asked) == 1 and len({json.dumps(prompt) for prompt in at.upstream.prompts}) == 1
+        assert sum("mem1-state-usage" in headers for headers in given) == at.proxy.counts.states.calls == 1
 
 
 def test_a_client_that_leaves_while_the_model_writes_finds_the_state_when_it_comes_back():
@@ -315,7 +300,7 @@ def test_a_client_that_leaves_while_the_model_writes_finds_the_state_when_it_com
             wait_for(lambda: len(at.upstream.asked) == 1)
         gate.set()
         assert at.post(CHAT, body(CHAT, 3)).headers["mem1-prompt"] == "folded"
-        assert len(at.upstream.asked) == 1
+        assert len(at.upstream.asked) == at.proxy.counts.states.calls == 1
 
 
 def test_conversations_interleave_and_none_gets_another_ones_state():
@@ -330,10 +315,10 @@ def test_conversations_interleave_and_none_gets_another_ones_state():
             for turn in range(6):
                 at.post(CHAT, {"messages": [task(f"{name} is the task"), *history(CHAT, turn)[1:]]})
 
-        list(pool.map(converse, range(16)))
+        list(pool.map(converse, range(8)))
         seen = [prompt[0]["content"] for prompt in at.upstream.prompts]
     with_state = [text for text in seen if "<memory>" in text]
-    assert len(with_state) == 16 * 4
+    assert len(with_state) == 8 * 4
     assert all(text.split("about ")[1].split("\n")[0] == text.split()[0] for text in with_state)
 
 
@@ -341,10 +326,14 @@ def test_folding_that_loses_money_is_refused_and_said(caplog: pytest.LogCaptureF
     with running(policy="fold(auto)", prices="hosted-90") as at:
         for turn in range(12, 16):
             at.post(CHAT, body(CHAT, turn))
+            at.post(ANTHROPIC, body(ANTHROPIC, turn, system="Another agent."))
         assert at.upstream.asked == [] and at.proxy.counts.folded == 0
     lines = [record.getMessage() for record in caplog.records if record.name.startswith("mem1")]
-    assert len(lines) == 1
-    assert lines[0].startswith("not folded yet: Folding every ") and "cheaper than appending from exchange" in lines[0]
+    assert len(lines) == len({line.partition(": ")[0] for line in lines}) == 2, "each session is told once"
+    why = (
+        r"session [0-9a-f]{16}: not folded yet, as appending is cheaper: Folding every (\d+) exchanges is cheaper than "
+    )
+    assert all(re.fullmatch(why + r"appending from exchange (\d+) on\.", line) for line in lines)
 
 
 def test_events_say_what_was_folded_in_which_conversation_and_what_the_state_cost(tmp_path: Path):
@@ -358,68 +347,6 @@ def test_events_say_what_was_folded_in_which_conversation_and_what_the_state_cos
     assert states[0]["state_usage"]["cached_tokens"] == 900 and states[0]["tokens_before"] > states[0]["tokens_after"]
 
 
-def test_states_survive_a_restart_and_their_number_is_bounded(tmp_path: Path):
-    file = tmp_path / "kept" / "states.sqlite"
-    with running(states=StateFile(file)) as at:
-        at.post(CHAT, body(CHAT, 3))
-        before = at.last
-    assert file.stat().st_mode & 0o777 == 0o600
-    with running(states=StateFile(file)) as at:
-        at.post(CHAT, body(CHAT, 3))
-        assert at.last == before and at.upstream.asked == []
-    small = StateFile(tmp_path / "small", most=3)
-    for number in range(10):
-        small[str(number)] = "s" * number
-    assert sorted(small) == sorted(StateFile(tmp_path / "small", most=3)) == ["7", "8", "9"]
-
-
-def test_a_file_that_is_no_store_of_states_is_named(tmp_path: Path):
-    (tmp_path / "own").write_text("my notes " * 100)
-    with pytest.raises(UserError, match=r"cannot keep states in .*own: file is not a database; give another --states"):
-        StateFile(tmp_path / "own")
-    assert (tmp_path / "own").read_text().startswith("my notes")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--memory", "fold(auto)"], "fold(auto) needs --prices"),
-        (["--memory", "fold(0)"], "unknown memory 'fold(0)' (numbers are at least 1)"),
-        (["--prices", "free"], "unknown price class 'free'; known: hosted-90"),
-        (["--upstream", "localhost:8000", "--memory", "keep"], "--upstream 'localhost:8000' is no address of a server"),
-        (["--upstream", "http://a:99999", "--memory", "keep"], "is no address of a server"),
-        (["--upstream", "http://u:pass@a", "--memory", "keep"], "must not contain a password"),
-        (["--memory", "keep", "--host", "999.9.9.9"], "cannot listen on 999.9.9.9"),
-        (["--memory", "keep", "--states", "/dev/null/x"], "cannot be made"),
-    ],
-)
-def test_wrong_arguments_are_explained_on_one_line(
-    arguments: list[str],
-    said: str,
-    terminal: Terminal,  # noqa: F811
-    tmp_path: Path,
-):
-    given = arguments if "--upstream" in arguments else ["--upstream", "http://127.0.0.1:9", *arguments]
-    where = [] if "--states" in arguments else ["--states", tmp_path / "states"]
-    error = terminal.error("proxy", *given, *where)
-    assert said in error and "Traceback" not in error
-
-
-def test_the_command_serves_until_ctrl_c_and_says_what_it_did(tmp_path: Path):
-    upstream = Upstream()
-    with app_in_a_thread(upstream) as there:
-        proxy = CommandProcess(
-            "proxy", "--upstream", f"{there}/v1", "--memory", "fold(1)", "--port", "0", "--states", tmp_path / "s"
-        )  # fmt: skip
-        answer = HTTP.post(proxy.address + CHAT, json=body(CHAT, 2))
-        assert answer.headers["mem1-prompt"] == "folded" and upstream.paths == [CHAT, CHAT]
-        assert HTTP.get(proxy.address, headers={"host": "evil.example"}).status_code == 421
-        code, said = proxy.stop(signal.SIGINT)
-    assert code == 0 and "Traceback" not in said
-    assert "warning: fold(1) changes prompts that the provider has cached" in said
-    assert "Stopped. 1 requests, 1 folded, 0 in doubt; 1 states (1,000 + 20 tokens, 900 cached)." in said
-
-
 def test_a_client_that_sends_half_a_request_leaves_nothing_behind():
     with running() as at:
         place = urlsplit(at.url)
@@ -428,49 +355,6 @@ def test_a_client_that_sends_half_a_request_leaves_nothing_behind():
         assert at.post(CHAT, body(CHAT, 1)).status_code == 200
         wait_for(lambda: at.proxy.counts.requests == 2)
         assert len(at.upstream.bodies) == 1
-
-
-class TestClients:
-    """The packages of the two providers, as their users call them."""
-
-    @pytest.mark.parametrize("streams", [False, True])
-    def test_openai(self, streams: bool):
-        openai = pytest.importorskip("openai")
-        with running() as at, openai.OpenAI(base_url=f"{at.url}/v1", api_key=SECRET, max_retries=0) as client:
-            for turn in range(8):
-                made = client.chat.completions.create(model="m", messages=history(CHAT, turn), stream=streams)
-                if not streams:
-                    assert made.choices[0].message.tool_calls[0].function.name == "search"
-                    continue
-                deltas = [chunk.choices[0].delta for chunk in made]
-                assert "".join(delta.content or "" for delta in deltas) == "Next."
-                calls = [call.function for delta in deltas for call in delta.tool_calls or ()]
-                assert "".join(call.arguments for call in calls) == f'{{"q": {turn_seen(at)}}}'
-            assert max(map(len, at.upstream.prompts)) == 5 and len(at.upstream.asked) == 3
-            assert [model for model in client.models.list()] == []
-
-    @pytest.mark.parametrize("streams", [False, True])
-    def test_anthropic(self, streams: bool):
-        anthropic = pytest.importorskip("anthropic")
-        with running() as at, anthropic.Anthropic(base_url=at.url, api_key=SECRET, max_retries=0) as client:
-            for turn in range(8):
-                asked = {"model": "m", "max_tokens": 100, "messages": history(ANTHROPIC, turn)}
-                if streams:
-                    with client.messages.stream(**asked) as events:
-                        assert "".join(events.text_stream) == "Next."
-                        said = events.get_final_message()
-                else:
-                    said = client.messages.create(**asked)
-                assert said.content[-1].input == {"q": turn_seen(at)}
-            assert max(map(len, at.upstream.prompts)) == 5 and len(at.upstream.asked) == 3
-
-    def test_an_error_is_raised_as_without_a_proxy(self):
-        openai = pytest.importorskip("openai")
-        wrong = Said([b'{"error": {"message": "no money"}}'], 402, {"content-type": "application/json"})
-        with running(lambda path, body: wrong) as at, openai.OpenAI(base_url=f"{at.url}/v1", api_key="k") as client:
-            with pytest.raises(openai.APIStatusError, match="no money") as raised:
-                client.chat.completions.create(model="m", messages=[task()])
-            assert raised.value.status_code == 402
 
 
 def test_pages_of_other_sites_are_refused_whatever_they_send():

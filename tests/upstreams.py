@@ -56,7 +56,7 @@ class Upstream:
         raw += message.get("body", b"")
         try:
             body = json.loads(raw)
-        except ValueError:
+        except (ValueError, RecursionError):
             body = None
         self.paths.append(scope["path"])
         self.raw.append(raw)

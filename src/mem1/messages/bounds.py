@@ -9,6 +9,7 @@ Tokens are estimated at four characters each unless `count` is given.
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -117,10 +118,15 @@ def without_images(content: Content, keep: int, handle: str, bounds: Bounds, tex
 
 def cut_state(state: str, bounds: Bounds, *, oldest_first: bool) -> str:
     """The state within its bound: whole lines go, from the beginning or the end; of a single line, its end."""
+    if bounds.count(state) <= bounds.state:
+        return state
     lines = state.split("\n")
-    while len(lines) > 1 and bounds.count("\n".join(lines)) > bounds.state:
-        lines.pop(0 if oldest_first else -1)
-    text = "\n".join(lines)
+
+    def kept(number: int) -> str:
+        return "\n".join(lines[-number:] if oldest_first else lines[:number])
+
+    most = bisect(range(1, len(lines)), bounds.state, key=lambda number: bounds.count(kept(number)))
+    text = kept(max(1, most))
     while bounds.count(text) > bounds.state:
         text = text[: min(len(text) - 1, len(text) * bounds.state // bounds.count(text))]
     return text

@@ -29,23 +29,21 @@ def check(messages: Sequence[Message], form: str = "chat", *, waiting: bool = Fa
 
 
 def _chat(messages: Sequence[Message], waiting: bool) -> None:
-    open_calls: list[str] = []
+    open_calls: dict[str, None] = {}
     users = 0
     for at, message in enumerate(messages):
         role = message["role"]
         _require(role in ("system", "developer", "user", "assistant", "tool"), f"messages[{at}] has the role {role!r}")
         _require(at == 0 or role not in ("system", "developer"), f"messages[{at}] is a second or late system message")
         if role == "tool":
-            id = message.get("tool_call_id")
-            _require(id in open_calls, f"messages[{at}] answers {id!r}, which nothing called")
-            open_calls.remove(id)
+            _answered(message.get("tool_call_id"), open_calls, at)
             _require(message.get("content") is not None, f"messages[{at}] has no content")
             continue
         _require(not open_calls, f"messages[{at}] comes before the results of {', '.join(open_calls)}")
         if role == "assistant":
             calls = message.get("tool_calls") or []
-            open_calls = [call["id"] for call in calls]
-            _require(len(set(open_calls)) == len(open_calls), f"messages[{at}] has two calls with one id")
+            open_calls = {call["id"]: None for call in calls}
+            _require(len(open_calls) == len(calls), f"messages[{at}] has two calls with one id")
             _require(bool(calls or message.get("content")), f"messages[{at}] has neither content nor calls")
         users += role == "user"
         _require(role == "assistant" or bool(message.get("content")), f"messages[{at}] has no content")
@@ -54,16 +52,15 @@ def _chat(messages: Sequence[Message], waiting: bool) -> None:
 
 
 def _responses(items: Sequence[Message], waiting: bool) -> None:
-    open_calls: list[str] = []
+    open_calls: dict[str, None] = {}
     users = 0
     reasoning = False
     for at, item in enumerate(items):
         kind, role = item.get("type", "message"), item.get("role")
         _require(kind != "item_reference", f"messages[{at}] refers to what a server keeps")
         if kind.endswith("_output") and "call_id" in item:
-            _require(item["call_id"] in open_calls, f"messages[{at}] answers {item['call_id']!r}, which nothing called")
+            _answered(item["call_id"], open_calls, at)
             _require(not reasoning, f"messages[{at}] comes between reasoning and what it led to")
-            open_calls.remove(item["call_id"])
             continue
         if kind == "message" and role != "assistant":
             _require(
@@ -75,7 +72,7 @@ def _responses(items: Sequence[Message], waiting: bool) -> None:
             continue
         if kind.endswith("_call") and "call_id" in item:
             _require(item["call_id"] not in open_calls, f"messages[{at}] has the id of another open call")
-            open_calls.append(item["call_id"])
+            open_calls[item["call_id"]] = None
         reasoning = kind == "reasoning"
     _require(users > 0, "no message is the user's")
     _require(not reasoning, "reasoning without what it led to at the end")
@@ -103,6 +100,11 @@ def _anthropic(messages: Sequence[Message], waiting: bool) -> None:
         _require(kinds == sorted(kinds, reverse=True), f"messages[{at}] has text before a result")
         open_calls = []
     _require(waiting or not open_calls, f"the end lacks the results of {', '.join(open_calls)}")
+
+
+def _answered(id: Any, open_calls: dict[str, None], at: int) -> None:
+    _require(isinstance(id, str) and id in open_calls, f"messages[{at}] answers {id!r}, which nothing called")
+    del open_calls[id]
 
 
 def _require(holds: bool, why: str) -> None:

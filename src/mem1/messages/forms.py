@@ -51,9 +51,10 @@ def _read_chat(messages: Sequence[Message]) -> Transcript:
         elif role == "assistant":
             calls = tuple([_chat_call(call, at - 1) for call in message.get("tool_calls") or ()])
             distinct(calls, at - 1)
+            ids = {call.id for call in calls}
             results: dict[str, Message] = {}
             while at < len(messages) and _message(messages, at).get("role") == "tool":
-                _add(results, calls, messages[at].get("tool_call_id"), messages[at], at)
+                _add(results, ids, messages[at].get("tool_call_id"), messages[at], at)
                 at += 1
             found = collect(calls, results, last=at == len(messages), unanswered=_UNANSWERED_CHAT)
             parts.append(Exchange((message,), calls, found, None, at))
@@ -97,13 +98,15 @@ def _read_responses(items: Sequence[Message]) -> Transcript:
     parts: list[Part] = []
     said: list[Message] = []
     calls: list[Call] = []
+    ids: set[str] = set()
+    """Of the calls."""
     results: dict[str, Message] = {}
 
     def close(end: int, last: bool = False) -> None:
         if said:
             found = collect(calls, results, last=last, unanswered=_UNANSWERED_RESPONSES)
             parts.append(Exchange(said=tuple(said), calls=tuple(calls), results=found, end=end))
-        said.clear(), calls.clear(), results.clear()
+        said.clear(), calls.clear(), ids.clear(), results.clear()
 
     for at in range(len(items)):
         item = _message(items, at)
@@ -119,7 +122,7 @@ def _read_responses(items: Sequence[Message]) -> Transcript:
             else:
                 system.append(item)
         elif kind.endswith("_output") and "call_id" in item:
-            _add(results, calls, item["call_id"], item, at)
+            _add(results, ids, item["call_id"], item, at)
         elif kind == "message" and role != "assistant":
             raise UserError(f"messages[{at}]: unknown role {role!r}; known: system, developer, user, assistant")
         else:
@@ -129,7 +132,9 @@ def _read_responses(items: Sequence[Message]) -> Transcript:
             if kind.endswith("_call") and isinstance(item.get("call_id"), str):
                 arguments = item.get("arguments", item.get("input", item.get("action")))
                 calls.append(Call(id=item["call_id"], name=str(item.get("name", kind)), arguments=_json(arguments)))
-                distinct(calls, at)
+                if item["call_id"] in ids:
+                    distinct(calls, at)
+                ids.add(item["call_id"])
             if kind == "message" and parts and is_ask(parts[-1]):  # a state; the next turn begins behind it
                 close(at + 1)
     close(len(items), last=True)
@@ -161,8 +166,9 @@ def _read_anthropic(messages: Sequence[Message]) -> Transcript:
         if calls and at < len(messages) and _message(messages, at).get("role") == "user":
             envelope = messages[at]
             results, others = _split(envelope)
+            ids = {call.id for call in calls}
             for block in results:
-                _add(found, calls, block.get("tool_use_id"), block, at)
+                _add(found, ids, block.get("tool_use_id"), block, at)
             envelope, at = (envelope, at + 1) if results else (None, at)
         results_of_calls = collect(
             calls, found, last=at == len(messages) and not others, unanswered=_UNANSWERED_ANTHROPIC
@@ -217,9 +223,9 @@ def _message(messages: Sequence[Message], at: int) -> Message:
     return message
 
 
-def _add(results: dict[str, Message], calls: Sequence[Call], id: Any, message: Message, at: int) -> None:
-    if not any([call.id == id for call in calls]):
-        known = ", ".join(repr(call.id) for call in calls) or "nothing"
+def _add(results: dict[str, Message], ids: set[str], id: Any, message: Message, at: int) -> None:
+    if not isinstance(id, str) or id not in ids:
+        known = ", ".join(map(repr, sorted(ids))) or "nothing"
         raise UserError(
             f"messages[{at}]: a result for {id!r}, but the turn before it called {known}; send both or neither"
         )

@@ -130,12 +130,14 @@ class Memory:
         *,
         pending: Collection[str] = (),
         write: Callable[[list[Message]], Any] | None = None,
+        beside: int = 0,
     ) -> list[Message]:
         """What the model should see next; it may be asked for a state first. Raises UserError as `fold` does.
 
-        `write`: for this call alone, where model, tools or settings change from call to call.
+        `write`: for this call alone, where model, tools or settings change from call to call. `beside`: tokens that are
+        sent with the messages, such as declared tools, for fold(auto), where nothing is observed.
         """
-        now = self._begin(messages, pending, write or self._write)
+        now = self._begin(messages, pending, write or self._write, beside)
         while now.request is not None:
             try:
                 reply = now.writer(now.request)
@@ -150,9 +152,10 @@ class Memory:
         *,
         pending: Collection[str] = (),
         write: Callable[[list[Message]], Any] | None = None,
+        beside: int = 0,
     ) -> list[Message]:
         """The same, where `write` is a coroutine function."""
-        now = self._begin(messages, pending, write or self._write)
+        now = self._begin(messages, pending, write or self._write, beside)
         while now.request is not None:
             try:
                 reply = await now.writer(now.request)
@@ -187,11 +190,11 @@ class Memory:
             self._scale = prompt_tokens / estimate
             self._beside = max(0, prompt_tokens - estimate)
 
-    def advice(self, messages: Sequence[Message]) -> str:
+    def advice(self, messages: Sequence[Message], *, beside: int = 0) -> str:
         """Whether folding pays in this conversation at these prices, and from which exchange on, in a sentence."""
         if self.prices is None:
             raise UserError("advice needs prices; give prices='hosted-90' or another of mem1.prices.PRICE_CLASSES")
-        sizes = self._sizes(messages)
+        sizes = self._sizes(messages, beside)
         k = best_k(sizes, self.prices.prices)
         if math.isinf(k):
             return "Reading from the cache is free at these prices, so appending is cheaper."
@@ -201,7 +204,11 @@ class Memory:
         return f"Folding every {round(k)} exchanges is cheaper than appending from exchange {turn} on."
 
     def _begin(
-        self, messages: Sequence[Message], pending: Collection[str], write: Callable[[list[Message]], Any] | None
+        self,
+        messages: Sequence[Message],
+        pending: Collection[str],
+        write: Callable[[list[Message]], Any] | None,
+        beside: int,
     ) -> _Now:
         transcript = self.form.read(messages)
         session, exchanges = session_of(transcript), exchanges_of(transcript)
@@ -212,9 +219,11 @@ class Memory:
             session=session,
             key=keys[-1] if keys else "",
             exchanges=len(exchanges),
+            messages=messages,
             log=log,
             pending=tuple(pending),
             write=write,
+            beside=beside,
         )
         return replace(
             now, request=self._due(now, has_state=len(log) > len(messages) or any(map(is_ask, transcript.parts)))
@@ -224,7 +233,9 @@ class Memory:
         if now.write is None or now.exchanges < self._failed.get(now.session, (0, 0))[1]:
             return None
         auto = self.prices is not None and isinstance(self.policy, Fold) and self.policy.k is None
-        k = best_k(self._sizes(now.log), self.prices.prices) if auto and self.prices is not None else math.inf
+        k = math.inf
+        if auto and self.prices is not None:
+            k = best_k(self._sizes(now.log, now.beside), self.prices.prices)
         request = ask(now.log, self.policy, form=self.form.name, bounds=self._limits, pending=now.pending, best_k=k)
         if request is not None and auto and self._only_if_cheaper and not has_state and self._loses(now, round(k)):
             return None
@@ -236,17 +247,18 @@ class Memory:
         told = now.session in self._appends
         if told and now.exchanges < self._appends[now.session]:
             return True
-        turn = break_even(self._sizes(now.log), self.prices.prices, self.prices.cache, k)
+        turn = break_even(self._sizes(now.log, now.beside), self.prices.prices, self.prices.cache, k)
         if turn is not None and now.exchanges >= turn:
             return False
         self._appends[now.session] = HORIZON if turn is None else turn
         if not told:
-            self._tell("appends", now, self._folded(now), why=self.advice(now.log))
+            self._tell("appends", now, self._folded(now), why=self.advice(now.log, beside=now.beside))
         return True
 
-    def _sizes(self, messages: Sequence[Message]) -> Sizes:
+    def _sizes(self, messages: Sequence[Message], beside: int) -> Sizes:
         transcript = self.form.read(messages)
         sizes = measured(transcript, self.form, self.bounds)
+        sizes = replace(sizes, prompt=sizes.prompt + beside)
         return Sizes(**{name: size * self._scale for name, size in asdict(sizes).items()})
 
     def _answered(self, now: _Now, reply: Any) -> _Now:
@@ -289,8 +301,7 @@ class Memory:
             self._tell("state", now, found)
         elif len(missing) > before.left_out:
             self._tell("left_out", now, found)
-        told = found.messages if self._on_event or self._events else ()
-        self._seen[now.session] = _Seen(state=found.state, left_out=len(missing), messages=told)
+        self._seen[now.session] = _Seen(state=found.state, left_out=len(missing), messages=len(now.messages))
         self._shown_tokens = tokens_of(found.messages, self.bounds.count)
         return found.messages
 
@@ -306,7 +317,7 @@ class Memory:
             exchange=now.exchanges,
             tokens_before=round(self._scale * tokens_of(now.log, count)),
             tokens_after=round(self._scale * tokens_of(found.messages, count)),
-            cached_tokens=round(self._scale * common_tokens(before.messages, found.messages, count)),
+            cached_tokens=round(self._scale * common_tokens(self._shown_before(now, before), found.messages, count)),
             state_before=before.state,
             state_after=found.state,
             left_out=tuple(handles[before.left_out :]),
@@ -317,6 +328,14 @@ class Memory:
         if self._events is not None:
             with self._events.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(event), ensure_ascii=False) + "\n")
+
+    def _shown_before(self, now: _Now, before: _Seen) -> list[Message]:
+        """What the model saw in the previous call, which follows from the messages that there were."""
+        try:
+            log = self.with_state(now.messages[: before.messages])
+            return folded(log, self.policy, form=self.form, bounds=self._limits, pending=now.pending).messages
+        except UserError:  # the first call, or a client that has changed what it sent before
+            return []
 
     def _with_known_state(
         self, messages: Sequence[Message], keys: Sequence[str], exchanges: Sequence[Exchange]
@@ -339,11 +358,15 @@ class _Now:
     key: str
     """Name of a state that is written in this call."""
     exchanges: int
+    messages: Sequence[Message]
     log: Sequence[Message]
+    """The messages, with the newest state."""
     pending: tuple[str, ...]
     request: list[Message] | None = None
     """For a state; None: none is due."""
     write: Callable[[list[Message]], Any] | None
+    beside: int
+    """Tokens sent with the messages."""
     tried: bool = False
     """Whether the model has already failed to write one."""
 
@@ -358,7 +381,8 @@ class _Seen:
 
     state: str | None = None
     left_out: int = 0
-    messages: Sequence[Message] = ()
+    messages: int = 0
+    """Number of messages that the conversation had."""
 
 
 def _state_in(reply: Any, form: Form) -> tuple[str, str]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mem1.messages.assembly import handle_of
 from mem1.messages.transcript import Exchange, Form, Message, Transcript, User, is_ask, said
@@ -70,4 +70,13 @@ def _hash(messages: Sequence[Message]) -> str:
 
 
 def identity(message: Message) -> str:
-    return json.dumps(message, sort_keys=True, default=str)
+    """The message as a text, without marks for the prompt cache, which clients move from call to call."""
+    content = message.get("content")
+    if isinstance(content, list):
+        content = [_unmarked(block) if isinstance(block, Mapping) else block for block in content]
+        message = {**message, "content": content}
+    return json.dumps(_unmarked(message), sort_keys=True, default=str)
+
+
+def _unmarked(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {key: value for key, value in block.items() if key != "cache_control"}

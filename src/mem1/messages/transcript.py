@@ -10,6 +10,7 @@ caller's own objects and are never changed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -170,6 +171,5 @@ def _for(call: Call, message: Message) -> Message:
 def distinct(calls: Sequence[Call], at: int) -> None:
     """Raises UserError where two calls of an exchange have the same id."""
     if len(calls) > 1 and len({call.id for call in calls}) < len(calls):
-        ids = [call.id for call in calls]
-        twice = next(id for id in ids if ids.count(id) > 1)
+        twice = Counter(call.id for call in calls).most_common(1)[0][0]
         raise UserError(f"messages[{at}]: two calls have the id {twice!r}; every call of a turn needs its own")

@@ -1,7 +1,7 @@
 """The two APIs whose requests are folded: where their messages are, and how a state is asked for and read.
 
     POST .../chat/completions    OpenAI's, which most servers speak
-    POST .../messages            Anthropic's
+    POST .../v1/messages         Anthropic's
 
 The request for a state is the client's own, with other messages, so that the provider serves its beginning from the
 cache: same model, same tools, same settings. Left out is only what would spoil the answer: streaming, a second choice,
@@ -10,10 +10,12 @@ stop words, a schema that the answer has to follow.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mem1.messages.bounds import estimated
 from mem1.messages.transcript import Message
 from mem1.net.exchange import read_json, whole_number
 
@@ -25,6 +27,11 @@ _MOST_TOKENS = 1 << 40
 
 class NoState(Exception):
     """The model wrote no state; the message says what it did."""
+
+    def __init__(self, why: str, *, for_good: bool = False) -> None:
+        super().__init__(why)
+        self.for_good = for_good
+        """Another try would fail alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +96,37 @@ class Api:
                 asked[key] = max(asked[key], 2 * state_tokens)
         return {**asked, "messages": list(messages)}
 
-    def state_in(self, answer: bytes) -> tuple[Message, Usage]:
-        """(the model's message, tokens). Raises NoState for an answer that cannot be read or was cut."""
+    def tokens_beside(self, body: Mapping[str, Any]) -> int:
+        """Tokens that are sent beside the messages, estimated."""
+        beside = [body.get(key) for key in ("tools", "functions", "system")]
+        return estimated(json.dumps(beside, ensure_ascii=False))
+
+    def read(self, answer: bytes) -> dict[str, Any]:
+        """An answer. Raises NoState where it is none."""
         try:
             read = read_json(answer)
-            message, ended = self.reply(read)
-        except (ValueError, TypeError, LookupError) as error:
-            raise NoState(f"the answer to a request for a state cannot be read ({type(error).__name__})") from error
+        except ValueError as error:
+            raise NoState("the answer to a request for a state is not JSON") from error
+        if not isinstance(read, dict):
+            raise NoState("the answer to a request for a state is no object")
+        return read
+
+    def usage_of(self, answer: Mapping[str, Any]) -> Usage:
+        """Tokens of an answer."""
+        usage = answer.get("usage")
+        return self.usage(usage) if isinstance(usage, dict) else Usage(calls=1)
+
+    def state_in(self, answer: Mapping[str, Any]) -> Message:
+        """The model's message. Raises NoState where there is none, or it was cut."""
+        try:
+            message, ended = self.reply(answer)
+        except (TypeError, LookupError) as error:
+            raise NoState(f"the answer to a request for a state has no message ({type(error).__name__})") from error
         if ended == self.cut:
             raise NoState("the state was cut off by the limit of tokens")
         if not isinstance(message, dict):
             raise NoState("the answer to a request for a state has no message")
-        usage = read.get("usage")
-        return message, self.usage(usage) if isinstance(usage, dict) else Usage(calls=1)
+        return message
 
 
 def _count(value: Any) -> int:
@@ -128,7 +153,7 @@ CHAT = Api(
     forced=frozenset(("required", "function", "custom", "allowed_tools")),
 )
 ANTHROPIC = Api(
-    path="/messages",
+    path="/v1/messages",
     form="anthropic",
     reply=lambda answer: ({"role": "assistant", "content": answer["content"]}, answer.get("stop_reason")),
     cut="max_tokens",

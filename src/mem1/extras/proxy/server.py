@@ -7,7 +7,8 @@ from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mem1.extras.proxy.app import Counts, Proxy
+from mem1.extras.proxy.app import Proxy
+from mem1.extras.proxy.folding import Counts
 from mem1.extras.proxy.states import StateFile
 from mem1.extras.proxy.upstream import Upstream
 from mem1.messages import Bounds, Event, Memory

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from urllib.parse import urlsplit
 
@@ -19,9 +20,13 @@ _OF_ONE_CONNECTION = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
     b"transfer-encoding upgrade".split()
 )
-_CONNECT_S = 10.0
+_OF_ONE_REQUEST = frozenset((b"content-length", b"idempotency-key"))
+_SECRETS = (b"auth", b"cookie", b"key", b"secret", b"token")
+"""Parts of the names of headers that hold keys."""
+_TIMEOUT = httpx.Timeout(None, connect=10.0).as_dict()
+"""Clients know how long they wait for an answer."""
 _STATE_S = 120.0
-"""Seconds for a state; the client waits for it."""
+"""Seconds for a state, for which the client waits."""
 _LARGEST_STATE = 1 << 20
 """Bytes of an answer with a state."""
 _IDLE_S = 4.0
@@ -49,18 +54,21 @@ class Upstream:
 
     def request(
         self, method: str, path: bytes, query: bytes, headers: Iterable[tuple[bytes, bytes]],
-        content: bytes | AsyncIterator[bytes] | None, *, timeout_s: float | None = None,
+        content: bytes | AsyncIterator[bytes] | None,
     ) -> httpx.Request:  # fmt: skip
-        """Raises ValueError for a path that is none."""
+        """`content`: bytes, whose length replaces the one in `headers`; or a stream. Raises ValueError for a path that
+        is none.
+        """
         try:
             target = self.root + path.decode("ascii") + (f"?{query.decode('ascii')}" if query else "")
             url = httpx.URL(target)
         except (UnicodeDecodeError, httpx.InvalidURL) as error:
             raise ValueError("the path of the request is none") from error
-        timeout = httpx.Timeout(timeout_s, connect=_CONNECT_S)
-        return httpx.Request(
-            method, url, headers=list(headers), content=content, extensions={"timeout": timeout.as_dict()}
-        )
+        headers = list(headers)
+        if isinstance(content, bytes):
+            headers = [*(header for header in headers if header[0] != b"content-length"), _length(content)]
+            content = _once(content)
+        return httpx.Request(method, url, headers=headers, content=content, extensions={"timeout": _TIMEOUT})
 
     async def send(self, request: httpx.Request) -> httpx.Response:
         """The answer, of which only the headers have been read. Raises httpx.HTTPError."""
@@ -68,10 +76,14 @@ class Upstream:
 
     async def state(self, path: bytes, query: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
         """(status, body) of the answer to a request for a state. Raises httpx.HTTPError."""
-        asked = [(name, value) for name, value in headers if name != b"accept-encoding"]
-        request = self.request(
-            "POST", path, query, [*asked, (b"accept-encoding", b"identity")], body, timeout_s=_STATE_S
-        )
+        asked = [*(header for header in headers if header[0] != b"accept-encoding"), (b"accept-encoding", b"identity")]
+        request = self.request("POST", path, query, asked, body)
+        try:
+            return await asyncio.wait_for(self._whole(request), _STATE_S)
+        except asyncio.TimeoutError:
+            raise httpx.ReadTimeout(f"nothing within {_STATE_S:.0f} seconds", request=request) from None
+
+    async def _whole(self, request: httpx.Request) -> tuple[int, bytes]:
         response = await self.send(request)
         answer = bytearray()
         try:
@@ -84,9 +96,25 @@ class Upstream:
         return response.status_code, bytes(answer)
 
 
-def passed_on(headers: Headers, *, changed_body: bool) -> list[tuple[bytes, bytes]]:
-    """A client's headers for the upstream; without the length of a body that is not the client's."""
-    own = _OF_ONE_CONNECTION | _named(headers) | {b"host"} | ({b"content-length"} if changed_body else set())
+def _length(content: bytes) -> tuple[bytes, bytes]:
+    return b"content-length", str(len(content)).encode()
+
+
+async def _once(content: bytes) -> AsyncIterator[bytes]:
+    """A body that is free as soon as it is sent; answers take long, and conversations are large."""
+    yield content
+
+
+def is_secret(name: bytes) -> bool:
+    """Whether a header of this name may hold a key."""
+    return any(part in name for part in _SECRETS)
+
+
+def passed_on(headers: Headers, *, same_request: bool = True) -> list[tuple[bytes, bytes]]:
+    """A client's headers for the upstream; of another request, such as one for a state, without its identity."""
+    own = _OF_ONE_CONNECTION | _named(headers) | {b"host", b"expect"}
+    if not same_request:
+        own |= _OF_ONE_REQUEST
     return [(name, value) for name, value in headers if name not in own]
 
 

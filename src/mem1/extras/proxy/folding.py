@@ -1,0 +1,213 @@
+"""From a client's request to the one that goes on: the memory behind the proxy, and the states that it asks for.
+
+A state is asked for with the client's own request, keys and all, and stays the client's: requests of two clients meet
+only where path, keys and body are the same. What is spent on it is counted once, in the answer to the request that
+asked first. A client that leaves meanwhile finds the state when it comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from mem1.errors import UserError
+from mem1.extras.proxy.apis import APIS, Api, NoState, Usage
+from mem1.extras.proxy.upstream import Headers, Upstream, is_secret, passed_on
+from mem1.messages import Event, Memory, check
+from mem1.messages.bounds import tokens_of
+from mem1.messages.policies import Fold
+from mem1.messages.sessions import identity
+from mem1.messages.transcript import Message
+from mem1.net.exchange import one_line, redact
+
+_LOG = logging.getLogger(__name__)
+_SHOWN = 2_000
+"""Bytes of a provider's error that are looked at."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a proxy did."""
+
+    requests: int = 0
+    folded: int = 0
+    unchanged: int = 0
+    """Requests of the two APIs that went on as they came because something was in doubt."""
+    states: Usage = field(default_factory=Usage)
+
+    def doubt(self, why: str, session: str = "") -> None:
+        """A request goes on unchanged, and a line says why."""
+        self.unchanged += 1
+        _LOG.warning("%spassed on unchanged: %s", _named(session), one_line(why))
+
+
+@dataclass(slots=True)
+class Call:
+    """A client's request that may be folded."""
+
+    api: Api
+    path: bytes
+    query: bytes
+    headers: Headers
+    raw: bytes
+    body: Mapping[str, Any]
+    session: str
+    usage: Usage = field(default_factory=Usage)
+    """Of the requests for states that were sent for it."""
+    failed: NoState | None = None
+    """Why the provider is not asked again for it."""
+    asked: list[bytes] = field(default_factory=list)
+    """Names of its requests for states."""
+
+
+_CALL: ContextVar[Call] = ContextVar("call")
+
+
+def session_of(api: Api, body: Mapping[str, Any]) -> str:
+    """By the system prompt and the first message of the user, which tell agents and their helpers apart."""
+    first = [message for message in body["messages"] if message.get("role") in ("system", "developer", "user")][:2]
+    return sha256(json.dumps([api.system_of(body), *map(identity, first)]).encode()).hexdigest()[:16]
+
+
+class Folding:
+    """See the module. `memory` makes the memory of a form of messages; it must not have a writer."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        memory: Callable[[str, Callable[[Event], None]], Memory],
+        counts: Counts,
+        events: Path | None,
+    ) -> None:
+        self._upstream, self._counts, self._events = upstream, counts, events
+        self._memories = {api.form: memory(api.form, self._tell) for api in APIS}
+        self._asked: dict[bytes, asyncio.Task[Message]] = {}
+        """Requests for states that are under way: a client that repeats a request waits for the same one."""
+        self._under_way: set[asyncio.Task[bytes | None]] = set()
+
+    async def prompt(self, call: Call) -> bytes | None:
+        """The body with folded messages; None where it stays as it is.
+
+        Goes on when the client leaves: a state is paid for, and the client will come back.
+        """
+        folding = asyncio.create_task(self._fold(call))
+        self._under_way.add(folding)
+        folding.add_done_callback(self._under_way.discard)
+        return await asyncio.shield(folding)
+
+    async def _fold(self, call: Call) -> bytes | None:
+        _CALL.set(call)
+        messages, memory = call.body["messages"], self._memories[call.api.form]
+
+        async def write(asked: list[Message]) -> Message:
+            return await self._state(call, asked, memory.bounds.state)
+
+        try:
+            seen = await memory.aprompt(
+                messages,
+                write=write if call.api.can_write(call.body) else None,
+                beside=call.api.tokens_beside(call.body) if memory.policy == Fold(None) else 0,
+            )
+            if not memory.policy.instruction and not _shorter(seen, messages):
+                return None
+            check(seen, call.api.form)
+            return encoded({**call.body, "messages": seen})
+        except UserError as error:
+            self._counts.doubt(str(error), call.session)
+        except Exception as error:  # whatever a message of a stranger's breaks, the agent goes on
+            self._counts.doubt(f"{type(error).__name__}: {error}", call.session)
+        finally:
+            for name in call.asked:
+                self._asked.pop(name, None)
+        return None
+
+    async def _state(self, call: Call, asked: list[Message], state_tokens: int) -> Message:
+        """The model's answer to a request for a state. Raises NoState; a provider that failed is not tried again."""
+        if call.failed is not None:
+            raise call.failed
+        body = encoded(call.api.state_body(call.body, asked, state_tokens))
+        keys = [header for header in call.headers if is_secret(header[0])]
+        name = sha256(repr((call.path, call.query, keys)).encode() + body).digest()
+        if name in call.asked or name not in self._asked:
+            call.asked.append(name)
+            self._asked[name] = asyncio.create_task(self._ask(call, body))
+        try:
+            return await self._asked[name]
+        except NoState as error:
+            call.failed = error if error.for_good else None
+            raise
+
+    async def _ask(self, call: Call, body: bytes) -> Message:
+        headers = passed_on(call.headers, same_request=False)
+        try:
+            status, answer = await self._upstream.state(call.path, call.query, headers, body)
+        except httpx.HTTPError as error:
+            why = one_line(str(error)) or type(error).__name__
+            raise NoState(f"no answer to a request for a state: {why}", for_good=True) from error
+        if status != 200:
+            said = without_keys(answer, call.headers)
+            raise NoState(f"status {status} for a request for a state: {said}", for_good=True)
+        read = call.api.read(answer)
+        usage = call.api.usage_of(read)
+        call.usage += usage
+        self._counts.states += usage
+        return call.api.state_in(read)
+
+    def _tell(self, event: Event) -> None:
+        """An event to the file; what the user should know, to stderr."""
+        call = _CALL.get()
+        if event.kind == "no_state":
+            _LOG.warning("%sno new state: %s", _named(call.session), one_line(event.why))
+        if event.kind == "appends":
+            _LOG.warning("%snot folded yet, as appending is cheaper: %s", _named(call.session), event.why)
+        if self._events is None:
+            return
+        line = {"time": round(time.time(), 3), "session": call.session, **asdict(event)}
+        if call.usage.calls:
+            line["state_usage"] = asdict(call.usage)
+        try:
+            with self._events.open("a", encoding="utf-8", errors="replace") as file:
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        except OSError as error:
+            _LOG.warning("an event is not in %s: %s", self._events, error.strerror)
+
+
+def encoded(body: Mapping[str, Any]) -> bytes:
+    """Raises ValueError for numbers that JSON has not."""
+    try:
+        return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return json.dumps(body, allow_nan=False).encode()
+
+
+def without_keys(answer: bytes, headers: Headers) -> str:
+    """Beginning of what a provider said, on one line, without the client's keys."""
+    said = answer[:_SHOWN].decode("utf-8", "replace")
+    for name, value in headers:
+        if is_secret(name):
+            said = redact(said, value.decode("latin-1").rpartition(" ")[2])
+    return one_line(said)
+
+
+def _shorter(seen: Sequence[Message], messages: Sequence[Message]) -> bool:
+    """Whether exchanges were folded; system messages that became one, or a dead call's new result, are no gain."""
+    if seen == messages:
+        return False
+    others = [
+        [message for message in each if message.get("role") not in ("system", "developer")] for each in (seen, messages)
+    ]
+    return tokens_of(others[0]) < tokens_of(others[1])
+
+
+def _named(session: str) -> str:
+    return f"session {session}: " if session else ""

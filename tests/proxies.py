@@ -1,0 +1,91 @@
+"""A proxy between a test and a scripted upstream, and conversations to send through it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from servers import app_in_a_thread
+from upstreams import ANTHROPIC, CHAT, Upstream
+
+from mem1.extras.proxy import upstream as to_upstream
+from mem1.extras.proxy.app import Limits, Proxy
+from mem1.messages import Bounds, Memory
+
+SECRET = "sk-abcdefghijklmnop123"
+LONG = "Oslo has a mayor. " * 100
+FORM = {CHAT: "chat", ANTHROPIC: "anthropic"}
+HTTP = httpx.Client(trust_env=False, timeout=60)
+
+
+@dataclass
+class Running:
+    upstream: Upstream
+    url: str
+    proxy: Proxy
+
+    def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
+        """A body that is no dictionary is sent as it is."""
+        content = json.dumps(body).encode() if isinstance(body, dict) else body
+        given = {"content-type": "application/json", "authorization": f"Bearer {SECRET}", **headers}
+        return HTTP.post(self.url + path, content=content, headers=given)
+
+    @property
+    def last(self) -> bytes:
+        """The body that the upstream got last."""
+        return self.upstream.raw[-1]
+
+
+@contextlib.contextmanager
+def running(
+    behave: Any = None,
+    policy: str = "fold(2)",
+    *,
+    events: Path | None = None,
+    limits: Limits | None = None,
+    **memory: Any,
+) -> Iterator[Running]:
+    upstream = Upstream(behave) if behave else Upstream()
+
+    def memory_of(form: str, on_event: Any) -> Memory:
+        settings = {"bounds": Bounds(handles=False), "only_if_cheaper": True, **memory}
+        return Memory(policy, form=form, on_event=on_event, **settings)
+
+    with app_in_a_thread(upstream, accepts=None) as there:
+        proxy = Proxy(to_upstream.Upstream(there), memory_of, events=events, limits=limits or Limits())
+        with app_in_a_thread(proxy, accepts=None) as here:
+            yield Running(upstream, here, proxy)
+
+
+def task(text: str = "Find the mayor of Oslo.") -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def exchange(path: str, number: int, result: str = LONG) -> list[dict[str, Any]]:
+    if path == ANTHROPIC:
+        use = {"type": "tool_use", "id": f"toolu_{number}", "name": "search", "input": {"q": number}}
+        answer = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": result}
+        return [{"role": "assistant", "content": [use]}, {"role": "user", "content": [answer]}]
+    function = {"name": "search", "arguments": f'{{"q": {number}}}'}
+    calls = [{"id": f"call_{number}", "type": "function", "function": function}]
+    said = {"role": "assistant", "content": None, "tool_calls": calls}
+    return [said, {"role": "tool", "tool_call_id": f"call_{number}", "content": result}]
+
+
+def history(path: str, exchanges: int) -> list[dict[str, Any]]:
+    return [task(), *(each for number in range(exchanges) for each in exchange(path, number))]
+
+
+def body(path: str, exchanges: int, **more: Any) -> dict[str, Any]:
+    settings = {"model": "m", "temperature": 0.3, "max_tokens": 100, "tools": [{"name": "search"}]}
+    return {**settings, **more, "messages": history(path, exchanges)}
+
+
+def turn_seen(at: Running) -> int:
+    """What the scripted model counts: the turns in the prompt that it saw last."""
+    return sum(each["role"] == "assistant" for each in at.upstream.prompts[-1])

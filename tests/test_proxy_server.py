@@ -1,0 +1,120 @@
+"""`mem1 proxy` as a process: its arguments, the file of states, and the packages of the two providers as clients."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from proxies import HTTP, SECRET, body, history, running, task, turn_seen
+from servers import CommandProcess, app_in_a_thread
+from test_cli import Terminal, terminal  # noqa: F401
+from upstreams import ANTHROPIC, CHAT, Said, Upstream
+
+from mem1.errors import UserError
+from mem1.extras.proxy.states import StateFile
+
+
+def test_states_survive_a_restart_and_their_number_is_bounded(tmp_path: Path):
+    file = tmp_path / "kept" / "states.sqlite"
+    with running(states=StateFile(file)) as at:
+        at.post(CHAT, body(CHAT, 3))
+        before = at.last
+    assert file.stat().st_mode & 0o777 == 0o600
+    with running(states=StateFile(file)) as at:
+        at.post(CHAT, body(CHAT, 3))
+        assert at.last == before and at.upstream.asked == []
+    small = StateFile(tmp_path / "small", most=3)
+    for number in range(10):
+        small[str(number)] = "s" * number
+    assert sorted(small) == sorted(StateFile(tmp_path / "small", most=3)) == ["7", "8", "9"]
+
+
+def test_a_file_that_is_no_store_of_states_is_named(tmp_path: Path):
+    (tmp_path / "own").write_text("my notes " * 100)
+    with pytest.raises(UserError, match=r"cannot keep states in .*own: file is not a database; give another --states"):
+        StateFile(tmp_path / "own")
+    assert (tmp_path / "own").read_text().startswith("my notes")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--memory", "fold(auto)"], "fold(auto) needs --prices"),
+        (["--memory", "fold(0)"], "unknown memory 'fold(0)' (numbers are at least 1)"),
+        (["--prices", "free"], "unknown price class 'free'; known: hosted-90"),
+        (["--upstream", "localhost:8000", "--memory", "keep"], "--upstream 'localhost:8000' is no address of a server"),
+        (["--upstream", "http://a:99999", "--memory", "keep"], "is no address of a server"),
+        (["--upstream", "http://u:pass@a", "--memory", "keep"], "must not contain a password"),
+        (["--memory", "keep", "--host", "999.9.9.9"], "cannot listen on 999.9.9.9"),
+        (["--memory", "keep", "--states", "/dev/null/x"], "cannot be made"),
+    ],
+)
+def test_wrong_arguments_are_explained_on_one_line(
+    arguments: list[str],
+    said: str,
+    terminal: Terminal,  # noqa: F811
+    tmp_path: Path,
+):
+    given = arguments if "--upstream" in arguments else ["--upstream", "http://127.0.0.1:9", *arguments]
+    where = [] if "--states" in arguments else ["--states", tmp_path / "states"]
+    error = terminal.error("proxy", *given, *where)
+    assert said in error and "Traceback" not in error
+
+
+def test_the_command_serves_until_ctrl_c_and_says_what_it_did(tmp_path: Path):
+    upstream = Upstream()
+    with app_in_a_thread(upstream) as there:
+        proxy = CommandProcess(
+            "proxy", "--upstream", f"{there}/v1", "--memory", "fold(1)", "--port", "0", "--states", tmp_path / "s"
+        )  # fmt: skip
+        answer = HTTP.post(proxy.address + CHAT, json=body(CHAT, 2))
+        assert answer.headers["mem1-prompt"] == "folded" and upstream.paths == [CHAT, CHAT]
+        assert HTTP.get(proxy.address, headers={"host": "evil.example"}).status_code == 421
+        code, said = proxy.stop(signal.SIGINT)
+    assert code == 0 and "Traceback" not in said
+    assert "warning: fold(1) changes prompts that the provider has cached" in said
+    assert "Stopped. 1 requests, 1 folded, 0 in doubt; 1 states (1,000 + 20 tokens, 900 cached)." in said
+
+
+class TestClients:
+    """The packages of the two providers, as their users call them."""
+
+    @pytest.mark.parametrize("streams", [False, True])
+    def test_openai(self, streams: bool):
+        openai = pytest.importorskip("openai")
+        with running() as at, openai.OpenAI(base_url=f"{at.url}/v1", api_key=SECRET, max_retries=0) as client:
+            for turn in range(8):
+                made = client.chat.completions.create(model="m", messages=history(CHAT, turn), stream=streams)
+                if not streams:
+                    assert made.choices[0].message.tool_calls[0].function.name == "search"
+                    continue
+                deltas = [chunk.choices[0].delta for chunk in made]
+                assert "".join(delta.content or "" for delta in deltas) == "Next."
+                calls = [call.function for delta in deltas for call in delta.tool_calls or ()]
+                assert "".join(call.arguments for call in calls) == f'{{"q": {turn_seen(at)}}}'
+            assert max(map(len, at.upstream.prompts)) == 5 and len(at.upstream.asked) == 3
+            assert [model for model in client.models.list()] == []
+
+    @pytest.mark.parametrize("streams", [False, True])
+    def test_anthropic(self, streams: bool):
+        anthropic = pytest.importorskip("anthropic")
+        with running() as at, anthropic.Anthropic(base_url=at.url, api_key=SECRET, max_retries=0) as client:
+            for turn in range(8):
+                asked = {"model": "m", "max_tokens": 100, "messages": history(ANTHROPIC, turn)}
+                if streams:
+                    with client.messages.stream(**asked) as events:
+                        assert "".join(events.text_stream) == "Next."
+                        said = events.get_final_message()
+                else:
+                    said = client.messages.create(**asked)
+                assert said.content[-1].input == {"q": turn_seen(at)}
+            assert max(map(len, at.upstream.prompts)) == 5 and len(at.upstream.asked) == 3
+
+    def test_an_error_is_raised_as_without_a_proxy(self):
+        openai = pytest.importorskip("openai")
+        wrong = Said([b'{"error": {"message": "no money"}}'], 402, {"content-type": "application/json"})
+        with running(lambda path, body: wrong) as at, openai.OpenAI(base_url=f"{at.url}/v1", api_key="k") as client:
+            with pytest.raises(openai.APIStatusError, match="no money") as raised:
+                client.chat.completions.create(model="m", messages=[task()])
+            assert raised.value.status_code == 402
