@@ -29,9 +29,7 @@ def command(
         int | None,
         typer.Option(min=200, help="Longest prompt without tools; older results, then exchanges are dropped."),
     ] = None,
-    states: Annotated[Path, typer.Option(help="File that keeps states when the proxy is restarted.")] = Path(
-        "mem1-states.sqlite"
-    ),
+    states: Annotated[Path, typer.Option(help="File that keeps states across restarts.")] = Path("mem1-states.sqlite"),
     events: Annotated[
         Path | None, typer.Option(help="File that gets a JSON line for each fold: tokens, state, what was left out.")
     ] = None,
@@ -41,7 +39,7 @@ def command(
 ) -> None:
     """Fold the messages between an agent and its model, for agents that can only change base_url.
 
-    Answers POST /v1/chat/completions and /v1/messages; hands everything else through, and whatever is in doubt.
+    Folds what is sent to /v1/chat/completions and /v1/messages; all else, and whatever is in doubt, goes on unchanged.
     """
     from mem1.cli.progress import say, stderr
     from mem1.messages import Bounds, Fold, Keep, policy_of
@@ -54,9 +52,9 @@ def command(
         raise UserError("fold(auto) needs --prices, such as --prices hosted-90; docs/cost.md has the classes")
     check_packages()
     from mem1.extras.proxy.server import serve
-    from mem1.extras.proxy.upstream import Upstream
+    from mem1.extras.proxy.upstream import root_of
 
-    Upstream(upstream)
+    root_of(upstream)
     for file in (states, events):
         if file is not None:
             make_folder_of(file)

@@ -20,7 +20,7 @@ it is served from the cache, too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ from mem1.messages.assembly import Assembled, assemble, fitted, stays_of, withou
 from mem1.messages.bounds import UNBOUNDED, Bounds, tokens_of
 from mem1.messages.forms import form_of
 from mem1.messages.policies import Policy, Present, Stays, policy_of
-from mem1.messages.transcript import ASK, Exchange, Form, Message, Result, User, handle, texts
+from mem1.messages.transcript import ASK, Exchange, Form, Message, Result, User, handle, said, texts
 
 _WORDS_PER_TOKEN = 0.55
 """States are full of names and numbers, whose words take more tokens than those of prose."""
@@ -115,6 +115,24 @@ def with_state(messages: Sequence[Message], state: str, *, form: str = "chat") -
         raise UserError("the model wrote no state; ask it again, or go on without")
     form_of(form)
     return [*messages, {"role": "user", "content": ASK}, {"role": "assistant", "content": state}]
+
+
+def state_in(reply: Any, form: Form) -> tuple[str, str]:
+    """(the text of a reply, or nothing where it is no state, why not)."""
+    if isinstance(reply, Exception):
+        return "", f"{type(reply).__name__}: {reply}"
+    if isinstance(reply, str):
+        return reply.strip(), "" if reply.strip() else "an empty reply"
+    items = [reply] if isinstance(reply, Mapping) else reply
+    try:
+        parts = form.read(items).parts
+    except (UserError, TypeError) as error:
+        return "", f"no message: {error}"
+    calls = [call.name for part in parts if isinstance(part, Exchange) for call in part.calls]
+    if calls:
+        return "", f"a call of {calls[0]}"
+    text = "\n".join(said(part) for part in parts if isinstance(part, Exchange)).strip()
+    return text, "" if text else "an empty reply"
 
 
 def recall(messages: Sequence[Message], name: str, *, start: int = 0, form: str = "chat") -> Any:

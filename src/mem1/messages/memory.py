@@ -25,11 +25,11 @@ from mem1.errors import UserError
 from mem1.messages.assembly import handle_of
 from mem1.messages.bounds import LEAST, UNBOUNDED, Bounds, common_tokens, tokens_of
 from mem1.messages.cost import HORIZON, Sizes, best_k, break_even, measured
-from mem1.messages.folding import Folded, ask, folded, recall, with_state
+from mem1.messages.folding import Folded, ask, folded, recall, state_in, with_state
 from mem1.messages.forms import form_of
 from mem1.messages.policies import Fold, Past, Policy, Stays, policy_of
 from mem1.messages.sessions import Latest, exchanges_of, keys_of, session_of
-from mem1.messages.transcript import Exchange, Form, Message, is_ask, said
+from mem1.messages.transcript import Exchange, Form, Message, is_ask
 from mem1.prices import PriceClass, price_class
 
 _REMEMBERED = 10_000
@@ -263,7 +263,7 @@ class Memory:
 
     def _answered(self, now: _Now, reply: Any) -> _Now:
         """What the reply makes of a request: a conversation with a state; or a second request, and then none."""
-        state, why = _state_in(reply, self.form)
+        state, why = state_in(reply, self.form)
         if not state:
             if now.request is not None and not now.tried:
                 return replace(now, tried=True)
@@ -383,21 +383,3 @@ class _Seen:
     left_out: int = 0
     messages: int = 0
     """Number of messages that the conversation had."""
-
-
-def _state_in(reply: Any, form: Form) -> tuple[str, str]:
-    """(the text of a reply, or nothing where it is no state, why not)."""
-    if isinstance(reply, Exception):
-        return "", f"{type(reply).__name__}: {reply}"
-    if isinstance(reply, str):
-        return reply.strip(), "" if reply.strip() else "an empty reply"
-    items = [reply] if isinstance(reply, Mapping) else reply
-    try:
-        parts = form.read(items).parts
-    except (UserError, TypeError) as error:
-        return "", f"no message: {error}"
-    calls = [call.name for part in parts if isinstance(part, Exchange) for call in part.calls]
-    if calls:
-        return "", f"a call of {calls[0]}"
-    text = "\n".join(said(part) for part in parts if isinstance(part, Exchange)).strip()
-    return text, "" if text else "an empty reply"

@@ -33,22 +33,27 @@ _IDLE_S = 4.0
 """Seconds that an idle connection is kept: servers close theirs after 5 and more."""
 
 
+def root_of(url: str) -> str:
+    """The address that a client's path is appended to. Raises UserError where `url` is none to send requests to."""
+    try:
+        parts = urlsplit(url)
+        wrong = parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment
+        wrong = wrong or parts.port == 0
+    except ValueError:
+        parts, wrong = None, True
+    if wrong or parts is None:
+        raise UserError(f"--upstream {url!r:.80} is no address of a server; write it as https://api.openai.com/v1")
+    if parts.username is not None or parts.password is not None:
+        raise UserError("--upstream must not contain a password; clients send their own keys, which are passed on")
+    return url.rstrip("/").removesuffix("/v1")
+
+
 class Upstream:
     """A server and the connections to it."""
 
     def __init__(self, url: str) -> None:
         """Raises UserError where `url` is none to send requests to."""
-        try:
-            parts = urlsplit(url)
-            wrong = parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment
-            wrong = wrong or parts.port == 0
-        except ValueError:
-            parts, wrong = None, True
-        if wrong or parts is None:
-            raise UserError(f"--upstream {url!r:.80} is no address of a server; write it as https://api.openai.com/v1")
-        if parts.username is not None or parts.password is not None:
-            raise UserError("--upstream must not contain a password; clients send their own keys, which are passed on")
-        self.root = url.rstrip("/").removesuffix("/v1")
+        self.root = root_of(url)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=_IDLE_S)
         self._client = httpx.AsyncClient(limits=limits)
 
