@@ -34,6 +34,7 @@ ROOMS = (
     "retrieval",
     "envs",
     "engines",
+    "agent",
     "rollout",
     "packing",
     "algorithms",

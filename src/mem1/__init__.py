@@ -6,7 +6,7 @@
     print(mem1.evaluate(mem1.load_recipe("atlas-quick"), mem1.load_policy("runs/quick/policy")))
 
 Rooms, in the order of the imports: errors, registry, configuration, net, records, trajectory_files, sanitize, protocol,
-prices, messages, scoring, contexts, tasks, retrieval, envs, engines, rollout, packing, algorithms, training,
+prices, messages, scoring, contexts, tasks, retrieval, envs, engines, agent, rollout, packing, algorithms, training,
 evaluation, planning, api, extras, cli. Importing `mem1` loads none of them: each name below is imported when it is
 first used.
 """
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
+    from mem1.agent import Agent, McpServer
     from mem1.algorithms.base import Algorithm, ClippedAlgorithm
     from mem1.api import connect, evaluate, load_recipe, train
     from mem1.configuration import Config
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from mem1.engines.codec import Codec
     from mem1.engines.local import LocalEngine
     from mem1.engines.openai import OpenAIEngine
+    from mem1.engines.servers import ModelServer
     from mem1.envs.atlas import AtlasTasks
     from mem1.envs.base import Action, Environment, Observation, Outcome, TaskSource
     from mem1.envs.search import MultihopTasks, SearchEnvironment
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from mem1.training.weights.policy import Policy, load_policy
 
 _HOMES = {
+    "mem1.agent": "Agent McpServer",
     "mem1.algorithms.base": "Algorithm ClippedAlgorithm",
     "mem1.api": "connect evaluate load_recipe train",
     "mem1.configuration": "Config",
@@ -57,6 +60,7 @@ _HOMES = {
     "mem1.engines.codec": "Codec",
     "mem1.engines.local": "LocalEngine",
     "mem1.engines.openai": "OpenAIEngine",
+    "mem1.engines.servers": "ModelServer",
     "mem1.envs.atlas": "AtlasTasks",
     "mem1.envs.base": "Action Environment Observation Outcome TaskSource",
     "mem1.envs.search": "MultihopTasks SearchEnvironment",

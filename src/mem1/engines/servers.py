@@ -8,7 +8,9 @@ the last try it raises EngineFailed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
@@ -17,7 +19,7 @@ from pydantic import Field, field_validator
 from mem1.configuration import Config
 from mem1.engines.dialects import dialects
 from mem1.errors import UserError
-from mem1.net.exchange import TryFailed, exchange, read_key, repeats
+from mem1.net.exchange import TryFailed, exchange, pieces, read_key, repeats
 from mem1.net.failover import CLOCK, Addresses, Clock, Retry, is_http
 from mem1.net.spending import Spending, SpendingLimit, Usage
 
@@ -128,28 +130,94 @@ class Servers:
         hosted = all(url.startswith("https:") for url in config.urls)
         self._client = Client(config.concurrency, headers, proxies=hosted, transport=transport)
 
-    def ask(self, path: str, body: bytes, read: Callable[[bytes], tuple[T, Usage]], *, at_most: Usage) -> T:
-        """The first good answer, read by `read`, which raises ValueError for a bad one.
+    def ask(
+        self,
+        path: str,
+        body: bytes,
+        read: Callable[[bytes], tuple[T, Usage]],
+        *,
+        at_most: Usage,
+        method: str = "POST",
+        within_s: float | None = None,
+    ) -> T:
+        """The first good answer, read by `read`, which raises ValueError for a bad one; all tries `within_s`.
 
         Raises EngineFailed after the last try, Refused where another would fail alike, and LimitReached.
         """
+        timeout_s = self._timeout_s(within_s)
+        return self._first(lambda url: self._try(url, body, read, at_most, method, timeout_s), path, within_s)
+
+    def stream(
+        self, path: str, body: bytes, used: Callable[[], Usage], *, at_most: Usage, within_s: float | None = None
+    ) -> Iterator[bytes]:
+        """The body of the first answer that begins, as it comes; `used` is asked at its end.
+
+        Raises as `ask` does, and EngineFailed where an answer breaks off: what has come cannot be taken back.
+        """
+
+        def begun(url: str) -> Iterator[bytes]:
+            self.spending.claim(at_most)
+            spent: Usage | None = at_most
+            try:
+                answer = pieces(
+                    self._client, url, body, timeout_s=timeout_s, now=self._clock.now, largest=_LARGEST_ANSWER
+                )
+                first = next(answer, b"")
+                spent = None
+                return chain((first,), answer)
+            except TryFailed as failure:
+                spent = at_most if failure.worked else Usage()
+                raise _quoted(failure) from failure
+            finally:
+                if spent is not None:
+                    self.spending.settle(at_most, spent)
+
+        timeout_s = self._timeout_s(within_s)
+        answer = self._first(begun, path, within_s)
         try:
-            return self._retry(
-                lambda: self._addresses.first_answer(lambda url: self._try(url, body, read, at_most), path=path)
-            )
+            for piece in answer:
+                if repeats(piece.decode("utf-8", "replace"), self._key):
+                    raise EngineFailed("the answer repeats the API key")
+                yield piece
         except TryFailed as failure:
-            raise (Refused if failure.for_good else EngineFailed)(str(failure)) from failure
+            raise EngineFailed(f"the answer broke off: {failure.quoted}") from failure
+        finally:
+            self.spending.settle(at_most, used())
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
 
-    def _try(self, url: str, body: bytes, read: Callable[[bytes], tuple[T, Usage]], at_most: Usage) -> T:
+    def _timeout_s(self, within_s: float | None) -> float:
+        return self._config.timeout_s if within_s is None else min(self._config.timeout_s, within_s)
+
+    def _first(self, ask: Callable[[str], T], path: str, within_s: float | None) -> T:
+        retry = self._retry if within_s is None else replace(self._retry, deadline_s=within_s)
+        try:
+            return retry(lambda: self._addresses.first_answer(ask, path=path))
+        except TryFailed as failure:
+            raise (Refused if failure.for_good else EngineFailed)(str(failure)) from failure
+
+    def _try(
+        self,
+        url: str,
+        body: bytes,
+        read: Callable[[bytes], tuple[T, Usage]],
+        at_most: Usage,
+        method: str,
+        timeout_s: float,
+    ) -> T:
         self.spending.claim(at_most)
         used = at_most  # nobody knows what a request that was cut off has cost
         try:
             data = exchange(
-                self._client, url, body, timeout_s=self._config.timeout_s, now=self._clock.now, largest=_LARGEST_ANSWER
+                self._client,
+                url,
+                body,
+                timeout_s=timeout_s,
+                now=self._clock.now,
+                largest=_LARGEST_ANSWER,
+                method=method,
             )
             if repeats(data.decode("utf-8", "replace"), self._key):
                 raise TryFailed("the answer repeats the API key")
@@ -157,6 +225,10 @@ class Servers:
             return answer
         except TryFailed as failure:
             used = at_most if failure.worked else Usage()
-            raise TryFailed(failure.quoted, wait_s=failure.wait_s, for_good=failure.for_good) from failure
+            raise _quoted(failure) from failure
         finally:
             self.spending.settle(at_most, used)
+
+
+def _quoted(failure: TryFailed) -> TryFailed:
+    return TryFailed(failure.quoted, wait_s=failure.wait_s, for_good=failure.for_good)

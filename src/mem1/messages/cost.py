@@ -83,6 +83,13 @@ def break_even(sizes: Sizes, prices: Prices, cache: PrefixCache, k: int) -> int 
     return None if dearer[-1:] == [HORIZON] else (dearer[-1] if dearer else 0) + 1
 
 
+def cost_of(prompt: float, cached: float, output: float, prices: Prices, cache: PrefixCache) -> float:
+    """What a call of these sizes costs, where `cached` of its prompt is read from the cache and the rest written."""
+    written = max(0.0, cache.kept(int(prompt)) - cached)
+    fresh = prompt - cached - written
+    return cached * prices.cached + written * prices.write + fresh * prices.fresh + output * prices.output
+
+
 def _costs(sizes: Sizes, prices: Prices, cache: PrefixCache, k: int | None) -> Iterator[float]:
     """What each exchange costs, in the unit of the prices; a state is paid with the exchange before it."""
     context, readable, whole = sizes.prompt, 0.0, 0
@@ -91,9 +98,7 @@ def _costs(sizes: Sizes, prices: Prices, cache: PrefixCache, k: int | None) -> I
         nonlocal readable
         cached = min(readable, cache.kept(int(tokens)))
         readable = cache.kept(int(tokens))
-        written = max(0.0, readable - cached)
-        fresh = tokens - cached - written
-        return cached * prices.cached + written * prices.write + fresh * prices.fresh + output * prices.output
+        return cost_of(tokens, cached, output, prices, cache)
 
     for _ in range(HORIZON):
         cost = call(context, sizes.action)

@@ -22,7 +22,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -165,27 +165,45 @@ def exchange(
     `connect_s` limits the wait for a connection: a machine that is switched off does not refuse, it stays silent. The
     message never contains the bearer token that `client` sends, in whatever form a server repeats it.
     """
+    received = pieces(
+        client, url, body, timeout_s=timeout_s, now=now, largest=largest, method=method, connect_s=connect_s
+    )
+    return b"".join(received)
+
+
+def pieces(
+    client: httpx.Client | Client,
+    url: str,
+    body: bytes,
+    *,
+    timeout_s: float,
+    now: Callable[[], float] = time.monotonic,
+    largest: int | None = None,
+    method: str = "POST",
+    connect_s: float = 10.0,
+) -> Iterator[bytes]:
+    """The answer's body as it comes. Raises TryFailed as `exchange` does, at the latest at its end."""
     import httpx
 
     key = client.headers.get("authorization", "").removeprefix("Bearer ")
     ends, largest = now() + timeout_s, _LARGEST_ANSWER if largest is None else largest
-    answer, patience = bytearray(), httpx.Timeout(timeout_s, connect=min(connect_s, timeout_s))
+    size, patience = 0, httpx.Timeout(timeout_s, connect=min(connect_s, timeout_s))
     try:
         with client.stream(method, url, content=body or None, timeout=patience) as response:
             if response.status_code != 200:
                 # only the first piece of its body: the rest may come byte by byte
                 raise _refusal(response, next(response.iter_bytes(), b"")[:_LONGEST_REFUSAL], key)
             for piece in response.iter_bytes():
-                answer += piece
+                size += len(piece)
                 # httpx limits the time of each piece: a server that sends byte by byte would never end
                 if now() > ends:
                     raise TryFailed(f"the answer took longer than {timeout_s:g} s")
-                if len(answer) > largest:
+                if size > largest:
                     raise TryFailed(f"the answer is larger than {largest:,} bytes")
+                yield piece
     except httpx.HTTPError as error:
         unreached = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))
         raise TryFailed(redact(str(error), key) or type(error).__name__, worked=not unreached) from error
-    return bytes(answer)
 
 
 def _refusal(response: httpx.Response | Answer, beginning: bytes, key: str) -> TryFailed:

@@ -1,0 +1,162 @@
+"""What an agent can do: functions with type hints, tools of MCP servers, and what becomes of a call that goes wrong.
+
+    def search(query: str, most: int = 3) -> str:
+        \"\"\"Searches an encyclopedia.\"\"\"
+
+    tool_of(search).declared                    {"type": "function", "function": {"name": "search", "parameters": ...}}
+    tool_of(search).call({"query": "Oslo"})     what search("Oslo", 3) returns
+
+A tool never ends an agent: whatever it raises becomes a result that begins with "error:".
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import re
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pydantic
+import pydantic_core
+
+from mem1.errors import UserError
+from mem1.net.exchange import one_line
+
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What providers take as a tool's name."""
+Wait = Callable[[Coroutine[Any, Any, Any]], Any]
+"""Runs a coroutine to its end."""
+
+
+class ToolFailed(Exception):
+    """A tool could not do what it was called for; the model reads the message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """One tool, wherever it comes from."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """JSON schema of its arguments."""
+    call: Callable[[dict[str, Any]], Any]
+    """Takes the arguments; returns text, or anything that JSON can hold. Raises whatever it likes."""
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise UserError(f"{self.name!r:.80} cannot name a tool; providers take up to 64 of A-Z a-z 0-9 _ -")
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """As OpenAI's chat completions take it."""
+        function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        return {"type": "function", "function": function}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a call returned."""
+
+    text: str
+    failed: bool = False
+
+
+def tool_of(function: Callable[..., Any], wait: Wait) -> Tool:
+    """A function as a tool: schema from its type hints, description from its docstring. `wait` runs coroutines.
+
+    Raises UserError for a function that lacks either, or takes arguments without names.
+    """
+    name = getattr(function, "__name__", "")
+    if not inspect.isroutine(function) or not NAME.fullmatch(name):
+        raise UserError(f"{function!r:.80} cannot be a tool; give a function with a name, or a Tool")
+    described = inspect.getdoc(function)
+    if not described:
+        raise UserError(f"the tool {name} needs a docstring: it tells the model what the function does")
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.annotation is parameter.empty:
+            raise UserError(f"the tool {name} needs a type hint for {parameter.name}: the model is told what to give")
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            shown = str(parameter).partition(":")[0]
+            raise UserError(f"the tool {name} cannot have the parameter {shown}: a model gives arguments by name")
+
+    @functools.wraps(function)
+    def given(**arguments: Any) -> dict[str, Any]:
+        return arguments
+
+    try:
+        reader: pydantic.TypeAdapter[dict[str, Any]] = pydantic.TypeAdapter(given)  # pyright: ignore[reportArgumentType]
+        schema = reader.json_schema()
+    except (pydantic.errors.PydanticUserError, NameError, TypeError) as error:
+        raise UserError(f"the tool {name} has no JSON schema: {one_line(str(error))}") from error
+
+    def call(arguments: dict[str, Any]) -> Any:
+        try:
+            read = reader.validate_python(arguments)
+        except pydantic.ValidationError as error:
+            raise ToolFailed(_mistake(name, error)) from error
+        result = function(**read)
+        return wait(result) if inspect.iscoroutine(result) else result
+
+    return Tool(name=name, description=described, parameters=_untitled(schema), call=call)
+
+
+def outcome_of(tools: Mapping[str, Tool], name: str, arguments: str) -> Outcome:
+    """Calls a tool with arguments in JSON. Never raises: the outcome tells what went wrong."""
+    tool = tools.get(name)
+    if tool is None:
+        return error(f"there is no tool {name!r:.80}; there are {', '.join(tools) or 'none'}")
+    try:
+        return Outcome(text=as_text(tool.call(_read(arguments))))
+    except (ToolFailed, UserError) as failure:
+        return error(str(failure))
+    except (Exception, SystemExit) as failure:  # whatever the tool raises: the model may know another way
+        return error(f"{type(failure).__name__}: {failure}")
+
+
+def error(why: str) -> Outcome:
+    """A result that tells the model what went wrong."""
+    return Outcome(text=f"error: {why.strip()}", failed=True)
+
+
+def as_text(result: Any) -> str:
+    """What a tool returned, as the model reads it: text as it is, anything else as JSON."""
+    if isinstance(result, str):
+        return result
+    if result is None:
+        return "done"
+    return pydantic_core.to_json(result, fallback=str, inf_nan_mode="strings").decode()
+
+
+def _read(arguments: str) -> dict[str, Any]:
+    """The arguments of a call. Raises ToolFailed, quoting them, for anything but a JSON object."""
+    try:
+        read = json.loads(arguments.strip() or "{}")
+    except (ValueError, RecursionError) as problem:
+        raise ToolFailed(f"the arguments are not JSON ({str(problem)[:100]}): {arguments}") from problem
+    if not isinstance(read, dict):
+        raise ToolFailed(f"the arguments are no JSON object: {arguments}")
+    return read
+
+
+def _mistake(name: str, error: pydantic.ValidationError) -> str:
+    mistakes = [
+        f"{'.'.join(map(str, mistake['loc']))}: {mistake['msg']}" if mistake["loc"] else mistake["msg"]
+        for mistake in error.errors(include_url=False, include_input=False)
+    ]
+    return f"the arguments of {name} do not fit: {'; '.join(mistakes)}"
+
+
+def _untitled(schema: Any) -> Any:
+    """The schema without pydantic's titles, which say nothing that the names do not say."""
+    if isinstance(schema, list):
+        return [_untitled(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: part for key, part in schema.items() if not (key == "title" and isinstance(part, str))}
+    return {
+        key: part if key in ("default", "enum", "const", "examples") else _untitled(part) for key, part in kept.items()
+    }
