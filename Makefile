@@ -1,6 +1,6 @@
 # make quickstart [ARGS="--seed 1"]   install into .venv, then train and evaluate the shipped policy
 # make test                           install for development, then run the tests
-# make test-cpus                      the numeric tests under other instruction sets, one and two threads
+# make test-cpus                      the numeric tests under other instruction sets, and with two threads
 # make test-verl                      install verl into .venv-verl (Python before 3.13), then run the contract test
 # make test-agents                    the adapters for agent frameworks with two versions of each, in build/agents
 # make docs                           build the documentation into build/site; a warning is an error
