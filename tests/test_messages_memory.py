@@ -171,8 +171,10 @@ def test_the_bound_of_a_prompt_leaves_room_for_what_the_provider_counts_beside_t
         memory.observe(counted)
     assert counted > 2_500
     memory.observe(tokens_of(shown) + 2_900)
-    with pytest.raises(UserError, match="leaves no room for messages: the provider counts 2,900 beside them"):
+    with pytest.raises(UserError, match="leaves no room for messages: 2,900 are sent beside them"):
         memory.prompt(history)
+    fresh = Memory("keep", bounds=Bounds(prompt=3_000))
+    assert tokens_of(fresh.prompt(history, beside=1_200)) <= 1_800 < tokens_of(fresh.prompt(history)) <= 3_000
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ class Memory:
         """What the model should see next; it may be asked for a state first. Raises UserError as `fold` does.
 
         `write`: for this call alone, where model, tools or settings change from call to call. `beside`: tokens that are
-        sent with the messages, such as declared tools, for fold(auto), where nothing is observed.
+        sent with the messages, such as declared tools, for fold(auto) and `bounds.prompt`, where nothing is observed.
         """
         now = self._begin(messages, pending, write or self._write, beside)
         while now.request is not None:
@@ -236,7 +236,9 @@ class Memory:
         k = math.inf
         if auto and self.prices is not None:
             k = best_k(self._sizes(now.log, now.beside), self.prices.prices)
-        request = ask(now.log, self.policy, form=self.form.name, bounds=self._limits, pending=now.pending, best_k=k)
+        request = ask(
+            now.log, self.policy, form=self.form.name, bounds=self._limits(now), pending=now.pending, best_k=k
+        )
         if request is not None and auto and self._only_if_cheaper and not has_state and self._loses(now, round(k)):
             return None
         return request
@@ -278,20 +280,19 @@ class Memory:
         return replace(now, log=log, request=None)
 
     def _folded(self, now: _Now) -> Folded:
-        return folded(now.log, self.policy, form=self.form, bounds=self._limits, pending=now.pending)
+        return folded(now.log, self.policy, form=self.form, bounds=self._limits(now), pending=now.pending)
 
-    @property
-    def _limits(self) -> Bounds:
+    def _limits(self, now: _Now) -> Bounds:
         """The bounds, with what is left of the prompt beside the tools."""
-        limit = self.bounds.prompt
-        if limit is None or not self._beside:
+        limit, beside = self.bounds.prompt, max(self._beside, now.beside)
+        if limit is None or not beside:
             return self.bounds
-        if limit - self._beside < LEAST["prompt"]:
+        if limit - beside < LEAST["prompt"]:
             raise UserError(
-                f"the bound of {limit:,} tokens leaves no room for messages: the provider counts {self._beside:,} "
-                "beside them, such as tools; raise bounds.prompt"
+                f"the bound of {limit:,} tokens leaves no room for messages: {beside:,} are sent beside them, such as "
+                "tools; raise bounds.prompt"
             )
-        return replace(self.bounds, prompt=limit - self._beside)
+        return replace(self.bounds, prompt=limit - beside)
 
     def _shown(self, now: _Now) -> list[Message]:
         found = self._folded(now)
@@ -333,7 +334,7 @@ class Memory:
         """What the model saw in the previous call, which follows from the messages that there were."""
         try:
             log = self.with_state(now.messages[: before.messages])
-            return folded(log, self.policy, form=self.form, bounds=self._limits, pending=now.pending).messages
+            return folded(log, self.policy, form=self.form, bounds=self._limits(now), pending=now.pending).messages
         except UserError:  # the first call, or a client that has changed what it sent before
             return []
 
