@@ -18,7 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save
 from torch import Tensor, distributed
+from typer.testing import CliRunner
 
+import mem1
+from mem1.cli.main import app
 from mem1.cli.train import Upload
 from mem1.errors import UserError
 from mem1.packing import Pack, split_into_packs
@@ -336,6 +339,20 @@ def test_an_upload_runs_the_command_with_the_checkpoint_and_only_reports_a_failu
 def test_a_recipe_alone_joins_nobody():
     with joined() as ranks:
         assert ranks is ONE_PROCESS and not distributed.is_initialized()
+
+
+def test_the_function_trains_a_recipe_with_distributed_as_the_command_does(tmp_path: Path):
+    changes = (
+        *("distributed={}", "workers=1", "tasks.worlds=1", "rl.tasks_per_step=2", "rl.group_size=2"),
+        *("model.new.hidden_size=32", "model.new.layers=1", "model.new.heads=2", "model.new.feed_forward=32"),
+        *("model.new.look_back=[]", "budget.completion_extra=8", "rl.curriculum=[{ steps = 1, objectives = [1] }]"),
+    )
+    finished = mem1.train(mem1.load_recipe("atlas-quick", *changes), out=tmp_path / "function")
+    assert finished.complete and not distributed.is_initialized()
+    command = ["train", "atlas-quick", *changes, "--out", str(tmp_path / "command"), "--no-evaluate"]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    ours, theirs = ((tmp_path / name / "policy" / "model.safetensors").read_bytes() for name in ("function", "command"))
+    assert ours == theirs
 
 
 def test_muon_takes_the_matrices_of_the_layers_and_adamw_the_rest():

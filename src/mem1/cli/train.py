@@ -60,8 +60,7 @@ def command(
     from mem1.cli.eval import evaluate_policy, show
     from mem1.cli.progress import TrainingBar, bars, stderr
     from mem1.training.loop.train import train
-    from mem1.training.ranks.placement import Placement
-    from mem1.training.ranks.processes import joined
+    from mem1.training.ranks.placement import Placement, joined_for
 
     if dry:
         refuse(invocation, "resume", "evaluate", "upload", because="--dry-run trains nothing; leave it out")
@@ -78,9 +77,7 @@ def command(
         return
     console = stderr()
     on_saved = None if upload is None else Upload(upload, console.print)
-    with joined(
-        grouped=config.distributed is not None, device=config.model.device, machine=machine(invocation)
-    ) as ranks:
+    with joined_for(config, machine(invocation)) as ranks:
         console.quiet = ranks.rank > 0
         if resume and not (folder / "config.toml").is_file() and ranks.rank == 0:
             # no mistake: torchrun starts a command again as it was

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from mem1.configuration import plain
 from mem1.engines.base import Engine
 from mem1.engines.codec import Codec, check_words
-from mem1.engines.device import Machine, choose, flushed_denormals
+from mem1.engines.device import flushed_denormals
 from mem1.engines.workers import local_engine
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError
@@ -43,7 +43,7 @@ from mem1.training.loop.validation import BEST, BestPolicy, Validation
 from mem1.training.loop.watch import Watch
 from mem1.training.loop.writers import Writers, check_writers
 from mem1.training.ranks.optimizers import Optimizers
-from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
+from mem1.training.ranks.placement import SINGLE_PROCESS, Placement, joined_for
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks
 from mem1.training.weights.checkpoint import BackgroundSaves, latest_checkpoint, load_checkpoint, read_state
 from mem1.training.weights.policy import Policy, make_policy
@@ -217,7 +217,7 @@ def train(
     on_step     called after every step, on rank 0
     on_saved    called with the path of every finished checkpoint, on rank 0, in the thread that writes them
     ranks       the processes that train together; each calls `train`, and only rank 0 writes metrics and policy;
-                None: this process alone, on the device that `model.device` names
+                None: torchrun's processes, else this one alone, on the device that `model.device` names
 
     Raises UserError for a recipe without stages, a folder that is in use or holds something else, a checkpoint of
     another configuration, a model that cannot be packed exactly, or a full disk.
@@ -225,7 +225,8 @@ def train(
     if config.recall is None and config.sft is None and config.rl is None:
         raise UserError("the recipe has no stage to train: [recall], [sft] or [rl]; one without is for mem1 eval")
     if ranks is None:
-        ranks = Ranks(device=choose(config.model.device, Machine.here(), training=True))
+        with joined_for(config) as found:
+            return train(config, out, command=command, resume=resume, on_step=on_step, on_saved=on_saved, ranks=found)
     check_writers(config.writers)
     placement = Placement.of(config, ranks)
     with ExitStack() as held:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -20,15 +21,20 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from mem1.engines.device import Computed, dtype_name
+from mem1.engines.device import Computed, Machine, dtype_name
 from mem1.errors import UserError
 from mem1.packing.attention import Backend, choose_attention
 from mem1.training.loop.recipe import Distributed, Lora, Recipe
 from mem1.training.loop.rl_config import ServerRollouts
-from mem1.training.ranks.processes import ONE_PROCESS, Ranks, shard
+from mem1.training.ranks.processes import ONE_PROCESS, Ranks, joined, shard
 from mem1.training.weights.adapters import gather_along, merge_adapters, merged, with_adapters
 
 M = TypeVar("M", bound=nn.Module)
+
+
+def joined_for(config: Recipe, machine: Machine | None = None) -> AbstractContextManager[Ranks]:
+    """The processes that train this recipe together, as `joined` has them; [distributed] makes even one a group."""
+    return joined(grouped=config.distributed is not None, device=config.model.device, machine=machine)
 
 
 @dataclass(frozen=True, kw_only=True)
