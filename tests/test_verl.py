@@ -2,10 +2,9 @@
 
 Runs where `pip install 'mem1[verl]'` has been done, in an environment of its own, on a CPU; skipped without. Everything
 between the server's client and the optimiser is verl's own code here: configuration, data set, agent-loop worker in a
-local Ray, TransferQueue, padding, the trainer's step that computes advantages.
+Ray cluster of two nodes on this machine, TransferQueue, padding, the trainer's step that computes advantages.
 
-Not covered: a server (the client follows scripts, so no request of ours has been answered by vLLM), the workers that
-train (FSDP, optimiser steps, checkpoints), the transfer of weights, a trainer's whole loop, several nodes, GPUs.
+The client follows scripts here; `test_verl_training.py` has verl's workers, its training and its checkpoints.
 """
 
 # pyright: reportMissingImports=false
@@ -34,6 +33,7 @@ import torch
 import transfer_queue as tq
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
+from ray.cluster_utils import Cluster
 from tensordict import TensorDict
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap
@@ -280,13 +280,23 @@ def test_the_denominators_of_the_loss_are_ours_where_a_mini_batch_holds_all_cont
 
 @pytest.fixture(scope="module")
 def local_ray(files: Path) -> Iterator[DictConfig]:
-    config = small(files)
+    """Two nodes, each with an object store and workers of its own, with a worker of agent loops on each."""
+    config = small(files, "actor_rollout_ref.rollout.agent.num_workers=2")
     # actors of both ask for CPUs that they hardly use
-    ray.init(num_cpus=32, include_dashboard=False)
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 16, "include_dashboard": False})
+    cluster.add_node(num_cpus=16)
+    here = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    ray.init(address=cluster.address, runtime_env={"env_vars": {"PYTHONPATH": here}})
     tq.init(config.transfer_queue)
     yield config
     tq.close()
     ray.shutdown()
+    cluster.shutdown()
+
+
+def nodes_of_workers() -> set[str]:
+    alive = [actor for actor in ray._private.state.actors().values() if actor["State"] == "ALIVE"]
+    return {actor["Address"]["NodeID"] for actor in alive if actor["ActorClassName"] == "ContextLoopWorker"}
 
 
 def submit(config: DictConfig, folder: Path, uids: Sequence[str], *, validate: bool) -> dict[str, dict[str, Any]]:
@@ -312,6 +322,7 @@ def submit(config: DictConfig, folder: Path, uids: Sequence[str], *, validate: b
         states = {entries[uid]["status"] for uid in uids}
         if states <= {"finished", "failure"}:
             assert states == {"finished"}
+            assert len(nodes_of_workers()) == 2
             return {key: tags for key, tags in entries.items() if key not in uids}
         time.sleep(0.2)
     raise AssertionError("the agent loops did not come to an end")

@@ -13,6 +13,7 @@ from typing import Any
 
 from mem1.engines.base import Script
 from mem1.engines.codec import Codec
+from mem1.records import Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,3 +53,9 @@ class ScriptedClient:
             log_probs=[-0.001 * (first + place + 1) for place in range(len(ids))],
             extra_fields={"min_global_steps": self.weights_step, "max_global_steps": self.weights_step},
         )
+
+
+def even(task: Task, attempt: Trajectory) -> float:
+    """A reward that a model without any training gets now and then: the share of even tokens."""
+    sampled = [token for turn in attempt.turns for token in turn.completion_ids]
+    return sum(token % 2 == 0 for token in sampled) / max(1, len(sampled))
