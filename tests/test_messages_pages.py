@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chat_servers import Reply, chat_server
+from servers import CommandProcess
 
 from mem1.messages import check
 from mem1.messages.transcript import ASK
@@ -45,19 +46,33 @@ def searches(turns: int) -> Any:
     return behave
 
 
+def run_agent(page: str, folder: Path, url: str) -> str:
+    """What the page's program says, with a server at this address."""
+    (folder / "agent.py").write_text(program(page, "agent.py"), "utf-8")
+    environment = {**os.environ, "OPENAI_BASE_URL": url}
+    done = subprocess.run(
+        [sys.executable, "agent.py"], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_a_loop_of_ones_own_stays_bounded_and_answers(tmp_path: Path):
-    (tmp_path / "agent.py").write_text(program("own-loop.md", "agent.py"), "utf-8")
     with chat_server(searches(12)) as server:
-        done = subprocess.run(
-            [sys.executable, "agent.py"],
-            cwd=tmp_path,
-            env={**os.environ, "OPENAI_BASE_URL": server.url},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert done.stdout == "The mayor is Anne Lindboe.\n", done.stderr
+        assert run_agent("own-loop.md", tmp_path, server.url) == "The mayor is Anne Lindboe.\n"
     lengths = [len(request["messages"]) for request in server.requests]
     assert len(lengths) > 13 and max(lengths) <= 1 + 2 * 5 + 1
     events = [json.loads(line) for line in (tmp_path / "folds.jsonl").read_text("utf-8").splitlines()]
     assert {"state", "left_out"} <= {event["kind"] for event in events}
+
+
+def test_an_agent_that_changes_only_its_base_url_stays_bounded_and_answers(tmp_path: Path):
+    with chat_server(searches(12)) as server:
+        proxy = CommandProcess(
+            "proxy", "--upstream", server.url, "--memory", "fold(4)", "--port", "0", "--states", tmp_path / "states"
+        )  # fmt: skip
+        assert run_agent("proxy.md", tmp_path, f"{proxy.address}/v1") == "The mayor is Anne Lindboe.\n"
+        code, said = proxy.stop()
+    assert code == 0 and "Stopped. 13 requests, 8 folded, 0 in doubt; 2 states" in said
+    lengths = [len(request["messages"]) for request in server.requests]
+    assert len(lengths) == 13 + 2 and max(lengths) <= 1 + 2 * 5 + 1
