@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from proxies import HTTP, SECRET, body, history, running, task, turn_seen
 from servers import CommandProcess, app_in_a_thread
+from streams import Streams, all_streams
 from test_cli import Terminal, terminal  # noqa: F401
 from upstreams import ANTHROPIC, CHAT, Said, Upstream
 
 from mem1.errors import UserError
+from mem1.extras.proxy import upstream as to_upstream
+from mem1.extras.proxy.app import Proxy
 from mem1.extras.proxy.states import StateFile
+from mem1.messages import Bounds, Memory
 
 
 def test_states_survive_a_restart_and_their_number_is_bounded(tmp_path: Path):
@@ -75,6 +81,23 @@ def test_the_command_serves_until_ctrl_c_and_says_what_it_did(tmp_path: Path):
     assert code == 0 and "Traceback" not in said
     assert "warning: fold(1) changes prompts that the provider has cached" in said
     assert "Stopped. 1 requests, 1 folded, 0 in doubt; 1 states (1,000 + 20 tokens, 900 cached)." in said
+
+
+def test_many_streams_at_a_time_arrive_as_they_were_sent():
+    def memory(form: str, on_event: Any) -> Memory:
+        return Memory("fold(2)", form=form, on_event=on_event, bounds=Bounds(handles=False))
+
+    with app_in_a_thread(Streams(open_at_once=60), accepts=None) as there:
+        proxy = Proxy(to_upstream.Upstream(there), memory)
+        with app_in_a_thread(proxy, accepts=None) as here:
+            assert asyncio.run(all_streams(here, 60)) == {}
+        assert (proxy.counts.requests, proxy.counts.folded, proxy.counts.unchanged) == (60, 15, 0)
+
+
+def test_streams_that_are_not_as_they_should_be_are_named():
+    with app_in_a_thread(Streams(open_at_once=8), accepts=None) as there:
+        wrong = asyncio.run(all_streams(there, 8))
+    assert list(wrong) == ["stream-3", "stream-7"], "without a proxy nothing is folded"
 
 
 class TestClients:
