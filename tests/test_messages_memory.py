@@ -6,9 +6,11 @@ import asyncio
 import json
 import weakref
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
+from transcripts import FORMS, conversation, prefixes
 
 from mem1.errors import UserError
 from mem1.messages import Bounds, Event, Memory, check, fold
@@ -308,3 +310,16 @@ def test_thousands_of_parallel_calls_are_read_and_checked_in_linear_time():
     results = [{"role": "tool", "tool_call_id": f"c{n}", "content": "x"} for n in reversed(numbers)]
     messages = [TASK, {"role": "assistant", "content": None, "tool_calls": calls}, *results]
     check(fold(messages, "window(1)"))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_shown_is_the_fold_of_the_conversation_with_its_state(form: str):
+    random, shown = Random(0), 0
+    for _ in range(12):
+        memory = Memory("fold(2)", form=form, write=Model())
+        for messages in prefixes(conversation(random, form, turns=10)):
+            seen = memory.prompt(messages)
+            with_it = memory.with_state(messages)
+            assert seen == fold(with_it, "fold(2)", form=form)
+            shown += len(with_it) > len(messages)
+    assert shown > 100

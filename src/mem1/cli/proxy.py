@@ -27,7 +27,7 @@ def command(
     ] = None,
     prompt_tokens: Annotated[
         int | None,
-        typer.Option(min=200, help="Longest prompt without tools; older results, then exchanges are dropped."),
+        typer.Option(min=200, help="Longest prompt; older results, then exchanges are dropped."),
     ] = None,
     states: Annotated[Path, typer.Option(help="File that keeps states across restarts.")] = Path("mem1-states.sqlite"),
     events: Annotated[

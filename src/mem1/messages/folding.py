@@ -29,7 +29,7 @@ from mem1.messages.assembly import Assembled, assemble, fitted, stays_of, withou
 from mem1.messages.bounds import UNBOUNDED, Bounds, tokens_of
 from mem1.messages.forms import form_of
 from mem1.messages.policies import Policy, Present, Stays, policy_of
-from mem1.messages.transcript import ASK, Exchange, Form, Message, Result, User, handle, said, texts
+from mem1.messages.transcript import ASK, Exchange, Form, Message, Result, Transcript, User, handle, said, texts
 
 _WORDS_PER_TOKEN = 0.55
 """States are full of names and numbers, whose words take more tokens than those of prose."""
@@ -56,6 +56,8 @@ class Folded:
     """Exchanges that left the messages."""
     whole: int = 0
     """Exchanges that stay whole."""
+    waits: bool = False
+    """Whether a call waits for its result."""
 
 
 def fold(
@@ -72,7 +74,8 @@ def fold(
     long-running tools); their exchanges stay whole. Raises UserError for a conversation that no provider would accept,
     naming the message, and where the pinned messages alone exceed `bounds.prompt`.
     """
-    return folded(messages, policy_of(policy), form=form_of(form), bounds=bounds, pending=pending).messages
+    kind = form_of(form)
+    return folded(kind.read(messages), policy_of(policy), form=kind, bounds=bounds, pending=pending).messages
 
 
 def ask(
@@ -89,15 +92,18 @@ def ask(
     `best_k`: for fold(auto), see `mem1.messages.cost.best_k`. Raises UserError as `fold` does.
     """
     chosen, kind = policy_of(policy), form_of(form)
-    now = folded(messages, chosen, form=kind, bounds=bounds, pending=pending)
-    if now.messages and any(
-        exchange.pending for exchange in kind.read(now.messages).parts if isinstance(exchange, Exchange)
-    ):
+    now = folded(kind.read(messages), chosen, form=kind, bounds=bounds, pending=pending)
+    return request_for_state(now, chosen, bounds=bounds, best_k=best_k)
+
+
+def request_for_state(now: Folded, policy: Policy, *, bounds: Bounds, best_k: float) -> list[Message] | None:
+    """`ask`, of a conversation that is folded already."""
+    if now.waits:
         return None
     present = Present(whole=now.whole, state_tokens=now.state_tokens, state_limit=bounds.state, best_k=best_k)
-    if not chosen.due(present):
+    if not policy.due(present):
         return None
-    words = state_words(chosen.state_tokens(bounds.state))
+    words = state_words(policy.state_tokens(bounds.state))
     return [*now.messages, {"role": "user", "content": REQUEST.format(words=words)}]
 
 
@@ -155,10 +161,9 @@ def recall(messages: Sequence[Message], name: str, *, start: int = 0, form: str 
 
 
 def folded(
-    messages: Sequence[Message], policy: Policy, *, form: Form, bounds: Bounds, pending: Collection[str] = ()
+    transcript: Transcript, policy: Policy, *, form: Form, bounds: Bounds, pending: Collection[str] = ()
 ) -> Folded:
     """`fold`, with what it left out."""
-    transcript = form.read(messages)
     parts, state, boundary = without_states(transcript.parts, form, policy.instruction)
     if not any(isinstance(part, User) for part in parts):
         raise UserError("the conversation has no message of the user; providers refuse it, and there is no task to pin")
@@ -181,4 +186,5 @@ def folded(
         left_out=found.left_out,
         dropped=sum(stay in (Stays.NOTHING, Stays.NOTE) for stay in stays.values()),
         whole=sum(stay is Stays.WHOLE for stay in stays.values()),
+        waits=any(part.pending for part in found.transcript.parts if isinstance(part, Exchange)),
     )

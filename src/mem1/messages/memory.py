@@ -25,11 +25,11 @@ from mem1.errors import UserError
 from mem1.messages.assembly import handle_of
 from mem1.messages.bounds import LEAST, UNBOUNDED, Bounds, common_tokens, tokens_of
 from mem1.messages.cost import HORIZON, Sizes, best_k, break_even, measured
-from mem1.messages.folding import Folded, ask, folded, recall, state_in, with_state
+from mem1.messages.folding import Folded, folded, recall, request_for_state, state_in, with_state
 from mem1.messages.forms import form_of
 from mem1.messages.policies import Fold, Past, Policy, Stays, policy_of
 from mem1.messages.sessions import Latest, exchanges_of, keys_of, session_of
-from mem1.messages.transcript import Exchange, Form, Message, is_ask
+from mem1.messages.transcript import Form, Message, Transcript, is_ask
 from mem1.prices import PriceClass, price_class
 
 _REMEMBERED = 10_000
@@ -121,7 +121,8 @@ class Memory:
         self._scale = 1.0
         self._beside = 0
         """Tokens of the last prompt that the estimate of its messages missed: tools, above all."""
-        self._shown_tokens = 0
+        self._last: Sequence[Message] = ()
+        """Messages that the model was shown last."""
         self._log: Sequence[Message] = ()
 
     def prompt(
@@ -178,14 +179,14 @@ class Memory:
     def with_state(self, messages: Sequence[Message]) -> list[Message]:
         """The conversation with the newest state that is kept for it, which is all that another process needs."""
         transcript = self.form.read(messages)
-        return self._with_known_state(messages, keys_of(transcript, self.form), exchanges_of(transcript))
+        return self._with_known_state(messages, transcript, keys_of(transcript, self.form))[0]
 
     def observe(self, prompt_tokens: int, shown: Sequence[Message] | None = None) -> None:
         """Tell what the provider counted for a prompt, tools included; later counts and `bounds.prompt` follow it.
 
         `shown`: its messages, by default those that the memory returned last.
         """
-        estimate = self._shown_tokens if shown is None else tokens_of(shown, self.bounds.count)
+        estimate = tokens_of(self._last if shown is None else shown, self.bounds.count)
         if estimate:
             self._scale = prompt_tokens / estimate
             self._beside = max(0, prompt_tokens - estimate)
@@ -194,7 +195,7 @@ class Memory:
         """Whether folding pays in this conversation at these prices, and from which exchange on, in a sentence."""
         if self.prices is None:
             raise UserError("advice needs prices; give prices='hosted-90' or another of mem1.prices.PRICE_CLASSES")
-        sizes = self._sizes(messages, beside)
+        sizes = self._sizes(self.form.read(messages), beside)
         k = best_k(sizes, self.prices.prices)
         if math.isinf(k):
             return "Reading from the cache is free at these prices, so appending is cheaper."
@@ -211,54 +212,49 @@ class Memory:
         beside: int,
     ) -> _Now:
         transcript = self.form.read(messages)
-        session, exchanges = session_of(transcript), exchanges_of(transcript)
-        keys = keys_of(transcript, self.form)
-        log = self._with_known_state(messages, keys, exchanges)
+        session, keys = session_of(transcript), keys_of(transcript, self.form)
+        log, transcript = self._with_known_state(messages, transcript, keys)
         self._log = log
         now = _Now(
             session=session,
             key=keys[-1] if keys else "",
-            exchanges=len(exchanges),
+            exchanges=len(keys),
             messages=messages,
             log=log,
+            transcript=transcript,
+            found=self._folded(transcript, pending, beside),
             pending=tuple(pending),
             write=write,
             beside=beside,
         )
-        return replace(
-            now, request=self._due(now, has_state=len(log) > len(messages) or any(map(is_ask, transcript.parts)))
-        )
+        return replace(now, request=self._due(now))
 
-    def _due(self, now: _Now, *, has_state: bool) -> list[Message] | None:
+    def _due(self, now: _Now) -> list[Message] | None:
         if now.write is None or now.exchanges < self._failed.get(now.session, (0, 0))[1]:
             return None
-        auto = self.prices is not None and isinstance(self.policy, Fold) and self.policy.k is None
-        k = math.inf
-        if auto and self.prices is not None:
-            k = best_k(self._sizes(now.log, now.beside), self.prices.prices)
-        request = ask(
-            now.log, self.policy, form=self.form.name, bounds=self._limits(now), pending=now.pending, best_k=k
-        )
-        if request is not None and auto and self._only_if_cheaper and not has_state and self._loses(now, round(k)):
+        if self.policy != Fold(None) or self.prices is None:
+            return request_for_state(now.found, self.policy, bounds=self.bounds, best_k=math.inf)
+        first = self._only_if_cheaper and not any(map(is_ask, now.transcript.parts))
+        if first and now.exchanges < self._appends.get(now.session, 0):
             return None
-        return request
+        sizes = self._sizes(now.transcript, now.beside)
+        k = best_k(sizes, self.prices.prices)
+        request = request_for_state(now.found, self.policy, bounds=self.bounds, best_k=k)
+        return None if request is not None and first and self._loses(now, sizes, round(k)) else request
 
-    def _loses(self, now: _Now, k: int) -> bool:
+    def _loses(self, now: _Now, sizes: Sizes, k: int) -> bool:
         """Whether appending is still cheaper after the exchanges so far; tells so once."""
         assert self.prices is not None
-        told = now.session in self._appends
-        if told and now.exchanges < self._appends[now.session]:
-            return True
-        turn = break_even(self._sizes(now.log, now.beside), self.prices.prices, self.prices.cache, k)
+        turn = break_even(sizes, self.prices.prices, self.prices.cache, k)
         if turn is not None and now.exchanges >= turn:
             return False
+        told = now.session in self._appends
         self._appends[now.session] = HORIZON if turn is None else turn
         if not told:
-            self._tell("appends", now, self._folded(now), why=self.advice(now.log, beside=now.beside))
+            self._tell("appends", now, why=self.advice(now.log, beside=now.beside))
         return True
 
-    def _sizes(self, messages: Sequence[Message], beside: int) -> Sizes:
-        transcript = self.form.read(messages)
+    def _sizes(self, transcript: Transcript, beside: int) -> Sizes:
         sizes = measured(transcript, self.form, self.bounds)
         sizes = replace(sizes, prompt=sizes.prompt + beside)
         return Sizes(**{name: size * self._scale for name, size in asdict(sizes).items()})
@@ -271,20 +267,21 @@ class Memory:
                 return replace(now, tried=True)
             failures = self._failed.get(now.session, (0, 0))[0] + 1
             self._failed[now.session] = failures, now.exchanges + min(2**failures, _LONGEST_PAUSE)
-            self._tell("no_state", now, self._folded(now), why=why)
+            self._tell("no_state", now, why=why)
             return replace(now, request=None)
         self._states[now.key] = state
         self._failed.pop(now.session, None)
-        log = with_state(now.log, state, form=self.form.name)
-        self._log = log
-        return replace(now, log=log, request=None)
+        log = self._log = with_state(now.log, state, form=self.form.name)
+        transcript = self.form.read(log)
+        found = self._folded(transcript, now.pending, now.beside)
+        return replace(now, log=log, transcript=transcript, found=found, request=None)
 
-    def _folded(self, now: _Now) -> Folded:
-        return folded(now.log, self.policy, form=self.form, bounds=self._limits(now), pending=now.pending)
+    def _folded(self, transcript: Transcript, pending: Collection[str], beside: int) -> Folded:
+        return folded(transcript, self.policy, form=self.form, bounds=self._limits(beside), pending=pending)
 
-    def _limits(self, now: _Now) -> Bounds:
+    def _limits(self, beside: int) -> Bounds:
         """The bounds, with what is left of the prompt beside the tools."""
-        limit, beside = self.bounds.prompt, max(self._beside, now.beside)
+        limit, beside = self.bounds.prompt, max(self._beside, beside)
         if limit is None or not beside:
             return self.bounds
         if limit - beside < LEAST["prompt"]:
@@ -295,21 +292,21 @@ class Memory:
         return replace(self.bounds, prompt=limit - beside)
 
     def _shown(self, now: _Now) -> list[Message]:
-        found = self._folded(now)
+        found = now.found
         before = self._seen.get(now.session, _Seen())
         missing = {(result.call.id, id(result.message)) for result in found.left_out}
         if found.state != before.state and found.state is not None:
-            self._tell("state", now, found)
+            self._tell("state", now)
         elif len(missing) > before.left_out:
-            self._tell("left_out", now, found)
+            self._tell("left_out", now)
         self._seen[now.session] = _Seen(state=found.state, left_out=len(missing), messages=len(now.messages))
-        self._shown_tokens = tokens_of(found.messages, self.bounds.count)
+        self._last = found.messages
         return found.messages
 
-    def _tell(self, kind: str, now: _Now, found: Folded, why: str = "") -> None:
+    def _tell(self, kind: str, now: _Now, why: str = "") -> None:
         if self._on_event is None and self._events is None:
             return
-        before = self._seen.get(now.session, _Seen())
+        found, before = now.found, self._seen.get(now.session, _Seen())
         count = self.bounds.count
         handles = [handle_of(result, self.form) for result in found.left_out]
         event = Event(
@@ -334,21 +331,27 @@ class Memory:
         """What the model saw in the previous call, which follows from the messages that there were."""
         try:
             log = self.with_state(now.messages[: before.messages])
-            return folded(log, self.policy, form=self.form, bounds=self._limits(now), pending=now.pending).messages
+            return self._folded(self.form.read(log), now.pending, now.beside).messages
         except UserError:  # the first call, or a client that has changed what it sent before
             return []
 
     def _with_known_state(
-        self, messages: Sequence[Message], keys: Sequence[str], exchanges: Sequence[Exchange]
-    ) -> list[Message]:
-        """The conversation with the newest state that is kept for it, where it was written."""
-        for key, exchange in zip(reversed(keys), reversed(exchanges), strict=True):
+        self, messages: Sequence[Message], transcript: Transcript, keys: Sequence[str]
+    ) -> tuple[list[Message], Transcript]:
+        """The conversation with the newest state that is kept for it, where it was written, and what it consists of."""
+        for key, exchange in zip(reversed(keys), reversed(exchanges_of(transcript)), strict=True):
             state = self._states.get(key)
             if state is not None:
                 before, after = messages[: exchange.end], messages[exchange.end :]
-                with_it = with_state(before, state, form=self.form.name)
-                return [*before, *after] if list(after[:2]) == with_it[-2:] else [*with_it, *after]
-        return list(messages)
+                written = with_state((), state, form=self.form.name)
+                if list(after[:2]) == written:
+                    break
+                at = transcript.parts.index(exchange) + 1
+                while at < len(transcript.parts) and getattr(transcript.parts[at], "after_results", False):
+                    at += 1  # the rest of the last message
+                parts = (*transcript.parts[:at], *self.form.read(written).parts, *transcript.parts[at:])
+                return [*before, *written, *after], transcript._replace(parts=parts)
+        return list(messages), transcript
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,6 +365,10 @@ class _Now:
     messages: Sequence[Message]
     log: Sequence[Message]
     """The messages, with the newest state."""
+    transcript: Transcript
+    """What `log` consists of."""
+    found: Folded
+    """What the model would see now."""
     pending: tuple[str, ...]
     request: list[Message] | None = None
     """For a state; None: none is due."""

@@ -31,6 +31,7 @@ from mem1.messages.transcript import Message
 from mem1.net.exchange import one_line, redact
 
 _LOG = logging.getLogger(__name__)
+_SYSTEM = ("system", "developer")
 _SHOWN = 2_000
 """Bytes of a provider's error that are looked at."""
 
@@ -116,7 +117,7 @@ class Folding:
             seen = await memory.aprompt(
                 messages,
                 write=write if call.api.can_write(call.body) else None,
-                beside=call.api.tokens_beside(call.body) if memory.policy == Fold(None) else 0,
+                beside=call.api.tokens_beside(call.body) if self._counts_all(memory) else 0,
             )
             if not memory.policy.instruction and not _shorter(seen, messages):
                 return None
@@ -130,6 +131,11 @@ class Folding:
             for name in call.asked:
                 self._asked.pop(name, None)
         return None
+
+    @staticmethod
+    def _counts_all(memory: Memory) -> bool:
+        """Whether it matters what is sent beside the messages."""
+        return memory.policy == Fold(None) or memory.bounds.prompt is not None
 
     async def _state(self, call: Call, asked: list[Message], state_tokens: int) -> Message:
         """The model's answer to a request for a state. Raises NoState; a provider that failed is not tried again."""
@@ -200,13 +206,11 @@ def without_keys(answer: bytes, headers: Headers) -> str:
 
 
 def _shorter(seen: Sequence[Message], messages: Sequence[Message]) -> bool:
-    """Whether exchanges were folded; system messages that became one, or a dead call's new result, are no gain."""
+    """Whether something was left out; system messages that became one, or a dead call's new result, are no gain."""
     if seen == messages:
         return False
-    others = [
-        [message for message in each if message.get("role") not in ("system", "developer")] for each in (seen, messages)
-    ]
-    return tokens_of(others[0]) < tokens_of(others[1])
+    after, before = ([each for each in side if each.get("role") not in _SYSTEM] for side in (seen, messages))
+    return len(after) < len(before) or tokens_of(after) < tokens_of(before)
 
 
 def _named(session: str) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import resource
+import sys
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from mem1.extras.proxy.app import Proxy
@@ -54,8 +57,17 @@ def serve(
     hosts, where = Hosts.of(host, socket, allow_hosts), address(host, socket)
     files = _more_files()
     patient = replace(BOUNDS, body_s=_WAIT_S, write_s=_WAIT_S, connections=min(BOUNDS.connections, files // 3))
+    _spare_time()
     make_server(proxy, socket, hosts=hosts, accepts=None, bounds=patient, ready=lambda: listening(where)).run()
     return proxy.counts
+
+
+def _spare_time() -> None:
+    """Milliseconds of each request: what was made at the start is never garbage, and httpcore looks for sniffio four
+    times in each request, for which Python searches all folders of packages where it is not installed."""
+    gc.freeze()
+    if find_spec("sniffio") is None:
+        sys.modules["sniffio"] = None  # type: ignore[assignment]
 
 
 def _more_files() -> int:
