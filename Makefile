@@ -1,7 +1,7 @@
 # make quickstart [ARGS="--seed 1"]   install into .venv, then train and evaluate the shipped policy
 # make test                           install for development, then run the tests
 # make test-cpus                      the numeric tests under other instruction sets, and with two threads
-# make test-verl                      install verl into .venv-verl (Python before 3.13), then run the contract test
+# make test-verl                      install verl into .venv-verl (Python before 3.13), then run its tests
 # make test-agents                    the adapters for agent frameworks with two versions of each, in build/agents
 # make docs                           build the documentation into build/site; a warning is an error
 # make dist                           build wheel and sdist into dist, check both, install the wheel into .venv-dist
@@ -46,7 +46,7 @@ test-cpus: $(VENV)/installed-dev
 	$(BIN)/python tests/cpus.py $(ARGS)
 
 test-verl: $(VERL)/installed
-	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest -q tests/test_verl.py $(ARGS)
+	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest -q tests/test_verl.py tests/test_verl_training.py tests/test_verl_run.py $(ARGS)
 
 # without torch, which no adapter needs: mem1 is taken from src
 test-agents: $(AGENTS)/oldest/installed $(AGENTS)/newest/installed
