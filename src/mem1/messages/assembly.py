@@ -137,8 +137,9 @@ def assemble(
                 key = (at, stay, images_left.get(at))
                 if (results := shown.get(key)) is None:
                     results = shown[key] = _results(part, stay, images_left.get(at), form, bounds)
-                left_out += [old for old, new in zip(part.results, results, strict=True) if new is not old]
-                part = part._replace(results=results)
+                if results is not part.results:
+                    left_out += [old for old, new in zip(part.results, results, strict=True) if new is not old]
+                    part = Exchange(part.said, part.calls, results, part.envelope, part.end)
             kept.append(part)
             continue
         left_out += part.results
@@ -251,8 +252,9 @@ def _notes(exchange: Exchange, form: Form, bounds: Bounds) -> list[str]:
 def _results(
     exchange: Exchange, stay: Stays, images_left: int | None, form: Form, bounds: Bounds
 ) -> tuple[Result, ...]:
-    """The results as they are shown; those that are shown whole are the same objects."""
+    """The results as they are shown; those that are shown whole are the same objects, and so are all of them."""
     shown: list[Result] = []
+    whole = True
     for result in reversed(exchange.results):
         content = short = form.content_of(result)
         if stay is Stays.CALLS:
@@ -266,8 +268,9 @@ def _results(
                 images_left = max(0, images_left - here)
             if bounds.result is not None and bounds.count(texts(short)) > bounds.result:
                 short = shortened(short, handle_of(result, form), bounds, bounds.result, form.text_type)
+        whole = whole and short is content
         shown.append(result if short is content else form.with_content(result, short))
-    return tuple(reversed(shown))
+    return exchange.results if whole else tuple(reversed(shown))
 
 
 def handle_of(result: Result, form: Form) -> str:

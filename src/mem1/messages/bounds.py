@@ -23,6 +23,8 @@ MESSAGE_TOKENS = 4
 """Assumed size of a message's role and frame."""
 LEAST = {"result": 50, "state": 50, "prompt": 200, "images": 0}
 """Smallest value of each bound."""
+_REST = 18
+"""Tokens, at four characters each, of the longest line about what is missing of a result."""
 _HANDLE = re.compile(r'recall\("(r[0-9a-f]{8})"(?:, start=\d+)?\)[^"\n]*\]\Z')
 _GONE = re.compile(r"\[result of [^\n]* was dropped[^\n]*\]\Z")
 
@@ -82,15 +84,16 @@ def in_place_of(content: Content, name: str, handle: str, bounds: Bounds) -> str
 def shortened(content: Content, handle: str, bounds: Bounds, limit: int, text_type: str) -> Content:
     """A result of at most `limit` tokens: its beginning, then how much is missing."""
     text = texts(content)
-    if bounds.count(text) <= limit:
+    whole = bounds.count(text)
+    if whole <= limit:
         return content
-    kept = text
+    kept = text[: max(0, limit - _REST) * len(text) // whole]
     while True:
         # what recall returns is a result too, and within the same limit: it has to begin where this one ends
         back = f'; recall("{handle}", start={len(kept)}) shows more' if bounds.handles else ""
-        rest = f"\n[{bounds.count(text) - bounds.count(kept):,} more tokens{back}]"
+        rest = f"\n[{whole - bounds.count(kept):,} more tokens{back}]"
         size = bounds.count(kept + rest)
-        if size <= limit and kept is not text:
+        if size <= limit:
             break
         if not kept:
             return rest.strip()

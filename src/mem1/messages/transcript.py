@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -101,7 +102,9 @@ class Form:
 
     def with_content(self, result: Result, content: Content) -> Result:
         """The result with other content."""
-        return Result(result.call, {**result.message, self.result_key: content})
+        message = {**result.message}
+        message[self.result_key] = content
+        return Result(result.call, message)
 
     def with_text(self, message: Message, text: str) -> Message:
         """The message of a user with a text after its content."""
@@ -139,9 +142,14 @@ def handle(result: Result, content: Content) -> str:
     Eight hexadecimal digits of a hash of the call and of the text's length and ends, so the same result has the same
     name in every process, and a long one costs no time.
     """
-    text = texts(content)
-    identity = (result.call.id, result.call.arguments, str(len(text)), text[:_SAMPLE], text[-_SAMPLE:])
-    return "r" + sha256("\0".join((*identity, str(images(content)))).encode("utf-8", "replace")).hexdigest()[:8]
+    text, pictures = (content, 0) if type(content) is str else (texts(content), images(content))
+    call = result.call
+    return _hashed(call.id, call.arguments, len(text), text[:_SAMPLE], text[-_SAMPLE:], pictures)
+
+
+@lru_cache(1 << 12)  # an agent's older results come back with every turn
+def _hashed(*identity: str | int) -> str:
+    return "r" + sha256("\0".join(map(str, identity)).encode("utf-8", "replace")).hexdigest()[:8]
 
 
 def is_ask(part: Part) -> bool:
