@@ -19,6 +19,8 @@ from servers import wait_for
 
 import mem1
 from mem1.agent import McpServer
+from mem1.agent.mcp_tools import _usable
+from mem1.agent.tools import NAME
 from mem1.errors import UserError
 
 SERVER = f"{sys.executable} {Path(__file__).parent / 'mcp_stdio.py'}"
@@ -86,6 +88,14 @@ def test_lines_that_are_no_messages_are_passed_over_without_a_word(capfd: pytest
     assert capfd.readouterr() == ("", "")
 
 
+def test_any_name_becomes_one_that_providers_take():
+    taken = set[str]()
+    for name in ("a b", "a\x1b[31mb", "a_b", "a_b", "", "\n", "größe", "x" * 500, "x" * 70):
+        taken.add(_usable(name, taken))
+    assert all(NAME.fullmatch(name) for name in taken)
+    assert taken == {"a_b", "a_31mb", "a_b_2", "a_b_3", "_", "__2", "gr_e", "x" * 60, f"{'x' * 60}_2"}
+
+
 def test_two_servers_with_the_same_tools_and_a_choice_among_them():
     def search(query: str) -> str:
         """Searches."""
@@ -108,8 +118,6 @@ def test_two_servers_with_the_same_tools_and_a_choice_among_them():
         (McpServer("no-such-command-7 --x"), "does not answer: FileNotFoundError"),
         (McpServer("http://127.0.0.1:9/mcp", timeout_s=5), "does not answer"),
         (McpServer(SERVER, only=("add", "sub")), "has no tool sub; it has add, shout"),
-        (McpServer("python 'x"), "is neither a command nor an http address"),
-        (McpServer(" "), "is neither a command nor an http address"),
     ],
 )
 def test_a_server_that_cannot_be_used_is_one_line_and_none_is_left_running(server: McpServer, why: str):
@@ -118,6 +126,14 @@ def test_a_server_that_cannot_be_used_is_one_line_and_none_is_left_running(serve
         agent.run("go")
     assert "\n" not in str(raised.value)
     assert agent.messages == [] and alive(f"beside-{os.getpid()}") == []
+
+
+def test_what_is_no_server_is_refused_at_once():
+    for text in ("python 'x", " ", ""):
+        with pytest.raises(UserError, match="is neither a command nor an http address"):
+            McpServer(text)
+    with pytest.raises(UserError, match="must be above 0"):
+        McpServer("x", timeout_s=0)
 
 
 def test_a_late_result_is_an_error_and_servers_end_with_their_agent():

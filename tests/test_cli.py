@@ -84,9 +84,8 @@ def test_every_command_has_help_that_fits_a_screen(terminal: Terminal, monkeypat
         assert code == 0 and f"mem1 {' '.join(command)}" in out
         assert len(out.splitlines()) <= LONGEST_HELP, f"mem1 {' '.join(command)} --help: {len(out.splitlines())} lines"
         assert f" {command[0]} " in overview
-        if not {"report", "data", "webshop", "serve-retriever", "serve-policy", "proxy"} & {
-            *command
-        }:  # pages, groups, servers
+        # pages, groups, servers
+        if not {"report", "data", "webshop", "serve-retriever", "serve-policy", "serve-recall", "proxy"} & {*command}:
             assert "--json" in out
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from chat_servers import Reply, chat_server
 from servers import CommandProcess
+from tool_callers import ToolCaller
 
 from mem1.messages import check
 from mem1.messages.transcript import ASK
@@ -76,3 +77,19 @@ def test_an_agent_that_changes_only_its_base_url_stays_bounded_and_answers(tmp_p
     assert code == 0 and "Stopped. 13 requests, 8 folded, 0 in doubt; 2 states" in said
     lengths = [len(request["messages"]) for request in server.requests]
     assert len(lengths) == 13 + 2 and max(lengths) <= 1 + 2 * 5 + 1
+
+
+def test_an_agent_with_a_function_and_an_mcp_server_stays_bounded_and_answers(tmp_path: Path):
+    (tmp_path / "notes_server.py").write_text(program("agent.md", "notes_server.py"), "utf-8")
+    script = [
+        *[[("search", json.dumps({"query": f"mayor {turn}"}))] for turn in range(12)],
+        [("take_note", '{"text": "x"}')],
+    ]
+    caller = ToolCaller(script)
+    with chat_server(caller) as server:
+        answer, *report = run_agent("agent.md", tmp_path, server.url).splitlines()
+    assert answer == caller.answer and report[0] == f"answer     {caller.answer}"
+    assert report[1].startswith("ending     answered after 14 turns, 13 tool calls (0 failed), 3 states")
+    assert "by hosted-90; appending" in report[3] and report[4].startswith("advice     ")
+    assert max(len(request["messages"]) for request in server.requests) <= 2 + 2 * 5 + 1
+    assert server.requests[-1]["messages"][-1]["content"] == "1 notes"

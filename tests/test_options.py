@@ -44,6 +44,7 @@ OF_THE_COMMAND_ALONE = {
     *(f"mem1 {server} --port" for server in ("serve-policy", "serve-retriever", "webshop serve", "proxy")),
     *("mem1 proxy --memory", "mem1 proxy --states"),
     *("mem1 serve-policy --workers", "mem1 data released-prompts --out", "mem1 probe --count", "mem1 probe --prices"),
+    "mem1 serve-recall --form",
 }  # fmt: skip
 
 
@@ -101,6 +102,17 @@ def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
         ("eval --tokenizer x", "--tokenizer is for a served model: give --base-url too"),
         ("run --question x --corpus c --objectives 3", "--question gives the questions; leave out evaluation.object"),
         ("train atlas-quick engine.kind=script engine.answer=x", "[engine] is for mem1 eval and run"),
+        ("run --prices hosted-90", "--prices: goes with --mcp or --memory"),
+        ("run --mcp x --memory keep", "needs one --question: its task"),
+        ("run --mcp x --question a --question b", "needs one --question: its task"),
+        ("run --mcp x --question a", "needs a chat server: give --base-url and --model"),
+        ("run --mcp x --question a --base-url http://127.0.0.1:9/v1", "--base-url needs --model, the model's name"),
+        ("run atlas-quick --memory keep --question a", "and keys of [engine]; leave out atlas-quick"),
+        ("run --memory keep --question a --corpus c --seed 1", "and keys of [engine]; leave out tasks.corpus"),
+        ("run --memory keep --question a --tokenizer stand-in --base-url http://x/v1", "leave out engine.tokenizer"),
+        ("run --memory forget --question a --base-url http://x/v1 --model m", "unknown memory 'forget'"),
+        ("run --memory fold(auto) --question a --base-url http://x/v1 --model m", "fold(auto) needs prices"),
+        ("run --mcp ' --question a --base-url http://x/v1 --model m", "is neither a command nor an http address"),
         ("index c --out o --batch-size 3", "--batch-size: goes with --kind dense"),
         ("index c --out o --kind dense --encoder e --k1 1.2", "--k1: goes with --kind bm25"),
         ("data compose q --objectives 2 --out o.jsonl --data-source x", "--data-source: goes only into .parquet files"),

@@ -20,7 +20,7 @@ Calls = Sequence[tuple[str, str]]
 class ToolCaller:
     """Behaves for `chat_server`: the calls of each turn in order, then the answer."""
 
-    script: list[Calls]
+    script: Sequence[Calls]
     answer: str = "The mayor is Anne Lindboe."
     usage: bool = True
     """Whether it reports usage."""

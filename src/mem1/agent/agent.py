@@ -35,6 +35,8 @@ from mem1.messages.transcript import Call, Message, texts
 from mem1.net.threads import Pool
 from mem1.prices import PriceClass
 
+MEMORY = "fold(8)"
+"""Default policy."""
 RESULT_TOKENS = 2_000
 """Default bound of one tool result."""
 _THREADS = 32
@@ -92,7 +94,7 @@ class Agent:
         api_key_env: str | None = None,
         settings: Mapping[str, Any] | None = None,
         tools: Sequence[Callable[..., Any] | McpServer | Tool] = (),
-        memory: str | Policy = "fold(8)",
+        memory: str | Policy = MEMORY,
         instructions: str | None = None,
         bounds: Bounds = Bounds(result=RESULT_TOKENS),  # noqa: B008  (frozen)
         prices: str | PriceClass | None = None,

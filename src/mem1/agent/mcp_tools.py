@@ -51,6 +51,12 @@ class McpServer:
     timeout_s: float = 300.0
     """Longest wait for an answer."""
 
+    def __post_init__(self) -> None:
+        if not is_http(self.server) and not self._words:
+            raise UserError(f"the MCP server {self.server!r:.80} is neither a command nor an http address")
+        if self.timeout_s <= 0:
+            raise UserError("timeout_s of an MCP server must be above 0")
+
     def tools(self, background: Background, taken: Collection[str] = ()) -> list[Tool]:
         """Connects, and takes the server's tools; names that are `taken` get a number. Raises UserError on failure."""
         client, complaint = self._connected(background)
@@ -94,7 +100,7 @@ class McpServer:
         if is_http(self.server):
             where: Any = self.server
         else:
-            command, *rest = self._words()
+            command, *rest = self._words
             parameters = StdioServerParameters(command=command, args=rest, env=dict(self.env) if self.env else None)
             where = stdio_client(parameters, errlog=complaint.file)
         try:
@@ -107,14 +113,12 @@ class McpServer:
         finally:
             complaint.file.close()
 
+    @property
     def _words(self) -> list[str]:
         try:
-            words = shlex.split(self.server)
-        except ValueError:
-            words = []
-        if not words:
-            raise UserError(f"the MCP server {self.server!r} is neither a command nor an http address")
-        return words
+            return shlex.split(self.server)
+        except ValueError:  # a quote without its end
+            return []
 
     def _failed(self, what: str, why: str, complaint: _Complaint) -> UserError:
         last = complaint.last_line

@@ -88,6 +88,8 @@ class Report:
     """Currency of the prices."""
     advice: str | None
     """Whether folding pays in this conversation, and from when on; None: no prices were given."""
+    calls: tuple[ModelCall, ...]
+    """Of the model, in order."""
 
     def record(self) -> dict[str, Any]:
         """As JSON holds it."""
@@ -157,6 +159,7 @@ def report(
         prices=None if prices is None else prices.name,
         unit=None if prices is None else prices.unit,
         advice=advice,
+        calls=tuple(calls),
     )
 
 

@@ -1,5 +1,7 @@
 """`mem1 run`: one agent on one task, turn by turn: your own questions over your passages or the web, or Atlas.
 
+With --mcp or --memory it is a chat agent with tools (mem1.cli.run_agent), else a policy:
+
 turn 2  76 tokens in view; with every turn appended 76
   state   now Q1 Moru Kest
   search  mayor of Moru Kest
@@ -21,7 +23,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from mem1.cli.options import JsonOption, machine, work_begins
+from mem1.cli.options import JsonOption, machine, refuse, work_begins
 from mem1.cli.recipe_options import Chosen, with_recipe
 from mem1.errors import UserError
 from mem1.evaluation.tokens import appended_tokens
@@ -44,17 +46,36 @@ def command(
     question: Annotated[
         list[str] | None, typer.Option(help="Your own question, in place of the recipe's tasks; repeatable.")
     ] = None,
+    mcp: Annotated[
+        list[str] | None,
+        typer.Option(help="Ask a chat agent with the tools of this MCP server, a command or http address; repeatable."),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Memory of a chat agent: keep, mask(k), window(k), fold(k), fold(auto), notes."),
+    ] = None,
+    prices: Annotated[
+        str | None, typer.Option(help="Price class for a chat agent's report, and for fold(auto) (docs/cost.md).")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Let an agent work on one task, and watch it turn by turn.
 
-    Without a recipe: a task of an invented world (Atlas) by the shipped policy, or your --question.
+    Without a recipe: a task of an invented world (Atlas) by the shipped policy, or your --question. With --mcp or
+    --memory: a chat agent at a server (docs/memory/agent.md).
 
     \b
     mem1 run --objectives 3 context=full
     mem1 run --question "Who founded Alvex?" --corpus notes --model models/my-model
     mem1 run --question "..." tasks.kind=web tasks.api=serper --base-url http://127.0.0.1:8000/v1 --model qwen
+    mem1 run --question "..." --mcp "npx -y my-server" --base-url http://127.0.0.1:8000/v1 --model qwen
     """
+    if mcp or memory is not None:
+        from mem1.cli.run_agent import run_agent
+
+        run_agent(chosen, question or (), mcp=mcp or (), memory=memory, prices=prices, as_json=as_json)
+        return
+    refuse(invocation, "prices", because="goes with --mcp or --memory")
     from mem1.cli.progress import stderr
     from mem1.engines.base import Sampling
     from mem1.engines.codec import check_words
@@ -100,8 +121,8 @@ def _recipe(chosen: Chosen, questions: list[str], file: Path) -> Recipe:
             raise UserError(f"--question gives the questions; leave out {key}")
     if chosen.recipe is None and not any(chosen.sets(key) for key in ("tasks.kind", "tasks.corpus", "tasks.retriever")):
         raise UserError(
-            "--question needs something to search: --corpus (passages or an index), tasks.retriever.urls=[...], or "
-            "tasks.kind=web tasks.api=... for the web"
+            "--question needs something to search: --corpus (passages or an index), tasks.retriever.urls=[...], "
+            "tasks.kind=web tasks.api=... for the web, or --mcp for a chat agent with tools"
         )
     asked = [{"id": f"q{i}", "question": text, "answers": [_NOT_KNOWN]} for i, text in enumerate(questions, start=1)]
     file.write_text(json.dumps({"id": "run", "questions": asked}) + "\n", encoding="utf-8")
@@ -187,20 +208,22 @@ class LiveView:
         name = "summary" if turn.action == SUMMARY else f"turn {number}"
         self.console.print(Text.assemble((name, "bold"), (in_view, "dim")))
         if turn.state:
-            self._line(self.tags.state, turn.state, "cyan")
+            with_label(self.console, self.tags.state, turn.state, "cyan")
         if turn.action == MALFORMED:
-            self._line("wrote", turn.text, "red")
+            with_label(self.console, "wrote", turn.text, "red")
         colours = {MALFORMED: "red", ANSWER: "bold green"}
-        self._line(turn.action, turn.content, colours.get(turn.action, "yellow"))
+        with_label(self.console, turn.action, turn.content, colours.get(turn.action, "yellow"))
         if turn.observation:
-            self._line(self.tags.result, turn.observation, "dim")
+            with_label(self.console, self.tags.result, turn.observation, "dim")
 
-    def _line(self, label: str, text: str, style: str) -> None:
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(min_width=9)
-        grid.add_column()
-        grid.add_row(Text(label, style="dim"), Text(shown(text), style=style))
-        self.console.print(Padding(grid, (0, 0, 0, 2)))
+
+def with_label(console: Console, label: str, text: str, style: str) -> None:
+    """Print one line of a turn, what it is before what it says."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(min_width=9)
+    grid.add_column()
+    grid.add_row(Text(shown(label), style="dim"), Text(shown(text), style=style))
+    console.print(Padding(grid, (0, 0, 0, 2)))
 
 
 def shown(text: str) -> str:

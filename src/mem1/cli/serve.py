@@ -1,4 +1,4 @@
-"""`mem1 serve-policy` and `mem1 serve-retriever`: a policy, or an index, over HTTP until Ctrl-C or SIGTERM."""
+"""`mem1 serve-policy`, `serve-retriever` and `serve-recall`: a policy or an index over HTTP, a conversation by MCP."""
 
 from __future__ import annotations
 
@@ -120,6 +120,24 @@ def retriever(
         ),
     )
     console.print("Stopped.")
+
+
+def recall(
+    log: Annotated[Path, typer.Argument(help="File of the whole conversation: one message per line, as JSON.")],
+    form: Annotated[str, typer.Option(help="Form of the messages: chat, responses or anthropic.")] = "chat",
+) -> None:
+    """Give an agent that takes tools from MCP servers `recall`: the results behind the handles of its memory.
+
+    It speaks over stdin and stdout, so the agent starts it. The file may grow while it runs (docs/memory/agent.md).
+    """
+    from mem1.extras.agents.recall_server import serve_recall
+    from mem1.messages.forms import form_of
+
+    form_of(form)
+    if log.is_dir():
+        raise UserError(f"{log} is a folder; give the file of a conversation")
+    work_begins()
+    serve_recall(log, form)
 
 
 def _cores() -> int:
