@@ -73,6 +73,13 @@ def test_what_needs_no_folding_arrives_byte_by_byte_as_it_was_sent():
         assert at.upstream.headers[-1]["content-length"] == str(len(spaced))
 
 
+def test_a_text_that_was_cut_in_the_middle_of_an_emoji_is_folded_like_any_other():
+    with running(policy="window(1)") as at:
+        cut = [task("half \ud83d"), *history(CHAT, 3)[1:]]
+        assert at.post(CHAT, {"messages": cut}).headers["mem1-prompt"] == "folded"
+        assert json.loads(at.last) == {"messages": [cut[0], *cut[-2:]]}
+
+
 def test_everything_else_is_handed_through():
     def behave(path: str, given: Any) -> Said:
         return Said(

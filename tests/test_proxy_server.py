@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from proxies import HTTP, SECRET, body, history, running, task, turn_seen
 from servers import CommandProcess, app_in_a_thread
@@ -66,6 +67,36 @@ def test_wrong_arguments_are_explained_on_one_line(
     where = [] if "--states" in arguments else ["--states", tmp_path / "states"]
     error = terminal.error("proxy", *given, *where)
     assert said in error and "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("url", "reached"), [("http://models.example", True), ("http://127.0.0.1:9", False), ("https://a.example", False)]
+)
+def test_the_proxy_of_the_environment_is_used_for_the_addresses_that_it_is_for(
+    url: str, reached: bool, monkeypatch: pytest.MonkeyPatch
+):
+    with app_in_a_thread(Upstream(), accepts=None, allowed=["models.example"]) as there:
+        for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("http_proxy", there)
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+        async def answered() -> bool:
+            upstream = to_upstream.Upstream(url)
+            try:
+                response = await upstream.send(upstream.request("GET", b"/v1/models", b"", [], None))
+            except httpx.ConnectError:
+                return False
+            await response.aclose()
+            return response.status_code == 200
+
+        assert asyncio.run(answered()) == reached
+
+
+def test_a_proxy_of_the_environment_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("https_proxy", "ftp://a.example")
+    with pytest.raises(UserError, match=r"the environment's proxy to https://b\.example cannot be used"):
+        to_upstream.Upstream("https://b.example")
 
 
 def test_the_command_serves_until_ctrl_c_and_says_what_it_did(tmp_path: Path):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mem1.errors import UserError
-from mem1.messages.transcript import Content, Message, is_image, texts
+from mem1.messages.transcript import MAPPING, Content, Message, is_image, texts
 
 IMAGE_TOKENS = 1_000
 """Assumed size of an image."""
@@ -172,7 +172,7 @@ _FILES = frozenset(("document", "input_file", "file", "input_audio"))
 def _tokens(value: Any, count: Callable[[str], int]) -> int:
     if type(value) is str:
         return count(value)
-    if isinstance(value, dict | Mapping):
+    if isinstance(value, MAPPING):
         kind = value.get("type")
         if kind is not None and (kind in _FILES or "image" in kind):
             return IMAGE_TOKENS

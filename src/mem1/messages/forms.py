@@ -16,6 +16,7 @@ from typing import Any
 
 from mem1.errors import UserError
 from mem1.messages.transcript import (
+    MAPPING,
     NO_RESULT,
     Call,
     Exchange,
@@ -70,8 +71,8 @@ def _read_chat(messages: Sequence[Message]) -> Transcript:
 
 
 def _chat_call(call: Any, at: int) -> Call:
-    function = call.get("function") or call.get("custom") if isinstance(call, dict | Mapping) else None
-    if not isinstance(function, dict | Mapping) or not isinstance(call.get("id"), str):
+    function = call.get("function") or call.get("custom") if isinstance(call, MAPPING) else None
+    if not isinstance(function, MAPPING) or not isinstance(call.get("id"), str):
         raise UserError(f"messages[{at}]: a tool call needs an id and a function; this one is {call!r:.80}")
     return Call(call["id"], str(function.get("name")), _json(function.get("arguments", function.get("input"))))
 
@@ -218,7 +219,7 @@ def _write_anthropic(transcript: Transcript) -> list[Message]:
 
 def _message(messages: Sequence[Message], at: int) -> Message:
     message = messages[at]
-    if not isinstance(message, dict | Mapping):
+    if not isinstance(message, MAPPING):
         raise UserError(f"messages[{at}] is a {type(message).__name__}; a message is a dictionary with a role")
     return message
 

@@ -21,6 +21,8 @@ from mem1.errors import UserError
 
 Message = Mapping[str, Any]
 """A message as its provider's API takes it; for the Responses API, an item."""
+MAPPING = (dict, Mapping)
+"""For isinstance: the type of nearly all messages first, and no union made anew in each of thousands of calls."""
 Content = str | Sequence[Mapping[str, Any]] | None
 """Text, or parts of texts and images."""
 ASK = "Write your memory now."

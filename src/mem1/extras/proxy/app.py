@@ -22,9 +22,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
+from pydantic_core import from_json
 
 from mem1.extras.proxy.apis import Api, api_of
 from mem1.extras.proxy.client import Answer, Body
@@ -124,7 +125,7 @@ class Proxy:
         except Refused as error:
             return self.counts.doubt(str(error))
         try:
-            read = json.loads(raw)
+            read = _read_json(raw)
         except (ValueError, RecursionError):
             return self.counts.doubt("the body is not JSON")
         messages = read.get("messages") if isinstance(read, dict) else None
@@ -154,6 +155,14 @@ class Proxy:
     async def _send(self, call: Call, content: bytes, *, same_request: bool = True) -> httpx.Response:
         headers = passed_on(call.headers, same_request=same_request)
         return await self._upstream.send(self._upstream.request("POST", call.path, call.query, headers, content))
+
+
+def _read_json(raw: bytes) -> Any:
+    """Raises ValueError or RecursionError."""
+    try:
+        return from_json(raw, cache_strings="keys")  # in half the time
+    except ValueError:  # of half a surrogate pair, too, as JavaScript writes it where it cuts a text in an emoji
+        return json.loads(raw)
 
 
 async def _beginning(response: httpx.Response) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
@@ -55,7 +56,11 @@ class Upstream:
         """Raises UserError where `url` is none to send requests to."""
         self.root = root_of(url)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=_IDLE_S)
-        self._client = httpx.AsyncClient(limits=limits)
+        try:
+            # no client, which would keep cookies, and take longer
+            self._transport = httpx.AsyncHTTPTransport(limits=limits, proxy=_proxy_to(self.root))
+        except (ImportError, ValueError) as error:
+            raise UserError(f"the environment's proxy to {self.root} cannot be used: {error}") from error
 
     def request(
         self, method: str, path: bytes, query: bytes, headers: Iterable[tuple[bytes, bytes]],
@@ -77,7 +82,7 @@ class Upstream:
 
     async def send(self, request: httpx.Request) -> httpx.Response:
         """The answer, of which only the headers have been read. Raises httpx.HTTPError."""
-        return await self._client.send(request, stream=True)
+        return await self._transport.handle_async_request(request)
 
     async def state(self, path: bytes, query: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
         """(status, body) of the answer to a request for a state. Raises httpx.HTTPError."""
@@ -99,6 +104,12 @@ class Upstream:
         finally:
             await response.aclose()
         return response.status_code, bytes(answer)
+
+
+def _proxy_to(url: str) -> str | None:
+    """The environment's proxy (HTTPS_PROXY, ALL_PROXY, NO_PROXY), if there is one for this address."""
+    parts, proxies = urlsplit(url), getproxies()
+    return None if proxy_bypass(parts.hostname or "") else proxies.get(parts.scheme, proxies.get("all"))
 
 
 def _length(content: bytes) -> tuple[bytes, bytes]:
