@@ -127,14 +127,14 @@ def test_what_is_in_doubt_goes_on_as_it_came_and_a_line_says_why(
 
 
 def test_a_compressed_or_huge_request_goes_on_without_being_held(caplog: pytest.LogCaptureFixture):
-    with running(limits=Limits(messages=5)) as at:
+    with running(limits=Limits(parts=9)) as at:
         at.post(CHAT, body(CHAT, 3))
         assert json.loads(at.last) == body(CHAT, 3)
     huge = json.dumps({"messages": [task("x" * 300_000), *history(CHAT, 3)[1:]]}).encode()
     with running(limits=Limits(body=100_000, bodies=1 << 30)) as at:
         assert at.post(CHAT, huge).status_code == 200 and at.last == huge
         assert at.post(CHAT, b"\x1f\x8b", **{"content-encoding": "gzip"}).status_code == 200 and at.last == b"\x1f\x8b"
-    for why in ("more than 5 messages", "larger than 100,000 bytes", "is compressed"):
+    for why in ("more than 9 messages, blocks and calls", "larger than 100,000 bytes", "is compressed"):
         assert why in caplog.text
 
 

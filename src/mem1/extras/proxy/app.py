@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ from mem1.extras.proxy.folding import Call, Counts, Folding, session_of, without
 from mem1.extras.proxy.upstream import Headers, Upstream, passed_on
 from mem1.messages import Event, Memory
 from mem1.messages.sessions import Latest
+from mem1.messages.transcript import Message
 from mem1.net.exchange import one_line
 from mem1.net.requests import ClientGone, Refused, Room
 
@@ -52,8 +53,8 @@ class Limits:
     """Bytes of a request that is folded."""
     bodies: int = 512 << 20
     """Bytes of all such requests at a time."""
-    messages: int = 5_000
-    """Messages of a request that is folded: everybody waits for the fractions of a second that it takes."""
+    parts: int = 10_000
+    """Messages, blocks in them and calls of a request that is folded, which takes a second then, and others wait."""
 
 
 class Proxy:
@@ -131,8 +132,8 @@ class Proxy:
         messages = read.get("messages") if isinstance(read, dict) else None
         if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
             return self.counts.doubt("the body has no list of messages")
-        if len(messages) > self._limits.messages:
-            return self.counts.doubt(f"the body has more than {self._limits.messages:,} messages")
+        if _parts(messages) > self._limits.parts:
+            return self.counts.doubt(f"the body has more than {self._limits.parts:,} messages, blocks and calls")
         return Call(api, scope["raw_path"], scope["query_string"], scope["headers"], raw, read, session_of(api, read))
 
     async def _folded(self, call: Call) -> tuple[httpx.Response, Headers]:
@@ -155,6 +156,11 @@ class Proxy:
     async def _send(self, call: Call, content: bytes, *, same_request: bool = True) -> httpx.Response:
         headers = passed_on(call.headers, same_request=same_request)
         return await self._upstream.send(self._upstream.request("POST", call.path, call.query, headers, content))
+
+
+def _parts(messages: Sequence[Message]) -> int:
+    lists = [each.get(key) for each in messages for key in ("content", "tool_calls")]
+    return len(messages) + sum([len(each) for each in lists if type(each) is list])
 
 
 def _read_json(raw: bytes) -> Any:
