@@ -41,7 +41,7 @@ class Server:
     """Ray's actor of one server: `mem1 serve-policy` in a process, requests as verl makes them, new weights."""
 
     def __init__(self, model: str) -> None:
-        self.folder, self.steps = Path(mkdtemp(prefix="verl-weights-")), None
+        self.folder, self.steps = Path(mkdtemp(prefix="weights-", dir=Path(model).parent)), None
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             self.url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
