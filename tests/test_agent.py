@@ -532,6 +532,24 @@ class TestServers:
                     list(ask())  # type: ignore[call-overload]
                 assert len(server.requests) == asked + 2
 
+    def test_a_key_in_two_pieces_of_a_stream_is_found(self, monkeypatch: pytest.MonkeyPatch):
+        import httpx
+
+        from mem1.engines.servers import EngineFailed, Servers
+        from mem1.net.spending import Usage
+
+        class Pieces(httpx.SyncByteStream):
+            def __iter__(self):
+                yield from (b"data: sk-abcde", b"f" * 100, b"sk-abcdef", b"ghijklmnop\n", b"never")
+
+        monkeypatch.setenv("MY_KEY", "sk-abcdefghijklmnop")
+        config = mem1.ModelServer(urls=("http://x/v1",), model="m", api_key_env="MY_KEY")
+        servers = Servers(config, transport=httpx.MockTransport(lambda _: httpx.Response(200, stream=Pieces())))
+        answer = servers.stream("/chat/completions", b"{}", Usage, at_most=Usage())
+        assert [next(answer) for _ in range(3)] == [b"data: sk-abcde", b"f" * 100, b"sk-abcdef"]
+        with pytest.raises(EngineFailed, match="the answer repeats the API key"):
+            next(answer)
+
     def test_a_stream_that_breaks_off_is_no_answer(self, local):
         import sites
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _LARGEST_ANSWER = 16 << 20
 """Bytes; a thousand tokens with log-probabilities are about 100,000."""
+_ESCAPED = 8
+"""Most characters that one of a key becomes in an answer that repeats it escaped."""
 T = TypeVar("T")
 
 
@@ -174,10 +176,13 @@ class Servers:
 
         timeout_s = self._timeout_s(within_s)
         answer = self._first(begun, path, within_s)
+        seen = ""  # a key may lie in two pieces
         try:
             for piece in answer:
-                if repeats(piece.decode("utf-8", "replace"), self._key):
-                    raise EngineFailed("the answer repeats the API key")
+                if self._key:
+                    seen = seen[-_ESCAPED * len(self._key) :] + piece.decode("utf-8", "replace")
+                    if repeats(seen, self._key):
+                        raise EngineFailed("the answer repeats the API key")
                 yield piece
         except TryFailed as failure:
             raise EngineFailed(f"the answer broke off: {failure.quoted}") from failure

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
+from enum import Enum
 from typing import Any
 
 from rapidfuzz.distance import Levenshtein
@@ -26,7 +26,7 @@ _HANDLE = re.compile(r"\br[0-9a-f]{8}\b")
 _GONE = re.compile(r"delet|no longer|remov|gone", re.IGNORECASE)
 
 
-class Verdict(StrEnum):
+class Verdict(str, Enum):
     """What became of a fact, best first."""
 
     RETAINED = "retained"
@@ -34,6 +34,9 @@ class Verdict(StrEnum):
     MUTATED = "mutated"
     STALE = "stale"
     LOST = "lost"
+
+    def __str__(self) -> str:
+        return self.value
 
 
 def verdicts(
