@@ -48,6 +48,7 @@ def running(
     *,
     events: Path | None = None,
     limits: Limits | None = None,
+    state_s: float = 60.0,
     **memory: Any,
 ) -> Iterator[Running]:
     upstream = Upstream(behave) if behave else Upstream()
@@ -57,7 +58,7 @@ def running(
         return Memory(policy, form=form, on_event=on_event, **settings)
 
     with app_in_a_thread(upstream, accepts=None) as there:
-        proxy = Proxy(to_upstream.Upstream(there), memory_of, events=events, limits=limits or Limits())
+        proxy = Proxy(to_upstream.Upstream(there, state_s=state_s), memory_of, events=events, limits=limits or Limits())
         with app_in_a_thread(proxy, accepts=None) as here:
             yield Running(upstream, here, proxy)
 

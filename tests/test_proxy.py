@@ -163,6 +163,19 @@ def test_a_state_call_that_fails_leaves_the_request_as_it_is(broken: Said, why: 
     assert why in caplog.text and SECRET not in caplog.text
 
 
+def test_a_state_that_does_not_come_in_time_leaves_the_request_as_it_is(caplog: pytest.LogCaptureFixture):
+    gate = threading.Event()
+
+    def behave(path: str, given: Any) -> Said | None:
+        return replace(message(path, "too late"), gate=gate) if is_request_for_state(given) else None
+
+    with running(behave, state_s=0.2) as at:
+        assert at.post(CHAT, body(CHAT, 3)).headers["mem1-prompt"] == "whole"
+        assert json.loads(at.last) == body(CHAT, 3)
+        gate.set()
+    assert "no answer to a request for a state: nothing within 0 seconds" in caplog.text
+
+
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "search"}}])
 def test_a_model_that_must_call_a_tool_or_goes_on_with_its_own_words_is_not_asked(choice: Any):
     with running() as at:

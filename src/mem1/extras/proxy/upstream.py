@@ -26,8 +26,6 @@ _SECRETS = (b"auth", b"cookie", b"key", b"secret", b"token")
 """Parts of the names of headers that hold keys."""
 _TIMEOUT = httpx.Timeout(None, connect=10.0).as_dict()
 """Clients know how long they wait for an answer."""
-_STATE_S = 120.0
-"""Seconds for a state, for which the client waits."""
 _LARGEST_STATE = 1 << 20
 """Bytes of an answer with a state."""
 _IDLE_S = 4.0
@@ -52,9 +50,11 @@ def root_of(url: str) -> str:
 class Upstream:
     """A server and the connections to it."""
 
-    def __init__(self, url: str) -> None:
-        """Raises UserError where `url` is none to send requests to."""
-        self.root = root_of(url)
+    def __init__(self, url: str, *, state_s: float = 120.0) -> None:
+        """`state_s`: seconds for a state, for which the client waits. Raises UserError where `url` is none to send
+        requests to.
+        """
+        self.root, self._state_s = root_of(url), state_s
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=_IDLE_S)
         try:
             # no client, which would keep cookies, and take longer
@@ -89,9 +89,9 @@ class Upstream:
         asked = [*(header for header in headers if header[0] != b"accept-encoding"), (b"accept-encoding", b"identity")]
         request = self.request("POST", path, query, asked, body)
         try:
-            return await asyncio.wait_for(self._whole(request), _STATE_S)
+            return await asyncio.wait_for(self._whole(request), self._state_s)
         except asyncio.TimeoutError:
-            raise httpx.ReadTimeout(f"nothing within {_STATE_S:.0f} seconds", request=request) from None
+            raise httpx.ReadTimeout(f"nothing within {self._state_s:.0f} seconds", request=request) from None
 
     async def _whole(self, request: httpx.Request) -> tuple[int, bytes]:
         response = await self.send(request)
