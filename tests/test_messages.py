@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -13,7 +14,7 @@ from transcripts import FORMS, conversation, prefixes
 from mem1.errors import UserError
 from mem1.messages import Bounds, ask, check, fold, recall, with_state
 from mem1.messages.bounds import tokens_of
-from mem1.messages.transcript import ASK, texts
+from mem1.messages.transcript import ASK, Message, texts
 
 POLICIES = ("keep", "mask(1)", "mask(3)", "window(1)", "window(3)", "fold(1)", "fold(3)", "notes", "notes(100)")
 BOUNDS = (
@@ -23,7 +24,7 @@ BOUNDS = (
 )
 
 
-def pinned(messages: list[dict[str, Any]]) -> list[str]:
+def pinned(messages: Sequence[Message]) -> list[str]:
     """The texts of the user's messages, in order, without requests for states."""
     found = []
     for message in messages:
@@ -32,7 +33,7 @@ def pinned(messages: list[dict[str, Any]]) -> list[str]:
             parts = (
                 [content]
                 if isinstance(content, str)
-                else [p["text"] for p in content if isinstance(p.get("text"), str)]
+                else [p["text"] for p in content or () if isinstance(p.get("text"), str)]
             )
             found += [part for part in parts if not part.startswith(ASK)]
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -22,7 +22,12 @@ LAYERS = 24
 
 def large_model() -> PreTrainedModel:
     """Of 24 equal layers and about 100 MB, so that a layer is little and the interpreter's own noise too."""
-    sizes = {"hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 4, "num_key_value_heads": 4}
+    sizes: dict[str, Any] = {
+        "hidden_size": 256,
+        "intermediate_size": 1024,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+    }
     return Qwen2ForCausalLM(Qwen2Config(vocab_size=64, num_hidden_layers=LAYERS, tie_word_embeddings=True, **sizes))
 
 

@@ -447,7 +447,7 @@ def in_float64(policy: Policy) -> Policy:
 @pytest.mark.numeric
 def test_packs_and_workers_do_not_change_a_supervised_step(config: Recipe):
     assert config.sft is not None
-    rate = config.sft.adam_learning_rate
+    rate = config.sft.rates[1]
     config = config.model_copy(update={"sft": config.sft.model_copy(update={"tasks": 40})})
     source = config.tasks.source("train", PAPER)
     shown = demonstrate(config, make_rollout(config, make_policy(config, PAPER), source, PAPER), source, PAPER)

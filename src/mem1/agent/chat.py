@@ -33,7 +33,7 @@ class Counted:
     prompt: int
     """Tools and system message included."""
     cached: int | None
-    """Of the prompt, served from the provider's cache; None: it does not say."""
+    """Prompt tokens served from the provider's cache; None: it does not say."""
     output: int
 
 

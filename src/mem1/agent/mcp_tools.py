@@ -137,7 +137,7 @@ class _Complaint:
 
     @property
     def last_line(self) -> str:
-        """Of a server that has ended; "": it wrote nothing."""
+        """The last line of a server that has ended; "": it wrote nothing."""
         self._thread.join(0.5)  # else its last words are still on their way
         lines = [one_line(line) for line in self._kept.decode("utf-8", "replace").splitlines()]
         return next(filter(None, reversed(lines)), "")

@@ -59,7 +59,7 @@ class Report:
     answer: str | None
     """None: there is none."""
     ending: Ending | None
-    """Of the last run; None: it goes on, or none has begun."""
+    """How the last run ended; None: it goes on, or none has begun."""
     turns: int
     """Replies of the model, states not counted."""
     states: int
@@ -72,9 +72,9 @@ class Report:
     appended_peak_tokens: int
     """The same if nothing had been left out."""
     prompt_tokens: int
-    """Of all calls, states included."""
+    """Sum over all calls, states included."""
     cached_tokens: int
-    """Of the prompt tokens, served from the provider's cache."""
+    """Prompt tokens served from the provider's cache."""
     output_tokens: int
     estimated: tuple[str, ...]
     """Which of prompt, cached and output were estimated in some call, because the provider did not count them."""
@@ -89,7 +89,7 @@ class Report:
     advice: str | None
     """Whether folding pays in this conversation, and from when on; None: no prices were given."""
     calls: tuple[ModelCall, ...]
-    """Of the model, in order."""
+    """Calls of the model, in order."""
 
     def record(self) -> dict[str, Any]:
         """As JSON holds it."""

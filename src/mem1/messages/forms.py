@@ -100,14 +100,15 @@ def _read_responses(items: Sequence[Message]) -> Transcript:
     said: list[Message] = []
     calls: list[Call] = []
     ids: set[str] = set()
-    """Of the calls."""
+    """Those of the calls."""
     results: dict[str, Message] = {}
 
     def close(end: int, last: bool = False) -> None:
         if said:
             found = collect(calls, results, last=last, unanswered=_UNANSWERED_RESPONSES)
             parts.append(Exchange(said=tuple(said), calls=tuple(calls), results=found, end=end))
-        said.clear(), calls.clear(), ids.clear(), results.clear()
+        for collected in (said, calls, ids, results):
+            collected.clear()
 
     for at in range(len(items)):
         item = _message(items, at)

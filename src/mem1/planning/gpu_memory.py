@@ -39,7 +39,7 @@ def check_fits(config: Recipe, *, free: float, device: str, ranks: int = 1) -> s
         setup = replace(setup, distributed=config.distributed or Distributed())
     serving = setup.server_gpus if setup.engine == "servers" and not setup.sleep else 0
     # a plan fills a share of a GPU, and what is free is counted without what CUDA itself has taken
-    gpu = Gpu(device, free / USABLE / 1e9, *[1.0] * 4, "its rates are not used")
+    gpu = Gpu(device, free / USABLE / 1e9, 1.0, 1.0, 1.0, 1.0, "its rates are not used")
     cluster = Cluster(gpu=gpu, machines=1, per_machine=ranks + serving)
     plan = make_plan(config, setup=setup, cluster=cluster)
     if plan.fits:

@@ -12,6 +12,8 @@ recognised by the last part of its id or path; a folder called "model", or a sna
 folder above. Weights are read from safetensors only, and code in a model's folder never runs.
 """
 
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import os

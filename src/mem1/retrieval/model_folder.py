@@ -6,6 +6,8 @@ model_folder("models/e5-base-v2")       Path("models/e5-base-v2")
 fingerprint(folder)                     "9f1c..."     SHA-256 of everything that determines the vectors
 """
 
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import hashlib

@@ -64,7 +64,7 @@ class Log:
         """What tells one state of the file from another, and its messages."""
 
     def messages(self) -> list[Message]:
-        """Of all whole lines so far. Raises UserError for a file that is none of messages."""
+        """The messages of all whole lines so far. Raises UserError for a file that is none of messages."""
         try:
             about = self._path.stat()
         except OSError as error:

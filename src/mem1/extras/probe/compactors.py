@@ -5,15 +5,18 @@ openai      ToolOutputTrimmer of openai-agents: previews in the place of old res
 module:f    a function of your own, from a list of OpenAI chat messages to a shorter one
 """
 
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 from mem1.errors import UserError
 from mem1.extras.probe.probing import Compactor, Ours, Replacing, Write
 from mem1.messages import Bounds, policy_of
 from mem1.messages.policies import POLICIES
+from mem1.messages.transcript import Message
 from mem1.registry import load
 
 OTHERS = ("langchain", "openai")
@@ -30,7 +33,7 @@ def compactor_of(name: str, write: Write | None, bounds: Bounds) -> Compactor:
     if ":" in name and "(" not in name:
         thing = load(name)
         if callable(thing) and not hasattr(thing, "stays"):
-            return Replacing(name, thing)
+            return Replacing(name, cast("Callable[[list[Message]], Sequence[Message]]", thing))
     if name.partition("(")[0] not in POLICIES and ":" not in name:
         raise UserError(
             f"unknown memory {name!r}; known: {', '.join((*POLICIES, *OTHERS))}, or package.module:function"

@@ -59,7 +59,7 @@ Tokens are means per transcript, at four characters each; cost is relative to ap
 <script type="application/json" id="figures">{data}</script><script>{library}</script><script>{_DRAW}</script>
 </body></html>
 """
-    write_file(path, page.encode("utf-8"))
+    write_file(Path(path), page.encode("utf-8"))
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:

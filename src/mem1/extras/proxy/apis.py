@@ -60,13 +60,13 @@ class Api:
     path: str
     """End of its path."""
     form: str
-    """Of `mem1.messages`."""
+    """Name of its form in `mem1.messages`."""
     reply: Callable[[Mapping[str, Any]], tuple[Any, Any]]
     """An answer's (message, why it ended)."""
     cut: str
     """Why an answer ended that reached its limit of tokens."""
     usage: Callable[[Mapping[str, Any]], Usage]
-    """Of an answer's `usage`."""
+    """What an answer's `usage` says."""
     forced: frozenset[str]
     """Values of `tool_choice`, or of its type, by which the model has to call a tool."""
 

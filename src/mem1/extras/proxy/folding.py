@@ -64,7 +64,7 @@ class Call:
     body: Mapping[str, Any]
     session: str
     usage: Usage = field(default_factory=Usage)
-    """Of the requests for states that were sent for it."""
+    """Tokens of the requests for states that were sent for it."""
     failed: NoState | None = None
     """Why the provider is not asked again for it."""
     asked: list[bytes] = field(default_factory=list)
