@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -104,8 +105,8 @@ def test_memories_of_other_packages_are_probed_alike():
 
 @pytest.mark.parametrize("name", ["langchain", "openai"])
 def test_a_package_that_is_missing_is_named(name: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(__import__("sys").modules, "langchain", None)
-    monkeypatch.setitem(__import__("sys").modules, "agents", None)
+    for module in ("langchain.agents.middleware", "agents.extensions"):
+        monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UserError, match=r"is not installed .* pip install"):
         compactor_of(name, WRITE, Bounds())
 
