@@ -24,6 +24,7 @@ from mem1.configuration import load_toml
 from mem1.configuration.toml import dumps, read_toml
 from mem1.errors import UserError
 from mem1.tasks.atlas import make_world
+from mem1.tasks.compose import Split
 from mem1.training.loop.recipe import Recipe
 
 ROOT = Path(__file__).parents[1]
@@ -155,7 +156,8 @@ def check_recipe(texts: list[str], scene: Path) -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What pages name: questions, passages, documents, models, runs."""
     at = tmp_path_factory.mktemp("docs")
-    for split, name in (("train", "train"), ("evaluation", "test")):
+    parts: tuple[tuple[Split, str], ...] = (("train", "train"), ("evaluation", "test"))
+    for split, name in parts:
         make_world(0, split=split, entities=60).save(at / name, questions=50)
     passages = [(at / name / "passages.jsonl").read_text() for name in ("train", "test")]
     (at / "passages.jsonl").write_text("".join(passages))

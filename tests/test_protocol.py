@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mem1.api import load_recipe
+from mem1.configuration.vocabulary import Vocabulary
 from mem1.errors import UserError
 from mem1.protocol import (
     PAPER,
@@ -24,7 +25,6 @@ from mem1.protocol import (
     SEARCH_R1,
     VOCABULARIES,
     Tags,
-    Vocabulary,
     hint,
     observation,
     parse,

@@ -39,7 +39,8 @@ def script(*arguments: str, folder: Path | None = None, **environment: str) -> s
 
 def printed(**environment: str) -> list[str]:
     """The commands of a dry run."""
-    return [line for line in script("--dry-run", SOURCE="mem1", **environment).splitlines() if line[0] != "#"]
+    said = script("--dry-run", SOURCE="mem1", **environment)  # type: ignore[arg-type]
+    return [line for line in said.splitlines() if line[0] != "#"]
 
 
 def of_the_page() -> list[str]:

@@ -134,7 +134,7 @@ def broadcasts(groups: list[GlooGroup]) -> NcclTransfer:
         return groups[-1]
 
     routes = WeightRoutes("vllm", model="m", token=None, timeout_s=20)
-    return NcclTransfer(routes.ask, timeout_s=20, new_group=formed)
+    return NcclTransfer(routes.ask, timeout_s=20, new_group=formed)  # type: ignore[arg-type]
 
 
 def assert_received(workers: Workers, model: torch.nn.Module) -> None:
@@ -220,7 +220,7 @@ def test_an_error_on_this_side_counts_as_a_failed_server(folder, groups, half):
     routes = WeightRoutes("vllm", model="m", token=None, timeout_s=20)
     weights = write_weights(folder, tiny(1), 1)
     with site(Workers().pages) as running, pytest.raises(ServerFailed, match="could not be sent: the cable is out"):
-        NcclTransfer(routes.ask, timeout_s=20, new_group=formed).send(f"{running.url}/v1", weights)
+        NcclTransfer(routes.ask, timeout_s=20, new_group=formed).send(f"{running.url}/v1", weights)  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says that there is no GPU")

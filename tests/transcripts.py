@@ -54,7 +54,7 @@ def conversation(random: Random, form: str, turns: int = 8) -> list[dict[str, An
         if roll < 0.2:
             _add_user(messages, _user(random, form), form)
         elif roll < 0.4:
-            messages = with_state(messages, _text(random, 12).strip() or "nothing", form=form)
+            messages += map(dict, with_state((), _text(random, 12).strip() or "nothing", form=form))
     return messages
 
 
