@@ -242,7 +242,8 @@ class Agent:
 
     def _reply(
         self, shown: Sequence[Message], declared: Sequence[Message], *, streaming: bool
-    ) -> Any:  # a generator of text whose value is the reply
+    ) -> Generator[str, None, Reply]:
+        """Yields the model's text as it comes, and returns the whole."""
         if not streaming:
             return self._model.reply(shown, declared, within_s=self._left_s())
         reply: Reply | None = None

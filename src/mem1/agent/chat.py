@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import uuid4
@@ -100,12 +101,8 @@ class ServedChat:
 
         body = self._body(messages, tools)
         at_most = self._at_most(body)
-        try:
+        with _explained():
             return read_completion(self._servers.ask(_PATH, body, read, at_most=at_most, within_s=within_s))
-        except ValueError as error:
-            raise ModelFailed(f"the model's answer cannot be read: {error}") from error
-        except (EngineFailed, LimitReached) as error:
-            raise ModelFailed(f"the model gives no reply: {error}") from error
 
     def stream(
         self, messages: Sequence[Message], tools: Sequence[Message], *, within_s: float | None = None
@@ -116,14 +113,10 @@ class ServedChat:
         def used() -> Usage:
             return self._used(body, assembled.counted, at_most)
 
-        try:
+        with _explained():
             for data in _events(self._servers.stream(_PATH, body, used, at_most=at_most, within_s=within_s)):
                 yield from assembled.add(read_json(data))
             yield assembled.reply()
-        except ValueError as error:
-            raise ModelFailed(f"the model's answer cannot be read: {error}") from error
-        except (EngineFailed, LimitReached) as error:
-            raise ModelFailed(f"the model gives no reply: {error}") from error
 
     def close(self) -> None:
         """End the connections."""
@@ -158,10 +151,8 @@ class CalledChat:
             raise
         except Exception as error:  # whatever the caller's client raises
             raise ModelFailed(f"the model gives no reply: {type(error).__name__}: {one_line(str(error))}") from error
-        try:
+        with _explained():
             return read_completion(answer)
-        except ValueError as error:
-            raise ModelFailed(f"the model's answer cannot be read: {error}") from error
 
     def stream(
         self, messages: Sequence[Message], tools: Sequence[Message], *, within_s: float | None = None
@@ -173,6 +164,17 @@ class CalledChat:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Raises ModelFailed for an answer that cannot be read, and for none."""
+    try:
+        yield
+    except ValueError as error:
+        raise ModelFailed(f"the model's answer cannot be read: {error}") from error
+    except (EngineFailed, LimitReached) as error:
+        raise ModelFailed(f"the model gives no reply: {error}") from error
 
 
 def read_completion(value: Any) -> Reply:

@@ -59,13 +59,15 @@ def run_agent(
             for step in agent.stream(questions[0]):
                 view(step)
         except (UserError, KeyboardInterrupt):
-            if agent.report().turns:
-                stderr().print(Text(printable(str(agent.report()))), soft_wrap=True)
+            so_far = agent.report()
+            if so_far.turns:
+                stderr().print(Text(printable(str(so_far))), soft_wrap=True)
             raise
+    report = agent.report()
     if as_json:
-        print(json.dumps({**agent.report().record(), "messages": agent.messages}))
+        print(json.dumps({**report.record(), "messages": agent.messages}))
     else:
-        console.print(Text(f"\n{printable(str(agent.report()))}"), soft_wrap=True)
+        console.print(Text(f"\n{printable(str(report))}"), soft_wrap=True)
 
 
 def _server(chosen: Chosen) -> ModelServer:

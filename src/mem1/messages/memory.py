@@ -199,10 +199,7 @@ class Memory:
         k = best_k(sizes, self.prices.prices)
         if math.isinf(k):
             return "Reading from the cache is free at these prices, so appending is cheaper."
-        turn = break_even(sizes, self.prices.prices, self.prices.cache, round(k))
-        if turn is None:
-            return f"Appending is cheaper for {HORIZON} exchanges and more."
-        return f"Folding every {round(k)} exchanges is cheaper than appending from exchange {turn} on."
+        return _advice(round(k), break_even(sizes, self.prices.prices, self.prices.cache, round(k)))
 
     def _begin(
         self,
@@ -251,7 +248,7 @@ class Memory:
         told = now.session in self._appends
         self._appends[now.session] = HORIZON if turn is None else turn
         if not told:
-            self._tell("appends", now, why=self.advice(now.log, beside=now.beside))
+            self._tell("appends", now, why=_advice(k, turn))
         return True
 
     def _sizes(self, transcript: Transcript, beside: int) -> Sizes:
@@ -352,6 +349,13 @@ class Memory:
                 parts = (*transcript.parts[:at], *self.form.read(written).parts, *transcript.parts[at:])
                 return [*before, *written, *after], transcript._replace(parts=parts)
         return list(messages), transcript
+
+
+def _advice(k: int, turn: int | None) -> str:
+    """`turn`: the exchange from which on folding every `k` exchanges is cheaper; None: none."""
+    if turn is None:
+        return f"Appending is cheaper for {HORIZON} exchanges and more."
+    return f"Folding every {k} exchanges is cheaper than appending from exchange {turn} on."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,20 +72,16 @@ class Log:
             raise UserError(f"cannot read {self._path}: {error.strerror}") from error
         state = (about.st_mtime_ns, about.st_size)
         if self._read is None or self._read[0] != state:
-            self._read = state, [self._message(number, line) for number, line in self._lines()]
+            self._read = state, list(self._messages())
         return self._read[1]
 
-    def _lines(self) -> list[tuple[int, bytes]]:
-        """(number, line) of those that are not blank; without a last one that is being written."""
-        lines = [(number, line) for number, line in read_lines(self._path) if line.strip()]
-        if lines and not lines[-1][1].endswith(b"\n") and not _is_object(lines[-1][1]):
-            lines.pop()
-        return lines
-
-    def _message(self, number: int, line: bytes) -> Message:
-        if not _is_object(line):
-            raise UserError(f"{self._path}:{number}: not a message as a JSON object; the file is no conversation")
-        return json.loads(line)
+    def _messages(self) -> Iterator[Message]:
+        for number, line in read_lines(self._path):
+            message = _object(line)
+            if message is not None:
+                yield message
+            elif line.strip() and line.endswith(b"\n"):  # a last line without its end is being written
+                raise UserError(f"{self._path}:{number}: not a message as a JSON object; the file is no conversation")
 
 
 def images_of(content: Content) -> list[tuple[str, str]]:
@@ -102,8 +99,10 @@ def images_of(content: Content) -> list[tuple[str, str]]:
     return found
 
 
-def _is_object(line: bytes) -> bool:
+def _object(line: bytes) -> dict[str, Any] | None:
+    """The JSON object in a line; None: there is none."""
     try:
-        return isinstance(json.loads(line), dict)
+        found = json.loads(line)
     except (ValueError, RecursionError):
-        return False
+        return None
+    return found if isinstance(found, dict) else None
