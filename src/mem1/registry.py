@@ -145,6 +145,8 @@ class _Register:
     """Formats of question files (`mem1.tasks.datasets.reading.Format`)."""
     vocabulary: Registry = Registry("vocabulary", "mem1.protocol:VOCABULARIES")
     """`mem1.Tags`."""
+    calls: Registry = Registry("calls", "mem1.engines.tool_calls:FORMATS")
+    """How models write calls of tools (`mem1.engines.tool_calls.CallFormat`)."""
     algorithm: Registry = Registry(
         "algorithm",
         {

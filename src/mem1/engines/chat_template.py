@@ -61,25 +61,18 @@ class ChatTemplate:
         Raises UserError where it is missing, it fails, or the tokenizer would need code of the folder, which is never
         run.
         """
-        from transformers import AutoTokenizer
-
-        try:
-            # trust_remote_code=False: without it transformers would ask whether to run the folder's code
-            tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-        except Exception as error:  # a damaged folder can raise anything
-            raise UserError(f"{folder} has no usable chat template: {code_in(folder) or _why(error)}") from error
-        return cls.of(tokenizer, codec, where=str(folder))
+        return cls.of(template_tokenizer(folder), codec, where=str(folder))
 
     @classmethod
     def of(cls, tokenizer: Any, codec: Codec, *, where: str) -> ChatTemplate:
         """The template of a transformers tokenizer. Raises UserError naming `where` it comes from, as `load` does."""
         try:
-            with _limited(_LIMIT_S):
+            with limited(_LIMIT_S):
                 text = tokenizer.apply_chat_template(
                     [{"role": "user", "content": _PLACE}], tokenize=False, add_generation_prompt=True
                 )
         except Exception as error:  # a template is a program: it can raise anything
-            raise UserError(f"{where} has no usable chat template: {_why(error)}") from error
+            raise UserError(f"{where} has no usable chat template: {why(error)}") from error
         before, place, after = str(text).partition(_PLACE)
         if not place:
             raise UserError(f"the chat template in {where} leaves out the user's message")
@@ -88,13 +81,24 @@ class ChatTemplate:
         return cls(codec.encode(before), codec.encode(after))
 
 
-def _why(error: Exception) -> str:
+def template_tokenizer(folder: Path) -> Any:
+    """The transformers tokenizer of a model's folder, which has the template. Raises UserError as `load` does."""
+    from transformers import AutoTokenizer
+
+    try:
+        # trust_remote_code=False: without it transformers would ask whether to run the folder's code
+        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # a damaged folder can raise anything
+        raise UserError(f"{folder} has no usable chat template: {code_in(folder) or why(error)}") from error
+
+
+def why(error: Exception) -> str:
     """The message of a template's error, which may quote the template."""
     return one_line(str(error)) or type(error).__name__
 
 
 @contextmanager
-def _limited(seconds: float) -> Iterator[None]:
+def limited(seconds: float) -> Iterator[None]:
     """Raise TimeoutError in the template's code, which jinja2 compiles to Python, once it has run for `seconds`."""
     end = time.monotonic() + seconds
     before = sys.gettrace()

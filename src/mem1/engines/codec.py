@@ -94,12 +94,12 @@ class Codec:
     def _own_tags(self, tags: Tags) -> tuple[Mapping[str, Sequence[int]], re.Pattern[str]]:
         """The tags that are single tokens, and a pattern that finds them in a text."""
         if tags not in self._of_tags:
-            own = {tag: (self._added[tag],) for tag in tags.special_tokens if tag in self._added}
+            own = {tag: (self.added_tokens[tag],) for tag in tags.special_tokens if tag in self.added_tokens}
             self._of_tags[tags] = own, re.compile(f"({'|'.join(map(re.escape, own)) or _NOWHERE})")
         return self._of_tags[tags]
 
     @cached_property
-    def _added(self) -> Mapping[str, int]:
+    def added_tokens(self) -> Mapping[str, int]:
         """Tokens added to the model's own, special or not -> id."""
         return {token.content: i for i, token in self.tokenizer.get_added_tokens_decoder().items()}
 
@@ -138,15 +138,15 @@ class Codec:
         came from a document or a prompt, and is broken up (`break_tokens`).
         """
         text = self.decode(ids)
-        if break_tokens(text, self._breakable) == text:
+        if break_tokens(text, self.breakable) == text:
             return text
-        own = set(self._added.values())
+        own = set(self.added_tokens.values())
         parts: list[str] = []
         begun = done = 0  # characters of the text, tokens
         for place in (*(i for i, token in enumerate(ids) if token in own), len(ids)):
             if place > done:
                 end = len(self.decode(ids[:place]))
-                parts.append(break_tokens(text[begun:end], self._breakable))
+                parts.append(break_tokens(text[begun:end], self.breakable))
                 begun = end
             end = len(self.decode(ids[: place + 1]))
             parts.append(text[begun:end])
@@ -154,7 +154,8 @@ class Codec:
         return "".join(parts)
 
     @cached_property
-    def _breakable(self) -> tuple[str, ...]:
+    def breakable(self) -> tuple[str, ...]:
+        """Texts that must not stand in text for a server, or around which a template writes."""
         added = self.tokenizer.get_added_tokens_decoder().values()
         return (*CONTROL_TOKENS, *breakable((token.content, token.special) for token in added))
 

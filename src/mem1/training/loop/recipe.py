@@ -19,6 +19,7 @@ from mem1.configuration.model import MOST_TASKS, MOST_TOKENS, MOST_WORKERS, Gree
 from mem1.configuration.vocabulary import VocabularyChoice
 from mem1.contexts import context_policy
 from mem1.engines.base import Engine
+from mem1.engines.chat_config import Chat
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.engines.config import Engines, LocalModel
@@ -280,6 +281,8 @@ class Recipe(Config):
     context: ContextName = "constant"
     """Context policy: constant, capped(n), fold(k), full, masked, window(k), summary(n), external(k) or none."""
     model: ModelConfig = ModelConfig()
+    chat: Chat | None = None
+    """How the model speaks in messages and calls of tools; None: in the tags of the vocabulary, in one text."""
     tasks: Tasks
     budget: Budget = Budget()
     engine: Engines = LocalModel()

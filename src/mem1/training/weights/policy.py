@@ -52,6 +52,8 @@ class Policy:
     """Chat template around every prompt; the empty one: plain prompts."""
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Other files of the tokenizer, such as chat_template.jinja and tokenizer_config.json, by name."""
+    folder: Path | None = None
+    """Where it was loaded from; None: it was made here."""
 
     def save(self, folder: Path, weights: Mapping[str, torch.Tensor] | None = None) -> None:
         """Write a transformers folder: config.json, model.safetensors and all files of the tokenizer.
@@ -105,7 +107,7 @@ def load_policy(
     codec = Codec.load(folder)
     template = ChatTemplate.load(folder, codec) if chat_template else ChatTemplate()
     on_device = model.to(device.at)  # type: ignore[arg-type]  # transformers' own signature takes less
-    policy = Policy(on_device, codec, template, tokenizer_files(folder))
+    policy = Policy(on_device, codec, template, tokenizer_files(folder), folder)
     rows = next(policy.model.get_input_embeddings().parameters()).shape[0]
     if policy.codec.vocab_size > rows:
         raise UserError(

@@ -1,0 +1,271 @@
+r"""Chat messages as the tokens of one model, exactly: its own protocol, written by its chat template.
+
+    chat = ChatMessages.load(folder, codec)
+    chat.encode([{"role": "user", "content": "Who is it?"}], tools)     the tokens of the model's first context
+    chat.read("Oslo first.\n<tool_call>...</tool_call><|im_end|>")      Said(text="Oslo first.", calls=(Asked(...),))
+    chat.encode([{"role": "user", ...}, Sampled(ids), {"role": "tool", "content": "Doc 1 ..."}], tools)
+
+What the model sampled is never written again by the template, nor encoded again: a `Sampled` message stands in a later
+context with the tokens that were sampled. The template writes what is around it, which is encoded once, as a server of
+the model would encode it. Text of messages cannot form a special token: `mem1.sanitize.break_tokens`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+from uuid import uuid4
+
+from mem1.engines.chat_template import limited, template_tokenizer, why
+from mem1.engines.codec import Codec
+from mem1.engines.tool_calls import HERMES, CallFormat, Said, TagCalls
+from mem1.errors import UserError
+from mem1.protocol import Tags, tagged
+from mem1.records import Span
+from mem1.sanitize import break_tokens
+
+Message = Mapping[str, Any]
+"""In the form of OpenAI's chat completions."""
+Write = Callable[[list[dict[str, Any]], list[dict[str, Any]], bool], str]
+"""Text of messages with these tools; True: followed by the head of the model's next message. May raise anything."""
+Thoughts = Literal["drop", "keep"]
+_LIMIT_S = 5.0
+_TIMES = 20
+"""How many times longer than its messages a template's text may be, and 100,000 characters on top."""
+_ROLES = {"developer": "system", "function": "tool"}
+
+
+class Sampled(NamedTuple):
+    """A message that the model wrote: the tokens of its completion, or what is kept of them."""
+
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ChatMessages:
+    """One model's way of writing messages."""
+
+    codec: Codec
+    write: Write
+    calls: CallFormat
+    end: str = ""
+    """What the template puts after a message of the model, which ends a completion; empty: nothing."""
+    opened: str = ""
+    """What the template puts between the head of the model's next message and the completion: "<think>\\n"."""
+    thoughts: Thoughts = "drop"
+    """Whether the thoughts of earlier messages stay in later contexts."""
+    where: str = "the chat template"
+    """For messages."""
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        codec: Codec,
+        *,
+        calls: CallFormat = HERMES,
+        thoughts: Thoughts = "drop",
+        options: Mapping[str, Any] | None = None,
+    ) -> ChatMessages:
+        """The protocol of the model in a folder.
+
+        options     further variables of the template, such as {"enable_thinking": False}
+
+        Raises UserError where the template is missing, fails, or writes the model's messages in different ways.
+        """
+        return cls.of(template_tokenizer(folder), codec, calls, thoughts, options or {}, where=str(folder))
+
+    @classmethod
+    def of(
+        cls,
+        tokenizer: Any,
+        codec: Codec,
+        calls: CallFormat = HERMES,
+        thoughts: Thoughts = "drop",
+        options: Mapping[str, Any] | None = None,
+        *,
+        where: str,
+    ) -> ChatMessages:
+        """That of a transformers tokenizer. Raises UserError naming `where` it comes from, as `load` does."""
+
+        def write(messages: list[dict[str, Any]], tools: list[dict[str, Any]], prompt: bool) -> str:
+            return tokenizer.apply_chat_template(
+                messages, tools=tools or None, tokenize=False, add_generation_prompt=prompt, **(options or {})
+            )
+
+        bare = cls(codec=codec, write=write, calls=calls, thoughts=thoughts, where=f"the chat template in {where}")
+        end, opened = bare._frame()
+        return cls(codec=codec, write=write, calls=calls, end=end, opened=opened, thoughts=thoughts, where=bare.where)
+
+    @classmethod
+    def in_tags(cls, codec: Codec, tags: Tags) -> ChatMessages:
+        """For a policy that speaks a vocabulary of mem1 and has no template: its actions are calls of tools."""
+
+        def write(messages: list[dict[str, Any]], tools: list[dict[str, Any]], prompt: bool) -> str:
+            del tools, prompt  # the prompt names the actions
+            return "".join(_in_tags(message, tags) for message in messages)
+
+        return cls(codec=codec, write=write, calls=TagCalls(tags), where=f"the vocabulary {tags.name}")
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """Texts after which a completion ends."""
+        return (*((self.end,) if self.end else ()), *self.calls.stop_strings)
+
+    def encode(self, messages: Sequence[Message | Sampled], tools: Sequence[Message] = ()) -> tuple[int, ...]:
+        """The context in which the model writes its next message.
+
+        Raises UserError where the template fails or leaves a sampled message out.
+        """
+        mark = uuid4().hex
+        given = [
+            {"role": "assistant", "content": f"{mark}{number:06d}"} if isinstance(message, Sampled) else message
+            for number, message in enumerate(messages)
+        ]
+        text = self._written(given, tools)
+        first, *rest = re.split(f"{mark}([0-9]{{6}})", text)
+        ids = list(self.codec.encode(first))
+        sampled = [(n, message.ids) for n, message in enumerate(messages) if isinstance(message, Sampled)]
+        if [int(number) for number in rest[::2]] != [number for number, _ in sampled]:
+            raise UserError(f"{self.where} leaves out or repeats what the model has said")
+        for (_, said), after in zip(sampled, rest[1::2], strict=True):
+            ids += said
+            whole = self.end and self.codec.decode(said[-1:]) == self.end
+            ids += self.codec.encode(after.removeprefix(self.end) if whole else after)
+        return tuple(ids)
+
+    def after(self, said: Sequence[int], messages: Sequence[Message]) -> tuple[int, ...]:
+        """What follows a completion in the next context: these messages, and the head of the model's next one.
+
+        The messages are results of tools or of the user.
+        """
+        text = self._written([*_BEFORE, {"role": "assistant", "content": _PLACE}, *messages], ())
+        after = text.partition(_PLACE)[2]
+        whole = self.end and self.codec.decode(said[-1:]) == self.end
+        return self.codec.encode(after.removeprefix(self.end) if whole else after)
+
+    def read(self, text: str) -> Said:
+        """The parts of a completion, with its end. Never raises."""
+        body = text[: -len(self.end)] if self.end and text.endswith(self.end) else text
+        said = self.calls.read(body, self.opened)
+        if self.thoughts == "drop" or "thought" not in said.spans:
+            return said
+        spans: dict[str, Span] = {role: span for role, span in said.spans.items() if role != "thought"}
+        if said.calls or "action" not in spans:  # a kept thought belongs to the state
+            stop = spans.get("action", (len(body), 0))[0]
+            spans |= {"state": (0, stop), "state_text": (0, len(body[:stop].rstrip()))}
+        return Said(text=said.text, thought=said.thought, calls=said.calls, spans=spans)
+
+    def kept(self, ids: tuple[int, ...]) -> Sampled:
+        """What later contexts hold of a completion: all of it, or all but its thought."""
+        opened = () if self.thoughts == "drop" else self.opened_ids
+        text = self.codec.decode(ids)
+        thought = self.read(text).spans.get("thought")
+        if thought is None:
+            return Sampled(opened + ids)
+        return Sampled(ids[self.codec.token_spans(ids, text, {"thought": thought})["thought"][1] :])
+
+    @property
+    def opened_ids(self) -> tuple[int, ...]:
+        """The tokens of `opened`."""
+        return self.codec.encode(self.opened)
+
+    def _frame(self) -> tuple[str, str]:
+        """(end, opened), from what the template writes around a message in the middle of a conversation."""
+        before, place, after = self._written([*_BEFORE, _SAYS, *_BEFORE], (), prompt=False).partition(_PLACE)
+        prompt = self._written(_BEFORE, ())
+        if not place or not prompt.startswith(before):
+            raise UserError(f"{self.where} writes the head of the model's messages in different ways; give another")
+        added = sorted(self.codec.added_tokens, key=len, reverse=True)
+        end = next((token for token in added if after.startswith(token)), "")
+        if not end:
+            raise UserError(
+                f"{self.where} puts no special token after the model's messages, so nothing ends a completion; give "
+                "a template that does"
+            )
+        return end, prompt[len(before) :]
+
+    def _written(self, messages: Sequence[Message], tools: Sequence[Message], *, prompt: bool = True) -> str:
+        given = [self._prepared(message) for message in messages]
+        offered = [self._broken(tool) for tool in tools]
+        most = _TIMES * len(json.dumps([given, offered])) + 100_000
+        try:
+            with limited(_LIMIT_S):
+                text = str(self.write(given, offered, prompt))
+        except Exception as error:  # a template is a program: it can raise anything
+            raise UserError(f"{self.where} fails: {why(error)}") from error
+        if len(text) > most:
+            raise UserError(f"{self.where} writes {len(text):,} characters for a conversation")
+        return text
+
+    def _prepared(self, message: Message) -> dict[str, Any]:
+        """The message as templates take it, without text that is a special token."""
+        role = _ROLES.get(message.get("role", ""), message.get("role"))
+        content = _text(message.get("content"))
+        if role == "tool":
+            content = self.calls.harmless(content)
+        rest = {key: value for key, value in message.items() if key not in ("role", "content", "tool_calls") and value}
+        made = {"role": role, "content": self._broken(content), **self._broken(rest)}
+        if calls := message.get("tool_calls"):
+            made["tool_calls"] = [self._broken(_call(call)) for call in calls]
+        return made
+
+    @cached_property
+    def _breakable(self) -> tuple[str, ...]:
+        return tuple(token for token in self.codec.breakable if token not in self.calls.own)
+
+    def _broken(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return break_tokens(value, self._breakable)
+        if isinstance(value, Mapping):
+            return {key: self._broken(part) for key, part in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self._broken(part) for part in value]
+        return value
+
+
+_PLACE = "mem1-what-the-model-says"
+_BEFORE: tuple[Message, ...] = ({"role": "user", "content": "mem1-what-the-user-says"},)
+_SAYS: Message = {"role": "assistant", "content": _PLACE}
+
+
+def _text(content: Any) -> str:
+    """Raises UserError for anything but text."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, Sequence) or not all(
+        isinstance(part, Mapping) and isinstance(part.get("text", part.get("refusal")), str) for part in content
+    ):
+        raise UserError("a message has a content other than text; this model reads text alone")
+    return "\n".join(part.get("text", part.get("refusal")) for part in content)
+
+
+def _call(call: Any) -> dict[str, Any]:
+    """A call as templates take it, with its arguments as an object where they are one."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        raise UserError("a message has a tool call without a function")
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        with suppress(ValueError, RecursionError):
+            arguments = json.loads(arguments)
+    return {**call, "function": {**function, "arguments": arguments if arguments is not None else {}}}
+
+
+def _in_tags(message: Message, tags: Tags) -> str:
+    if message["role"] == "tool":
+        return tagged(message["content"], tags)
+    calls = [call["function"] for call in message.get("tool_calls", ())]
+    names = tags.action_tags
+    written = (
+        f" <{names.get(call['name'], call['name'])}> {' '.join(map(str, dict(call['arguments']).values()))} "
+        f"</{names.get(call['name'], call['name'])}>"
+        for call in calls
+    )
+    return f"{message['content']}{''.join(written)}"
