@@ -15,9 +15,9 @@ from typer.testing import CliRunner, Result
 import mem1
 from mem1.cli.main import app
 
-ENGINE, *PAGES = sorted(
-    (Path(__file__).parents[1] / "docs" / "extending").glob("*.md"), key=lambda page: (page.stem != "engine", page.stem)
-)
+EXTENDING = Path(__file__).parents[1] / "docs" / "extending"
+ENGINE, GYMNASIUM = EXTENDING / "engine.md", EXTENDING / "gymnasium.md"
+PAGES = sorted({*EXTENDING.glob("*.md")} - {ENGINE, GYMNASIUM})
 TINY = ("model.new.hidden_size=32", "model.new.layers=1", "model.new.heads=2", "model.new.feed_forward=32")
 SMALL = (*TINY, "model.new.look_back=[]", "budget.completion_extra=8", "checkpoint_every=1")
 
@@ -56,6 +56,18 @@ def test_the_program_of_a_page_is_trained_resumed_and_evaluated(page: Path, tmp_
     )
     with pytest.raises(mem1.UserError, match=f"cannot import {Path(module).stem} .* it must be installed, or lie in"):
         mem1.load_recipe("one/config.toml")
+
+
+def test_a_gymnasium_environment_is_trained_and_evaluated(tmp_path: Path, monkeypatch):
+    pytest.importorskip("gymnasium")
+    for name, text in files(GYMNASIUM).items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = mem1.load_recipe("recipe.toml", *SMALL, "rl.curriculum=[{ steps = 1, objectives = [1] }]")
+    mem1.train(config, out="one")
+    (row,) = mem1.evaluate(config, "one/policy", out="one/evaluation")
+    assert (row.objectives, row.tasks) == (1, 4) and {"return", "steps"} <= set(row.as_dict())
 
 
 def test_an_engine_of_ones_own_is_evaluated(tmp_path: Path, monkeypatch):

@@ -128,6 +128,7 @@ class _Register:
             "cloze": "mem1.envs.cloze:ClozeTasks",
             "web": "mem1.envs.web:WebTasks",
             "webshop": "mem1.envs.webshop.tasks:WebShopTasks",
+            "gymnasium": "mem1.envs.gymnasium:GymnasiumTasks",
         },
     )
     """Configurations of tasks (`mem1.TasksConfig`), or plain classes with tasks, observe and score."""

@@ -161,6 +161,21 @@ To buy ({objectives}):
 {questions}
 """
 
+_EPISODE = """\
+You act in an environment, in turns. Between turns you forget everything except this text, what you wrote last, and \
+the environment's last reply.
+
+In each turn write two blocks, in this order:
+1. <{state}> ... </{state}>: your memory. Note what you have done and learnt so far, and what you plan. Whatever you \
+do not write here is lost after the next turn.
+2. <{act}> ... </{act}>: what you do or say, exactly as the environment expects it.
+
+Replies come inside <{result}> ... </{result}>. They start with a [{hint}] that says how many turns are left. What \
+follows was written by the environment.
+
+{questions}
+"""
+
 MAX_LABEL = 40
 """Largest number of questions whose labels (Q1 … Q40) are single tokens in our own tokenizers."""
 THEN = " then "
@@ -184,6 +199,8 @@ PROMPTS: Mapping[str, Prompt] = {
     "web": Prompt(template=_WEB, separator="\n"),
     # instructions for the shop
     "shop": Prompt(template=_SHOP, separator="\n"),
+    # instructions for an episode of somebody else's environment
+    "episode": Prompt(template=_EPISODE, separator="\n"),
 }
 
 
@@ -214,20 +231,32 @@ def render(choice: PromptChoice, questions: Sequence[Question], tags: Tags) -> s
     prompt = find_prompt(choice)
     numbered = prompt.numbered or any(question.depends_on for question in questions)
     texts = [" ".join(strip_markup(question.text, tags).split()) for question in questions]
+    joined = prompt.separator.join(f"Q{i} {text}" if numbered else text for i, text in enumerate(texts, start=1))
+    return _filled(choice, joined, tags, len(questions))
+
+
+def fill(choice: PromptChoice, text: str, tags: Tags) -> str:
+    """The prompt of a task whose environment says in a text what is to be done; its lines stay as they are.
+
+    Raises UserError as `render` does.
+    """
+    return _filled(choice, strip_markup(text, tags), tags, 1)
+
+
+def _filled(choice: PromptChoice, questions: str, tags: Tags, objectives: int) -> str:
+    labels = [f"Q{i}" for i in range(1, objectives + 1)]
     fields = {
-        "questions": prompt.separator.join(
-            f"Q{i} {text}" if numbered else text for i, text in enumerate(texts, start=1)
-        ),
-        "objectives": len(questions),
-        "order": THEN.join([*(f"Q{i}" for i in range(1, len(questions) + 1)), DONE]),
-        "example": "; ".join(f"Q{i} ..." for i in range(1, min(len(questions), 3) + 1)),
+        "questions": questions,
+        "objectives": objectives,
+        "order": THEN.join([*labels, DONE]),
+        "example": "; ".join(f"{label} ..." for label in labels[:3]),
         "state": tags.state,
         "result": tags.result,
         "hint": tags.hint,
         **tags.action_tags,
     }
     try:
-        return prompt.template.format(**fields)
+        return find_prompt(choice).template.format(**fields)
     except KeyError as error:
         name = choice.file if isinstance(choice, PromptFile) else choice
         raise UserError(
