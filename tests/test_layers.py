@@ -36,6 +36,7 @@ ROOMS = (
     "engines",
     "agent",
     "rollout",
+    "endpoint",
     "packing",
     "algorithms",
     "training",

@@ -6,9 +6,9 @@
     print(mem1.evaluate(mem1.load_recipe("atlas-quick"), mem1.load_policy("runs/quick/policy")))
 
 Rooms, in the order of the imports: errors, registry, configuration, net, records, trajectory_files, sanitize, protocol,
-prices, messages, scoring, contexts, tasks, retrieval, envs, engines, agent, rollout, packing, algorithms, training,
-evaluation, planning, api, extras, cli. Importing `mem1` loads none of them: each name below is imported when it is
-first used.
+prices, messages, scoring, contexts, tasks, retrieval, envs, engines, agent, rollout, endpoint, packing, algorithms,
+training, evaluation, planning, api, extras, cli. Importing `mem1` loads none of them: each name below is imported when
+it is first used.
 """
 
 # ruff: noqa: F401  (the imports below are for type checkers and editors)

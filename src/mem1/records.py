@@ -48,6 +48,10 @@ class Ended(str, Enum):
     """The environment (a retriever, a shop) failed; not the policy's fault."""
     ENGINE_FAILED = "engine_failed"
     """The model's server failed, or the spending limit was reached; not the policy's fault."""
+    OUT_OF_TIME = "out_of_time"
+    """An agent of [agent] did not return within its time limit."""
+    AGENT_FAILED = "agent_failed"
+    """An agent of [agent] raised, exited with an error, or returned something that is no answer."""
 
     def __str__(self) -> str:
         return self.value
@@ -60,7 +64,7 @@ class Ended(str, Enum):
     @property
     def truncated(self) -> bool:
         """Cut by a budget rather than ended by the task or the policy."""
-        return self in (Ended.OUT_OF_TURNS, Ended.OUT_OF_TOKENS)
+        return self in (Ended.OUT_OF_TURNS, Ended.OUT_OF_TOKENS, Ended.OUT_OF_TIME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

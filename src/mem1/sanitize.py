@@ -239,7 +239,7 @@ CONTROL_TOKENS = (
 )  # fmt: skip
 """Control tokens of well-known models and templates; `break_tokens` adds <|...|> of any kind."""
 _PIPED = r"<[|\uff5c][^<>|\uff5c\n]{1,64}[|\uff5c]>"
-_WORD = re.compile(r"\w+|\s+")
+_WORD = re.compile(r"'?\w+|\s+")
 
 
 def break_tokens(text: str, tokens: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ Letters: M sampled tokens, T tokens of a tree.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -206,15 +206,27 @@ def reencoded_share(trajectories: Sequence[Trajectory]) -> float:
     """Share of the tokens carried from a turn into the next context that are not the sampled ones; must be 0.
 
     Every context policy keeps part of the newest turn. The tokens from its state to its query (the whole completion,
-    where these were not recorded) are looked up in order among the sampled tokens; those not found have changed.
+    where these were not recorded) are looked up in order among the sampled tokens; those not found have changed. Of
+    contexts that an agent made, all tokens are compared that were copied from any turn.
     """
     carried = changed = 0
     for trajectory in trajectories:
-        for before, after in zip(trajectory.turns, trajectory.turns[1:], strict=False):
-            copy = _copy(before, after)
-            carried += len(copy)
-            changed += _not_in_order(copy, before.prefill_ids + before.completion_ids)
+        for place in range(1, len(trajectory.turns)):
+            for copy, before in _copies(trajectory.turns, place):
+                carried += len(copy)
+                changed += _not_in_order(copy, before.prefill_ids + before.completion_ids)
     return changed / carried if carried else 0.0
+
+
+def _copies(turns: Sequence[Turn], place: int) -> Iterator[tuple[tuple[int, ...], Turn]]:
+    """(tokens in the context of the turn at `place`, the turn that sampled them)."""
+    before, after = turns[place - 1], turns[place]
+    if not after.context_origins or after.context_spans.keys() & {"state", "query"}:
+        yield _copy(before, after), before
+        return
+    for number, role, start, stop in after.context_origins:
+        if number and role != "result":
+            yield after.context_ids[start:stop], turns[number - 1]
 
 
 def _copy(before: Turn, after: Turn) -> tuple[int, ...]:
@@ -223,7 +235,7 @@ def _copy(before: Turn, after: Turn) -> tuple[int, ...]:
     if spans:
         return after.context_ids[min(start for start, _ in spans) : max(stop for _, stop in spans)]
     stop = len(after.context_ids) - len(before.observation_ids)
-    return after.context_ids[max(stop - len(before.completion_ids), 0) : stop]
+    return after.context_ids[max(stop - len(before.completion_ids), after.prompt_tokens) : stop]
 
 
 def _not_in_order(copy: Sequence[int], sampled: Sequence[int]) -> int:

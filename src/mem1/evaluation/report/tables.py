@@ -107,6 +107,8 @@ _ADVICE = {
     "chat template (model.chat_template=true) or the vocabulary that it knows (vocabulary)",
     Ended.TOOL_FAILED: "the trajectories (--out) say why under `detail`",
     Ended.ENGINE_FAILED: "the trajectories (--out) say why under `detail`",
+    Ended.OUT_OF_TIME: "raise agent.time_limit_s, or lower agent.concurrency",
+    Ended.AGENT_FAILED: "the trajectories (--out) say why under `detail`",
 }
 
 
@@ -124,7 +126,10 @@ def warnings(rows: Sequence[ReportRow]) -> list[str]:
 
 def _endings(rows: Sequence[ReportRow]) -> str:
     """Endings without an answer; failures of a tool or an engine have sentences of their own."""
-    policy_failed = (Ended.OUT_OF_TURNS, Ended.OUT_OF_TOKENS, Ended.BAD_TAGS)
+    policy_failed = (
+        *(Ended.OUT_OF_TURNS, Ended.OUT_OF_TOKENS, Ended.BAD_TAGS),
+        *(Ended.OUT_OF_TIME, Ended.AGENT_FAILED),
+    )
     parts: list[str] = []
     for name, row in _named(rows):
         counts = [f"{row.endings[e.value]} {e}" for e in policy_failed if row.endings.get(e.value)]

@@ -1,0 +1,181 @@
+"""Attempts by an agent that somebody else wrote; called like `mem1.rollout.Rollout`.
+
+    task  ->  the agent, with an address of its own  ->  its calls, sampled and recorded; its answer  ->  Trajectory
+
+Everything that can go wrong with an attempt is recorded as its ending:
+
+    answered        the agent returned an answer, a reward, or that it has none
+    out_of_turns    it made more calls than it may, and did not return an answer; likewise
+    out_of_tokens   a context left no room for a completion
+    out_of_time     it did not return in time
+    agent_failed    it raised, exited with an error, or asked for what the endpoint refuses
+    tool_failed     the environment failed (`mem1.endpoint.client.act`)
+    engine_failed   the model's server failed
+
+All but the last two are scored, the agent's failures with no answer: what differs between attempts is what the policy
+has said, and one that makes its agent fail or hang should learn not to.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from threading import BoundedSemaphore
+
+from mem1.endpoint.config import AgentConfig
+from mem1.endpoint.recording import Bounds, Recording
+from mem1.endpoint.runs import Returned, Runs
+from mem1.endpoint.sampling import JoinedCalls, Row
+from mem1.endpoint.server import Endpoint
+from mem1.engines.base import Completion, Engine, Sampling
+from mem1.engines.chat_messages import ChatMessages
+from mem1.envs.base import Environment, Outcome
+from mem1.messages import Bounds as MemoryBounds
+from mem1.messages import Memory
+from mem1.net.threads import in_parallel
+from mem1.records import Ended, Task, Trajectory, Turn
+from mem1.rollout import Budget, attempt_numbers
+
+
+@dataclass(frozen=True)
+class _Named:
+    """Stands where a context policy would: the agent makes its contexts."""
+
+    name: str
+    requested_action: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentRollout:
+    """Everything but the tasks; call it with tasks, as often as needed."""
+
+    agent: AgentConfig
+    engine: Engine
+    chat: ChatMessages
+    environment: Environment
+    budget: Budget = field(default_factory=Budget)
+    general: bool = True
+    """Whether completions get the room of a general model, where the budget does not say."""
+    reward: Callable[[Task, Trajectory], float] | None = None
+    """Computes the reward from the scored attempt; None: the agent's own, or the environment's."""
+    on_turn: Callable[[Task, Turn], None] | None = None
+    """Called with each turn, once its attempt is over."""
+    runs: Runs = field(init=False)
+    context: _Named = field(init=False)
+    _slots: BoundedSemaphore = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Raises UserError where there is no such agent, or packages are missing."""
+        Endpoint.here()
+        object.__setattr__(self, "runs", self.agent.runs())
+        object.__setattr__(self, "context", _Named(self.agent.name))
+        object.__setattr__(self, "_slots", BoundedSemaphore(self.agent.concurrency))
+
+    def __call__(
+        self,
+        tasks: Sequence[Task],
+        *,
+        sampling: Sampling,
+        numbers: Sequence[int] | None = None,
+        weights_version: int = 0,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[Trajectory]:
+        """One trajectory per task, in order, as `Rollout` returns them.
+
+        Samples depend on the weights, `sampling.seed`, the task, the attempt's number, and what the agent sends.
+        """
+        started, done = time.perf_counter(), list[int]()
+        numbers = attempt_numbers(tasks) if numbers is None else numbers
+        recordings: list[Recording] = []
+
+        def attempt(job: tuple[Task, int]) -> Trajectory:
+            with self._slots:
+                recording = self._recording(*job, calls, sampling.seed, weights_version)
+                recordings.append(recording)
+                with Endpoint.here().open(recording, calls.observe) as base_url:
+                    returned = self.runs(job[0], base_url)
+                trajectory = self._finish(recording, returned, started)
+            if calls.error is not None:
+                raise calls.error
+            done.append(1)
+            if progress is not None:
+                progress(len(done), len(tasks))
+            return trajectory
+
+        with JoinedCalls(self.engine, self.environment, sampling) as calls:
+            try:
+                return in_parallel(
+                    attempt, list(zip(tasks, numbers, strict=True)), threads=max(2, self.agent.concurrency)
+                )
+            finally:
+                for recording in recordings:
+                    recording.end()
+
+    def _recording(self, task: Task, number: int, calls: JoinedCalls, seed: int, version: int) -> Recording:
+        def sample(context: tuple[int, ...], most: int, own_seed: int) -> Completion:
+            return calls.complete(Row(context, most, own_seed))
+
+        name = self.agent.memory
+        return Recording(
+            task=task,
+            number=number,
+            chat=self.chat,
+            bounds=Bounds(
+                calls=self.agent.calls or task.turn_limit,
+                completion=self.budget.completion(task.objectives, general=self.general),
+                context=self.budget.context,
+            ),
+            seed=seed,
+            sample=sample,
+            version=version,
+            memory=None if name is None else Memory(name, bounds=MemoryBounds(handles=False)),
+        )
+
+    def _finish(self, recording: Recording, returned: Returned, started: float) -> Trajectory:
+        turns, task = recording.end(), recording.task
+        ended, detail = _ending(recording, returned)
+        answer = returned.answer if returned.answer is not None else recording.answer
+        attempt = Trajectory(
+            turns=turns,
+            task=task,
+            ended=ended,
+            detail=detail,
+            answer=answer or "",
+            context=self.context.name,
+            attempt=recording.number,
+            seconds=time.perf_counter() - started,
+        )
+        if self.on_turn is not None:
+            for turn in turns:
+                self.on_turn(task, turn)
+        if not ended.scorable:
+            return attempt  # a score would measure the tool or the engine
+        outcome = (
+            Outcome(returned.reward, returned.metrics)
+            if returned.reward is not None
+            else self.environment.score(task, attempt.answer)
+        )
+        scored = replace(attempt, reward=outcome.reward, metrics=outcome.metrics)
+        if self.reward is not None:
+            scored = replace(scored, reward=float(self.reward(task, scored)))
+        if not math.isfinite(scored.reward or 0.0):
+            raise ValueError(
+                f"the reward of task {task.id!r} for the answer {attempt.answer!r} is {scored.reward}; it must be a "
+                "finite number"
+            )
+        return scored
+
+
+def _ending(recording: Recording, returned: Returned) -> tuple[Ended, str]:
+    """How the attempt ended, and why. A refused call that the agent has not survived is the reason of what followed."""
+    trouble = recording.trouble
+    if trouble is not None and not trouble[0].scorable:
+        return trouble
+    if returned.failed is not None:
+        ended, why = returned.failed
+        return trouble if trouble is not None and ended is Ended.AGENT_FAILED else (ended, why)
+    if trouble is not None and returned.answer is None and returned.reward is None and recording.answer is None:
+        return trouble
+    return Ended.ANSWERED, ""

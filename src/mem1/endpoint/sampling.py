@@ -1,0 +1,119 @@
+"""Sampling for calls that come one by one, from many attempts at the same time.
+
+    calls of attempts 1, 2, 3  ->  one call of the engine with three contexts  ->  each its own completion
+
+An engine in this process gets them joined, one batch at a time, in a thread of its own. An engine that forms batches
+itself (`concurrency`) is called directly.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError, Future, wait
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+from mem1.engines.base import Completion, Engine, Sampling
+from mem1.envs.base import Action, Environment, Observation
+from mem1.errors import UserError
+from mem1.net.threads import Batcher
+
+_JOINED = 1024
+"""Most calls of an engine's or environment's batch."""
+
+
+class Row(NamedTuple):
+    """One completion to sample."""
+
+    context: tuple[int, ...]
+    max_tokens: int
+    seed: int
+
+
+class Closed(Exception):
+    """Nobody samples any more."""
+
+
+class JoinedCalls:
+    """Joins calls of the engine and of the environment; thread-safe. `with`: on leaving, nothing runs any more."""
+
+    def __init__(self, engine: Engine, environment: Environment, sampling: Sampling) -> None:
+        self._engine, self._environment, self._sampling = engine, environment, sampling
+        self._batched = getattr(engine, "concurrency", 1) == 1
+        self._rows: Batcher[Row, None, Completion] = Batcher(self._complete, threads=1, size=_JOINED)
+        self._actions: Batcher[Action, None, Observation | UserError] = Batcher(self._observe, threads=1, size=_JOINED)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._under_way: set[Future[list[Completion]]] = set()
+        self.error: Exception | None = None
+        """What the engine or the environment has raised, which ends the run and not an attempt."""
+
+    def __enter__(self) -> JoinedCalls:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._closed = True
+            under_way = list(self._under_way)
+        for future in under_way:
+            future.cancel()
+        wait(under_way)  # the weights may change now
+        self._rows.close()
+        self._actions.close()
+
+    def complete(self, row: Row) -> Completion:
+        """A completion. Raises what the engine raises, and Closed."""
+        if not self._batched:
+            return self._complete([row], None)[0]
+        with self._lock:
+            if self._closed:
+                raise Closed
+            future = self._rows.submit([row], None)
+            self._under_way.add(future)
+        try:
+            return future.result()[0]
+        except CancelledError as error:
+            raise Closed from error
+        finally:
+            self._under_way.discard(future)
+
+    def observe(self, action: Action) -> Observation:
+        """The environment's reply. Raises UserError for an action that it does not know, and Closed."""
+        if self._closed:
+            raise Closed
+        found = self._actions.submit([action], None).result()[0]
+        if isinstance(found, UserError):
+            raise found
+        return found
+
+    def _complete(self, rows: Sequence[Row], _: None) -> list[Completion]:
+        with self._kept():
+            return self._engine.complete(
+                [row.context for row in rows],
+                max_tokens=[row.max_tokens for row in rows],
+                sampling=replace(self._sampling, seeds=tuple(row.seed for row in rows)),
+            )
+
+    def _observe(self, actions: Sequence[Action], _: None) -> list[Observation | UserError]:
+        with suppress(UserError), self._kept():  # of one action; the others go on
+            return [*self._environment.observe(actions)]
+        return [self._alone(action) for action in actions]
+
+    def _alone(self, action: Action) -> Observation | UserError:
+        try:
+            with self._kept():
+                return self._environment.observe([action])[0]
+        except UserError as error:
+            return error
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        try:
+            yield
+        except UserError:
+            raise
+        except Exception as error:
+            self.error = self.error or error
+            raise

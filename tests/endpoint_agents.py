@@ -1,0 +1,127 @@
+"""Agents as others write them, small: for tests of what trains them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+from mem1.endpoint.client import act
+from mem1.envs.base import Outcome
+from mem1.records import Task
+
+RELEASED = threading.Event()
+"""Lets `hangs` go on."""
+LATE: list[str] = []
+"""What `hangs` was told after its attempt was over."""
+
+
+def say(base_url: str, messages: list[Any], **more: Any) -> dict[str, Any]:
+    """The policy's next message."""
+    with httpx.Client(trust_env=False, timeout=60) as client:
+        answer = client.post(f"{base_url}/chat/completions", json={"model": "any", "messages": messages, **more})
+    if answer.status_code != 200:
+        raise RuntimeError(answer.json()["error"]["message"])
+    return answer.json()["choices"][0]["message"]
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def result(call: Mapping[str, Any], text: str) -> dict[str, str]:
+    return {"role": "tool", "tool_call_id": call["id"], "content": text}
+
+
+def run(task: Task, base_url: str) -> str:
+    """Searches with constant memory: the task, what the policy said last, and what came of it."""
+    ask = user(task.prompt)
+    said = say(base_url, [ask])
+    while said.get("tool_calls"):
+        call = said["tool_calls"][0]
+        found = act(base_url, "search", json.loads(call["function"]["arguments"])["query"])
+        said = say(base_url, [ask, said, result(call, found)])
+    return said["content"]
+
+
+async def run_async(task: Task, base_url: str) -> str:
+    return run(task, base_url)
+
+
+def rewards(task: Task, base_url: str) -> int:
+    say(base_url, [user(task.prompt)])
+    return 2
+
+
+def outcome(task: Task, base_url: str) -> Outcome:
+    return Outcome(float(len(say(base_url, [user(task.prompt)])["content"]) > 0), {"own": 0.5})
+
+
+def nothing(task: Task, base_url: str) -> None:
+    say(base_url, [user(task.prompt)])
+
+
+def raises(task: Task, base_url: str) -> str:
+    raise RuntimeError("no\nidea")
+
+
+def exits(task: Task, base_url: str) -> str:
+    sys.exit(3)
+
+
+def returns_a_list(task: Task, base_url: str) -> Any:
+    return [task]
+
+
+def returns_nan(task: Task, base_url: str) -> float:
+    return float("nan")
+
+
+def loops(task: Task, base_url: str) -> str:
+    while True:
+        say(base_url, [user(task.prompt)])
+
+
+def loops_and_answers(task: Task, base_url: str) -> str:
+    try:
+        return loops(task, base_url)
+    except RuntimeError as error:
+        return str(error)
+
+
+def grows(task: Task, base_url: str) -> str:
+    messages = [user(task.prompt)]
+    while True:
+        messages += [say(base_url, messages), user("a mayor ? " * 40)]
+
+
+def asks_for_two(task: Task, base_url: str) -> str:
+    return say(base_url, [user(task.prompt)], n=2)["content"]
+
+
+def sends_an_image(task: Task, base_url: str) -> str:
+    return say(base_url, [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}])["content"]
+
+
+def hangs(task: Task, base_url: str) -> str:
+    RELEASED.wait()
+    try:
+        return say(base_url, [user(task.prompt)])["content"]
+    except RuntimeError as error:
+        LATE.append(str(error))
+        raise
+
+
+def searches_what_fails(task: Task, base_url: str) -> str:
+    try:
+        return act(base_url, "search", "x")
+    except Exception:
+        return "swallowed"
+
+
+def takes_one(task: Task) -> str:
+    return task.id
