@@ -29,6 +29,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 from machine import commit, hardware
 
 from mem1.contexts import context_policy
+from mem1.dialogue import TagDialogue
 from mem1.engines.base import Completion, Engine, Sampling, ScriptedEngine
 from mem1.engines.codec import Codec
 from mem1.envs.atlas import AtlasTasks
@@ -105,7 +106,7 @@ def main() -> None:
             engine = Timed(ScriptedEngine(codec, script))
             rollout = Rollout(
                 engine=engine,
-                codec=codec,
+                dialogue=TagDialogue(codec),
                 environment=environment,
                 context=context_policy(context),
             )

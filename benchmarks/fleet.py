@@ -35,6 +35,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mem1.contexts import context_policy
+from mem1.dialogue import TagDialogue
 from mem1.engines.base import Sampling, derived_seed
 from mem1.engines.codec import Codec
 from mem1.engines.openai import OpenAIEngine
@@ -175,7 +176,7 @@ def attempt(given: argparse.Namespace, slow: int) -> tuple[list[Trajectory], dic
         engine = OpenAIEngine(Servers(server), server, SPOKEN, CODEC, PAPER.stop_strings)
         rollout = Rollout(
             engine=engine,
-            codec=CODEC,
+            dialogue=TagDialogue(CODEC),
             environment=SearchEnvironment({"": Shelf(given.result)}, style="bare"),
             context=context_policy("constant"),
             budget=Budget(completion_per_objective=0, completion_extra=2 * given.completion, context=100_000),

@@ -43,6 +43,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from mem1.contexts import context_policy, next_context
+from mem1.dialogue import TagDialogue
 from mem1.engines.base import Sampling
 from mem1.engines.local import LocalEngine
 from mem1.envs.atlas import AtlasTasks
@@ -214,7 +215,7 @@ def print_groups(attempts: int = 8) -> None:
     policy, source = load_policy("shipped"), AtlasTasks(worlds=4).source("train", PAPER)
     rollout = Rollout(
         engine=LocalEngine(policy.model, policy.codec, PAPER.stop_strings),
-        codec=policy.codec,
+        dialogue=TagDialogue(policy.codec),
         environment=source.environment,
         context=context_policy("constant"),
     )

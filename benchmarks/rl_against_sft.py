@@ -189,7 +189,7 @@ class Run:
             learning_rate=self.given.sft_learning_rate,
             decay=0.0,
         )
-        found = read_recorded(sft, policy.codec, policy.chat_template, PAPER)
+        found = read_recorded(sft, policy.dialogue(None, PAPER))
         print(f"{path.name}: {found}", file=sys.stderr)
         return SftStage(policy, sft, lambda: found.trajectories, self.seed)
 

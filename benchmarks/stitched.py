@@ -28,6 +28,7 @@ from transformers import PreTrainedModel
 
 from mem1.algorithms.group import normalised_advantages
 from mem1.contexts import context_policy
+from mem1.dialogue import TagDialogue
 from mem1.engines.base import Sampling
 from mem1.engines.local import LocalEngine
 from mem1.envs.atlas import AtlasTasks
@@ -85,7 +86,7 @@ def sample(policy: Policy, objectives: int, tasks: int, attempts: int) -> list[t
     source = AtlasTasks(kind="atlas").source("evaluation", PAPER)
     rollout = Rollout(
         engine=LocalEngine(policy.model, policy.codec, PAPER.stop_strings),
-        codec=policy.codec,
+        dialogue=TagDialogue(policy.codec),
         environment=source.environment,
         context=context_policy("constant"),
     )

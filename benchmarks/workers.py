@@ -22,6 +22,7 @@ from machine import commit, hardware
 
 from mem1.configuration import load_toml
 from mem1.contexts import context_policy
+from mem1.dialogue import TagDialogue
 from mem1.engines.base import Sampling
 from mem1.engines.device import flushed_denormals
 from mem1.engines.workers import local_engine
@@ -54,7 +55,7 @@ def main() -> None:
     for workers in (1, given.workers):
         rollout = Rollout(
             engine=local_engine(policy.model, policy.codec, PAPER.stop_strings, workers=workers),
-            codec=policy.codec,
+            dialogue=TagDialogue(policy.codec),
             environment=source.environment,
             context=context_policy("constant"),
         )

@@ -105,7 +105,7 @@ TEXT = 'Who is the mayor of Oslo? First. Oslo is a city. {"name": "search", "arg
 @cache
 def small_tokenizer() -> str:
     """JSON of a byte-level tokenizer with the special tokens of all these templates."""
-    made = Tokenizer.from_str(bpe_tokenizer([TEXT] * 20, vocab_size=400, tags=PAPER).to_str())
+    made = Tokenizer.from_str(bpe_tokenizer([TEXT, QWEN25_LIKE] * 20, vocab_size=900, tags=PAPER).to_str())
     made.add_special_tokens([AddedToken(mark, normalized=False) for mark in _MARKS])
     return made.to_str()
 

@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 
 from mem1.contexts import context_policy
+from mem1.dialogue import TagDialogue
 from mem1.engines.base import Sampling, ScriptedEngine
 from mem1.engines.codec import Codec
 from mem1.envs.atlas import AtlasTasks
@@ -36,7 +37,9 @@ def attempts(
 ) -> list[Trajectory]:
     """An expert's attempts at the first `count` tasks."""
     engine = ScriptedEngine(CODEC, Expert(tags=PAPER, laziness=laziness or Laziness()))
-    rollout = Rollout(engine=engine, codec=CODEC, environment=source.environment, context=context_policy(context))
+    rollout = Rollout(
+        engine=engine, dialogue=TagDialogue(CODEC), environment=source.environment, context=context_policy(context)
+    )
     return rollout(source.tasks(objectives=objectives, count=count, seed=0), sampling=Sampling())
 
 

@@ -21,6 +21,7 @@ from mem1.cli.main import app
 from mem1.cli.run import LONGEST, LiveView, shown
 from mem1.configuration import load_toml
 from mem1.contexts import context_policy
+from mem1.dialogue import TagDialogue
 from mem1.engines.base import Sampling, ScriptedEngine
 from mem1.engines.codec import Codec
 from mem1.envs.atlas import AtlasTasks
@@ -81,7 +82,7 @@ def call(*arguments: object):
 def attempts(source: TaskSource, objectives: int, laziness: Laziness, context: str = "constant") -> list[Trajectory]:
     rollout = Rollout(
         engine=ScriptedEngine(CODEC, Expert(tags=PAPER, laziness=laziness)),
-        codec=CODEC,
+        dialogue=TagDialogue(CODEC),
         environment=source.environment,
         context=context_policy(context),
     )
@@ -174,7 +175,7 @@ class TestRun:
         engine = ScriptedEngine(CODEC, Expert(tags=PAPER))
         rollout = Rollout(
             engine=engine,
-            codec=CODEC,
+            dialogue=TagDialogue(CODEC),
             environment=source.environment,
             context=context_policy("constant"),
             on_turn=LiveView(PAPER, screen),

@@ -9,6 +9,7 @@ import pytest
 from test_cloze import corpus
 
 from mem1.contexts import context_policy
+from mem1.dialogue import TagDialogue
 from mem1.engines.base import Sampling, ScriptedEngine
 from mem1.engines.codec import Codec
 from mem1.envs.base import TaskSource
@@ -47,7 +48,7 @@ def attempts(
 ) -> list[Trajectory]:
     rollout = Rollout(
         engine=ScriptedEngine(codec, expert),
-        codec=codec,
+        dialogue=TagDialogue(codec),
         environment=source.environment,
         context=context_policy(context),
         budget=Budget(completion_per_objective=60, completion_extra=300, context=8192),
@@ -115,7 +116,7 @@ def test_where_turns_run_out_it_gives_what_it_knows(source, codec):
     limited = type(task)(**{**{f: getattr(task, f) for f in task.__dataclass_fields__}, "turn_limit": 2})
     rollout = Rollout(
         engine=ScriptedEngine(codec, ClozeExpert(tags=PAPER)),
-        codec=codec,
+        dialogue=TagDialogue(codec),
         environment=source.environment,
         context=context_policy("constant"),
         budget=Budget(completion_per_objective=60, completion_extra=300, context=8192),

@@ -79,7 +79,7 @@ def test_the_commands_of_the_page_train_a_model_with_another_tokenizer_on_what_a
     policy = load_policy(folder / "runs" / "small" / "policy")
     sft = load_toml(folder / "recipe.toml", Recipe).sft
     assert sft is not None
-    for attempt in read_recorded(sft, policy.codec, policy.chat_template, PAPER).trajectories:
+    for attempt in read_recorded(sft, policy.dialogue(None, PAPER)).trajectories:
         assert policy.codec.encode_untrusted(attempt.turns[-1].text, PAPER) == attempt.turns[-1].completion_ids
     tiny = ("budget.completion_extra=2", "budget.completion_per_objective=1", "--limit", "1", "--out", "runs/compared")
     call(*shlex.split(compare), *tiny)

@@ -34,6 +34,7 @@ ROOMS = (
     "retrieval",
     "envs",
     "engines",
+    "dialogue",
     "agent",
     "rollout",
     "endpoint",

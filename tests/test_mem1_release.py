@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 from mem1.cli.main import app
+from mem1.dialogue import TagDialogue
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
@@ -126,7 +127,9 @@ def test_what_a_chat_server_said_trains_a_model_with_another_tokenizer(served, s
         recipe(served, sources, "--tokenizer", "stand-in", "engine.endpoint=chat", "--out", tmp_path / "out", "--json")
     codec = Codec.load(served.tokenizer)
     frame = ChatTemplate.load(served.tokenizer, codec)
-    found = read_recorded(Sft(trajectories=(f"{tmp_path}/out/*.jsonl",), min_reward=1), codec, frame, RELEASED)
+    found = read_recorded(
+        Sft(trajectories=(f"{tmp_path}/out/*.jsonl",), min_reward=1), TagDialogue(codec, RELEASED, frame)
+    )
     assert (found.files, found.attempts, found.encoded_anew, found.left_out) == (2, 4, 4, {})
     for attempt in found.trajectories:
         first, last = attempt.turns

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from worlds import CODEC, SAMPLING, contexts, replay, rollout, shelf, task
 
+from mem1.dialogue import TagDialogue
 from mem1.engines.base import Completion, Sampling, Script, ScriptedEngine
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
@@ -232,7 +233,7 @@ def test_a_model_with_instructions_or_a_chat_template_has_1000_tokens_a_completi
 
     instructions = render("mem1", task("x").questions, PAPER)
     assert (tokens("Q1 a mayor ?"), tokens(instructions)) == (40, 1000)
-    assert tokens("Q1 a mayor ?", chat_template=ChatTemplate(prefix=(1,))) == 1000
+    assert tokens("Q1 a mayor ?", dialogue=TagDialogue(CODEC, PAPER, ChatTemplate(prefix=(1,)))) == 1000
     assert tokens(instructions, budget=Budget(completion_extra=20)) == 28
     assert tokens(render("mem1", (Question(id="q", text="a <IS> tag?", answers=("x",)),), PAPER)) == 1000
     assert tokens(render("plain", (Question(id="q", text="a <IS> tag?", answers=("x",)),), PAPER)) == 40

@@ -23,6 +23,7 @@ from worlds import CODEC, SAMPLING, SMALL, rollout
 
 from mem1.cli.main import app
 from mem1.configuration import load_toml
+from mem1.dialogue import TagDialogue
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
@@ -52,7 +53,9 @@ def attempts(codec: Codec, *, context: str = "constant", frame: ChatTemplate | N
     expert = SMALL.expert(tasks, ATLAS.environment, PAPER, seed=0)
     run = rollout(expert, ATLAS.environment, context=context, codec=codec, budget=ROOMY)
     if frame is not None:
-        run = replace(run, chat_template=frame, engine=replace_template(run.engine, frame))
+        run = replace(
+            run, dialogue=replace(run.dialogue, chat_template=frame), engine=replace_template(run.engine, frame)
+        )
     return run(tasks, sampling=SAMPLING)
 
 
@@ -63,7 +66,7 @@ def replace_template(engine: Any, frame: ChatTemplate) -> Any:
 def read(
     path: Path | str, codec: Codec = CODEC, frame: ChatTemplate | None = None, tags: Tags = PAPER, **keys: Any
 ) -> Recorded:
-    return read_recorded(Sft(trajectories=(str(path),), **keys), codec, frame or ChatTemplate(), tags)
+    return read_recorded(Sft(trajectories=(str(path),), **keys), TagDialogue(codec, tags, frame or ChatTemplate()))
 
 
 def tokens(trajectories: Sequence[Trajectory]) -> list[list[tuple[Any, ...]]]:
@@ -180,7 +183,7 @@ class TestLeftOut:
         with (tmp_path / "b-1.jsonl").open("ab") as open_file:
             open_file.write(b'{"version": 3, "tur')
         patterns = (str(tmp_path / "a-*.jsonl"), str(tmp_path / "*-1.jsonl"))
-        found = read_recorded(Sft(trajectories=patterns), CODEC, ChatTemplate(), PAPER)
+        found = read_recorded(Sft(trajectories=patterns), TagDialogue(CODEC))
         assert (found.files, found.attempts) == (3, 6)
 
     @pytest.mark.parametrize(
@@ -297,7 +300,7 @@ class TestRuns:
         config = Recipe(tasks=SMALL, sft=Sft.model_validate({**sft, "tokens": 100_000}), writers=())
         policy = make_policy(config, PAPER)
         assert config.sft is not None
-        found = read_recorded(config.sft, policy.codec, policy.chat_template, PAPER)
+        found = read_recorded(config.sft, policy.dialogue(None, PAPER))
         assert list(found.trajectories) == good and (found.encoded_anew, found.reframed) == (0, 0)
         # one step on all of them: the mean over what was sampled, each attempt by itself
         assert run(config, tmp_path / "sft").complete

@@ -14,6 +14,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from mem1.contexts import context_policy
+from mem1.dialogue import TagDialogue
 from mem1.engines.base import Sampling, ScriptedEngine
 from mem1.engines.codec import Codec
 from mem1.engines.local import LocalEngine
@@ -39,7 +40,7 @@ from mem1.training.checks import (
 )
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
 from mem1.training.loop.recipe import TinyModel
-from mem1.training.verify import ForcedTags, compute, halves, verify
+from mem1.training.verify import Forced, compute, halves, verify
 from mem1.training.weights.tiny_model import new_model
 from mem1.training.weights.tokenizers import atlas_tokenizer, bpe_tokenizer
 
@@ -68,7 +69,7 @@ def expert_groups(model: PreTrainedModel, source: TaskSource) -> list[Group]:
         expert = Expert(tags=PAPER, laziness=Laziness(shortcut=shortcut))
         rollout = Rollout(
             engine=ScriptedEngine(CODEC, expert),
-            codec=CODEC,
+            dialogue=TagDialogue(CODEC),
             environment=source.environment,
             context=context_policy("constant"),
         )
@@ -111,7 +112,7 @@ def test_every_check_is_made_and_passes_on_trajectories_of_several_turns(model, 
 def test_the_local_engines_own_log_probs_pass_at_the_temperature_of_sampling_and_at_no_other(model, source):
     rollout = Rollout(
         engine=LocalEngine(model, CODEC, PAPER.stop_strings),
-        codec=CODEC,
+        dialogue=TagDialogue(CODEC),
         environment=source.environment,
         context=context_policy("constant"),
         budget=Budget(completion_extra=1),
@@ -283,11 +284,10 @@ def steered(
     model: PreTrainedModel, codec: Codec, source: TaskSource, tags: Tags = PAPER, budget: Budget | None = None
 ) -> list[Trajectory]:
     return Rollout(
-        engine=LocalEngine(model, codec, tags.stop_strings, steering=ForcedTags(codec, tags)),
-        codec=codec,
+        engine=LocalEngine(model, codec, tags.stop_strings, steering=Forced(TagDialogue(codec, tags))),
+        dialogue=TagDialogue(codec, tags),
         environment=source.environment,
         context=context_policy("constant"),
-        tags=tags,
         budget=budget or Budget(),
     )(source.tasks(objectives=2, count=1, seed=0) * 2, sampling=Sampling())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mem1.contexts import context_policy
+from mem1.dialogue import TagDialogue
 from mem1.engines.base import Engine, Sampling, Script, ScriptedEngine
 from mem1.engines.codec import Codec
 from mem1.envs.atlas import AtlasTasks
@@ -57,10 +58,9 @@ def rollout(
 ) -> Rollout:
     return Rollout(
         engine=ScriptedEngine(codec, script) if callable(script) else script,
-        codec=codec,
+        dialogue=TagDialogue(codec, tags),
         environment=environment,
         context=context_policy(context),
-        tags=tags,
         budget=budget or Budget(),
     )
 

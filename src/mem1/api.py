@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mem1.configuration import load_toml
+from mem1.dialogue import TagDialogue
 from mem1.engines.base import Engine
-from mem1.engines.chat_template import ChatTemplate
 from mem1.envs.base import TaskSource
 from mem1.envs.tasks import TasksConfig, as_source
 from mem1.errors import UserError
@@ -123,14 +123,15 @@ def evaluate(
         agent = policy_agent(recipe, given_model, tags, name=name)
     elif not hasattr(given_model, "codec"):
         raise UserError(f"{type(model).__name__} has no codec, so its tokens cannot be read; give it one")
+    elif recipe.chat is not None:
+        raise UserError("a recipe with [chat] needs the model's chat template; name the server in its [engine] instead")
     else:
         agent = Agent(
             engine=given_model,
-            codec=given_model.codec,
-            chat_template=ChatTemplate(),
+            dialogue=TagDialogue(given_model.codec, tags),
             name=name,
             identity=lambda: type(model).__name__,
             at_a_time=16,
             general=hasattr(given_model, "dialect"),
         )
-    return agent.evaluate(recipe, source, tags, folder=None if out is None else Path(out))[0]
+    return agent.evaluate(recipe, source, folder=None if out is None else Path(out))[0]

@@ -350,25 +350,29 @@ def _tag_pattern(tags: Tags) -> tuple[re.Pattern[str], dict[str, str]]:
     return re.compile(rf"<(/?)({names})>"), {tag: kind for kind, tag in tags.actions}
 
 
-def hint(turns_left: int, tags: Tags = PAPER) -> str:
-    """The line at the head of each result, worded alike in training and evaluation.
+def turns_left(turns: int, tags: Tags = PAPER) -> str:
+    """The words at the head of each result, alike in training and evaluation.
 
-    `turns_left` counts the turns still to come: at least 1 wherever a result is shown.
+    `turns` counts the turns still to come: at least 1 wherever a result is shown.
     """
-    body = tags.turns_left.format(turns=turns_left)
-    if turns_left == 1:
+    if turns == 1:
         ours = f" You have 1 turn left. You must {'answer' if tags.answers else 'finish'} now. "
-        body = ours if tags.last_turn is None else tags.last_turn
-    return f"[{tags.hint}]{body}[/{tags.hint}]"
+        return ours if tags.last_turn is None else tags.last_turn
+    return tags.turns_left.format(turns=turns)
 
 
-def observation(text: str, turns_left: int, tags: Tags = PAPER) -> tuple[str, str]:
+def hint(turns: int, tags: Tags = PAPER) -> str:
+    """The words in the tags of the hint."""
+    return f"[{tags.hint}]{turns_left(turns, tags)}[/{tags.hint}]"
+
+
+def observation(text: str, turns: int, tags: Tags = PAPER) -> tuple[str, str]:
     """The environment's reply with hint, as (text inside the tags, text with the tags).
 
     `text` comes from documents or the web; every environment relies on this function to make it harmless.
     """
     middle = tags.layout.partition("<{result}>")[2].partition("</{result}>")[0].strip()
-    inside = middle.format(hint=hint(turns_left, tags), text=strip_markup(text, tags))
+    inside = middle.format(hint=hint(turns, tags), text=strip_markup(text, tags))
     return inside, tagged(inside, tags)
 
 

@@ -168,6 +168,9 @@ class Turn:
     """Parsed kind of action: "search", "answer", another action of the protocol, or "malformed"."""
     content: str = ""
     """The action's argument: a query, an answer, or why the output was malformed."""
+    calls: tuple[tuple[str, str, str], ...] = ()
+    """Calls of tools as (kind, argument, error), where the model speaks its own protocol; error: why the environment
+    did not see it, or empty."""
     observation: str = ""
     """The environment's reply as text, hint included, tags excluded."""
     prefilled: bool = False
@@ -318,6 +321,7 @@ def _fields(record: Question | Task | Turn | Trajectory) -> dict[str, Any]:
 
 def _turn(record: Mapping[str, Any]) -> Turn:
     fields = _tuples(record, "context_ids", "completion_ids", "logprobs", "observation_ids")
+    fields["calls"] = tuple((str(kind), str(text), str(error)) for kind, text, error in fields.get("calls", ()))
     fields["weights_versions"] = tuple((int(v), int(n)) for v, n in fields["weights_versions"])
     fields["context_origins"] = tuple((int(n), str(r), int(a), int(b)) for n, r, a, b in fields["context_origins"])
     for name in ("context_spans", "completion_spans"):

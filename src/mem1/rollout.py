@@ -17,20 +17,18 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from pydantic import Field
 
 from mem1.configuration import Config
 from mem1.configuration.model import MOST_TOKENS
-from mem1.contexts import Context, ContextPolicy, next_context
+from mem1.contexts import ContextPolicy, next_context
+from mem1.dialogue import Dialogue, Shown
 from mem1.engines.base import Completion, Engine, Sampling, derived_seed
-from mem1.engines.chat_template import ChatTemplate
-from mem1.engines.codec import Codec
 from mem1.envs.base import Action, Environment, Observation
 from mem1.errors import UserError
 from mem1.net.threads import in_parallel
-from mem1.protocol import ANSWER, MALFORMED, PAPER, SUMMARY, Tags, observation, parse
+from mem1.protocol import ANSWER, MALFORMED, SUMMARY
 from mem1.records import Ended, Task, Trajectory, Turn
 
 GENERAL_COMPLETION = 1000
@@ -70,8 +68,10 @@ class _Attempt:
     """Number of this attempt at its task, from 0."""
     prompt_ids: tuple[int, ...]
     turns: list[Turn] = field(default_factory=list)
+    taken: int = 0
+    """Turns of the task so far: all but summaries."""
     actions: list[tuple[str, str]] = field(default_factory=list)
-    """(kind, content) of every turn except summaries, which do not count as turns of the task."""
+    """(kind, argument) of everything that the environment has replied to, or is about to."""
     ended: Ended | None = None
     detail: str = ""
     answer: str = ""
@@ -80,12 +80,11 @@ class _Attempt:
 
     def take(self, turn: Turn) -> None:
         self.turns.append(turn)
-        if turn.action != SUMMARY:
-            self.actions.append((turn.action, turn.content))
+        self.taken += turn.action != SUMMARY
 
     @property
     def turns_left(self) -> int:
-        return self.task.turn_limit - len(self.actions)
+        return self.task.turn_limit - self.taken
 
     @property
     def request(self) -> Action:
@@ -98,13 +97,11 @@ class Rollout:
     """Everything but the tasks; call it with tasks, as often as needed."""
 
     engine: Engine
-    codec: Codec
+    dialogue: Dialogue
+    """How turns are written in tokens."""
     environment: Environment
     context: ContextPolicy
-    tags: Tags = PAPER
     budget: Budget = field(default_factory=Budget)
-    chat_template: ChatTemplate = field(default_factory=ChatTemplate)
-    """Tokens around the prompt, which go with it into every context; none: the prompt by itself."""
     reward: Callable[[Task, Trajectory], float] | None = None
     """Computes the reward from the scored attempt; None: the environment's reward."""
     on_turn: Callable[[Task, Turn], None] | None = None
@@ -112,9 +109,10 @@ class Rollout:
 
     def __post_init__(self) -> None:
         requested = self.context.requested_action
-        if requested is not None and requested not in self.tags.action_tags:
+        tags = self.dialogue.tags
+        if self.dialogue.forces_answers and requested is not None and requested not in tags.action_tags:
             raise UserError(
-                f"the context policy {self.context.name} requests a {requested}, but the vocabulary {self.tags.name!r} "
+                f"the context policy {self.context.name} requests a {requested}, but the vocabulary {tags.name!r} "
                 f"has no tag for it; choose one that has, such as paper-{requested} or released-{requested}"
             )
 
@@ -136,10 +134,7 @@ class Rollout:
         `on_turn` are called from several threads.
         """
         started = time.perf_counter()
-        prompts = {
-            task.prompt: self.chat_template.around(self.codec.encode_untrusted(task.prompt, self.tags))
-            for task in tasks
-        }
+        prompts = {task.prompt: self.dialogue.prompt(task) for task in tasks}
         numbers = attempt_numbers(tasks) if numbers is None else numbers
         attempts = [_Attempt(task, n, prompts[task.prompt]) for task, n in zip(tasks, numbers, strict=True)]
         ended: deque[_Attempt] = deque()  # of all threads
@@ -166,7 +161,7 @@ class Rollout:
         for attempt in attempts:
             context = next_context(self.context, attempt.prompt_ids, attempt.turns)
             requested = context.requested_action or self._last_action(attempt)
-            ids = context.ids if requested is None else context.ids + self.codec.encode(self.tags.opening(requested))
+            ids = context.ids + self.dialogue.opening(requested)
             if len(ids) + self._room(attempt.task) > self.budget.context:
                 attempt.ended = Ended.OUT_OF_TOKENS
                 attempt.detail = f"a context of {len(ids)} tokens leaves no room within {self.budget.context}"
@@ -184,7 +179,9 @@ class Rollout:
             if completion.failed is not None:
                 attempt.ended, attempt.detail = Ended.ENGINE_FAILED, completion.failed
                 continue
-            attempt.take(self._turn(ids, context, requested, completion, version))
+            versions = completion.weights_versions or ((version, len(completion.token_ids)),)
+            fields = {"logprobs": completion.logprobs, "weights_versions": versions}
+            attempt.take(self.dialogue.turn(ids, context, requested, completion.token_ids, **fields))
             self._judge(attempt, completion)
         self._observe([a for a in ready if a.ended is None])
         for attempt, completion in zip(ready, completions, strict=True):
@@ -194,32 +191,12 @@ class Rollout:
                 self.on_turn(attempt.task, attempt.turns[-1])
 
     def _room(self, task: Task) -> int:
-        """Token budget of a completion. No question can hold a tag, so one in the prompt is part of instructions."""
-        general = self.chat_template != ChatTemplate() or f"<{self.tags.state}>" in task.prompt
-        return self.budget.completion(task.objectives, general=general)
+        """Token budget of a completion."""
+        return self.budget.completion(task.objectives, general=self.dialogue.general(task))
 
     def _last_action(self, attempt: _Attempt) -> str | None:
-        last = self.budget.force_answer and attempt.turns_left == 1 and self.tags.answers
-        return ANSWER if last else None
-
-    def _turn(
-        self,
-        ids: tuple[int, ...],
-        context: Context,
-        requested: str | None,
-        completion: Completion,
-        version: int,
-    ) -> Turn:
-        return read_turn(
-            ids,
-            context,
-            requested,
-            completion.token_ids,
-            codec=self.codec,
-            tags=self.tags,
-            logprobs=completion.logprobs,
-            weights_versions=completion.weights_versions or ((version, len(completion.token_ids)),),
-        )
+        last = self.budget.force_answer and attempt.turns_left == 1
+        return ANSWER if last and self.dialogue.forces_answers and self.dialogue.tags.answers else None
 
     def _judge(self, attempt: _Attempt, completion: Completion) -> None:
         turn = attempt.turns[-1]
@@ -230,29 +207,48 @@ class Rollout:
             attempt.ended, attempt.answer = Ended.ANSWERED, turn.content
         elif turn.action == SUMMARY and not turn.prefilled:
             attempt.ended, attempt.detail = Ended.BAD_TAGS, "a summary that was not asked for"
-        elif attempt.turns_left == 0 and self.tags.answers:
+        elif attempt.turns_left == 0 and self.dialogue.tags.answers:
             attempt.ended = Ended.OUT_OF_TURNS  # an action other than an answer would have no effect
 
     def _observe(self, attempts: Sequence[_Attempt]) -> None:
-        """Let the environment reply to every open attempt; a summary is followed only by a hint."""
-        acting = [a for a in attempts if a.turns[-1].action != SUMMARY]
-        replies = self.environment.observe([a.request for a in acting]) if acting else []
-        hinted = [(a, Observation(text="")) for a in attempts if a.turns[-1].action == SUMMARY]
-        shown = []
-        for attempt, reply in [*zip(acting, replies, strict=True), *hinted]:
-            if reply.failed is not None:
-                attempt.ended, attempt.detail = Ended.TOOL_FAILED, reply.failed
-                continue
-            if reply.answer is not None:
-                attempt.answer = reply.answer
-            if reply.ended:
-                attempt.ended = Ended.ANSWERED
-            if reply.ended or attempt.turns_left == 0:
-                continue
-            shown.append((attempt, *observation(reply.text, attempt.turns_left, self.tags)))
-        encoded = self.codec.encode_each_untrusted([tagged for _, _, tagged in shown], self.tags)
-        for (attempt, inside, _), ids in zip(shown, encoded, strict=True):
-            attempt.turns[-1] = replace(attempt.turns[-1], observation=inside, observation_ids=ids)
+        """Let the environment reply to every open attempt; a summary is followed only by a hint.
+
+        Several calls of one turn are made one after the other, each by all attempts together.
+        """
+        wanted = [() if a.turns[-1].action == SUMMARY else self.dialogue.actions(a.turns[-1]) for a in attempts]
+        texts: list[list[str]] = [[] if actions else [""] for actions in wanted]
+        for place in range(max(map(len, wanted), default=0)):
+            acting: list[_Attempt] = []
+            for attempt, actions, shown in zip(attempts, wanted, texts, strict=True):
+                if attempt.ended is None and place < len(actions):
+                    kind, argument, error = actions[place]
+                    shown.append(error)
+                    if not error:
+                        attempt.actions.append((kind, argument))
+                        acting.append(attempt)
+            replies = self.environment.observe([a.request for a in acting]) if acting else []
+            found = dict(zip(map(id, acting), replies, strict=True))
+            for attempt, shown in zip(attempts, texts, strict=True):
+                if (reply := found.get(id(attempt))) is not None:
+                    shown[-1] = reply.text
+                    self._reply(attempt, reply)
+        told = [
+            (attempt, Shown(attempt.turns[-1], tuple(shown), attempt.turns_left))
+            for attempt, shown in zip(attempts, texts, strict=True)
+            if attempt.ended is None and attempt.turns_left > 0
+        ]
+        written = self.dialogue.replies([shown for _, shown in told])
+        for (attempt, _), (text, ids) in zip(told, written, strict=True):
+            attempt.turns[-1] = replace(attempt.turns[-1], observation=text, observation_ids=ids)
+
+    def _reply(self, attempt: _Attempt, reply: Observation) -> None:
+        if reply.failed is not None:
+            attempt.ended, attempt.detail = Ended.TOOL_FAILED, reply.failed
+            return
+        if reply.answer is not None:
+            attempt.answer = reply.answer
+        if reply.ended:
+            attempt.ended = Ended.ANSWERED
 
     def _finish(self, attempt: _Attempt) -> Trajectory:
         assert attempt.ended is not None
@@ -278,39 +274,6 @@ class Rollout:
                 "it must be a finite number"
             )
         return scored
-
-
-def read_turn(
-    ids: tuple[int, ...],
-    context: Context,
-    requested: str | None,
-    completion_ids: tuple[int, ...],
-    *,
-    codec: Codec,
-    tags: Tags,
-    **fields: Any,
-) -> Turn:
-    """The turn of a completion, with its text parsed; `ids` are those of the context and of the requested action's tag.
-
-    fields      other fields of the turn
-    """
-    text = codec.decode(completion_ids)
-    opening = tags.opening(requested)
-    parsed = parse(opening + text, tags)
-    in_text = {r: (max(a - len(opening), 0), b - len(opening)) for r, (a, b) in parsed.spans.items()}
-    return Turn(
-        context_ids=ids,
-        completion_ids=completion_ids,
-        text=text,
-        state=parsed.state,
-        action=parsed.kind,
-        content=parsed.error or parsed.content,
-        prefilled=requested is not None,
-        context_spans=dict(context.spans),
-        context_origins=context.origins,
-        completion_spans=codec.token_spans(completion_ids, text, in_text),
-        **fields,
-    )
 
 
 def attempt_numbers(tasks: Sequence[Task]) -> list[int]:

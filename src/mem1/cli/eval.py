@@ -91,7 +91,7 @@ def evaluate_agent(
     """`Agent.evaluate` with its progress on stderr."""
     with bars(stderr()) as progress:
         bar = EvaluationBar(progress, agent.name, agent.limit)
-        rows, trajectories = agent.evaluate(recipe, source, tags, folder=folder, overwrite=overwrite, on_progress=bar)
+        rows, trajectories = agent.evaluate(recipe, source, folder=folder, overwrite=overwrite, on_progress=bar)
     for row in rows:
         if row.tasks < recipe.evaluation.tasks:
             say(

@@ -92,7 +92,7 @@ def command(
     agent = open_agent(recipe, tags, machine(invocation))
     check_words(agent.codec, [task], tags, whose=agent.name)
     console = stderr() if as_json else Console(highlight=False)
-    rollout = replace(agent.rollout(recipe, source, tags), on_turn=LiveView(tags, console))
+    rollout = replace(agent.rollout(recipe, source), on_turn=LiveView(tags, console))
     for note in agent.notes:
         console.print(note, style="dim", markup=False)
     _introduce(task.questions, console)

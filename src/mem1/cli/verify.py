@@ -103,15 +103,16 @@ def _sample(
     from mem1.engines.local import LocalEngine
     from mem1.protocol import vocabulary
     from mem1.training.loop.train import make_rollout
-    from mem1.training.verify import ForcedTags
+    from mem1.training.verify import Forced
 
     tags = vocabulary(recipe.vocabulary)
-    engine = LocalEngine(policy.model, policy.codec, tags.stop_strings)
+    dialogue = policy.dialogue(recipe.chat, tags)
+    engine = LocalEngine(policy.model, policy.codec, dialogue.stop_strings)
     rollout = make_rollout(recipe, policy, source, tags, engine=engine)
     own = rollout(tasks, sampling=sampling)
     if any(len(t.turns) > 1 for t in own):
         return own, False
-    engine.steering = ForcedTags(policy.codec, tags)
+    engine.steering = Forced(rollout.dialogue)
     return rollout([replace(t, turn_limit=min(t.turn_limit, _STEERED_TURNS)) for t in tasks], sampling=sampling), True
 
 

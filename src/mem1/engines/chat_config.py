@@ -9,7 +9,7 @@ template = { enable_thinking = false }  variables of its chat template
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -34,13 +34,18 @@ class Chat(Config):
     template: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """Variables of the chat template, such as enable_thinking."""
 
-    def messages(self, folder: Path | None, codec: Codec, tags: Tags) -> ChatMessages:
-        """For the model in this folder; None: it has none. Raises UserError where its template cannot be used."""
+    def messages(self, source: Path | Any, codec: Codec, tags: Tags, *, where: str = "") -> ChatMessages:
+        """For the model in a folder, or with a transformers tokenizer that comes from `where`; None: it has none.
+
+        Raises UserError where its template cannot be used.
+        """
         from mem1.engines.chat_messages import ChatMessages
 
         if self.calls == "tags":
             return ChatMessages.in_tags(codec, tags)
-        if folder is None:
+        if source is None:
             raise UserError(f"a new model has no chat template for chat.calls = {self.calls!r}; give model.path")
         calls = call_format(self.calls, tags)
-        return ChatMessages.load(folder, codec, calls=calls, thoughts=self.thoughts, options=self.template)
+        if isinstance(source, Path):
+            return ChatMessages.load(source, codec, calls=calls, thoughts=self.thoughts, options=self.template)
+        return ChatMessages.of(source, codec, calls, self.thoughts, self.template, where=where)

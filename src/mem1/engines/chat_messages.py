@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -62,6 +62,8 @@ class ChatMessages:
     """Whether the thoughts of earlier messages stay in later contexts."""
     where: str = "the chat template"
     """For messages."""
+    name: str = ""
+    """Tells it from others, in records."""
 
     @classmethod
     def load(
@@ -99,9 +101,10 @@ class ChatMessages:
                 messages, tools=tools or None, tokenize=False, add_generation_prompt=prompt, **(options or {})
             )
 
-        bare = cls(codec=codec, write=write, calls=calls, thoughts=thoughts, where=f"the chat template in {where}")
-        end, opened = bare._frame()
-        return cls(codec=codec, write=write, calls=calls, end=end, opened=opened, thoughts=thoughts, where=bare.where)
+        made = cls(codec=codec, write=write, calls=calls, thoughts=thoughts, where=f"the chat template in {where}")
+        end, opened = made._frame()
+        name = f"messages, thoughts {thoughts}" + "".join(f", {key} {value}" for key, value in (options or {}).items())
+        return replace(made, end=end, opened=opened, name=name)
 
     @classmethod
     def in_tags(cls, codec: Codec, tags: Tags) -> ChatMessages:
@@ -111,15 +114,19 @@ class ChatMessages:
             del tools, prompt  # the prompt names the actions
             return "".join(_in_tags(message, tags) for message in messages)
 
-        return cls(codec=codec, write=write, calls=TagCalls(tags), where=f"the vocabulary {tags.name}")
+        return cls(codec=codec, write=write, calls=TagCalls(tags), where=f"the vocabulary {tags.name}", name="messages")
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
         """Texts after which a completion ends."""
         return (*((self.end,) if self.end else ()), *self.calls.stop_strings)
 
-    def encode(self, messages: Sequence[Message | Sampled], tools: Sequence[Message] = ()) -> tuple[int, ...]:
+    def encode(
+        self, messages: Sequence[Message | Sampled], tools: Sequence[Message] = (), *, opened: bool = True
+    ) -> tuple[int, ...]:
         """The context in which the model writes its next message.
+
+        opened      whether it ends with what the template puts before the completion
 
         Raises UserError where the template fails or leaves a sampled message out.
         """
@@ -130,25 +137,24 @@ class ChatMessages:
         ]
         text = self._written(given, tools)
         first, *rest = re.split(f"{mark}([0-9]{{6}})", text)
+        if not rest:
+            return self._end(first, opened)
         ids = list(self.codec.encode(first))
         sampled = [(n, message.ids) for n, message in enumerate(messages) if isinstance(message, Sampled)]
         if [int(number) for number in rest[::2]] != [number for number, _ in sampled]:
             raise UserError(f"{self.where} leaves out or repeats what the model has said")
-        for (_, said), after in zip(sampled, rest[1::2], strict=True):
-            ids += said
-            whole = self.end and self.codec.decode(said[-1:]) == self.end
-            ids += self.codec.encode(after.removeprefix(self.end) if whole else after)
+        for (number, said), after in zip(sampled, rest[1::2], strict=True):
+            after = self._behind(said, after)
+            ids += (*said, *(self._end(after, opened) if number == sampled[-1][0] else self.codec.encode(after)))
         return tuple(ids)
 
-    def after(self, said: Sequence[int], messages: Sequence[Message]) -> tuple[int, ...]:
+    def after(self, said: Sequence[int], messages: Sequence[Message], *, opened: bool = True) -> tuple[int, ...]:
         """What follows a completion in the next context: these messages, and the head of the model's next one.
 
         The messages are results of tools or of the user.
         """
         text = self._written([*_BEFORE, {"role": "assistant", "content": _PLACE}, *messages], ())
-        after = text.partition(_PLACE)[2]
-        whole = self.end and self.codec.decode(said[-1:]) == self.end
-        return self.codec.encode(after.removeprefix(self.end) if whole else after)
+        return self._end(self._behind(said, text.partition(_PLACE)[2]), opened)
 
     def read(self, text: str) -> Said:
         """The parts of a completion, with its end. Never raises."""
@@ -171,10 +177,18 @@ class ChatMessages:
             return Sampled(opened + ids)
         return Sampled(ids[self.codec.token_spans(ids, text, {"thought": thought})["thought"][1] :])
 
-    @property
+    @cached_property
     def opened_ids(self) -> tuple[int, ...]:
         """The tokens of `opened`."""
         return self.codec.encode(self.opened)
+
+    def _behind(self, said: Sequence[int], text: str) -> str:
+        """What the template writes behind a completion: the end of the message only where it was cut off."""
+        return text.removeprefix(self.end) if self.end and self.codec.decode(said[-1:]) == self.end else text
+
+    def _end(self, text: str, opened: bool) -> tuple[int, ...]:
+        head = self.codec.encode(text.removesuffix(self.opened))
+        return head + self.opened_ids if opened and text.endswith(self.opened) else head
 
     def _frame(self) -> tuple[str, str]:
         """(end, opened), from what the template writes around a message in the middle of a conversation."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from pydantic import Field
 
@@ -32,6 +32,29 @@ if TYPE_CHECKING:
 
 STAND_IN = "stand-in"
 """Name of the tokenizer that counts when the served model's is not available."""
+
+
+class Speaks(Protocol):
+    """What an engine needs to know of a `mem1.dialogue.Dialogue`."""
+
+    @property
+    def codec(self) -> Codec: ...
+
+    @property
+    def tags(self) -> Tags: ...
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]: ...
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """Tokens around every prompt."""
+        ...
+
+    @property
+    def framed(self) -> str:
+        """The key of a recipe that makes the contexts hold a chat template; empty: they hold none."""
+        ...
 
 
 class EngineConfig(Config):
@@ -78,16 +101,16 @@ class ServedModel(ModelServer, EngineConfig):
         """Its name in rows and files."""
         return Path(self.model).name + (" (stand-in tokens)" if self.tokenizer == STAND_IN else "")
 
-    def engine(self, codec: Codec, tags: Tags, chat_template: ChatTemplate) -> OpenAIEngine:
+    def engine(self, speaks: Speaks) -> OpenAIEngine:
         """The engine. Raises UserError if the server cannot be used, or applies a chat template of its own."""
-        from mem1.engines.chat_template import ChatTemplate
         from mem1.engines.openai import OpenAIEngine
 
-        engine = OpenAIEngine.open(self, codec, tags.stop_strings, own_tokenizer=self.tokenizer != STAND_IN)
-        if chat_template != ChatTemplate() and engine.dialect.own_template:
+        own = self.tokenizer != STAND_IN
+        engine = OpenAIEngine.open(self, speaks.codec, speaks.stop_strings, own_tokenizer=own)
+        if speaks.framed and engine.dialect.own_template:
             raise UserError(
-                "model.chat_template is for engine.endpoint=completions: at /chat/completions the server applies its "
-                "own"
+                f"{speaks.framed} is for engine.endpoint=completions: at /chat/completions the server applies its own "
+                "template"
             )
         return engine
 
@@ -136,8 +159,8 @@ class OwnEngine(EngineConfig):
         return f"engine {self.model_dump_json(exclude={'tokenizer', 'concurrency'})}"
 
     @abstractmethod
-    def engine(self, codec: Codec, tags: Tags, chat_template: ChatTemplate) -> Engine:
-        """The engine for contexts of this codec; `chat_template` encloses every prompt."""
+    def engine(self, speaks: Speaks) -> Engine:
+        """The engine for contexts that are written like this."""
         ...
 
 
@@ -155,21 +178,22 @@ class ScriptedAnswer(OwnEngine):
     def identity(self) -> str:
         return f"script {self.answer!r}"
 
-    def engine(self, codec: Codec, tags: Tags, chat_template: ChatTemplate) -> Engine:
+    def engine(self, speaks: Speaks) -> Engine:
         from mem1.engines.base import ScriptedEngine, search_then_answer
         from mem1.protocol import SEARCH
 
+        tags = speaks.tags
         if SEARCH not in tags.action_tags:
             raise UserError(f"engine.kind = script searches, but the vocabulary {tags.name!r} has no search action")
         follows = search_then_answer(self.answer, state=tags.state, search=tags.action_tags[SEARCH])
-        return ScriptedEngine(codec, follows, chat_template)
+        return ScriptedEngine(speaks.codec, follows, speaks.chat_template)
 
 
 class _PlainEngine(Made, OwnEngine):
     """Configuration of a plain class, whose constructor may take codec, tags and chat_template."""
 
-    def engine(self, codec: Codec, tags: Tags, chat_template: ChatTemplate) -> Engine:
-        return self.make(codec=codec, tags=tags, chat_template=chat_template)
+    def engine(self, speaks: Speaks) -> Engine:
+        return self.make(codec=speaks.codec, tags=speaks.tags, chat_template=speaks.chat_template)
 
 
 def _section(thing: Any) -> Any:

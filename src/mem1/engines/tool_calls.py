@@ -61,6 +61,10 @@ class CallFormat(Protocol):
         """
         ...
 
+    def around(self, tool: str, parameter: str) -> tuple[str, str]:
+        """What a call with one text as its argument has before and after that text."""
+        ...
+
     @property
     def own(self) -> tuple[str, ...]:
         """Special tokens that any message but a result may hold."""
@@ -100,6 +104,9 @@ class Hermes:
             roles["action"] = said
         thought = text[:head].replace(_THINK, "", 1).replace(_THOUGHT, "", 1).strip()
         return Said(text=text[slice(*said)], thought=thought, calls=tuple(calls), spans=roles)
+
+    def around(self, tool: str, parameter: str) -> tuple[str, str]:
+        return f'{_CALL}\n{{"name": "{tool}", "arguments": {{"{parameter}": "', f'"}}}}\n{_CALLED}'
 
     def harmless(self, text: str) -> str:
         return _MARKS.sub(r"(\1)", text)
@@ -179,6 +186,10 @@ class TagCalls:
         start, stop = parsed.spans.get("state", (0, 0))
         call = Asked(parsed.kind, {self.argument: parsed.content})
         return Said(text=(opened + text)[start:stop], thought=parsed.thought, calls=(call,), spans=spans)
+
+    def around(self, tool: str, parameter: str) -> tuple[str, str]:
+        tag = self.tags.action_tags[tool]
+        return f"<{tag}>", f"</{tag}>"
 
     def harmless(self, text: str) -> str:
         return strip_markup(text, self.tags)

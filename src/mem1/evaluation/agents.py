@@ -2,7 +2,7 @@
 
 agent = open_agent(recipe, tags)                 the one of the recipe's [engine]
 agent = policy_agent(recipe, policy, tags)       a policy in this process
-rows, trajectories = agent.evaluate(recipe, source, tags, folder=Path("runs/a"))
+rows, trajectories = agent.evaluate(recipe, source, folder=Path("runs/a"))
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mem1.engines.chat_template import ChatTemplate
+from mem1.dialogue import Dialogue, open_dialogue
 from mem1.engines.codec import Codec
 from mem1.engines.config import STAND_IN
 from mem1.errors import UserError
@@ -41,8 +41,7 @@ class Agent:
     """A model that is ready to work."""
 
     engine: Engine
-    codec: Codec
-    chat_template: ChatTemplate
+    dialogue: Dialogue
     name: str
     """Its name in rows and files."""
     identity: Callable[[], str]
@@ -60,21 +59,22 @@ class Agent:
     notes: tuple[str, ...] = ()
     """For the user: how it is called and counted."""
 
-    def rollout(self, recipe: Recipe, source: TaskSource, tags: Tags) -> Rollout:
+    @property
+    def codec(self) -> Codec:
+        return self.dialogue.codec
+
+    def rollout(self, recipe: Recipe, source: TaskSource) -> Rollout:
         """Runs it on the tasks of `source`, as the recipe says."""
         budget = recipe.budget
         if self.general and budget.completion_per_objective is budget.completion_extra is None:
             limits = {"completion_per_objective": 0, "completion_extra": GENERAL_COMPLETION}
             recipe = recipe.model_copy(update={"budget": budget.model_copy(update=limits)})
-        return recipe_rollout(
-            recipe, engine=self.engine, codec=self.codec, chat_template=self.chat_template, source=source, tags=tags
-        )
+        return recipe_rollout(recipe, engine=self.engine, dialogue=self.dialogue, source=source)
 
     def evaluate(
         self,
         recipe: Recipe,
         source: TaskSource,
-        tags: Tags,
         *,
         folder: Path | None,
         overwrite: bool = False,
@@ -86,7 +86,7 @@ class Agent:
         """
         computed = None if self.computed is None else self.computed.record()
         return evaluate(
-            self.rollout(recipe, source, tags),
+            self.rollout(recipe, source),
             source,
             recipe.evaluation,
             policy=self.name,
@@ -112,13 +112,12 @@ def open_agent(recipe: Recipe, tags: Tags, machine: Machine | None = None) -> Ag
     config, default = opened
     folder = tokenizer_folder(config.tokenizer, default or SHIPPED)
     codec = Codec.load(folder)
-    template = ChatTemplate.load(folder, codec) if recipe.model.chat_template else ChatTemplate()
-    engine = config.engine(codec, tags, template)
+    dialogue = open_dialogue(codec, tags, chat=recipe.chat, framed=recipe.model.chat_template, source=folder)
+    engine = config.engine(dialogue)
     identity = f"{config.identity_of(engine)} tokens of {codec.fingerprint()}"
     return Agent(
         engine=engine,
-        codec=codec,
-        chat_template=template,
+        dialogue=dialogue,
         name=config.name,
         identity=lambda: identity + (" in its chat template" if recipe.model.chat_template else ""),
         at_a_time=config.concurrency,
@@ -147,11 +146,11 @@ def policy_agent(recipe: Recipe, policy: Policy, tags: Tags, device: Device | No
     from mem1.evaluation.tokens import model_shape
 
     device = device or Device(name=str(policy.model.device), at=policy.model.device)
-    computed = policy.computed(device)
+    computed, dialogue = policy.computed(device), policy.dialogue(recipe.chat, tags)
+    workers = device.workers(recipe.workers)
     return Agent(
-        engine=local_engine(policy.model, policy.codec, tags.stop_strings, workers=device.workers(recipe.workers)),
-        codec=policy.codec,
-        chat_template=policy.chat_template,
+        engine=local_engine(policy.model, policy.codec, dialogue.stop_strings, workers=workers),
+        dialogue=dialogue,
         name=name,
         identity=policy.fingerprint,
         computed=computed,
@@ -176,8 +175,7 @@ def trained_agent(recipe: Recipe, policy: Policy, tags: Tags, device: Device, *,
         sync.push_weights(policy.model, recipe.rl.version_at(recipe.rl.steps))
         yield Agent(
             engine=sync.engine,
-            codec=policy.codec,
-            chat_template=policy.chat_template,
+            dialogue=policy.dialogue(recipe.chat, tags),
             name=name,
             identity=policy.fingerprint,
             at_a_time=recipe.rollout.concurrency,

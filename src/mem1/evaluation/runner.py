@@ -226,7 +226,7 @@ class _Size:
 def _settings(rollout: Rollout, config: Evaluation) -> dict[str, Any]:
     return {
         "context": rollout.context.name,
-        "vocabulary": rollout.tags.name,
+        "vocabulary": rollout.dialogue.name,
         "budget": plain(rollout.budget),
         "temperature": config.temperature,
         "seed": config.seed,

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mem1.engines.chat_template import ChatTemplate
+from mem1.dialogue import Dialogue, open_dialogue
 from mem1.engines.codec import Codec, check_words
 from mem1.errors import UserError
 from mem1.packing.attention import check_packable
@@ -94,8 +94,8 @@ def _tokenizer(config: Recipe) -> str:
         return "made by the recipe"
     if not (folder / "tokenizer.json").is_file():
         raise UserError(f"{folder} has no tokenizer.json; copy it there with the model")
-    if config.model.chat_template:
-        ChatTemplate.load(folder, Codec.load(folder))
+    if config.model.chat_template or config.chat is not None:
+        _dialogue(config, folder)
         return "there, with a chat template"
     return "there"
 
@@ -124,9 +124,12 @@ def _trajectories(config: Recipe, sft: Sft) -> str:
     folder = _folder(config)
     if folder is None:
         return f"{len(recorded_files(sft))} files, to be encoded for the recipe's new model"
-    codec = Codec.load(folder)
-    template = ChatTemplate.load(folder, codec) if config.model.chat_template else ChatTemplate()
-    return str(read_recorded(sft, codec, template, vocabulary(config.vocabulary)))
+    return str(read_recorded(sft, _dialogue(config, folder)))
+
+
+def _dialogue(config: Recipe, folder: Path) -> Dialogue:
+    tags, framed = vocabulary(config.vocabulary), config.model.chat_template
+    return open_dialogue(Codec.load(folder), tags, chat=config.chat, framed=framed, source=folder)
 
 
 def _sizes(config: Recipe) -> Iterator[int]:

@@ -99,6 +99,7 @@ def _shown(config: Recipe) -> Recipe:
         update={
             "tasks": config.tasks.small() or AtlasTasks().small(),
             "workers": 1,
+            "chat": None,  # the expert writes tags; that the template can be used is a check of its own
             "evaluation": config.evaluation.model_copy(update={"every": 0}),
             "budget": Budget(completion_extra=400, context=config.budget.context + 8192),
             "sft": sft,

@@ -56,7 +56,8 @@ class StepTokens:
 
 def limits(config: Recipe, objectives: int) -> Sizes:
     """Sizes of an attempt that uses everything the recipe allows: all turns, full completions and results."""
-    budget = config.budget.completion(objectives, general=config.model.chat_template or config.tasks.explains_tags)
+    general = config.chat is not None or config.model.chat_template or config.tasks.explains_tags
+    budget = config.budget.completion(objectives, general=general)
     turns, (prompt, result) = config.tasks.turns(objectives), config.tasks.text_sizes(objectives)
     room = config.budget.context - prompt - 2 * budget
     return even_sizes(

@@ -20,7 +20,7 @@ The attempts get made-up rewards, so that there is something to learn however go
 that sampled the same tokens only one is kept: opposite advantages on the same tokens cancel. PPO's critic reads the
 policy's states and starts from random weights.
 
-So that any model reaches a second turn, `ForcedTags` forces the tags and lets the model draw the tokens between them:
+So that any model reaches a second turn, `Forced` forces the tags and lets the model draw the tokens between them:
 
     <IS> ~ ~ ~ </IS> <query> ~ ~ ~ </query>        ~ a drawn token
 
@@ -42,12 +42,12 @@ from transformers import PreTrainedModel
 from mem1.algorithms.base import Algorithm
 from mem1.algorithms.group import Grpo
 from mem1.algorithms.ppo import Ppo
-from mem1.engines.codec import Codec
+from mem1.dialogue import Dialogue
 from mem1.engines.device import Device, dtype_name
 from mem1.errors import UserError
 from mem1.packing import pack, split_into_packs
 from mem1.packing.attention import Backend, check_packable
-from mem1.protocol import ANSWER, SUMMARY, Tags
+from mem1.protocol import SUMMARY
 from mem1.records import Group, Trajectory, Turn
 from mem1.training.checks import (
     EXACT_LIMIT,
@@ -302,13 +302,14 @@ Plan = Sequence[int | None]
 """The forced tokens of a completion; None: the sampled one is kept."""
 
 
-class ForcedTags:
-    """Steers `LocalEngine` through valid turns: a state and a search, or the action that ends the context."""
+class Forced:
+    """Steers `LocalEngine` through turns that can be read: a state and a call, or the action that the context opens."""
 
-    def __init__(self, codec: Codec, tags: Tags) -> None:
-        self.codec, self.tags = codec, tags
+    def __init__(self, dialogue: Dialogue) -> None:
+        self.codec, self.dialogue = dialogue.codec, dialogue
         self._plans: dict[tuple[str | None, int], Plan] = {}
-        self._openings = {kind: codec.encode(tags.opening(kind)) for kind in tags.action_tags}
+        kinds = dialogue.tags.action_tags if dialogue.forces_answers else (SUMMARY,)
+        self._openings = {kind: dialogue.opening(kind) for kind in kinds}
 
     def __call__(self, context: Sequence[int], sampled: Sequence[int], drawn: int, budget: int) -> int:
         """The next token of the completion, given the tokens before it and the one drawn."""
@@ -320,13 +321,8 @@ class ForcedTags:
         return self._plain(drawn) if forced is None else forced
 
     def _plan(self, opened: str | None, budget: int) -> Plan:
-        """`opened`: the action whose tag ends the context. Empty where the budget has no room for the tags."""
-        tags, encode = self.tags, self.codec.encode
-        if opened is not None:
-            forced = [(), encode(f"</{tags.action_tags[opened]}>")]
-        else:
-            action = next(tag for kind, tag in tags.actions if kind not in (ANSWER, SUMMARY))
-            forced = [encode(f"<{tags.state}>"), encode(f"</{tags.state}><{action}>"), encode(f"</{action}>")]
+        """`opened`: the action that the end of the context opens. Empty where the budget has no room."""
+        forced = self.dialogue.forced(opened)
         free = min(_FREE, (budget - sum(map(len, forced))) // (len(forced) - 1))
         if free < 1:
             return ()

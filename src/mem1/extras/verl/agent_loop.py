@@ -25,8 +25,8 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorke
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 import mem1.extras.verl.register  # noqa: F401  # registers the estimators in the trainer's process
+from mem1.dialogue import Dialogue, open_dialogue
 from mem1.engines.base import Sampling
-from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.extras.verl.advantages import trajectory_name
@@ -45,15 +45,15 @@ class ContextLoop(AgentLoopBase):
         settings = settings_of(self.config)
         task, split = read_row(kwargs["extra_info"])
         codec = _codec(self.tokenizer)
+        dialogue = _dialogue(self.tokenizer, settings)
         engine = ServerEngine(
             client=self.server_manager,
             loop=asyncio.get_running_loop(),
             codec=codec,
-            stop_strings=settings.tags.stop_strings,
+            stop_strings=dialogue.stop_strings,
             request_id=uuid4().hex,
         )
-        template = _chat_template(self.tokenizer) if settings.opened.model.chat_template else ChatTemplate()
-        rollout = settings.rollout(engine, codec, template, split)
+        rollout = settings.rollout(engine, dialogue, split)
         if split == "train":
             check_one_step(self.config, task, rollout.context)
         sampling = Sampling(temperature=asked_temperature(sampling_params))
@@ -87,8 +87,11 @@ def _codec(tokenizer: Any) -> Codec:
 
 
 @cache
-def _chat_template(tokenizer: Any) -> ChatTemplate:
-    return ChatTemplate.of(tokenizer, _codec(tokenizer), where="the tokenizer of verl's configuration")
+def _dialogue(tokenizer: Any, settings: VerlSettings) -> Dialogue:
+    """That of the recipe; made once, as each attempt asks for it."""
+    recipe, where = settings.opened, "the tokenizer of verl's configuration"
+    framed, codec = recipe.model.chat_template, _codec(tokenizer)
+    return open_dialogue(codec, settings.tags, chat=recipe.chat, framed=framed, source=tokenizer, where=where)
 
 
 _Worker: Any = AgentLoopWorkerTQ.__ray_actor_class__

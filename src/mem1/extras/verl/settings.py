@@ -32,9 +32,8 @@ from pydantic import Field
 
 from mem1.configuration import Config, load_toml
 from mem1.contexts import ContextPolicy
+from mem1.dialogue import Dialogue
 from mem1.engines.base import Engine
-from mem1.engines.chat_template import ChatTemplate
-from mem1.engines.codec import Codec
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.extras.verl.advantages import ALGORITHMS
@@ -65,12 +64,10 @@ class VerlSettings(Config):
         """The recipe, read once per process. Raises UserError if that fails."""
         return _recipe(self.recipe, self.overrides)
 
-    def rollout(self, engine: Engine, codec: Codec, chat_template: ChatTemplate, split: Split) -> Rollout:
+    def rollout(self, engine: Engine, dialogue: Dialogue, split: Split) -> Rollout:
         """The rollout over tasks of one half; indexes and worlds are opened once per process."""
         source = _source(self.recipe, self.overrides, split)
-        return recipe_rollout(
-            self.opened, engine=engine, codec=codec, chat_template=chat_template, source=source, tags=self.tags
-        )
+        return recipe_rollout(self.opened, engine=engine, dialogue=dialogue, source=source)
 
 
 def read_settings(section: Mapping[str, Any] | None) -> VerlSettings:

@@ -18,14 +18,13 @@ from mem1.configuration import Config
 from mem1.configuration.model import MOST_TASKS, MOST_TOKENS, MOST_WORKERS, GreedyOrWarm, LearningRate, Seed, Sizes
 from mem1.configuration.vocabulary import VocabularyChoice
 from mem1.contexts import context_policy
+from mem1.dialogue import Dialogue
 from mem1.engines.base import Engine
 from mem1.engines.chat_config import Chat
-from mem1.engines.chat_template import ChatTemplate
-from mem1.engines.codec import Codec
 from mem1.engines.config import Engines, LocalModel
 from mem1.envs.base import TaskSource
 from mem1.envs.tasks import Tasks
-from mem1.protocol import Tags, vocabulary
+from mem1.protocol import vocabulary
 from mem1.registry import register
 from mem1.rollout import Budget, Rollout
 from mem1.training.loop.rl_config import LocalRollouts, Rl, Rollouts
@@ -332,6 +331,16 @@ class Recipe(Config):
         return names
 
     @model_validator(mode="after")
+    def _chat_explains_itself(self) -> Recipe:
+        if self.chat is None:
+            return self
+        if self.model.chat_template:
+            raise ValueError("[chat] puts every message into the chat template; leave out model.chat_template")
+        if self.sft is not None and self.sft.trajectories is None:
+            raise ValueError("[chat]: the expert demonstrates in tags; give sft.trajectories, or leave out [sft]")
+        return self
+
+    @model_validator(mode="after")
     def _validation_needs_rl(self) -> Recipe:
         if self.evaluation.every and self.rl is None:
             raise ValueError(
@@ -361,17 +370,14 @@ class Recipe(Config):
         return self
 
 
-def recipe_rollout(
-    config: Recipe, *, engine: Engine, codec: Codec, chat_template: ChatTemplate, source: TaskSource, tags: Tags
-) -> Rollout:
-    """The rollout of a recipe, whatever samples (this process, servers); `chat_template` encloses every prompt."""
+def recipe_rollout(config: Recipe, *, engine: Engine, dialogue: Dialogue, source: TaskSource) -> Rollout:
+    """The rollout of a recipe, whatever samples (this process, servers)."""
+    environment = config.tasks.around(source.environment)
     return Rollout(
         engine=engine,
-        codec=codec,
-        environment=config.tasks.around(source.environment),
+        dialogue=dialogue.offering(getattr(environment, "tools", ())),
+        environment=environment,
         context=context_policy(config.context),
-        tags=tags,
         budget=config.budget,
-        chat_template=chat_template,
         reward=config.tasks.reward_function,
     )

@@ -20,13 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from mem1.contexts import context_policy, next_context
-from mem1.engines.chat_template import ChatTemplate
-from mem1.engines.codec import Codec
+from mem1.dialogue import Dialogue, TagDialogue
 from mem1.errors import UserError
-from mem1.protocol import MALFORMED, VOCABULARIES, Tags, parse, tagged
+from mem1.protocol import MALFORMED, VOCABULARIES, tagged
 from mem1.records import Ended, Trajectory, Turn
 from mem1.registry import register
-from mem1.rollout import read_turn
 from mem1.training.loop.recipe import Sft
 from mem1.trajectory_files import read_trajectories
 
@@ -78,7 +76,7 @@ def recorded_files(config: Sft) -> list[Path]:
     return sorted(found)
 
 
-def read_recorded(config: Sft, codec: Codec, chat_template: ChatTemplate, tags: Tags) -> Recorded:
+def read_recorded(config: Sft, dialogue: Dialogue) -> Recorded:
     """The attempts of `config.trajectories` that are trained, in tokens of this model.
 
     Raises UserError, with the file, for one that cannot be read, for an attempt in another vocabulary or under an
@@ -86,10 +84,10 @@ def read_recorded(config: Sft, codec: Codec, chat_template: ChatTemplate, tags: 
     """
     files = recorded_files(config)
     reader = None if config.reader is None else register.reader.get(config.reader)
-    kept = _Kept(config, codec, chat_template, tags, encodes=reader is not None)
+    kept = _Kept(config, dialogue, encodes=reader is not None)
     for path in files:
         # a run that goes on may be writing its last line
-        attempts = read_trajectories(path, drop_cut_line=True) if reader is None else reader(path, codec)
+        attempts = read_trajectories(path, drop_cut_line=True) if reader is None else reader(path, dialogue.codec)
         for number, attempt in enumerate(attempts, start=1):
             kept.add(attempt, f"{path}, attempt {number}")
     if not kept.trajectories:
@@ -113,9 +111,7 @@ class _Kept:
     """The attempts kept so far."""
 
     config: Sft
-    codec: Codec
-    chat_template: ChatTemplate
-    tags: Tags
+    dialogue: Dialogue
     encodes: bool
     """Whether a reader encoded all text anew."""
     trajectories: list[Trajectory] = field(default_factory=list)
@@ -125,12 +121,13 @@ class _Kept:
 
     def add(self, attempt: Trajectory, where: str) -> None:
         """Keep the attempt, or count why not."""
+        sampled, framed = all(map(self._is_ours, attempt.turns)), self._is_framed(attempt)
         reason = self._unusable(attempt) or self._unreadable(attempt, where)
+        if reason is None and not (sampled and framed) and not isinstance(self.dialogue, TagDialogue):
+            reason = "that are not in the tokens of this model, whose own protocol [chat] asks for"
         if reason is None:
-            sampled = all(map(self._is_ours, attempt.turns))
-            framed = self._is_framed(attempt)
             trained = attempt if sampled and framed else self._assembled(attempt, where, sampled=sampled)
-            unknown = self.codec.unknown_id
+            unknown = self.dialogue.codec.unknown_id
             if unknown is not None and any(unknown in turn.completion_ids for turn in trained.turns):
                 reason = "with words that this tokenizer does not know"
         if reason is not None:
@@ -156,29 +153,28 @@ class _Kept:
     def _unreadable(self, attempt: Trajectory, where: str) -> str | None:
         """Why the text is no example of the vocabulary; None: it is. Raises UserError for another vocabulary."""
         for number, turn in enumerate(attempt.turns, start=1):
-            if _reads_as_recorded(turn, self.tags):
+            if _reads_as_recorded(turn, self.dialogue):
                 continue
-            other = next((t.name for t in VOCABULARIES.values() if _reads_as_recorded(turn, t)), None)
+            known = (TagDialogue(self.dialogue.codec, tags) for tags in VOCABULARIES.values())
+            other = next((spoken.name for spoken in known if _reads_as_recorded(turn, spoken)), None)
             if other is None:
                 return "that are malformed by this parser"
             raise UserError(
                 f"sft.trajectories: {where}, turn {number} is written in the vocabulary {other!r}, but the recipe's is "
-                f"{self.tags.name!r}; set vocabulary = {other!r}"
+                f"{self.dialogue.name!r}; set vocabulary = {other!r}"
             )
         return None
 
     def _is_ours(self, turn: Turn) -> bool:
         """Whether the sampled tokens are those of this tokenizer."""
-        return self.codec.decode(turn.completion_ids) == turn.text
+        return self.dialogue.codec.decode(turn.completion_ids) == turn.text
 
     def _is_framed(self, attempt: Trajectory) -> bool:
         """Whether the attempt began with the prompt as this model gets it."""
-        prompt = self._prompt(attempt)
+        if attempt.task is None or not attempt.turns:
+            return False
+        prompt = self.dialogue.prompt(attempt.task)
         return attempt.turns[0].context_ids[: len(prompt)] == prompt
-
-    def _prompt(self, attempt: Trajectory) -> tuple[int, ...]:
-        assert attempt.task is not None
-        return self.chat_template.around(self.codec.encode_untrusted(attempt.task.prompt, self.tags))
 
     def _assembled(self, attempt: Trajectory, where: str, *, sampled: bool) -> Trajectory:
         """The attempt in tokens of this model; `sampled`: its completions and results have them already."""
@@ -186,14 +182,15 @@ class _Kept:
             policy = context_policy(attempt.context)
         except UserError as error:
             raise UserError(f"sft.trajectories: {where} cannot be encoded for this model: {error}") from error
-        prompt = self._prompt(attempt)
+        assert attempt.task is not None
+        dialogue, prompt = self.dialogue, self.dialogue.prompt(attempt.task)
+        tags, codec = dialogue.tags, dialogue.codec
         turns: list[Turn] = []
         for old in attempt.turns:
             context = next_context(policy, prompt, turns)
             requested = old.action if old.prefilled else None
-            ids = context.ids + self.codec.encode(self.tags.opening(requested))
-            completion = old.completion_ids if sampled else self.codec.encode_untrusted(old.text, self.tags)
-            turn = read_turn(ids, context, requested, completion, codec=self.codec, tags=self.tags)
+            completion = old.completion_ids if sampled else codec.encode_untrusted(old.text, tags)
+            turn = dialogue.turn(context.ids + dialogue.opening(requested), context, requested, completion)
             result = old.observation_ids if sampled else self._result(old)
             turns.append(replace(turn, observation=old.observation, observation_ids=result))
         return replace(attempt, turns=tuple(turns))
@@ -201,12 +198,14 @@ class _Kept:
     def _result(self, turn: Turn) -> tuple[int, ...]:
         if not turn.observation_ids:
             return ()
-        return self.codec.encode_untrusted(tagged(turn.observation, self.tags), self.tags)
+        tags = self.dialogue.tags
+        return self.dialogue.codec.encode_untrusted(tagged(turn.observation, tags), tags)
 
 
-def _reads_as_recorded(turn: Turn, tags: Tags) -> bool:
-    """Whether the text has this action and this state in a vocabulary."""
-    if turn.action == MALFORMED or (turn.prefilled and turn.action not in tags.action_tags):
+def _reads_as_recorded(turn: Turn, dialogue: Dialogue) -> bool:
+    """Whether the text has this action and this state in a way of writing."""
+    if turn.action == MALFORMED or (
+        turn.prefilled and dialogue.forces_answers and turn.action not in dialogue.tags.action_tags
+    ):
         return False
-    parsed = parse(tags.opening(turn.action if turn.prefilled else None) + turn.text, tags)
-    return (parsed.kind, parsed.state) == (turn.action, turn.state)
+    return dialogue.reads(turn.text, turn.action if turn.prefilled else None) == (turn.action, turn.state)

@@ -194,9 +194,9 @@ def demonstrate(config: Recipe, rollout: Rollout, source: TaskSource, tags: Tags
     ]
     rng = random.Random(f"{config.seed}/cut_short")
     tasks = [_cut_short(task, rng) if rng.random() < config.sft.cut_short else task for task in tasks]
-    engine = ScriptedEngine(
-        rollout.codec, config.tasks.expert(tasks, rollout.environment, tags, seed=config.seed), rollout.chat_template
-    )
+    dialogue = rollout.dialogue
+    expert = config.tasks.expert(tasks, rollout.environment, tags, seed=config.seed)
+    engine = ScriptedEngine(dialogue.codec, expert, dialogue.chat_template)
     contexts = [context_policy(name) for name in config.sft.contexts] or [rollout.context]
     demonstrations: list[Trajectory] = []
     for number, context in enumerate(contexts):

@@ -116,10 +116,9 @@ def make_rollout(
     config: Recipe, policy: Policy, source: TaskSource, tags: Tags, *, engine: Engine | None = None
 ) -> Rollout:
     """The rollout of a recipe with this policy, sampled by `engine`; None: in this process, by `config.workers`."""
-    sampler = engine or local_engine(policy.model, policy.codec, tags.stop_strings, workers=config.workers)
-    return recipe_rollout(
-        config, engine=sampler, codec=policy.codec, chat_template=policy.chat_template, source=source, tags=tags
-    )
+    dialogue = policy.dialogue(config.chat, tags)
+    sampler = engine or local_engine(policy.model, policy.codec, dialogue.stop_strings, workers=config.workers)
+    return recipe_rollout(config, engine=sampler, dialogue=dialogue, source=source)
 
 
 @contextmanager
@@ -128,7 +127,7 @@ def weight_sync(config: Recipe, policy: Policy, ranks: Ranks = ONE_PROCESS) -> I
     if config.rl is None or not isinstance(config.rollout, ServerRollouts) or ranks.rank != 0:
         yield None
         return
-    stops = vocabulary(config.vocabulary).stop_strings
+    stops = policy.dialogue(config.chat, vocabulary(config.vocabulary)).stop_strings
     with alone_in(Path(config.rollout.weights_folder)), WeightSync(config.rollout, policy.codec, stops) as sync:
         yield sync
 
@@ -194,7 +193,7 @@ def _recorded(config: Recipe, policy: Policy, reached: Mapping[str, Any]) -> Rec
         return None
     if (reached["stage"], reached["done"]) >= (int(config.recall is not None), config.sft.steps):
         return None
-    found = read_recorded(config.sft, policy.codec, policy.chat_template, vocabulary(config.vocabulary))
+    found = read_recorded(config.sft, policy.dialogue(config.chat, vocabulary(config.vocabulary)))
     log.log(
         logging.WARNING if found.left_out or found.encoded_anew or found.reframed else logging.INFO, "[sft] %s", found
     )

@@ -60,14 +60,7 @@ class Validation:
             for task in different(source.tasks(objectives=n, count=evaluation.validation_tasks, seed=evaluation.seed))
         ]
         check_words(codec, tasks, tags, whose=config.model.name)
-        own = recipe_rollout(
-            developed,
-            engine=rollout.engine,
-            codec=codec,
-            chat_template=rollout.chat_template,
-            source=source,
-            tags=tags,
-        )
+        own = recipe_rollout(developed, engine=rollout.engine, dialogue=rollout.dialogue, source=source)
         return cls(every=evaluation.every, tasks=tasks, rollout=own, seed=evaluation.seed)
 
     def due(self, done: int) -> bool:

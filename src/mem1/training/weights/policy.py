@@ -20,6 +20,8 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from mem1.configuration import load_toml
+from mem1.dialogue import Dialogue, NativeDialogue, TagDialogue
+from mem1.engines.chat_config import Chat
 from mem1.engines.chat_template import ChatTemplate, code_in, tokenizer_files, write_tokenizer_files
 from mem1.engines.codec import Codec
 from mem1.engines.device import ON_CPU, Computed, Device, dtype_name, sampling_dtype
@@ -63,6 +65,12 @@ class Policy:
         self.model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
         self.codec.tokenizer.save(str(Path(folder) / "tokenizer.json"))
         write_tokenizer_files(Path(folder), self.files)
+
+    def dialogue(self, chat: Chat | None, tags: Tags) -> Dialogue:
+        """How it reads and writes: in its own protocol (`chat`), or in tags. Raises UserError without a template."""
+        if chat is None:
+            return TagDialogue(self.codec, tags, self.chat_template)
+        return NativeDialogue(chat.messages(self.folder, self.codec, tags), tags)
 
     def computed(self, device: Device) -> Computed:
         """Device and precision of sampling, for messages and records."""

@@ -1,0 +1,121 @@
+"""The port of a dialogue: prompt, completions and results as tokens, and completions read as actions.
+
+    tokens of the task's prompt                             dialogue.prompt(task)
+    + what opens a requested action                         dialogue.opening(kind)
+    -> the model's completion, read as a turn               dialogue.turn(...), dialogue.actions(turn)
+    + the environment's replies to its actions              dialogue.replies([...])
+
+Everything is encoded once; a context policy puts the pieces together (`mem1.contexts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from mem1.contexts import Context
+from mem1.engines.chat_template import ChatTemplate
+from mem1.engines.codec import Codec
+from mem1.protocol import Tags
+from mem1.records import Task, Turn
+
+
+class Wanted(NamedTuple):
+    """An action of a turn."""
+
+    kind: str
+    argument: str
+    error: str = ""
+    """Why the environment does not see it; the model reads this as its reply. Empty: it does."""
+
+
+class Shown(NamedTuple):
+    """What the model is shown after a turn."""
+
+    turn: Turn
+    texts: tuple[str, ...]
+    """The reply to each of its actions; to a summary, one that is empty."""
+    turns_left: int
+
+
+class Dialogue(Protocol):
+    """One way of writing, for one model."""
+
+    @property
+    def codec(self) -> Codec: ...
+
+    @property
+    def tags(self) -> Tags:
+        """The vocabulary: kinds of actions, and words of hints."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Tells it from others, in records."""
+        ...
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """Texts after which a completion ends."""
+        ...
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """Tokens around every prompt, which a script does not see."""
+        ...
+
+    @property
+    def framed(self) -> str:
+        """The key of a recipe that makes the contexts hold a chat template; empty: they hold none."""
+        ...
+
+    @property
+    def forces_answers(self) -> bool:
+        """Whether `opening` can make the model answer."""
+        ...
+
+    def general(self, task: Task) -> bool:
+        """Whether completions need the room of a general model."""
+        ...
+
+    def offering(self, tools: Sequence[Mapping[str, Any]]) -> Dialogue:
+        """The same with these tools of an environment besides the actions of the vocabulary, as JSON schemas."""
+        ...
+
+    def prompt(self, task: Task) -> tuple[int, ...]:
+        """The head of every context of the task."""
+        ...
+
+    def opening(self, kind: str | None) -> tuple[int, ...]:
+        """The end of a context whose completion must be this action; None: any."""
+        ...
+
+    def turn(
+        self,
+        ids: tuple[int, ...],
+        context: Context,
+        requested: str | None,
+        completion_ids: tuple[int, ...],
+        **fields: Any,
+    ) -> Turn:
+        """The turn of a completion; `ids` are those of the context and of `opening(requested)`.
+
+        fields      other fields of the turn
+        """
+        ...
+
+    def reads(self, text: str, requested: str | None) -> tuple[str, str]:
+        """(action, state) of a completion."""
+        ...
+
+    def actions(self, turn: Turn) -> tuple[Wanted, ...]:
+        """What the turn does, in order; for the environment, unless it ends or summarises the attempt."""
+        ...
+
+    def forced(self, requested: str | None) -> Sequence[tuple[int, ...]]:
+        """The fixed tokens of a completion that can be read, with room for any tokens between each two of them."""
+        ...
+
+    def replies(self, shown: Sequence[Shown]) -> list[tuple[str, tuple[int, ...]]]:
+        """(text, tokens) of what each turn is shown. The texts come from strangers and are made harmless here."""
+        ...

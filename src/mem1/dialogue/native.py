@@ -1,0 +1,202 @@
+r"""A dialogue in the model's own protocol: the task is the user's message, actions are calls of tools.
+
+    <|im_start|>user\nQ1 ...<|im_end|>\n<|im_start|>assistant\n                                 prompt
+    Oslo first.\n<tool_call>\n{"name": "search", ...}\n</tool_call><|im_end|>                   completion
+    \n<|im_start|>user\n<tool_response>\n...\n</tool_response><|im_end|>\n<|im_start|>assistant\n   result
+
+A message without calls is the answer. Text before a call is the state, and a thought is forgotten or kept
+(`ChatMessages.thoughts`). Calls of one message are answered together. One that cannot be run (broken JSON, an unknown
+tool) is answered with an error, and the attempt goes on; the environment does not see it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from mem1.contexts import Context
+from mem1.dialogue.base import Shown, Wanted
+from mem1.engines.chat_messages import ChatMessages, Message
+from mem1.engines.chat_template import ChatTemplate
+from mem1.engines.codec import Codec
+from mem1.engines.tool_calls import Asked, Said, called
+from mem1.protocol import ANSWER, MALFORMED, SUMMARY, Tags, turns_left
+from mem1.records import Task, Turn
+
+CALLS = "calls"
+"""Kind of a turn with several calls, or with one that cannot be run."""
+_ARGUMENTS = {"search": "query", "open": "address", "act": "action"}
+_DESCRIBED = {
+    "search": "Searches the documents and returns the best passages.",
+    "open": "Opens a page by its address; a number after the address opens a later piece of it.",
+    "act": "Takes one action in the environment and returns what it shows then.",
+}
+_SUMMARY = "<summary>\n"
+
+
+class _Read(NamedTuple):
+    """A completion, read."""
+
+    said: Said
+    kind: str
+    content: str
+    state: str
+    wanted: tuple[Wanted, ...] = ()
+
+
+@dataclass(frozen=True)
+class NativeDialogue:
+    """For models that were trained on chats and tools."""
+
+    messages: ChatMessages
+    tags: Tags
+    own_tools: tuple[Mapping[str, Any], ...] = ()
+    """Tools of the environment; one of them replaces the action of its name."""
+    chat_template = ChatTemplate()
+    framed = "[chat]"
+    forces_answers = False
+
+    @property
+    def codec(self) -> Codec:
+        return self.messages.codec
+
+    @property
+    def name(self) -> str:
+        return f"{self.tags.name} as {self.messages.name}"
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        return self.messages.stop_strings
+
+    def general(self, task: Task) -> bool:
+        return True
+
+    def offering(self, tools: Sequence[Mapping[str, Any]]) -> NativeDialogue:
+        return replace(self, own_tools=tuple(tools))
+
+    @cached_property
+    def tools(self) -> tuple[Mapping[str, Any], ...]:
+        """Schemas of all tools: of the environment, and of the actions of the vocabulary."""
+        own = {tool["function"]["name"] for tool in self.own_tools}
+        kinds = [kind for kind in self.tags.action_tags if kind not in (ANSWER, SUMMARY) and kind not in own]
+        return (*self.own_tools, *map(_tool, kinds))
+
+    @cached_property
+    def _parameters(self) -> Mapping[str, Mapping[str, Any]]:
+        return {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in self.tools}
+
+    def prompt(self, task: Task) -> tuple[int, ...]:
+        return self.messages.encode([{"role": "user", "content": task.prompt}], self.tools, opened=self._keeping)
+
+    @property
+    def _keeping(self) -> bool:
+        """Whether contexts hold thoughts, and what opened them; else only the newest message is opened."""
+        return self.messages.thoughts == "keep"
+
+    def opening(self, kind: str | None) -> tuple[int, ...]:
+        if kind is None:
+            return () if self._keeping else self.messages.opened_ids
+        thinking = self._keeping and self.messages.opened.rstrip().endswith("<think>")
+        return self.codec.encode(f"</think>\n\n{_SUMMARY}" if thinking else _SUMMARY)
+
+    def turn(
+        self,
+        ids: tuple[int, ...],
+        context: Context,
+        requested: str | None,
+        completion_ids: tuple[int, ...],
+        **fields: Any,
+    ) -> Turn:
+        text = self.codec.decode(completion_ids)
+        read = self._read(text, requested)
+        return Turn(
+            context_ids=ids,
+            completion_ids=completion_ids,
+            text=text,
+            state=read.state,
+            action=read.kind,
+            content=read.content,
+            calls=read.wanted,
+            prefilled=requested is not None,
+            context_spans=dict(context.spans),
+            context_origins=context.origins,
+            completion_spans=self.codec.token_spans(completion_ids, text, read.said.spans),
+            **fields,
+        )
+
+    def reads(self, text: str, requested: str | None) -> tuple[str, str]:
+        read = self._read(text, requested)
+        return read.kind, read.state
+
+    def _read(self, text: str, requested: str | None) -> _Read:
+        said = self.messages.read(text)
+        wanted = tuple(self._wanted(call) for call in said.calls)
+        state = _inside(text, said.spans.get("state_text"))
+        if not text.endswith(self.stop_strings):
+            return _Read(said, MALFORMED, "the message does not end", state)
+        if requested == SUMMARY:
+            return _Read(said, SUMMARY, said.text, said.text)
+        if len(wanted) == 1 and not wanted[0].error:
+            return _Read(said, wanted[0].kind, wanted[0].argument, state, wanted)
+        if wanted:
+            return _Read(said, CALLS, "\n".join(map(_shown, wanted)), state, wanted)
+        if not said.text:
+            return _Read(said, MALFORMED, "the message has neither text nor a call", state)
+        if self.tags.answers:
+            return _Read(said, ANSWER, said.text, state)
+        error = f"error: call one of the tools: {', '.join(self._parameters)}"
+        return _Read(said, CALLS, said.text, state, (Wanted(CALLS, "", error),))
+
+    def actions(self, turn: Turn) -> tuple[Wanted, ...]:
+        return tuple(Wanted(*call) for call in turn.calls) or (Wanted(turn.action, turn.content),)
+
+    def forced(self, requested: str | None) -> Sequence[tuple[int, ...]]:
+        encode, end = self.codec.encode, self.messages.end
+        if requested is not None:
+            return (), encode(end)
+        tool = next(tool["function"]["name"] for tool in self.tools)
+        before, after = self.messages.calls.around(tool, next(iter(self._parameters[tool].get("properties", {})), ""))
+        thought = encode("</think>") if self.messages.opened.rstrip().endswith("<think>") else ()
+        return thought, encode(before), encode(after + end)
+
+    def replies(self, shown: Sequence[Shown]) -> list[tuple[str, tuple[int, ...]]]:
+        return [self._reply(one) for one in shown]
+
+    def _reply(self, shown: Shown) -> tuple[str, tuple[int, ...]]:
+        first, *others = shown.texts
+        texts = [f"{turns_left(shown.turns_left, self.tags).strip()}\n{first}".rstrip(), *others]
+        called = bool(shown.turn.calls) and shown.turn.calls[0][0] != CALLS
+        role = "tool" if called else "user"
+        told: list[Message] = [{"role": role, "content": text} for text in texts]
+        ids = self.messages.after(shown.turn.completion_ids, told, opened=self._keeping)
+        return "\n".join(texts), ids
+
+    def _wanted(self, call: Asked) -> Wanted:
+        required = {name: schema.get("required", ()) for name, schema in self._parameters.items()}
+        (checked,) = called([call], required)
+        if checked.error:
+            return Wanted(MALFORMED, json.dumps(dict(call.arguments)), f"error: {checked.error}")
+        properties = self._parameters[call.name].get("properties", {})
+        only = next(iter(properties.values()), {}) if len(properties) == 1 else {}
+        if only.get("type") == "string":
+            return Wanted(call.name, str(next(iter(call.arguments.values()), "")))
+        return Wanted(call.name, json.dumps(dict(call.arguments), ensure_ascii=False))
+
+
+def _tool(kind: str) -> Mapping[str, Any]:
+    """The schema of an action with a text as its argument."""
+    name = _ARGUMENTS.get(kind, "argument")
+    parameters = {"type": "object", "properties": {name: {"type": "string"}}, "required": [name]}
+    described = _DESCRIBED.get(kind, f"Takes the action {kind}.")
+    return {"type": "function", "function": {"name": kind, "description": described, "parameters": parameters}}
+
+
+def _inside(text: str, span: tuple[int, int] | None) -> str:
+    return "" if span is None else text[slice(*span)]
+
+
+def _shown(wanted: Wanted) -> str:
+    return wanted.error or f"{wanted.kind}({wanted.argument})"
