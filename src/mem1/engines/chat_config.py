@@ -44,7 +44,7 @@ class Chat(Config):
         if self.calls == "tags":
             return ChatMessages.in_tags(codec, tags)
         if source is None:
-            raise UserError(f"a new model has no chat template for chat.calls = {self.calls!r}; give model.path")
+            raise UserError(f"the model has no folder with a chat template for chat.calls = {self.calls!r}")
         calls = call_format(self.calls, tags)
         if isinstance(source, Path):
             return ChatMessages.load(source, codec, calls=calls, thoughts=self.thoughts, options=self.template)

@@ -27,6 +27,7 @@ from mem1.envs.tasks import Tasks
 from mem1.protocol import vocabulary
 from mem1.registry import register
 from mem1.rollout import Budget, Rollout
+from mem1.tasks.prompts import PromptFile, instructs
 from mem1.training.loop.rl_config import LocalRollouts, Rl, Rollouts
 from mem1.training.loop.run_warnings import RunWarnings
 
@@ -338,6 +339,14 @@ class Recipe(Config):
             raise ValueError("[chat] puts every message into the chat template; leave out model.chat_template")
         if self.sft is not None and self.sft.trajectories is None:
             raise ValueError("[chat]: the expert demonstrates in tags; give sft.trajectories, or leave out [sft]")
+        if self.chat.calls != "tags" and self.model.new is not None:
+            raise ValueError(f"a new model has no chat template for chat.calls = {self.chat.calls!r}; give model.path")
+        prompt = getattr(self.tasks, "prompt", "")
+        if self.chat.calls != "tags" and not isinstance(prompt, PromptFile) and (not prompt or instructs(prompt)):
+            raise ValueError(
+                f"[chat]: the prompt {prompt or 'of these tasks'!r} explains tags; set tasks.prompt to tools, "
+                "tools-shop or one of your own"
+            )
         return self
 
     @model_validator(mode="after")
