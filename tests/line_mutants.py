@@ -397,11 +397,28 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("return keep(turns[-self.k :])", "return keep(turns[-self.k - 1 :])"),
         ("(len(turns) - 1) // self.k * self.k :]", "len(turns) // self.k * self.k :]"),
     ),
-    ("rollout.py", ("test_rollout.py",)): (
+    ("dialogue/tagged.py", ("test_rollout.py",)): (
         ("{r: (max(a - len(opening), 0), b - len(opening)) for", "{r: (a, b) for"),
         ("b - len(opening)) for", "b) for"),
-        ("parsed = parse(opening + text, tags)", "parsed = parse(text, tags)"),
-        ("        prefilled=requested is not None,", "        prefilled=False,"),
+        ("parsed = parse(opening + text, self.tags)", "parsed = parse(text, self.tags)"),
+        ("            prefilled=requested is not None,", "            prefilled=False,"),
+    ),
+    ("dialogue/native.py", ("test_native_dialogue.py",)): (
+        ("return () if self._keeping else self.messages.opened_ids", "return self.messages.opened_ids"),
+        ("if not text.endswith(self.stop_strings):", "if False:"),
+        ("if len(wanted) == 1 and not wanted[0].error:", "if len(wanted) == 1:"),
+        ("called = bool(shown.turn.calls) and shown.turn.calls[0][0] != CALLS", "called = True"),
+    ),
+    ("engines/chat_messages.py", ("test_chat_messages.py",)): (
+        ("return text.removeprefix(self.end) if self.end and", "return text if self.end and"),
+        ("            content = self.calls.harmless(content)", "            pass"),
+        ("            return break_tokens(value, self._breakable)", "            return value"),
+        ('if self.thoughts == "drop" or "thought" not in said.spans:', 'if "thought" not in said.spans:'),
+        ("return head + self.opened_ids if opened and", "return head if opened and"),
+    ),
+    ("rollout.py", ("test_rollout.py", "test_native_dialogue.py")): (
+        ("                    if not error:", "                    if True:"),
+        ("for place in range(max(map(len, wanted), default=0)):", "for place in range(1):"),
         ("attempt.turns_left == 1 and", "attempt.turns_left <= 2 and"),
     ),
     ("evaluation/compare.py", ("test_differences.py",)): (

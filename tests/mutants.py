@@ -289,8 +289,8 @@ def top_p(right: Broken, batch: Any, rows: Sequence[int], logits_BV: Tensor) -> 
     return right(batch, rows, logits_BV.masked_fill(dropped, -torch.inf))
 
 
-def no_stop_token(right: Broken, rollout: Any, ids: Any, spans: Any, forced: bool, completion: Any, *rest: Any) -> Turn:
-    turn: Turn = right(rollout, ids, spans, forced, completion, *rest)
+def no_stop_token(right: Broken, *given: Any, **fields: Any) -> Turn:
+    turn: Turn = right(*given, **fields)
     return replace(turn, completion_ids=turn.completion_ids[:-1], logprobs=turn.logprobs[:-1], weights_versions=())
 
 
@@ -385,7 +385,7 @@ MUTANTS = (
     _mutant("state trained twice", "-", "packing.tree:Trie.lay_out", copy_trained, "tokens trained exactly once"),
     _mutant("no temperature in the trainer", "-", "training.logprobs:columns", no_temperature, SAMPLER),
     _mutant("top-p in the sampler", "TRL #6789", "engines.local:_Batch._sample", top_p, SAMPLER),
-    _mutant("stop token lost", "-", "rollout:Rollout._turn", no_stop_token, "recorded as sampled"),
+    _mutant("stop token lost", "-", "dialogue.tagged:TagDialogue.turn", no_stop_token, "recorded as sampled"),
     _mutant(
         "tokens encoded again",
         "MEM1, 3; TRL #5224, verl #6501",
