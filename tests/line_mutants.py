@@ -419,7 +419,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("rollout.py", ("test_rollout.py", "test_native_dialogue.py")): (
         ("                    if not error:", "                    if True:"),
         ("for place in range(max(map(len, wanted), default=0)):", "for place in range(1):"),
-        ("attempt.turns_left == 1 and", "attempt.turns_left <= 2 and"),
+        ("attempt.turns_left == 1\n", "attempt.turns_left <= 2\n"),
     ),
     ("evaluation/compare.py", ("test_differences.py",)): (
         (
