@@ -50,7 +50,7 @@ def main(steps: int = 20) -> list[float]:
     # The loop of context, completion, action, result. mem1.engines: several processes, servers, vLLM.
     rollout = mem1.Rollout(
         engine=mem1.LocalEngine(model, policy.codec, mem1.PAPER.stop_strings),
-        codec=policy.codec,
+        dialogue=mem1.TagDialogue(policy.codec),
         environment=source.environment,
         context=mem1.context_policy("constant"),  # mem1.contexts: eight other memories, and yours
         budget=mem1.Budget(context=2048),

@@ -6,9 +6,9 @@
     print(mem1.evaluate(mem1.load_recipe("atlas-quick"), mem1.load_policy("runs/quick/policy")))
 
 Rooms, in the order of the imports: errors, registry, configuration, net, records, trajectory_files, sanitize, protocol,
-prices, messages, scoring, contexts, tasks, retrieval, envs, engines, agent, rollout, endpoint, packing, algorithms,
-training, evaluation, planning, api, extras, cli. Importing `mem1` loads none of them: each name below is imported when
-it is first used.
+prices, messages, scoring, contexts, tasks, retrieval, envs, engines, dialogue, agent, rollout, endpoint, packing,
+algorithms, training, evaluation, planning, api, extras, cli. Importing `mem1` loads none of them: each name below is
+imported when it is first used.
 """
 
 # ruff: noqa: F401  (the imports below are for type checkers and editors)
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mem1.api import connect, evaluate, load_recipe, train
     from mem1.configuration import Config
     from mem1.contexts import ContextPolicy, Kept, Selection, context_policy
+    from mem1.dialogue import Dialogue, NativeDialogue, TagDialogue
     from mem1.engines.base import Completion, Engine, Sampling, ScriptedEngine
     from mem1.engines.codec import Codec
     from mem1.engines.local import LocalEngine
@@ -56,6 +57,7 @@ _HOMES = {
     "mem1.api": "connect evaluate load_recipe train",
     "mem1.configuration": "Config",
     "mem1.contexts": "ContextPolicy Kept Selection context_policy",
+    "mem1.dialogue": "Dialogue NativeDialogue TagDialogue",
     "mem1.engines.base": "Completion Engine Sampling ScriptedEngine",
     "mem1.engines.codec": "Codec",
     "mem1.engines.local": "LocalEngine",
