@@ -17,6 +17,7 @@ from policies import tiny
 from servers import wait_for
 from worlds import CODEC, SAMPLING, SMALL, shelf, task
 
+from mem1.dialogue import NativeDialogue
 from mem1.endpoint.config import AgentConfig
 from mem1.endpoint.rollout import AgentRollout
 from mem1.engines.base import Completion, Engine, ScriptedEngine
@@ -49,7 +50,7 @@ def rollout(
     return AgentRollout(
         agent=AgentConfig.model_validate(given),
         engine=engine or ScriptedEngine(CODEC, script),
-        chat=chat,
+        dialogue=NativeDialogue(chat, PAPER),
         environment=environment or shelf("the author ."),
         budget=budget or Budget(completion_per_objective=8, completion_extra=32),
         reward=reward,

@@ -84,7 +84,7 @@ def command(
         )
     if not has_gradients(backend, policy.model):
         stderr().print(NO_GRADIENTS, soft_wrap=True)
-    _show(checks, groups, policy, recipe.context, computed, as_json, steered=steered)
+    _show(checks, groups, policy, trajectories[0].context, computed, as_json, steered=steered)
     if not all(check.passed for check in checks):
         raise typer.Exit(1)
 
@@ -110,8 +110,8 @@ def _sample(
     engine = LocalEngine(policy.model, policy.codec, dialogue.stop_strings)
     rollout = make_rollout(recipe, policy, source, tags, engine=engine)
     own = rollout(tasks, sampling=sampling)
-    if any(len(t.turns) > 1 for t in own):
-        return own, False
+    if recipe.agent is not None or any(len(t.turns) > 1 for t in own):
+        return own, False  # what an agent makes of a steered message is not known
     engine.steering = Forced(rollout.dialogue)
     return rollout([replace(t, turn_limit=min(t.turn_limit, _STEERED_TURNS)) for t in tasks], sampling=sampling), True
 
@@ -175,5 +175,5 @@ def _show(
     if any(check.verdict == "not tested" for check in checks):
         console.print(
             "Not tested is not passed: there was nothing to compare, such as no second turn or no second attempt. Give "
-            "--attempts 2 or more, and a budget with room for the tags."
+            "--attempts 2 or more, and a budget with room for the tags; an agent must call the model twice."
         )

@@ -16,6 +16,9 @@ from mem1.configuration.model import MOST_TOKENS
 from mem1.endpoint.runs import Command, Entry, Runs
 from mem1.messages import Memory
 
+MADE_BY = "agent "
+"""How the name of the contexts begins that an agent made."""
+
 
 class AgentConfig(Config):
     """Who makes the attempts. Give either `entry` or `command`."""
@@ -45,7 +48,8 @@ class AgentConfig(Config):
     @property
     def name(self) -> str:
         """What stands in the place of the context policy's name."""
-        return "agent" if self.memory is None else f"agent, {self.memory}"
+        who = f"{MADE_BY}{self.entry or ' '.join(self.command or ())}"
+        return who if self.memory is None else f"{who}, {self.memory}"
 
     def runs(self) -> Runs:
         """What runs the agent. Raises UserError where there is no such function or program."""

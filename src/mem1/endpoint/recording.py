@@ -18,6 +18,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import count
@@ -111,8 +112,8 @@ class Recording:
         self._times: dict[tuple[int, ...], set[int]] = {}
         self._known: dict[Key, list[Pending]] = {}
         self._turns: dict[int, Turn] = {}
-        self._results: dict[int, str] = {}
-        """Number of a call -> what its tools returned."""
+        self._results: dict[int, tuple[str, tuple[int, ...]]] = {}
+        """Number of a call -> what its tools returned, as text and as tokens."""
         self._begun = 0
 
     def call(self, request: ChatRequest) -> Pending:
@@ -156,7 +157,7 @@ class Recording:
         with self._lock:
             self.over = True
             numbers = {number: place for place, number in enumerate(sorted(self._turns), start=1)}
-            turns = [replace(self._turns[n], observation=self._results.get(n, "")) for n in numbers]
+            turns = [self._with_results(n) for n in numbers]
         common = _common([turn.context_ids for turn in turns])
         return tuple(
             replace(turn, context_spans={"prompt": (0, common)}, context_origins=tuple(_origins(turn, numbers, common)))
@@ -272,6 +273,10 @@ class Recording:
             digest.update(repr((message.get("role"), message.get("tool_call_id"), key_of(message))).encode())
         return given, copied, digest.digest()
 
+    def _with_results(self, number: int) -> Turn:
+        text, ids = self._results.get(number, ("", ()))
+        return replace(self._turns[number], observation=text, observation_ids=ids)
+
     def _sample_of(self, key: Key, before: bytes) -> Pending | None:
         """The sample behind a message: where several said the same, the one after these messages, else the latest."""
         with self._lock:
@@ -279,12 +284,14 @@ class Recording:
             return next((one for one in same if one.place.before == before), same[-1] if same else None)
 
     def _note_results(self, pending: Pending, after: Sequence[Message]) -> None:
-        """What the tools have returned, for reports."""
-        names = {id for id, _, _ in pending.key.calls}
-        texts = [text_of(m.get("content")) for m in after if m.get("role") == "tool" and m.get("tool_call_id") in names]
-        if texts:
-            with self._lock:
-                self._results.setdefault(pending.place.number, "\n".join(texts))
+        """What the tools have returned, for reports and for the length that an appended context would have."""
+        number, names = pending.place.number, {id for id, _, _ in pending.key.calls}
+        results = [m for m in after if m.get("role") == "tool" and m.get("tool_call_id") in names]
+        if not results or number in self._results:
+            return
+        with suppress(UserError):  # what a template fails on, `encode` says
+            ids = self.chat.after(pending.turn.completion_ids, results)
+            self._results[number] = "\n".join(text_of(m.get("content")) for m in results), ids
 
 
 def _origins(turn: Turn, numbers: Mapping[int, int], prompt: int) -> Iterator[Origin]:

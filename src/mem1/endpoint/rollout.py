@@ -24,13 +24,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from threading import BoundedSemaphore
 
+from mem1.dialogue import NativeDialogue
 from mem1.endpoint.config import AgentConfig
 from mem1.endpoint.recording import Bounds, Recording
 from mem1.endpoint.runs import Returned, Runs
 from mem1.endpoint.sampling import JoinedCalls, Row
 from mem1.endpoint.server import Endpoint
 from mem1.engines.base import Completion, Engine, Sampling
-from mem1.engines.chat_messages import ChatMessages
 from mem1.envs.base import Environment, Outcome
 from mem1.messages import Bounds as MemoryBounds
 from mem1.messages import Memory
@@ -53,11 +53,10 @@ class AgentRollout:
 
     agent: AgentConfig
     engine: Engine
-    chat: ChatMessages
+    dialogue: NativeDialogue
+    """How messages are written in tokens."""
     environment: Environment
     budget: Budget = field(default_factory=Budget)
-    general: bool = True
-    """Whether completions get the room of a general model, where the budget does not say."""
     reward: Callable[[Task, Trajectory], float] | None = None
     """Computes the reward from the scored attempt; None: the agent's own, or the environment's."""
     on_turn: Callable[[Task, Turn], None] | None = None
@@ -121,10 +120,10 @@ class AgentRollout:
         return Recording(
             task=task,
             number=number,
-            chat=self.chat,
+            chat=self.dialogue.messages,
             bounds=Bounds(
                 calls=self.agent.calls or task.turn_limit,
-                completion=self.budget.completion(task.objectives, general=self.general),
+                completion=self.budget.completion(task.objectives, general=self.dialogue.general(task)),
                 context=self.budget.context,
             ),
             seed=seed,

@@ -20,9 +20,10 @@ from mem1.engines.config import STAND_IN
 from mem1.errors import UserError
 from mem1.evaluation.runner import Chunking, OnProgress, evaluate
 from mem1.evaluation.store import made_with
-from mem1.rollout import GENERAL_COMPLETION, Rollout
-from mem1.training.loop.recipe import Recipe, recipe_rollout
+from mem1.rollout import GENERAL_COMPLETION
+from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rl_config import ServerRollouts
+from mem1.training.loop.rollouts import AnyRollout, recipe_rollout
 
 if TYPE_CHECKING:
     from mem1.engines.base import Engine
@@ -63,7 +64,7 @@ class Agent:
     def codec(self) -> Codec:
         return self.dialogue.codec
 
-    def rollout(self, recipe: Recipe, source: TaskSource) -> Rollout:
+    def rollout(self, recipe: Recipe, source: TaskSource) -> AnyRollout:
         """Runs it on the tasks of `source`, as the recipe says."""
         budget = recipe.budget
         if self.general and budget.completion_per_objective is budget.completion_extra is None:

@@ -31,9 +31,9 @@ from mem1.evaluation.tokens import ModelShape
 from mem1.lock import Stop, alone_in, interruptible
 from mem1.net.threads import run_jobs
 from mem1.records import Task, Trajectory
-from mem1.rollout import Rollout
 from mem1.tasks.compose import different
 from mem1.training.loop.recipe import Evaluation
+from mem1.training.loop.rollouts import AnyRollout
 from mem1.trajectory_files import append_trajectories, write_trajectories
 
 
@@ -72,7 +72,7 @@ OnProgress = Callable[[Progress], None]
 
 
 def evaluate(
-    rollout: Rollout,
+    rollout: AnyRollout,
     source: TaskSource,
     config: Evaluation,
     *,
@@ -223,7 +223,7 @@ class _Size:
         return row
 
 
-def _settings(rollout: Rollout, config: Evaluation) -> dict[str, Any]:
+def _settings(rollout: AnyRollout, config: Evaluation) -> dict[str, Any]:
     return {
         "context": rollout.context.name,
         "vocabulary": rollout.dialogue.name,

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from mem1.dialogue import Dialogue, open_dialogue
+from mem1.endpoint.config import MADE_BY, AgentConfig
 from mem1.engines.codec import Codec, check_words
 from mem1.errors import UserError
+from mem1.net.web_server import check_packages
 from mem1.packing.attention import check_packable
 from mem1.planning.networks import Setup, meta_parameters
 from mem1.planning.plan import Plan, make_plan, record
@@ -42,13 +44,14 @@ class Check:
 
 def checks(config: Recipe, *, disk: int, out: Path) -> list[Check]:
     """All of them; `disk` are the bytes that the run's folder `out` will hold."""
-    rollout, sft = config.rollout, config.sft
+    rollout, sft, agent = config.rollout, config.sft, config.agent
     return [
         _checked("model", lambda: _model(config)),
         _checked("tokenizer", lambda: _tokenizer(config)),
         _checked("tasks", lambda: _tasks(config)),
         *([_checked("trajectories", lambda: _trajectories(config, sft))] if sft and sft.trajectories else []),
         _checked("search", config.tasks.check_search),
+        *([_checked("agent", lambda: _agent(agent))] if agent is not None else []),
         *([_checked("servers", lambda: _servers(rollout))] if isinstance(rollout, ServerRollouts) else []),
         *([_checked("writers", lambda: check_writers(config.writers))] if config.writers else []),
         _checked("disk", lambda: _disk(disk, out)),
@@ -117,6 +120,13 @@ def _tasks(config: Recipe) -> str:
         if codec is not None:
             check_words(codec, drawn, tags, whose=config.model.name)
     return f"drawn with {', '.join(map(str, sizes))} objectives"
+
+
+def _agent(agent: AgentConfig) -> str:
+    """Import the agent's function, or look for its program."""
+    check_packages()
+    agent.runs()
+    return f"{agent.name.removeprefix(MADE_BY)}, {agent.concurrency} attempts at a time"
 
 
 def _trajectories(config: Recipe, sft: Sft) -> str:

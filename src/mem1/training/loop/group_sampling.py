@@ -29,8 +29,9 @@ from mem1.engines.device import release_unused
 from mem1.envs.base import TaskSource
 from mem1.net.threads import Pool
 from mem1.records import Group, Task, Trajectory, trajectory_from_json, trajectory_to_json
-from mem1.rollout import Rollout, attempt_numbers
+from mem1.rollout import attempt_numbers
 from mem1.training.loop.rl_config import Rl
+from mem1.training.loop.rollouts import AnyRollout
 from mem1.training.loop.validation import Validation
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.weights.adapters import gather_along
@@ -47,7 +48,7 @@ class Drawn:
     tasks: Sequence[Task]
     group_size: int
     """Attempts at each."""
-    rollout: Rollout
+    rollout: AnyRollout
     sampling: Sampling
     version: int
     """Version of the weights."""
@@ -60,7 +61,7 @@ class GroupSampler:
     model: nn.Module
     """The trained model, which servers get the weights of."""
     config: Rl
-    rollout: Rollout
+    rollout: AnyRollout
     source: TaskSource
     seed: int
     placement: Placement = SINGLE_PROCESS

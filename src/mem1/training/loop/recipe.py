@@ -18,15 +18,13 @@ from mem1.configuration import Config
 from mem1.configuration.model import MOST_TASKS, MOST_TOKENS, MOST_WORKERS, GreedyOrWarm, LearningRate, Seed, Sizes
 from mem1.configuration.vocabulary import VocabularyChoice
 from mem1.contexts import context_policy
-from mem1.dialogue import Dialogue
-from mem1.engines.base import Engine
+from mem1.endpoint.config import AgentConfig
 from mem1.engines.chat_config import Chat
 from mem1.engines.config import Engines, LocalModel
-from mem1.envs.base import TaskSource
 from mem1.envs.tasks import Tasks
 from mem1.protocol import vocabulary
 from mem1.registry import register
-from mem1.rollout import Budget, Rollout
+from mem1.rollout import Budget
 from mem1.tasks.prompts import PromptFile, instructs
 from mem1.training.loop.rl_config import LocalRollouts, Rl, Rollouts
 from mem1.training.loop.run_warnings import RunWarnings
@@ -283,6 +281,8 @@ class Recipe(Config):
     model: ModelConfig = ModelConfig()
     chat: Chat | None = None
     """How the model speaks in messages and calls of tools; None: in the tags of the vocabulary, in one text."""
+    agent: AgentConfig | None = None
+    """An agent of your own that makes the attempts, with the model behind an endpoint; None: mem1 makes them."""
     tasks: Tasks
     budget: Budget = Budget()
     engine: Engines = LocalModel()
@@ -332,6 +332,14 @@ class Recipe(Config):
         return names
 
     @model_validator(mode="after")
+    def _agents_speak_in_messages(self) -> Recipe:
+        if self.agent is not None and self.chat is None:
+            raise ValueError("[agent] needs [chat], which says how messages are written; add it (it may be empty)")
+        if self.agent is not None and self.context != "constant":
+            raise ValueError("[agent] makes its own contexts: leave out context, or give agent.memory")
+        return self
+
+    @model_validator(mode="after")
     def _chat_explains_itself(self) -> Recipe:
         if self.chat is None:
             return self
@@ -341,7 +349,8 @@ class Recipe(Config):
             raise ValueError("[chat]: the expert demonstrates in tags; give sft.trajectories, or leave out [sft]")
         if self.chat.calls != "tags" and self.model.new is not None:
             raise ValueError(f"a new model has no chat template for chat.calls = {self.chat.calls!r}; give model.path")
-        prompt = getattr(self.tasks, "prompt", "")
+        prompt = "" if self.agent is None else "plain"
+        prompt = getattr(self.tasks, "prompt", prompt)
         if self.chat.calls != "tags" and not isinstance(prompt, PromptFile) and (not prompt or instructs(prompt)):
             raise ValueError(
                 f"[chat]: the prompt {prompt or 'of these tasks'!r} explains tags; set tasks.prompt to tools, "
@@ -377,16 +386,3 @@ class Recipe(Config):
                 "second with the first one's policy as model.path"
             )
         return self
-
-
-def recipe_rollout(config: Recipe, *, engine: Engine, dialogue: Dialogue, source: TaskSource) -> Rollout:
-    """The rollout of a recipe, whatever samples (this process, servers)."""
-    environment = config.tasks.around(source.environment)
-    return Rollout(
-        engine=engine,
-        dialogue=dialogue.offering(getattr(environment, "tools", ())),
-        environment=environment,
-        context=context_policy(config.context),
-        budget=config.budget,
-        reward=config.tasks.reward_function,
-    )

@@ -21,6 +21,7 @@ from typing import Any
 
 from mem1.contexts import context_policy, next_context
 from mem1.dialogue import Dialogue, TagDialogue
+from mem1.endpoint.config import MADE_BY
 from mem1.errors import UserError
 from mem1.protocol import MALFORMED, VOCABULARIES, tagged
 from mem1.records import Ended, Trajectory, Turn
@@ -122,7 +123,12 @@ class _Kept:
     def add(self, attempt: Trajectory, where: str) -> None:
         """Keep the attempt, or count why not."""
         sampled, framed = all(map(self._is_ours, attempt.turns)), self._is_framed(attempt)
-        reason = self._unusable(attempt) or self._unreadable(attempt, where)
+        reason = self._unusable(attempt)
+        if reason is None and attempt.context.startswith(MADE_BY):
+            framed = sampled  # its contexts are no policy's, and are trained as they are, or not at all
+            reason = None if sampled else "that an agent made with another tokenizer"
+        elif reason is None:
+            reason = self._unreadable(attempt, where)
         if reason is None and not (sampled and framed) and not isinstance(self.dialogue, TagDialogue):
             reason = "that are not in the tokens of this model, whose own protocol [chat] asks for"
         if reason is None:

@@ -27,12 +27,12 @@ from mem1.errors import UserError
 from mem1.packing import Pack, split_into_packs
 from mem1.protocol import Tags
 from mem1.records import Ended, Task, Trajectory
-from mem1.rollout import Rollout
 from mem1.training.gradients.pack_workers import PackWorkers
 from mem1.training.gradients.update import PassStats
 from mem1.training.logprobs import flat_logprobs
 from mem1.training.loop.out_of_memory import TRAINING, memory_named
 from mem1.training.loop.recipe import TURNS_PER_PIECE, Recall, Recipe, Sft
+from mem1.training.loop.rollouts import AnyRollout
 from mem1.training.loop.run_folder import Metrics
 from mem1.training.ranks.optimizers import Optimizers, adamw, muon, warmup, warmup_decay
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
@@ -184,7 +184,7 @@ def _pieces(trajectory: Trajectory) -> Iterator[Trajectory]:
         yield replace(trajectory, turns=trajectory.turns[start : start + TURNS_PER_PIECE])
 
 
-def demonstrate(config: Recipe, rollout: Rollout, source: TaskSource, tags: Tags) -> list[Trajectory]:
+def demonstrate(config: Recipe, rollout: AnyRollout, source: TaskSource, tags: Tags) -> list[Trajectory]:
     """Trajectories of the scripted expert, scored like any others. Raises UserError where the budget cuts them all."""
     assert config.sft is not None
     tasks = [

@@ -30,13 +30,13 @@ from mem1.lock import alone_in, interruptible
 from mem1.packing.attention import check_packable
 from mem1.protocol import Tags, vocabulary
 from mem1.records import Group, Trajectory
-from mem1.rollout import Rollout
 from mem1.training.loop.kept_attempts import KeptAttempts
 from mem1.training.loop.out_of_memory import NETWORKS, memory_named
-from mem1.training.loop.recipe import Distributed, Recipe, recipe_rollout
+from mem1.training.loop.recipe import Distributed, Recipe
 from mem1.training.loop.recorded import Recorded, read_recorded
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.rl_config import ServerRollouts
+from mem1.training.loop.rollouts import AnyRollout, recipe_rollout
 from mem1.training.loop.run_folder import Metrics, MetricsLog, RunFolder
 from mem1.training.loop.supervised import RecallStage, SftStage, demonstrate
 from mem1.training.loop.validation import BEST, BestPolicy, Validation
@@ -61,6 +61,7 @@ NOT_FINGERPRINTED = (
     "warnings",
     "tasks.retriever",
     "rollout",
+    "agent.concurrency",
     "rl.pack_tokens",
     "sft.pack_tokens",
     *(f"distributed.{name}" for name in Distributed.model_fields if name != "mixed_precision"),
@@ -114,7 +115,7 @@ class Finished:
 
 def make_rollout(
     config: Recipe, policy: Policy, source: TaskSource, tags: Tags, *, engine: Engine | None = None
-) -> Rollout:
+) -> AnyRollout:
     """The rollout of a recipe with this policy, sampled by `engine`; None: in this process, by `config.workers`."""
     dialogue = policy.dialogue(config.chat, tags)
     sampler = engine or local_engine(policy.model, policy.codec, dialogue.stop_strings, workers=config.workers)

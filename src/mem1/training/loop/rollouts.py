@@ -1,0 +1,44 @@
+"""What makes the attempts of a recipe: our own loop, or the agent of [agent]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mem1.contexts import context_policy
+from mem1.dialogue import Dialogue, NativeDialogue
+from mem1.endpoint.rollout import AgentRollout
+from mem1.engines.base import Engine
+from mem1.engines.dialects import TokenIds
+from mem1.envs.base import TaskSource
+from mem1.errors import UserError
+from mem1.rollout import Rollout
+from mem1.training.loop.recipe import Recipe
+
+AnyRollout = Rollout | AgentRollout
+"""Both are called with tasks and return trajectories."""
+
+
+def recipe_rollout(config: Recipe, *, engine: Engine, dialogue: Dialogue, source: TaskSource) -> AnyRollout:
+    """The rollout of a recipe, whatever samples (this process, servers).
+
+    Raises UserError where there is no such agent, and where its calls cannot be recorded exactly.
+    """
+    environment = config.tasks.around(source.environment)
+    offering = dialogue.offering(getattr(environment, "tools", ()))
+    common = {"engine": engine, "environment": environment, "budget": config.budget}
+    if config.agent is None:
+        context, reward = context_policy(config.context), config.tasks.reward_function
+        return Rollout(dialogue=offering, context=context, reward=reward, **common)
+    assert isinstance(dialogue, NativeDialogue)  # [agent] goes with [chat]
+    _check_exact(engine)
+    return AgentRollout(agent=config.agent, dialogue=dialogue, reward=config.tasks.reward_function, **common)
+
+
+def _check_exact(engine: Any) -> None:
+    """Raises UserError for a server that takes or returns text: its calls would be encoded anew."""
+    dialect = getattr(engine, "dialect", None)
+    if dialect is not None and not isinstance(dialect, TokenIds):
+        raise UserError(
+            f"[agent] records the exact tokens of each call, and this server exchanges text ({dialect}); use mem1 "
+            "serve-policy, vLLM with token ids, or the model in this process"
+        )
