@@ -3,6 +3,7 @@
 # make test-cpus                      the numeric tests under other instruction sets, and with two threads
 # make test-verl                      install verl into .venv-verl (Python before 3.13), then run its tests
 # make test-agents                    the adapters for agent frameworks with two versions of each, in build/agents
+# make test-verifiers                 environments of verifiers, examples of its repository among them, in build/verifiers
 # make docs                           build the documentation into build/site; a warning is an error
 # make dist                           build wheel and sdist into dist, check both, install the wheel into .venv-dist
 # make constraints                    install the newest dependencies that fit, write constraints.txt
@@ -18,6 +19,7 @@ PYTHON ?= python3
 VENV ?= .venv
 VERL ?= .venv-verl
 AGENTS ?= build/agents
+VERIFIERS ?= build/verifiers
 LOCK ?= .venv-lock
 DIST ?= .venv-dist
 ARGS ?=
@@ -34,7 +36,7 @@ export OMP_WAIT_POLICY := passive
 # compiling mem1 and its tests again takes each process seconds
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test test-cpus test-verl test-agents docs dist constraints check lint format clean
+.PHONY: quickstart test test-cpus test-verl test-agents test-verifiers docs dist constraints check lint format clean
 
 quickstart: $(VENV)/installed
 	$(BIN)/mem1 quickstart $(ARGS)
@@ -47,6 +49,9 @@ test-cpus: $(VENV)/installed-dev
 
 test-verl: $(VERL)/installed
 	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest -q tests/test_verl.py tests/test_verl_training.py tests/test_verl_run.py $(ARGS)
+
+test-verifiers: $(VERIFIERS)/installed
+	OMP_NUM_THREADS=1 $(VERIFIERS)/bin/python -m pytest -q tests/test_verifiers*.py $(ARGS)
 
 # without torch, which no adapter needs: mem1 is taken from src
 test-agents: $(AGENTS)/oldest/installed $(AGENTS)/newest/installed
@@ -107,6 +112,11 @@ $(VERL)/installed: pyproject.toml
 $(AGENTS)/%/installed: .ci/agents-%.txt .ci/agents-tests.txt
 	$(PYTHON) -m venv --clear $(@D)
 	$(@D)/bin/python -m pip install $(PIP_ARGS) -r $<
+	touch $@
+
+$(VERIFIERS)/installed: .ci/verifiers.txt pyproject.toml
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install $(PIP_ARGS) -e '.[verifiers]' -r $<
 	touch $@
 
 $(VENV)/installed-dev: pyproject.toml | $(BIN)/python

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 from functools import cache
 from typing import Any
 
@@ -114,3 +115,30 @@ def tokenizer_with(template: str) -> tuple[Any, Codec]:
     """A transformers tokenizer with this chat template, and its codec."""
     made = Tokenizer.from_str(small_tokenizer())
     return PreTrainedTokenizerFast(tokenizer_object=made, chat_template=template), Codec(made)
+
+
+def random_template(rng: random.Random) -> str:
+    """A template of the same family, with other marks, blanks, words and ways to write results."""
+    start, end = rng.choice([("<|im_start|>", "<|im_end|>"), ("<|start_header_id|>", "<|eot_id|>")])
+    after_role, after_end = rng.choice(["\\n", "\\n\\n", " "]), rng.choice(["\\n", "", "\\n\\n"])
+    system = rng.choice(["", f"{start}system{after_role}You may call tools.{end}{after_end}"])
+    merged, role = rng.random() < 0.5, rng.choice(["user", "tool"])
+    before = f"{start}{role}{after_role}"
+    first = "(loop.index0 == 0) or (messages[loop.index0 - 1].role != 'tool')" if merged else "true"
+    last = "loop.last or (messages[loop.index0 + 1].role != 'tool')" if merged else "true"
+    open_, close = rng.choice([("<tool_response>\\n", "\\n</tool_response>"), ("", "")])
+    head = f"{start}assistant{after_role}"
+    trim = rng.choice(["", " | trim"])
+    return (
+        f"{{{{- '{system}' }}}}"
+        "{%- if tools %}{%- for tool in tools %}{{- tool | tojson }}{%- endfor %}{%- endif %}"
+        "{%- for message in messages %}"
+        "{%- if message.role == 'tool' %}"
+        f"{{%- if {first} %}}{{{{- '{before}' }}}}{{%- endif %}}"
+        f"{{{{- '{open_}' + message.content + '{close}' }}}}"
+        f"{{%- if {last} %}}{{{{- '{end}{after_end}' }}}}{{%- endif %}}"
+        "{%- else %}"
+        f"{{{{- '{start}' + message.role + '{after_role}' + (message.content{trim}) + '{end}{after_end}' }}}}"
+        "{%- endif %}{%- endfor %}"
+        f"{{%- if add_generation_prompt %}}{{{{- '{head}' }}}}{{%- endif %}}"
+    )

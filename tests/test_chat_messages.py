@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from chat_templates import LLAMA_LIKE, QWEN3_LIKE, QWEN25_LIKE, R1_LIKE, tokenizer_with
+from chat_templates import LLAMA_LIKE, QWEN3_LIKE, QWEN25_LIKE, R1_LIKE, random_template, tokenizer_with
 
-from mem1.engines.chat_messages import ChatMessages, Sampled
+from mem1.engines.chat_messages import ChatMessages, Message, Sampled
 from mem1.engines.tool_calls import HERMES, Asked, TagCalls, call_format, called
 from mem1.errors import UserError
 from mem1.protocol import PAPER
@@ -63,6 +65,37 @@ def test_a_context_is_the_one_before_and_the_completion_and_what_the_template_wr
     second = made.encode([ASK, Sampled(sampled), *found], [SEARCH])
     assert second == first + sampled + made.after(sampled, found)
     assert made.codec.decode(made.after(sampled, found)).count("Oslo is a city.") == results
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_under_random_templates_a_context_is_what_a_server_would_encode_and_extends_the_one_before(seed: int):
+    """With the tokens that the tokenizer would write itself, the two can be compared; with others, prefixes can."""
+    rng = random.Random(seed)
+    template = random_template(rng)
+    made = chat(template)
+    said = [rng.choice(["First.", "Oslo is", "a\n{b}", "x " * 9 + "y"]) for _ in range(4)]
+    between = [[{"role": "tool", "content": f"Doc {n} Oslo"}] * rng.randint(1, 3) for n in range(3)]
+    between[rng.randrange(3)] = [{"role": "user", "content": "Who is it?"}]
+    tools = [SEARCH] * rng.randint(0, 1)
+    as_text: list[dict] = [ASK]
+    for text, told in zip(said, [*between, []], strict=True):
+        as_text += [{"role": "assistant", "content": text}, *told]
+    ends = [n for n, message in enumerate(as_text) if message["role"] == "assistant"]
+    for odd in (False, True):
+        ids = [
+            (tuple(i for letter in text for i in made.codec.encode(letter)) if odd else made.codec.encode(text))
+            + made.codec.encode(made.end)
+            for text in said
+        ]
+        sampled: dict[int, Message | Sampled] = {n: Sampled(own) for n, own in zip(ends, ids, strict=True)}
+        messages = [sampled.get(n, message) for n, message in enumerate(as_text)]
+        contexts = [made.encode(messages[:n], tools) for n in ends]
+        for number, (before, after) in enumerate(pairwise(contexts)):
+            assert after == before + ids[number] + made.after(ids[number], between[number])
+        if (
+            not odd and "assistant\\n' }}" in template
+        ):  # after other blanks this tokenizer splits a whole text elsewhere
+            assert contexts == [made.encode(as_text[:n], tools) for n in ends]
 
 
 def test_a_message_that_was_cut_off_gets_its_end_from_the_template():

@@ -112,6 +112,13 @@ def test_a_completion_that_used_its_tokens_is_left_as_it_is_unless_it_had_stoppe
 
 def test_the_tag_that_the_context_had_opened_is_closed():
     assert complete("Q1 Oslo", STOPS, stopped=True, opening="<answer>") == "Q1 Oslo</answer>"
+
+
+@pytest.mark.parametrize("named", ["", None, "<|im_end|>"])
+def test_a_model_that_ends_its_message_by_itself_has_written_its_end(named: str | None):
+    assert complete("Oslo", ("<|im_end|>",), stopped=True, named=named) == "Oslo<|im_end|>"
+    assert complete("Oslo", ("<|im_end|>",), stopped=False, named=named) == "Oslo"
+    assert complete("a <IS> b", ("<|im_end|>", "</query>"), stopped=True, named=named) == "a <IS> b<|im_end|>"
     assert complete("Q1 Oslo", STOPS, stopped=False, opening="<answer>") == "Q1 Oslo"
 
 

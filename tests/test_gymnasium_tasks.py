@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,7 +66,7 @@ def test_attempts_that_act_alike_or_apart_see_what_their_own_actions_lead_to(liv
     for (t, _, path), reply in zip(paths, replies, strict=True):
         assert environment.score(t, reply.answer).reward == sum(n + 1 for n in path)
         later = source().environment.score(t, reply.answer)  # in another process
-        assert dict(later.metrics) == {"return": sum(n + 1 for n in path), "steps": 3.0}
+        assert dict(later.metrics) == {"score": sum(n + 1 for n in path), "steps": 3.0}
 
 
 def test_an_attempt_that_stops_early_is_scored_as_far_as_it_went():
@@ -121,7 +122,7 @@ def test_an_episode_that_cannot_be_repeated_is_told():
     (task,) = made.tasks(objectives=1, count=1, seed=0)
     (reply,) = made.environment.observe([act(task, *["take one"] * 4)])
     assert reply.failed == "its actions, repeated, ended the episode too early: it is not reproducible"
-    assert dict(made.environment.score(task, json.dumps(["take one"] * 5)).metrics) == {"unscored": 1.0}
+    assert dict(made.environment.score(task, json.dumps(["take one"] * 5)).metrics) == {"score": 0.0, "unscored": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -146,6 +147,9 @@ def test_an_environment_that_is_not_one_of_texts_is_one_line(keys: Any, said: st
 def test_other_mistakes_are_one_line_each(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(UserError, match='use vocabulary = "paper-shop"'):
         GymnasiumTasks(id="text_games:Games").source("train", PAPER)
+    both = replace(PAPER, name="both", actions=(("act", "do"), ("answer", "answer")))
+    with pytest.raises(UserError, match="'both' has answers, but this environment decides when it is over"):
+        GymnasiumTasks(id="text_games:Games").source("train", both)
     made = source()
     with pytest.raises(UserError, match=r"one objective, not 2: use objectives = \[1\]"):
         made.tasks(objectives=2, count=1, seed=0)

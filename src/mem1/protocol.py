@@ -366,13 +366,15 @@ def hint(turns: int, tags: Tags = PAPER) -> str:
     return f"[{tags.hint}]{turns_left(turns, tags)}[/{tags.hint}]"
 
 
-def observation(text: str, turns: int, tags: Tags = PAPER) -> tuple[str, str]:
+def observation(text: str, turns: int, tags: Tags = PAPER, *, own_words: bool = False) -> tuple[str, str]:
     """The environment's reply with hint, as (text inside the tags, text with the tags).
 
-    `text` comes from documents or the web; every environment relies on this function to make it harmless.
+    `text` comes from documents or the web, unless it is the environment's `own_words`; every environment relies on this
+    function to make it harmless.
     """
     middle = tags.layout.partition("<{result}>")[2].partition("</{result}>")[0].strip()
-    inside = middle.format(hint=hint(turns, tags), text=strip_markup(text, tags))
+    harmless = strip_tags(text, tags) if own_words else strip_markup(text, tags)
+    inside = middle.format(hint=hint(turns, tags), text=harmless)
     return inside, tagged(inside, tags)
 
 
@@ -395,6 +397,20 @@ def strip_markup(text: str, tags: Tags = PAPER) -> str:
     Ordinary text without brackets is returned unchanged; see sanitize.py.
     """
     return strip_brackets(text, _harmful_names(tags))
+
+
+def strip_tags(text: str, tags: Tags = PAPER) -> str:
+    """Make the words of an environment's author harmless: only tags of this vocabulary are no longer readable.
+
+    strip_tags("Write <b> x </b> in <answer>") -> "Write <b> x </b> in (answer)"
+    """
+    return _tags_of(tags).sub(lambda tag: f"({tag[0][1:-1]})", text)
+
+
+@lru_cache(maxsize=16)
+def _tags_of(tags: Tags) -> re.Pattern[str]:
+    names = "|".join(map(re.escape, (*tags.names, tags.hint)))
+    return re.compile(rf"[<\[]\s{{0,9}}/?\s{{0,9}}(?:{names})\s{{0,9}}[>\]]", re.IGNORECASE)
 
 
 @lru_cache(maxsize=16)

@@ -129,6 +129,7 @@ class _Register:
             "web": "mem1.envs.web:WebTasks",
             "webshop": "mem1.envs.webshop.tasks:WebShopTasks",
             "gymnasium": "mem1.envs.gymnasium:GymnasiumTasks",
+            "verifiers": "mem1.envs.verifiers.tasks:VerifiersTasks",
         },
     )
     """Configurations of tasks (`mem1.TasksConfig`), or plain classes with tasks, observe and score."""

@@ -217,6 +217,7 @@ class Rollout:
         """
         wanted = [() if a.turns[-1].action == SUMMARY else self.dialogue.actions(a.turns[-1]) for a in attempts]
         texts: list[list[str]] = [[] if actions else [""] for actions in wanted]
+        own_words: set[int] = set()
         for place in range(max(map(len, wanted), default=0)):
             acting: list[_Attempt] = []
             for attempt, actions, shown in zip(attempts, wanted, texts, strict=True):
@@ -231,9 +232,10 @@ class Rollout:
             for attempt, shown in zip(attempts, texts, strict=True):
                 if (reply := found.get(id(attempt))) is not None:
                     shown[-1] = reply.text
+                    own_words.update([id(attempt)] if reply.own_words else [])
                     self._reply(attempt, reply)
         told = [
-            (attempt, Shown(attempt.turns[-1], tuple(shown), attempt.turns_left))
+            (attempt, Shown(attempt.turns[-1], tuple(shown), attempt.turns_left, id(attempt) in own_words))
             for attempt, shown in zip(attempts, texts, strict=True)
             if attempt.ended is None and attempt.turns_left > 0
         ]

@@ -310,7 +310,7 @@ def dialects(endpoint: str) -> tuple[Text, ...]:
 
 def openings(stops: Sequence[str]) -> dict[str, str]:
     """Opening tag -> the stop string that closes it.   ["</query>"]  ->  {"<query>": "</query>"}"""
-    return {stop.replace("</", "<", 1): stop for stop in stops}
+    return {stop.replace("</", "<", 1): stop for stop in stops if stop.startswith("</")}
 
 
 def opened(context: str, stops: Sequence[str]) -> str:
@@ -322,6 +322,8 @@ def opened(context: str, stops: Sequence[str]) -> str:
 def complete(text: str, stops: Sequence[str], *, stopped: bool, named: str | None = None, opening: str = "") -> str:
     """The text up to and including its stop string, as a model that stops there would have written it.
 
+    A model that ends its text by itself means the stop string that is no tag, the end of a message, if there is one.
+
     stopped   the server reports that the model ended by itself
     named     the stop string that the server reports; empty: none, the model ended its text; None: the server does not
               report it, and the tag that is still open is closed
@@ -332,11 +334,12 @@ def complete(text: str, stops: Sequence[str], *, stopped: bool, named: str | Non
         return text[: min(ends)]
     if not stopped:
         return text
+    own_end = next((stop for stop in stops if not stop.startswith("</")), "")
     if named is not None:
-        return text + named
+        return text + (named or own_end)
     whole = opening + text
-    position, stop = max((whole.rfind(tag), stop) for tag, stop in openings(stops).items())
-    return text if position < 0 else text + stop
+    position, stop = max(((whole.rfind(tag), stop) for tag, stop in openings(stops).items()), default=(-1, ""))
+    return text + (own_end if position < 0 else stop)
 
 
 def _stop(choice: Mapping[str, Any], stops: Sequence[str]) -> str | None:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from mem1.envs.base import Environment, Outcome, TaskSource
+from mem1.envs.base import Environment, Observation, Outcome, TaskSource
 from mem1.envs.replayed import EpisodeFailed, ReplayedEnvironment, check_episodes, one_task
 from mem1.envs.tasks import TasksConfig
 from mem1.errors import UserError
@@ -168,25 +168,25 @@ class GymnasiumEpisode:
         self.shown = self._called(lambda: environment.reset(seed=seed))[0]
         """What `reset` showed."""
 
-    def act(self, action: str) -> str:
+    def act(self, action: str) -> Observation:
         """One step; an action that the environment does not have is answered with those that it has."""
+        space = self._environment.action_space
         chosen: Any = self.names.get(action.strip()) if self.names else action
         if self.names and chosen is None:
-            return f"There is no action {action.strip()[:80]!r}. The actions are: {', '.join(self.names)}."
-        if not self.names and not self._environment.action_space.contains(chosen):
-            return (
-                f"This is no action that the environment accepts: it must be one of {self._environment.action_space}."
-            )
+            listed = ", ".join(self.names)
+            return Observation(text=f"There is no action {action.strip()[:80]!r}. The actions are: {listed}.")
+        if not self.names and not space.contains(chosen):
+            return Observation(text=f"This is no action that the environment accepts: it must be one of {space}.")
         text, reward, terminated, truncated, _ = self._called(lambda: self._environment.step(chosen))
         self._return, self._steps = self._return + float(reward), self._steps + 1
         self.over = bool(terminated or truncated)
-        return text
+        return Observation(text=text)
 
     def end(self) -> Outcome:
         self.close()
         if not math.isfinite(self._return):
             raise EpisodeFailed(f"its rewards add up to {self._return}")
-        return Outcome(self._return, {"return": self._return, "steps": float(self._steps)})
+        return Outcome(self._return, {"steps": float(self._steps)})
 
     def close(self) -> None:
         made, self._environment = self._environment, None

@@ -15,9 +15,9 @@ import json
 import math
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Protocol, TypeVar
 
 from mem1.envs.base import Action, Observation, Outcome
 from mem1.errors import UserError
@@ -47,8 +47,8 @@ class Episode(Protocol):
         """Whether the environment has ended it."""
         ...
 
-    def act(self, action: str, /) -> str:
-        """The environment's reply; empty where the action ended the episode."""
+    def act(self, action: str, /) -> Observation:
+        """The environment's reply, as text; empty where the action ended the episode."""
         ...
 
     def end(self) -> Outcome:
@@ -70,6 +70,10 @@ class ReplayedEnvironment:
     """Episodes kept; the actions of an older one are repeated when it goes on."""
     threads: int = 1
     """Actions of a batch that may be under way at once."""
+    tools: Sequence[Mapping[str, Any]] = ()
+    """Tools of the environment, as JSON schemas, for models that call tools; each is a kind of action."""
+    called: Callable[[str, str], str] = lambda tool, argument: argument
+    """Writes a tool and its argument as an action of an episode."""
     _episodes: _Newest[Episode] = field(init=False, repr=False)
     _outcomes: _Newest[Outcome] = field(init=False, repr=False)
 
@@ -81,29 +85,40 @@ class ReplayedEnvironment:
         return in_parallel(self._reply, actions, self.threads)
 
     def score(self, task: Task, answer: str) -> Outcome:
-        """The score after the actions that `answer` lists; the metric "unscored" is 1 where the environment failed."""
+        """The score after the actions that `answer` lists, 0 after none; the reward is the metric "score" as well.
+
+        Where the environment fails, the score is 0 and the metric "unscored" 1.
+        """
         key = (task.id, _read(task, answer))
         if (outcome := self._outcomes.pop(key)) is not None:
             return outcome
+        if not key[1]:
+            if (begun := self._episodes.pop(key)) is not None:
+                begun.close()
+            return Outcome(0.0, {"score": 0.0})
         try:
             return _scored(self._resumed(task, key[1]))
         except EpisodeFailed:
-            return Outcome(0.0, {"unscored": 1.0})
+            return Outcome(0.0, {"score": 0.0, "unscored": 1.0})
 
     def offer(self, task: Task, episode: Episode) -> None:
         """An episode of this task that was begun to find its prompt: the first attempt goes on with it."""
         self._keep((task.id, ()), episode)
 
     def _reply(self, action: Action) -> Observation:
-        task = action.task
-        if other := {action.kind, *(kind for kind, _ in action.history)} - {ACT}:
-            raise UserError(f"task {task.id!r}: this environment has no action {other.pop()!r}; it has: {ACT}")
-        done = (*(content for _, content in action.history), action.argument)
+        task, known = action.task, [ACT, *(tool["function"]["name"] for tool in self.tools)]
+        made = (*action.history, (action.kind, action.argument))
+        if other := sorted({kind for kind, _ in made}.difference(known)):
+            raise UserError(
+                f"task {task.id!r}: this environment has no action {other[0]!r}; it has: {', '.join(known)}"
+            )
+        done = tuple(argument if kind == ACT else self.called(kind, argument) for kind, argument in made)
         episode: Episode | None = None
         try:
             episode = self._resumed(task, done[:-1])
-            text = _act(episode, action.argument)
-            if episode.over or len(done) >= task.turn_limit:
+            reply = _act(episode, done[-1])
+            ended = episode.over
+            if ended or len(done) >= task.turn_limit:
                 self._outcomes.put((task.id, done), _scored(episode))
             else:
                 self._keep((task.id, done), episode)
@@ -111,7 +126,7 @@ class ReplayedEnvironment:
             if episode is not None:
                 episode.close()
             return Observation(text="", failed=str(error))
-        return Observation(text=text, answer=json.dumps(done), ended=episode.over)
+        return replace(reply, answer=json.dumps(done), ended=ended)
 
     def _resumed(self, task: Task, actions: tuple[str, ...]) -> Episode:
         if (kept := self._episodes.pop((task.id, actions))) is not None:
@@ -145,6 +160,8 @@ def check_episodes(tags: Tags, objectives: int = 1) -> None:
             f"the vocabulary {tags.name!r} has no actions for this environment; use vocabulary = "
             '"paper-shop" (--vocabulary paper-shop), or one of your own with the action "act"'
         )
+    if tags.answers:
+        raise UserError(f"the vocabulary {tags.name!r} has answers, but this environment decides when it is over")
     if objectives != 1:
         raise UserError(f"an episode has one objective, not {objectives}: use objectives = [1] (--objectives 1)")
 
@@ -177,7 +194,7 @@ class _Newest(Generic[Kept]):
         return value
 
 
-def _act(episode: Episode, action: str) -> str:
+def _act(episode: Episode, action: str) -> Observation:
     if episode.over:
         raise EpisodeFailed("its actions, repeated, ended the episode too early: it is not reproducible")
     return episode.act(action)
@@ -187,7 +204,7 @@ def _scored(episode: Episode) -> Outcome:
     outcome = episode.end()
     if not math.isfinite(outcome.reward):
         raise EpisodeFailed(f"its reward is {outcome.reward}; it must be a finite number")
-    return outcome
+    return replace(outcome, metrics={**outcome.metrics, "score": outcome.reward})
 
 
 def _read(task: Task, answer: str) -> tuple[str, ...]:

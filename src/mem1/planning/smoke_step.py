@@ -17,9 +17,11 @@ import torch
 
 from mem1.engines.codec import Codec
 from mem1.envs.atlas import AtlasTasks
+from mem1.envs.tasks import TasksConfig
+from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.errors import UserError
 from mem1.planning.networks import made_model, recipe_network, small
-from mem1.protocol import vocabulary
+from mem1.protocol import ACT, Tags, vocabulary
 from mem1.records import Group
 from mem1.rollout import Budget
 from mem1.training.loop.recipe import Recipe, Sft
@@ -97,7 +99,7 @@ def _shown(config: Recipe) -> Recipe:
     sft = (config.sft or Sft()).model_copy(update=demonstrated)
     return config.model_copy(
         update={
-            "tasks": config.tasks.small() or AtlasTasks().small(),
+            "tasks": config.tasks.small() or _stand_in(vocabulary(config.vocabulary)),
             "workers": 1,
             "chat": None,  # the expert writes tags; that the template can be used is a check of its own
             "agent": None,  # likewise
@@ -106,6 +108,11 @@ def _shown(config: Recipe) -> Recipe:
             "sft": sft,
         }
     )
+
+
+def _stand_in(tags: Tags) -> TasksConfig | None:
+    """Tasks of ours with an expert who knows the vocabulary's actions."""
+    return WebShopTasks(prompt="plain").small() if ACT in tags.action_tags else AtlasTasks().small()
 
 
 def _tiny(config: Recipe) -> Iterator[Recipe]:

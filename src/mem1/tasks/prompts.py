@@ -25,7 +25,7 @@ from pydantic import Tag
 from mem1.configuration import Config
 from mem1.configuration.model import name_or
 from mem1.errors import UserError
-from mem1.protocol import Tags, strip_markup
+from mem1.protocol import Tags, strip_markup, strip_tags
 from mem1.records import Question, Task
 from mem1.registry import register
 
@@ -272,11 +272,10 @@ def render(choice: PromptChoice, questions: Sequence[Question], tags: Tags) -> s
 
 
 def fill(choice: PromptChoice, text: str, tags: Tags) -> str:
-    """The prompt of a task whose environment says in a text what is to be done; its lines stay as they are.
-
-    Raises UserError as `render` does.
+    """The prompt of a task whose environment says in a text what is to be done; its lines stay as they are, and so do
+    the tags of other vocabularies, as the environment may want them in an answer. Raises UserError as `render` does.
     """
-    return _filled(choice, strip_markup(text, tags), tags, 1)
+    return _filled(choice, strip_tags(text, tags), tags, 1)
 
 
 def _filled(choice: PromptChoice, questions: str, tags: Tags, objectives: int) -> str:

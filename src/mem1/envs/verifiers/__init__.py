@@ -1,0 +1,1 @@
+"""Environments of the package verifiers (docs/extending/verifiers.md). Nothing is imported here: it takes seconds."""
