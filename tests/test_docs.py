@@ -53,7 +53,7 @@ FOREIGN = {
         "tensorboard",
         "vllm",
     ),
-    *("venv-verl/bin/pip", "vllm"),
+    *("venv-verl/bin/pip", "vf-eval", "vllm"),
 }
 """Commands that are not ours."""
 DOWNLOADED = (

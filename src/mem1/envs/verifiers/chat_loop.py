@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -21,6 +22,9 @@ from verifiers.v1.harnesses.utils.mcp import call_mcp, connect_mcp
 
 __all__ = ["ChatLoop"]
 
+Message = dict[str, Any]
+Send = Callable[[list[Message], Callable[[list[Message]], Awaitable[Message]]], Awaitable[Message]]
+"""(conversation, function that asks the model) -> the model's message."""
 NAME = "mem1_chat_loop"
 """The id of this harness."""
 
@@ -60,24 +64,50 @@ class ChatLoop(vf.Harness[ChatLoopConfig]):
                 timeout=aiohttp.ClientTimeout(total=None), headers={"Authorization": f"Bearer {secret}"}
             )
             http = await stack.enter_async_context(client)
-            while True:
-                body = {"model": ctx.model, "messages": messages, **({"tools": tools} if tools else {})}
+            send, own_tools, own = self.remembering()
+
+            async def ask(shown: list[Message]) -> Message:
+                body = {"model": ctx.model, "messages": shown, **({"tools": offered} if offered else {})}
                 async with http.post(f"{endpoint}/chat/completions", json=body) as response:
                     reply = await response.json()
                     if response.status != 200:  # a stop, among others; verifiers knows why
-                        return vf.ProgramResult(exit_code=1, stdout="", stderr=json.dumps(reply)[:500])
-                message = reply["choices"][0]["message"]
+                        raise Refused(json.dumps(reply)[:500])
+                return reply["choices"][0]["message"]
+
+            async def call_tool(name: str, arguments: dict[str, Any]) -> Any:
+                if name in dispatch:
+                    return await call_mcp(connected, dispatch, name, arguments)
+                try:
+                    return own(**arguments)
+                except Exception as error:  # the model's mistake
+                    return f"error: {error}"
+
+            offered = [*tools, *own_tools]
+            names = {tool["function"]["name"] for tool in offered}
+            while True:
+                try:
+                    message = await send(messages, ask)
+                except Refused as error:
+                    return vf.ProgramResult(exit_code=1, stdout="", stderr=str(error))
                 messages.append(message)
                 if not message.get("tool_calls"):
                     return vf.ProgramResult(exit_code=0, stdout="", stderr="")
                 for call in message["tool_calls"]:
-                    content = await _called(call["function"], connected, dispatch)
+                    content = await _called(call["function"], names, call_tool)
                     messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})
 
+    def remembering(self) -> tuple[Send, Sequence[Any], Callable[..., Any]]:
+        """How messages are sent, with the tools that go with that and the function behind them; here, as they are."""
+        return lambda messages, ask: ask(messages), (), lambda: None
 
-async def _called(function: dict[str, str], servers: Any, dispatch: Any) -> Any:
+
+class Refused(Exception):
+    """The endpoint refused a request."""
+
+
+async def _called(function: dict[str, str], names: set[str], call_tool: Any) -> Any:
     """The result of a tool, or what is wrong with the call."""
-    if function["name"] not in dispatch:
+    if function["name"] not in names:
         return f"error: there is no tool {function['name']!r}"
     try:
         arguments = json.loads(function["arguments"] or "{}")
@@ -85,7 +115,7 @@ async def _called(function: dict[str, str], servers: Any, dispatch: Any) -> Any:
         return f"error: the arguments are not valid JSON ({error})"
     if not isinstance(arguments, dict):
         return "error: the arguments must be a JSON object"
-    return await call_mcp(servers, dispatch, function["name"], arguments)
+    return await call_tool(function["name"], arguments)
 
 
 sys.modules.setdefault(NAME, sys.modules[__name__])
