@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from policies import policy_server, tiny
+from typer.testing import CliRunner
 from worlds import CODEC, SAMPLING, SMALL
 
 import mem1
+from mem1.cli.main import app
 from mem1.dialogue import NativeDialogue
 from mem1.engines.chat_messages import ChatMessages
 from mem1.engines.dialects import DIALECTS
@@ -106,6 +109,7 @@ def test_a_run_trains_validates_and_its_attempts_can_be_imitated(tmp_path: Path)
         (RECIPE.replace('[chat]\ncalls = "tags"\n', ""), "[agent] needs [chat]"),
         ('context = "full"\n' + RECIPE, "[agent] makes its own contexts: leave out context, or give agent.memory"),
         (RECIPE.replace("[budget]", 'command = ["python"]\n[budget]'), "give either entry, a function of yours, or"),
+        (RECIPE.replace("agents:run", "agents:nobody"), "endpoint_agents has no 'nobody'"),
         (RECIPE.replace("[budget]", "limit = 3\n[budget]"), "unknown key agent.limit"),
         (RECIPE.replace("[budget]", 'memory = "folds(2)"\n[budget]'), "unknown memory 'folds(2)'"),
         (RECIPE.replace("[budget]", "time_limit_s = 0\n[budget]"), "agent.time_limit_s"),
@@ -118,13 +122,13 @@ def test_a_recipe_that_cannot_work_is_refused(text: str, why: str, tmp_path: Pat
 
 
 def test_a_dry_run_looks_for_the_agent(tmp_path: Path):
-    def agent(*overrides: str) -> tuple[bool, str]:
-        found = checks(recipe(tmp_path, *overrides), disk=0, out=tmp_path / "run")
+    def agent(text: str = RECIPE) -> tuple[bool, str]:
+        found = checks(recipe(tmp_path, text=text), disk=0, out=tmp_path / "run")
         return next((check.ok, check.detail) for check in found if check.name == "agent")
 
     assert agent() == (True, "endpoint_agents:run, 32 attempts at a time")
-    ok, detail = agent("agent.entry=endpoint_agents:nobody")
-    assert not ok and "endpoint_agents has no 'nobody'" in detail
+    ok, detail = agent(RECIPE.replace('entry = "endpoint_agents:run"', 'command = ["no-such-program", "x"]'))
+    assert not ok and "there is no program 'no-such-program'" in detail
 
 
 def rollout_with(tmp_path: Path, engine: Any) -> Any:
@@ -146,3 +150,35 @@ def test_a_server_without_token_ids_is_refused_and_one_with_them_is_recorded(tmp
         attempts = made(tasks, sampling=SAMPLING)
     turns = [turn for attempt in attempts for turn in attempt.turns]
     assert len(turns) >= 3 and all(len(turn.logprobs) == len(turn.completion_ids) > 0 for turn in turns)
+
+
+def test_the_program_of_the_page_is_verified_trained_and_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    page = (Path(__file__).parents[1] / "docs" / "agents-elsewhere.md").read_text(encoding="utf-8")
+    for name, text in re.findall(r'^```\w+ title="(.*?)"\n(.*?)^```', page, flags=re.M | re.S):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    few = [
+        *(
+            "tasks.worlds=1",
+            "tasks.entities=60",
+            "tasks.questions_per_world=40",
+            "rl.tasks_per_step=2",
+            "rl.group_size=3",
+        ),
+        *("rl.curriculum=[{ steps = 1, objectives = [2] }]", "evaluation.tasks=2"),
+    ]
+    verified = CliRunner().invoke(app, ["verify", "recipe.toml", *few, "--attempts", "2", "--json"])
+    assert verified.exit_code == 0, verified.output
+    facts = json.loads(verified.stdout.splitlines()[-1])
+    assert facts["passed"] and facts["context"] == "agent my_agent:run" and facts["turns"] > facts["trajectories"]
+    trained = CliRunner().invoke(app, ["train", "recipe.toml", *few, "--out", "runs/mine"])
+    assert trained.exit_code == 0, trained.output
+    report = CliRunner().invoke(app, ["report", "runs/mine", "--out", "report.html"])
+    assert report.exit_code == 0, report.output
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "agent my_agent:run" in page and "searches" in page
+    (row,) = rows(tmp_path / "runs" / "mine")
+    assert row["reencoded_share"] == 0 and row["searches"] > 0
+    shown = CliRunner().invoke(app, ["eval", "recipe.toml", *few, "model.path=runs/mine/policy"])
+    assert shown.exit_code == 0 and "agent" in shown.output

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mem1.configuration import Config
     from mem1.contexts import ContextPolicy, Kept, Selection, context_policy
     from mem1.dialogue import Dialogue, NativeDialogue, TagDialogue
+    from mem1.endpoint.client import act
     from mem1.engines.base import Completion, Engine, Sampling, ScriptedEngine
     from mem1.engines.codec import Codec
     from mem1.engines.local import LocalEngine
@@ -58,6 +59,7 @@ _HOMES = {
     "mem1.configuration": "Config",
     "mem1.contexts": "ContextPolicy Kept Selection context_policy",
     "mem1.dialogue": "Dialogue NativeDialogue TagDialogue",
+    "mem1.endpoint.client": "act",
     "mem1.engines.base": "Completion Engine Sampling ScriptedEngine",
     "mem1.engines.codec": "Codec",
     "mem1.engines.local": "LocalEngine",

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from mem1.configuration import Config
 from mem1.configuration.model import MOST_TOKENS
-from mem1.endpoint.runs import Command, Entry, Runs
+from mem1.endpoint.runs import Command, Entry, Runs, entry_at
 from mem1.messages import Memory
 
 MADE_BY = "agent "
@@ -23,7 +23,7 @@ MADE_BY = "agent "
 class AgentConfig(Config):
     """Who makes the attempts. Give either `entry` or `command`."""
 
-    entry: str | None = None
+    entry: Annotated[str, AfterValidator(lambda path: entry_at(path) and path)] | None = None
     """A function as package.module:name, sync or async, called as run(task, base_url) in a thread of its own. It
     returns the answer as text, the reward as a number, a mem1.Outcome, or None: no answer."""
     command: tuple[str, ...] | None = Field(default=None, min_length=1)
@@ -54,6 +54,6 @@ class AgentConfig(Config):
     def runs(self) -> Runs:
         """What runs the agent. Raises UserError where there is no such function or program."""
         if self.entry is not None:
-            return Entry.of(self.entry, self.time_limit_s)
+            return Entry(entry_at(self.entry), self.time_limit_s)
         assert self.command is not None
         return Command.of(self.command, self.time_limit_s)

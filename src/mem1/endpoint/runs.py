@@ -1,6 +1,6 @@
 """One run of somebody else's agent: a function in a thread, or a program as a process; both within a time limit.
 
-    Entry.of("my_package.agent:run", 300.0)(task, base_url)         ->  Returned(answer="Q1 Oslo")
+    Entry(entry_at("my_package.agent:run"), 300.0)(task, base_url)   ->  Returned(answer="Q1 Oslo")
     Command.of(["python", "my_agent.py"], 300.0)(task, base_url)    ->  Returned(reward=1.0)
 
 Nothing is raised: a function that raises, a program that exits with an error and an agent that does not return in time
@@ -62,22 +62,6 @@ class Entry:
     run: Callable[[Task, str], Any]
     limit_s: float
 
-    @classmethod
-    def of(cls, path: str, limit_s: float) -> Entry:
-        """Raises UserError where there is no such function, or it does not take a task and an address."""
-        run = load(path)
-        if not callable(run):
-            raise UserError(
-                f"agent.entry = {path!r} is a {type(run).__name__}; it must be a function run(task, base_url)"
-            )
-        try:
-            inspect.signature(run).bind(None, "")
-        except TypeError as error:
-            raise UserError(f"agent.entry = {path!r} must be called as run(task, base_url): {error}") from error
-        except ValueError:
-            pass  # a function that does not tell what it takes
-        return cls(run, limit_s)
-
     def __call__(self, task: Task, base_url: str) -> Returned:
         found: list[Returned] = []
 
@@ -92,6 +76,20 @@ class Entry:
         thread.start()
         thread.join(self.limit_s)
         return found[0] if found else _late(self.limit_s)
+
+
+def entry_at(path: str) -> Callable[[Task, str], Any]:
+    """Raises UserError where there is no such function, or it does not take a task and an address."""
+    run = load(path)
+    if not callable(run):
+        raise UserError(f"agent.entry = {path!r} is a {type(run).__name__}; it must be a function run(task, base_url)")
+    try:
+        inspect.signature(run).bind(None, "")
+    except TypeError as error:
+        raise UserError(f"agent.entry = {path!r} must be called as run(task, base_url): {error}") from error
+    except ValueError:
+        pass  # a function that does not tell what it takes
+    return run
 
 
 async def _awaited(value: Any) -> Any:

@@ -40,10 +40,10 @@ from mem1.extras.verl.advantages import ALGORITHMS
 from mem1.parquet import write_rows
 from mem1.protocol import Tags, vocabulary
 from mem1.records import Task, task_from_json, task_to_json
-from mem1.rollout import Budget
+from mem1.rollout import Budget, Rollout
 from mem1.tasks.compose import Split
 from mem1.training.loop.recipe import Recipe
-from mem1.training.loop.rollouts import AnyRollout, recipe_rollout
+from mem1.training.loop.rollouts import recipe_rollout
 
 
 class VerlSettings(Config):
@@ -65,10 +65,12 @@ class VerlSettings(Config):
         """The recipe, read once per process. Raises UserError if that fails."""
         return _recipe(self.recipe, self.overrides)
 
-    def rollout(self, engine: Engine, dialogue: Dialogue, split: Split) -> AnyRollout:
+    def rollout(self, engine: Engine, dialogue: Dialogue, split: Split) -> Rollout:
         """The rollout over tasks of one half; indexes and worlds are opened once per process."""
         source = _source(self.recipe, self.overrides, split)
-        return recipe_rollout(self.opened, engine=engine, dialogue=dialogue, source=source)
+        made = recipe_rollout(self.opened, engine=engine, dialogue=dialogue, source=source)
+        assert isinstance(made, Rollout)  # `_recipe` refuses [agent]
+        return made
 
 
 def read_settings(section: Mapping[str, Any] | None) -> VerlSettings:
