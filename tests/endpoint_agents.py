@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
 import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -121,6 +123,28 @@ def searches_what_fails(task: Task, base_url: str) -> str:
         return act(base_url, "search", "x")
     except Exception:
         return "swallowed"
+
+
+def wanders(task: Task, base_url: str) -> str:
+    """Appends, rewrites, drops, quotes, changes, and asks two at once, by chance."""
+    chance = random.Random(task.prompt)
+    messages: list[Any] = [user(task.prompt)]
+    for _ in range(8):
+        said = say(base_url, messages, max_tokens=chance.choice([3, 12]))
+        move = chance.randrange(6)
+        if move == 0:
+            messages = [user("sub " + task.prompt), said]
+        elif move == 1:
+            messages = [messages[0], said, user("again ?")]
+        elif move == 2:
+            messages = [*messages, {**said, "content": said["content"] + " and"}, user("go on")]
+        elif move == 3:
+            with ThreadPoolExecutor(2) as pool:
+                both = list(pool.map(lambda messages: say(base_url, messages), [messages, [user("side")]]))
+            messages = [*messages, both[0], user("and " + both[1]["content"])]
+        else:
+            messages = [*messages, said, user("well ?")]
+    return str(len(messages))
 
 
 def takes_one(task: Task) -> str:

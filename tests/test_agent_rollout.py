@@ -12,8 +12,9 @@ from typing import Any
 
 import endpoint_agents
 import pytest
+from chat_templates import QWEN3_LIKE, QWEN25_LIKE
 from endpoints import CALL, END, Says, chat_of
-from policies import tiny
+from policies import SHAPE, tiny
 from servers import wait_for
 from worlds import CODEC, SAMPLING, SMALL, shelf, task
 
@@ -30,6 +31,7 @@ from mem1.protocol import PAPER
 from mem1.records import Ended, Group, Trajectory, trajectory_from_json, trajectory_to_json
 from mem1.rollout import Budget
 from mem1.training.verify import verify
+from mem1.training.weights.tiny_model import new_model
 
 TAGS = ChatMessages.in_tags(CODEC, PAPER)
 ANSWERED = "<IS> Q1 </IS> <answer> Q1 author </answer>"
@@ -299,6 +301,20 @@ def test_attempts_of_a_chat_model_share_what_is_common():
     assert {t.ended for t in found} == {Ended.ANSWERED} and [t.reward for t in found] == [1.0] * 4
     turns = [turn for t in found for turn in t.turns]
     assert len(turns) == 8 and len(pack(found)) < sum(turn.num_tokens for turn in turns) / 2
+
+
+@pytest.mark.parametrize("template", [QWEN25_LIKE, QWEN3_LIKE])
+def test_however_an_agent_makes_its_contexts_training_is_exact(template: str):
+    chat = chat_of(template)
+    shape = SHAPE.model_copy(update={"max_positions": 4096})
+    policy = new_model(shape, vocab_size=chat.codec.vocab_size, seed=1)
+    made = rollout("wanders", engine=LocalEngine(policy, chat.codec, chat.stop_strings), chat=chat, calls=40)
+    found = made([task("a", prompt=f"Q1 {n} ?") for n in (1, 1, 2, 2)], sampling=SAMPLING)
+    assert {t.ended for t in found} == {Ended.ANSWERED} and min(len(t.turns) for t in found) >= 8
+    copied = {number for t in found for turn in t.turns for number, *_ in turn.context_origins}
+    assert len(copied) > 4
+    checks = verify(policy, [Group(trajectories=tuple(found[i : i + 2])) for i in (0, 2)])
+    assert not [(check.name, check.measured) for check in checks if check.failed]
 
 
 def test_time_is_measured():

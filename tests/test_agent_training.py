@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,17 @@ def test_a_run_trains_validates_and_its_attempts_can_be_imitated(tmp_path: Path)
     assert rows(tmp_path / "imitated")[0]["loss"] > 0
 
 
+@pytest.mark.parametrize("entry", ["raises", "rewards"])
+def test_a_run_goes_on_whatever_its_agent_does(entry: str, tmp_path: Path):
+    config = recipe(tmp_path, text=RECIPE.replace("agents:run", f"agents:{entry}").replace("reward =", "# reward ="))
+    finished = mem1.train(config, tmp_path / "run")
+    assert finished.complete and [row["step"] for row in rows(tmp_path / "run")] == [1, 2]
+    ended = "agent_failed" if entry == "raises" else "answered"
+    assert {name for row in rows(tmp_path / "run") for name in row["endings"]} == {ended}
+    (row,) = mem1.evaluate(config, finished.policy)
+    assert (row.endings[ended], row.reward) == (3, 0.0 if entry == "raises" else 2.0)
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -121,7 +133,7 @@ def test_a_recipe_that_cannot_work_is_refused(text: str, why: str, tmp_path: Pat
     assert why in str(caught.value)
 
 
-def test_a_dry_run_looks_for_the_agent(tmp_path: Path):
+def test_a_dry_run_looks_for_the_agent_and_its_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def agent(text: str = RECIPE) -> tuple[bool, str]:
         found = checks(recipe(tmp_path, text=text), disk=0, out=tmp_path / "run")
         return next((check.ok, check.detail) for check in found if check.name == "agent")
@@ -129,6 +141,8 @@ def test_a_dry_run_looks_for_the_agent(tmp_path: Path):
     assert agent() == (True, "endpoint_agents:run, 32 attempts at a time")
     ok, detail = agent(RECIPE.replace('entry = "endpoint_agents:run"', 'command = ["no-such-program", "x"]'))
     assert not ok and "there is no program 'no-such-program'" in detail
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    assert agent() == (False, "the server needs fastapi: pip install 'mem1[server]'")
 
 
 def rollout_with(tmp_path: Path, engine: Any) -> Any:

@@ -10,6 +10,7 @@ are endings of the attempt. A function cannot be stopped: its thread goes on alo
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import inspect
 import json
@@ -124,6 +125,7 @@ class Command:
             )
         except OSError as error:
             return _failed(f"the agent's program does not start: {error.strerror or error}")
+        _RUNNING.add(process)
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         written, complained = _Tail(process.stdout), _Tail(process.stderr)
         threading.Thread(target=_write, args=(process.stdin, task), daemon=True).start()
@@ -132,13 +134,29 @@ class Command:
         except subprocess.TimeoutExpired:
             return _late(self.limit_s)
         finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)  # what it has started, too
+            _kill(process)
+            _RUNNING.discard(process)
             process.wait()
         if process.returncode:
             said = complained.last_line() or "it says nothing on stderr"
             return _failed(f"the agent's program ended with status {process.returncode}: {said}")
         return _read_line(written.last_line())
+
+
+_RUNNING: set[subprocess.Popen[bytes]] = set()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """And all that it has started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+@atexit.register
+def _leave_nothing() -> None:
+    """A run that is interrupted does not wait for its agents."""
+    for process in list(_RUNNING):
+        _kill(process)
 
 
 class _Tail:

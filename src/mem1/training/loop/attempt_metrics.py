@@ -36,11 +36,13 @@ def attempt_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float | dic
 
 def _valid(trajectory: Trajectory) -> list[bool]:
     """Whether the action of each turn was carried out: not where it is malformed, or ended the attempt instead."""
+    if not trajectory.turns:
+        return []
     stopped = trajectory.ended is Ended.BAD_TAGS or (
         trajectory.ended is Ended.OUT_OF_TURNS and trajectory.turns[-1].action != ACT
     )
     valid = [turn.action != MALFORMED for turn in trajectory.turns]
-    return [*valid[:-1], valid[-1] and not stopped] if valid else []
+    return [*valid[:-1], valid[-1] and not stopped]
 
 
 def _length(turn: Turn, role: str) -> float:
