@@ -20,6 +20,7 @@ VENV ?= .venv
 VERL ?= .venv-verl
 AGENTS ?= build/agents
 VERIFIERS ?= build/verifiers
+FRAMEWORKS ?= build/frameworks
 LOCK ?= .venv-lock
 DIST ?= .venv-dist
 ARGS ?=
@@ -52,6 +53,10 @@ test-verl: $(VERL)/installed
 
 test-verifiers: $(VERIFIERS)/installed
 	OMP_NUM_THREADS=1 $(VERIFIERS)/bin/python -m pytest -q tests/test_verifiers*.py $(ARGS)
+
+# agents of three frameworks that are trained through the endpoint
+test-frameworks: $(FRAMEWORKS)/installed
+	OMP_NUM_THREADS=1 $(FRAMEWORKS)/bin/python -m pytest -q tests/test_frameworks.py $(ARGS)
 
 # without torch, which no adapter needs: mem1 is taken from src
 test-agents: $(AGENTS)/oldest/installed $(AGENTS)/newest/installed
@@ -117,6 +122,11 @@ $(AGENTS)/%/installed: .ci/agents-%.txt .ci/agents-tests.txt
 $(VERIFIERS)/installed: .ci/verifiers.txt pyproject.toml
 	$(PYTHON) -m venv --clear $(@D)
 	$(@D)/bin/python -m pip install $(PIP_ARGS) -e '.[verifiers]' -r $<
+	touch $@
+
+$(FRAMEWORKS)/installed: .ci/agents-newest.txt pyproject.toml
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install $(PIP_ARGS) -e '.[server]' -r $<
 	touch $@
 
 $(VENV)/installed-dev: pyproject.toml | $(BIN)/python

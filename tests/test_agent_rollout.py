@@ -233,7 +233,10 @@ def _gone(pid: int) -> bool:
     ("agent", "why"),
     [
         ({}, "give either entry, a function of yours, or command, a program"),
-        ({"entry": "a:b", "command": ["x"]}, "give either entry, a function of yours, or command, a program"),
+        (
+            {"entry": "endpoint_agents:run", "command": ["x"]},
+            "give either entry, a function of yours, or command, a program",
+        ),
         ({"entry": "no_such_module:run"}, "cannot import no_such_module"),
         ({"entry": "endpoint_agents:nobody"}, "endpoint_agents has no 'nobody'"),
         ({"entry": "endpoint_agents:LATE"}, "is a list; it must be a function run(task, base_url)"),

@@ -1,28 +1,36 @@
-"""Agents of three frameworks at the endpoint: the same attempt whoever asks, and sub-agents with parallel tools."""
+"""Agents of three frameworks at the endpoint: the same attempt whoever asks, streams, sub-agents and parallel tools.
+
+`make test-frameworks` runs it.
+"""
 
 # pyright: reportMissingImports=false
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from chat_templates import QWEN25_LIKE, tokenizer_with
+from endpoints import CALL, END, SEARCH, attempt, in_order
 from worlds import SAMPLING, SMALL, shelf, task
 
 pytest.importorskip("langchain.agents.middleware", reason="needs mem1[langchain]")
 pytest.importorskip("langchain_openai")
 pytest.importorskip("agents", reason="needs mem1[openai-agents]")
+from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
 from langchain.agents import create_agent
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
+from openai import AsyncOpenAI, OpenAI
 
 from mem1.dialogue import NativeDialogue
 from mem1.endpoint.client import act
@@ -40,6 +48,7 @@ from mem1.training.verify import verify
 from mem1.training.weights.policy import SHIPPED, load_policy
 from mem1.training.weights.tiny_model import new_model
 
+set_tracing_disabled(True)
 ENTRIES = ("atlas_openai:run", "atlas_langchain:run", "atlas_agents_sdk:run")
 
 
@@ -71,6 +80,41 @@ def test_the_same_attempts_are_made_with_any_framework():
     assert said[ENTRIES[0]] == said[ENTRIES[1]] == said[ENTRIES[2]]
     assert max(len(t.turns) for t in made[ENTRIES[0]]) > 2
     assert {t.ended for t in made[ENTRIES[0]]} <= {Ended.ANSWERED, Ended.OUT_OF_TURNS}
+
+
+def test_each_framework_reads_a_streamed_reply():
+    two = f"See.\n{CALL.format('a')}\n{CALL.format('b')}{END}"
+    ask: list[Any] = [{"role": "user", "content": "Who?"}]
+    asked = [("search", {"query": "a"}), ("search", {"query": "b"})]
+
+    @function_tool
+    def search(query: str) -> str:
+        """Searches."""
+        return "A city."
+
+    async def streamed(url: str) -> str:
+        model = OpenAIChatCompletionsModel("policy", AsyncOpenAI(base_url=url, api_key="any"))
+        result = Runner.run_streamed(Agent(name="A", model=model, tools=[search]), "Who?")
+        async for _ in result.stream_events():
+            pass
+        return str(result.final_output)
+
+    with attempt(in_order(two, two, two, f"Anne.{END}")) as at:
+        url = str(at.client.base_url)
+        client = OpenAI(base_url=url, api_key="any")
+        with client.chat.completions.stream(model="policy", messages=ask, tools=cast(Any, [SEARCH])) as stream:
+            said = stream.get_final_completion().choices[0].message
+        calls = cast(Any, said.tool_calls or [])
+        assert said.content == "See."
+        assert [(c.function.name, json.loads(c.function.arguments)) for c in calls] == asked
+        chat = ChatOpenAI(model="policy", base_url=url, api_key=cast(Any, "any"), stream_usage=True)
+        whole: Any = reduce(lambda one, two: one + two, chat.bind_tools([SEARCH]).stream(ask))
+        assert whole.text == "See." and [(c["name"], c["args"]) for c in whole.tool_calls] == asked
+        assert whole.usage_metadata["output_tokens"] == len(at.recording._turns[1].completion_ids)
+        assert asyncio.run(streamed(url)) == "Anne."
+        turns = at.turns
+    assert [turn.action for turn in turns] == ["calls", "calls", "calls", "answer"]
+    assert 3 in {number for number, *_ in turns[3].context_origins}
 
 
 def call(name: str, **arguments: str) -> str:
@@ -150,12 +194,12 @@ def test_every_token_of_sub_agents_and_parallel_tools_is_trained_exactly_once():
     tasks = [task("Oslo", turns=20)] * 2
     attempts = rollout(tasks, sampling=SAMPLING)
     assert [(t.ended, t.answer, t.detail) for t in attempts] == [(Ended.ANSWERED, "Oslo and Rome.", "")] * 2
-    for attempt in attempts:
-        assert Counter(turn.action for turn in attempt.turns) == {"calls": 3, "answer": 3}
-        answers = [turn for turn in attempt.turns if turn.action == "answer"]
+    for one in attempts:
+        assert Counter(turn.action for turn in one.turns) == {"calls": 3, "answer": 3}
+        answers = [turn for turn in one.turns if turn.action == "answer"]
         assert all(any(number for number, *_ in turn.context_origins) for turn in answers)
     assert once_check([(pack(attempts), attempts)]).measured == 0 and reencoded_share(attempts) == 0
-    paths = [turn.context_ids + turn.completion_ids for attempt in attempts for turn in attempt.turns]
+    paths = [turn.context_ids + turn.completion_ids for one in attempts for turn in one.turns]
     distinct = {path[:stop] for path in paths for stop in range(1, len(path) + 1)}
     assert len(pack(attempts)) == len(distinct) < sum(map(len, paths)) / 2  # what is shared is stored once
     checks = {check.name: check for check in verify(model, [Group(trajectories=tuple(attempts))])}
