@@ -120,6 +120,14 @@ def test_an_environment_that_fails_ends_the_attempt_with_its_reason(taskset: str
     assert all(part in reply.failed for part in said.split(": ")), reply.failed
 
 
+def test_an_environment_that_hangs_ends_the_attempt_and_the_others_go_on():
+    made = source(games.GUESS, most_tasks=5, timeout_s=2)
+    task, other = made.tasks(objectives=1, count=2, seed=0)
+    hung, going = made.environment.observe([act(task, "hang"), act(other, "-1")])
+    assert hung.failed == "it took longer than 2 s" and going.failed is None
+    assert one(made, "-1", "-2", task=other).failed is None
+
+
 def test_another_agent_has_a_model_of_its_own():
     choice = {"index": 0, "message": {"role": "assistant", "content": "nothing"}, "finish_reason": "stop"}
     said = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}

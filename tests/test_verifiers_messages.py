@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mem1.envs.replayed import EpisodeFailed
+from mem1.envs.base import Action, Observation, Outcome
+from mem1.envs.replayed import EpisodeFailed, ReplayedEnvironment, one_task
 from mem1.envs.verifiers.messages import call, explained, news, shown, spoken
 from mem1.envs.verifiers.tasks import VerifiersTasks
 from mem1.errors import UserError
@@ -106,6 +107,42 @@ def test_what_a_model_that_calls_tools_said_is_the_call_that_a_text_would_make()
     assert calls(call(TOOLS[0], '{"name": "x", "most": 2}')) == [("look_up", '{"name": "x", "most": 2}')]
     only = {"function": {"name": "look", "parameters": {"properties": {"at": {"type": "string"}}}}}
     assert calls(call(only, 'a "b") <c>')) == [("look", json.dumps({"at": 'a "b") <c>'}))]
+
+
+class Recorded:
+    """An episode that repeats what was done."""
+
+    over = False
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def act(self, action: str) -> Observation:
+        self.done.append(action)
+        return Observation(text=" | ".join(self.done))
+
+    def end(self) -> Outcome:
+        return Outcome(1.0)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("live", [1, 9])
+def test_calls_of_tools_and_actions_follow_one_another_in_one_episode(live: int):
+    named = {tool["function"]["name"]: tool for tool in TOOLS}
+    environment = ReplayedEnvironment(
+        lambda task: Recorded(), live=live, tools=TOOLS, called=lambda name, argument: call(named[name], argument)
+    )
+    task, other = (one_task(n, "Go.", turn_limit=9, prompt="plain", tags=PAPER_SHOP) for n in ("a", "b"))
+    first = Action(task, "look_up", '{"name": "x"}')
+    environment.observe([first, Action(other, "act", "hi")])
+    then = Action(task, "act", "well", ((first.kind, first.argument),))
+    (reply,) = environment.observe([then])
+    assert reply.text == 'look_up({"name": "x"}) | well' and json.loads(reply.answer or "") == reply.text.split(" | ")
+    assert environment.score(task, reply.answer or "").reward == 1
+    with pytest.raises(UserError, match="has no action 'jump'; it has: act, look_up, look"):
+        environment.observe([Action(task, "jump", "high")])
 
 
 def test_deep_json_ends():

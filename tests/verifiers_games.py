@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from itertools import count
@@ -66,6 +67,8 @@ class GuessEnv(vf.SingleAgentEnv):
             while not (segment := await interaction.turn(message)).terminated:
                 if segment.last_reply == task.data.answer:
                     break
+                if segment.last_reply == "hang":
+                    await asyncio.sleep(1000)
                 if segment.last_reply == "crash":
                     raise RuntimeError("the game\nis lost")
                 higher = int(segment.last_reply) < int(task.data.answer)

@@ -48,7 +48,8 @@ class GymnasiumTasks(TasksConfig):
     turn_limit: int = Field(default=20, ge=1, le=10_000)
     """Largest number of actions in an episode."""
     prompt: PromptChoice = "episode"
-    """episode: with instructions, for a general model; plain: what `reset` shows, for a policy trained from scratch."""
+    """episode: with instructions, for a general model (tools-episode: one with [chat]); plain: what `reset` shows, for
+    a policy trained from scratch."""
     evaluated: Literal["test", "development"] = "test"
     """Which seeds an evaluation uses; neither occurs in training."""
     live: int = Field(default=256, ge=1, le=100_000)

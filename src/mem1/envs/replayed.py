@@ -98,7 +98,7 @@ class ReplayedEnvironment:
             return Outcome(0.0, {"score": 0.0})
         try:
             return _scored(self._resumed(task, key[1]))
-        except EpisodeFailed:
+        except EpisodeFailed:  # it was the policy that ended the attempt, so the run goes on
             return Outcome(0.0, {"score": 0.0, "unscored": 1.0})
 
     def offer(self, task: Task, episode: Episode) -> None:

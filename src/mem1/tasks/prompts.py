@@ -209,6 +209,17 @@ To buy ({objectives}):
 {questions}
 """
 
+_TOOLS_EPISODE = """\
+You act in an environment, by calling tools. You work in turns, and between turns you forget everything except this \
+text, your last message, and what its calls returned.
+
+Begin each message with your memory: note what you have done and learnt so far, and what you plan. Whatever you do not \
+write there is lost after the next turn. Then call a tool; act takes an action or a reply, exactly as the environment \
+expects it. A result begins with the number of turns that are left.
+
+{questions}
+"""
+
 MAX_LABEL = 40
 """Largest number of questions whose labels (Q1 … Q40) are single tokens in our own tokenizers."""
 THEN = " then "
@@ -237,6 +248,7 @@ PROMPTS: Mapping[str, Prompt] = {
     # instructions for a model that calls tools in its own protocol ([chat]): questions, the shop
     "tools": Prompt(template=_TOOLS, separator="\n"),
     "tools-shop": Prompt(template=_TOOLS_SHOP, separator="\n"),
+    "tools-episode": Prompt(template=_TOOLS_EPISODE, separator="\n"),
 }
 
 

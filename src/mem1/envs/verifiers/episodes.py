@@ -71,20 +71,24 @@ class Stage:
         """By the id of the trace, which verifiers sends with each request."""
         self._started: asyncio.Task[Any] | None = None
 
-    def begin(self, task: Any) -> Play:
-        """An episode of the task, up to the first request. Raises EpisodeFailed."""
-        return wait(self._begin(task))
+    def begin(self, task: Any, timeout_s: float) -> Play:
+        """An episode of the task, up to the first request. Raises EpisodeFailed, also where a reply takes too long."""
+        return wait(self._begin(task, timeout_s))
 
-    async def _begin(self, task: Any) -> Play:
+    async def _begin(self, task: Any, timeout_s: float) -> Play:
         if self._started is None:
             self._started = asyncio.ensure_future(self._start())
         try:
             context = await asyncio.shield(self._started)
         except Exception as error:
             raise EpisodeFailed(f"its servers do not start: {said(error)}") from error
-        play = Play(self)
+        play = Play(self, timeout_s)
         play.running = asyncio.ensure_future(self.env.run_episode(task, context, on_trace=play.join))
-        await play.next()
+        try:
+            await play.next()
+        except EpisodeFailed:
+            await play.stop()
+            raise
         return play
 
     async def _start(self) -> Any:
@@ -125,8 +129,8 @@ class Stage:
 class Play:
     """One episode, an `Episode` of replayed.py; its coroutines run in the loop."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, stage: Stage, timeout_s: float) -> None:
+        self._stage, self._timeout_s = stage, timeout_s
         self._requests: asyncio.Queue[tuple[list[Message], asyncio.Future[Any]]] = asyncio.Queue()
         self._request: tuple[list[Message], asyncio.Future[Any]] | None = None
         """The one that waits for the policy."""
@@ -155,7 +159,7 @@ class Play:
         return wait(self._end())
 
     def close(self) -> None:
-        wait(self._close())
+        wait(self.stop())
 
     def join(self, trace: Any) -> None:
         """verifiers began a trace of this episode."""
@@ -176,12 +180,12 @@ class Play:
     async def next(self) -> None:
         """Wait for the next request, or the end. Raises EpisodeFailed."""
         asked = asyncio.ensure_future(self._requests.get())
-        await asyncio.wait((asked, self.running), return_when=asyncio.FIRST_COMPLETED)
+        self._request = None
+        await asyncio.wait((asked, self.running), timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if asked.done():
             self._request = asked.result()
             return
         asked.cancel()
-        self._request = None
         self._finished()
 
     async def _act(self, action: str) -> Observation:
@@ -195,28 +199,28 @@ class Play:
         return Observation(text=shown(messages), own_words=all(message["role"] != "tool" for message in messages))
 
     async def _end(self) -> Outcome:
-        self._stop()
-        await asyncio.wait((self.running,))
+        if self._request is not None:
+            self._stopped = True
+            self._traces[-1].stop(STOPPED)
+            self._request[1].set_result(None)
+            self._request = None
+        await asyncio.wait((self.running,), timeout=self._timeout_s)
         trace = self._finished()
         rewards = {name: reward.score for name, reward in trace.rewards.items() if reward is not None}
         metrics = {name: value for name, value in trace.metrics.items() if value is not None}
         return Outcome(float(trace.reward), {**metrics, **rewards})
 
-    async def _close(self) -> None:
+    async def stop(self) -> None:
+        """Cancel the episode, wherever it is."""
         self._stopped = True
         self.running.cancel()
-        await asyncio.wait((self.running,))
+        await asyncio.wait((self.running,), timeout=_CLOSING_S)
         self._forget()
-
-    def _stop(self) -> None:
-        self._stopped = True
-        if self._request is not None:
-            self._traces[-1].stop(STOPPED)
-            self._request[1].set_result(None)
-            self._request = None
 
     def _finished(self) -> Any:
         """The trace of the policy's agent. Raises EpisodeFailed where the episode is not valid."""
+        if not self.running.done():
+            raise EpisodeFailed(f"it took longer than {self._timeout_s:g} s")
         self._forget()
         episode = self.running.result()
         errors = [*(error for trace in episode.traces for error in trace.errors), *episode.errors]

@@ -58,9 +58,12 @@ class VerifiersTasks(TasksConfig):
     turn_limit: int = Field(default=10, ge=1, le=10_000)
     """Largest number of replies and tool calls in an episode; the environment may end it sooner."""
     prompt: PromptChoice = "episode"
-    """episode: with instructions, for a general model; plain: the environment's messages alone."""
+    """episode: with instructions, for a general model (tools-episode: one with [chat]); plain: the environment's
+    messages alone."""
     list_tools: bool = True
     """Explain the environment's tools in the prompt; a model with [chat] is told of them by its template."""
+    timeout_s: float = Field(default=600, gt=0)
+    """Seconds that the environment may take for a reply, or for its score."""
     live: int = Field(default=128, ge=1, le=100_000)
     """Episodes kept for open attempts; where there are more attempts, actions are repeated in new ones."""
     threads: int = Field(default=16, ge=1, le=1000)
@@ -119,7 +122,7 @@ class VerifiersSource(TaskSource):
         if stage.plain and not some.toolsets(some.config) and not stage.env.taskset.toolsets(stage.env.taskset.config):
             return []
         try:
-            play = stage.begin(some)
+            play = stage.begin(some, self.config.timeout_s)
         except EpisodeFailed as error:
             raise UserError(f"tasks.taskset = {self.config.taskset!r}: {error}") from error
         tools = play.tools
@@ -158,7 +161,7 @@ class VerifiersSource(TaskSource):
     def _begin(self, task: Task) -> Play:
         if task.id not in self.tasks_by_id:
             raise UserError(f"task {task.id!r} is none of the {self.half} tasks of {self.config.taskset!r}")
-        return self._stage.begin(self.tasks_by_id[task.id])
+        return self._stage.begin(self.tasks_by_id[task.id], self.config.timeout_s)
 
     def _task(self, name: str) -> Task:
         config, task, play = self.config, self.tasks_by_id[name], None
@@ -166,7 +169,7 @@ class VerifiersSource(TaskSource):
             if self._stage.plain:
                 text = shown(_messages(task.data))
             else:
-                play = self._stage.begin(task)
+                play = self._stage.begin(task, config.timeout_s)
                 text = play.opening
         except EpisodeFailed as error:
             raise UserError(f"tasks.taskset = {config.taskset!r}, task {name!r}: {error}") from error

@@ -354,7 +354,7 @@ class Recipe(Config):
         if self.chat.calls != "tags" and not isinstance(prompt, PromptFile) and (not prompt or instructs(prompt)):
             raise ValueError(
                 f"[chat]: the prompt {prompt or 'of these tasks'!r} explains tags; set tasks.prompt to tools, "
-                "tools-shop or one of your own"
+                "tools-shop, tools-episode or one of your own"
             )
         return self
 
