@@ -106,11 +106,11 @@ class Drawn:
         return self.random.choice(own if draw < 0.75 else (*NUMBERS, *TEXTS, *KNOWN, *self.paths, *FRAGMENTS))
 
     def settings(self, keys: Sequence[str]) -> list[str]:
-        """A few overrides of a recipe, such as rl.tasks_per_step=0."""
+        """A few overrides of a recipe, such as rl.tasks_per_step=0, or none."""
         odd = (*NUMBERS, *TEXTS, *KNOWN, *FRAGMENTS)
         return [
             f"{self.random.choice(keys)}={self.random.choice(USUAL if self.random.random() < 0.6 else odd)}"
-            for _ in range(self.random.choice((1, 1, 1, 2, 3)))
+            for _ in range(self.random.choice((0, 1, 1, 1, 2, 3)))
         ]
 
 
