@@ -31,7 +31,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -190,9 +190,10 @@ class Run:
             used.calls += sum(len(attempt.turns) for attempt in attempts)
             used.rollout_s += stage.timings["rollout"]
             used.engine_s = engine.seconds
-            used.sampler_trainer_max = max(used.sampler_trainer_max, row["sampler_trainer_max"] or 0.0)
-            used.em.append(row["em"])
-            print(f"{self.name}: step {used.steps}, {used.tokens:,} tokens, em {row['em']:.3f}", file=sys.stderr)
+            difference, em = cast(float, row["sampler_trainer_max"] or 0.0), cast(float, row["em"])
+            used.sampler_trainer_max = max(used.sampler_trainer_max, difference)
+            used.em.append(em)
+            print(f"{self.name}: step {used.steps}, {used.tokens:,} tokens, em {em:.3f}", file=sys.stderr)
         return used
 
     def evaluated(self, policy: Policy) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from langchain.agents.middleware import ModelRequest, ModelResponse, wrap_model_
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
 
 from mem1.endpoint.client import act
 from mem1.records import Task
@@ -36,7 +37,7 @@ def run(task: Task, base_url: str) -> str:
         """Searches the encyclopedia."""
         return act(base_url, "search", query)
 
-    model = ChatOpenAI(model="policy", base_url=base_url, api_key="any", max_retries=0)
+    model = ChatOpenAI(model="policy", base_url=base_url, api_key=SecretStr("any"), max_retries=0)
     agent: Any = create_agent(model, [search], middleware=[constant_memory])
     done = agent.invoke({"messages": [{"role": "user", "content": task.prompt}]}, {"recursion_limit": 1000})
     return done["messages"][-1].text

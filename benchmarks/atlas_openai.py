@@ -35,5 +35,5 @@ def run(task: Task, base_url: str) -> str | None:
             return said.content
         newest = [said.model_dump(exclude_none=True)]
         for call in said.tool_calls:
-            found = act(base_url, "search", json.loads(call.function.arguments)["query"])
+            found = act(base_url, "search", json.loads(call.function.arguments)["query"])  # type: ignore[union-attr]
             newest.append({"role": "tool", "tool_call_id": call.id, "content": found})

@@ -180,7 +180,7 @@ def test_the_program_of_the_page_is_verified_trained_and_evaluated(tmp_path: Pat
             "rl.tasks_per_step=2",
             "rl.group_size=3",
         ),
-        *("rl.curriculum=[{ steps = 1, objectives = [2] }]", "evaluation.tasks=2"),
+        *("rl.curriculum=[{ steps = 1, objectives = [2] }]", "rl.epochs=1", "evaluation.tasks=1"),
     ]
     verified = CliRunner().invoke(app, ["verify", "recipe.toml", *few, "--attempts", "2", "--json"])
     assert verified.exit_code == 0, verified.output

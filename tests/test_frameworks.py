@@ -158,7 +158,7 @@ class Scripted(LocalEngine):
 
 def lead(task: Task, base_url: str) -> str:
     """A lead that hands topics to researchers, agents of their own; LangChain runs parallel calls in threads."""
-    model = ChatOpenAI(model="policy", base_url=base_url, api_key="any", max_retries=0)
+    model = ChatOpenAI(model="policy", base_url=base_url, api_key=cast(Any, "any"), max_retries=0)
 
     @tool
     def search(query: str) -> str:
