@@ -407,7 +407,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("return () if self._keeping else self.messages.opened_ids", "return self.messages.opened_ids"),
         ("if not text.endswith(self.stop_strings):", "if False:"),
         ("if len(wanted) == 1 and not wanted[0].error:", "if len(wanted) == 1:"),
-        ("called = bool(shown.turn.calls) and shown.turn.calls[0][0] != CALLS", "called = True"),
+        ("self.messages.read(shown.turn.text).calls and shown.turn.action != SUMMARY else", "True else"),
     ),
     ("engines/chat_messages.py", ("test_chat_messages.py",)): (
         ("return text.removeprefix(self.end) if self.end and", "return text if self.end and"),

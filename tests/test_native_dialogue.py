@@ -120,15 +120,22 @@ def test_a_sound_call_beside_a_broken_one_is_run():
     assert "found a\nerror: <tool_call> is not closed" in done.turns[0].observation
 
 
-def test_where_the_environment_decides_a_message_without_a_call_is_told_to_make_one():
+def test_where_the_environment_decides_a_message_without_a_call_is_an_action():
     speaks, world = dialogue(tags=PAPER_SHOP), Noting()
     act = '<tool_call>{"name": "act", "arguments": {"action": "click[buy]"}}</tool_call>'
     script = replay(f"Hello.{END}", f"{act}{END}", f"Bye.{END}", f"Bye.{END}")
     (done,) = native(script, world, speaks)([task("Oslo")], sampling=SAMPLING)
-    assert world.seen == [("act", "click[buy]", 0)]
-    assert "error: call one of the tools: act" in done.turns[0].observation
+    assert world.seen == [("act", "Hello.", 0), ("act", "click[buy]", 1), ("act", "Bye.", 2), ("act", "Bye.", 3)]
+    assert "found Hello." in done.turns[0].observation
     assert "<tool_response>" not in texts(done, speaks)[1], "nothing was called, so the user says it"
+    assert "<tool_response>" in texts(done, speaks)[2]
     assert done.ended is Ended.OUT_OF_TURNS
+
+
+def test_where_there_is_nothing_to_do_but_call_a_message_without_a_call_is_told_so():
+    speaks = dialogue(tags=replace(PAPER, name="own", actions=(("search", "query"),)))
+    (done,) = native(replay(*[f"Hello.{END}"] * 2), Noting(), speaks)([task("Oslo", turns=2)], sampling=SAMPLING)
+    assert "error: call one of the tools: search" in done.turns[0].observation
 
 
 def test_tools_of_the_environment_replace_actions_and_get_their_arguments_as_json():

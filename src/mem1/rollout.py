@@ -25,7 +25,7 @@ from mem1.configuration.model import MOST_TOKENS
 from mem1.contexts import ContextPolicy, next_context
 from mem1.dialogue import Dialogue, Shown
 from mem1.engines.base import Completion, Engine, Sampling, derived_seed
-from mem1.envs.base import Action, Environment, Observation
+from mem1.envs.base import Action, Environment, Observation, Outcome
 from mem1.errors import UserError
 from mem1.net.threads import in_parallel
 from mem1.protocol import ANSWER, MALFORMED, SUMMARY
@@ -266,16 +266,22 @@ class Rollout:
         )
         if not attempt.ended.scorable:
             return unscored  # a score would measure the tool or the engine
-        outcome = self.environment.score(attempt.task, attempt.answer)
-        scored = replace(unscored, reward=outcome.reward, metrics=outcome.metrics)
-        if self.reward is not None:
-            scored = replace(scored, reward=float(self.reward(attempt.task, scored)))
-        if not math.isfinite(scored.reward or 0.0):
-            raise ValueError(
-                f"the reward of task {attempt.task.id!r} for the answer {attempt.answer!r} is {scored.reward}; "
-                "it must be a finite number"
-            )
-        return scored
+        return scored(attempt.task, unscored, self.environment.score(attempt.task, attempt.answer), self.reward)
+
+
+def scored(
+    task: Task, attempt: Trajectory, outcome: Outcome, reward: Callable[[Task, Trajectory], float] | None
+) -> Trajectory:
+    """The attempt with its outcome; `reward` replaces the outcome's. Raises ValueError for one that is not finite."""
+    attempt = replace(attempt, reward=outcome.reward, metrics=outcome.metrics)
+    if reward is not None:
+        attempt = replace(attempt, reward=float(reward(task, attempt)))
+    if not math.isfinite(attempt.reward or 0.0):
+        raise ValueError(
+            f"the reward of task {task.id!r} for the answer {attempt.answer!r} is {attempt.reward}; it must be a finite "
+            "number"
+        )
+    return attempt
 
 
 def attempt_numbers(tasks: Sequence[Task]) -> list[int]:

@@ -4,9 +4,10 @@ r"""A dialogue in the model's own protocol: the task is the user's message, acti
     Oslo first.\n<tool_call>\n{"name": "search", ...}\n</tool_call><|im_end|>                   completion
     \n<|im_start|>user\n<tool_response>\n...\n</tool_response><|im_end|>\n<|im_start|>assistant\n   result
 
-A message without calls is the answer. Text before a call is the state, and a thought is forgotten or kept
-(`ChatMessages.thoughts`). Calls of one message are answered together. One that cannot be run (broken JSON, an unknown
-tool) is answered with an error, and the attempt goes on; the environment does not see it.
+A message without calls is the answer, or an action where the environment decides when an attempt is over. Text before
+a call is the state, and a thought is forgotten or kept (`ChatMessages.thoughts`). Calls of one message are answered
+together. One that cannot be run (broken JSON, an unknown tool) is answered with an error, and the attempt goes on; the
+environment does not see it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from mem1.engines.chat_messages import ChatMessages, Message
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.engines.tool_calls import Asked, Said, called
-from mem1.protocol import ANSWER, MALFORMED, SUMMARY, Tags, turns_left
+from mem1.protocol import ACT, ANSWER, MALFORMED, SUMMARY, Tags, turns_left
 from mem1.records import Task, Turn
 
 CALLS = "calls"
@@ -145,10 +146,9 @@ class NativeDialogue:
             return _Read(said, CALLS, "\n".join(map(_shown, wanted)), state, wanted)
         if not said.text:
             return _Read(said, MALFORMED, "the message has neither text nor a call", state)
-        if self.tags.answers:
-            return _Read(said, ANSWER, said.text, state)
-        error = f"error: call one of the tools: {', '.join(self._parameters)}"
-        return _Read(said, CALLS, said.text, state, (Wanted(CALLS, "", error),))
+        kind = ANSWER if self.tags.answers else ACT if ACT in self.tags.action_tags else MALFORMED
+        error = "" if kind != MALFORMED else f"error: call one of the tools: {', '.join(self._parameters)}"
+        return _Read(said, kind if not error else CALLS, said.text, state, (Wanted(kind, said.text, error),))
 
     def actions(self, turn: Turn) -> tuple[Wanted, ...]:
         return tuple(Wanted(*call) for call in turn.calls) or (Wanted(turn.action, turn.content),)
@@ -168,8 +168,7 @@ class NativeDialogue:
     def _reply(self, shown: Shown) -> tuple[str, tuple[int, ...]]:
         first, *others = shown.texts
         texts = [f"{turns_left(shown.turns_left, self.tags).strip()}\n{first}".rstrip(), *others]
-        called = bool(shown.turn.calls) and shown.turn.calls[0][0] != CALLS
-        role = "tool" if called else "user"
+        role = "tool" if self.messages.read(shown.turn.text).calls and shown.turn.action != SUMMARY else "user"
         told: list[Message] = [{"role": role, "content": text} for text in texts]
         ids = self.messages.after(shown.turn.completion_ids, told, opened=self._keeping)
         return "\n".join(texts), ids

@@ -18,10 +18,9 @@ has said, and one that makes its agent fail or hang should learn not to.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from threading import BoundedSemaphore
 
 from mem1.dialogue import NativeDialogue
@@ -36,7 +35,7 @@ from mem1.messages import Bounds as MemoryBounds
 from mem1.messages import Memory
 from mem1.net.threads import in_parallel
 from mem1.records import Ended, Task, Trajectory, Turn
-from mem1.rollout import Budget, attempt_numbers
+from mem1.rollout import Budget, attempt_numbers, scored
 
 
 @dataclass(frozen=True)
@@ -156,15 +155,7 @@ class AgentRollout:
             if returned.reward is not None
             else self.environment.score(task, attempt.answer)
         )
-        scored = replace(attempt, reward=outcome.reward, metrics=outcome.metrics)
-        if self.reward is not None:
-            scored = replace(scored, reward=float(self.reward(task, scored)))
-        if not math.isfinite(scored.reward or 0.0):
-            raise ValueError(
-                f"the reward of task {task.id!r} for the answer {attempt.answer!r} is {scored.reward}; it must be a "
-                "finite number"
-            )
-        return scored
+        return scored(task, attempt, outcome, self.reward)
 
 
 def _ending(recording: Recording, returned: Returned) -> tuple[Ended, str]:

@@ -45,7 +45,7 @@ class ContextLoop(AgentLoopBase):
         settings = settings_of(self.config)
         task, split = read_row(kwargs["extra_info"])
         codec = _codec(self.tokenizer)
-        dialogue = _dialogue(self.tokenizer, settings)
+        dialogue = _dialogue(self.tokenizer, settings.recipe, settings.overrides)
         engine = ServerEngine(
             client=self.server_manager,
             loop=asyncio.get_running_loop(),
@@ -87,8 +87,9 @@ def _codec(tokenizer: Any) -> Codec:
 
 
 @cache
-def _dialogue(tokenizer: Any, settings: VerlSettings) -> Dialogue:
+def _dialogue(tokenizer: Any, recipe_path: str, overrides: tuple[str, ...]) -> Dialogue:
     """That of the recipe; made once, as each attempt asks for it."""
+    settings = VerlSettings(recipe=recipe_path, overrides=overrides)
     recipe, where = settings.opened, "the tokenizer of verl's configuration"
     framed, codec = recipe.model.chat_template, _codec(tokenizer)
     return open_dialogue(codec, settings.tags, chat=recipe.chat, framed=framed, source=tokenizer, where=where)
