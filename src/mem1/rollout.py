@@ -278,8 +278,8 @@ def scored(
         attempt = replace(attempt, reward=float(reward(task, attempt)))
     if not math.isfinite(attempt.reward or 0.0):
         raise ValueError(
-            f"the reward of task {task.id!r} for the answer {attempt.answer!r} is {attempt.reward}; it must be a finite "
-            "number"
+            f"the reward of task {task.id!r} for the answer {attempt.answer!r} is {attempt.reward}; it must be a "
+            "finite number"
         )
     return attempt
 
