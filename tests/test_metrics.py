@@ -199,7 +199,7 @@ def test_failures_count_with_exact_match_0_and_with_their_tokens():
 
 def test_endings_are_counted_and_every_ending_is_a_key():
     endings = row(CONSTANT, MALFORMED, MALFORMED, NEVER_CALLED).endings
-    failed = {"tool_failed": 0, "engine_failed": 0}
+    failed = {"out_of_time": 0, "agent_failed": 0, "tool_failed": 0, "engine_failed": 0}
     assert endings == {"answered": 1, "out_of_turns": 0, "out_of_tokens": 1, "bad_tags": 2, **failed}
 
 

@@ -86,5 +86,5 @@ def test_every_colour_of_a_figure_is_in_the_style_sheet():
     many = [row(f"p{i}", endings=every_ending.endings) for i in range(20)]
     text = str([over_n(many, EM, "t"), endings(many), endings([every_ending])])
     used = set(re.findall(r"'(--[\w-]+)'", text))
-    assert len(used) == 8 + 6
+    assert len(used) == 8 + 8
     assert used <= set(re.findall(r"(--[\w-]+):", css))
