@@ -21,6 +21,7 @@ from mem1.engines.dialects import DIALECTS
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.servers import ModelServer
 from mem1.errors import UserError
+from mem1.evaluation.report.run_folders import facts as run_facts
 from mem1.planning.preflight import checks
 from mem1.protocol import PAPER
 from mem1.training.checks import SAMPLER_LIMIT
@@ -192,6 +193,8 @@ def test_the_program_of_the_page_is_verified_trained_and_evaluated(tmp_path: Pat
     assert report.exit_code == 0, report.output
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "agent my_agent:run" in page and "searches" in page
+    made = run_facts(tmp_path / "runs" / "mine")
+    assert made["agent"] == "my_agent:run" and "context policy" not in made
     (row,) = rows(tmp_path / "runs" / "mine")
     assert row["reencoded_share"] == 0 and row["searches"] > 0
     shown = CliRunner().invoke(app, ["eval", "recipe.toml", *few, "model.path=runs/mine/policy"])

@@ -157,7 +157,8 @@ def facts(training: Path) -> dict[str, str]:
     known = {
         "command": " ".join(_PROGRAM.get(word, word) for word in command),
         "seed": str(config.get("seed", "")),
-        "context policy": str(config.get("context", "")),
+        "context policy": "" if "agent" in config else str(config.get("context", "")),
+        "agent": _agent(config.get("agent", {})),
         "tasks": str(config.get("tasks", {}).get("kind", "")),
         "training": _training(config),
         "versions": ", ".join(f"{name} {version}" for name, version in resolved.get("versions", {}).items()),
@@ -165,6 +166,12 @@ def facts(training: Path) -> dict[str, str]:
         "hardware": str(resolved.get("hardware", "")),
     }
     return {name: value for name, value in known.items() if value}
+
+
+def _agent(config: Mapping[str, Any]) -> str:
+    """Who made the attempts, with the memory before the model; empty: mem1. The agent's code need not be here."""
+    parts = (config.get("entry") or " ".join(config.get("command", ())), config.get("memory", ""))
+    return ", ".join(part for part in parts if part)
 
 
 def _training(config: Mapping[str, Any]) -> str:
