@@ -13,12 +13,11 @@ from worlds import SAMPLING, replay, shelf, task
 
 from mem1.contexts import context_policy
 from mem1.dialogue import NativeDialogue
-from mem1.dialogue.native import CALLS
 from mem1.engines.base import Engine, Sampling, Script, ScriptedEngine
 from mem1.engines.chat_messages import ChatMessages
 from mem1.engines.local import LocalEngine
 from mem1.envs.base import Action, Environment, Observation, Outcome
-from mem1.protocol import MALFORMED, PAPER, PAPER_SHOP, SEARCH, SUMMARY, Tags
+from mem1.protocol import CALLS, MALFORMED, PAPER, PAPER_SHOP, SEARCH, SUMMARY, Tags
 from mem1.records import Ended, Group, Task, Trajectory, trajectory_from_json, trajectory_to_json
 from mem1.rollout import Budget, Rollout
 from mem1.training.verify import Forced, verify

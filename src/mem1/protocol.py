@@ -30,6 +30,8 @@ OPEN = "open"
 ACT = "act"
 SUMMARY = "summary"
 MALFORMED = "malformed"
+CALLS = "calls"
+"""Kind of a turn with several calls of tools, or with one that cannot be run."""
 
 _TAG_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 

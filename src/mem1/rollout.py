@@ -134,7 +134,8 @@ class Rollout:
         `on_turn` are called from several threads.
         """
         started = time.perf_counter()
-        prompts = {task.prompt: self.dialogue.prompt(task) for task in tasks}
+        different = {task.prompt: task for task in tasks}  # a group's attempts share their prompt
+        prompts = {text: self.dialogue.prompt(task) for text, task in different.items()}
         numbers = attempt_numbers(tasks) if numbers is None else numbers
         attempts = [_Attempt(task, n, prompts[task.prompt]) for task, n in zip(tasks, numbers, strict=True)]
         ended: deque[_Attempt] = deque()  # of all threads

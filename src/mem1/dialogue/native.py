@@ -24,11 +24,9 @@ from mem1.engines.chat_messages import ChatMessages, Message
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.engines.tool_calls import Asked, Said, called
-from mem1.protocol import ACT, ANSWER, MALFORMED, SUMMARY, Tags, turns_left
+from mem1.protocol import ACT, ANSWER, CALLS, MALFORMED, SUMMARY, Tags, turns_left
 from mem1.records import Task, Turn
 
-CALLS = "calls"
-"""Kind of a turn with several calls, or with one that cannot be run."""
 _ARGUMENTS = {"search": "query", "open": "address", "act": "action"}
 _DESCRIBED = {
     "search": "Searches the documents and returns the best passages.",
@@ -88,6 +86,10 @@ class NativeDialogue:
     @cached_property
     def _parameters(self) -> Mapping[str, Mapping[str, Any]]:
         return {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in self.tools}
+
+    @cached_property
+    def _required(self) -> Mapping[str, Sequence[str]]:
+        return {name: schema.get("required", ()) for name, schema in self._parameters.items()}
 
     def prompt(self, task: Task) -> tuple[int, ...]:
         return self.messages.encode([{"role": "user", "content": task.prompt}], self.tools, opened=self._keeping)
@@ -174,8 +176,7 @@ class NativeDialogue:
         return "\n".join(texts), ids
 
     def _wanted(self, call: Asked) -> Wanted:
-        required = {name: schema.get("required", ()) for name, schema in self._parameters.items()}
-        (checked,) = called([call], required)
+        (checked,) = called([call], self._required)
         if checked.error:
             return Wanted(MALFORMED, json.dumps(dict(call.arguments)), f"error: {checked.error}")
         properties = self._parameters[call.name].get("properties", {})

@@ -32,7 +32,7 @@ from mem1.engines.chat_messages import ChatMessages, Sampled
 from mem1.engines.tool_calls import Said
 from mem1.errors import UserError
 from mem1.messages import Memory
-from mem1.protocol import ANSWER, MALFORMED, SUMMARY
+from mem1.protocol import ANSWER, CALLS, MALFORMED, SUMMARY
 from mem1.records import Ended, Origin, Task, Turn
 
 OVER = "the attempt is over; its calls are not answered any more"
@@ -319,10 +319,6 @@ def _action(said: Said, message: Message) -> tuple[str, str]:
     if others:
         return CALLS, "\n".join(f"{name} {times}" for name, times in Counter(call.name for call in said.calls).items())
     return first.name, argument
-
-
-CALLS = "calls"
-"""Kind of a turn with several calls."""
 
 
 def _common(contexts: Sequence[tuple[int, ...]]) -> int:
