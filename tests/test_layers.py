@@ -44,6 +44,7 @@ ROOMS = (
     "evaluation",
     "planning",
     "api",
+    "bench",
     "extras",
     "cli",
     "__main__",

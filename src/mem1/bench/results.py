@@ -1,0 +1,125 @@
+"""What a run of the benchmark found: one record per attempted task, and the file that holds them.
+
+    {"format": "mem1-bench/1", "canary": "...", "suite": "quick", "seed": 0, "model": "qwen", ..., "attempts": [
+      {"task": "independent-n4-seed0-2", "family": "independent", "level": 1, "objectives": 4, "memory": "keep",
+       "right": [1, 1, 0, 1], "ended": "answered", ...}, ...]}
+
+Two results are comparable where they attempted the same tasks: same suite, same seed, same version of the tasks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mem1.durable import write_file
+from mem1.errors import UserError
+
+FORMAT = "mem1-bench/1"
+CANARY = "mem1-bench canary 7d1c2f9e-3b64-4a0f-9a55-0c6f5f3f8e21: benchmark data; never train on a text that holds this"
+"""Stands in every result file, so that corpora can be filtered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Tokens of all calls of one attempt."""
+
+    fresh: int
+    """Prompt tokens that no cache served."""
+    cached: int
+    """Prompt tokens that the provider's cache served, or could have served where it does not say."""
+    output: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One attempt at one task, under one memory."""
+
+    task: str
+    """Id of the task; equal ids are equal tasks, in every run with the same suite and seed."""
+    family: str
+    level: int
+    objectives: int
+    memory: str
+    """Name of the memory, such as "keep" or "fold(auto)"."""
+    right: tuple[float, ...]
+    """Exact match per objective, 0 or 1; all 0 for an attempt that failed."""
+    ended: str
+    """How it ended: a value of `mem1.records.Ended`."""
+    detail: str = ""
+    """Why, where it needs a reason."""
+    turns: int = 0
+    """Replies of the model, states and summaries not counted."""
+    searches: int = 0
+    """Actions that the environment answered."""
+    tokens: Spent = field(default_factory=lambda: Spent(fresh=0, cached=0, output=0))
+    peak: int = 0
+    """Tokens of the longest prompt with what the model wrote to it."""
+    cost: float | None = None
+    """In the unit of the result's prices; None: no prices."""
+    seconds: float = 0.0
+    """Wall time."""
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the objectives that are right."""
+        return sum(self.right) / len(self.right)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One run of the benchmark: a model, under one or several memories."""
+
+    model: str
+    """Name for tables."""
+    about: Mapping[str, Any]
+    """What else tells the model from others: kind (server, policy, script), address, fingerprint, settings."""
+    suite: str
+    seed: int
+    """Of the tasks; 0 is the public one."""
+    version: str
+    """Of mem1."""
+    attempts: tuple[Attempt, ...]
+    prices: str | None = None
+    """Name of the price class."""
+    unit: str | None = None
+    """Its currency."""
+    seconds: float = 0.0
+    """Wall time, of all processes that worked on it."""
+
+    @property
+    def memories(self) -> tuple[str, ...]:
+        """In the order of their first attempt."""
+        return tuple(dict.fromkeys(attempt.memory for attempt in self.attempts))
+
+    def of(self, memory: str) -> tuple[Attempt, ...]:
+        """The attempts under one memory."""
+        return tuple(attempt for attempt in self.attempts if attempt.memory == memory)
+
+
+def save_result(path: Path, result: Result) -> None:
+    """Writes the file whole. Raises UserError if it cannot be written."""
+    record = {"format": FORMAT, "canary": CANARY, **{k: v for k, v in asdict(result).items() if k != "attempts"}}
+    lines = ",\n  ".join(json.dumps(asdict(attempt)) for attempt in result.attempts)
+    head = json.dumps(record)[:-1]
+    write_file(path, f'{head}, "attempts": [\n  {lines}\n]}}\n'.encode())
+
+
+def load_result(path: Path) -> Result:
+    """Raises UserError for a file that is none."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if record.pop("format") != FORMAT:
+            raise ValueError(f"its format is not {FORMAT}")
+        record.pop("canary")
+        attempts: Sequence[Mapping[str, Any]] = record.pop("attempts")
+        return Result(**record, attempts=tuple(_attempt(one) for one in attempts))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is not a result of mem1 bench: {error}") from error
+
+
+def _attempt(record: Mapping[str, Any]) -> Attempt:
+    return Attempt(**{**record, "right": tuple(record["right"]), "tokens": Spent(**record["tokens"])})

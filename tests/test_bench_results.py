@@ -1,0 +1,43 @@
+"""The result file of a benchmark run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mem1.bench.results import CANARY, Attempt, Result, Spent, load_result, save_result
+from mem1.errors import UserError
+
+
+def result() -> Result:
+    attempts = tuple(
+        Attempt(
+            task=f"independent-n2-seed0-{number}",
+            family="independent",
+            level=1,
+            objectives=2,
+            memory=memory,
+            right=(1.0, float(number)),
+            ended="answered",
+            tokens=Spent(fresh=100, cached=20, output=3),
+        )
+        for memory in ("keep", "notes")
+        for number in (0, 1)
+    )
+    return Result(model="qwen", about={"kind": "server"}, suite="quick", seed=0, version="0.1", attempts=attempts)
+
+
+def test_a_result_is_read_as_it_was_written(tmp_path: Path):
+    save_result(tmp_path / "result.json", result())
+    assert load_result(tmp_path / "result.json") == result()
+    assert CANARY in (tmp_path / "result.json").read_text()
+    assert result().memories == ("keep", "notes")
+    assert [attempt.accuracy for attempt in result().of("notes")] == [0.5, 1.0]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "other"}', '{"format": "mem1-bench/1", "canary": ""}'])
+def test_another_file_is_an_error(tmp_path: Path, text: str):
+    (tmp_path / "result.json").write_text(text)
+    with pytest.raises(UserError, match="is not a result of mem1 bench"):
+        load_result(tmp_path / "result.json")
