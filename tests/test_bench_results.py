@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,9 @@ def result() -> Result:
         for memory in ("keep", "notes")
         for number in (0, 1)
     )
-    return Result(model="qwen", about={"kind": "server"}, suite="quick", seed=0, version="0.1", attempts=attempts)
+    return Result(
+        model="qwen", about={"kind": "server"}, suite="quick", seed=0, version="0.1", tasks=1, attempts=attempts
+    )
 
 
 def test_a_result_is_read_as_it_was_written(tmp_path: Path):
@@ -40,4 +43,24 @@ def test_a_result_is_read_as_it_was_written(tmp_path: Path):
 def test_another_file_is_an_error(tmp_path: Path, text: str):
     (tmp_path / "result.json").write_text(text)
     with pytest.raises(UserError, match="is not a result of mem1 bench"):
+        load_result(tmp_path / "result.json")
+
+
+WRONG = {
+    "right": [[], [2.0, 0.0], [1.0], "10", [None, 1.0]],
+    "objectives": [0, -1, 2**60, "two"],
+    "tokens": [{"fresh": -1, "cached": 0, "output": 0}, {"fresh": 1}, 3],
+    "cost": [-1.0, float("inf"), float("nan")],
+    "level": [None, {}],
+    "more": [1],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])
+def test_a_file_with_numbers_that_are_no_measurement_is_an_error(tmp_path: Path, name: str, value: object):
+    save_result(tmp_path / "result.json", result())
+    record = json.loads((tmp_path / "result.json").read_text())
+    record["attempts"][3][name] = value
+    (tmp_path / "result.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match=r"is not a result of mem1 bench: attempts\.3"):
         load_result(tmp_path / "result.json")

@@ -4,16 +4,21 @@
       {"task": "independent-n4-seed0-2", "family": "independent", "level": 1, "objectives": 4, "memory": "keep",
        "right": [1, 1, 0, 1], "ended": "answered", ...}, ...]}
 
-Two results are comparable where they attempted the same tasks: same suite, same seed, same version of the tasks.
+Two results are comparable where they attempted the same tasks: same suite, same seed, same version of the tasks. What
+is read is checked: a file may come from anybody.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+import pydantic
+from pydantic import ConfigDict, TypeAdapter
 
 from mem1.durable import write_file
 from mem1.errors import UserError
@@ -22,22 +27,33 @@ FORMAT = "mem1-bench/1"
 CANARY = "mem1-bench canary 7d1c2f9e-3b64-4a0f-9a55-0c6f5f3f8e21: benchmark data; never train on a text that holds this"
 """Stands in every result file, so that corpora can be filtered."""
 
+TASKS = 1
+"""Version of the tasks: raised when a task of any suite changes."""
+_MOST = 2**53
+"""Counts from here on are a mistake; a float, or a browser, cannot tell them apart."""
+_CHECKED = ConfigDict(extra="forbid", allow_inf_nan=False)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """Tokens of all calls of one attempt."""
+    """Tokens of all calls of one attempt. Raises ValueError for a count that is none."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = _CHECKED
     fresh: int
     """Prompt tokens that no cache served."""
     cached: int
     """Prompt tokens that the provider's cache served, or could have served where it does not say."""
     output: int
 
+    def __post_init__(self) -> None:
+        _check_counts(self, "fresh", "cached", "output")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One attempt at one task, under one memory."""
+    """One attempt at one task, under one memory. Raises ValueError for numbers that are no measurement."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = _CHECKED
     task: str
     """Id of the task; equal ids are equal tasks, in every run with the same suite and seed."""
     family: str
@@ -63,6 +79,15 @@ class Attempt:
     seconds: float = 0.0
     """Wall time."""
 
+    def __post_init__(self) -> None:
+        _check_counts(self, "objectives", "turns", "searches", "peak")
+        if not self.right or len(self.right) != self.objectives:
+            raise ValueError(f"task {self.task!r} has {self.objectives} objectives and {len(self.right)} scores")
+        if not all(0 <= value <= 1 for value in self.right):
+            raise ValueError(f"task {self.task!r} has a score outside [0, 1]")
+        if self.cost is not None and not 0 <= self.cost < _MOST:
+            raise ValueError(f"task {self.task!r} has a cost of {self.cost}")
+
     @property
     def accuracy(self) -> float:
         """Share of the objectives that are right."""
@@ -73,6 +98,7 @@ class Attempt:
 class Result:
     """One run of the benchmark: a model, under one or several memories."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = _CHECKED
     model: str
     """Name for tables."""
     about: Mapping[str, Any]
@@ -82,6 +108,8 @@ class Result:
     """Of the tasks; 0 is the public one."""
     version: str
     """Of mem1."""
+    tasks: int
+    """`TASKS` of that version; results of other tasks are not comparable."""
     attempts: tuple[Attempt, ...]
     prices: str | None = None
     """Name of the price class."""
@@ -115,11 +143,21 @@ def load_result(path: Path) -> Result:
         if record.pop("format") != FORMAT:
             raise ValueError(f"its format is not {FORMAT}")
         record.pop("canary")
-        attempts: Sequence[Mapping[str, Any]] = record.pop("attempts")
-        return Result(**record, attempts=tuple(_attempt(one) for one in attempts))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        return _reader().validate_python(record)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(f"{path} is not a result of mem1 bench: {where}: {first['msg']}") from error
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path} is not a result of mem1 bench: {error}") from error
 
 
-def _attempt(record: Mapping[str, Any]) -> Attempt:
-    return Attempt(**{**record, "right": tuple(record["right"]), "tokens": Spent(**record["tokens"])})
+@cache
+def _reader() -> TypeAdapter[Result]:
+    return TypeAdapter(Result)
+
+
+def _check_counts(record: Any, *names: str) -> None:
+    for name in names:
+        if not 0 <= getattr(record, name) < _MOST:
+            raise ValueError(f"{name} is {getattr(record, name)}, which is no count")

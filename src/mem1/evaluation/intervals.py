@@ -4,6 +4,7 @@
     mean_interval([1.0] * 48)                              ->  (0.91, 1.00); 48 successes do not prove certainty
     seeds_interval([[0.0, 1.0, 1.0], [0.5, 1.0, 1.0]])     ->  (low, high) around 0.75; two seeds, three tasks
     difference_interval([[1.0] * 48], [[0.0] * 48])        ->  (0.87, 1.00); one seed per side, 48 tasks
+    weighted_interval([[1.0] * 8, [0.5] * 8], [0.5, 0.5])  ->  (0.57, 0.83) around 0.75; a sum over kinds of tasks
 
 A score lies in [0, 1], so the interval of its mean is Wilson's, with an effective number of tasks: the number of
 all-or-nothing tasks that would be equally uncertain. Four choices matter near 0 and 1, where a sample says little:
@@ -17,14 +18,17 @@ all-or-nothing tasks that would be equally uncertain. Four choices matter near 0
 
 A difference of two scores gets the same effective number of tasks, plus one task for each side (Bonett and Price); the
 variance over seeds is added to the variance over tasks. If questions occur in several tasks, the variance is clustered
-by task and by question (Cameron, Gelbach and Miller). `benchmarks/coverage.py` measures the coverage of each interval;
+by task and by question (Cameron, Gelbach and Miller). A weighted sum of means over different kinds of tasks, such as an
+area under a curve, gets four imagined tasks, shared out evenly over the kinds, half of them at either bound (Price and
+Bonett); a difference of two such sums gets two. `benchmarks/coverage.py` measures the coverage of each interval;
 docs/metrics.md has the results.
 
 Sources: Wilson, "Probable inference", JASA 22 (1927); Dean and Pagano, "Evaluating confidence interval methods for
 binomial proportions in clustered surveys", J. Survey Statistics and Methodology 3 (2015), for Wilson's interval with a
 design effect; Bonett and Price, "Adjusted Wald confidence interval for a difference of binomial proportions based on
-paired data", J. Educational and Behavioral Statistics 37 (2012); Cameron, Gelbach and Miller, "Robust inference with
-multiway clustering", J. Business & Economic Statistics 29 (2011).
+paired data", J. Educational and Behavioral Statistics 37 (2012); Price and Bonett, "An improved confidence interval for
+a linear function of binomial proportions", Computational Statistics & Data Analysis 45 (2004); Cameron, Gelbach and
+Miller, "Robust inference with multiway clustering", J. Business & Economic Statistics 29 (2011).
 
 Letters: S seeds, T tasks, N questions per task. Leading axes (...) hold independent samples.
 """
@@ -99,6 +103,38 @@ def difference_interval(
     if within is None:
         return _pair(_student_ends(first, second))
     return _pair((high - low) * difference_ends(first.values, second.values, repeats))
+
+
+def weighted_interval(cells: Sequence[ArrayLike], weights: ArrayLike) -> tuple[float, float]:
+    """95 % interval of sum_c weights[c] * mean(cells[c]), for scores in [0, 1] of independent tasks.
+
+    Raises ValueError without cells, for an empty one, and for weights that are not one per cell.
+    """
+    low, high = _weighted_ends(cells, weights, added=(0.0, 0.0, 1.0, 1.0))
+    return max(low, 0.0), min(high, 1.0)
+
+
+def weighted_difference_interval(cells: Sequence[ArrayLike], weights: ArrayLike) -> tuple[float, float]:
+    """The same for differences of scores on the same tasks, which lie in [-1, 1]."""
+    low, high = _weighted_ends(cells, weights, added=(-1.0, 1.0))
+    return max(low, -1.0), min(high, 1.0)
+
+
+def _weighted_ends(cells: Sequence[ArrayLike], weights: ArrayLike, *, added: tuple[float, ...]) -> tuple[float, float]:
+    """Both ends, with the imagined tasks `added`, of which each of C cells gets 1/C; within them is the plain sum."""
+    values = [np.asarray(cell, dtype=np.float64) for cell in cells]
+    weight = np.asarray(weights, dtype=np.float64)
+    if not values or weight.shape != (len(values),) or any(cell.ndim != 1 or cell.size == 0 for cell in values):
+        raise ValueError("a weighted sum needs at least one cell, values in each, and one weight per cell")
+    extra = np.asarray(added) / len(values)
+    count = np.array([cell.size for cell in values])
+    size = count + len(added) / len(values)
+    mean = (np.array([cell.sum() for cell in values]) + extra.sum()) / size
+    square = (np.array([(cell**2).sum() for cell in values]) + (extra * np.asarray(added)).sum()) / size
+    centre, plain = float(weight @ mean), float(weight @ [cell.mean() for cell in values])
+    variance = float(weight**2 @ ((square - mean**2) / size))
+    half = _t975(max(1, int(count.sum()) - len(values))) * variance**0.5
+    return _pair(np.array([min(centre - half, plain), max(centre + half, plain)]))
 
 
 def score_ends(runs: np.ndarray, repeats: Repeats | None = None) -> np.ndarray:

@@ -1,0 +1,314 @@
+"""What a result of the benchmark says: per memory and family a score, and what it cost; and which of two is better.
+
+    score_of(result.of("keep"))
+    ->  Score(area=Estimate(0.71, 0.64, 0.78), points=(Point(level=1, objectives=1, accuracy=...), ...), spent=...)
+    compare(Side(a, "keep"), Side(b, "notes"))
+    ->  Compared(tasks=240, families=(Difference(family="chain", area=Estimate(0.12, 0.05, 0.19), ...), ...))
+
+A family's score is the area under accuracy over log2 N, by trapezoids, divided by the range of log2 N; with a single N
+it is the accuracy. Levels of a family weigh the same, and so do families in the score of all. So a score is a sum of
+weights times the accuracies of cells (family, level, N), for which `mem1.evaluation.intervals` has an interval.
+
+    N = 1, 2, 8   ->  weights 1/6, 3/6, 2/6: half of each step goes to either end, divided by log2 8
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mem1.bench.results import Attempt, Result
+from mem1.errors import UserError
+from mem1.evaluation.intervals import mean_interval, weighted_difference_interval, weighted_interval
+
+Cell = tuple[str, int, int]
+"""(family, level, N)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A number with its 95 % interval over tasks."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def apart(self) -> bool:
+        """Whether the interval excludes 0."""
+        return self.low > 0 or self.high < 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """The tasks of one cell."""
+
+    family: str
+    level: int
+    objectives: int
+    tasks: int
+    accuracy: Estimate
+    """Mean over tasks of the share of objectives that are right."""
+    tokens: float
+    """Mean of all tokens of an attempt."""
+    peak: float
+    """Mean peak."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerRight:
+    """What was spent on all attempts, failed ones too, divided by the number of right answers."""
+
+    fresh: float
+    cached: float
+    output: float
+    cost: float | None
+    """In the unit of the result's prices; None: an attempt has no cost."""
+
+    @property
+    def tokens(self) -> float:
+        """Of prompts and replies."""
+        return self.fresh + self.cached + self.output
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Attempts of one memory: at one family, or at all."""
+
+    area: Estimate
+    """Area under accuracy over log2 N."""
+    points: tuple[Point, ...]
+    """By family, level and N."""
+    tasks: int
+    objectives: int
+    right: float
+    """Number of right answers."""
+    per_right: PerRight | None
+    """None: no answer was right."""
+    mean_peak: float
+    largest_peak: int
+    endings: Mapping[str, int]
+    """Number of attempts by `Attempt.ended`, the most frequent first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One of two that are compared."""
+
+    result: Result
+    memory: str
+
+    @property
+    def name(self) -> str:
+        """The model, and the memory where the result has several."""
+        return self.result.model if len(self.result.memories) == 1 else f"{self.result.model}, {self.memory}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The second minus the first, on the tasks that both attempted."""
+
+    family: str | None
+    """None: all families."""
+    tasks: int
+    first: Estimate
+    """Score of the first on these tasks."""
+    second: Estimate
+    difference: Estimate
+    """Its interval is paired: over tasks, of the differences."""
+    tokens: tuple[float, float]
+    """Mean tokens of an attempt of the first and of the second."""
+    peak: tuple[float, float]
+    """Mean peaks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """Two sides on the same tasks."""
+
+    tasks: int
+    """That both attempted."""
+    left_out: tuple[int, int]
+    """Tasks that only the first, or only the second, attempted."""
+    families: tuple[Difference, ...]
+    """In the order of the suite; where there are several, all of them together at the end."""
+
+
+def scores(result: Result) -> dict[str, dict[str, Score]]:
+    """Memory -> family -> score, in the order of the first attempts."""
+    return {
+        memory: {family: score_of(attempts) for family, attempts in by_family(result.of(memory)).items()}
+        for memory in result.memories
+    }
+
+
+def by_family(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
+    """Family -> its attempts, in the order of the first ones."""
+    found: dict[str, list[Attempt]] = {}
+    for attempt in attempts:
+        found.setdefault(attempt.family, []).append(attempt)
+    return found
+
+
+def score_of(attempts: Sequence[Attempt]) -> Score:
+    """The score of one memory's attempts, of one family or of several. Raises ValueError without attempts."""
+    cells = _cells(attempts)
+    weights = cell_weights(cells)
+    accuracies = {cell: [attempt.accuracy for attempt in of] for cell, of in cells.items()}
+    right = math.fsum(value for attempt in attempts for value in attempt.right)
+    return Score(
+        area=_area(accuracies, weights, difference=False),
+        points=tuple(_point(cell, cells[cell], accuracies[cell]) for cell in sorted(cells)),
+        tasks=len(attempts),
+        objectives=sum(attempt.objectives for attempt in attempts),
+        right=right,
+        per_right=_per_right(attempts, right),
+        mean_peak=_mean(attempt.peak for attempt in attempts),
+        largest_peak=max(attempt.peak for attempt in attempts),
+        endings=dict(Counter(attempt.ended for attempt in attempts).most_common()),
+    )
+
+
+def cell_weights(cells: Iterable[Cell]) -> dict[Cell, float]:
+    """The weight of each cell's accuracy in the score; they sum to 1."""
+    families: dict[str, dict[int, list[int]]] = {}
+    for family, level, objectives in cells:
+        families.setdefault(family, {}).setdefault(level, []).append(objectives)
+    return {
+        (family, level, n): weight / len(levels) / len(families)
+        for family, levels in families.items()
+        for level, sizes in levels.items()
+        for n, weight in trapezoids(sizes).items()
+    }
+
+
+def trapezoids(sizes: Iterable[int]) -> dict[int, float]:
+    """N -> its weight in the area over log2 N, divided by the range: {1: 1/6, 2: 3/6, 8: 2/6}; of a single N: 1."""
+    ordered = sorted(set(sizes))
+    if len(ordered) == 1:
+        return {ordered[0]: 1.0}
+    places = [math.log2(n) for n in ordered]
+    span = places[-1] - places[0]
+    last = len(places) - 1
+    return {n: (places[min(i + 1, last)] - places[max(i - 1, 0)]) / (2 * span) for i, n in enumerate(ordered)}
+
+
+def compare(first: Side, second: Side) -> Compared:
+    """Differences per family on the tasks that both attempted.
+
+    Raises UserError for results of another suite, seed or version of the tasks, for a memory that a result lacks, and
+    where no task is shared.
+    """
+    _check_comparable(first, second)
+    mine, others = _by_task(first), _by_task(second)
+    shared = [name for name in mine if name in others]
+    if not shared:
+        raise UserError(f"{first.name} and {second.name} share no task; run both with the same families and sizes")
+    for name in shared:
+        if _cell(mine[name]) != _cell(others[name]):
+            raise UserError(
+                f"task {name!r} of {first.name} is another than that of {second.name}; run one of them again"
+            )
+    families = by_family(mine[name] for name in shared)
+    several = [(None, [mine[name] for name in shared])] if len(families) > 1 else []
+    return Compared(
+        tasks=len(shared),
+        left_out=(len(mine) - len(shared), len(others) - len(shared)),
+        families=tuple(_difference(family, of, others) for family, of in [*families.items(), *several]),
+    )
+
+
+def _check_comparable(first: Side, second: Side) -> None:
+    for side in (first, second):
+        if side.memory not in side.result.memories:
+            known = ", ".join(side.result.memories)
+            raise UserError(f"{side.result.model} was not run with memory {side.memory!r}; it has {known}")
+    for name in ("suite", "seed", "tasks"):
+        mine, other = getattr(first.result, name), getattr(second.result, name)
+        if mine != other:
+            what = "version of the tasks" if name == "tasks" else name
+            raise UserError(
+                f"{first.name} has {what} {mine}, {second.name} {other}; only results on the same tasks are comparable"
+            )
+
+
+def _by_task(side: Side) -> dict[str, Attempt]:
+    found: dict[str, Attempt] = {}
+    for attempt in side.result.of(side.memory):
+        if attempt.task in found:
+            raise UserError(
+                f"{side.name} has task {attempt.task!r} twice under {side.memory}; give one attempt per task"
+            )
+        found[attempt.task] = attempt
+    return found
+
+
+def _difference(family: str | None, mine: Sequence[Attempt], others: Mapping[str, Attempt]) -> Difference:
+    theirs = [others[attempt.task] for attempt in mine]
+    cells = _cells(mine)
+    weights = cell_weights(cells)
+    values = {cell: [others[one.task].accuracy - one.accuracy for one in of] for cell, of in cells.items()}
+    return Difference(
+        family=family,
+        tasks=len(mine),
+        first=score_of(mine).area,
+        second=score_of(theirs).area,
+        difference=_area(values, weights, difference=True),
+        tokens=(_mean(map(_tokens, mine)), _mean(map(_tokens, theirs))),
+        peak=(_mean(one.peak for one in mine), _mean(one.peak for one in theirs)),
+    )
+
+
+def _cells(attempts: Iterable[Attempt]) -> dict[Cell, list[Attempt]]:
+    found: dict[Cell, list[Attempt]] = {}
+    for attempt in attempts:
+        found.setdefault(_cell(attempt), []).append(attempt)
+    return found
+
+
+def _cell(attempt: Attempt) -> Cell:
+    return attempt.family, attempt.level, attempt.objectives
+
+
+def _area(values: Mapping[Cell, Sequence[float]], weights: Mapping[Cell, float], *, difference: bool) -> Estimate:
+    ends = weighted_difference_interval if difference else weighted_interval
+    low, high = ends(list(values.values()), [weights[cell] for cell in values])
+    return Estimate(value=math.fsum(weights[cell] * _mean(of) for cell, of in values.items()), low=low, high=high)
+
+
+def _point(cell: Cell, attempts: Sequence[Attempt], accuracies: Sequence[float]) -> Point:
+    low, high = mean_interval(accuracies)
+    return Point(
+        family=cell[0],
+        level=cell[1],
+        objectives=cell[2],
+        tasks=len(attempts),
+        accuracy=Estimate(value=_mean(accuracies), low=low, high=high),
+        tokens=_mean(map(_tokens, attempts)),
+        peak=_mean(attempt.peak for attempt in attempts),
+    )
+
+
+def _per_right(attempts: Sequence[Attempt], right: float) -> PerRight | None:
+    if right == 0:
+        return None
+    costs = [attempt.cost for attempt in attempts]
+    known = [cost for cost in costs if cost is not None]
+    return PerRight(
+        fresh=sum(attempt.tokens.fresh for attempt in attempts) / right,
+        cached=sum(attempt.tokens.cached for attempt in attempts) / right,
+        output=sum(attempt.tokens.output for attempt in attempts) / right,
+        cost=math.fsum(known) / right if len(known) == len(costs) else None,
+    )
+
+
+def _tokens(attempt: Attempt) -> int:
+    return attempt.tokens.fresh + attempt.tokens.cached + attempt.tokens.output
+
+
+def _mean(values: Iterable[Any]) -> float:
+    found = list(values)
+    return math.fsum(found) / len(found)
