@@ -145,8 +145,8 @@ def test_the_mem1_prompt_explains_the_tags_of_its_vocabulary_and_ends_with_the_q
 
 
 def test_an_unknown_prompt_and_a_missing_action_are_named():
-    explain_tags = ["plain", "cloze", "mem1", "released", "web", "shop", "episode"]
-    assert sorted(PROMPTS) == sorted([*explain_tags, "tools", "tools-shop", "tools-episode"])
+    explain_tags = ["plain", "cloze", "mem1", "released", "web", "shop", "episode", "bench"]
+    assert sorted(PROMPTS) == sorted([*explain_tags, "tools", "tools-shop", "tools-episode", "bench-tools"])
     with pytest.raises(UserError, match="unknown prompt 'mem2'; known: plain, cloze, mem1, released, web"):
         render("mem2", TEN, PAPER)
     shop = Tags(name="shop", state="state", actions=(("buy", "buy"), ("answer", "answer")), result="page")

@@ -27,7 +27,7 @@ from mem1.evaluation.judge import KEY_VARIABLE, Judge, JudgedAnswer, JudgeServer
 from mem1.net.exchange import TryFailed, exchange, number, read_json, redact, repeats, retry_after, shown, whole_number
 from mem1.net.failover import Clock, HostLimit
 from mem1.net.requests import ClientGone, Refused, RequestMetrics
-from mem1.net.spending import LimitReached, Spending, SpendingLimit, Usage, WebBudget
+from mem1.net.spending import LimitReached, MoneyLimit, Spending, SpendingLimit, Usage, WebBudget
 from mem1.net.threads import Batcher, Pool
 from mem1.protocol import PAPER
 from mem1.records import Ended, Passage
@@ -55,6 +55,15 @@ def test_a_claim_waits_for_what_is_under_way_and_begins_if_that_used_less():
     with pytest.raises(LimitReached, match="the limit of 100 tokens is reached"):
         spending.claim(Usage(3, 3))
     spending.claim(Usage(3, 2))
+
+
+def test_a_limit_on_money_counts_what_was_used_before():
+    spending = Spending(MoneyLimit(1.0, "EUR"), Usage(money=0.75))
+    with pytest.raises(LimitReached, match=r"the limit of 1 EUR is reached"):
+        spending.claim(Usage(10, 10, money=0.5))
+    spending.claim(Usage(10, 10, money=0.25))
+    spending.settle(Usage(10, 10, money=0.25), Usage(10, 4, money=0.125))
+    assert (spending.used, spending.dollars) == (Usage(10, 4, money=0.875), 0.875)
 
 
 def test_many_threads_never_pass_the_limit():

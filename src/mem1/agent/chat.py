@@ -19,9 +19,11 @@ from uuid import uuid4
 
 from mem1.engines.servers import EngineFailed, ModelServer, Servers, base_address
 from mem1.errors import UserError
+from mem1.messages.cost import cost_of
 from mem1.messages.transcript import Call, Message
 from mem1.net.exchange import one_line, read_json, shown, whole_number
-from mem1.net.spending import LimitReached, Usage
+from mem1.net.spending import LimitReached, Spending, Usage
+from mem1.prices import PriceClass
 
 _MOST_TOKENS = 1 << 40
 _PATH = "/chat/completions"
@@ -74,16 +76,24 @@ class ServedChat:
     """A model behind /chat/completions. Failed requests are tried again, at the next address where there are several.
 
     `settings` go into every request beside messages and tools: temperature, max_tokens, reasoning_effort, ... The limit
-    of `server` counts a request before it is sent by the provider's tokens so far, and by max_tokens.
+    of `server` counts a request before it is sent by the provider's tokens so far, and by max_tokens; so does
+    `spending`, kept together with others, which gets the money that requests cost by `prices`.
     """
 
-    def __init__(self, server: ModelServer, settings: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        server: ModelServer,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        prices: PriceClass | None = None,
+        spending: Spending | None = None,
+    ) -> None:
         """Connects with the first request. Raises UserError where the key is missing."""
         self.settings = dict(settings or {})
         if taken := sorted({"messages", "model", "stream", "stream_options", "tools"} & self.settings.keys()):
             raise UserError(f"settings must not hold {', '.join(taken)}: the agent fills them")
-        self._server = server
-        self._servers = Servers(server)
+        self._server, self._prices = server, prices
+        self._servers = Servers(server, spending=spending)
         self._tokens_per_byte = 0.25
 
     @classmethod
@@ -93,6 +103,14 @@ class ServedChat:
         return cls(patient if name else patient.model_copy(update={"model": _only_model(patient)}), settings)
 
     def reply(self, messages: Sequence[Message], tools: Sequence[Message], *, within_s: float | None = None) -> Reply:
+        with _explained():
+            return read_completion(self.complete(messages, tools, within_s=within_s))
+
+    def complete(
+        self, messages: Sequence[Message], tools: Sequence[Message], *, within_s: float | None = None
+    ) -> Mapping[str, Any]:
+        """The whole chat completion, as the server sent it. Raises as `Servers.ask` does."""
+
         def read(answer: bytes) -> tuple[Mapping[str, Any], Usage]:
             completion = read_json(answer)
             if not isinstance(completion, Mapping) or "choices" not in completion:
@@ -101,8 +119,7 @@ class ServedChat:
 
         body = self._body(messages, tools)
         at_most = self._at_most(body)
-        with _explained():
-            return read_completion(self._servers.ask(_PATH, body, read, at_most=at_most, within_s=within_s))
+        return self._servers.ask(_PATH, body, read, at_most=at_most, within_s=within_s)
 
     def stream(
         self, messages: Sequence[Message], tools: Sequence[Message], *, within_s: float | None = None
@@ -129,13 +146,19 @@ class ServedChat:
 
     def _at_most(self, body: bytes) -> Usage:
         most = self.settings.get("max_tokens", self.settings.get("max_completion_tokens"))
-        return Usage(math.ceil(len(body) * self._tokens_per_byte), whole_number(most, most=_MOST_TOKENS) or 0)
+        return self._usage(math.ceil(len(body) * self._tokens_per_byte), 0, whole_number(most, most=_MOST_TOKENS) or 0)
 
     def _used(self, body: bytes, counted: Counted | None, at_most: Usage) -> Usage:
         if counted is None:
             return at_most
         self._tokens_per_byte = max(self._tokens_per_byte, counted.prompt / len(body))
-        return Usage(counted.prompt, counted.output)
+        return self._usage(counted.prompt, counted.cached or 0, counted.output)
+
+    def _usage(self, prompt: int, cached: int, output: int) -> Usage:
+        by = self._prices
+        return Usage(
+            prompt, output, money=0.0 if by is None else cost_of(prompt, cached, output, by.prices, by.cache) / 1e6
+        )
 
 
 class CalledChat:

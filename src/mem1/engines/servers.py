@@ -105,12 +105,14 @@ class Servers:
         config: ModelServer,
         *,
         addresses: Addresses | None = None,
+        spending: Spending | None = None,
         transport: httpx.BaseTransport | None = None,
         clock: Clock = CLOCK,
     ) -> None:
         """Connects with the first request. Raises UserError where the key is missing.
 
         addresses   of servers that come and go; None: the configuration's
+        spending    kept together with others; None: by itself, within the configuration's limit
         """
         from mem1.net.transport import Client
 
@@ -124,7 +126,7 @@ class Servers:
             longest_server_wait_s=config.longest_wait_s,
             clock=clock,
         )
-        self.spending = Spending(config.limit)
+        self.spending = Spending(config.limit) if spending is None else spending
         headers = {"content-type": "application/json"}
         if self._key is not None:
             headers["authorization"] = f"Bearer {self._key}"

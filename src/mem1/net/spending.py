@@ -31,6 +31,8 @@ class Usage:
     """Requests to a search API."""
     pages: int = 0
     """Pages fetched."""
+    money: float = 0.0
+    """Where the caller knows the price, such as that of cached tokens; in the unit of its prices."""
 
     # written out: dataclasses.astuple copies deeply, and every request adds and subtracts several times
     def __add__(self, other: Usage) -> Usage:
@@ -39,6 +41,7 @@ class Usage:
             self.output_tokens + other.output_tokens,
             self.searches + other.searches,
             self.pages + other.pages,
+            self.money + other.money,
         )
 
     def __sub__(self, other: Usage) -> Usage:
@@ -47,6 +50,7 @@ class Usage:
             self.output_tokens - other.output_tokens,
             self.searches - other.searches,
             self.pages - other.pages,
+            self.money - other.money,
         )
 
 
@@ -115,16 +119,32 @@ class WebBudget(Config):
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class MoneyLimit:
+    """Most money that requests may cost whose price the caller knows."""
+
+    most: float
+    unit: str = "USD"
+
+    def cost(self, usage: Usage) -> float:
+        """Money."""
+        return usage.money
+
+    def exceeded(self, total: Usage) -> str | None:
+        """Why `total` is too much; None: it is within the limit."""
+        return f"the limit of {self.most:g} {self.unit} is reached" if _more(total.money, self.most) else None
+
+
 def _more(cost: float, dollars: float | None) -> bool:
     return dollars is not None and cost > dollars * (1 + 1e-9)
 
 
 class Spending:
-    """Spending of one process so far. Thread-safe."""
+    """Spending so far, of one process and whatever was `used` before it. Thread-safe."""
 
-    def __init__(self, limit: SpendingLimit | WebBudget) -> None:
+    def __init__(self, limit: SpendingLimit | WebBudget | MoneyLimit, used: Usage | None = None) -> None:
         self.limit = limit
-        self._used = Usage()
+        self._used = used or Usage()
         self._claimed = Usage()
         self._requests = 0
         """Claims that are not settled yet."""
