@@ -23,30 +23,23 @@ beyond the engine's, per call of the policy, for all that happens at the same ti
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import torch
-from machine import commit, hardware
+import resumable
+from resumable import STEPS, Records, cell, finish, minus, scores
 
 from mem1.api import load_recipe
-from mem1.durable import write_file
 from mem1.engines.base import Completion, Engine
 from mem1.engines.device import flushed_denormals
 from mem1.engines.local import LocalEngine
-from mem1.evaluation.intervals import difference_interval, mean_interval, seeds_interval
-from mem1.evaluation.metrics import em_by_question
 from mem1.evaluation.runner import evaluate
 from mem1.protocol import vocabulary
-from mem1.tasks.compose import question_keys
 from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.train import make_rollout
@@ -54,8 +47,6 @@ from mem1.training.weights.policy import Policy, load_policy, make_policy
 
 TRAINED = 2
 """Questions per task."""
-STEPS = 100_000
-"""More than the tokens allow."""
 ENTRIES = {"openai": "atlas_openai:run", "langchain": "atlas_langchain:run", "agents_sdk": "atlas_agents_sdk:run"}
 ARMS = ("own", *ENTRIES)
 PLAIN = ('vocabulary.base="paper"', 'vocabulary.layout="<{result}> {text} </{result}>"', "budget.force_answer=false")
@@ -63,28 +54,14 @@ PLAIN = ('vocabulary.base="paper"', 'vocabulary.layout="<{result}> {text} </{res
 
 def main(arguments: Sequence[str] | None = None) -> None:
     given = parser().parse_intermixed_args(arguments)
-    if given.print is not None:
-        print(table(read_records(given.print)))
-        return
-    torch.set_num_threads(1)
-    given.out.mkdir(parents=True, exist_ok=True)
-    for seed in given.seeds:
-        for arm in given.arms:
-            Run(arm, seed, given).finish()
-    print(f"command: python {' '.join(sys.argv)}; commit {commit()}; {hardware()}\n")
-    print(table(read_records(given.out)))
+    finish([Run(arm, seed, given) for seed in given.seeds for arm in given.arms], given, table, ARMS)
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("overrides", nargs="*", metavar="key=value", help="settings of the recipe")
-    made.add_argument("--recipe", default="atlas-quick")
+    made = resumable.parser(__doc__, out="runs/agents-elsewhere")
     made.add_argument("--tokens", type=int, default=600_000, help="sampled tokens of training, a run")
-    made.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     made.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     made.add_argument("--tasks", type=int, default=200, help="evaluated, of two questions")
-    made.add_argument("--out", type=Path, default=Path("runs/agents-elsewhere"))
-    made.add_argument("--print", type=Path, metavar="FOLDER", help="only print the table of the records in it")
     return made
 
 
@@ -117,67 +94,32 @@ class Trained:
     """Of the attempts of each step."""
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(resumable.Run):
     """One arm and seed."""
 
-    arm: str
-    seed: int
-    given: argparse.Namespace
-
-    @property
-    def name(self) -> str:
-        return f"{self.arm}-seed{self.seed}"
-
-    @property
-    def record(self) -> Path:
-        return self.given.out / f"{self.name}.json"
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What a record must agree with to be used again."""
-        return {name: getattr(self.given, name) for name in ("recipe", "overrides", "tokens", "tasks")}
+    compared = ("recipe", "overrides", "tokens", "tasks")
 
     @cached_property
     def config(self) -> Recipe:
         curriculum = f"rl.curriculum=[{{steps={STEPS}, objectives=[{TRAINED}]}}]"
         budget = ("budget.completion_per_objective=8", "budget.completion_extra=32")
         arm: tuple[str, ...] = ()
-        if self.arm in ENTRIES:
-            arm = ('chat.calls="tags"', f'agent.entry="{ENTRIES[self.arm]}"', "agent.concurrency=96")
+        if self.row in ENTRIES:
+            arm = ('chat.calls="tags"', f'agent.entry="{ENTRIES[self.row]}"', "agent.concurrency=96")
         fixed = (f"seed={self.seed}", "workers=1", curriculum, *budget, *PLAIN, *arm)
         return load_recipe(self.given.recipe, *self.given.overrides, *fixed)
-
-    def finish(self) -> None:
-        """Train and evaluate, as far as this has not been done."""
-        done: dict[str, Any] = {}
-        if self.record.is_file():
-            done = json.loads(self.record.read_text(encoding="utf-8"))
-            if done["settings"] != self.settings:
-                raise SystemExit(f"{self.record} was made with other settings: {done['settings']}; give another --out")
-            if "em" in done:
-                return
-        if not done:
-            policy = make_policy(self.config, self.tags)
-            used = self.train(policy)
-            policy.save(self.given.out / self.name)
-            done = {"settings": self.settings, "trained": vars(used), "commit": commit(), "hardware": hardware()}
-            self._write(done)
-        self._write({**done, **self.evaluated(load_policy(self.given.out / self.name))})
 
     @cached_property
     def tags(self) -> Any:
         return vocabulary(self.config.vocabulary)
 
-    def _write(self, record: Mapping[str, Any]) -> None:
-        write_file(self.record, json.dumps(record).encode())
-
     def rollout(self, policy: Policy, source: Any) -> tuple[Any, Timed]:
         engine = Timed(LocalEngine(policy.model, policy.codec, self.tags.stop_strings))
         return make_rollout(self.config, policy, source, self.tags, engine=engine), engine
 
-    def train(self, policy: Policy) -> Trained:
+    def train(self) -> dict[str, Any]:
         assert self.config.rl is not None
+        policy = make_policy(self.config, self.tags)
         source = self.config.tasks.source("train", self.tags)
         rollout, engine = self.rollout(policy, source)
         stage, used = RlStage(policy, self.config.rl, rollout, source, self.seed), Trained()
@@ -194,54 +136,31 @@ class Run:
             used.sampler_trainer_max = max(used.sampler_trainer_max, difference)
             used.em.append(em)
             print(f"{self.name}: step {used.steps}, {used.tokens:,} tokens, em {em:.3f}", file=sys.stderr)
-        return used
+        policy.save(self.policy_folder)
+        return {"trained": vars(used)}
 
-    def evaluated(self, policy: Policy) -> dict[str, Any]:
-        """Exact match by task and question; which questions are the same, and a digest of the tasks."""
+    def evaluate(self) -> dict[str, Any]:
         source = self.config.tasks.source("evaluation", self.tags)
         asked = self.config.evaluation.model_copy(update={"objectives": (TRAINED,), "tasks": self.given.tasks})
         folder = self.given.out / "evaluation" / self.name
-        rollout, _ = self.rollout(policy, source)
-        _, found = evaluate(rollout, source, asked, policy=self.arm, folder=folder, settings={"run": self.name})
-        attempts = found[TRAINED]
-        keys = [question_keys(attempt.task) for attempt in attempts if attempt.task is not None]
-        numbers: dict[str, int] = {}
-        return {
-            "em": [em_by_question(attempt) for attempt in attempts],
-            "questions": [[numbers.setdefault(key, len(numbers)) for key in task] for task in keys],
-            "tasks": hashlib.blake2b(repr(keys).encode(), digest_size=8).hexdigest(),
-        }
-
-
-Records = dict[str, list[dict[str, Any]]]
-"""Finished runs by arm, in the order of the rows."""
-
-
-def read_records(folder: Path) -> Records:
-    """The finished runs of a folder. Raises SystemExit if there are none, or runs on different tasks."""
-    found: Records = {}
-    for arm in ARMS:
-        for path in sorted(folder.glob(f"{arm}-seed*.json")):
-            record = json.loads(path.read_text(encoding="utf-8"))
-            if "em" in record:
-                found.setdefault(arm, []).append(record)
-    if not found:
-        raise SystemExit(f"{folder} has no finished run")
-    if len({record["tasks"] for runs in found.values() for record in runs}) > 1:
-        raise SystemExit(f"the runs in {folder} attempted different tasks")
-    return found
+        rollout, _ = self.rollout(load_policy(self.policy_folder), source)
+        _, found = evaluate(rollout, source, asked, policy=self.row, folder=folder, settings={"run": self.name})
+        known, key = scores({str(TRAINED): found[TRAINED]}), str(TRAINED)
+        return {"em": known["em"][key], "questions": known["questions"][key], "tasks": known["tasks"]}
 
 
 def table(records: Records) -> str:
     """Markdown."""
     heads = ("", "seeds", f"EM, N = {TRAINED}", "minus `own`", "tokens", "steps", "log-probs differ by", "ms per call")
     lines = [f"| {' | '.join(heads)} |", f"|---|{'--:|' * (len(heads) - 1)}"]
+    ems = {arm: [run["em"] for run in runs] for arm, runs in records.items()}
     for arm, runs in records.items():
-        minus = "" if arm == "own" or "own" not in records else _minus(runs, records["own"])
+        questions = runs[0]["questions"]
+        less = "" if arm == "own" or "own" not in ems else minus(ems[arm], ems["own"], questions)
         trained = [run["trained"] for run in runs]
         overhead = sum(t["rollout_s"] - t["engine_s"] for t in trained) / sum(t["calls"] for t in trained)
         cells = (
-            *(arm, str(len(runs)), _em(runs), minus),
+            *(arm, str(len(runs)), cell(ems[arm], questions), less),
             f"{np.mean([t['tokens'] for t in trained]):,.0f}",
             f"{np.mean([t['steps'] for t in trained]):.0f}",
             f"{max(t['sampler_trainer_max'] for t in trained):.1e}",
@@ -249,20 +168,6 @@ def table(records: Records) -> str:
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _em(runs: Sequence[Mapping[str, Any]]) -> str:
-    values, questions = [run["em"] for run in runs], runs[0]["questions"]
-    over = (
-        seeds_interval(values, questions=questions) if len(runs) > 1 else mean_interval(values[0], questions=questions)
-    )
-    return f"{np.mean(values):.3f} [{over[0]:.3f}, {over[1]:.3f}]"
-
-
-def _minus(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> str:
-    mine, others = ([run["em"] for run in side] for side in (ours, theirs))
-    low, high = difference_interval(mine, others, questions=ours[0]["questions"])
-    return f"{np.mean(mine) - np.mean(others):+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
 if __name__ == "__main__":

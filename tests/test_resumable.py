@@ -1,4 +1,4 @@
-"""benchmarks/rl_against_sft.py: its table, and that a repeated command makes only what is missing."""
+"""Benchmarks that can be interrupted: their tables, and that a repeated command makes only what is missing."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import agents_elsewhere
 import pytest
-from rl_against_sft import main, read_records, table
+from resumable import read_records
+from rl_against_sft import ROWS, main, table
 
 SMALL = "--seeds 0 --variants sft_all sft_then_rl --recorded 2 --sizes 1 2 --tasks 1 1 --minutes 0.00001".split()  # noqa: SIM905
 SMALL += ["rl.tasks_per_step=1", "rl.group_size=2", "tasks.worlds=1", "budget.completion_extra=20", "--out"]
@@ -27,7 +29,7 @@ class TestTable:
         for seed, (rl, sft) in enumerate([(1, 0), (1, 1)]):
             write_record(tmp_path, f"rl-seed{seed}", [(1, rl), (1, rl)], steps=3 + 2 * seed)
             write_record(tmp_path, f"sft-seed{seed}", [(1, 0), (sft, 0)])
-        lines = [line.split("|")[1:-1] for line in table(read_records(tmp_path)).splitlines()]
+        lines = [line.split("|")[1:-1] for line in table(read_records(tmp_path, ROWS)).splitlines()]
         assert [cell.strip() for cell in lines[0]] == ["", "seeds", "steps", "EM, N = 2", "minus `rl`, N = 2"]
         assert [[cell.split("[")[0].strip() for cell in line] for line in lines[2:]] == [
             ["rl", "2", "4", "1.000", ""],
@@ -40,24 +42,29 @@ class TestTable:
     )
     def test_the_page_shows_the_table_of_the_recorded_runs_and_names_their_commits(self, folder):
         page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-        records = read_records(folder)
+        records = read_records(folder, ROWS)
         section = page.split("## RL against SFT")[1].split("\n## ")[0]
         assert table(records) in section
         assert {run["commit"] for runs in records.values() for run in runs if run["commit"] not in section} == set()
+
+    def test_so_it_does_for_agents_written_elsewhere(self):
+        page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+        records = read_records(ROOT / "benchmarks" / "results" / "agents-elsewhere", agents_elsewhere.ARMS)
+        assert agents_elsewhere.table(records) in page.split("## Agents written elsewhere")[1].split("\n## ")[0]
 
     def test_runs_on_different_tasks_are_not_compared(self, tmp_path):
         write_record(tmp_path, "rl-seed0", [(1, 1), (1, 1)])
         write_record(tmp_path, "sft-seed0", [(1, 1), (1, 1)], tasks="others")
         with pytest.raises(SystemExit, match="attempted different tasks"):
-            read_records(tmp_path)
+            read_records(tmp_path, ROWS)
         with pytest.raises(SystemExit, match="has no finished run"):
-            read_records(tmp_path / "nowhere")
+            read_records(tmp_path / "nowhere", ROWS)
 
 
 def test_a_repeated_command_makes_only_what_is_missing(tmp_path, capsys):
     main([*SMALL, str(tmp_path)])
     first = capsys.readouterr()
-    made = read_records(tmp_path)
+    made = read_records(tmp_path, ROWS)
     steps = {"start": [0], "sft_all": [1], "sft_then_rl": [2], "expert": [0]}
     assert {name: [run["steps"] for run in runs] for name, runs in made.items()} == steps
     assert made["expert"][0]["em"] == {"1": [[1.0]], "2": [[1.0, 1.0]]}
