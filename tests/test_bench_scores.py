@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mem1.bench.results import Attempt, Result, Spent
-from mem1.bench.scores import Side, cell_weights, compare, score_of, scores, trapezoids
+from mem1.bench.scores import Side, cell_weights, compare, names_of, score_of, scores, sides_of, trapezoids
 from mem1.errors import UserError
 from mem1.evaluation.intervals import weighted_difference_interval, weighted_interval
 
@@ -78,9 +78,9 @@ def test_scores_are_per_memory_and_family_in_the_order_of_the_suite():
     both = result(
         attempt("a", 1.0), attempt("b", 0.0, family="budget"), attempt("a", 0.0, memory="notes"), attempt("c", 1.0)
     )
-    found = scores(both)
-    assert [(memory, list(of)) for memory, of in found.items()] == [("keep", ["chain", "budget"]), ("notes", ["chain"])]
-    assert found["keep"]["chain"].area.value == 1.0 and found["notes"]["chain"].area.value == 0.0
+    keep, notes = map(scores, sides_of(both))
+    assert (list(keep), list(notes)) == (["chain", "budget"], ["chain"])
+    assert keep["chain"].area.value == 1.0 and notes["chain"].area.value == 0.0
 
 
 def many(rights: Sequence[float], *, family: str = "chain", **more) -> list[Attempt]:
@@ -119,7 +119,7 @@ def test_only_shared_tasks_count_and_all_families_together_come_last():
 @pytest.mark.parametrize(("name", "value"), [("suite", "full"), ("seed", 3), ("tasks", 2)])
 def test_results_of_other_tasks_are_refused(name: str, value: object):
     mine, other = result(*many([1.0])), replace(result(*many([1.0]), model="other"), **{name: value})
-    with pytest.raises(UserError, match=r"qwen has .*, other .*only results on the same tasks"):
+    with pytest.raises(UserError, match=r"qwen, keep was run with .*, and other, keep with .*only results on"):
         compare(Side(result=mine, memory="keep"), Side(result=other, memory="keep"))
 
 
@@ -135,10 +135,12 @@ def test_what_cannot_be_matched_is_refused():
             compare(Side(result=one, memory="keep"), Side(result=other, memory=memory))
 
 
-def test_a_side_is_named_by_its_memory_only_where_there_are_several():
-    one = result(attempt("a", 1.0))
-    two = result(attempt("a", 1.0), attempt("a", 1.0, memory="notes"))
-    assert [Side(result=one, memory="keep").name, Side(result=two, memory="keep").name] == ["qwen", "qwen, keep"]
+def test_sides_are_named_by_what_tells_them_apart():
+    one, two = (result(*many([1.0]), *many([1.0], memory="notes"), model=model) for model in ("a", "b"))
+    assert names_of(sides_of(one)) == ["keep", "notes"]
+    assert names_of([Side(result=one, memory="keep"), Side(result=two, memory="keep")]) == ["a", "b"]
+    assert names_of([*sides_of(one), Side(result=two, memory="keep")]) == ["a, keep", "a, notes", "b, keep"]
+    assert names_of([*sides_of(one), Side(result=one, memory="keep")]) == ["keep (1)", "notes", "keep (2)"]
 
 
 def test_the_interval_of_one_cell_of_scores_is_agrestis_and_coulls_with_students_quantile():

@@ -27,6 +27,8 @@ FORMAT = "mem1-bench/1"
 CANARY = "mem1-bench canary 7d1c2f9e-3b64-4a0f-9a55-0c6f5f3f8e21: benchmark data; never train on a text that holds this"
 """Stands in every result file, so that corpora can be filtered."""
 
+RESULT = "result.json"
+"""Name of the file in the folder of a run."""
 TASKS = 1
 """Version of the tasks: raised when a task of any suite changes."""
 _MOST = 2**53

@@ -96,15 +96,20 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One of two that are compared."""
+    """A result under one of its memories: a row of a table, and one of two that are compared."""
 
     result: Result
     memory: str
 
     @property
     def name(self) -> str:
-        """The model, and the memory where the result has several."""
-        return self.result.model if len(self.result.memories) == 1 else f"{self.result.model}, {self.memory}"
+        """The model and the memory."""
+        return f"{self.result.model}, {self.memory}"
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """Those under this memory."""
+        return self.result.of(self.memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,12 +142,32 @@ class Compared:
     """In the order of the suite; where there are several, all of them together at the end."""
 
 
-def scores(result: Result) -> dict[str, dict[str, Score]]:
-    """Memory -> family -> score, in the order of the first attempts."""
-    return {
-        memory: {family: score_of(attempts) for family, attempts in by_family(result.of(memory)).items()}
-        for memory in result.memories
-    }
+def sides_of(result: Result) -> list[Side]:
+    """One side per memory, in the order of the result."""
+    return [Side(result=result, memory=memory) for memory in result.memories]
+
+
+def names_of(sides: Sequence[Side]) -> list[str]:
+    """What tells each from the others: its memory, its model or both, with a number where that is not enough."""
+    models, memories = {side.result.model for side in sides}, {side.memory for side in sides}
+    if len(models) == 1:
+        names = [side.memory for side in sides]
+    elif len(memories) == 1:
+        names = [side.result.model for side in sides]
+    else:
+        names = [side.name for side in sides]
+    seen = Counter(names)
+    number: Counter[str] = Counter()
+    for place, name in enumerate(names):
+        if seen[name] > 1:
+            number[name] += 1
+            names[place] = f"{name} ({number[name]})"
+    return names
+
+
+def scores(side: Side) -> dict[str, Score]:
+    """Family -> score, in the order of the first attempts."""
+    return {family: score_of(attempts) for family, attempts in by_family(side.attempts).items()}
 
 
 def by_family(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
@@ -203,7 +228,7 @@ def compare(first: Side, second: Side) -> Compared:
     where no task is shared.
     """
     _check_comparable(first, second)
-    mine, others = _by_task(first), _by_task(second)
+    mine, others = by_task(first), by_task(second)
     shared = [name for name in mine if name in others]
     if not shared:
         raise UserError(f"{first.name} and {second.name} share no task; run both with the same families and sizes")
@@ -221,6 +246,16 @@ def compare(first: Side, second: Side) -> Compared:
     )
 
 
+def by_task(side: Side) -> dict[str, Attempt]:
+    """Task -> its attempt. Raises UserError for a task with two."""
+    found: dict[str, Attempt] = {}
+    for attempt in side.attempts:
+        if attempt.task in found:
+            raise UserError(f"{side.name} has task {attempt.task!r} twice; give one attempt per task")
+        found[attempt.task] = attempt
+    return found
+
+
 def _check_comparable(first: Side, second: Side) -> None:
     for side in (first, second):
         if side.memory not in side.result.memories:
@@ -231,19 +266,9 @@ def _check_comparable(first: Side, second: Side) -> None:
         if mine != other:
             what = "version of the tasks" if name == "tasks" else name
             raise UserError(
-                f"{first.name} has {what} {mine}, {second.name} {other}; only results on the same tasks are comparable"
+                f"{first.name} was run with {what} {mine}, and {second.name} with {other}; "
+                "only results on the same tasks are comparable"
             )
-
-
-def _by_task(side: Side) -> dict[str, Attempt]:
-    found: dict[str, Attempt] = {}
-    for attempt in side.result.of(side.memory):
-        if attempt.task in found:
-            raise UserError(
-                f"{side.name} has task {attempt.task!r} twice under {side.memory}; give one attempt per task"
-            )
-        found[attempt.task] = attempt
-    return found
 
 
 def _difference(family: str | None, mine: Sequence[Attempt], others: Mapping[str, Attempt]) -> Difference:

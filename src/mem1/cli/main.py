@@ -21,7 +21,7 @@ import pydantic
 import typer
 
 import mem1
-from mem1.cli import cost, data, index, plan, probe, proxy, report, run, serve, train, verify, webshop
+from mem1.cli import bench, cost, data, index, plan, probe, proxy, report, run, serve, train, verify, webshop
 from mem1.cli import eval as eval_command
 from mem1.cli.options import Command
 from mem1.cli.progress import say
@@ -144,6 +144,7 @@ app.command("serve-retriever", cls=Command)(serve.retriever)
 app.command("serve-recall", cls=Command)(serve.recall)
 app.command("serve-policy", cls=Command)(serve.policy)
 app.command("proxy", cls=Command)(proxy.command)
+app.add_typer(bench.app)
 app.add_typer(data.app)
 app.add_typer(webshop.app)
 

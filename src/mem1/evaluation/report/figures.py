@@ -109,7 +109,7 @@ def _line(line: Series, number: int, column: Column) -> Iterator[Figure]:
 def _over_n(rows: Sequence[ReportRow], number: int, column: Column, name: str) -> Figure:
     drawn = [row for row in rows if column.value(row) is not None]
     trace = {
-        **_style(number),
+        **line_style(number),
         "name": name,
         "x": [row.objectives for row in drawn],
         "y": [column.value(row) for row in drawn],
@@ -126,7 +126,7 @@ def _over_n(rows: Sequence[ReportRow], number: int, column: Column, name: str) -
 
 
 def _if_appended(line: Series, number: int, value: Callable[[ReportRow], float], *, visible: bool | str) -> Figure:
-    style = _style(number)
+    style = line_style(number)
     return {
         **style,
         "line": {**style["line"], "dash": "dot", "width": 1.5},
@@ -144,7 +144,7 @@ def _curve(run: Run, number: int, key: str) -> Iterator[Figure]:
     points = [(row["step"], row[key]) for row in run.curve if row.get(key) is not None]
     steps, values = [step for step, _ in points], [value for _, value in points]
     many = len(values) > 2 * SMOOTHED_STEPS
-    style = {**_style(number), "mode": "lines", "x": steps, "legendgroup": run.name}
+    style = {**line_style(number), "mode": "lines", "x": steps, "legendgroup": run.name}
     hover = "step %{x}: %{y:.4g}<extra>%{fullData.name}</extra>"
     faint = {"opacity": 0.35, "showlegend": False} if many else {}
     if values:
@@ -159,7 +159,8 @@ def _trailing_mean(values: Sequence[float]) -> list[float]:
     return [sum(window) / len(window) for window in windows]
 
 
-def _style(number: int) -> Figure:
+def line_style(number: int) -> Figure:
+    """Colour, dash and mark of the line with this number, from 0."""
     color = f"--line-{number % COLORS}"
     return {
         "type": "scatter",

@@ -122,11 +122,11 @@ def render(runs: Sequence[Run], *, title: str, largest: int = LARGEST) -> str:
     """The page as one text of at most `largest` bytes, unless it is larger even without trajectories."""
     rows = rows_of(runs)
     groups = figure_groups(runs, rows)
-    script = _script()
+    script = page_script(*map(static_text, (*SCRIPTS, "start.js")))
     values: dict[str, Any] = {
         "title": title,
         "policy": content_policy(script, plotly()),
-        "style": Markup(_text("page.css")),  # ours, not data
+        "style": Markup(stylesheet()),  # ours, not data
         "script": Markup(script),
         "facts": _facts(runs),
         "runs": [run.name for run in runs],
@@ -137,7 +137,7 @@ def render(runs: Sequence[Run], *, title: str, largest: int = LARGEST) -> str:
         "meanings": {column.heading: column.meaning for column in shown(FURTHER, rows)},
         "note": " ".join((note(rows), *warnings(rows))) if rows else "",
         "groups": groups,
-        "plotly": base64.b64encode(_plotly()).decode("ascii") if groups else "",
+        "plotly": packed_plotly() if groups else "",
         "specs": compressed([figure for _, _, figures in groups for figure in figures]),
     }
     template = _template()
@@ -184,18 +184,25 @@ def _facts(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
     return [(name, of[:1] if len(set(of)) == 1 else of) for name, of in values.items()]
 
 
-def _script() -> str:
-    parts = "\n".join(_text(name) for name in (*SCRIPTS, "start.js"))
-    return f'(() => {{\n"use strict";\n{parts}\n}})();\n'
+def page_script(*parts: str) -> str:
+    """One script of several parts, which share their names with each other and with nothing else."""
+    joined = "\n".join(parts)
+    return f'(() => {{\n"use strict";\n{joined}\n}})();\n'
 
 
-def _text(name: str) -> str:
+def static_text(name: str) -> str:
+    """A part of the page: one of `SCRIPTS`, a style or a template."""
     return (_STATIC / name).read_text(encoding="utf-8")
 
 
 def stylesheet() -> str:
     """The style of the page."""
-    return _text("page.css")
+    return static_text("page.css")
+
+
+def packed_plotly() -> str:
+    """`plotly()` as the scripts inflate it: base64 of gzip."""
+    return base64.b64encode(_plotly()).decode("ascii")
 
 
 def plotly() -> str:
@@ -210,4 +217,4 @@ def _plotly() -> bytes:
 @lru_cache(maxsize=1)
 def _template() -> Any:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(_text("page.html.jinja"))
+    return environment.from_string(static_text("page.html.jinja"))

@@ -1,0 +1,160 @@
+"""The tables of a result as texts, for the terminal and for the page.
+
+score_table(sides)     memory      chain                budget               all
+                       keep        0.71 [0.64, 0.78]    0.52 [0.44, 0.60]    0.62 [0.56, 0.67]
+spent_table(sides)     right answers, tokens and cost per right answer, peaks
+difference_table(...)  the second minus the first of each pair, * where the interval excludes 0
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mem1.bench.scores import Compared, Estimate, Score, Side, compare, names_of, score_of, scores
+from mem1.errors import printable
+from mem1.records import Ended
+
+ALL = "all"
+"""Heading of the score of all families together."""
+LONGEST = 60
+"""Characters of a name that tables show."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Headings and rows; the first column has names, the others numbers, None where there is none."""
+
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str | None, ...], ...]
+    marked: frozenset[tuple[int, int]] = frozenset()
+    """(row, column) of the differences whose interval excludes 0."""
+
+    def transposed(self) -> Table:
+        """Columns as rows, for a narrow terminal."""
+        columns = tuple(zip(*self.rows, strict=True)) or ((),) * len(self.headings)
+        return Table(
+            headings=(self.headings[0], *(str(name) for name in columns[0])),
+            rows=tuple((heading, *cells) for heading, cells in zip(self.headings[1:], columns[1:], strict=True)),
+            marked=frozenset((column - 1, row + 1) for row, column in self.marked),
+        )
+
+
+def families_of(sides: Sequence[Side]) -> list[str]:
+    """Every family that one of them attempted, in the order of the first that did."""
+    return list(dict.fromkeys(attempt.family for side in sides for attempt in side.attempts))
+
+
+def score_table(sides: Sequence[Side]) -> Table:
+    """Scores with their intervals, a row per side and a column per family; of several families, all together first."""
+    families = families_of(sides)
+    together = [ALL] if len(families) > 1 else []
+    rows = []
+    for name, side in zip(names_of(sides), sides, strict=True):
+        found = scores(side)
+        cells = [interval(found[family].area) if family in found else None for family in families]
+        rows.append((short(name), *(interval(score_of(side.attempts).area) for _ in together), *cells))
+    return Table(headings=("", *together, *map(short, families)), rows=tuple(rows))
+
+
+def spent_table(sides: Sequence[Side], family: str | None = None) -> Table:
+    """What the attempts of each side cost, at all families or at one."""
+    headings = (
+        "",
+        "right",
+        "tokens per right",
+        "fresh",
+        "cached",
+        "output",
+        "cost per right",
+        "mean peak",
+        "largest peak",
+    )
+    rows = []
+    for name, side in zip(names_of(sides), sides, strict=True):
+        attempts = [one for one in side.attempts if family in (None, one.family)]
+        if attempts:
+            rows.append((short(name), *_spent(score_of(attempts), side.result.unit)))
+    return Table(headings=headings, rows=tuple(rows))
+
+
+def endings_table(sides: Sequence[Side]) -> Table:
+    """Number of attempts by ending."""
+    counts = [Counter(attempt.ended for attempt in side.attempts) for side in sides]
+    endings = list(dict.fromkeys(ended for of in counts for ended, _ in of.most_common()))
+    names = [short(name) for name in names_of(sides)]
+    rows = tuple((name, *(f"{of[ended]:,}" for ended in endings)) for name, of in zip(names, counts, strict=True))
+    return Table(headings=("", *(short(ended).replace("_", " ") for ended in endings)), rows=rows)
+
+
+def comparisons(sides: Sequence[Side]) -> list[Compared]:
+    """Every side after the first against the first. Raises UserError where two cannot be compared."""
+    return [compare(sides[0], side) for side in sides[1:]]
+
+
+def difference_table(sides: Sequence[Side], compared: Sequence[Compared]) -> Table:
+    """`comparisons(sides)`: a row per pair, a column per family."""
+    families = [None, *families_of(sides)]
+    families = [one for one in families if any(difference.family == one for c in compared for difference in c.families)]
+    names = names_of(sides)
+    rows, marked = [], set()
+    for row, (name, found) in enumerate(zip(names[1:], compared, strict=True)):
+        of = {difference.family: difference for difference in found.families}
+        cells = []
+        for column, family in enumerate(families, start=2):
+            difference = of.get(family)
+            if difference is not None and difference.difference.apart:
+                marked.add((row, column))
+            cells.append(None if difference is None else interval(difference.difference, signed=True))
+        rows.append((f"{short(name)} minus {short(names[0])}", f"{found.tasks:,}", *cells))
+    headings = ("", "tasks shared", *(ALL if family is None else short(family) for family in families))
+    return Table(headings=headings, rows=tuple(rows), marked=frozenset(marked))
+
+
+def notes(sides: Sequence[Side], compared: Sequence[Compared] = ()) -> list[str]:
+    """What a reader must know of these results: failures counted as wrong, and tasks left out."""
+    found = []
+    names = [short(name) for name in names_of(sides)]
+    for name, side in zip(names, sides, strict=True):
+        failed = [one.ended for one in side.attempts if one.ended in FAILURES]
+        if failed:
+            kinds = " and ".join(dict.fromkeys(failed)).replace("_", " ")
+            found.append(
+                f"{name}: {len(failed):,} of {len(side.attempts):,} attempts ended as {kinds}; they count as wrong."
+            )
+    for name, one in zip(names[1:], compared, strict=True) if compared else ():
+        if any(one.left_out):
+            found.append(
+                f"{name} and {names[0]} share {one.tasks:,} tasks; {one.left_out[1]:,} of {name} and "
+                f"{one.left_out[0]:,} of {names[0]} are left out of their difference."
+            )
+    return found
+
+
+FAILURES = frozenset(ended.value for ended in Ended if not ended.scorable)
+"""Endings that are not the model's doing."""
+
+
+def interval(estimate: Estimate, *, signed: bool = False) -> str:
+    """0.71 [0.64, 0.78], or of a difference +0.12 [0.05, 0.19]."""
+    return f"{estimate.value:{'+.2f' if signed else '.2f'}} [{estimate.low:.2f}, {estimate.high:.2f}]"
+
+
+def short(text: str) -> str:
+    """The text, cut to what a table can show, without characters that a terminal or a browser obeys."""
+    text = printable(text)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def _spent(score: Score, unit: str | None) -> tuple[str | None, ...]:
+    per = score.per_right
+    cost = None if per is None else per.cost
+    tokens = (None,) * 4 if per is None else tuple(f"{n:,.0f}" for n in (per.tokens, per.fresh, per.cached, per.output))
+    return (
+        f"{score.right:,.0f} of {score.objectives:,}",
+        *tokens,
+        None if cost is None else f"{cost:.3g} {short(unit or '')}".strip(),
+        f"{score.mean_peak:,.0f}",
+        f"{score.largest_peak:,}",
+    )

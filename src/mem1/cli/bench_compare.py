@@ -1,0 +1,131 @@
+"""`mem1 bench compare`: results of the benchmark side by side, with paired differences on the tasks they share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from mem1.cli.options import JsonOption, make_folder_of, new_file, work_begins
+from mem1.cli.progress import say, table
+from mem1.errors import UserError, printable
+
+if TYPE_CHECKING:
+    from mem1.bench.scores import Compared, Side
+    from mem1.bench.tables import Table
+
+
+def command(
+    results: Annotated[
+        list[str],
+        typer.Argument(help="Result files, or folders of runs; FILE:MEMORY takes one memory of several."),
+    ],
+    plot: Annotated[Path | None, typer.Option(help="Write tables, figures and all tasks to this .html.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Set results side by side: scores, what they cost, and differences from the first on the same tasks."""
+    from mem1.bench.page import write_page
+    from mem1.bench.tables import comparisons
+
+    if plot is not None:
+        new_file(plot)
+        make_folder_of(plot)
+    work_begins()
+    sides = _sides(results)
+    if len(sides) == 1:
+        raise UserError(f"{sides[0].name} is all that {results[0]} holds; give a second result to compare it with")
+    compared = comparisons(sides)
+    if plot is not None:
+        write_page(plot, sides, title=" and ".join(dict.fromkeys(side.result.model for side in sides)))
+        say(str(plot))
+    if as_json:
+        print(json.dumps(_record(sides, compared)))
+    else:
+        _print(sides, compared)
+
+
+def _sides(results: Sequence[str]) -> list[Side]:
+    """In the order given. Raises UserError for a file that is no result, or lacks the memory."""
+    from mem1.bench.results import load_result
+    from mem1.bench.scores import Side, sides_of
+
+    found: list[Side] = []
+    for given in results:
+        path, memory = _split(given)
+        result = load_result(path)
+        if not result.attempts:
+            raise UserError(f"{path} holds no attempts, so there is nothing to compare")
+        if memory is not None and memory not in result.memories:
+            raise UserError(f"{path} has no memory {memory!r}; it has {', '.join(result.memories)}")
+        found += sides_of(result) if memory is None else [Side(result=result, memory=memory)]
+    return found
+
+
+def _split(given: str) -> tuple[Path, str | None]:
+    """The file, and the memory after its last colon; a file's own name may hold colons."""
+    path, _, memory = given.rpartition(":")
+    if not path or Path(given).exists():
+        return _file(Path(given)), None
+    return _file(Path(path)), memory
+
+
+def _file(path: Path) -> Path:
+    """The result in a folder; raises UserError where there is none."""
+    from mem1.bench.results import RESULT
+
+    file = path / RESULT if path.is_dir() else path
+    if not file.exists():
+        raise UserError(f"{file} does not exist; give a result of mem1 bench, or the folder of a run that has ended")
+    return file
+
+
+def _record(sides: Sequence[Side], compared: Sequence[Compared]) -> dict[str, Any]:
+    from mem1.bench.scores import names_of, score_of, scores
+
+    return {
+        "sides": [
+            {
+                "name": name,
+                "model": side.result.model,
+                "memory": side.memory,
+                "suite": side.result.suite,
+                "seed": side.result.seed,
+                "all": asdict(score_of(side.attempts)),
+                "families": {family: asdict(score) for family, score in scores(side).items()},
+            }
+            for name, side in zip(names_of(sides), sides, strict=True)
+        ],
+        "comparisons": [asdict(one) for one in compared],
+    }
+
+
+def _print(sides: Sequence[Side], compared: Sequence[Compared]) -> None:
+    from mem1.bench.tables import difference_table, endings_table, notes, score_table, spent_table
+
+    console = Console(highlight=False)
+    for title, found in (
+        ("scores: area under accuracy over log N [95 % interval]", score_table(sides)),
+        ("differences on the same tasks; * the interval excludes 0", difference_table(sides, compared)),
+        ("tokens and cost", spent_table(sides)),
+        ("attempts by ending", endings_table(sides)),
+    ):
+        console.print(_shown(title, found.transposed()))
+    for note in notes(sides, compared):
+        console.print(escape(printable(note)))
+
+
+def _shown(title: str, found: Table) -> Any:
+    rows = [
+        [
+            None if cell is None else escape(cell) + (" *" if (row, column) in found.marked else "")
+            for column, cell in enumerate(line)
+        ]
+        for row, line in enumerate(found.rows)
+    ]
+    return table(found.headings, rows, title=title)
