@@ -401,13 +401,15 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("{r: (max(a - len(opening), 0), b - len(opening)) for", "{r: (a, b) for"),
         ("b - len(opening)) for", "b) for"),
         ("parsed = parse(opening + text, self.tags)", "parsed = parse(text, self.tags)"),
-        ("            prefilled=requested is not None,", "            prefilled=False,"),
+    ),
+    ("dialogue/base.py", ("test_rollout.py",)): (
+        ("        prefilled=requested is not None,", "        prefilled=False,"),
     ),
     ("dialogue/native.py", ("test_native_dialogue.py",)): (
         ("return () if self._keeping else self.messages.opened_ids", "return self.messages.opened_ids"),
         ("if not text.endswith(self.stop_strings):", "if False:"),
         ("if len(wanted) == 1 and not wanted[0].error:", "if len(wanted) == 1:"),
-        ("self.messages.read(shown.turn.text).calls and shown.turn.action != SUMMARY else", "True else"),
+        ('role = "tool" if shown.turn.calls else "user"', 'role = "tool"'),
     ),
     ("engines/chat_messages.py", ("test_chat_messages.py",)): (
         ("return text.removeprefix(self.end) if self.end and", "return text if self.end and"),

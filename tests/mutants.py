@@ -385,7 +385,7 @@ MUTANTS = (
     _mutant("state trained twice", "-", "packing.tree:Trie.lay_out", copy_trained, "tokens trained exactly once"),
     _mutant("no temperature in the trainer", "-", "training.logprobs:columns", no_temperature, SAMPLER),
     _mutant("top-p in the sampler", "TRL #6789", "engines.local:_Batch._sample", top_p, SAMPLER),
-    _mutant("stop token lost", "-", "dialogue.tagged:TagDialogue.turn", no_stop_token, "recorded as sampled"),
+    _mutant("stop token lost", "-", "rollout:turn_of", no_stop_token, "recorded as sampled"),
     _mutant(
         "tokens encoded again",
         "MEM1, 3; TRL #5224, verl #6501",

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from chat_templates import LLAMA_LIKE, QWEN3_LIKE, QWEN25_LIKE, R1_LIKE, random_template, tokenizer_with
 
+from mem1.engines.chat_config import Chat
 from mem1.engines.chat_messages import ChatMessages, Message, Sampled
 from mem1.engines.tool_calls import HERMES, Asked, TagCalls, call_format, called
 from mem1.errors import UserError
@@ -231,4 +232,4 @@ def test_messages_that_are_not_text_are_refused():
 def test_a_folder_without_a_template_says_so(tmp_path: Path):
     _, codec = tokenizer_with(QWEN25_LIKE)
     with pytest.raises(UserError, match="no usable chat template"):
-        ChatMessages.load(tmp_path, codec)
+        Chat().messages(tmp_path, codec, PAPER)

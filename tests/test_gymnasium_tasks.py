@@ -9,12 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_templates import QWEN3_LIKE
-from test_native_recipes import model_folder
-from tomli_w import dumps
-from typer.testing import CliRunner
+from native_models import check_episodes
 
-from mem1.cli.main import app
 from mem1.configuration.model import plain
 from mem1.envs.base import Action
 from mem1.errors import UserError
@@ -132,25 +128,7 @@ def test_an_episode_that_cannot_be_repeated_is_told():
 
 
 def test_a_model_in_its_own_protocol_is_trained_on_what_it_sampled(tmp_path: Path):
-    recipe = {
-        "vocabulary": "paper-shop",
-        "chat": {},
-        "model": {"path": str(model_folder(tmp_path / "model", QWEN3_LIKE))},
-        "tasks": {
-            **{"kind": "gymnasium", "id": "text_games:Games", "actions": NAMES},
-            **{"turn_limit": 4, "prompt": "tools-episode"},
-        },
-        "budget": {"completion_extra": 40},
-        "rl": {"curriculum": [{"steps": 1, "objectives": [1]}], "tasks_per_step": 1, "group_size": 2},
-        "evaluation": {"objectives": [1], "tasks": 1},
-    }
-    (tmp_path / "recipe.toml").write_text(dumps(recipe), encoding="utf-8")
-    verify = ["verify", str(tmp_path / "recipe.toml"), "--limit", "1", "--attempts", "2", "--json"]
-    done = CliRunner().invoke(app, verify)
-    assert done.exit_code == 0, done.output
-    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
-    assert checks["sampler and trainer, largest"]["measured"] <= 1e-4
-    assert checks["re-encoded tokens"]["measured"] == 0 and checks["re-encoded tokens"]["compared"] > 0
+    check_episodes(tmp_path, {"kind": "gymnasium", "id": "text_games:Games", "actions": NAMES, "turn_limit": 4})
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,7 @@ def test_where_the_environment_decides_a_message_without_a_call_is_an_action():
     assert "found Hello." in done.turns[0].observation
     assert "<tool_response>" not in texts(done, speaks)[1], "nothing was called, so the user says it"
     assert "<tool_response>" in texts(done, speaks)[2]
+    assert [len(turn.calls) for turn in done.turns] == [0, 1, 0, 0]
     assert done.ended is Ended.OUT_OF_TURNS
 
 
@@ -135,6 +136,7 @@ def test_where_there_is_nothing_to_do_but_call_a_message_without_a_call_is_told_
     speaks = dialogue(tags=replace(PAPER, name="own", actions=(("search", "query"),)))
     (done,) = native(replay(*[f"Hello.{END}"] * 2), Noting(), speaks)([task("Oslo", turns=2)], sampling=SAMPLING)
     assert "error: call one of the tools: search" in done.turns[0].observation
+    assert "<tool_response>" not in texts(done, speaks)[1]
 
 
 def test_tools_of_the_environment_replace_actions_and_get_their_arguments_as_json():

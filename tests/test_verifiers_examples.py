@@ -7,9 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from chat_templates import QWEN3_LIKE
-from test_native_recipes import model_folder
-from tomli_w import dumps
+from native_models import check_episodes
 from typer.testing import CliRunner
 
 from mem1.cli.main import app
@@ -130,20 +128,4 @@ def test_an_example_is_demonstrated_trained_and_evaluated(
 @pytest.mark.timeout(900)
 def test_tools_are_called_in_the_model_s_own_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("glossary")
-    recipe = {
-        "vocabulary": "paper-shop",
-        "chat": {},
-        "model": {"path": str(model_folder(tmp_path / "model", QWEN3_LIKE))},
-        "tasks": {
-            **{"kind": "verifiers", "taskset": "glossary", "turn_limit": 3},
-            **{"prompt": "tools-episode", "list_tools": False},
-        },
-        "budget": {"completion_extra": 40},
-        "rl": {"curriculum": [{"steps": 1, "objectives": [1]}], "tasks_per_step": 1, "group_size": 2},
-        "evaluation": {"objectives": [1], "tasks": 1},
-    }
-    (tmp_path / "recipe.toml").write_text(dumps(recipe), encoding="utf-8")
-    out = run("verify", str(tmp_path / "recipe.toml"), "--limit", "1", "--attempts", "2", "--json")
-    checks = {check["name"]: check for check in json.loads(out)["checks"]}
-    assert checks["sampler and trainer, largest"]["measured"] <= 1e-4
-    assert checks["re-encoded tokens"]["measured"] == 0 and checks["re-encoded tokens"]["compared"] > 0
+    check_episodes(tmp_path, {"kind": "verifiers", "taskset": "glossary", "turn_limit": 3, "list_tools": False})

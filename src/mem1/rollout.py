@@ -23,7 +23,7 @@ from pydantic import Field
 from mem1.configuration import Config
 from mem1.configuration.model import MOST_TOKENS
 from mem1.contexts import ContextPolicy, next_context
-from mem1.dialogue import Dialogue, Shown
+from mem1.dialogue import Dialogue, Shown, turn_of
 from mem1.engines.base import Completion, Engine, Sampling, derived_seed
 from mem1.envs.base import Action, Environment, Observation, Outcome
 from mem1.errors import UserError
@@ -93,19 +93,47 @@ class _Attempt:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rollout:
-    """Everything but the tasks; call it with tasks, as often as needed."""
+class RolloutParts:
+    """What every rollout has, whoever makes the contexts."""
 
     engine: Engine
     dialogue: Dialogue
     """How turns are written in tokens."""
     environment: Environment
-    context: ContextPolicy
     budget: Budget = field(default_factory=Budget)
     reward: Callable[[Task, Trajectory], float] | None = None
-    """Computes the reward from the scored attempt; None: the environment's reward."""
+    """Computes the reward from the scored attempt; None: that of the environment, or of the agent."""
     on_turn: Callable[[Task, Turn], None] | None = None
-    """Called after each turn, once the environment has replied to it."""
+    """Called with each turn: once the environment has replied to it, or with those of an agent once it has ended."""
+
+    def scored(self, attempt: Trajectory, outcome: Outcome | None = None) -> Trajectory:
+        """The attempt with its scores, unless they would measure the tool or the engine.
+
+        outcome     what the agent says of it; None: what the environment does
+
+        Raises ValueError for a reward that is not finite.
+        """
+        if not attempt.ended.scorable:
+            return attempt
+        task = attempt.task
+        assert task is not None  # rollouts make no other attempts
+        outcome = outcome or self.environment.score(task, attempt.answer)
+        attempt = replace(attempt, reward=outcome.reward, metrics=outcome.metrics)
+        if self.reward is not None:
+            attempt = replace(attempt, reward=float(self.reward(task, attempt)))
+        if not math.isfinite(attempt.reward or 0.0):
+            raise ValueError(
+                f"the reward of task {task.id!r} for the answer {attempt.answer!r} is {attempt.reward}; it must be a "
+                "finite number"
+            )
+        return attempt
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout(RolloutParts):
+    """Everything but the tasks; call it with tasks, as often as needed."""
+
+    context: ContextPolicy
 
     def __post_init__(self) -> None:
         requested = self.context.requested_action
@@ -182,7 +210,7 @@ class Rollout:
                 continue
             versions = completion.weights_versions or ((version, len(completion.token_ids)),)
             fields = {"logprobs": completion.logprobs, "weights_versions": versions}
-            attempt.take(self.dialogue.turn(ids, context, requested, completion.token_ids, **fields))
+            attempt.take(turn_of(self.dialogue, ids, context, requested, completion.token_ids, **fields))
             self._judge(attempt, completion)
         self._observe([a for a in ready if a.ended is None])
         for attempt, completion in zip(ready, completions, strict=True):
@@ -255,34 +283,18 @@ class Rollout:
 
     def _finish(self, attempt: _Attempt) -> Trajectory:
         assert attempt.ended is not None
-        unscored = Trajectory(
-            turns=tuple(attempt.turns),
-            task=attempt.task,
-            ended=attempt.ended,
-            detail=attempt.detail,
-            answer=attempt.answer,
-            context=self.context.name,
-            attempt=attempt.number,
-            seconds=attempt.seconds,
+        return self.scored(
+            Trajectory(
+                turns=tuple(attempt.turns),
+                task=attempt.task,
+                ended=attempt.ended,
+                detail=attempt.detail,
+                answer=attempt.answer,
+                context=self.context.name,
+                attempt=attempt.number,
+                seconds=attempt.seconds,
+            )
         )
-        if not attempt.ended.scorable:
-            return unscored  # a score would measure the tool or the engine
-        return scored(attempt.task, unscored, self.environment.score(attempt.task, attempt.answer), self.reward)
-
-
-def scored(
-    task: Task, attempt: Trajectory, outcome: Outcome, reward: Callable[[Task, Trajectory], float] | None
-) -> Trajectory:
-    """The attempt with its outcome; `reward` replaces the outcome's. Raises ValueError for one that is not finite."""
-    attempt = replace(attempt, reward=outcome.reward, metrics=outcome.metrics)
-    if reward is not None:
-        attempt = replace(attempt, reward=float(reward(task, attempt)))
-    if not math.isfinite(attempt.reward or 0.0):
-        raise ValueError(
-            f"the reward of task {task.id!r} for the answer {attempt.answer!r} is {attempt.reward}; it must be a "
-            "finite number"
-        )
-    return attempt
 
 
 def attempt_numbers(tasks: Sequence[Task]) -> list[int]:

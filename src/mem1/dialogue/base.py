@@ -2,7 +2,7 @@
 
     tokens of the task's prompt                             dialogue.prompt(task)
     + what opens a requested action                         dialogue.opening(kind)
-    -> the model's completion, read as a turn               dialogue.turn(...), dialogue.actions(turn)
+    -> the model's completion, read as a turn               dialogue.read(...), dialogue.actions(turn)
     + the environment's replies to its actions              dialogue.replies([...])
 
 Everything is encoded once; a context policy puts the pieces together (`mem1.contexts`).
@@ -17,7 +17,19 @@ from mem1.contexts import Context
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.protocol import Tags
-from mem1.records import Task, Turn
+from mem1.records import Span, Task, Turn
+
+
+class Read(NamedTuple):
+    """A completion, read."""
+
+    kind: str
+    content: str
+    """The action's argument, or why the completion is malformed."""
+    state: str
+    spans: Mapping[str, Span]
+    """Ranges of the completion's text by role."""
+    calls: tuple[Wanted, ...] = ()
 
 
 class Wanted(NamedTuple):
@@ -92,22 +104,8 @@ class Dialogue(Protocol):
         """The end of a context whose completion must be this action; None: any."""
         ...
 
-    def turn(
-        self,
-        ids: tuple[int, ...],
-        context: Context,
-        requested: str | None,
-        completion_ids: tuple[int, ...],
-        **fields: Any,
-    ) -> Turn:
-        """The turn of a completion; `ids` are those of the context and of `opening(requested)`.
-
-        fields      other fields of the turn
-        """
-        ...
-
-    def reads(self, text: str, requested: str | None) -> tuple[str, str]:
-        """(action, state) of a completion."""
+    def read(self, text: str, requested: str | None) -> Read:
+        """A completion behind `opening(requested)`. Never raises."""
         ...
 
     def actions(self, turn: Turn) -> tuple[Wanted, ...]:
@@ -121,3 +119,33 @@ class Dialogue(Protocol):
     def replies(self, shown: Sequence[Shown]) -> list[tuple[str, tuple[int, ...]]]:
         """(text, tokens) of what each turn is shown. The texts come from strangers and are made harmless here."""
         ...
+
+
+def turn_of(
+    dialogue: Dialogue,
+    ids: tuple[int, ...],
+    context: Context,
+    requested: str | None,
+    completion_ids: tuple[int, ...],
+    **fields: Any,
+) -> Turn:
+    """The turn of a completion; `ids` are those of the context and of `dialogue.opening(requested)`.
+
+    fields      other fields of the turn
+    """
+    text = dialogue.codec.decode(completion_ids)
+    read = dialogue.read(text, requested)
+    return Turn(
+        context_ids=ids,
+        completion_ids=completion_ids,
+        text=text,
+        state=read.state,
+        action=read.kind,
+        content=read.content,
+        calls=read.calls,
+        prefilled=requested is not None,
+        context_spans=dict(context.spans),
+        context_origins=context.origins,
+        completion_spans=dialogue.codec.token_spans(completion_ids, text, read.spans),
+        **fields,
+    )

@@ -16,14 +16,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
-from mem1.contexts import Context
-from mem1.dialogue.base import Shown, Wanted
+from mem1.dialogue.base import Read, Shown, Wanted
 from mem1.engines.chat_messages import ChatMessages, Message
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
-from mem1.engines.tool_calls import Asked, Said, called
+from mem1.engines.tool_calls import Asked, called
 from mem1.protocol import ACT, ANSWER, CALLS, MALFORMED, SUMMARY, Tags, turns_left
 from mem1.records import Task, Turn
 
@@ -34,16 +33,6 @@ _DESCRIBED = {
     "act": "Takes one action in the environment and returns what it shows then.",
 }
 _SUMMARY = "<summary>\n"
-
-
-class _Read(NamedTuple):
-    """A completion, read."""
-
-    said: Said
-    kind: str
-    content: str
-    state: str
-    wanted: tuple[Wanted, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,55 +94,28 @@ class NativeDialogue:
         thinking = self._keeping and self.messages.opened.rstrip().endswith("<think>")
         return self.codec.encode(f"</think>\n\n{_SUMMARY}" if thinking else _SUMMARY)
 
-    def turn(
-        self,
-        ids: tuple[int, ...],
-        context: Context,
-        requested: str | None,
-        completion_ids: tuple[int, ...],
-        **fields: Any,
-    ) -> Turn:
-        text = self.codec.decode(completion_ids)
-        read = self._read(text, requested)
-        return Turn(
-            context_ids=ids,
-            completion_ids=completion_ids,
-            text=text,
-            state=read.state,
-            action=read.kind,
-            content=read.content,
-            calls=read.wanted,
-            prefilled=requested is not None,
-            context_spans=dict(context.spans),
-            context_origins=context.origins,
-            completion_spans=self.codec.token_spans(completion_ids, text, read.said.spans),
-            **fields,
-        )
-
-    def reads(self, text: str, requested: str | None) -> tuple[str, str]:
-        read = self._read(text, requested)
-        return read.kind, read.state
-
-    def _read(self, text: str, requested: str | None) -> _Read:
+    def read(self, text: str, requested: str | None) -> Read:
         said = self.messages.read(text)
         wanted = tuple(self._wanted(call) for call in said.calls)
         state = _inside(text, said.spans.get("state_text"))
         if not text.endswith(self.stop_strings):
-            return _Read(said, MALFORMED, "the message does not end", state)
+            return Read(MALFORMED, "the message does not end", state, said.spans)
         if requested == SUMMARY:
-            return _Read(said, SUMMARY, said.text, said.text)
+            return Read(SUMMARY, said.text, said.text, said.spans)
         if len(wanted) == 1 and not wanted[0].error:
-            return _Read(said, wanted[0].kind, wanted[0].argument, state, wanted)
+            return Read(wanted[0].kind, wanted[0].argument, state, said.spans, wanted)
         if wanted:
-            return _Read(said, CALLS, "\n".join(map(_shown, wanted)), state, wanted)
+            return Read(CALLS, "\n".join(map(_shown, wanted)), state, said.spans, wanted)
         if not said.text:
-            return _Read(said, MALFORMED, "the message has neither text nor a call", state)
-        kind = ANSWER if self.tags.answers else ACT if ACT in self.tags.action_tags else MALFORMED
-        error = "" if kind != MALFORMED else f"error: call one of the tools: {', '.join(self._parameters)}"
-        return _Read(said, kind if not error else CALLS, said.text, state, (Wanted(kind, said.text, error),))
+            return Read(MALFORMED, "the message has neither text nor a call", state, said.spans)
+        kind = ANSWER if self.tags.answers else ACT if ACT in self.tags.action_tags else CALLS
+        return Read(kind, said.text, state, said.spans)
 
     def actions(self, turn: Turn) -> tuple[Wanted, ...]:
-        return tuple(Wanted(*call) for call in turn.calls) or (Wanted(turn.action, turn.content),)
+        if turn.calls:
+            return tuple(Wanted(*call) for call in turn.calls)
+        missing = f"error: call one of the tools: {', '.join(self._parameters)}" if turn.action == CALLS else ""
+        return (Wanted(turn.action, turn.content, missing),)
 
     def forced(self, requested: str | None) -> Sequence[tuple[int, ...]]:
         encode, end = self.codec.encode, self.messages.end
@@ -170,7 +132,7 @@ class NativeDialogue:
     def _reply(self, shown: Shown) -> tuple[str, tuple[int, ...]]:
         first, *others = shown.texts
         texts = [f"{turns_left(shown.turns_left, self.tags).strip()}\n{first}".rstrip(), *others]
-        role = "tool" if self.messages.read(shown.turn.text).calls and shown.turn.action != SUMMARY else "user"
+        role = "tool" if shown.turn.calls else "user"
         told: list[Message] = [{"role": role, "content": text} for text in texts]
         ids = self.messages.after(shown.turn.completion_ids, told, opened=self._keeping)
         return "\n".join(texts), ids

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mem1.contexts import Context
-from mem1.dialogue.base import Shown, Wanted
+from mem1.dialogue.base import Read, Shown, Wanted
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.protocol import ANSWER, PAPER, SUMMARY, Tags, observation, parse
@@ -50,35 +49,11 @@ class TagDialogue:
     def opening(self, kind: str | None) -> tuple[int, ...]:
         return () if kind is None else self.codec.encode(self.tags.opening(kind))
 
-    def turn(
-        self,
-        ids: tuple[int, ...],
-        context: Context,
-        requested: str | None,
-        completion_ids: tuple[int, ...],
-        **fields: Any,
-    ) -> Turn:
-        text = self.codec.decode(completion_ids)
+    def read(self, text: str, requested: str | None) -> Read:
         opening = self.tags.opening(requested)
         parsed = parse(opening + text, self.tags)
         in_text = {r: (max(a - len(opening), 0), b - len(opening)) for r, (a, b) in parsed.spans.items()}
-        return Turn(
-            context_ids=ids,
-            completion_ids=completion_ids,
-            text=text,
-            state=parsed.state,
-            action=parsed.kind,
-            content=parsed.error or parsed.content,
-            prefilled=requested is not None,
-            context_spans=dict(context.spans),
-            context_origins=context.origins,
-            completion_spans=self.codec.token_spans(completion_ids, text, in_text),
-            **fields,
-        )
-
-    def reads(self, text: str, requested: str | None) -> tuple[str, str]:
-        parsed = parse(self.tags.opening(requested) + text, self.tags)
-        return parsed.kind, parsed.state
+        return Read(parsed.kind, parsed.error or parsed.content, parsed.state, in_text)
 
     def actions(self, turn: Turn) -> tuple[Wanted, ...]:
         return (Wanted(turn.action, turn.content),)

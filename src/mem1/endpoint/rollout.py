@@ -29,13 +29,13 @@ from mem1.endpoint.recording import Bounds, Recording
 from mem1.endpoint.runs import Returned, Runs
 from mem1.endpoint.sampling import JoinedCalls, Row
 from mem1.endpoint.server import Endpoint
-from mem1.engines.base import Completion, Engine, Sampling
-from mem1.envs.base import Environment, Outcome
+from mem1.engines.base import Completion, Sampling
+from mem1.envs.base import Outcome
 from mem1.messages import Bounds as MemoryBounds
 from mem1.messages import Memory
 from mem1.net.threads import in_parallel
-from mem1.records import Ended, Task, Trajectory, Turn
-from mem1.rollout import Budget, attempt_numbers, scored
+from mem1.records import Ended, Task, Trajectory
+from mem1.rollout import RolloutParts, attempt_numbers
 
 
 @dataclass(frozen=True)
@@ -47,19 +47,11 @@ class _Named:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AgentRollout:
+class AgentRollout(RolloutParts):
     """Everything but the tasks; call it with tasks, as often as needed."""
 
     agent: AgentConfig
-    engine: Engine
     dialogue: NativeDialogue
-    """How messages are written in tokens."""
-    environment: Environment
-    budget: Budget = field(default_factory=Budget)
-    reward: Callable[[Task, Trajectory], float] | None = None
-    """Computes the reward from the scored attempt; None: the agent's own, or the environment's."""
-    on_turn: Callable[[Task, Turn], None] | None = None
-    """Called with each turn, once its attempt is over."""
     runs: Runs = field(init=False)
     context: _Named = field(init=False)
     _slots: BoundedSemaphore = field(init=False, repr=False, compare=False)
@@ -148,14 +140,8 @@ class AgentRollout:
         if self.on_turn is not None:
             for turn in turns:
                 self.on_turn(task, turn)
-        if not ended.scorable:
-            return attempt  # a score would measure the tool or the engine
-        outcome = (
-            Outcome(returned.reward, returned.metrics)
-            if returned.reward is not None
-            else self.environment.score(task, attempt.answer)
-        )
-        return scored(task, attempt, outcome, self.reward)
+        own = None if returned.reward is None else Outcome(returned.reward, returned.metrics)
+        return self.scored(attempt, own)
 
 
 def _ending(recording: Recording, returned: Returned) -> tuple[Ended, str]:

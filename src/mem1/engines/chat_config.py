@@ -40,12 +40,14 @@ class Chat(Config):
         Raises UserError where its template cannot be used.
         """
         from mem1.engines.chat_messages import ChatMessages
+        from mem1.engines.chat_template import template_tokenizer
 
         if self.calls == "tags":
             return ChatMessages.in_tags(codec, tags)
         if source is None:
             raise UserError(f"the model has no folder with a chat template for chat.calls = {self.calls!r}")
+        tokenizer, where = (template_tokenizer(source), str(source)) if isinstance(source, Path) else (source, where)
         calls = call_format(self.calls, tags)
-        if isinstance(source, Path):
-            return ChatMessages.load(source, codec, calls=calls, thoughts=self.thoughts, options=self.template)
-        return ChatMessages.of(source, codec, calls, self.thoughts, self.template, where=where)
+        return ChatMessages.of(
+            tokenizer, codec, where=where, calls=calls, thoughts=self.thoughts, options=self.template
+        )

@@ -1,6 +1,6 @@
 r"""Chat messages as the tokens of one model, exactly: its own protocol, written by its chat template.
 
-    chat = ChatMessages.load(folder, codec)
+    chat = ChatMessages.of(tokenizer, codec, where="the model's folder")
     chat.encode([{"role": "user", "content": "Who is it?"}], tools)     the tokens of the model's first context
     chat.read("Oslo first.\n<tool_call>...</tool_call><|im_end|>")      Said(text="Oslo first.", calls=(Asked(...),))
     chat.encode([{"role": "user", ...}, Sampled(ids), {"role": "tool", "content": "Doc 1 ..."}], tools)
@@ -18,11 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
-from mem1.engines.chat_template import limited, template_tokenizer, why
+from mem1.engines.chat_template import limited, why
 from mem1.engines.codec import Codec
 from mem1.engines.tool_calls import HERMES, CallFormat, Said, TagCalls
 from mem1.errors import UserError
@@ -66,35 +65,22 @@ class ChatMessages:
     """Tells it from others, in records."""
 
     @classmethod
-    def load(
-        cls,
-        folder: Path,
-        codec: Codec,
-        *,
-        calls: CallFormat = HERMES,
-        thoughts: Thoughts = "drop",
-        options: Mapping[str, Any] | None = None,
-    ) -> ChatMessages:
-        """The protocol of the model in a folder.
-
-        options     further variables of the template, such as {"enable_thinking": False}
-
-        Raises UserError where the template is missing, fails, or writes the model's messages in different ways.
-        """
-        return cls.of(template_tokenizer(folder), codec, calls, thoughts, options or {}, where=str(folder))
-
-    @classmethod
     def of(
         cls,
         tokenizer: Any,
         codec: Codec,
+        *,
+        where: str,
         calls: CallFormat = HERMES,
         thoughts: Thoughts = "drop",
         options: Mapping[str, Any] | None = None,
-        *,
-        where: str,
     ) -> ChatMessages:
-        """That of a transformers tokenizer. Raises UserError naming `where` it comes from, as `load` does."""
+        """The protocol of the model with this transformers tokenizer, which comes from `where`.
+
+        options     further variables of the template, such as {"enable_thinking": False}
+
+        Raises UserError where the template fails, or writes the model's messages in different ways.
+        """
 
         def write(messages: list[dict[str, Any]], tools: list[dict[str, Any]], prompt: bool) -> str:
             return tokenizer.apply_chat_template(

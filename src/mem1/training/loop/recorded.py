@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mem1.contexts import context_policy, next_context
-from mem1.dialogue import Dialogue, TagDialogue
+from mem1.dialogue import Dialogue, TagDialogue, turn_of
 from mem1.endpoint.config import MADE_BY
 from mem1.errors import UserError
 from mem1.protocol import MALFORMED, VOCABULARIES, tagged
@@ -196,7 +196,8 @@ class _Kept:
             context = next_context(policy, prompt, turns)
             requested = old.action if old.prefilled else None
             completion = old.completion_ids if sampled else codec.encode_untrusted(old.text, tags)
-            turn = dialogue.turn(context.ids + dialogue.opening(requested), context, requested, completion)
+            ids = context.ids + dialogue.opening(requested)
+            turn = turn_of(dialogue, ids, context, requested, completion)
             result = old.observation_ids if sampled else self._result(old)
             turns.append(replace(turn, observation=old.observation, observation_ids=result))
         return replace(attempt, turns=tuple(turns))
@@ -214,4 +215,5 @@ def _reads_as_recorded(turn: Turn, dialogue: Dialogue) -> bool:
         turn.prefilled and dialogue.forces_answers and turn.action not in dialogue.tags.action_tags
     ):
         return False
-    return dialogue.reads(turn.text, turn.action if turn.prefilled else None) == (turn.action, turn.state)
+    read = dialogue.read(turn.text, turn.action if turn.prefilled else None)
+    return (read.kind, read.state) == (turn.action, turn.state)
