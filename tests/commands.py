@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin
 import typer
 
 from mem1.cli.main import app
-from mem1.cli.options import Command, Fills
+from mem1.cli.options import Command, Fills, Group
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,9 @@ def _commands(group: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from _commands(command, (*path, name))
-        else:
-            assert isinstance(command, Command), f"mem1 {name}: register it with cls=Command, which checks its numbers"
+        if not hasattr(command, "commands") or command.invoke_without_command:
+            kinds = (Command, Group)
+            assert isinstance(command, kinds), f"mem1 {name}: register it with cls=Command, which checks its numbers"
             yield (*path, name), command
 
 

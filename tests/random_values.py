@@ -57,6 +57,7 @@ EXAMPLES = {
     "plan": "--prompt=500 --state=100 --action=20 --result=300 --turns=8 --gpus=8xH100",
     "eval": "--base-url=http://127.0.0.1:9 --model=m --tokenizer=stand-in",
     "run": "--question=Who? --corpus=file",
+    "bench": "--base-url=http://127.0.0.1:9 --model=m",
 }
 """What goes together, for commands that seldom find it by chance."""
 

@@ -104,18 +104,19 @@ class ServedChat:
 
     def reply(self, messages: Sequence[Message], tools: Sequence[Message], *, within_s: float | None = None) -> Reply:
         with _explained():
-            return read_completion(self.complete(messages, tools, within_s=within_s))
+            return read_completion(self.complete(messages, tools, within_s=within_s)[0])
 
     def complete(
         self, messages: Sequence[Message], tools: Sequence[Message], *, within_s: float | None = None
-    ) -> Mapping[str, Any]:
-        """The whole chat completion, as the server sent it. Raises as `Servers.ask` does."""
+    ) -> tuple[Mapping[str, Any], Usage]:
+        """The whole chat completion, as the server sent it, and what it used. Raises as `Servers.ask` does."""
 
-        def read(answer: bytes) -> tuple[Mapping[str, Any], Usage]:
+        def read(answer: bytes) -> tuple[tuple[Mapping[str, Any], Usage], Usage]:
             completion = read_json(answer)
             if not isinstance(completion, Mapping) or "choices" not in completion:
                 raise ValueError(f"the answer is no chat completion: {shown(completion)}")
-            return completion, self._used(body, _counted(completion.get("usage")), at_most)
+            used = self._used(body, _counted(completion.get("usage")), at_most)
+            return (completion, used), used
 
         body = self._body(messages, tools)
         at_most = self._at_most(body)

@@ -1,18 +1,329 @@
-"""`mem1 bench`: how much of a long task a model and its memory keep, on tasks that nobody can have memorised."""
+"""`mem1 bench`: tasks of invented worlds, more and more questions at once, for a model and the memories it may have."""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
+from rich.markup import escape
 
 from mem1.cli import bench_compare
-from mem1.cli.options import Command
+from mem1.cli.options import Command, DeviceOption, Group, JsonOption, known, refuse, work_begins
+from mem1.cli.progress import bars, say, stderr, table
+from mem1.errors import UserError, printable
 
-app = typer.Typer(name="bench", help="Measure what models and memories keep of long tasks.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mem1.bench.journal import Journal
+    from mem1.bench.players import Player
+    from mem1.bench.results import Attempt
+    from mem1.bench.suites import Suite
+    from mem1.prices import PriceClass
+
+_CHAT, _TAGS = ("keep", "fold(8)"), ("constant",)
+"""Memories of a chat agent and of a policy where none are given."""
+_STATES: Mapping[str, int | None] = {"unlimited": None, "none": 0, "50": 50, "200": 200, "1000": 1000}
+"""Script -> tokens that its states may have."""
+PAGE = "page.html"
+"""Page of a result, in its folder."""
+_OF_SERVERS = ("model", "api_key_env", "setting", "concurrency", "max_cost")
+
+app = typer.Typer(name="bench", cls=Group, invoke_without_command=True)
+app.command("compare", cls=Command)(bench_compare.command)
 
 
 @app.callback()
-def _group() -> None:
-    """Measure what models and memories keep of long tasks."""
+def command(
+    invocation: typer.Context,
+    base_url: Annotated[list[str] | None, typer.Option(help="Chat server of OpenAI's protocol, with --model.")] = None,
+    model: Annotated[str | None, typer.Option(help="Name of the model on the server.")] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="Policy folder in place of a server; 'shipped'; 'random': random weights.")
+    ] = None,
+    script: Annotated[
+        str | None,
+        typer.Option(help="Scripted solver in their place; tokens of its state: unlimited, 1000, 200, 50, none."),
+    ] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="The script calls tools, as a chat model does.")] = False,
+    suite: Annotated[str, typer.Option(help="quick, standard or full; or package.module:NAME.")] = "quick",
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Comma-separated: keep, mask(k), window(k), fold(k), fold(auto), notes; in tags (policy, script) "
+            "constant, full, masked, summary(n), fold(k), window(k).",
+            show_default="keep,fold(8); constant",
+        ),
+    ] = None,
+    families: Annotated[str | None, typer.Option(help="Comma-separated families of the suite. Default: all.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="0: the public tasks; any other: fresh ones.")] = 0,
+    prices: Annotated[str | None, typer.Option(help="Price class (docs/cost.md), for costs; or your own:")] = None,
+    fresh: Annotated[float | None, typer.Option(help="Your price per million prompt tokens.")] = None,
+    cached: Annotated[float | None, typer.Option(help="Read from the cache.")] = None,
+    write: Annotated[float | None, typer.Option(help="Written to the cache; --fresh if free.")] = None,
+    output: Annotated[float | None, typer.Option(help="Your price per million generated tokens.")] = None,
+    max_cost: Annotated[
+        float | None, typer.Option(min=0, help="Stop before a request that could cost more, all in all.")
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Requests at the same time.", show_default="16")
+    ] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE in every request.", show_default="max_tokens=4000")
+    ] = None,
+    api_key_env: Annotated[str | None, typer.Option(help="Environment variable with the API key.")] = None,
+    device: DeviceOption = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder; the same command goes on there.", show_default="runs/bench/MODEL-SUITE")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure how much of a long task a model keeps, with each memory, on tasks that nobody can have memorised.
+
+    What it will cost is estimated first. A run that was stopped goes on with the same command; nothing is asked twice.
+
+    \b
+    mem1 bench --base-url http://127.0.0.1:8000/v1 --model qwen --memory keep,notes
+    mem1 bench --base-url https://api.example.com/v1 --model m --api-key-env KEY --prices hosted-50 --max-cost 5
+    mem1 bench --policy runs/a/policy --memory constant,full
+    mem1 bench compare runs/bench/a runs/bench/b
+    """
+    options = [option.name for option in invocation.command.params]
+    if invocation.invoked_subcommand is not None:
+        refuse(invocation, *options, because=f"goes with a run; mem1 bench {invocation.invoked_subcommand} has its own")
+        return
+    from mem1.bench.page import write_page
+    from mem1.bench.results import RESULT
+    from mem1.bench.running import run
+    from mem1.bench.scores import sides_of
+    from mem1.bench.suites import MOST_SEED, suite_of
+    from mem1.bench.tables import comparisons
+
+    who = {"--base-url": base_url, "--policy": policy, "--script": script}
+    given = [name for name, value in who.items() if value]
+    if len(given) != 1:
+        raise UserError(
+            "say who takes the benchmark: --base-url URL --model NAME, --policy FOLDER, or --script unlimited"
+            + (f"; one of {' and '.join(given)}" if given else "")
+        )
+    if base_url is None:
+        refuse(invocation, *_OF_SERVERS, because="is for a model on a server; give --base-url too")
+    if script is None:
+        refuse(invocation, "chat", because="is for a script")
+    if policy is None:
+        refuse(invocation, "device", because="is for a policy in this process")
+    if seed > MOST_SEED:
+        raise UserError(f"--seed takes numbers up to {MOST_SEED:,}, not {seed}")
+    priced = _priced(prices, {"fresh": fresh, "cached": cached, "write": write, "output": output})
+    if max_cost is not None and priced is None:
+        raise UserError(
+            "--max-cost needs prices: give --prices, or your own by --fresh, --cached, --write and --output"
+        )
+    chosen = suite_of(suite).only(_names(families))
+    if base_url is not None:
+        taker = _served(base_url, model, api_key_env, concurrency, setting, priced, max_cost)
+    elif script is not None:
+        taker = _scripted(script, chat, priced)
+    else:
+        taker = _policy(str(policy), known("device", device), priced)
+    memories = _names(memory) or taker.memories
+    for name in memories:
+        taker.check(name)
+    folder = out or Path("runs/bench") / _folder(f"{taker.name}-{suite}" + (f"-seed{seed}" if seed else ""))
+    work_begins()
+    console = stderr()
+    if base_url is not None:
+        _show_estimate(console, chosen, memories, seed, priced)
+    with bars(console) as progress:
+        bar = _Bar(progress, taker.name, priced)
+        result = run(
+            taker.player,
+            suite_of(suite),
+            memories,
+            seed=seed,
+            folder=folder,
+            families=chosen.families,
+            prices=priced,
+            on_progress=bar,
+        )
+    sides = sides_of(result)
+    write_page(folder / PAGE, sides, title=result.model)
+    compared = comparisons(sides)
+    if as_json:
+        written = {"result": str(folder / RESULT), "page": str(folder / PAGE), "seconds": result.seconds}
+        print(json.dumps({**bench_compare.record(sides, compared), **written}))
+        return
+    bench_compare.show(sides, compared)
+    say(f"{folder / RESULT}\n{folder / PAGE}")
 
 
-app.command("compare", cls=Command)(bench_compare.command)
+@dataclass(frozen=True, kw_only=True)
+class _Taker:
+    """Who takes the benchmark, before anything is loaded or asked."""
+
+    name: str
+    memories: tuple[str, ...]
+    """Where none are given."""
+    check: Callable[[str], object]
+    """Raises UserError for a memory that it cannot have."""
+    player: Callable[[Journal], Player]
+
+
+def _served(
+    urls: Sequence[str],
+    model: str | None,
+    api_key_env: str | None,
+    concurrency: int | None,
+    setting: Sequence[str] | None,
+    prices: PriceClass | None,
+    max_cost: float | None,
+) -> _Taker:
+    from mem1.bench.chat import ChatPlayer
+    from mem1.bench.journal import Journal
+    from mem1.engines.servers import ModelServer
+    from mem1.net.spending import MoneyLimit, Spending, Usage
+
+    if not model:
+        raise UserError("--base-url needs --model, the model's name on the server (the server lists them at /models)")
+    many = {} if concurrency is None else {"concurrency": concurrency}
+    server = ModelServer(urls=tuple(urls), model=model, api_key_env=api_key_env, **many)
+    settings = _settings(setting or ())
+
+    def player(journal: Journal) -> Player:
+        spending = None
+        if max_cost is not None and prices is not None:
+            spending = Spending(MoneyLimit(max_cost, prices.unit), Usage(money=journal.money))
+        return ChatPlayer.served(server, settings=settings, journal=journal, prices=prices, spending=spending)
+
+    return _Taker(name=model, memories=_CHAT, check=player(Journal(None)).check, player=player)
+
+
+def _scripted(script: str, chat: bool, prices: PriceClass | None) -> _Taker:
+    from mem1.bench.policies import script_player
+    from mem1.bench.scripted import scripted_player
+
+    if script not in _STATES:
+        raise UserError(f"--script is the number of tokens of its state: {', '.join(_STATES)}; not {script!r}")
+    state = _STATES[script]
+    if chat and state == 0:
+        raise UserError("--chat: a chat agent without any state is --memory window(1)")
+    name = f"script, {script}"
+    player = (scripted_player if chat else script_player)(name, state=state, prices=prices)
+    return _Taker(name=name, memories=_CHAT if chat else _TAGS, check=player.check, player=lambda journal: player)
+
+
+def _policy(path: str, device: str, prices: PriceClass | None) -> _Taker:
+    from mem1.contexts import context_policy
+
+    def player(journal: Journal) -> Player:
+        from mem1.bench.policies import policy_player
+
+        del journal  # nothing is asked of a server
+        return policy_player(path, device=device, prices=prices)
+
+    return _Taker(name=Path(path).name, memories=_TAGS, check=context_policy, player=player)
+
+
+def _settings(given: Sequence[str]) -> dict[str, Any]:
+    """KEY=VALUE, whose value is JSON or else a text. Raises UserError for anything else."""
+    from mem1.bench.chat import SETTINGS
+
+    settings: dict[str, Any] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not key.strip() or not equals:
+            raise UserError(f"--setting is KEY=VALUE, such as temperature=0; not {text!r:.80}")
+        try:
+            settings[key.strip()] = json.loads(value, parse_constant=_no_number)
+        except (ValueError, RecursionError):
+            settings[key.strip()] = value
+    return settings if "max_completion_tokens" in settings else {**SETTINGS, **settings}
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(name)
+
+
+def _priced(name: str | None, own: Mapping[str, float | None]) -> PriceClass | None:
+    from mem1.cli.cost import price_classes
+
+    if name is None and all(price is None for price in own.values()):
+        return None
+    (priced,) = price_classes(None if name is None else [name], own)
+    return priced
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    """The names between commas, each once; those in brackets belong to a name."""
+    if text is None:
+        return ()
+    names = tuple(dict.fromkeys(name.strip() for name in re.split(r",(?![^()]*\))", text)))
+    if not all(names):
+        raise UserError(f"{text!r:.80} should be names with commas between them")
+    return names
+
+
+def _folder(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:100] or "run"
+
+
+def _show_estimate(
+    console: Console, suite: Suite, memories: Sequence[str], seed: int, prices: PriceClass | None
+) -> None:
+    from mem1.bench.estimate import estimates
+
+    with console.status("estimating what it will cost"):
+        found = estimates(suite, memories, seed=seed, prices=prices)
+    unit = "" if prices is None else prices.unit
+    rows = [
+        [
+            escape(one.memory),
+            f"{one.tasks:,}",
+            *map(_thousands, (one.input, one.cached, one.output)),
+            _money(one.cost, unit),
+        ]
+        for one in found
+    ]
+    if len(found) > 1:
+        totals = (sum(one.input for one in found), sum(one.cached for one in found), sum(one.output for one in found))
+        cost = None if prices is None else sum(one.cost or 0.0 for one in found)
+        rows.append(["all", f"{sum(one.tasks for one in found):,}", *map(_thousands, totals), _money(cost, unit)])
+    caption = (
+        "Estimated before anything is asked, by a script that plays some of the tasks, at four characters a token. A "
+        "model that thinks writes more."
+    )
+    headings = ["memory", "tasks", "tokens in", "cached of them", "tokens out", "cost"]
+    console.print(table(headings, rows, title=f"{suite.name}, seed {seed}", caption=caption))
+
+
+class _Bar:
+    """One bar for the whole run: share of right answers, tokens and cost so far."""
+
+    def __init__(self, progress: Any, name: str, prices: PriceClass | None) -> None:
+        self._progress, self._unit = progress, "" if prices is None else prices.unit
+        self._bar = progress.add_task(escape(printable(name)), total=None, note="")
+        self._attempts: list[Attempt] = []
+
+    def __call__(self, attempts: Sequence[Attempt], of: int) -> None:
+        self._attempts += attempts
+        note = ""
+        if self._attempts:
+            right = sum(attempt.accuracy for attempt in self._attempts) / len(self._attempts)
+            read = sum(attempt.tokens.fresh + attempt.tokens.cached for attempt in self._attempts)
+            costs = [attempt.cost for attempt in self._attempts if attempt.cost is not None]
+            note = f"{right:.0%} right  {_thousands(read)} tokens in"
+            note += f"  {_money(sum(costs), self._unit)}" if costs else ""
+        self._progress.update(self._bar, completed=len(self._attempts), total=of, note=note)
+
+
+def _thousands(tokens: float) -> str:
+    return f"{tokens:,.0f}" if tokens < 10_000 else f"{tokens / 1000:,.0f}k"
+
+
+def _money(cost: float | None, unit: str) -> str:
+    return "-" if cost is None else f"{cost:.4g} {unit}"

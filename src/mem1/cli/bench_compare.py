@@ -45,9 +45,9 @@ def command(
         write_page(plot, sides, title=" and ".join(dict.fromkeys(side.result.model for side in sides)))
         say(str(plot))
     if as_json:
-        print(json.dumps(_record(sides, compared)))
+        print(json.dumps(record(sides, compared)))
     else:
-        _print(sides, compared)
+        show(sides, compared)
 
 
 def _sides(results: Sequence[str]) -> list[Side]:
@@ -85,7 +85,8 @@ def _file(path: Path) -> Path:
     return file
 
 
-def _record(sides: Sequence[Side], compared: Sequence[Compared]) -> dict[str, Any]:
+def record(sides: Sequence[Side], compared: Sequence[Compared]) -> dict[str, Any]:
+    """As --json prints it."""
     from mem1.bench.scores import names_of, score_of, scores
 
     return {
@@ -105,13 +106,17 @@ def _record(sides: Sequence[Side], compared: Sequence[Compared]) -> dict[str, An
     }
 
 
-def _print(sides: Sequence[Side], compared: Sequence[Compared]) -> None:
+def show(sides: Sequence[Side], compared: Sequence[Compared]) -> None:
+    """Print the tables: scores, differences where there are several sides, what they cost, and endings."""
     from mem1.bench.tables import difference_table, endings_table, notes, score_table, spent_table
 
     console = Console(highlight=False)
     for title, found in (
         ("scores: area under accuracy over log N [95 % interval]", score_table(sides)),
-        ("differences on the same tasks; * the interval excludes 0", difference_table(sides, compared)),
+        *(
+            [("differences on the same tasks; * the interval excludes 0", difference_table(sides, compared))]
+            * bool(compared)
+        ),
         ("tokens and cost", spent_table(sides)),
         ("attempts by ending", endings_table(sides)),
     ):

@@ -70,7 +70,7 @@ def command(
 
     if cache_lifetime is None:
         refuse(invocation, "pause", because="matters only with --cache-lifetime; give both")
-    classes = _classes(prices, {"fresh": fresh, "cached": cached, "write": write, "output": output})
+    classes = price_classes(prices, {"fresh": fresh, "cached": cached, "write": write, "output": output})
     classes = [_with_cache(c, cache_minimum, cache_step, cache_lifetime, pause) for c in classes]
     attempts, ends = _attempts(run, {"prompt": prompt, "state": state, "action": action, "result": result}, turns)
     compared = [(c, compare(attempts, c.prices, c.cache, thoughts=thoughts, turns=ends)) for c in classes]
@@ -83,7 +83,11 @@ def command(
         _print(compared, thoughts)
 
 
-def _classes(names: Sequence[str] | None, own: Mapping[str, float | None]) -> list[PriceClass]:
+def price_classes(names: Sequence[str] | None, own: Mapping[str, float | None]) -> list[PriceClass]:
+    """The classes of these names, or the only one of a user's own prices; neither: all that ship.
+
+    Raises UserError for an unknown name, for both, and for prices that are missing or none.
+    """
     from mem1.prices import PRICE_CLASSES, PrefixCache, PriceClass, Prices, price_class
 
     given = {name: price for name, price in own.items() if price is not None}

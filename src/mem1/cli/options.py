@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from mem1.configuration.model import LARGEST
 from mem1.errors import UserError
@@ -60,11 +60,24 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, args)
-        for parameter in self.params:
-            value = ctx.params.get(parameter.name)
-            for number in value if isinstance(value, (list, tuple)) else (value,):
-                check_number(number, parameter.opts[0])
+        _check_numbers(self, ctx)
         return rest
+
+
+class Group(TyperGroup):
+    """A command that has others below it, with the same care for its own numbers."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        _check_numbers(self, ctx)
+        return rest
+
+
+def _check_numbers(command: Any, context: Any) -> None:
+    for parameter in command.params:
+        value = context.params.get(parameter.name)
+        for number in value if isinstance(value, (list, tuple)) else (value,):
+            check_number(number, parameter.opts[0])
 
 
 def check_number(value: object, name: str) -> None:

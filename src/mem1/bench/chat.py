@@ -1,0 +1,251 @@
+"""Players that speak in chat messages: `mem1.Agent` with one tool, a memory of `mem1.messages`, and a journal.
+
+    player = ChatPlayer.served(ModelServer(urls=("http://127.0.0.1:8000/v1",), model="qwen"), journal=journal)
+    player.attempts(drawn, drawn.tasks[:1], "fold(8)", lambda: False)
+
+    request -> journal: answered before?  yes: that reply    no: ask the server, write its reply down, then use it
+
+The tool is `search`, or `act` in a shop. Its results say how many searches are left, and nothing of what a memory left
+out can be recalled.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+from mem1.agent import Agent, Ending, ModelFailed
+from mem1.agent.chat import ServedChat
+from mem1.agent.tools import Tool
+from mem1.bench.journal import Call, Journal, digest_of
+from mem1.bench.players import outline
+from mem1.bench.results import Attempt, Spent
+from mem1.bench.suites import Drawn
+from mem1.bench.tools import Tools
+from mem1.engines.servers import EngineFailed, ModelServer, Refused
+from mem1.errors import UserError
+from mem1.messages import Bounds, Memory
+from mem1.messages.transcript import Message
+from mem1.net.exchange import one_line
+from mem1.net.spending import LimitReached, Spending, Usage
+from mem1.prices import PriceClass
+from mem1.protocol import ACT
+from mem1.records import Ended, Metric, Task
+
+SETTINGS: Mapping[str, Any] = {"max_tokens": 4_000}
+"""What every request to a server holds besides, where nothing else is given."""
+_TOO_LONG = re.compile(r"context.{0,40}(length|window|size|limit)|too (long|many tokens)|maximum.{0,40}tokens", re.I)
+"""How servers say that a prompt does not fit the model."""
+_TURNS = 2
+"""Turns beside those with a search: one is for the answer, one for a model that searches when no search is left."""
+Complete = Callable[[list[Message], list[Message]], tuple[Mapping[str, Any], Usage]]
+"""(messages, declared tools) -> a chat completion, and what it used; raises as `ServedChat.complete` does."""
+_ENDED = {
+    Ending.ANSWERED: Ended.ANSWERED,
+    Ending.OUT_OF_TOKENS: Ended.OUT_OF_TOKENS,
+    Ending.OUT_OF_TURNS: Ended.OUT_OF_TURNS,
+    Ending.STUCK: Ended.OUT_OF_TURNS,
+}
+
+
+@dataclass(frozen=True)
+class ChatPlayer:
+    """See the module."""
+
+    name: str
+    about: Mapping[str, Any]
+    model: Callable[[Drawn, str], Complete]
+    """(tasks of a cell, memory) -> the model that works on them."""
+    _: KW_ONLY
+    journal: Journal = field(default_factory=lambda: Journal(None))
+    prices: PriceClass | None = None
+    bounds: Bounds = Bounds(handles=False)  # noqa: RUF009  (frozen)
+    at_a_time: int = 1
+    native = True
+    together = 1
+
+    @classmethod
+    def served(
+        cls,
+        server: ModelServer,
+        *,
+        settings: Mapping[str, Any] = SETTINGS,
+        journal: Journal,
+        prices: PriceClass | None = None,
+        spending: Spending | None = None,
+    ) -> ChatPlayer:
+        """A model on a server. Raises UserError where its key is missing."""
+        chat = ServedChat(server, settings, prices=prices, spending=spending)
+        about = {"kind": "server", "model": server.model, "settings": dict(settings), "urls": list(server.urls)}
+        return cls(
+            server.model,
+            about,
+            lambda drawn, memory: chat.complete,
+            journal=journal,
+            prices=prices,
+            at_a_time=server.concurrency,
+        )
+
+    def check(self, memory: str) -> None:
+        Memory(memory, bounds=self.bounds, prices=self.prices)
+
+    def attempts(self, drawn: Drawn, tasks: Sequence[Task], memory: str, stopped: Callable[[], bool]) -> list[Attempt]:
+        found = (self._attempt(drawn, task, memory, stopped) for task in tasks)
+        return [attempt for attempt in found if attempt is not None]
+
+    def _attempt(self, drawn: Drawn, task: Task, memory: str, stopped: Callable[[], bool]) -> Attempt | None:
+        began = time.perf_counter()
+        tools = Tools(drawn, task)
+        asked = _Asked(self, drawn, task, memory, tools, stopped)
+        agent = Agent(
+            asked,
+            tools=[Tool(**tools.declared, call=tools.call)],
+            memory=memory,
+            bounds=self.bounds,
+            prices=self.prices,
+            max_turns=tools.left + _TURNS,
+        )
+        with agent:
+            ended, detail, answer = _run(agent, asked, task)
+            report = agent.report()
+        if (error := tools.broken or asked.limit) is not None:
+            raise error
+        if asked.cut_off:
+            return None
+        if drawn.action == ACT:
+            answer = tools.bought
+        right = (0.0,) * task.objectives
+        if answer:
+            right = _per_objective(drawn.environment.score(task, answer).metrics["em"])
+        spent = Spent(
+            fresh=report.prompt_tokens - report.cached_tokens, cached=report.cached_tokens, output=report.output_tokens
+        )
+        return Attempt(
+            **outline(drawn.cell, task, memory),
+            right=right,
+            ended=str(ended),
+            detail=detail,
+            turns=report.turns,
+            searches=tools.used,
+            tokens=spent,
+            peak=report.peak_tokens,
+            cost=report.cost,
+            seconds=time.perf_counter() - began,
+        )
+
+
+def _run(agent: Agent, asked: _Asked, task: Task) -> tuple[Ended, str, str]:
+    """(how the attempt ended, why, the answer)."""
+    try:
+        agent.run(task.prompt)
+    except Over as over:
+        return over.ended, over.detail, ""
+    except ModelFailed as failure:
+        return Ended.OUT_OF_TOKENS if asked.cut else Ended.BAD_TAGS, one_line(str(failure)), ""
+    except UserError as mistake:  # such as calls that no provider would take back
+        return Ended.AGENT_FAILED, one_line(str(mistake)), ""
+    report = agent.report()
+    assert report.ending is not None
+    stuck = "it repeated the same calls, which failed alike each time" if report.ending is Ending.STUCK else ""
+    answered = report.ending is Ending.ANSWERED
+    return _ENDED[report.ending], stuck, (report.answer or "") if answered else ""
+
+
+def _per_objective(em: Metric) -> tuple[float, ...]:
+    return em if isinstance(em, tuple) else (em,)
+
+
+class Over(UserError):
+    """Ends an attempt from inside a call of the model: the agent hands it on, as it does all mistakes of a user."""
+
+    def __init__(self, ended: Ended, detail: str = "") -> None:
+        super().__init__(detail or str(ended))
+        self.ended, self.detail = ended, detail
+
+
+class _Asked:
+    """The model of one attempt, as the agent calls it."""
+
+    def __init__(
+        self, player: ChatPlayer, drawn: Drawn, task: Task, memory: str, tools: Tools, stopped: Callable[[], bool]
+    ) -> None:
+        self._journal, self._prices = player.journal, player.prices
+        self._model = player.model(drawn, memory)
+        self._task, self._memory, self._tools, self._stopped = task, memory, tools, stopped
+        self._number = 0
+        self._over: Over | None = None
+        self.cut = False
+        """Whether the last reply ended at the token limit."""
+        self.cut_off = False
+        """Whether a stop was requested, so that the attempt has no result."""
+        self.limit: LimitReached | None = None
+
+    def __call__(self, messages: list[Message], tools: list[Message]) -> Mapping[str, Any]:
+        try:
+            if self._over is None and self._tools.over is not None:
+                raise Over(*self._tools.over)
+            # what has failed fails for good: a memory that asked for a state would go on without one
+            if self._over is not None:
+                raise self._over
+            completion = self._completion(messages, tools)
+        except Over as over:
+            self._over = over
+            raise
+        self.cut = _finish(completion) == "length"
+        self._tools.replied(completion)
+        return completion
+
+    def _completion(self, messages: list[Message], tools: list[Message]) -> Mapping[str, Any]:
+        self._number += 1
+        call = Call(self._task.id, self._memory, self._number, digest_of([messages, tools]))
+        reply = self._journal.find(call)
+        if reply is None:
+            if self._stopped():
+                self.cut_off = True
+                raise Over(Ended.ENGINE_FAILED)
+            reply, money = self._new(messages, tools)
+            self._journal.add(call, reply, money=money)
+        if "refused" in reply:
+            raise Over(Ended.OUT_OF_TOKENS, reply["refused"])
+        return reply
+
+    def _new(self, messages: list[Message], tools: list[Message]) -> tuple[Mapping[str, Any], float]:
+        try:
+            completion, used = self._model(messages, tools)
+        except LimitReached as reached:
+            self.limit = reached
+            raise Over(Ended.ENGINE_FAILED, str(reached)) from reached
+        except EngineFailed as failure:
+            if isinstance(failure, Refused) and _TOO_LONG.search(str(failure)):
+                return {"refused": one_line(str(failure))}, 0.0
+            raise Over(Ended.ENGINE_FAILED, one_line(str(failure))) from failure
+        return _kept(completion, self._number), used.money
+
+
+def _kept(completion: Mapping[str, Any], number: int) -> Mapping[str, Any]:
+    """What is needed of a completion; calls without an id of their own get one, the same whenever they are replayed."""
+    try:
+        choice = completion["choices"][0]
+        message = dict(choice["message"])
+        seen = set[str]()
+        if message.get("tool_calls"):
+            calls = [dict(call) for call in message["tool_calls"]]
+            for place, call in enumerate(calls):
+                if not isinstance(call.get("id"), str) or not call["id"] or call["id"] in seen:
+                    call["id"] = f"call_{number}_{place}"
+                seen.add(call["id"])
+            message["tool_calls"] = calls
+        kept = {"choices": [{"message": message, "finish_reason": choice.get("finish_reason")}]}
+    except (LookupError, TypeError, ValueError, AttributeError):  # no completion: the agent says so
+        return completion
+    return {**kept, "usage": completion["usage"]} if completion.get("usage") else kept
+
+
+def _finish(completion: Mapping[str, Any]) -> Any:
+    try:
+        return completion["choices"][0].get("finish_reason")
+    except (LookupError, TypeError, AttributeError):
+        return None

@@ -1,0 +1,171 @@
+"""Players that speak in tags: a policy in this process, or a script, through `mem1.rollout.Rollout`.
+
+    player = policy_player("shipped")           or a folder, or "random": a small model with random weights
+    player = script_player("200", state=200)    the scripted solver, whose states keep their first 200 tokens
+
+The memory is a context policy: full, constant, masked, summary(n), fold(k), window(k), none and others. A policy that
+knows no tags scores 0, and its ending says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mem1.bench.players import outline
+from mem1.bench.results import Attempt, Spent
+from mem1.bench.scripted import script_of
+from mem1.bench.suites import Drawn
+from mem1.configuration.model import MOST_TOKENS
+from mem1.contexts import ContextPolicy, context_policy
+from mem1.dialogue import TagDialogue
+from mem1.engines.base import Engine, Sampling, ScriptedEngine
+from mem1.engines.codec import Codec
+from mem1.engines.config import STAND_IN
+from mem1.errors import UserError
+from mem1.evaluation.tokens import cached_by_turn, peak_tokens
+from mem1.messages.cost import cost_of
+from mem1.prices import PriceClass
+from mem1.protocol import ANSWER, MALFORMED, SUMMARY, Tags
+from mem1.records import Task, Trajectory
+from mem1.rollout import Budget, Rollout
+
+if TYPE_CHECKING:
+    from mem1.dialogue import Dialogue
+
+RANDOM = "random"
+"""Name of the policy with random weights."""
+_TOGETHER = 64
+"""Tasks of a batch."""
+_SCRIPTED = Budget(context=MOST_TOKENS, completion_per_objective=200, completion_extra=2_000)
+
+
+@dataclass(frozen=True)
+class TagPlayer:
+    """See the module."""
+
+    name: str
+    about: Mapping[str, Any]
+    engine: Callable[[Drawn, Sequence[Task]], Engine]
+    dialogue: Callable[[Tags], Dialogue]
+    budget: Budget
+    _: KW_ONLY
+    prices: PriceClass | None = None
+    keeps: Callable[[ContextPolicy], ContextPolicy] = lambda policy: policy
+    """What becomes of a context policy: a script's states may be limited."""
+    native = False
+    together = _TOGETHER
+    at_a_time = 1
+
+    def check(self, memory: str) -> None:
+        self.keeps(context_policy(memory))
+
+    def attempts(self, drawn: Drawn, tasks: Sequence[Task], memory: str, stopped: Callable[[], bool]) -> list[Attempt]:
+        del stopped  # a batch is finished
+        context = self.keeps(context_policy(memory))
+        tags = _with_summary(drawn.tags) if context.requested_action == SUMMARY else drawn.tags
+        rollout = Rollout(
+            engine=self.engine(drawn, tasks),
+            dialogue=self.dialogue(tags),
+            environment=drawn.environment,
+            context=context,
+            budget=self.budget,
+        )
+        found = rollout(tasks, sampling=Sampling(temperature=0.0, seed=drawn.seed))
+        return [self._attempt(drawn, task, memory, one) for task, one in zip(tasks, found, strict=True)]
+
+    def _attempt(self, drawn: Drawn, task: Task, memory: str, found: Trajectory) -> Attempt:
+        em = found.metrics.get("em", (0.0,) * task.objectives)
+        turns = [turn for turn in found.turns if turn.action != SUMMARY]
+        cached = cached_by_turn(found)
+        prompts = [len(turn.context_ids) for turn in found.turns]
+        written = [len(turn.completion_ids) for turn in found.turns]
+        return Attempt(
+            **outline(drawn.cell, task, memory),
+            right=em if isinstance(em, tuple) else (em,),
+            ended=str(found.ended),
+            detail=found.detail,
+            turns=len(turns),
+            searches=sum(turn.action not in (ANSWER, MALFORMED) and bool(turn.observation) for turn in turns),
+            tokens=Spent(fresh=sum(prompts) - sum(cached), cached=sum(cached), output=sum(written)),
+            peak=peak_tokens(found),
+            cost=self._cost(prompts, cached, written),
+            seconds=found.seconds,
+        )
+
+    def _cost(self, prompts: Sequence[int], cached: Sequence[int], written: Sequence[int]) -> float | None:
+        if self.prices is None:
+            return None
+        by, cache = self.prices.prices, self.prices.cache
+        calls = zip(prompts, cached, written, strict=True)
+        return sum(cost_of(prompt, cache.kept(found), output, by, cache) for prompt, found, output in calls) / 1e6
+
+
+def policy_player(path: str, *, device: str = "auto", prices: PriceClass | None = None) -> TagPlayer:
+    """A policy folder, a shipped policy, or `RANDOM`. Loads torch. Raises UserError where it cannot be loaded."""
+    from mem1.engines.device import Machine, choose
+    from mem1.engines.workers import local_engine
+    from mem1.training.loop.recipe import TinyModel
+    from mem1.training.weights.policy import Policy, load_policy
+    from mem1.training.weights.tiny_model import new_model
+
+    at = choose(device, Machine.here())
+    if path == RANDOM:
+        codec = _stand_in()
+        model = new_model(TinyModel(max_positions=65_536), vocab_size=codec.vocab_size, seed=0)
+        policy = Policy(model.to(at.at), codec)  # type: ignore[arg-type]  # transformers' own signature takes less
+    else:
+        policy = load_policy(path, device=at, dtype="auto")
+    positions = policy.model.config.max_position_embeddings
+    engines: dict[str, Engine] = {}
+
+    def engine(drawn: Drawn, tasks: Sequence[Task]) -> Engine:
+        del tasks
+        if drawn.tags.name not in engines:
+            stops = policy.dialogue(None, _with_summary(drawn.tags)).stop_strings
+            engines[drawn.tags.name] = local_engine(policy.model, policy.codec, stops, workers=1)
+        return engines[drawn.tags.name]
+
+    return TagPlayer(
+        path if path == RANDOM else Path(path).name,
+        {"kind": "policy", "policy": policy.fingerprint()},
+        engine,
+        lambda tags: policy.dialogue(None, tags),
+        Budget(context=positions),
+        prices=prices,
+    )
+
+
+def script_player(name: str, *, state: int | None, prices: PriceClass | None = None) -> TagPlayer:
+    """The scripted solver; `state`: tokens that its states keep, by a general tokenizer; 0: no state; None: all."""
+    codec = _stand_in()
+    return TagPlayer(
+        name,
+        {"kind": "script", "state": state, "speaks": "tags"},
+        lambda drawn, tasks: ScriptedEngine(codec, script_of(drawn, tasks)),
+        lambda tags: TagDialogue(codec, tags),
+        _SCRIPTED,
+        prices=prices,
+        keeps=lambda policy: policy if state is None else _limited(policy, state),
+    )
+
+
+def _limited(policy: ContextPolicy, state: int) -> ContextPolicy:
+    if policy.name != "constant":
+        raise UserError(f"a script's state is limited under the memory constant, not under {policy.name}")
+    return context_policy("none" if state == 0 else f"capped({state})")
+
+
+def _with_summary(tags: Tags) -> Tags:
+    """The vocabulary with the action that a memory may ask for."""
+    if SUMMARY in tags.action_tags:
+        return tags
+    *others, last = tags.actions
+    return replace(tags, name=f"{tags.name}-{SUMMARY}", actions=(*others, (SUMMARY, SUMMARY), last))
+
+
+def _stand_in() -> Codec:
+    return Codec.load(Path(str(resources.files("mem1"))) / "assets" / STAND_IN)
