@@ -1,8 +1,8 @@
 """How the turns of an attempt are written in tokens: in tags, or in the model's own messages and calls of tools."""
 
 from mem1.dialogue.base import Dialogue, Shown, turn_of
-from mem1.dialogue.native import NativeDialogue
+from mem1.dialogue.native import NativeDialogue, offered
 from mem1.dialogue.opened import open_dialogue
 from mem1.dialogue.tagged import TagDialogue
 
-__all__ = ["Dialogue", "NativeDialogue", "Shown", "TagDialogue", "open_dialogue", "turn_of"]
+__all__ = ["Dialogue", "NativeDialogue", "Shown", "TagDialogue", "offered", "open_dialogue", "turn_of"]

@@ -67,10 +67,7 @@ class NativeDialogue:
 
     @cached_property
     def tools(self) -> tuple[Mapping[str, Any], ...]:
-        """Schemas of all tools: of the environment, and of the actions of the vocabulary."""
-        own = {tool["function"]["name"] for tool in self.own_tools}
-        kinds = [kind for kind in self.tags.action_tags if kind not in (ANSWER, SUMMARY) and kind not in own]
-        return (*self.own_tools, *map(_tool, kinds))
+        return offered(self.tags, self.own_tools)
 
     @cached_property
     def _parameters(self) -> Mapping[str, Mapping[str, Any]]:
@@ -146,6 +143,13 @@ class NativeDialogue:
         if only.get("type") == "string":
             return Wanted(call.name, str(next(iter(call.arguments.values()), "")))
         return Wanted(call.name, json.dumps(dict(call.arguments), ensure_ascii=False))
+
+
+def offered(tags: Tags, own_tools: Sequence[Mapping[str, Any]] = ()) -> tuple[Mapping[str, Any], ...]:
+    """Schemas of all tools: of the environment, and of the actions of the vocabulary."""
+    own = {tool["function"]["name"] for tool in own_tools}
+    kinds = [kind for kind in tags.action_tags if kind not in (ANSWER, SUMMARY) and kind not in own]
+    return (*own_tools, *map(_tool, kinds))
 
 
 def _tool(kind: str) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ from mem1.packing import TokenTree, split_into_packs
 from mem1.packing.blocks import cut
 from mem1.planning.memory import Load, Needs
 from mem1.planning.networks import Setup
+from mem1.planning.prompts import framing
 from mem1.records import Trajectory, Turn
 from mem1.training.loop.recipe import TURNS_PER_PIECE, Recall, Recipe
 from mem1.training.loop.rl_config import Rl
@@ -58,7 +59,8 @@ def limits(config: Recipe, objectives: int) -> Sizes:
     """Sizes of an attempt that uses everything the recipe allows: all turns, full completions and results."""
     general = config.chat is not None or config.model.chat_template or config.tasks.explains_tags
     budget = config.budget.completion(objectives, general=general)
-    turns, (prompt, result) = config.tasks.turns(objectives), config.tasks.text_sizes(objectives)
+    turns, (text, result) = config.tasks.turns(objectives), config.tasks.text_sizes(objectives)
+    prompt = text + framing(config)
     room = config.budget.context - prompt - 2 * budget
     return even_sizes(
         prompt=prompt, state=budget // 2, action=budget - budget // 2, result=max(1, min(result, room)), turns=turns
