@@ -45,6 +45,7 @@ FOREIGN = {
         "echo",
         "git",
         "hf",
+        "inspect",
         "mkdir",
         "pytest",
         "python3.11",
