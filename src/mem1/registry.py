@@ -124,6 +124,7 @@ class _Register:
         "tasks",
         {
             "atlas": "mem1.envs.atlas:AtlasTasks",
+            "english": "mem1.envs.english:EnglishTasks",
             "multihop": "mem1.envs.search:MultihopTasks",
             "cloze": "mem1.envs.cloze:ClozeTasks",
             "web": "mem1.envs.web:WebTasks",

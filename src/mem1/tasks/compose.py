@@ -377,12 +377,12 @@ def compose_dependent(
         for shape in shapes:
             taken = frozenset(draft.question.id for drafts in drawn for draft in drafts)
             drawn.append(material.draw(shape, taken, rng))
-        questions = _numbered(shapes, drawn, material, rng)
+        questions = numbered(shapes, drawn, material, rng)
         tasks.append(form.task(f"{name}-{index}", questions, rng))
     return tasks
 
 
-def _numbered(
+def numbered(
     shapes: Sequence[Group], drawn: Sequence[Sequence[Draft]], material: Material, rng: random.Random
 ) -> tuple[Question, ...]:
     """The questions of all groups in a random order that keeps the order within each group."""

@@ -1,0 +1,293 @@
+"""Questions about an English world as people ask them, with every form of the answer that counts as right.
+
+    value     Who is the mayor of Elmwick now?                              Corin Ashmont
+    past      Who was mayor of Elmwick in 1985?                             Selia Pellick
+    list      Which instruments does Corin Ashmont play?                    oboe, harp and flute, in any order
+    count     With how many towns is Elmwick twinned?                       four, 4
+    odd       Which of these towns is not twinned with Elmwick: ...?        the one of four
+    nickname  Who is the mayor of the Lantern City?
+    two hops  When was the mayor of Elmwick born?                           14 March 1952, March 14, 1952, ...
+
+What is asked follows from the world and the seed; `surface` draws the wording alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar
+
+from mem1.records import Question
+from mem1.scoring import exact_match
+from mem1.tasks.english.wording import listed
+from mem1.tasks.english.world import MONTHS, RELATIONS, WORDS, EnglishWorld
+
+ASKED: Mapping[str, tuple[str, ...]] = {
+    "birthplace": ("Where was {} born?", "In which town was {} born?", "What is the birthplace of {}?"),
+    "birthday": ("When was {} born?", "On what day was {} born?", "What is the date of birth of {}?"),
+    "employer": ("Which firm does {} work for now?", "Who employs {} now?", "What is the present employer of {}?"),
+    "employer/past": ("Which firm did {} work for in {year}?", "Who employed {} in {year}?"),
+    "home": ("In which town does {} live now?", "Where is the home of {} now?", "Which town does {} live in today?"),
+    "home/past": ("In which town did {} live in {year}?", "Where was the home of {} in {year}?"),
+    "instruments/list": ("Which instruments does {} play?", "What instruments are played by {}?"),
+    "instruments/odd": ("Which of these instruments is not played by {}: {options}?",),
+    "mayor": ("Who is the mayor of {} now?", "Who is mayor of {} today?", "Who is the present mayor of {}?"),
+    "mayor/past": ("Who was mayor of {} in {year}?", "Who was the mayor of {} in {year}?"),
+    "river": ("On which river does {} lie?", "Which river flows through {}?", "What is the river of {} called?"),
+    "population": ("How many people live in {}?", "What is the population of {}?", "How many inhabitants has {}?"),
+    "founded": ("In which year was {} founded?", "When was {} founded?"),
+    "twins/count": ("With how many towns is {} twinned?", "How many twin towns does {} have?"),
+    "twins/odd": ("Which of these towns is not twinned with {}: {options}?",),
+    "founder": ("Who founded {}?", "Who is the founder of {}?", "By whom was {} founded?"),
+    "seat": ("In which town does {} have its seat now?", "Where is the head office of {} now?"),
+    "seat/past": ("In which town was the seat of {} in {year}?", "Where did {} have its head office in {year}?"),
+    "opened": ("In which year did {} open?", "When did {} begin business?"),
+    "staff": ("How many employees does {} have?", "How large is the staff of {}?"),
+    "products/list": ("Which products does {} make?", "What are the products of {}?"),
+    "products/odd": ("Which of these products is not made by {}: {options}?",),
+    "author": ("Who wrote {}?", "Who is the author of {}?", "By whom was {} written?"),
+    "published": ("In which year was {} published?", "When did {} come out?"),
+    "pages": ("How many pages does {} have?", "What is the number of pages of {}?"),
+    "publisher": ("Which firm published {}?", "Who is the publisher of {}?"),
+    "languages/count": ("Into how many languages has {} been translated?", "How many translations of {} are there?"),
+    "languages/odd": ("Into which of these languages has {} not been translated: {options}?",),
+}
+"""Relation, and kind of question -> its wordings; {} is the subject."""
+
+THROUGH: Mapping[str, tuple[str, ...]] = {
+    "birthplace": ("the town where {} was born", "the birthplace of {}"),
+    "employer": ("the firm that employs {}", "the present employer of {}"),
+    "home": ("the town where {} lives now", "the town that is home to {}"),
+    "mayor": ("the present mayor of {}", "the person who is mayor of {} now"),
+    "founder": ("the founder of {}", "the person who founded {}"),
+    "seat": ("the town where {} has its seat", "the town with the head office of {}"),
+    "author": ("the author of {}", "the person who wrote {}"),
+    "publisher": ("the publisher of {}", "the firm that published {}"),
+}
+"""Relation that leads to another entity -> ways to name the entity."""
+
+KINDS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    kind: tuple((key.partition("/")[0], key.partition("/")[2]) for key in ASKED if key.partition("/")[0] in relations)
+    for kind, relations in RELATIONS.items()
+}
+"""Kind of the subject -> (relation, kind of question: "", past, list, count or odd)."""
+
+POOL = 512
+"""Different questions of a world, of which tasks are composed."""
+_OPTIONS = 4
+_NUMBERS = ("no", "one", "two", "three", "four", "five", "six")
+
+
+_Made = tuple[str, str, str, str, str | None]
+"""Arguments of `Asker.question`."""
+
+
+@dataclass(frozen=True)
+class Asker:
+    """Draws questions about one world."""
+
+    world: EnglishWorld
+    surface: int = 0
+    two_hops: ClassVar[float] = 0.4
+    """Share of questions that lead through another entity."""
+    _made: dict[tuple[str, str, str, str, str | None], Question] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+
+    def questions(self, seed: int = 0) -> Iterator[Question]:
+        """An endless stream, determined by the seed."""
+        rng = random.Random(f"{self.world.name}/questions/{seed}")
+        while True:
+            question = self.drawn(rng, rng.choice(self.names))
+            if question is not None:
+                yield question
+
+    def drawn(self, rng: random.Random, start: str) -> Question | None:
+        """A question that begins with this entity; None where chance led nowhere."""
+        through = self.step(rng, start) if rng.random() < self.two_hops else ""
+        relation, kind = self.last(rng, self.reached(start, through))
+        if not relation or (through and self.circular(start, through, relation)):
+            return None
+        return self.question(start, relation, kind, through=through)
+
+    @cached_property
+    def pool(self) -> list[Question]:
+        """The questions of which independent tasks are composed."""
+        found: dict[str, Question] = {}
+        for question in self.questions():
+            found.setdefault(question.id, question)
+            if len(found) == POOL:
+                break
+        return list(found.values())
+
+    def question(
+        self, start: str, relation: str, kind: str = "", *, through: str = "", reference: str | None = None
+    ) -> Question:
+        """One question. `reference`: stands for the start in its text, "the answer to Q1" or "{}"."""
+        made = start, relation, kind, through, reference
+        if made not in self._made:
+            self._made[made] = self._question(*made)
+        return self._made[made]
+
+    def _question(self, start: str, relation: str, kind: str, through: str, reference: str | None) -> Question:
+        subject = self.reached(start, through)
+        world, key = self.world, f"{relation}/{kind}" if kind else relation
+        words = random.Random(f"{world.name}/{self.surface}/{start}/{through}/{key}")
+        named = self._named(start, words) if reference is None else reference
+        if through:
+            named = words.choice(THROUGH[through]).format(named)
+        details = self._details(subject, relation, kind)
+        text = words.choice(ASKED[key]).format(named, year=details.year, options=_listed_or(details.options))
+        titles = (start, subject) if through else (start,)
+        return Question(
+            id=f"{world.name}:{through and f'{through}.'}{key}:{start.replace(' ', '_')}",
+            text=text,
+            answers=details.answers,
+            source=world.name,
+            hops=len(titles),
+            passage_ids=tuple(world.passage_ids[title] for title in titles),
+            titles=titles,
+        )
+
+    def candidates(self, question: Question) -> tuple[str, ...]:
+        """Answers among which somebody who reads only the question would choose, equally likely; empty: too many."""
+        relation, kind = key_of(question)
+        subject = question.titles[-1]
+        if kind == "odd":
+            return self._details(subject, relation, kind).options
+        about = RELATIONS[self.world.entities[subject].kind][relation]
+        if kind == "count":
+            return tuple(_NUMBERS[about.low : about.high + 1])
+        if kind == "list" or about.value in ("date", "number"):
+            return ()
+        if about.value == "year":
+            return tuple(str(year) for year in range(about.low, about.high + 1))
+        if about.value == "river":
+            return tuple(sorted({fact.values[0] for (_, name), fact in self.world.facts.items() if name == "river"}))
+        return tuple(name for name in self.world.by_kind[about.value] if name not in question.titles)
+
+    def chance(self, question: Question) -> float:
+        """Probability that a candidate drawn at random is right."""
+        candidates = self.candidates(question)
+        return sum(exact_match(one, question.answers) for one in candidates) / max(1, len(candidates))
+
+    def stale(self, question: Question) -> str:
+        """The wrong answer that the subject's own passage suggests; empty: it tells the truth."""
+        relation, kind = key_of(question)
+        subject = question.titles[-1]
+        return "" if kind or (subject, relation) not in self._wrong else self.world.stated(subject, relation).values[0]
+
+    @cached_property
+    def _wrong(self) -> frozenset[tuple[str, str]]:
+        return frozenset(self.world.corrected)
+
+    @cached_property
+    def names(self) -> list[str]:
+        return list(self.world.entities)
+
+    def step(self, rng: random.Random, start: str) -> str:
+        """A relation to another entity whose truth stands in the passage."""
+        kind = self.world.entities[start].kind
+        ways = [name for name in RELATIONS[kind] if name in THROUGH and (start, name) not in self._wrong]
+        return rng.choice(ways) if ways else ""
+
+    def reached(self, start: str, through: str) -> str:
+        """The entity that the last relation is about."""
+        return self.world.facts[start, through].values[0] if through else start
+
+    def last(self, rng: random.Random, subject: str) -> tuple[str, str]:
+        """(relation, kind of question), or ("", "") where chance led nowhere."""
+        relation, kind = rng.choice(KINDS[self.world.entities[subject].kind])
+        fact = self.world.facts[subject, relation]
+        if kind == "past" and not fact.before:
+            return "", ""
+        if kind == "odd" and len(fact.values) < _OPTIONS - 1:
+            return "", ""
+        if (subject, relation) in self._wrong:
+            return "", ""  # only for those who ask what corrects it, too
+        return relation, kind
+
+    def circular(self, start: str, through: str, relation: str) -> bool:
+        """Whether the second answer is a name that the question has, or could be guessed from the first hop."""
+        subject = self.reached(start, through)
+        fact = self.world.facts[subject, relation]
+        return relation == through or start in (subject, fact.before, *fact.values)
+
+    def _named(self, name: str, words: random.Random) -> str:
+        nickname = self.world.entities[name].nickname
+        # which name is used is no matter of wording: one of the two needs a search for the other
+        return f"the {nickname}" if nickname and self._nicknamed(name) else name
+
+    def _nicknamed(self, name: str) -> bool:
+        return random.Random(f"{self.world.name}/nickname/{name}").random() < 0.5
+
+    def _details(self, subject: str, relation: str, kind: str) -> _Details:
+        fact = self.world.facts[subject, relation]
+        drawn = random.Random(f"{self.world.name}/{subject}/{relation}/{kind}")
+        if kind == "past":
+            year = drawn.randint(max(fact.start, fact.since - 3), fact.since - 1)
+            return _Details(self._forms(fact.before, relation, subject), year=str(year))
+        if kind == "list":
+            return _Details(_lists(fact.values))
+        if kind == "count":
+            number = len(fact.values)
+            return _Details((_NUMBERS[number], str(number)))
+        if kind == "odd":
+            everything = WORDS.get(relation) or tuple(self.world.by_kind["town"])
+            wrong = drawn.choice([one for one in everything if one not in fact.values and one != subject])
+            options = [wrong, *drawn.sample(fact.values, _OPTIONS - 1)]
+            drawn.shuffle(options)
+            return _Details((wrong,), options=tuple(options))
+        return _Details(self._forms(fact.values[0], relation, subject))
+
+    def _forms(self, value: str, relation: str, subject: str) -> tuple[str, ...]:
+        about = RELATIONS[self.world.entities[subject].kind][relation]
+        if about.value == "date":
+            return dates(value)
+        if about.value == "river":
+            return (value, f"River {value}", f"{value} River")
+        nickname = self.world.entities[value].nickname if about.value == "town" else ""
+        return (value, f"the {nickname}") if nickname else (value,)
+
+
+@dataclass(frozen=True, slots=True)
+class _Details:
+    answers: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    year: str = ""
+
+
+def key_of(question: Question) -> tuple[str, str]:
+    """(relation, kind) of a question's id."""
+    relation, _, kind = question.id.split(":")[1].rpartition(".")[2].partition("/")
+    return relation, kind
+
+
+def _listed_or(options: tuple[str, ...]) -> str:
+    """a, b, c  ->  "a, b or c" """
+    return " or ".join(filter(None, (", ".join(options[:-1]), *options[-1:])))
+
+
+def dates(value: str) -> tuple[str, ...]:
+    """The ways to write a date: "14 March 1952" -> also "March 14, 1952", "14th of March 1952", "1952-03-14" ..."""
+    day, month, year = value.split()
+    end = "th" if day in ("11", "12", "13") else {"1": "st", "2": "nd", "3": "rd"}.get(day[-1], "th")
+    iso = f"{year}-{MONTHS.index(month) + 1:02d}-{int(day):02d}"
+    return (
+        value,
+        f"{month} {day}, {year}",
+        f"{day}{end} {month} {year}",
+        f"{day}{end} of {month} {year}",
+        f"{month} {day}{end}, {year}",
+        f"{day} of {month} {year}",
+        iso,
+    )
+
+
+def _lists(values: tuple[str, ...]) -> tuple[str, ...]:
+    """A list in every order, with and without "and"."""
+    orders = list(itertools.permutations(values))
+    return tuple(dict.fromkeys(text for order in orders for text in (listed(order), ", ".join(order))))
