@@ -129,6 +129,7 @@ class _Register:
             "cloze": "mem1.envs.cloze:ClozeTasks",
             "web": "mem1.envs.web:WebTasks",
             "webshop": "mem1.envs.webshop.tasks:WebShopTasks",
+            "errand": "mem1.envs.webshop.errand:ErrandTasks",
             "gymnasium": "mem1.envs.gymnasium:GymnasiumTasks",
             "verifiers": "mem1.envs.verifiers.tasks:VerifiersTasks",
         },

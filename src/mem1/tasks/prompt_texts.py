@@ -167,3 +167,33 @@ possible and labelled with the number of its question, separated by semicolons; 
 Questions ({objectives}):
 {questions}
 """
+
+BENCH_ERRAND = """\
+Buy the goods below in an online shop, one after the other, in their order. You work in turns. In each turn write two \
+blocks, in this order:
+1. <{state}> ... </{state}>: your memory, with what you have learnt so far about products and what is still to be done.
+2. One action, one of these:
+   <{act}> search[words] </{act}> searches the shop.
+   <{act}> click[text] </{act}> clicks on something that the page shows: a product by its code, an option by its \
+value, or a button.
+
+Begin with a search. Pages come inside <{result}> ... </{result}>, with " | " between their parts. They start with a \
+[{hint}] that says how many turns are left. A product fits if its brand, type, features and options are those that are \
+asked for: open it, click on the option, then on Buy Now. Several products fit each good, and each product's page \
+shows what it costs. The total price has a limit: if your purchases exceed it, none of them counts.
+
+{questions}
+"""
+
+BENCH_ERRAND_TOOLS = """\
+Buy the goods below in an online shop, one after the other, in their order, with the help of your tool. It takes one \
+action: search[words] searches the shop; click[text] clicks on something that the page shows: a product by its code, \
+an option by its value, or a button.
+
+Begin with a search. A page says how many turns are left, and has " | " between its parts. A product fits if its \
+brand, type, features and options are those that are asked for: open it, click on the option, then on Buy Now. Several \
+products fit each good, and each product's page shows what it costs. The total price has a limit: if your purchases \
+exceed it, none of them counts.
+
+{questions}
+"""

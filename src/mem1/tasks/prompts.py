@@ -113,6 +113,8 @@ PROMPTS: Mapping[str, Prompt] = {
     # the benchmark, whatever the memory: in tags, and with native calls
     "bench": Prompt(template=prompt_texts.BENCH, separator="\n"),
     "bench-tools": Prompt(template=prompt_texts.BENCH_TOOLS, separator="\n"),
+    "bench-errand": Prompt(template=prompt_texts.BENCH_ERRAND, separator="\n"),
+    "bench-errand-tools": Prompt(template=prompt_texts.BENCH_ERRAND_TOOLS, separator="\n"),
 }
 
 

@@ -1,0 +1,63 @@
+"""What chance allows in errands, and how fast they are made.
+
+python benchmarks/errand.py                  # a table: level, goods, exact match of a shopper without memory, in theory
+python benchmarks/errand.py --shoppers 200   # and what the scripted shoppers score on 200 tasks of each cell
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from statistics import mean
+
+from mem1.envs.base import Action
+from mem1.envs.webshop.errand import ErrandEnvironment, ErrandTasks
+from mem1.envs.webshop.goods import SLACKS
+from mem1.envs.webshop.thrift import ForgetfulShopper, Shopper, ThriftyShopper
+from mem1.protocol import ACT, PAPER_SHOP
+from mem1.records import Task
+
+OBJECTIVES = (1, 2, 4, 8, 16)
+TIMED = 4000
+"""Tasks that are made for the last column."""
+
+
+def shop(environment: ErrandEnvironment, task: Task, shopper: Shopper) -> float:
+    """The share of the goods that a shopper buys right."""
+    notes, page, answer, history = "", "", "", list[tuple[str, str]]()
+    for left in range(task.turn_limit, 0, -1):
+        move = shopper.move(f"{task.prompt}\n{notes}\n{left} turns left {page}")
+        (seen,) = environment.observe([Action(task, ACT, move.act, tuple(history))])
+        notes, page, answer = move.notes, seen.text, seen.answer or answer
+        history.append((ACT, move.act))
+        if seen.ended:
+            break
+    em = environment.score(task, answer).metrics["em"]
+    assert isinstance(em, tuple)
+    return mean(em)
+
+
+def cells(level: int, objectives: int, shoppers: int) -> Sequence[str]:
+    source = ErrandTasks(level=level).source("evaluation", PAPER_SHOP)
+    environment = source.environment  # the shop is built before the clock starts
+    start = time.perf_counter()
+    tasks = source.tasks(objectives=objectives, count=TIMED, seed=0)
+    speed = TIMED / (time.perf_counter() - start)
+    scored = [
+        f"{mean(shop(environment, task, shopper(n)) for n, task in enumerate(tasks[:shoppers])):.2f}"
+        for shopper in (lambda n: ThriftyShopper(), lambda n: ForgetfulShopper(seed=n))
+        if shoppers
+    ]
+    return [str(level), str(objectives), f"{mean(map(environment.chance, tasks[:500])):.2f}", *scored, f"{speed:,.0f}"]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shoppers", type=int, default=0, metavar="TASKS", help="tasks per cell for scripted shoppers")
+    arguments = parser.parse_args()
+    played = ["remembers", "forgets"] if arguments.shoppers else []
+    print(" | ".join(["level", "goods", "chance", *played, "tasks per second"]))
+    for level in SLACKS:
+        for objectives in OBJECTIVES:
+            print(" | ".join(cells(level, objectives, arguments.shoppers)), flush=True)

@@ -1,0 +1,224 @@
+"""Errands: several goods bought under one total price, in an invented shop.
+
+    ErrandTasks(level=2).source("evaluation", PAPER_SHOP).tasks(objectives=2, count=1, seed=0)
+    ->  [Task(id="errand-evaluation-0-l2-17+4", prompt="... Q1 a roomy Fala Prellov tent in size s ... Q2 ...
+              The total price may be at most $47.83.", turn_limit=40)]
+
+Several products fit each good, and the limit leaves little above the cheapest ones, so a shopper has to remember which
+product was cheapest, where it is in the list, and what has been spent. No page shows the last two, and the results
+show no prices:
+
+    Search page | Bought 0 of 2
+    Results 1 to 10 of 50 | HOLA88: Fala Prellov Light School Tent | GOLA64: ... | Next >
+    HOLA88: Fala Prellov Light School Tent | $24.49 | easy to store | always padded | made to be roomy | stays
+        compact for years | color: teal, red, blue | size: s, l | < Prev | Buy Now
+
+Whoever exceeds the limit scores 0 for everything.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+from typing import Literal
+
+from pydantic import Field
+
+from mem1.configuration.model import Seed
+from mem1.envs.base import Environment, Outcome, TaskSource
+from mem1.envs.tasks import PROMPT_TOKENS, QUESTION_TOKENS, TasksConfig, TextSizes
+from mem1.envs.webshop.env import SOLVED, WebShopEnvironment
+from mem1.envs.webshop.goods import SLACKS, Good, chance, goods, limit, one_price_each
+from mem1.envs.webshop.invented import invent
+from mem1.envs.webshop.pages import BUY_NOW, NEXT, PREVIOUS, RESULTS_A_PAGE, Purchase, Session
+from mem1.envs.webshop.shop import Shop
+from mem1.envs.webshop.thrift import ShopperScript, ThriftyShopper
+from mem1.errors import UserError
+from mem1.protocol import ACT, Tags
+from mem1.records import Question, Task
+from mem1.tasks.compose import Split
+from mem1.tasks.prompts import PromptChoice, fill
+
+_DEVELOPMENT = 10_000_000
+"""Distance from the seed of the training's shop to that of the development shop."""
+_BETWEEN = " | "
+
+
+@dataclass(frozen=True)
+class ErrandEnvironment(WebShopEnvironment):
+    """One shop and its goods; the questions of a task are goods, identified by their ids."""
+
+    _: KW_ONLY
+    wanted: Mapping[str, Good]
+    """Id of a question -> its good."""
+    slack: float
+    """Share by which the total price may exceed that of the cheapest products."""
+
+    def limit(self, task: Task) -> int:
+        """The highest total price in cents."""
+        return limit([min(self.wanted[q.id].prices.values()) for q in task.questions], self.slack)
+
+    def chance(self, task: Task) -> float:
+        """The expected exact match of a shopper who buys a random fitting product for each good."""
+        return chance([self.wanted[question.id] for question in task.questions], self.limit(task))
+
+    def score(self, task: Task, answer: str) -> Outcome:
+        """Metrics: "em", per good 1 for the full reward, all 0 above the limit; "spent", in dollars. Reward: sum of em.
+
+        Goods that were not bought score 0, and the others count.
+        """
+        goals = self._goals(task)
+        bought = tuple(Purchase(**purchase) for purchase in json.loads(answer or "[]"))
+        rewards = self.shop.rewards(Session(goals=goals, purchases=bought))
+        spent = sum(round(100 * purchase.price) for purchase in bought)
+        kept = spent <= self.limit(task)
+        each = (*(float(kept and r >= SOLVED) for r in rewards), *(0.0 for _ in goals[len(rewards) :]))
+        return Outcome(sum(each), {"em": each, "spent": spent / 100})
+
+    def show(self, session: Session) -> str:
+        """The page in one line: no prices among the results, all of a product on its own page."""
+        if session.page in ("search", "done"):
+            parts = ["Search page" if session.page == "search" else "Thank you"]
+            parts += [f"Bought {len(session.purchases)} of {len(session.goals)}"]
+        elif session.page == "results":
+            parts = self._results(session)
+        elif session.page == "item":
+            parts = self._item(session)
+        else:
+            parts = [element.text.strip() for element in self.shop.page(session)[2:]]
+        return _BETWEEN.join(parts)
+
+    def _results(self, session: Session) -> list[str]:
+        first = (session.results_page - 1) * RESULTS_A_PAGE
+        shown = session.results[first : first + RESULTS_A_PAGE]
+        head = f"Results {first + 1} to {first + len(shown)} of {len(session.results)}" if shown else "No results"
+        return [
+            head,
+            *(f"{asin}: {self.shop.products[asin].title}" for asin in shown),
+            *[PREVIOUS] * (session.results_page > 1),
+            *[NEXT] * (first + len(shown) < len(session.results)),
+        ]
+
+    def _item(self, session: Session) -> list[str]:
+        product = self.shop.products[session.asin]
+        return [
+            f"{product.asin}: {product.title}",
+            product.price_tag,
+            *product.bullet_points,
+            *(f"{name}: {', '.join(values)}" for name, values in product.options.items()),
+            *(f"chosen: {value}" for value in session.options.values()),
+            PREVIOUS,
+            BUY_NOW,
+        ]
+
+
+class ErrandTasks(TasksConfig):
+    """Several goods under one total price, in an invented shop."""
+
+    kind: str = "errand"
+    level: int = Field(default=2, ge=1, le=len(SLACKS))
+    """How much the total price may exceed that of the cheapest products: 1: by a quarter, 2: by a tenth, 3: by a
+    twentieth, 4: by a hundredth."""
+    products: int = Field(default=500, ge=150, le=1_000_000)
+    """Products of the shop."""
+    seed: Seed = 0
+    """Seed of the shop. Training and evaluation share no brand and no product, whatever the seeds."""
+    evaluated: Literal["test", "development"] = "test"
+    """Shop of the evaluation; development: another one with the names of the training half."""
+    prompt: PromptChoice = "bench-errand"
+    """bench-errand: instructions in tags; bench-errand-tools: for a model that calls tools."""
+    turns_per_good: int = Field(default=20, ge=1)
+    """Turns of a task per good; 14 are enough to open all five products that come into question and to buy one."""
+
+    def source(self, split: Split, tags: Tags) -> ErrandSource:
+        """The tasks of one half. Raises UserError where the vocabulary has no actions of a shop."""
+        if ACT not in tags.action_tags:
+            raise UserError(
+                f'the vocabulary {tags.name!r} has no actions of a shop; use vocabulary = "paper-shop" (--vocabulary '
+                "paper-shop) or released-shop"
+            )
+        return ErrandSource(self, split, tags)
+
+    def expert(self, tasks: Sequence[Task], environment: Environment, tags: Tags, *, seed: int) -> Callable[[str], str]:
+        return ShopperScript(ThriftyShopper(), tags)
+
+    def development(self) -> ErrandTasks:
+        return self.model_copy(update={"evaluated": "development"})
+
+    def small(self) -> ErrandTasks:
+        return self.model_copy(update={"products": 150})
+
+    def turns(self, objectives: int) -> int:
+        return self.turns_per_good * objectives
+
+    def text_sizes(self, objectives: int) -> TextSizes:
+        return TextSizes(PROMPT_TOKENS + QUESTION_TOKENS * objectives, 200)
+
+
+@dataclass(frozen=True)
+class ErrandSource(TaskSource):
+    """One half's shop and the goods to buy in it."""
+
+    config: ErrandTasks
+    half: Split
+    tags: Tags
+
+    @cached_property
+    def environment(self) -> ErrandEnvironment:
+        config, half, seed = self.config, self.half, self.config.seed
+        if self._development:
+            half, seed = "train", seed + _DEVELOPMENT
+        catalogue = one_price_each(invent(seed, half, config.products), seed=seed)
+        wanted = {f"{self.name}-{good.number}": good for good in goods(catalogue)}
+        return ErrandEnvironment(
+            Shop.build(catalogue.products, {product.asin: product.pricing[0] for product in catalogue.products}),
+            {number: good.goal for number, good in wanted.items()},
+            wanted=wanted,
+            slack=SLACKS[config.level],
+        )
+
+    @property
+    def name(self) -> str:
+        """Name of the shop: its tasks' ids begin with it."""
+        return f"errand-{'development' if self._development else self.half}-{self.config.seed}"
+
+    @property
+    def _development(self) -> bool:
+        return self.half == "evaluation" and self.config.evaluated == "development"
+
+    @cached_property
+    def _lines(self) -> list[list[tuple[Question, int]]]:
+        """The goods of each line as questions, with the lowest price in cents."""
+        lines: dict[tuple[str, str], list[tuple[Question, int]]] = {}
+        for name, good in self.environment.wanted.items():
+            question = Question(id=name, text=good.text, answers=(good.cheapest,), source=self.name)
+            lines.setdefault(good.line, []).append((question, min(good.prices.values())))
+        return list(lines.values())
+
+    def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
+        """Every task draws its lines anew, and of each one good; no task has two goods of a line."""
+        lines = self._lines
+        if objectives > len(lines):
+            raise UserError(
+                f"an errand of {objectives} goods needs as many lines of products, and the shop of "
+                f"{self.config.products} has {len(lines)}; take fewer goods, or more products (tasks.products)"
+            )
+        rng = random.Random(f"{self.name}/{objectives}/{seed}")
+        return [self._task([rng.choice(line) for line in rng.sample(lines, objectives)]) for _ in range(count)]
+
+    def _task(self, drawn: Sequence[tuple[Question, int]]) -> Task:
+        config, questions = self.config, tuple(question for question, _ in drawn)
+        most = limit([price for _, price in drawn], SLACKS[config.level])
+        listed = [f"Q{number} {question.text}" for number, question in enumerate(questions, start=1)]
+        listed += [f"The total price may be at most ${most / 100:.2f}."]
+        numbers = "+".join(question.id.rpartition("-")[2] for question in questions)
+        return Task(
+            id=f"{self.name}-l{config.level}-{numbers}",
+            questions=questions,
+            prompt=fill(config.prompt, "\n".join(listed), self.tags),
+            turn_limit=config.turns_per_good * len(questions),
+            corpus=self.name,
+        )
