@@ -238,7 +238,7 @@ def test_the_line_of_a_training_keeps_bar_step_and_time_left_in_80_columns():
         assert part in line
 
 
-@pytest.mark.parametrize("prompt", sorted(PROMPTS.keys() - {"episode", "shop", "tools-episode", "web"}))
+@pytest.mark.parametrize("prompt", sorted(PROMPTS.keys() - {"bench-errand", "episode", "shop", "tools-episode", "web"}))
 def test_a_script_searches_the_first_question_under_every_prompt(prompt: str):
     questions = [
         Question(id=f"q{i}", text=text, answers=("a",)) for i, text in enumerate(("Who led Kest?", "And Moru?"))
