@@ -15,7 +15,7 @@ trajectories           per turn its token ids, log-probs, text, state, action (w
                        observation; reward, scores, ending, answer, attempt, the task's prompt and gold answers
 weights                per tensor of the safetensors its dtype, shape and bytes, without names
 
-results/digests-4aa4451.json holds those of commit 4aa4451, --quickstart included.
+results/digests-89f3669.json holds those of commit 89f3669, --quickstart included.
 """
 
 from __future__ import annotations
