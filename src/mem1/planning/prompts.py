@@ -1,7 +1,7 @@
 """Tokens that a prompt has besides its text: under [chat] the model's template writes schemas of tools around it.
 
 framing(recipe of a folder with Qwen2.5's tokenizer, vocabulary "paper")    ->  what the template writes, counted
-framing(recipe of a model that is not at hand)                              ->  187, from the length of the schemas
+framing(recipe of a model that is not at hand)                              ->  188, from the length of the schemas
 framing(recipe without [chat], or with chat.calls = "tags")                 ->  0
 """
 
