@@ -10,7 +10,7 @@ first, so that the same replies always get the same results.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mem1.agent.tools import ToolFailed
@@ -27,7 +27,8 @@ _ACT = ("act", "action", "Takes one action in the shop.", "search[words] or clic
 class Tools:
     """Of one attempt. Thread-safe."""
 
-    def __init__(self, drawn: Drawn, task: Task) -> None:
+    def __init__(self, drawn: Drawn, task: Task, *, history: Sequence[tuple[str, str]] = ()) -> None:
+        """`history`: that of an attempt to go on with."""
         acts = drawn.action == ACT
         self._name, self._parameter, about, what, self._nouns = _ACT if acts else _SEARCH
         self._environment, self._kind, self._task = drawn.environment, drawn.action, task
@@ -40,7 +41,7 @@ class Tools:
                 "required": [self._parameter],
             },
         }
-        self.left = task.turn_limit if acts else task.turn_limit - 1
+        self.left = (task.turn_limit if acts else task.turn_limit - 1) - len(history)
         """Calls that are still answered; after the last search the answer is due."""
         self.used = 0
         """Calls that were answered."""
@@ -50,7 +51,8 @@ class Tools:
         """Set when no further turn is due: how the attempt has ended, and why."""
         self.broken: Exception | None = None
         """What the environment raised, which is no result."""
-        self._history: list[tuple[str, str]] = []
+        self.history = list(history)
+        """(action, argument) of the calls that reached the environment."""
         self._called: list[str] = []
         """Arguments of the calls of the last reply that are not answered yet, in order."""
         self._answers: list[tuple[str, str]] = []
@@ -79,11 +81,11 @@ class Tools:
             return f"error: no {self._nouns[1]} are left{due}"
         self.left -= 1
         try:
-            (seen,) = self._environment.observe([Action(self._task, self._kind, argument, tuple(self._history))])
+            (seen,) = self._environment.observe([Action(self._task, self._kind, argument, tuple(self.history))])
         except Exception as error:  # a fault of ours must not become a result
             self.broken, self.over = error, (Ended.TOOL_FAILED, "")
             return "error"
-        self._history.append((self._kind, argument))
+        self.history.append((self._kind, argument))
         if seen.failed is not None:
             self.over = Ended.TOOL_FAILED, seen.failed
             return f"error: {seen.failed}"
