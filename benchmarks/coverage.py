@@ -20,13 +20,19 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 from machine import commit, hardware
 
-from mem1.evaluation.intervals import difference_ends, mean_interval, score_ends
+from mem1.evaluation.intervals import (
+    difference_ends,
+    mean_interval,
+    score_ends,
+    weighted_difference_interval,
+    weighted_interval,
+)
 
 EXACT_MATCH = (0.02, 0.05, 0.1, 0.3, 0.5, 0.9, 0.96, 0.98)
 TASKS, SIZES, SEEDS = (48, 200, 500), (1, 2, 16), (1, 3, 5)
@@ -154,6 +160,42 @@ def of_differences(
         yield _result(name, difference_ends(ours, theirs), a - b, means, bootstrap)
 
 
+def of_areas(
+    samples: int, of_bootstrap: int, rng: np.random.Generator, *, differences: bool, only: Container[str] | None = None
+) -> Iterator[Result]:
+    """Areas under accuracy over log N, of few tasks for each N, and differences of two on the same tasks."""
+    del of_bootstrap
+    few = max(samples // 4, 100)
+    weights = np.array([1, 2, 2, 2, 2, 1]) / 10
+    for (shape, curve), tasks, (sd, equal) in itertools.product(CURVES.items(), (4, 10, 40), _KINDS):
+        name = f"{shape}, {tasks} tasks for each N, {'equal' if equal else 'independent' if sd == 0 else 'related'}"
+        if only is not None and name not in only:
+            continue
+        cells = [Cell(em=em, objectives=2**i, tasks=tasks, task_sd=sd, equal=equal) for i, em in enumerate(curve)]
+        shared = [rng.normal(size=(few, 1, tasks)) for _ in cells]
+        values = [cell.draw(few, rng, of)[:, 0] for cell, of in zip(cells, shared, strict=True)]
+        ends, truth = weighted_interval, float(weights @ curve)
+        if differences:
+            others = [
+                replace(cell, em=cell.em * 0.9).draw(few, rng, of) for cell, of in zip(cells, shared, strict=True)
+            ]
+            values = [other[:, 0] - mine for other, mine in zip(others, values, strict=True)]
+            ends, truth = weighted_difference_interval, -0.1 * truth
+        found = np.array([ends([cell[i] for cell in values], weights) for i in range(few)])
+        means = np.array([cell.mean(axis=1) for cell in values])
+        yield _result(name, found, truth, weights @ means, None)
+
+
+CURVES = {
+    "high": (0.98, 0.98, 0.97, 0.96, 0.95, 0.94),
+    "falling": (0.98, 0.9, 0.75, 0.5, 0.2, 0.05),
+    "cliff": (0.98, 0.98, 0.98, 0.05, 0.02, 0.02),
+    "low": (0.1, 0.06, 0.04, 0.02, 0.02, 0.02),
+    "level": (0.5, 0.5, 0.5, 0.5, 0.5, 0.5),
+}
+"""Accuracy at N = 1, 2, 4, 8, 16, 32."""
+
+
 def of_repeated_questions(
     samples: int, of_bootstrap: int, rng: np.random.Generator, *, only: Container[str] | None = None
 ) -> Iterator[Result]:
@@ -200,11 +242,14 @@ def main() -> None:
     parser.add_argument("--of-bootstrap", type=int, default=200, help="samples for the percentile bootstrap; 0: none")
     parser.add_argument("--again", type=int, default=10_000, help="samples of the cells that are drawn again")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="kinds of intervals whose name holds this")
     given = parser.parse_args()
     rng = np.random.default_rng(given.seed)
     kinds: dict[str, Callable[..., Iterator[Result]]] = {
         **{f"mean over {'tasks' if s == 1 else f'{s} seeds and tasks'}": partial(of_means, seeds=s) for s in SEEDS},
         **{f"difference, {s} seed{'' if s == 1 else 's'} a side": partial(of_differences, seeds=s) for s in SEEDS},
+        "area under accuracy over log N": partial(of_areas, differences=False),
+        "difference of two areas": partial(of_areas, differences=True),
         "mean over tasks with questions in common": of_repeated_questions,
         "mean of a measure without bounds": of_tokens,
     }
@@ -212,6 +257,8 @@ def main() -> None:
     print("| 95 % interval | cells | lowest | where | again | mean | width | percentile bootstrap, lowest |")
     print("|---|--:|--:|---|--:|--:|--:|--:|")
     for name, results in kinds.items():
+        if given.only not in name:
+            continue
         cells = sorted(results(given.samples, given.of_bootstrap, rng), key=lambda one: one.coverage)
         again = results(given.again, 0, rng, only={one.cell for one in cells[:_AGAIN]})
         lowest_again = min(one.coverage for one in again)
