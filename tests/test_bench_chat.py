@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from mem1.bench.scripted import scripted_chat, scripted_player
 from mem1.bench.suites import Cell, Drawing, Drawn
 from mem1.bench.tools import Tools
 from mem1.engines.servers import EngineFailed, Refused
+from mem1.envs.base import Action, Observation, Outcome
 from mem1.errors import UserError
 from mem1.messages.transcript import ASK, Message
 from mem1.net.spending import LimitReached, Usage
@@ -90,7 +92,7 @@ class TestTheTool:
 
         def answer(messages: list[Message]) -> Any:
             seen.append(told(messages))
-            due = "answers are due now" in seen[-1]
+            due = "No searches are left" in seen[-1]
             return completion("Q1 x; Q2 y") if due else completion(None, "Alvex")
 
         found = attempt(player(answer))
@@ -99,7 +101,7 @@ class TestTheTool:
         heads = [text.partition("\n")[0] for text in seen[1:]]
         *several, one, none = heads
         assert several == [f"[{n} searches left]" for n in range(7, 1, -1)]
-        assert (one, none) == ("[1 search left]", "[no searches left: your answers are due now]")
+        assert (one, none) == ("[1 search left]", "[No searches are left; your answers are due now]")
 
     def test_who_goes_on_searching_is_told_once_and_has_no_answer(self):
         seen = list[str]()
@@ -132,6 +134,26 @@ class TestTheTool:
         found = attempt(player(answer))
         assert (found.searches, found.turns, found.ended) == (0, 2, "answered")
         assert seen[1].startswith("error: ")
+
+    def test_an_attempt_that_the_environment_ends_is_scored_as_it_says(self):
+        class Ends:
+            def observe(self, actions: Sequence[Action]) -> list[Observation]:
+                assert [action.history for action in actions] == [()]
+                return [Observation(text="This breaks a rule.", answer="Q1 right; Q2 wrong", ended=True)]
+
+            def score(self, task: Any, answer: str) -> Outcome:
+                return Outcome(1.0, {"em": (float("right" in answer), 0.0)})
+
+        at, asked = drawn(), list[int]()
+        object.__setattr__(at.source, "environment", Ends())
+
+        def answer(messages: list[Message]) -> Any:
+            asked.append(len(messages))
+            return completion(None, "a", "b")
+
+        (found,) = player(answer).attempts(at, at.tasks[:1], "keep", lambda: False)
+        assert (found.ended, found.detail, found.right) == ("answered", "This breaks a rule.", (1.0, 0.0))
+        assert asked == [1] and (found.turns, found.searches) == (1, 1), "no further turn, and no further search"
 
     def test_nothing_can_be_recalled(self):
         offered = list[list[Message]]()
@@ -258,3 +280,12 @@ def test_an_estimate_is_what_the_script_uses():
 def test_of_large_cells_a_few_tasks_are_played_and_counted_as_all():
     (few,), (many,) = (estimates(suite({2: n}, ("independent",)), ["keep"], seed=0) for n in (4, 400))
     assert many.input == pytest.approx(100 * few.input) and many.cost is None
+
+
+def test_cells_of_long_tasks_are_extrapolated_from_two_smaller_ones():
+    cells = suite({8: 1, 16: 1, 64: 2}, ("independent",))
+    eight, sixteen = (estimates(replace(cells, cells=(cell,)), ["keep"], seed=0)[0] for cell in cells.cells[:2])
+    (whole,) = estimates(cells, ["keep"], seed=0)
+    slope = (sixteen.cached / 16 - eight.cached / 8) / 8
+    assert slope > 0 and whole.tasks == 4
+    assert whole.cached == pytest.approx(eight.cached + sixteen.cached + 2 * 64 * (sixteen.cached / 16 + slope * 48))

@@ -115,8 +115,8 @@ class ChatPlayer:
             raise error
         if asked.cut_off:
             return None
-        if drawn.action == ACT:
-            answer = tools.bought
+        if tools.answer or drawn.action == ACT:
+            answer = tools.answer
         right = (0.0,) * task.objectives
         if answer:
             right = _per_objective(drawn.environment.score(task, answer).metrics["em"])

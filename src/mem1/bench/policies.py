@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from mem1.bench.players import outline
 from mem1.bench.results import Attempt, Spent
-from mem1.bench.scripted import script_of
+from mem1.bench.scripted import remembers, script_of
 from mem1.bench.suites import Drawn
 from mem1.configuration.model import MOST_TOKENS
-from mem1.contexts import ContextPolicy, context_policy
+from mem1.contexts import context_policy
 from mem1.dialogue import TagDialogue
 from mem1.engines.base import Engine, Sampling, ScriptedEngine
 from mem1.engines.codec import Codec
@@ -54,18 +54,22 @@ class TagPlayer:
     budget: Budget
     _: KW_ONLY
     prices: PriceClass | None = None
-    keeps: Callable[[ContextPolicy], ContextPolicy] = lambda policy: policy
-    """What becomes of a context policy: a script's states may be limited."""
+    state: int | None = None
+    """Tokens that the states of a script may have; None: any number."""
     native = False
     together = _TOGETHER
     at_a_time = 1
 
     def check(self, memory: str) -> None:
-        self.keeps(context_policy(memory))
+        name = context_policy(memory).name
+        if self.state is not None and name != "constant":
+            raise UserError(f"a script's state is limited under the memory constant, not under {name}")
 
     def attempts(self, drawn: Drawn, tasks: Sequence[Task], memory: str, stopped: Callable[[], bool]) -> list[Attempt]:
         del stopped  # a batch is finished
-        context = self.keeps(context_policy(memory))
+        context = context_policy(memory)
+        if self.state is not None and not remembers(drawn):  # its solver cannot forget by itself
+            context = context_policy(f"capped({self.state})" if self.state else "none")
         tags = _with_summary(drawn.tags) if context.requested_action == SUMMARY else drawn.tags
         rollout = Rollout(
             engine=self.engine(drawn, tasks),
@@ -140,23 +144,17 @@ def policy_player(path: str, *, device: str = "auto", prices: PriceClass | None 
 
 
 def script_player(name: str, *, state: int | None, prices: PriceClass | None = None) -> TagPlayer:
-    """The scripted solver; `state`: tokens that its states keep, by a general tokenizer; 0: no state; None: all."""
+    """The scripted solver; `state`: tokens that its states may have; None: any number."""
     codec = _stand_in()
     return TagPlayer(
         name,
         {"kind": "script", "state": state, "speaks": "tags"},
-        lambda drawn, tasks: ScriptedEngine(codec, script_of(drawn, tasks)),
+        lambda drawn, tasks: ScriptedEngine(codec, script_of(drawn, tasks, state)),
         lambda tags: TagDialogue(codec, tags),
         _SCRIPTED,
         prices=prices,
-        keeps=lambda policy: policy if state is None else _limited(policy, state),
+        state=state,
     )
-
-
-def _limited(policy: ContextPolicy, state: int) -> ContextPolicy:
-    if policy.name != "constant":
-        raise UserError(f"a script's state is limited under the memory constant, not under {policy.name}")
-    return context_policy("none" if state == 0 else f"capped({state})")
 
 
 def _with_summary(tags: Tags) -> Tags:

@@ -20,7 +20,7 @@ from typing import Any
 from mem1.bench.chat import ChatPlayer, Complete
 from mem1.bench.suites import Drawn
 from mem1.engines.base import Script
-from mem1.messages import Bounds
+from mem1.messages import Bounds, Past, Stays, policy_of
 from mem1.messages.transcript import ASK, Message, texts
 from mem1.net.spending import Usage
 from mem1.prices import PriceClass
@@ -28,12 +28,26 @@ from mem1.protocol import ANSWER, observation, parse, tagged
 from mem1.records import Task
 
 _MEMORY = re.compile(r"\s*<memory>\n(.*)\n</memory>\Z", re.DOTALL)
-_LEFT = re.compile(r"\[(?:(\d+) \w+ left|no \w+ left[^\]]*)\]\n")
+_LEFT = re.compile(r"\[(?:(\d+) \w+ left|No \w+ are left[^\]]*)\]\n|error: no \w+ are left")
+_MANY = 1_000
+"""Turns left where a result that was dropped does not say how many."""
+_LINE = 60
+"""Tokens of what is noted in a turn whose notes stay."""
+_PLACE = 30
+"""Tokens of a note that say where the solver is, beside those of its memory."""
 
 
-def script_of(drawn: Drawn, tasks: Sequence[Task]) -> Script:
-    """The scripted solver of these tasks: text of a context -> completion."""
-    return drawn.config.expert(tasks, drawn.environment, drawn.tags, seed=0)
+def remembers(drawn: Drawn) -> bool:
+    """Whether the scripted solver of these tasks can be given a memory of some size."""
+    return "memory" in type(drawn.config).model_fields
+
+
+def script_of(drawn: Drawn, tasks: Sequence[Task], memory: int | None = None) -> Script:
+    """The scripted solver of these tasks: text of a context -> completion. `memory`: tokens of its notes; None: any."""
+    config = drawn.config
+    if memory is not None and remembers(drawn):
+        config = config.model_copy(update={"memory": memory})
+    return config.expert(tasks, drawn.environment, drawn.tags, seed=0)
 
 
 def scripted_player(
@@ -43,24 +57,36 @@ def scripted_player(
     bounds = Bounds(handles=False) if state is None else Bounds(handles=False, state=state)
     about = {"kind": "script", "state": state, "speaks": "messages"}
     return ChatPlayer(
-        name, about, lambda drawn, memory: scripted_chat(drawn), prices=prices, bounds=bounds, at_a_time=at_a_time
+        name,
+        about,
+        lambda drawn, memory: scripted_chat(drawn, memory, bounds.state),
+        prices=prices,
+        bounds=bounds,
+        at_a_time=at_a_time,
     )
 
 
-def scripted_chat(drawn: Drawn) -> Complete:
-    """The scripted solver as a chat model that calls the tool of these tasks."""
-    script = script_of(drawn, drawn.tasks)
+def scripted_chat(drawn: Drawn, memory: str = "keep", state: int = Bounds().state) -> Complete:
+    """The scripted solver as a chat model that calls the tool of these tasks.
+
+    It writes down what its memory would lose otherwise: nothing where results stay or the model will be asked for a
+    state, which has at most `state` tokens; what a result has just shown where the notes stay; else all that it knows.
+    """
+    stays = policy_of(memory).stays(Past(age=10**6, before_state=0))
+    each = {Stays.WHOLE: 0, Stays.NOTE: _LINE, Stays.CALLS: _LINE, Stays.NOTHING: state - _PLACE}[stays]
+    works, writes = (script_of(drawn, drawn.tasks, tokens) for tokens in (each, state - _PLACE))
 
     def complete(messages: list[Message], tools: list[Message]) -> tuple[Mapping[str, Any], Usage]:
         wants_state = texts(messages[-1]["content"]).startswith(ASK)
-        seen = messages[:-1] if wants_state else messages
+        script, seen = (writes, messages[:-1]) if wants_state else (works, messages)
         said = parse(script(in_tags(seen, drawn)), drawn.tags)
         if wants_state:
             message: dict[str, Any] = {"role": "assistant", "content": said.state or "nothing yet"}
         elif said.kind == ANSWER:
             message = {"role": "assistant", "content": said.content}
         else:
-            message = {"role": "assistant", "content": said.state or None, "tool_calls": [_call(said.content, tools)]}
+            notes = f"<note>{said.state}</note>" if stays is Stays.NOTE else said.state or None
+            message = {"role": "assistant", "content": notes, "tool_calls": [_call(said.content, tools)]}
         return {"choices": [{"message": message, "finish_reason": "stop"}]}, Usage()
 
     return complete
@@ -77,15 +103,15 @@ def in_tags(messages: Sequence[Message], drawn: Drawn) -> str:
             parts.append(text if state is None else text[: state.start()])
             parts += [] if state is None else [f" <{tags.state}> {state[1]} </{tags.state}>"]
         elif message["role"] == "assistant":
+            text = text.removeprefix("<note>").removesuffix("</note>")
             parts += [f" <{tags.state}> {text} </{tags.state}>"] if text else []
             for call in message.get("tool_calls", ()):
                 (argument,) = json.loads(call["function"]["arguments"]).values()
                 parts.append(f" <{action}> {argument} </{action}>")
         else:
             left = _LEFT.match(text)
-            shown = text if left is None else text[left.end() :]
-            turns = 1 if left is None or left[1] is None else int(left[1]) + 1
-            inside, _ = observation(shown, turns, tags)
+            turns = _MANY if left is None else int(left[1] or 0) + 1
+            inside, _ = observation(text if left is None else text[left.end() :], turns, tags)
             parts.append(f" {tagged(inside, tags)}")
     return "".join(parts)
 

@@ -10,7 +10,7 @@ Seed 0 is the public one, on which models are compared. Every other seed has wor
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -125,29 +125,32 @@ class Drawing:
 def _shipped(cell: Cell, seed: int, native: bool) -> TasksConfig:
     kind, prompt = ("errand", "bench-errand") if cell.family == "errand" else ("english", "bench")
     given: dict[str, Any] = {"level": cell.level, "prompt": f"{prompt}-tools" if native else prompt}
-    if kind == "english":
-        given |= {"family": cell.family, "first_world": seed * WORLDS}
-    return register.tasks.get(kind).model_validate(given)
+    own = {"seed": seed} if kind == "errand" else {"family": cell.family, "first_world": seed * WORLDS}
+    return register.tasks.get(kind).model_validate({**given, **own})
 
 
+_MOST = {"update": 64}
+"""Largest number of objectives of a family whose worlds have no larger tasks."""
 _FAMILIES = ("independent", "chain", "shared", "constraint", "update", "budget", "errand")
 
 
-def _suite(name: str, tasks: dict[int, int]) -> Suite:
+def _suite(name: str, tasks: Mapping[int, int], errands: Mapping[int, int]) -> Suite:
+    """Number of objectives -> tasks of each family, and of errands, which take many more turns."""
     cells = (
         Cell(family=family, objectives=objectives, tasks=count)
         for family in _FAMILIES
-        for objectives, count in tasks.items()
+        for objectives, count in (errands if family == "errand" else tasks).items()
+        if objectives <= _MOST.get(family, objectives)
     )
     return Suite(name=name, cells=tuple(cells), config=_shipped)
 
 
-SUITES = {
+SUITES: Mapping[str, Suite] = {
     suite.name: suite
     for suite in (
-        _suite("quick", {1: 8, 2: 8, 4: 8, 8: 6}),
-        _suite("standard", {1: 40, 2: 40, 4: 40, 8: 40, 16: 30, 32: 20, 64: 10}),
-        _suite("full", {1: 100, 2: 100, 4: 100, 8: 100, 16: 80, 32: 60, 64: 40, 128: 20, 256: 10}),
+        _suite("quick", {1: 12, 2: 16, 4: 14, 8: 8}, {1: 6, 2: 3}),
+        _suite("standard", {1: 24, 2: 24, 4: 24, 8: 20, 16: 12, 32: 6, 64: 3}, {1: 12, 2: 8, 4: 4}),
+        _suite("full", {1: 48, 2: 48, 4: 48, 8: 40, 16: 32, 32: 16, 64: 8, 128: 4, 256: 2}, {1: 24, 2: 16, 4: 8, 8: 4}),
     )
 }
 

@@ -16,7 +16,7 @@ from typing import Any
 from mem1.agent.tools import ToolFailed
 from mem1.bench.suites import Drawn
 from mem1.envs.base import Action
-from mem1.net.exchange import read_json
+from mem1.net.exchange import one_line, read_json
 from mem1.protocol import ACT
 from mem1.records import Ended, Task
 
@@ -45,8 +45,8 @@ class Tools:
         """Calls that are still answered; after the last search the answer is due."""
         self.used = 0
         """Calls that were answered."""
-        self.bought = ""
-        """The answer that actions have made up so far."""
+        self.answer = ""
+        """What actions have made up so far, such as purchases."""
         self.over: tuple[Ended, str] | None = None
         """Set when no further turn is due: how the attempt has ended, and why."""
         self.broken: Exception | None = None
@@ -91,16 +91,16 @@ class Tools:
             return f"error: {seen.failed}"
         self.used += 1
         if seen.answer is not None:
-            self.bought = seen.answer
+            self.answer = seen.answer
         if seen.ended:
-            self.over = Ended.ANSWERED, ""
+            self.over = Ended.ANSWERED, "" if self._kind == ACT else one_line(seen.text)
         elif self._kind == ACT and self.left == 0:
             self.over = Ended.OUT_OF_TURNS, ""
         return f"[{self._told()}]\n{seen.text}"
 
     def _told(self) -> str:
         if self.left == 0 and self._kind != ACT:
-            return f"no {self._nouns[1]} left: your answers are due now"
+            return f"No {self._nouns[1]} are left; your answers are due now"
         return f"{self.left} {self._nouns[self.left != 1]} left"
 
 
