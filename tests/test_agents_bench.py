@@ -118,7 +118,7 @@ def test_no_search_is_answered_beyond_the_limit_and_no_answer_scores_zero(tmp_pa
         results = [message.text for message in sample.messages if message.role == "tool"]
         answered = [text for text in results if text.startswith("[")]
         assert len(answered) == limits[sample.id] - 1
-        assert answered[-1].startswith("[no searches left") and "no searches are left" in results[-1]
+        assert answered[-1].startswith("[No searches are left") and "no searches are left" in results[-1]
         assert len(results) == limits[sample.id] - 1 + 2
     attempts = result_of(log).attempts
     assert {attempt.ended for attempt in attempts} == {"out_of_turns"}

@@ -116,7 +116,7 @@ def _tool(drawn: Drawn, tools: Tools) -> ToolDef:
             raise tools.broken
         if tools.over is not None:
             store().set(_OVER, str(tools.over[0]))
-        store().set(_BOUGHT, tools.bought)
+        store().set(_BOUGHT, tools.answer)
         return seen
 
     async def search(query: str) -> str:
