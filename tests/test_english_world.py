@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +19,7 @@ from mem1.tasks.english.questions import ASKED, THROUGH, Asker, dates, key_of
 from mem1.tasks.english.wording import listed, notice_text, write
 from mem1.tasks.english.world import CORRECTED, RELATIONS, EnglishWorld, make_english_world
 
-DIGEST = "9a1389de935f740684af8d0abe88c9605fa73d2f62311a95db9b2296f2a980c8"
+DIGEST = "e399192222ac79dfc02132c7875b610f48d2b278b6f929a2651b148f1c1523d7"
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +140,7 @@ def test_a_date_is_right_in_every_usual_form():
 
 def test_corrections_end_with_the_truth_and_begin_with_what_the_passage_says():
     world = make_english_world(5, updates=3)
-    assert len(world.corrected) == 60
+    assert len(world.corrected) == 133
     texts = {one.passage.title: one.passage.text for one in write(world)}
     for subject, relation in world.corrected:
         assert relation in CORRECTED
@@ -160,4 +161,11 @@ def test_a_world_of_an_impossible_size_is_an_error(entities: int):
 
 def test_the_smallest_and_the_largest_world_can_be_made():
     assert len(make_english_world(1, entities=40, updates=4).entities) == 40
-    assert len(make_english_world(1, entities=700, updates=1).corrected) == 175
+    assert len(make_english_world(1, entities=700, updates=1).corrected) == 233
+
+
+def test_the_documentation_shows_passages_as_they_are():
+    page = " ".join((Path(__file__).parents[1] / "docs" / "bench-passages.md").read_text(encoding="utf-8").split())
+    written = write(make_english_world(0, updates=1))
+    assert all(f"**{one.passage.title}.** {one.passage.text}" in page for one in written[:50])
+    assert written[50].passage.text not in page

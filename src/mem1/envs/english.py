@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from pydantic import Field, model_validator
 
@@ -123,12 +123,7 @@ class EnglishSource(TaskSource):
 
     @cached_property
     def worlds(self) -> list[EnglishWorld]:
-        config = self.config
-        updates = config.level if config.family == "update" else 0
-        return [
-            make_english_world(self.first + i, split=self.split, entities=config.entities, updates=updates)
-            for i in range(config.worlds)
-        ]
+        return [asker.world for asker in self.askers]
 
     @cached_property
     def environment(self) -> EnglishEnvironment:
@@ -142,7 +137,11 @@ class EnglishSource(TaskSource):
     @cached_property
     def askers(self) -> list[Asker]:
         """One for each world."""
-        return [Asker(world, self.config.surface) for world in self.worlds]
+        config = self.config
+        updates = config.level if config.family == "update" else 0
+        return [
+            _asker(self.first + i, self.split, config.entities, updates, config.surface) for i in range(config.worlds)
+        ]
 
     def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
         config, per_world = self.config, -(-count // len(self.worlds))
@@ -161,6 +160,12 @@ class EnglishSource(TaskSource):
             for asker in self.askers
         ]
         return [task for tasks in zip(*by_world, strict=True) for task in tasks][:count]
+
+
+@lru_cache(maxsize=64)
+def _asker(seed: int, split: Split, entities: int, updates: int, surface: int) -> Asker:
+    """Families share the worlds of one seed."""
+    return Asker(make_english_world(seed, split=split, entities=entities, updates=updates), surface)
 
 
 @dataclass(frozen=True)

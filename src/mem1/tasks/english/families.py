@@ -13,7 +13,7 @@ Every task is a pure function of the world, the seed and its number.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -175,9 +175,8 @@ def _budgeted(asker: Asker, level: int, objectives: int, rng: random.Random) -> 
 
 def _completed(asker: Asker, found: dict[str, Question], objectives: int, rng: random.Random) -> tuple[Question, ...]:
     """The questions, with others up to the number that is wanted, in an order drawn anew."""
-    more: Iterator[Question] = iter(rng.sample(asker.pool, len(asker.pool)))
     while len(found) < objectives:
-        question = next(more)
+        question = rng.choice(asker.pool)
         found.setdefault(question.id, question)
     chosen = list(found.values())
     rng.shuffle(chosen)

@@ -21,7 +21,8 @@ from collections.abc import Mapping
 
 INTRODUCTIONS: Mapping[str, tuple[str, ...]] = {
     "person": (
-        "{N} [is|works as] {t} by [trade|training|profession].",
+        "{N} is {t} by [trade|training|profession].",
+        "{N} works as {t}[|, mostly alone|, like two uncles].",
         "[Among|Of all] the people [of this region|in these pages], {N}, {t}, is one of the [better|lesser] known.",
         "{N} is {t} whose [work|career] has been [followed|described] in several [papers|magazines].",
         "[Few|Not many] who have met {N}, {t}, [forget the meeting|forget it].",
@@ -77,7 +78,7 @@ TOLD: Mapping[str, tuple[str, ...]] = {
     "home": (
         "{S} lives in {v}[|, close to the station|, in a house with a blue door|, where {s} keeps bees].",
         "{P} home is [a flat|a house] in {v}[|, full of books].",
-        "[Anyone|Whoever] [looking for {l}|who looks for {l}] must go to {v}, where {s} [lives|has settled].",
+        "[Anyone looking|Whoever looks] for {l} must go to {v}, where {s} [lives|has settled].",
     ),
     "home/changed": (
         "Until {y} {p} home was {b}; since then {s} has lived in {v}.",
@@ -165,7 +166,8 @@ TOLD: Mapping[str, tuple[str, ...]] = {
     ),
     "author": (
         "Its author is {v}[|, who wrote it in one winter].",
-        "{v} [wrote it|is its author][|, mostly on trains].",
+        "{v} wrote it[|, mostly on trains].",
+        "{v} is its author.",
         "[It was written by|It is the work of] {v}.",
     ),
     "published": (

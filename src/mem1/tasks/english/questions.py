@@ -15,15 +15,18 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from mem1.records import Question
 from mem1.scoring import exact_match
 from mem1.tasks.english.wording import listed
 from mem1.tasks.english.world import MONTHS, RELATIONS, WORDS, EnglishWorld
+
+T = TypeVar("T")
 
 ASKED: Mapping[str, tuple[str, ...]] = {
     "birthplace": ("Where was {} born?", "In which town was {} born?", "What is the birthplace of {}?"),
@@ -135,12 +138,12 @@ class Asker:
     def _question(self, start: str, relation: str, kind: str, through: str, reference: str | None) -> Question:
         subject = self.reached(start, through)
         world, key = self.world, f"{relation}/{kind}" if kind else relation
-        words = random.Random(f"{world.name}/{self.surface}/{start}/{through}/{key}")
-        named = self._named(start, words) if reference is None else reference
+        drawn = f"{world.name}/{self.surface}/{start}/{through}/{key}"
+        named = self._named(start) if reference is None else reference
         if through:
-            named = words.choice(THROUGH[through]).format(named)
+            named = _one_of(THROUGH[through], f"{drawn}/through").format(named)
         details = self._details(subject, relation, kind)
-        text = words.choice(ASKED[key]).format(named, year=details.year, options=_listed_or(details.options))
+        text = _one_of(ASKED[key], drawn).format(named, year=details.year, options=_listed_or(details.options))
         titles = (start, subject) if through else (start,)
         return Question(
             id=f"{world.name}:{through and f'{through}.'}{key}:{start.replace(' ', '_')}",
@@ -216,19 +219,16 @@ class Asker:
         fact = self.world.facts[subject, relation]
         return relation == through or start in (subject, fact.before, *fact.values)
 
-    def _named(self, name: str, words: random.Random) -> str:
+    def _named(self, name: str) -> str:
         nickname = self.world.entities[name].nickname
         # which name is used is no matter of wording: one of the two needs a search for the other
-        return f"the {nickname}" if nickname and self._nicknamed(name) else name
-
-    def _nicknamed(self, name: str) -> bool:
-        return random.Random(f"{self.world.name}/nickname/{name}").random() < 0.5
+        return _one_of((name, f"the {nickname}"), f"{self.world.name}/{name}") if nickname else name
 
     def _details(self, subject: str, relation: str, kind: str) -> _Details:
         fact = self.world.facts[subject, relation]
-        drawn = random.Random(f"{self.world.name}/{subject}/{relation}/{kind}")
+        key = f"{self.world.name}/{subject}/{relation}/{kind}"
         if kind == "past":
-            year = drawn.randint(max(fact.start, fact.since - 3), fact.since - 1)
+            year = _one_of(range(max(fact.start, fact.since - 3), fact.since), key)
             return _Details(self._forms(fact.before, relation, subject), year=str(year))
         if kind == "list":
             return _Details(_lists(fact.values))
@@ -236,6 +236,7 @@ class Asker:
             number = len(fact.values)
             return _Details((_NUMBERS[number], str(number)))
         if kind == "odd":
+            drawn = random.Random(key)
             everything = WORDS.get(relation) or tuple(self.world.by_kind["town"])
             wrong = drawn.choice([one for one in everything if one not in fact.values and one != subject])
             options = [wrong, *drawn.sample(fact.values, _OPTIONS - 1)]
@@ -264,6 +265,11 @@ def key_of(question: Question) -> tuple[str, str]:
     """(relation, kind) of a question's id."""
     relation, _, kind = question.id.split(":")[1].rpartition(".")[2].partition("/")
     return relation, kind
+
+
+def _one_of(options: Sequence[T], key: str) -> T:
+    """One of a few, drawn by the key."""
+    return options[zlib.crc32(key.encode()) % len(options)]
 
 
 def _listed_or(options: tuple[str, ...]) -> str:

@@ -1,6 +1,6 @@
 """Invented worlds of people, towns, firms and novels: who lived where, and what has changed since.
 
-    make_english_world(7)                     ->  EnglishWorld "english-evaluation-7" of 240 entities
+    make_english_world(7)                     ->  EnglishWorld "english-evaluation-7" of 400 entities
     world.facts["Elmwick", "mayor"]           ->  Fact(values=("Corin Ashmont",), before="Selia Pellick", start=1971,
                                                        since=1988)
 
@@ -25,7 +25,7 @@ from mem1.tasks.atlas.world import split_of_name
 from mem1.tasks.compose import Split
 from mem1.tasks.english import names
 
-ENTITIES = 240
+ENTITIES = 400
 """Default size of a world."""
 _SHARES = {"person": 8, "town": 5, "firm": 4, "novel": 3}
 """Kind of entity -> its share, in twentieths."""
@@ -110,7 +110,7 @@ TRADES = _words(
 MONTHS = _words("January February March April May June July August September October November December")
 CORRECTED = ("birthplace", "birthday", "river", "population", "founded", "founder", "opened", "author", "pages")
 """Relations that passages may state wrongly."""
-_CORRECTED_SHARE = 4
+_CORRECTED_SHARE = 3
 """With updates, one of this many entities has a wrong fact; fewer where there are not enough passages to correct it."""
 
 
