@@ -104,6 +104,17 @@ POPQA = {
     "question": "Who is the founder of Alvex?",
     "possible_answers": '["Mira Toll", "M. Toll"]',
 }
+BROWSECOMP_PLUS = {
+    "query_id": "769",
+    "query": "Which engineer, born in Bergen, founded a company that later moved to Oslo?",
+    "answer": "Mira Toll",
+    "gold_docs": [{"docid": "41", "text": "Mira Toll founded Alvex.", "url": "https://alvex.example/history"}],
+    "evidence_docs": [
+        {"docid": "41", "text": "Mira Toll founded Alvex.", "url": "https://alvex.example/history"},
+        {"docid": "7", "text": "Alvex moved to Oslo.", "url": "https://alvex.example/today"},
+    ],
+    "negative_docs": [{"docid": "9", "text": "Berl is a company in Tromso.", "url": "https://berl.example"}],
+}
 BAMBOOGLE = {"Question": "Who was mayor of Bergen when Alvex was founded?", "Answer": "Sela Prand"}
 
 

@@ -145,8 +145,19 @@ def test_the_mem1_prompt_explains_the_tags_of_its_vocabulary_and_ends_with_the_q
 
 
 def test_an_unknown_prompt_and_a_missing_action_are_named():
-    explain_tags = ["plain", "cloze", "mem1", "released", "web", "shop", "episode", "bench", "bench-errand"]
-    explain_tools = ["tools", "tools-shop", "tools-episode", "bench-tools", "bench-errand-tools"]
+    explain_tags = [
+        "plain",
+        "cloze",
+        "mem1",
+        "released",
+        "web",
+        "shop",
+        "episode",
+        "bench",
+        "bench-errand",
+        "bench-reading",
+    ]
+    explain_tools = ["tools", "tools-shop", "tools-episode", "bench-tools", "bench-errand-tools", "bench-reading-tools"]
     assert sorted(PROMPTS) == sorted([*explain_tags, *explain_tools])
     with pytest.raises(UserError, match="unknown prompt 'mem2'; known: plain, cloze, mem1, released, web"):
         render("mem2", TEN, PAPER)

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import (
     BAMBOOGLE,
+    BROWSECOMP_PLUS,
     HOTPOTQA,
     HOTPOTQA_ON_THE_HUB,
     MUSIQUE,
@@ -61,6 +62,7 @@ FILES: dict[str, Callable[[Path], Path]] = {
     "triviaqa": lambda folder: write_json(folder / "web-dev.json", {"Data": [TRIVIAQA], "Version": 1.0}, indent=4),
     "popqa": lambda folder: write_table(folder / "test.tsv", POPQA, delimiter="\t"),
     "bamboogle": lambda folder: write_table(folder / "bamboogle.csv", BAMBOOGLE),
+    "browsecomp-plus": lambda folder: write_lines(folder / "browsecomp_plus_decrypted.jsonl", BROWSECOMP_PLUS),
     "searchr1": lambda folder: write_rows(folder / "train.parquet", searchr1("who founded alvex", ["Mira Toll"])),
 }
 EXPECTED = {
@@ -71,6 +73,7 @@ EXPECTED = {
     "triviaqa": (TRIVIAQA["Question"], ("Mira Toll", "M. Toll", "mira toll", "m toll"), None, ()),
     "popqa": (POPQA["question"], ("Mira Toll", "M. Toll"), 1, ("Alvex", "Alvex (company)")),
     "bamboogle": (BAMBOOGLE["Question"], ("Sela Prand",), None, ()),
+    "browsecomp-plus": (BROWSECOMP_PLUS["query"], ("Mira Toll",), None, ()),
     "searchr1": ("who founded alvex?", ("Mira Toll",), None, ()),
 }
 

@@ -130,6 +130,7 @@ class _Register:
             "web": "mem1.envs.web:WebTasks",
             "webshop": "mem1.envs.webshop.tasks:WebShopTasks",
             "errand": "mem1.envs.webshop.errand:ErrandTasks",
+            "memory-agent-bench": "mem1.bench.public.memory_agent_bench:MemoryAgentBenchTasks",
             "gymnasium": "mem1.envs.gymnasium:GymnasiumTasks",
             "verifiers": "mem1.envs.verifiers.tasks:VerifiersTasks",
         },

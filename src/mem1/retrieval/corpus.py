@@ -2,6 +2,7 @@
 
 {"id": "p0", "title": "Oslo", "text": "Oslo is the capital of Norway."}        mem1's form, as JSONL or Parquet
 {"id": "0", "contents": "\\"Oslo\\"\\nOslo is the capital of Norway."}             Search-R1's form
+{"docid": "41", "text": "Oslo is ...", "url": "https://..."}                   BrowseComp-Plus's form
 
 read_passages("corpus.jsonl.gz")  ->  [Passage("p0", "Oslo", "Oslo is the capital of Norway."), ...]
 StoredPassages(folder)[0]         ->  Passage("p0", "Oslo", "Oslo is the capital of Norway.")
@@ -26,7 +27,7 @@ from mem1.records import Passage
 
 PASSAGES = "passages.jsonl"
 OFFSETS = "offsets.npy"
-_COLUMNS = ("id", "title", "text", "contents")
+_COLUMNS = ("id", "docid", "title", "text", "contents")
 _NO_TEXT = "passage {!r} has no text; give it as text, or title and text as contents"
 
 
@@ -55,12 +56,12 @@ def read_passages(path: str | os.PathLike[str]) -> list[Passage]:
 
 def _passage(record: Mapping[str, Any]) -> Passage:
     """Raises ValueError naming what is missing."""
-    identifier = record.get("id")
+    identifier = record.get("id", record.get("docid"))
     if isinstance(identifier, bool) or not isinstance(identifier, (str, int)) or identifier == "":
         raise ValueError("a passage needs an id, a string or a whole number")
     title, text = title_and_text(record)
     if not text.strip():
-        raise ValueError(_NO_TEXT.format(record["id"]))
+        raise ValueError(_NO_TEXT.format(identifier))
     return Passage(str(identifier), title, text)
 
 

@@ -115,6 +115,8 @@ PROMPTS: Mapping[str, Prompt] = {
     "bench-tools": Prompt(template=prompt_texts.BENCH_TOOLS, separator="\n"),
     "bench-errand": Prompt(template=prompt_texts.BENCH_ERRAND, separator="\n"),
     "bench-errand-tools": Prompt(template=prompt_texts.BENCH_ERRAND_TOOLS, separator="\n"),
+    "bench-reading": Prompt(template=prompt_texts.BENCH_READING, separator="\n"),
+    "bench-reading-tools": Prompt(template=prompt_texts.BENCH_READING_TOOLS, separator="\n"),
 }
 
 

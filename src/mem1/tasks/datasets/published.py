@@ -17,9 +17,15 @@ instead of "Where was the founder of Alvex born?". Questions and answers without
     PopQA       id, subj, prop, obj, ..., question, possible_answers ('["Mira Toll", "M. Toll"]')         TSV or CSV
     Bamboogle   Question, Answer                                                                          CSV
 
+Questions for deep research, with documents:
+
+    BrowseComp-Plus   {"query_id", "query", "answer", "gold_docs": [{"docid", "text", "url"}], "evidence_docs": [...],
+                       "negative_docs": [...]}, decrypted by its authors' scripts_build_index/decrypt_dataset.py
+
 Sources: the READMEs of github.com/hotpotqa/hotpot, Alab-NII/2wikimultihop, StonyBrookNLP/musique,
 google-research-datasets/natural-questions (nq_open) and mandarjoshi90/triviaqa (samples), the card of
-huggingface.co/datasets/akariasai/PopQA, and Press et al. 2023 (arXiv 2210.03350) for Bamboogle.
+huggingface.co/datasets/akariasai/PopQA, Press et al. 2023 (arXiv 2210.03350) for Bamboogle, and
+github.com/texttron/BrowseComp-Plus at 97c637c.
 """
 
 from __future__ import annotations
@@ -239,3 +245,32 @@ def bamboogle(record: Record, wanted: Wanted) -> Sample:
     """A question with an id made from its text, as it has none."""
     asked, answer = text(record, "Question"), text(record, "Answer")
     return Sample((Question(id=hashed(BAMBOOGLE, asked), text=asked, answers=distinct((answer,)), source=BAMBOOGLE),))
+
+
+BROWSECOMP_PLUS = "browsecomp-plus"
+_BASE64 = re.compile(r"[A-Za-z0-9+/]{16,}={0,2}")
+
+
+def browsecomp_plus(record: Record, wanted: Wanted) -> Sample:
+    """The question and its documents: those with the answer, other evidence, and hard negatives.
+
+    Raises ValueError for a record that is still encrypted.
+    """
+    asked = text(record, "query")
+    if _BASE64.fullmatch(asked.strip()):
+        raise ValueError("the query is still encrypted; run BrowseComp-Plus's scripts_build_index/decrypt_dataset.py")
+    documents = {name: tuple(_documents(record, name)) for name in ("gold_docs", "evidence_docs", "negative_docs")}
+    question = Question(
+        id=identifier(record.get("query_id")),
+        text=asked,
+        answers=distinct((text(record, "answer"),)),
+        source=BROWSECOMP_PLUS,
+        passage_ids=tuple(dict.fromkeys(p.id for p in documents["evidence_docs"] + documents["gold_docs"])),
+    )
+    return Sample((question,), tuple(p for group in documents.values() for p in group))
+
+
+def _documents(record: Record, field: str) -> Iterator[Passage]:
+    for document in items(record, field) if field in record else ():
+        content = mapping(document, f"a document of {field!r}")
+        yield Passage(text(content, "docid"), "", text(content, "text"))

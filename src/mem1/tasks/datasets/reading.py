@@ -59,6 +59,7 @@ FORMATS: Mapping[str, Format] = {
     ),
     "popqa": Format(published.popqa, (("id", "subj", "prop", "question", "possible_answers"),)),
     "bamboogle": Format(published.bamboogle, (("Question", "Answer"),), repeats=True),
+    "browsecomp-plus": Format(published.browsecomp_plus, (("query_id", "query", "answer"),)),
     "own": Format(own.own, (("id", "text"),)),
     "nq": Format(published.nq_open, (("question", "answer"),), repeats=True),
 }
