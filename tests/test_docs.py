@@ -60,7 +60,12 @@ FOREIGN = {
 DOWNLOADED = (
     *("NQ-open.train.jsonl", "checkpoint-000040", "musique_ans_v1.0_train.jsonl", "originals", "search_r1"),
     *("webshop.jsonl.gz", "langchain is not installed"),
-    *("Conflict_Resolution.parquet", "browsecomp_plus_decrypted.jsonl", "browsecomp-plus-corpus.parquet"),
+    *(
+        "Conflict_Resolution.parquet",
+        "browsecomp_plus_decrypted.jsonl",
+        "browsecomp-plus-corpus.parquet",
+        "scripts_build_index",
+    ),
 )
 """What a reader has and the test has not; a command may stop because one of them is missing."""
 EXTRAS = set(read_toml(ROOT / "pyproject.toml")["project"]["optional-dependencies"])
