@@ -207,6 +207,23 @@ def test_the_expert_demonstrates_under_every_memory_that_keeps_its_notes(context
     assert {attempt.ended for attempt in attempts} == {Ended.ANSWERED if scored else Ended.OUT_OF_TURNS}
 
 
+@pytest.mark.parametrize("lost", [4, 7])
+def test_a_shopper_whose_last_page_is_lost_now_and_then_goes_on_from_its_notes(lost):
+    made = source(4, turns_per_good=80)
+    for task in made.tasks(objectives=2, count=4, seed=2):
+        notes, page, answer, history = "", "", "", list[tuple[str, str]]()
+        for turn in range(task.turn_limit):
+            if turn % lost == 0:  # a memory that asks for a state keeps nothing else
+                notes, page = ThriftyShopper().move(f"{task.prompt}\n{notes}\n{page}").notes, ""
+            move = ThriftyShopper().move(f"{task.prompt}\n{notes}\n{page}")
+            (seen,) = made.environment.observe([Action(task, ACT, move.act, tuple(history))])
+            notes, page, answer = move.notes, seen.text, seen.answer or answer
+            history.append((ACT, move.act))
+            if seen.ended:
+                break
+        assert made.environment.score(task, answer).metrics["em"] == (1.0, 1.0)
+
+
 def test_a_script_writes_a_move_in_the_tags_of_the_vocabulary():
     (task,) = source().tasks(objectives=1, count=1, seed=0)
     brand, kind = source().environment.wanted[task.questions[0].id].line

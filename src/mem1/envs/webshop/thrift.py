@@ -12,7 +12,8 @@ product of the line, notes the cheapest that fits, goes back to it and buys it: 
     ...         (when all five are seen)
     results     good 2 ; spent 24.49 ; take GOLA64 19.25         click[GOLA64]
     GOLA64      good 2 ; spent 24.49 ; take GOLA64 19.25         click[s]
-    GOLA64      good 3 ; spent 43.74                             click[Buy Now]
+    GOLA64      good 2 ; spent 24.49 ; take GOLA64 19.25         click[Buy Now]
+    search      good 3 ; spent 43.74                             search[...]
 
 The other buys the first product that fits, and tells which good it is about by the brand on the page.
 """
@@ -163,6 +164,8 @@ class ThriftyShopper:
         """Raises ValueError for a text without an errand."""
         view = View.of(text)
         notes = _Notes.of(view.notes)
+        if notes.verb == "take" and view.bought is not None and view.bought >= notes.good:
+            notes = _Notes(notes.good + 1, notes.spent + notes.price)  # the shop says that it is bought
         good = view.wanted[min(notes.good, len(view.wanted)) - 1]
         if view.item is not None:
             return self._read(notes, good, view.item)
@@ -178,9 +181,7 @@ class ThriftyShopper:
 
     def _read(self, notes: _Notes, good: Wanted, item: Item) -> Move:
         if notes.verb == "take" and item.asin == notes.asin:
-            if not item.chosen(good):
-                return _move(notes, f"click[{good.option}]")
-            return _move(_Notes(notes.good + 1, notes.spent + notes.price), BUY)
+            return _move(notes, BUY if item.chosen(good) else f"click[{good.option}]")
         seen = notes.seen if item.asin in notes.seen else (*notes.seen, item.asin)
         notes = replace(notes, seen=seen)
         if item.fits(good) and (not notes.verb or item.price < notes.price):
