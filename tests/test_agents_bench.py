@@ -159,6 +159,12 @@ def test_another_solver_finds_the_tool(tmp_path: Path):
     assert metrics(log)["all"] == 1.0
 
 
+def test_families_are_given_as_inspects_command_line_gives_them():
+    assert len(bench(SMALL, families=["independent", "chain"]).dataset) == len(gold())
+    assert len(bench(SMALL, families="independent, chain").dataset) == len(gold())
+    assert len(bench(SMALL, families="chain").dataset) == 3
+
+
 def test_a_failing_sample_has_nothing_right(tmp_path: Path):
     def fails(messages: list[Any], replies: int) -> ModelOutput:
         raise RuntimeError("the server is gone")

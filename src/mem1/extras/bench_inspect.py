@@ -34,6 +34,7 @@ try:
     from inspect_ai.dataset import MemoryDataset, Sample
     from inspect_ai.event import ModelEvent
     from inspect_ai.log import EvalLog, EvalSample
+    from inspect_ai.model import ChatMessageAssistant
     from inspect_ai.scorer import Metric, SampleScore, Score, Scorer, Target, grouped, metric, scorer
     from inspect_ai.solver import Generate, Solver, TaskState, solver
     from inspect_ai.tool import ToolDef, ToolError
@@ -53,15 +54,16 @@ _TURNS = 2
 def bench(
     suite: str = "quick",
     seed: int = 0,
-    families: str = "",
+    families: str | list[str] = "",
     memory: str = "keep",
     threshold: int = 8_000,
 ) -> Task:
-    """The tasks of a suite; `families` separated by commas, none: all.
+    """The tasks of a suite; `families` as a list or separated by commas, none: all.
 
     `memory`: a policy of `mem1.messages`, which folds when a prompt exceeds `threshold` tokens; keep: none. Raises
     UserError for what the suite does not have.
     """
+    families = families if isinstance(families, str) else ",".join(families)
     drawn = _drawn(suite, seed, families)
     samples = [_sample(cell, one) for cell, one in drawn.values()]
     return Task(
@@ -241,7 +243,9 @@ def _ended(sample: EvalSample, score: Score | None) -> str:
         return str(Ended.ENGINE_FAILED)
     if over := sample.store.get(_OVER):
         return over
-    if score is not None and score.answer:
+    if sample.output.choices and sample.output.stop_reason in ("max_tokens", "model_length"):
+        return str(Ended.OUT_OF_TOKENS)
+    last = sample.messages[-1] if sample.messages else None
+    if (score is not None and score.answer) or (isinstance(last, ChatMessageAssistant) and not last.tool_calls):
         return str(Ended.ANSWERED)
-    cut = sample.output.choices and sample.output.stop_reason in ("max_tokens", "model_length")
-    return str(Ended.OUT_OF_TOKENS if cut else Ended.OUT_OF_TURNS)
+    return str(Ended.OUT_OF_TURNS)
