@@ -19,6 +19,7 @@ from test_report import Page, unpacked
 from mem1.bench.page import render, write_page
 from mem1.bench.results import Result
 from mem1.bench.scores import Side, sides_of
+from mem1.bench.tables import spent_table
 from mem1.errors import UserError
 
 NAME = f"--line-0 {HOSTILE[:40]}"
@@ -99,6 +100,14 @@ def test_the_page_says_what_failed_and_what_is_left_out():
     shown = Page(render([*sides_of(mine), *sides_of(other)], title="x")).shown
     assert "b: 3 of 60 attempts ended as engine failed; they count as wrong." in shown
     assert "b and a share 60 tasks; 0 of b and 10 of a are left out" in shown
+
+
+def test_costs_are_shown_where_somebody_has_prices():
+    priced = invented(7, ("keep",))
+    unpriced = replace(priced, attempts=tuple(replace(one, cost=None) for one in priced.attempts))
+    headings = [spent_table(sides_of(result)).headings for result in (priced, unpriced)]
+    assert [name for name in headings[0] if name not in headings[1]] == ["cost per right"]
+    assert spent_table(sides_of(unpriced)).rows[0][-2:] == spent_table(sides_of(priced)).rows[0][-2:]
 
 
 def test_a_page_of_one_side_has_no_differences_and_of_none_is_a_mistake(tmp_path: Path):

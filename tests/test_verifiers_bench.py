@@ -99,7 +99,8 @@ def test_no_search_is_answered_beyond_the_limit(tmp_path: Path, monkeypatch: pyt
     trace = attempt(lambda messages: search(len(messages)), tmp_path, monkeypatch, family="independent")
     results = [str(message.content) for message in trace.tool_messages]
     assert trace.reward == 0 and len(trace.state.history) == task.turn_limit - 1
-    assert "no searches left" in results[task.turn_limit - 2] and "no searches are left" in results[task.turn_limit - 1]
+    last, refused = results[task.turn_limit - 2 : task.turn_limit]
+    assert last.startswith("[No searches are left") and refused.startswith("error: no searches are left")
     assert len(results) <= task.turn_limit + 1
 
 

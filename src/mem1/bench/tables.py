@@ -76,7 +76,16 @@ def spent_table(sides: Sequence[Side], family: str | None = None) -> Table:
         attempts = [one for one in side.attempts if family in (None, one.family)]
         if attempts:
             rows.append((short(name), *_spent(score_of(attempts), side.result.unit)))
-    return Table(headings=headings, rows=tuple(rows))
+    unpriced = all(row[_COST] is None for row in rows)
+    columns = [column for column in range(len(headings)) if column != _COST or not unpriced]
+    return Table(
+        headings=tuple(headings[column] for column in columns),
+        rows=tuple(tuple(row[column] for column in columns) for row in rows),
+    )
+
+
+_COST = 6
+"""Column of the cost, left out where nobody has prices."""
 
 
 def endings_table(sides: Sequence[Side]) -> Table:

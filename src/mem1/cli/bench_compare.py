@@ -112,11 +112,8 @@ def show(sides: Sequence[Side], compared: Sequence[Compared]) -> None:
 
     console = Console(highlight=False)
     for title, found in (
-        ("scores: area under accuracy over log N [95 % interval]", score_table(sides)),
-        *(
-            [("differences on the same tasks; * the interval excludes 0", difference_table(sides, compared))]
-            * bool(compared)
-        ),
+        ("scores [95 % interval]", score_table(sides)),
+        *([("differences; * interval excludes 0", difference_table(sides, compared))] * bool(compared)),
         ("tokens and cost", spent_table(sides)),
         ("attempts by ending", endings_table(sides)),
     ):

@@ -44,8 +44,8 @@ try:
 except ImportError as error:
     raise UserError(f"the benchmark for Inspect needs inspect-ai ({error}): pip install 'mem1[inspect]'") from error
 
-_BOUGHT, _OVER = "mem1:bought", "mem1:over"
-"""Keys of the sample's store: what has been bought so far, and how the attempt ended before an answer."""
+_MADE, _OVER = "mem1:answer", "mem1:over"
+"""Keys of the sample's store: the answer that calls have made up, and how the attempt ended before another."""
 _TURNS = 2
 """Turns beside those with a call, as in `mem1 bench`."""
 
@@ -118,7 +118,7 @@ def _tool(drawn: Drawn, tools: Tools) -> ToolDef:
             raise tools.broken
         if tools.over is not None:
             store().set(_OVER, str(tools.over[0]))
-        store().set(_BOUGHT, tools.answer)
+        store().set(_MADE, tools.answer)
         return seen
 
     async def search(query: str) -> str:
@@ -176,7 +176,8 @@ def right(suite: str, seed: int, families: str) -> Scorer:
 
     async def score(state: TaskState, target: Target) -> Score:
         drawn, ours = _drawn(suite, seed, families)[str(state.sample_id)]
-        answer = state.store.get(_BOUGHT, "") if drawn.action == ACT else _answer(state)
+        made = state.store.get(_MADE, "")
+        answer = made if made or drawn.action == ACT else _answer(state)
         found: list[float] = [0.0] * ours.objectives
         if answer:
             em = drawn.environment.score(ours, answer).metrics["em"]

@@ -58,7 +58,8 @@ class Progress(vf.State):
     history: list[tuple[str, str]] = []  # noqa: RUF012
     calls: int = 0
     """Those that were refused, too."""
-    bought: str = ""
+    answer: str = ""
+    """The answer that calls have made up, such as purchases."""
     over: bool = False
 
 
@@ -84,7 +85,8 @@ class BenchTask(vf.Task[BenchData, Progress]):
 
     @vf.reward
     async def right(self, trace: vf.Trace) -> float:
-        answer = trace.state.bought if self.drawn.action == ACT else _answer(trace)
+        made = trace.state.answer
+        answer = made if made or self.drawn.action == ACT else _answer(trace)
         if not answer:
             return 0.0
         em = self.drawn.environment.score(self.ours, answer).metrics["em"]
@@ -134,7 +136,7 @@ class BenchTools(vf.Toolset[BenchToolsConfig, Progress]):
         if tools.broken is not None:
             raise tools.broken
         state.history = tools.history
-        state.bought, state.over = tools.bought or state.bought, state.over or tools.over is not None
+        state.answer, state.over = tools.answer or state.answer, state.over or tools.over is not None
         return seen
 
 
