@@ -14,7 +14,7 @@ from statistics import mean
 from mem1.envs.base import Action
 from mem1.envs.webshop.errand import ErrandEnvironment, ErrandTasks
 from mem1.envs.webshop.goods import SLACKS
-from mem1.envs.webshop.thrift import ForgetfulShopper, Shopper, ThriftyShopper
+from mem1.envs.webshop.thrift import Shopper
 from mem1.protocol import ACT, PAPER_SHOP
 from mem1.records import Task
 
@@ -46,7 +46,7 @@ def cells(level: int, objectives: int, shoppers: int) -> Sequence[str]:
     speed = TIMED / (time.perf_counter() - start)
     scored = [
         f"{mean(shop(environment, task, shopper(n)) for n, task in enumerate(tasks[:shoppers])):.2f}"
-        for shopper in (lambda n: ThriftyShopper(), lambda n: ForgetfulShopper(seed=n))
+        for shopper in (lambda n: Shopper(), lambda n: Shopper(memory=0, seed=n))
         if shoppers
     ]
     return [str(level), str(objectives), f"{mean(map(environment.chance, tasks[:500])):.2f}", *scored, f"{speed:,.0f}"]

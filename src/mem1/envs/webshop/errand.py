@@ -35,7 +35,7 @@ from mem1.envs.webshop.goods import SLACKS, Good, chance, goods, limit, one_pric
 from mem1.envs.webshop.invented import invent
 from mem1.envs.webshop.pages import BUY_NOW, NEXT, PREVIOUS, RESULTS_A_PAGE, Purchase, Session
 from mem1.envs.webshop.shop import Shop
-from mem1.envs.webshop.thrift import ShopperScript, ThriftyShopper
+from mem1.envs.webshop.thrift import Shopper, ShopperScript
 from mem1.errors import UserError
 from mem1.protocol import ACT, Tags
 from mem1.records import Question, Task
@@ -130,6 +130,9 @@ class ErrandTasks(TasksConfig):
     """Shop of the evaluation; development: another one with the names of the training half."""
     prompt: PromptChoice = "bench-errand"
     """bench-errand: instructions in tags; bench-errand-tools: for a model that calls tools."""
+    memory: int | None = Field(default=None, ge=0)
+    """Tokens of memory of the scripted shopper, whose notes need 25; with fewer it writes none. None: as many as it
+    likes."""
     turns_per_good: int = Field(default=20, ge=1)
     """Turns of a task per good; 14 are enough to open all five products that come into question and to buy one."""
 
@@ -143,7 +146,7 @@ class ErrandTasks(TasksConfig):
         return ErrandSource(self, split, tags)
 
     def expert(self, tasks: Sequence[Task], environment: Environment, tags: Tags, *, seed: int) -> Callable[[str], str]:
-        return ShopperScript(ThriftyShopper(), tags)
+        return ShopperScript(Shopper(self.memory, seed), tags)
 
     def development(self) -> ErrandTasks:
         return self.model_copy(update={"evaluated": "development"})

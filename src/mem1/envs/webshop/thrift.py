@@ -1,7 +1,7 @@
-"""Scripted shoppers for errands: one that remembers prices, and one that remembers nothing.
+"""A scripted shopper for errands, with a memory or without one.
 
-Both are functions of the text in view: the task, what they wrote last, and the last page. The thrifty one opens every
-product of the line, notes the cheapest that fits, goes back to it and buys it: 14 turns per good. Its notes:
+It is a function of the text in view: the task, its last notes, and the pages after them. It opens every product of the
+line, notes the cheapest that fits, goes back to it and buys it: 14 turns per good. Its notes:
 
     page        notes                                            action
     search      good 2 ; spent 24.49                             search[Fala Prellov tent]
@@ -15,7 +15,8 @@ product of the line, notes the cheapest that fits, goes back to it and buys it: 
     GOLA64      good 2 ; spent 24.49 ; take GOLA64 19.25         click[Buy Now]
     search      good 3 ; spent 43.74                             search[...]
 
-The other buys the first product that fits, and tells which good it is about by the brand on the page.
+With a memory too small for them it writes no notes and knows what is in view. Where that is only the last page, it buys
+the first product that fits, opening them at random, and tells by the brand which good the page is about.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from mem1.protocol import ACT, Tags
 
@@ -79,43 +79,6 @@ class Item:
         return f"chosen: {good.option}" in re.split(r" *\| *", self.about)
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """The text in view, read: the goods, the last notes, and the last page."""
-
-    wanted: tuple[Wanted, ...]
-    notes: str
-    """Empty if there are none."""
-    bought: int | None
-    """On the search page, the number of purchases; else None."""
-    results: tuple[tuple[str, str], ...] | None
-    """(asin, title) on a page of results; else None."""
-    item: Item | None
-
-    @classmethod
-    def of(cls, text: str) -> View:
-        """Raises ValueError for a text without an errand."""
-        wanted = {int(number): Wanted(*words) for number, *words in _WANTED.findall(text)}
-        if not wanted:
-            raise ValueError("no errand is in view")
-        notes = [found[0] for found in _NOTES.finditer(text)]
-        goods = tuple(wanted[number] for number in sorted(wanted))
-        pages = [
-            (found.start(), found)
-            for page in (_SEARCH_PAGE, _RESULTS_PAGE, _ITEM_PAGE)
-            for found in page.finditer(text)
-        ]
-        page = max(pages, default=(0, None), key=lambda found: found[0])[1]
-        bought, results, item = 0 if page is None else None, None, None
-        if page is not None and page.re is _SEARCH_PAGE:
-            bought = int(page[1])
-        elif page is not None and page.re is _RESULTS_PAGE:
-            results = tuple(_RESULT.findall(page[1]))
-        elif page is not None:
-            item = Item(page[1], page[2], float(page[3]), page[4])
-        return cls(goods, notes[-1] if notes else "", bought, results, item)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
     """One turn of a shopper."""
@@ -124,12 +87,6 @@ class Move:
     """What it wants to keep."""
     act: str
     """Its action: search[...] or click[...]."""
-
-
-class Shopper(Protocol):
-    """Writes the next move for the text in view."""
-
-    def move(self, text: str, /) -> Move: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,68 +114,114 @@ class _Notes:
 
 
 @dataclass(frozen=True, slots=True)
-class ThriftyShopper:
-    """Buys the cheapest product that fits every good."""
+class Known:
+    """What follows from the text in view."""
 
-    def move(self, text: str) -> Move:
+    wanted: tuple[Wanted, ...]
+    notes: _Notes
+    """The last notes, brought up to date by the pages after them."""
+    noted: bool
+    """Whether there were notes."""
+    line: tuple[str, ...] = ()
+    """asins of the good's line, from the last page of results after the notes."""
+    page: str = "search"
+    """The last page: "search", "results" or "item"."""
+    item: Item | None = None
+    """The product on it."""
+
+    @classmethod
+    def of(cls, text: str) -> Known:
         """Raises ValueError for a text without an errand."""
-        view = View.of(text)
-        notes = _Notes.of(view.notes)
-        if notes.verb == "take" and view.bought is not None and view.bought >= notes.good:
-            notes = _Notes(notes.good + 1, notes.spent + notes.price)  # the shop says that it is bought
-        good = view.wanted[min(notes.good, len(view.wanted)) - 1]
-        if view.item is not None:
-            return self._read(notes, good, view.item)
-        if view.results is None:
-            return _move(notes, f"search[{good.brand} {good.kind}]")
-        line = [asin for asin, title in view.results if good.is_line(title)]
-        fresh = [asin for asin in line if asin not in notes.seen]
-        if notes.verb != "take" and fresh:
-            return _move(notes, f"click[{fresh[0]}]")
-        if not notes.verb:  # nothing fits: a search for another good, or lost notes
-            return _move(_Notes(notes.good, notes.spent), f"search[{good.brand} {good.kind}]")
-        return _move(replace(notes, verb="take", seen=()), f"click[{notes.asin}]")
+        goods = {int(number): Wanted(*words) for number, *words in _WANTED.findall(text)}
+        if not goods:
+            raise ValueError("no errand is in view")
+        noted = list(_NOTES.finditer(text))
+        notes, start = (_Notes.of(noted[-1][0]), noted[-1].end()) if noted else (_Notes(), 0)
+        known = cls(tuple(goods[number] for number in sorted(goods)), notes, bool(noted))
+        pages = [found for page in (_SEARCH_PAGE, _RESULTS_PAGE, _ITEM_PAGE) for found in page.finditer(text, start)]
+        for page in sorted(pages, key=lambda found: found.start()):
+            if page.re is _SEARCH_PAGE:
+                known = known._searching(int(page[1]))
+            elif page.re is _RESULTS_PAGE:
+                known = known._found(_RESULT.findall(page[1]))
+            else:
+                known = known._opened(Item(page[1], page[2], float(page[3]), page[4]))
+        return known
 
-    def _read(self, notes: _Notes, good: Wanted, item: Item) -> Move:
-        if notes.verb == "take" and item.asin == notes.asin:
-            return _move(notes, BUY if item.chosen(good) else f"click[{good.option}]")
+    @property
+    def good(self) -> Wanted:
+        return self.wanted[min(self.notes.good, len(self.wanted)) - 1]
+
+    def _searching(self, bought: int) -> Known:
+        """The search page says how many goods are bought."""
+        notes = self.notes
+        if bought >= notes.good:
+            notes = _Notes(bought + 1, notes.spent + notes.price)
+        return replace(self, notes=notes, line=(), page="search", item=None)
+
+    def _found(self, results: Sequence[tuple[str, str]]) -> Known:
+        """A page of results; the search was for the line of the first one."""
+        found = self._about(results[0][1])
+        line = tuple(asin for asin, title in results if found.good.is_line(title))
+        return replace(found, line=line, page="results", item=None)
+
+    def _opened(self, item: Item) -> Known:
+        found = self._about(item.title)
+        notes = found.notes
         seen = notes.seen if item.asin in notes.seen else (*notes.seen, item.asin)
-        notes = replace(notes, seen=seen)
-        if item.fits(good) and (not notes.verb or item.price < notes.price):
-            notes = replace(notes, verb="best", asin=item.asin, price=item.price)
-        return _move(notes, BACK)
+        if notes.verb != "take":
+            notes = replace(notes, seen=seen)
+            if item.fits(found.good) and (not notes.verb or item.price < notes.price):
+                notes = replace(notes, verb="best", asin=item.asin, price=item.price)
+        return replace(found, notes=notes, page="item", item=item)
+
+    def _about(self, title: str) -> Known:
+        """The good is known by the title of a product, where nothing else says which one it is."""
+        if self.noted or self.good.is_line(title):
+            return self
+        number = next((n for n, good in enumerate(self.wanted, start=1) if good.is_line(title)), self.notes.good)
+        return replace(self, notes=_Notes(number))
+
+
+NOTES_TOKENS = 25
+"""Length of the longest notes of a good, at four characters a token."""
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetfulShopper:
-    """Buys the first product that fits, opening them at random; keeps no notes.
+class Shopper:
+    """Buys the cheapest product that fits every good, as far as it remembers."""
 
-    The draws follow from the seed and the text in view, in which the number of turns left makes every page different.
-    """
-
+    memory: int | None = None
+    """Tokens of its notes; with fewer than `NOTES_TOKENS` it writes none. None: as many as it likes."""
     seed: int = 0
+    """Of the order in which it opens products; the order follows from the seed and the text in view."""
 
     def move(self, text: str) -> Move:
         """Raises ValueError for a text without an errand."""
-        view = View.of(text)
-        if view.item is not None:
-            return Move(notes="", act=self._read(view, view.item))
-        if view.results is not None:
-            return Move(notes="", act=self._open(view.wanted, view.results, random.Random(f"{self.seed}/{text}")))
-        assert view.bought is not None
-        good = view.wanted[min(view.bought, len(view.wanted) - 1)]
-        return Move(notes="", act=f"search[{good.brand} {good.kind}]")
+        known = Known.of(text)
+        good, notes = known.good, known.notes
+        fresh = [asin for asin in known.line if asin not in notes.seen]
+        if known.item is not None:
+            if not self._wants(known, known.item, fresh):
+                return self._move(notes, BACK)
+            taken = replace(notes, verb="take", seen=())
+            return self._move(taken, BUY if known.item.chosen(good) else f"click[{good.option}]")
+        if known.page == "results" and notes.verb != "take" and fresh:
+            return self._move(notes, f"click[{random.Random(f'{self.seed}/{text}').choice(fresh)}]")
+        if known.page == "results" and notes.verb:
+            return self._move(replace(notes, verb="take", seen=()), f"click[{notes.asin}]")
+        return self._move(notes, f"search[{good.brand} {good.kind}]")
 
-    def _open(self, wanted: Sequence[Wanted], results: Sequence[tuple[str, str]], rng: random.Random) -> str:
-        """Opens a product of the line that the search found first."""
-        searched = next(good for _, title in results for good in wanted if good.is_line(title))
-        return f"click[{rng.choice([asin for asin, title in results if searched.is_line(title)])}]"
+    def _wants(self, known: Known, item: Item, fresh: Sequence[str]) -> bool:
+        """Whether the open product is to be bought."""
+        if not known.noted and not known.line:  # nothing but this page is in view
+            return item.fits(known.good)
+        decided = known.notes.verb == "take" or (bool(known.line) and not fresh)
+        return decided and item.asin == known.notes.asin
 
-    def _read(self, view: View, item: Item) -> str:
-        good = next((good for good in view.wanted if good.is_line(item.title)), None)
-        if good is None or not item.fits(good):
-            return BACK
-        return BUY if item.chosen(good) else f"click[{good.option}]"
+    def _move(self, notes: _Notes, act: str) -> Move:
+        written = self.memory is None or self.memory >= NOTES_TOKENS
+        return Move(notes=str(notes) if written else "", act=act)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +235,3 @@ class ShopperScript:
         move = self.shopper.move(context)
         state, action = self.tags.state, self.tags.action_tags[ACT]
         return f"<{state}> {move.notes} </{state}> <{action}> {move.act} </{action}>"
-
-
-def _move(notes: _Notes, act: str) -> Move:
-    return Move(notes=str(notes), act=act)
