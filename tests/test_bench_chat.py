@@ -18,7 +18,7 @@ from mem1.bench.policies import script_player
 from mem1.bench.results import Attempt, Spent
 from mem1.bench.scripted import scripted_chat, scripted_player
 from mem1.bench.suites import Cell, Drawing, Drawn
-from mem1.bench.tools import Tools
+from mem1.bench.tools import Tools, answers_in
 from mem1.engines.servers import EngineFailed, Refused
 from mem1.envs.base import Action, Observation, Outcome
 from mem1.errors import UserError
@@ -164,6 +164,20 @@ class TestTheTool:
 
         attempt(ChatPlayer("m", {}, lambda drawn, memory: complete), "mask(1)")
         assert {tool["function"]["name"] for tools in offered for tool in tools} == {"search"}
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        ("Q1 Moru Kest; Q2 14 March", "Q1 Moru Kest; Q2 14 March"),
+        ("Moru Kest", "Moru Kest"),
+        ("Here you are:\n\n**Q1**: Moru Kest\n- Q2: 14 March;\n\nAnything else?", "Q1: Moru Kest; Q2: 14 March"),
+        ("<think>\nQ1 may be Kest\n</think>\nQ1 Moru Kest", "Q1 Moru Kest"),
+        ("> Q10. a; Q11 b\nQuestions are hard", "Q10. a; Q11 b"),
+    ],
+)
+def test_answers_are_found_in_lines_too(said: str, answer: str):
+    assert answers_in(said) == answer
 
 
 class TestFailures:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +17,7 @@ from bench_suites import SMALL, atlas
 from mem1.bench.players import outline
 from mem1.bench.policies import policy_player, script_player
 from mem1.bench.results import Attempt, load_result
-from mem1.bench.running import run
+from mem1.bench.running import Interrupted, run
 from mem1.bench.suites import MOST_SEED, SUITES, Drawing, Drawn, suite_of
 from mem1.errors import UserError
 from mem1.net.spending import LimitReached
@@ -124,7 +126,7 @@ class TestResuming:
         play(Player(), tmp_path)
         with pytest.raises(UserError, match=message):
             play(**{"player": Player(), "folder": tmp_path, **change})
-        play(Player(about={"urls": ["elsewhere"]}), tmp_path)
+        assert play(Player(about={"urls": ["elsewhere"]}), tmp_path).about == {}, "that of the first process"
 
     def test_a_damaged_folder_is_explained(self, tmp_path: Path):
         play(Player(), tmp_path)
@@ -155,6 +157,16 @@ class TestEnds:
         assert len(down.asked) == 8
         play(last := Player(), tmp_path, ("a", "b"))
         assert len(last.asked) == 16
+
+    def test_ctrl_c_ends_the_run_after_what_is_under_way_and_tells_what_is_saved(self, tmp_path: Path):
+        def ends(task: str) -> str:
+            if task == "independent-1-n2-seed0-1":
+                os.kill(os.getpid(), signal.SIGINT)
+            return "answered"
+
+        with pytest.raises(Interrupted, match=r"4 of 8 attempts are done and saved in .*; repeat the command to go on"):
+            play(Player(ends), tmp_path)
+        assert len(play(last := Player(), tmp_path).attempts) == 8 and len(last.asked) == 4
 
     def test_progress_begins_with_what_there_is(self, tmp_path: Path):
         told = list[tuple[int, int]]()

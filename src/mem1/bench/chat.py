@@ -24,7 +24,7 @@ from mem1.bench.journal import Call, Journal, digest_of
 from mem1.bench.players import outline
 from mem1.bench.results import Attempt, Spent
 from mem1.bench.suites import Drawn
-from mem1.bench.tools import Tools
+from mem1.bench.tools import Tools, answers_in
 from mem1.engines.servers import EngineFailed, ModelServer, Refused
 from mem1.errors import UserError
 from mem1.messages import Bounds, Memory
@@ -115,8 +115,7 @@ class ChatPlayer:
             raise error
         if asked.cut_off:
             return None
-        if tools.answer or drawn.action == ACT:
-            answer = tools.answer
+        answer = tools.answer if tools.answer or drawn.action == ACT else answers_in(answer)
         right = (0.0,) * task.objectives
         if answer:
             right = _per_objective(drawn.environment.score(task, answer).metrics["em"])

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -129,7 +129,7 @@ def run(
             for attempts in _work(player, Drawing(suite, seed=seed, native=player.native), jobs, stopped):
                 records.add(attempts)
                 tell(attempts, of)
-        result = _result(player, suite, known["memories"], records, seed, prices)
+        result = _result(known, suite, records, seed, prices)
         save_result(folder / RESULT, result)
         return result
 
@@ -206,23 +206,16 @@ def _work(
                 raise UserError(f"{failures} attempts in a row failed: {found.detail}")
 
 
-def _result(
-    player: Player,
-    suite: Suite,
-    memories: Sequence[str],
-    records: _Records,
-    seed: int,
-    prices: PriceClass | None,
-) -> Result:
+def _result(known: Mapping[str, Any], suite: Suite, records: _Records, seed: int, prices: PriceClass | None) -> Result:
     complete = [
         records.of(cell, memory, seed)
-        for memory in memories
+        for memory in known["memories"]
         for cell in suite.cells
         if len(records.of(cell, memory, seed)) == cell.tasks
     ]
     return Result(
-        model=player.name,
-        about=player.about,
+        model=known["model"],
+        about=known["about"],
         suite=suite.name,
         seed=seed,
         version=mem1.__version__,

@@ -9,6 +9,7 @@ first, so that the same replies always get the same results.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from mem1.net.exchange import one_line, read_json
 from mem1.protocol import ACT
 from mem1.records import Ended, Task
 
+_LABEL = re.compile(r"Q\d{1,4}\b")
 _SEARCH = ("search", "query", "Searches the passages.", "A few words.", ("search", "searches"))
 _ACT = ("act", "action", "Takes one action in the shop.", "search[words] or click[text].", ("action", "actions"))
 
@@ -102,6 +104,17 @@ class Tools:
         if self.left == 0 and self._kind != ACT:
             return f"No {self._nouns[1]} are left; your answers are due now"
         return f"{self.left} {self._nouns[self.left != 1]} left"
+
+
+def answers_in(text: str) -> str:
+    """The labelled answers in a model's last message, in one line; a text without any, or in one line, as it is.
+
+    "Here you are:\\n**Q1**: Moru Kest\\n- Q2: 14 March"    ->    "Q1: Moru Kest; Q2: 14 March"
+    """
+    said = text.rpartition("</think>")[2].strip()
+    lines = [line.replace("**", "").strip(" \t-*#>;") for line in said.splitlines()]
+    labelled = [line for line in lines if _LABEL.match(line)]
+    return "; ".join(labelled) if labelled else said
 
 
 def _arguments(completion: Mapping[str, Any], name: str, parameter: str) -> list[str]:

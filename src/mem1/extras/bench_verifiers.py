@@ -19,7 +19,7 @@ from typing import Any
 
 from mem1.agent.tools import ToolFailed
 from mem1.bench.suites import Drawing, Drawn, suite_of
-from mem1.bench.tools import Tools
+from mem1.bench.tools import Tools, answers_in
 from mem1.extras.verifiers import MemoryEnv, MemoryLoop
 from mem1.protocol import ACT
 from mem1.records import Task
@@ -96,7 +96,7 @@ class BenchTask(vf.Task[BenchData, Progress]):
 def _answer(trace: vf.Trace) -> str:
     """The last message, unless it calls the tool."""
     messages = trace.assistant_messages
-    return "" if not messages or messages[-1].tool_calls else trace.last_reply
+    return "" if not messages or messages[-1].tool_calls else answers_in(trace.last_reply)
 
 
 class BenchTools(vf.Toolset[BenchToolsConfig, Progress]):
