@@ -18,8 +18,8 @@ from test_report import Page, unpacked
 
 from mem1.bench.page import render, write_page
 from mem1.bench.results import Result
-from mem1.bench.scores import Side, sides_of
-from mem1.bench.tables import spent_table
+from mem1.bench.scores import Estimate, Side, sides_of
+from mem1.bench.tables import interval, spent_table
 from mem1.errors import UserError
 
 NAME = f"--line-0 {HOSTILE[:40]}"
@@ -93,6 +93,13 @@ def test_there_is_a_figure_per_family_and_level_and_two_of_what_it_takes():
     assert [figure["title"] for figure in figures] == ["chain, level 1", "chain, level 2", rest[1]]
 
 
+def test_facts_that_differ_are_told_for_each_result():
+    one = invented(7, ("keep",), model="a")
+    other = replace(one, model="b", about={"kind": "server", "state": 50})
+    shown = " ".join(Page(render([*sides_of(one), *sides_of(other)], title="x")).shown.split())
+    assert "a · b" in shown and "none · 50" in shown and "server · server" not in shown
+
+
 def test_the_page_says_what_failed_and_what_is_left_out():
     mine = invented(70, ("keep",), model="a")
     failed = tuple(replace(one, ended="engine_failed") if i < 3 else one for i, one in enumerate(mine.attempts[:60]))
@@ -108,6 +115,11 @@ def test_costs_are_shown_where_somebody_has_prices():
     headings = [spent_table(sides_of(result)).headings for result in (priced, unpriced)]
     assert [name for name in headings[0] if name not in headings[1]] == ["cost per right"]
     assert spent_table(sides_of(unpriced)).rows[0][-2:] == spent_table(sides_of(priced)).rows[0][-2:]
+
+
+def test_a_number_that_rounds_to_zero_has_no_minus():
+    assert interval(Estimate(value=-0.001, low=-0.004, high=0.3), signed=True) == "+0.00 [0.00, 0.30]"
+    assert interval(Estimate(value=-0.1, low=-0.206, high=-0.004)) == "-0.10 [-0.21, 0.00]"
 
 
 def test_a_page_of_one_side_has_no_differences_and_of_none_is_a_mistake(tmp_path: Path):

@@ -10,6 +10,7 @@ from result files that anybody may have written; they are shown as text, and the
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from importlib.resources import files
@@ -169,8 +170,10 @@ def _trade(names: Sequence[str], found: Sequence[Any]) -> Figure | None:
         )
     if not traces:
         return None
+    spent = [math.log10(trace["x"][0]) for trace in traces]
+    ends = [min(spent) - 0.3, max(spent) + 0.3]  # so that sides with much the same are seen to be near
     layout = {
-        "xaxis": {"type": "log", "title": {"text": "tokens per right answer"}},
+        "xaxis": {"type": "log", "range": ends, "title": {"text": "tokens per right answer"}},
         "yaxis": {"range": [-0.03, 1.03], "title": {"text": "score"}},
     }
     return {"title": "score and tokens per right answer, all families", "data": traces, "layout": layout}
@@ -247,7 +250,8 @@ def _facts(sides: Sequence[Side]) -> list[tuple[str, list[str]]]:
     ]
     about = dict.fromkeys(name for result in results for name in list(result.about)[:_MOST_FACTS])
     facts += [(short(str(name)), [_fact(result.about.get(name)) for result in results]) for name in about]
-    return [(name, values if len(set(values)) > 1 else values[:1]) for name, values in facts if any(values)]
+    known = [(name, [value or "none" for value in values]) for name, values in facts if any(values)]
+    return [(name, values if len(set(values)) > 1 else values[:1]) for name, values in known]
 
 
 def _fact(value: Any) -> str:

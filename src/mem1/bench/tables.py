@@ -147,7 +147,8 @@ FAILURES = frozenset(ended.value for ended in Ended if not ended.scorable)
 
 def interval(estimate: Estimate, *, signed: bool = False) -> str:
     """0.71 [0.64, 0.78], or of a difference +0.12 [0.05, 0.19]."""
-    return f"{estimate.value:{'+.2f' if signed else '.2f'}} [{estimate.low:.2f}, {estimate.high:.2f}]"
+    value, low, high = (round(number, 2) + 0.0 for number in (estimate.value, estimate.low, estimate.high))
+    return f"{value:{'+.2f' if signed else '.2f'}} [{low:.2f}, {high:.2f}]"
 
 
 def short(text: str) -> str:
