@@ -129,18 +129,16 @@ def _shipped(cell: Cell, seed: int, native: bool) -> TasksConfig:
     return register.tasks.get(kind).model_validate({**given, **own})
 
 
-_MOST = {"update": 64}
-"""Largest number of objectives of a family whose worlds have no larger tasks."""
-_FAMILIES = ("independent", "chain", "shared", "constraint", "update", "budget", "errand")
+_LEVELS = {"independent": 1, "chain": 3, "shared": 3, "constraint": 3, "update": 1, "budget": 3, "errand": 1}
+"""Family -> its level in the suites that ship."""
 
 
 def _suite(name: str, tasks: Mapping[int, int], errands: Mapping[int, int]) -> Suite:
     """Number of objectives -> tasks of each family, and of errands, which take many more turns."""
     cells = (
-        Cell(family=family, objectives=objectives, tasks=count)
-        for family in _FAMILIES
+        Cell(family=family, level=level, objectives=objectives, tasks=count)
+        for family, level in _LEVELS.items()
         for objectives, count in (errands if family == "errand" else tasks).items()
-        if objectives <= _MOST.get(family, objectives)
     )
     return Suite(name=name, cells=tuple(cells), config=_shipped)
 
