@@ -17,9 +17,10 @@ from bench_suites import SMALL, atlas
 from mem1.bench.players import outline
 from mem1.bench.policies import policy_player, script_player
 from mem1.bench.results import Attempt, load_result
-from mem1.bench.running import Interrupted, run
+from mem1.bench.running import run
 from mem1.bench.suites import MOST_SEED, SUITES, Drawing, Drawn, suite_of
 from mem1.errors import UserError
+from mem1.lock import Interrupted
 from mem1.net.spending import LimitReached
 from mem1.records import Task
 

@@ -23,7 +23,8 @@ from mem1.engines.local import LocalEngine
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.evaluation.metrics import OF_TIME, Row
-from mem1.evaluation.runner import Chunking, Interrupted, Progress, evaluate
+from mem1.evaluation.runner import Chunking, Progress, evaluate
+from mem1.lock import Interrupted
 from mem1.protocol import PAPER
 from mem1.records import Task
 from mem1.tasks.atlas import Expert

@@ -20,7 +20,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,3 +153,21 @@ def interruptible(notice: str = "") -> Iterator[Stop]:
         for signum, handler in former.items():
             # None: not installed by Python code, so it cannot be restored
             signal.signal(signum, signal.SIG_DFL if handler is None else handler)
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user stopped a run; the message says what is saved."""
+
+
+@contextmanager
+def saying_what_is_saved(saved: Callable[[], str], notice: str) -> Iterator[Stop]:
+    """`interruptible`, but Ctrl-C ends with `Interrupted`, and a UserError says what is saved, too."""
+    try:
+        with interruptible(notice) as stop:
+            yield stop
+    except UserError as error:
+        raise UserError(f"{error}\n{saved()}") from error
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted(saved()) from interrupt
+    if stop.requested:
+        raise Interrupted(saved())

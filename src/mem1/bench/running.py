@@ -29,7 +29,7 @@ from mem1.bench.suites import Cell, Drawing, Suite
 from mem1.durable import write_file
 from mem1.errors import UserError
 from mem1.jsonl import append_objects, drop_cut_line, read_objects
-from mem1.lock import alone_in, interruptible
+from mem1.lock import alone_in, saying_what_is_saved
 from mem1.net.spending import LimitReached
 from mem1.net.threads import run_jobs
 from mem1.prices import PriceClass
@@ -41,10 +41,6 @@ _MOST_FAILURES = 8
 """Attempts in a row whose server failed, after which a run ends: it is not the model that fails."""
 _MAY_CHANGE = ("urls",)
 """What another process of the same run may be told differently about the player."""
-
-
-class Interrupted(KeyboardInterrupt):
-    """The user stopped a run; the message says what is saved."""
 
 
 class Job(NamedTuple):
@@ -235,13 +231,7 @@ def _saying_what_is_saved(folder: Path, done: Callable[[], int], of: int) -> Ite
         return f"{done()} of {of} attempts are done and saved in {folder}; repeat the command to go on"
 
     try:
-        with interruptible("finishing requests under way; press again to stop at once") as stop:
+        with saying_what_is_saved(saved, "finishing requests under way; press again to stop at once") as stop:
             yield lambda: stop.requested
     except LimitReached as reached:
         raise UserError(f"{reached}\n{saved()} with a higher --max-cost") from reached
-    except UserError as error:
-        raise UserError(f"{error}\n{saved()}") from error
-    except KeyboardInterrupt as interrupt:
-        raise Interrupted(saved()) from interrupt
-    if stop.requested:
-        raise Interrupted(saved())

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from mem1.configuration.model import LARGEST_SEED
@@ -163,3 +163,14 @@ def suite_of(name: str) -> Suite:
     if name not in SUITES:
         raise UserError(f"unknown suite {name!r}; known: {', '.join(SUITES)}, or package.module:NAME")
     return SUITES[name]
+
+
+@lru_cache(maxsize=2)
+def native_tasks(suite: str, seed: int, families: str) -> dict[str, tuple[Drawn, Task]]:
+    """Id of a task -> its cell and itself, for harnesses whose models call tools in their own protocol.
+
+    `families`: separated by commas; empty: all. Raises UserError for what the suite does not have.
+    """
+    chosen = suite_of(suite).only([family.strip() for family in families.split(",") if family.strip()])
+    drawing = Drawing(chosen, seed=seed, native=True)
+    return {task.id: (drawn, task) for drawn in map(drawing.of, chosen.cells) for task in drawn.tasks}

@@ -28,7 +28,7 @@ from mem1.errors import UserError
 from mem1.evaluation.metrics import Row, summarize
 from mem1.evaluation.store import read_attempts, write_row
 from mem1.evaluation.tokens import ModelShape
-from mem1.lock import Stop, alone_in, interruptible
+from mem1.lock import Stop, alone_in, saying_what_is_saved
 from mem1.net.threads import run_jobs
 from mem1.records import Task, Trajectory
 from mem1.tasks.compose import different
@@ -49,10 +49,6 @@ class Chunking:
     """Tasks per chunk."""
     at_a_time: int = 1
     """Chunks run concurrently, each in its own thread; engine and environment must be thread-safe if more than one."""
-
-
-class Interrupted(KeyboardInterrupt):
-    """The user stopped an evaluation; the message says what is saved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,12 +241,5 @@ def _saying_what_is_saved(sizes: Sequence[_Size], folder: Path | None) -> Iterat
         done_of = f"{done} of {of} tasks are done and saved in {folder}"
         return f"{done_of}; repeat the command to continue (a training run: --resume)"
 
-    try:
-        with interruptible("finishing running tasks; press again to stop at once") as stop:
-            yield stop
-    except UserError as error:
-        raise UserError(f"{error}\n{saved()}") from error
-    except KeyboardInterrupt as interrupt:
-        raise Interrupted(saved()) from interrupt
-    if stop.requested:
-        raise Interrupted(saved())
+    with saying_what_is_saved(saved, "finishing running tasks; press again to stop at once") as stop:
+        yield stop

@@ -12,14 +12,13 @@ Another solver finds the tool in `TaskState.tools`. Documentation: docs/memory/i
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, cast
 
 import mem1
 from mem1.agent.tools import ToolFailed
 from mem1.bench.results import CANARY, TASKS, Attempt, Result, Spent
 from mem1.bench.scores import cell_weights
-from mem1.bench.suites import Drawing, Drawn, suite_of
+from mem1.bench.suites import Drawn, native_tasks
 from mem1.bench.tools import Tools, answers_in
 from mem1.errors import UserError
 from mem1.messages import Bounds
@@ -64,7 +63,7 @@ def bench(
     UserError for what the suite does not have.
     """
     families = families if isinstance(families, str) else ",".join(families)
-    drawn = _drawn(suite, seed, families)
+    drawn = native_tasks(suite, seed, families)
     samples = [_sample(cell, one) for cell, one in drawn.values()]
     return Task(
         dataset=MemoryDataset(samples, name=f"{suite}-seed{seed}"),
@@ -74,14 +73,6 @@ def bench(
         version=TASKS,
         metadata={"suite": suite, "seed": seed, "memory": memory, "mem1": mem1.__version__, "canary": CANARY},
     )
-
-
-@lru_cache(maxsize=2)
-def _drawn(suite: str, seed: int, families: str) -> dict[str, tuple[Drawn, OurTask]]:
-    """Id of a task -> its cell and itself."""
-    chosen = suite_of(suite).only([family.strip() for family in families.split(",") if family.strip()])
-    drawing = Drawing(chosen, seed=seed, native=True)
-    return {one.id: (drawn, one) for drawn in map(drawing.of, chosen.cells) for one in drawn.tasks}
 
 
 def _sample(drawn: Drawn, ours: OurTask) -> Sample:
@@ -99,7 +90,7 @@ def with_tool(suite: str, seed: int, families: str) -> Solver:
     """Gives the sample its tool: `search`, or `act` in a shop."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
-        drawn, ours = _drawn(suite, seed, families)[str(state.sample_id)]
+        drawn, ours = native_tasks(suite, seed, families)[str(state.sample_id)]
         state.tools = [*state.tools, _tool(drawn, Tools(drawn, ours)).as_tool()]
         return state
 
@@ -175,7 +166,7 @@ def right(suite: str, seed: int, families: str) -> Scorer:
     """Share of the objectives that are right, by our scorer; 0 without an answer."""
 
     async def score(state: TaskState, target: Target) -> Score:
-        drawn, ours = _drawn(suite, seed, families)[str(state.sample_id)]
+        drawn, ours = native_tasks(suite, seed, families)[str(state.sample_id)]
         made = state.store.get(_MADE, "")
         answer = made if made or drawn.action == ACT else _answer(state)
         found: list[float] = [0.0] * ours.objectives

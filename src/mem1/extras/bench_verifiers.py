@@ -14,11 +14,10 @@ The reward of an attempt is the share of the objectives that are right. Document
 from __future__ import annotations
 
 import asyncio
-from functools import lru_cache
 from typing import Any
 
 from mem1.agent.tools import ToolFailed
-from mem1.bench.suites import Drawing, Drawn, suite_of
+from mem1.bench.suites import Drawn, native_tasks
 from mem1.bench.tools import Tools, answers_in
 from mem1.extras.verifiers import MemoryEnv, MemoryLoop
 from mem1.protocol import ACT
@@ -165,15 +164,7 @@ class BenchTaskset(vf.Taskset[BenchTask, BenchConfig]):
 
 
 def _drawn(chosen: Chosen) -> dict[str, tuple[Drawn, Task]]:
-    return _tasks(chosen.suite, chosen.seed, chosen.families)
-
-
-@lru_cache(maxsize=2)
-def _tasks(suite: str, seed: int, families: str) -> dict[str, tuple[Drawn, Task]]:
-    """Id of a task -> its cell and itself. Raises UserError for what the suite does not have."""
-    chosen = suite_of(suite).only([family.strip() for family in families.split(",") if family.strip()])
-    drawing = Drawing(chosen, seed=seed, native=True)
-    return {one.id: (drawn, one) for drawn in map(drawing.of, chosen.cells) for one in drawn.tasks}
+    return native_tasks(chosen.suite, chosen.seed, chosen.families)
 
 
 if __name__ == "__main__":
