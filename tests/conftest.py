@@ -6,7 +6,8 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,6 +98,32 @@ def browser() -> Iterator[Any]:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def watched(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Opens a written page in which no script may fail and nothing may be asked for elsewhere."""
+    complaints: list[str] = []
+    contexts: list[Any] = []
+
+    def open_(path: Path, *, until: str, hash: str = "", **options: Any) -> Any:
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(90_000)  # a busy machine is not the page's fault
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: complaints.append(dialog.message))
+        page.on("request", lambda request: request.url.startswith(allowed) or complaints.append(request.url))
+        allowed = (path.as_uri(), "data:,")
+        page.goto(path.as_uri() + hash)
+        page.wait_for_selector(f"html[{until}]", state="attached")
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert complaints == []
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import base64
 import gzip
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -132,31 +132,14 @@ def test_a_page_of_one_side_has_no_differences_and_of_none_is_a_mistake(tmp_path
 
 
 @pytest.fixture
-def opened(browser: Any, tmp_path: Path) -> Iterator[Any]:
-    """Writes and opens a page in which no script may fail and nothing may be asked for elsewhere."""
-    complaints: list[str] = []
-    contexts: list[Any] = []
+def opened(watched: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+    """Writes and opens a page."""
 
     def open_(sides: list[Side], **options: Any) -> Any:
-        path = tmp_path / "bench.html"
-        write_page(path, sides, title="t")
-        context = browser.new_context(**options)
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(90_000)  # a busy machine is not the page's fault
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("dialog", lambda dialog: complaints.append(dialog.message))
-        page.on("request", lambda request: request.url.startswith(allowed) or complaints.append(request.url))
-        allowed = (path.as_uri(), "data:,")
-        page.goto(path.as_uri())
-        page.wait_for_selector("html[data-list-ms]", state="attached")
-        return page
+        write_page(tmp_path / "bench.html", sides, title="t")
+        return watched(tmp_path / "bench.html", until="data-list-ms", **options)
 
-    yield open_
-    for context in contexts:
-        context.close()
-    assert complaints == []
+    return open_
 
 
 @pytest.mark.browser

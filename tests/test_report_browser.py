@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,31 +18,14 @@ DARK, LIGHT = "rgb(20, 23, 26)", "rgb(253, 253, 251)"
 
 
 @pytest.fixture
-def opened(browser: Any, tmp_path: Path) -> Iterator[Any]:
-    """Writes and opens a page in which no script may fail and nothing may be asked for elsewhere."""
-    complaints: list[str] = []
-    contexts: list[Any] = []
+def opened(watched: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+    """Writes and opens a page."""
 
     def open_(runs: list[Any], hash: str = "", **options: Any) -> Any:
-        path = tmp_path / "report.html"
-        write_page(path, runs, title="t")
-        context = browser.new_context(**options)
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(90_000)  # a busy machine is not the page's fault
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("dialog", lambda dialog: complaints.append(dialog.message))
-        page.on("request", lambda request: request.url.startswith(allowed) or complaints.append(request.url))
-        allowed = (path.as_uri(), "data:,")
-        page.goto(path.as_uri() + hash)
-        page.wait_for_selector("html[data-figures-ms]", state="attached")
-        return page
+        write_page(tmp_path / "report.html", runs, title="t")
+        return watched(tmp_path / "report.html", until="data-figures-ms", hash=hash, **options)
 
-    yield open_
-    for context in contexts:
-        context.close()
-    assert complaints == []
+    return open_
 
 
 def two_policies() -> list[Any]:
