@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,6 +66,27 @@ def test_memories_of_one_file_are_compared_and_one_can_be_picked(terminal: Termi
             expected,
             [f"a, {name}" for name in expected],
         )
+
+
+def test_five_results_are_readable_in_80_columns(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    families = ("independent", "constraint", "budget")
+    for number, letter in enumerate("vwxyz"):
+        made = invented(84, ("keep",), families=families, model=letter, skill=0.8 + number / 25)
+        save_result(tmp_path / f"{letter}.json", made)
+    files = [str(tmp_path / f"{letter}.json") for letter in "vwxyz"]
+    shown = printed(terminal, "bench", "compare", *files)
+    lines = [line.rstrip() for line in shown.splitlines()]
+    assert max(map(len, lines)) <= 80 and "…" not in shown
+    record = json.loads(printed(terminal, "bench", "compare", *files, "--json"))
+    for family in families:
+        values = [side["families"][family]["area"] for side in record["sides"]]
+        rows = [line.removeprefix(f" {family}") for line in lines if line.startswith(f" {family} ")]
+        scores = [cell for row in rows for cell in re.findall(r"  (\d[^\]]*\])", row)]
+        assert scores == [f"{one['value']:.2f} [{one['low']:.2f}, {one['high']:.2f}]" for one in values]
+        assert sum(row.count("]") for row in rows) == 5 + 4, "scores and differences"
+    headings = " ".join(line for line in lines if re.fullmatch(r"( +[v-z]( minus v)?)+", line))
+    assert " ".join(headings.split()) == "v w x y z w minus v x minus v y minus v z minus v v w x y z v w x y z"
 
 
 def test_a_page_is_written_and_never_replaced(terminal: Terminal, tmp_path: Path, both: list[str]):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 
 from mem1.cli.options import JsonOption, make_folder_of, new_file, work_begins
 from mem1.cli.progress import say, table
@@ -117,12 +120,18 @@ def show(sides: Sequence[Side], compared: Sequence[Compared]) -> None:
         ("tokens and cost", spent_table(sides)),
         ("attempts by ending", endings_table(sides)),
     ):
-        console.print(_shown(title, found.transposed()))
+        for part in _parts(console, title, found.transposed()):
+            console.print(part)
     for note in notes(sides, compared):
         console.print(escape(printable(note)))
 
 
-def _shown(title: str, found: Table) -> Any:
+_HEADING = 24
+"""Characters of a heading before it continues on the next line."""
+
+
+def _parts(console: Console, title: str, found: Table) -> Iterator[Any]:
+    """The table, cut between columns into several where the terminal is too narrow; each has the first column."""
     rows = [
         [
             None if cell is None else escape(cell) + (" *" if (row, column) in found.marked else "")
@@ -130,4 +139,19 @@ def _shown(title: str, found: Table) -> Any:
         ]
         for row, line in enumerate(found.rows)
     ]
-    return table(found.headings, rows, title=title)
+    headings = [textwrap.fill(heading, _HEADING) for heading in found.headings]
+
+    def part(start: int, end: int) -> Any:
+        shown = [[row[0], *row[start:end]] for row in rows]
+        return table([headings[0], *headings[start:end]], shown, title=title if start == 1 else None)
+
+    unlimited = console.options.update(max_width=sys.maxsize)
+    start = 1
+    while start < len(headings):
+        end = start + 1
+        while (
+            end < len(headings) and Measurement.get(console, unlimited, part(start, end + 1)).maximum <= console.width
+        ):
+            end += 1
+        yield part(start, end)
+        start = end
