@@ -77,6 +77,9 @@ class Tags:
                 f"{{text}} ({type(error).__name__}: {error})"
             ) from error
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # of all fields it would take longer than most of what looks a vocabulary up
+
     @property
     def action_tags(self) -> dict[str, str]:
         """kind -> tag."""

@@ -92,7 +92,7 @@ class Question:
     def __post_init__(self) -> None:
         if not self.text.strip():
             raise ValueError(f"question {self.id!r} has no text")
-        if not any(a.strip() for a in self.answers):
+        if not any(map(str.strip, self.answers)):
             raise ValueError(f"question {self.id!r} has no answer")
 
 

@@ -56,7 +56,7 @@ class Registry:
         """The thing called `name`. Raises UserError where nothing has this name or its module cannot be imported."""
         shipped = self._shipped()
         if name in shipped:
-            return load(shipped[name]) if isinstance(self.shipped, Mapping) else shipped[name]
+            return _own(shipped[name]) if isinstance(self.shipped, Mapping) else shipped[name]
         if name in self._registered:
             return self._registered[name]
         if ":" in name:
@@ -81,13 +81,19 @@ class Registry:
         return next((name for name, found in known if found is thing or found == path), path)
 
     def _shipped(self) -> Mapping[str, Any]:
-        return self.shipped if isinstance(self.shipped, Mapping) else load(self.shipped)
+        return self.shipped if isinstance(self.shipped, Mapping) else _own(self.shipped)
 
 
 @cache
 def _entry_points(kind: str) -> tuple[metadata.EntryPoint, ...]:
     """Those of installed packages; finding them takes tens of milliseconds."""
     return tuple(metadata.entry_points(group=f"mem1.{kind}"))
+
+
+@cache
+def _own(path: str) -> Any:
+    """`load`, for objects of mem1 itself, which stay where they are."""
+    return load(path)
 
 
 def load(path: str) -> Any:

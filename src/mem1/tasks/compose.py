@@ -124,7 +124,7 @@ def compose(questions: Sequence[Question], form: TaskTemplate, *, objectives: in
         )
     tasks: list[Task] = []
     for index, drawn in zip(range(count), _draws(questions, objectives, seed), strict=False):
-        chosen = _without_repeats(drawn, questions, random.Random(f"replace {seed} {index}"))
+        chosen = _without_repeats(drawn, questions, f"replace {seed} {index}")
         rng = random.Random(f"task {seed} {index}")
         tasks.append(form.task(f"n{objectives}-seed{seed}-{index}", chosen, rng))
     return tasks
@@ -138,13 +138,13 @@ def _draws(questions: Sequence[Question], objectives: int, seed: int) -> Iterato
             yield [questions[i] for i in order[first : first + objectives]]
 
 
-def _without_repeats(drawn: Sequence[Question], pool: Sequence[Question], rng: random.Random) -> tuple[Question, ...]:
-    """The draw, with repeated questions replaced by others from the pool."""
+def _without_repeats(drawn: Sequence[Question], pool: Sequence[Question], seed: str) -> tuple[Question, ...]:
+    """The draw, with repeated questions replaced by others from the pool, which the seed draws."""
     chosen: dict[str, Question] = {}
     for question in drawn:
         chosen.setdefault(_same(question), question)
     if len(chosen) < len(drawn):
-        for i in rng.sample(range(len(pool)), len(pool)):
+        for i in random.Random(seed).sample(range(len(pool)), len(pool)):
             chosen.setdefault(_same(pool[i]), pool[i])
             if len(chosen) == len(drawn):
                 break

@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 from mem1.errors import UserError
 from mem1.records import Question, Task
 from mem1.tasks.compose import Draft, Group, Material, TaskTemplate, compose, numbered
-from mem1.tasks.english.questions import POOL, Asker
+from mem1.tasks.english.questions import POOL, Asker, Topic
 from mem1.tasks.english.rules import MOST, section_of
 
 Family = Literal["independent", "chain", "shared", "constraint", "update", "budget"]
@@ -84,35 +84,39 @@ class EnglishMaterial(Material):
         return f"{self.asker.world.name} is too small for groups of {size} questions; give it more entities"
 
     def attempt(self, group: Group, taken: frozenset[str], rng: random.Random) -> list[Draft]:
+        asker = self.asker
         referred = {one for references in group for one in references}
-        drafts: list[Draft] = []
+        topics: list[Topic] = []
         names: set[str] = set()
         for position, references in enumerate(group):
-            draft = self._draft(drafts[references[0]] if references else None, position in referred, rng)
-            new = () if draft is None else draft.question.titles[bool(references) :]
-            answer = () if draft is None or position not in referred else draft.question.answers[:1]
-            if draft is None or names & {*new, *answer} or draft.question.id in taken:
-                return drafts
-            names.update(new, answer)
-            drafts.append(draft)
-        return drafts
+            topic = self._topic(topics[references[0]] if references else None, position in referred, rng)
+            if topic is None or asker.id_of(topic) in taken:
+                return []
+            new = set() if references else set(asker.titles(topic))
+            if position in referred:
+                new.add(asker.answer(topic))
+            if names & new:
+                return []
+            names |= new
+            topics.append(topic)
+        if len(set(topics)) < len(topics):
+            return []
+        return [self._draft(topic, bool(references)) for topic, references in zip(topics, group, strict=True)]
 
-    def _draft(self, before: Draft | None, leads_on: bool, rng: random.Random) -> Draft | None:
+    def _topic(self, before: Topic | None, leads_on: bool, rng: random.Random) -> Topic | None:
+        """`leads_on`: another question refers to its answer."""
         asker = self.asker
-        start = rng.choice(asker.names) if before is None else before.question.answers[0]
+        start = rng.choice(asker.names) if before is None else asker.answer(before)
         through = asker.step(rng, start) if before is None and rng.random() < asker.two_hops else ""
         subject = asker.reached(start, through)
-        if leads_on:
-            relation, kind = asker.step(rng, subject), ""
-        else:
-            relation, kind = asker.last(rng, subject)
+        relation, kind = (asker.step(rng, subject), "") if leads_on else asker.last(rng, subject)
         if not relation or (through and asker.circular(start, through, relation)):
             return None
-        question = asker.question(start, relation, kind, through=through)
-        if before is None:
-            return Draft(question, (question.text,))
-        text = asker.question(start, relation, kind, through=through, reference="{}").text
-        return Draft(question, tuple(text.split("{}")))
+        return Topic(start, relation, kind, through)
+
+    def _draft(self, topic: Topic, refers: bool) -> Draft:
+        question = self.asker.question(topic)
+        return Draft(question, tuple(self.asker.text(topic, "{}").split("{}")) if refers else (question.text,))
 
 
 def _chained(asker: Asker, level: int, objectives: int, rng: random.Random) -> tuple[Question, ...]:
@@ -150,7 +154,7 @@ def _updated(asker: Asker, level: int, objectives: int, rng: random.Random) -> t
         raise UserError(f"{asker.world.name} corrects {len(corrected)} facts, not {wanted}; give it more entities")
     found: dict[str, Question] = {}
     for subject, relation in rng.sample(corrected, wanted):
-        wrong = asker.question(subject, relation)
+        wrong = asker.question(Topic(subject, relation))
         found[wrong.id] = wrong
         for carrier in asker.world.corrections(subject, relation):
             while (question := asker.drawn(rng, carrier)) is None or question.id in found:

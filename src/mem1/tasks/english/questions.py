@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from mem1.records import Question
 from mem1.scoring import exact_match
@@ -84,8 +84,17 @@ _OPTIONS = 4
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six")
 
 
-_Made = tuple[str, str, str, str, str | None]
-"""Arguments of `Asker.question`."""
+class Topic(NamedTuple):
+    """What is asked, before it is put into words."""
+
+    start: str
+    """The entity that the question names."""
+    relation: str
+    """What is asked about the entity that `through` leads to."""
+    kind: str = ""
+    """"", past, list, count or odd."""
+    through: str = ""
+    """Relation from the start to the entity in question; empty: the start itself."""
 
 
 @dataclass(frozen=True)
@@ -96,64 +105,88 @@ class Asker:
     surface: int = 0
     two_hops: ClassVar[float] = 0.4
     """Share of questions that lead through another entity."""
-    _made: dict[tuple[str, str, str, str, str | None], Question] = field(
-        default_factory=dict, repr=False, compare=False
-    )
+    _made: dict[Topic, Question] = field(default_factory=dict, repr=False, compare=False)
+    _known: dict[tuple[str, str, str], _Details] = field(default_factory=dict, repr=False, compare=False)
+    """(subject, relation, kind of question) -> what is asked and answered."""
 
     def questions(self, seed: int = 0) -> Iterator[Question]:
         """An endless stream, determined by the seed."""
-        rng = random.Random(f"{self.world.name}/questions/{seed}")
-        while True:
-            question = self.drawn(rng, rng.choice(self.names))
-            if question is not None:
-                yield question
+        return (self.question(topic) for topic in self._topics(seed))
 
     def drawn(self, rng: random.Random, start: str) -> Question | None:
         """A question that begins with this entity; None where chance led nowhere."""
+        topic = self._topic(rng, start)
+        return None if topic is None else self.question(topic)
+
+    @cached_property
+    def pool(self) -> Sequence[Question]:
+        """The questions of which independent tasks are composed; each is put into words when it is needed."""
+        found: dict[Topic, None] = {}
+        for topic in self._topics(0):
+            found[topic] = None
+            if len(found) == POOL:
+                break
+        return _Pool(self, tuple(found))
+
+    def question(self, topic: Topic) -> Question:
+        """One question."""
+        if topic not in self._made:
+            self._made[topic] = self._question(topic)
+        return self._made[topic]
+
+    def text(self, topic: Topic, named: str) -> str:
+        """A question whose start is called so: "the answer to Q1", "{}"."""
+        return self._text(topic, named, self._details(self.titles(topic)[-1], topic.relation, topic.kind))
+
+    def id_of(self, topic: Topic) -> str:
+        """Of the question about it."""
+        start, relation, kind, through = topic
+        asked = f"{relation}/{kind}" if kind else relation
+        return f"{self.world.name}:{through and f'{through}.'}{asked}:{start.replace(' ', '_')}"
+
+    def titles(self, topic: Topic) -> tuple[str, ...]:
+        """The passages that its question needs, in order."""
+        start, through = topic.start, topic.through
+        return (start, self.reached(start, through)) if through else (start,)
+
+    def answer(self, topic: Topic) -> str:
+        """The entity that a topic leads to."""
+        return self.reached(self.reached(topic.start, topic.through), topic.relation)
+
+    def _topics(self, seed: int) -> Iterator[Topic]:
+        rng = random.Random(f"{self.world.name}/questions/{seed}")
+        while True:
+            topic = self._topic(rng, rng.choice(self.names))
+            if topic is not None:
+                yield topic
+
+    def _topic(self, rng: random.Random, start: str) -> Topic | None:
         through = self.step(rng, start) if rng.random() < self.two_hops else ""
         relation, kind = self.last(rng, self.reached(start, through))
         if not relation or (through and self.circular(start, through, relation)):
             return None
-        return self.question(start, relation, kind, through=through)
+        return Topic(start, relation, kind, through)
 
-    @cached_property
-    def pool(self) -> list[Question]:
-        """The questions of which independent tasks are composed."""
-        found: dict[str, Question] = {}
-        for question in self.questions():
-            found.setdefault(question.id, question)
-            if len(found) == POOL:
-                break
-        return list(found.values())
-
-    def question(
-        self, start: str, relation: str, kind: str = "", *, through: str = "", reference: str | None = None
-    ) -> Question:
-        """One question. `reference`: stands for the start in its text, "the answer to Q1" or "{}"."""
-        made = start, relation, kind, through, reference
-        if made not in self._made:
-            self._made[made] = self._question(*made)
-        return self._made[made]
-
-    def _question(self, start: str, relation: str, kind: str, through: str, reference: str | None) -> Question:
-        subject = self.reached(start, through)
-        world, key = self.world, f"{relation}/{kind}" if kind else relation
-        drawn = f"{world.name}/{self.surface}/{start}/{through}/{key}"
-        named = self._named(start) if reference is None else reference
-        if through:
-            named = _one_of(THROUGH[through], f"{drawn}/through").format(named)
-        details = self._details(subject, relation, kind)
-        text = _one_of(ASKED[key], drawn).format(named, year=details.year, options=_listed_or(details.options))
-        titles = (start, subject) if through else (start,)
+    def _question(self, topic: Topic) -> Question:
+        titles = self.titles(topic)
+        details = self._details(titles[-1], topic.relation, topic.kind)
         return Question(
-            id=f"{world.name}:{through and f'{through}.'}{key}:{start.replace(' ', '_')}",
-            text=text,
+            id=self.id_of(topic),
+            text=self._text(topic, self._named(topic.start), details),
             answers=details.answers,
-            source=world.name,
+            source=self.world.name,
             hops=len(titles),
-            passage_ids=tuple(world.passage_ids[title] for title in titles),
+            passage_ids=tuple([self.world.passage_ids[title] for title in titles]),
             titles=titles,
         )
+
+    def _text(self, topic: Topic, named: str, details: _Details) -> str:
+        start, relation, kind, through = topic
+        key = f"{relation}/{kind}" if kind else relation
+        drawn = f"{self.world.name}/{self.surface}/{start}/{through}/{key}"
+        if through:
+            named = _one_of(THROUGH[through], f"{drawn}/through").format(named)
+        return _one_of(ASKED[key], drawn).format(named, year=details.year, options=_listed_or(details.options))
 
     def candidates(self, question: Question) -> tuple[str, ...]:
         """Answers among which somebody who reads only the question would choose, equally likely; empty: too many."""
@@ -193,9 +226,14 @@ class Asker:
 
     def step(self, rng: random.Random, start: str) -> str:
         """A relation to another entity whose truth stands in the passage."""
-        kind = self.world.entities[start].kind
-        ways = [name for name in RELATIONS[kind] if name in THROUGH and (start, name) not in self._wrong]
+        ways = self._ways[start]
         return rng.choice(ways) if ways else ""
+
+    @cached_property
+    def _ways(self) -> dict[str, list[str]]:
+        wrong, to = self._wrong, {kind: [name for name in RELATIONS[kind] if name in THROUGH] for kind in RELATIONS}
+        entities = self.world.entities.values()
+        return {one.name: [name for name in to[one.kind] if (one.name, name) not in wrong] for one in entities}
 
     def reached(self, start: str, through: str) -> str:
         """The entity that the last relation is about."""
@@ -225,24 +263,30 @@ class Asker:
         return _one_of((name, f"the {nickname}"), f"{self.world.name}/{name}") if nickname else name
 
     def _details(self, subject: str, relation: str, kind: str) -> _Details:
+        asked = subject, relation, kind
+        if asked not in self._known:
+            self._known[asked] = self._looked_up(*asked)
+        return self._known[asked]
+
+    def _looked_up(self, subject: str, relation: str, kind: str) -> _Details:
         fact = self.world.facts[subject, relation]
-        key = f"{self.world.name}/{subject}/{relation}/{kind}"
-        if kind == "past":
-            year = _one_of(range(max(fact.start, fact.since - 3), fact.since), key)
-            return _Details(self._forms(fact.before, relation, subject), year=str(year))
+        if not kind:
+            return _Details(self._forms(fact.values[0], relation, subject))
         if kind == "list":
             return _Details(_lists(fact.values))
         if kind == "count":
             number = len(fact.values)
             return _Details((_NUMBERS[number], str(number)))
-        if kind == "odd":
-            drawn = random.Random(key)
-            everything = WORDS.get(relation) or tuple(self.world.by_kind["town"])
-            wrong = drawn.choice([one for one in everything if one not in fact.values and one != subject])
-            options = [wrong, *drawn.sample(fact.values, _OPTIONS - 1)]
-            drawn.shuffle(options)
-            return _Details((wrong,), options=tuple(options))
-        return _Details(self._forms(fact.values[0], relation, subject))
+        key = f"{self.world.name}/{subject}/{relation}/{kind}"
+        if kind == "past":
+            year = _one_of(range(max(fact.start, fact.since - 3), fact.since), key)
+            return _Details(self._forms(fact.before, relation, subject), year=str(year))
+        drawn = random.Random(key)
+        everything = WORDS.get(relation) or tuple(self.world.by_kind["town"])
+        wrong = drawn.choice([one for one in everything if one not in fact.values and one != subject])
+        options = [wrong, *drawn.sample(fact.values, _OPTIONS - 1)]
+        drawn.shuffle(options)
+        return _Details((wrong,), options=tuple(options))
 
     def _forms(self, value: str, relation: str, subject: str) -> tuple[str, ...]:
         about = RELATIONS[self.world.entities[subject].kind][relation]
@@ -252,6 +296,20 @@ class Asker:
             return (value, f"River {value}", f"{value} River")
         nickname = self.world.entities[value].nickname if about.value == "town" else ""
         return (value, f"the {nickname}") if nickname else (value,)
+
+
+class _Pool(Sequence[Question]):
+    """Questions about topics."""
+
+    def __init__(self, asker: Asker, topics: Sequence[Topic]) -> None:
+        self._asker, self._topics = asker, topics
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def __getitem__(self, place: Any) -> Any:
+        topics = self._topics[place]
+        return [*map(self._asker.question, topics)] if isinstance(place, slice) else self._asker.question(topics)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,8 @@ _Frame = tuple[str, str]
 def write(world: EnglishWorld, *, surface: int = 0) -> list[Written]:
     """The passages of all entities, in their order."""
     deal = _Deck(random.Random(f"{world.name}/surface/{surface}"))
-    return [_written(world, entity, deal) for entity in world.entities.values()]
+    others = {name: found for names in world.by_kind.values() for name, found in _others(names).items()}
+    return [_written(world, entity, others[entity.name], deal) for entity in world.entities.values()]
 
 
 def notice_text(notice: Notice) -> str:
@@ -78,7 +79,8 @@ def _frames(group: str) -> tuple[_Frame, ...]:
     return tuple((one, frame) for one in given[group if given is TOLD else kind] for frame in expand(one))
 
 
-def _written(world: EnglishWorld, entity: Entity, deal: _Deck) -> Written:
+def _written(world: EnglishWorld, entity: Entity, others: Sequence[str], deal: _Deck) -> Written:
+    """`others`: entities of which a remark can be."""
     rng = deal.rng
     source, frame = deal(f"introduction/{entity.kind}")
     frames, sources = [frame], {source}
@@ -92,7 +94,9 @@ def _written(world: EnglishWorld, entity: Entity, deal: _Deck) -> Written:
             source, frame = deal(f"remark/{entity.kind}")
             if source in sources:
                 continue  # two clocks that are fast would be one too many
-            slots = _other(world, entity, rng)
+            other = rng.choice(others)
+            trade = world.entities[other].trade
+            slots = {"o": other, "u": _one(trade) if trade else ""}
         else:
             source, frame = deal(f"{name}/changed" if fact.before else name)
             slots = {"v": listed(fact.values), "b": fact.before, "f": str(fact.start), "y": str(fact.since)}
@@ -110,17 +114,18 @@ def _facts(world: EnglishWorld, entity: Entity) -> Iterator[tuple[str, Fact]]:
         yield "nickname", Fact((entity.nickname,))
 
 
-def _other(world: EnglishWorld, entity: Entity, rng: random.Random) -> Mapping[str, str]:
-    """Another entity of its kind, one with a similar name if the world has one."""
-    others = [name for name in world.by_kind[entity.kind] if name != entity.name]
-    near = [name for name in others if _similar(name, entity.name)]
-    name = rng.choice(near or others)
-    trade = world.entities[name].trade
-    return {"o": name, "u": _one(trade) if trade else ""}
-
-
-def _similar(one: str, other: str) -> bool:
-    return bool((set(one.split()) & set(other.split())) - {"The"}) or one[:5] == other[:5]
+def _others(names: Sequence[str]) -> dict[str, list[str]]:
+    """Name -> those that share a word or the first five letters with it, in order; all others if there are none."""
+    parts = [{*name.split(), f"{name[:5]}-"} - {"The"} for name in names]
+    numbers: defaultdict[str, list[int]] = defaultdict(list)
+    for number, found in enumerate(parts):
+        for part in found:
+            numbers[part].append(number)
+    alike = ({one for part in parts[own] for one in numbers[part]} - {own} for own in range(len(names)))
+    return {
+        name: [names[number] for number in sorted(near)] or [one for one in names if one != name]
+        for name, near in zip(names, alike, strict=True)
+    }
 
 
 def _one(noun: str) -> str:

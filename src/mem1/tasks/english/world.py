@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import datetime
 import random
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import Any
 
 from mem1.errors import UserError
 from mem1.tasks.atlas.world import split_of_name
@@ -170,8 +172,14 @@ class EnglishWorld:
 
     def corrections(self, subject: str, relation: str) -> tuple[str, ...]:
         """Names of the entities below whose passages the fact is corrected, in the order of time."""
-        found = [(n.day, name) for name, n in self.notices.items() if (n.subject, n.relation) == (subject, relation)]
-        return tuple(name for _, name in sorted(found))
+        return self._correcting.get((subject, relation), ())
+
+    @cached_property
+    def _correcting(self) -> dict[tuple[str, str], tuple[str, ...]]:
+        found: defaultdict[tuple[str, str], list[tuple[datetime.date, str]]] = defaultdict(list)
+        for name, notice in self.notices.items():
+            found[notice.subject, notice.relation].append((notice.day, name))
+        return {corrected: tuple(name for _, name in sorted(said)) for corrected, said in found.items()}
 
     @cached_property
     def corrected(self) -> tuple[tuple[str, str], ...]:
@@ -205,6 +213,17 @@ def make_english_world(
     most = 3 * len(names.towns(split))
     if not 40 <= entities <= most:
         raise UserError(f"an English world of split {split!r} has 40 to {most} entities, not {entities}")
+    world, state = _true(seed, split, entities)
+    if not updates:
+        return world
+    rng = random.Random()
+    rng.setstate(state)
+    return EnglishWorld(f"{world.name}-u{updates}", world.entities, world.facts, _notices(rng, world, split, updates))
+
+
+@lru_cache(maxsize=64)
+def _true(seed: int, split: Split, entities: int) -> tuple[EnglishWorld, Any]:
+    """The world without corrections, and the state of the generator that draws them."""
     rng = random.Random(f"english/{split}/{seed}/{entities}")
     made = _entities(rng, split, entities)
     by_kind = {kind: [e.name for e in made if e.kind == kind] for kind in _SHARES}
@@ -213,10 +232,7 @@ def make_english_world(
         for entity in made
         for name, relation in RELATIONS[entity.kind].items()
     }
-    world = EnglishWorld(f"english-{split}-{seed}", {e.name: e for e in made}, facts, {})
-    if not updates:
-        return world
-    return EnglishWorld(f"{world.name}-u{updates}", world.entities, facts, _notices(rng, world, split, updates))
+    return EnglishWorld(f"english-{split}-{seed}", {e.name: e for e in made}, facts, {}), rng.getstate()
 
 
 def _entities(rng: random.Random, split: Split, count: int) -> list[Entity]:
