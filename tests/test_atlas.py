@@ -139,9 +139,9 @@ def test_one_and_two_hops_come_in_equal_shares():
 
 
 def test_questions_come_by_the_thousand_a_second():
-    start = time.perf_counter()
+    start = time.process_time()  # whatever else the machine does
     assert len(questions(WORLD, 5000)) == 5000
-    assert time.perf_counter() - start < 2.5
+    assert time.process_time() - start < 2.5
 
 
 @pytest.mark.parametrize("entities", [19, 10_000])

@@ -21,7 +21,7 @@ from mem1.envs.base import Action, Outcome
 from mem1.envs.webshop.errand import ErrandEnvironment, ErrandSource, ErrandTasks
 from mem1.envs.webshop.goods import FITTING, SLACKS, Good, chance, limit
 from mem1.envs.webshop.reward import score
-from mem1.envs.webshop.thrift import NOTES_TOKENS, Shopper, ShopperScript
+from mem1.envs.webshop.thrift import NOTES_TOKENS, Known, Shopper, ShopperScript
 from mem1.errors import UserError
 from mem1.protocol import ACT, PAPER, PAPER_SHOP, RELEASED_SHOP
 from mem1.records import Ended, Task
@@ -113,6 +113,23 @@ def test_a_shopper_without_memory_scores_what_chance_allows(level, objectives):
     deviation = math.sqrt(sum(p * (1 - p) for p in allowed)) / len(tasks)
     assert 0.1 < mean(allowed) < 0.6
     assert abs(mean(scored) - mean(allowed)) < 4 * deviation
+
+
+def test_whoever_opens_a_line_knows_the_products_that_fit_from_the_others_so_the_first_is_a_fair_draw():
+    environment = source().environment
+    checked = 0
+    for task in source().tasks(objectives=1, count=40, seed=8):
+        good = environment.wanted[task.questions[0].id]
+        search = f"search[{' '.join(good.line)}]"
+        (results,) = environment.observe([Action(task, ACT, search)])
+        line = Known.of(f"{task.prompt}\n{results.text}").line
+        assert len(line) == 5 and good.prices.keys() <= set(line)
+        for asin in line:
+            (page,) = environment.observe([Action(task, ACT, f"click[{asin}]", ((ACT, search),))])
+            known = Known.of(f"{task.prompt}\n{page.text}")
+            assert known.item is not None and known.item.fits(known.good) == (asin in good.prices)
+            checked += 1
+    assert checked == 200
 
 
 def test_chance_is_the_share_of_all_choices_within_the_limit():
@@ -238,9 +255,17 @@ def test_a_script_writes_a_move_in_the_tags_of_the_vocabulary():
         Shopper().move("Q1 Who founded Alvex?")
 
 
+def test_a_larger_shop_has_enough_goods_for_long_errands():
+    (task,) = source(products=768).tasks(objectives=128, count=1, seed=0)
+    assert task.objectives == 128 and task.turn_limit == 128 * 20
+    assert len({source(products=768).environment.wanted[question.id].line for question in task.questions}) == 128
+
+
 def test_what_cannot_be_an_errand_is_said():
-    with pytest.raises(UserError, match="needs as many lines of products"):
-        ErrandTasks(products=150).source("train", PAPER_SHOP).tasks(objectives=200, count=1, seed=0)
+    with pytest.raises(UserError, match=r"has \d+; take at most 9\d goods, or a larger shop \(tasks.products = 768\)"):
+        source().tasks(objectives=128, count=1, seed=0)
+    with pytest.raises(UserError, match=r"or at most 240 with the largest shop of this half \(tasks.products = 1442\)"):
+        source().tasks(objectives=256, count=1, seed=0)
     with pytest.raises(UserError, match='use vocabulary = "paper-shop"'):
         ErrandTasks().source("train", PAPER)
     with pytest.raises(ValueError, match="less than or equal to 4"):

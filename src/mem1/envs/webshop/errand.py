@@ -32,7 +32,7 @@ from mem1.envs.base import Environment, Outcome, TaskSource
 from mem1.envs.tasks import PROMPT_TOKENS, QUESTION_TOKENS, TasksConfig, TextSizes
 from mem1.envs.webshop.env import SOLVED, WebShopEnvironment
 from mem1.envs.webshop.goods import SLACKS, Good, chance, goods, limit, one_price_each
-from mem1.envs.webshop.invented import invent
+from mem1.envs.webshop.invented import asins, invent
 from mem1.envs.webshop.pages import BUY_NOW, NEXT, PREVIOUS, RESULTS_A_PAGE, Purchase, Session
 from mem1.envs.webshop.shop import Shop
 from mem1.envs.webshop.thrift import Shopper, ShopperScript
@@ -45,6 +45,8 @@ from mem1.tasks.prompts import PromptChoice, fill
 _DEVELOPMENT = 10_000_000
 """Distance from the seed of the training's shop to that of the development shop."""
 _BETWEEN = " | "
+_ENOUGH = 6
+"""Products per good with which a shop has enough lines: a line has five, and a few lines have the name of another."""
 
 
 @dataclass(frozen=True)
@@ -171,10 +173,9 @@ class ErrandSource(TaskSource):
 
     @cached_property
     def environment(self) -> ErrandEnvironment:
-        config, half, seed = self.config, self.half, self.config.seed
-        if self._development:
-            half, seed = "train", seed + _DEVELOPMENT
-        catalogue = one_price_each(invent(seed, half, config.products), seed=seed)
+        config = self.config
+        seed = config.seed + _DEVELOPMENT * self._development
+        catalogue = one_price_each(invent(seed, self._names, config.products), seed=seed)
         wanted = {f"{self.name}-{good.number}": good for good in goods(catalogue)}
         return ErrandEnvironment(
             Shop.build(catalogue.products, {product.asin: product.pricing[0] for product in catalogue.products}),
@@ -192,6 +193,11 @@ class ErrandSource(TaskSource):
     def _development(self) -> bool:
         return self.half == "evaluation" and self.config.evaluated == "development"
 
+    @property
+    def _names(self) -> Split:
+        """The half whose names the shop has."""
+        return "train" if self._development else self.half
+
     @cached_property
     def _lines(self) -> list[list[tuple[Question, int]]]:
         """The goods of each line as questions, with the lowest price in cents."""
@@ -205,9 +211,13 @@ class ErrandSource(TaskSource):
         """Every task draws its lines anew, and of each one good; no task has two goods of a line."""
         lines = self._lines
         if objectives > len(lines):
+            enough, most = _ENOUGH * objectives, len(asins(self._names))
+            larger = f"or a larger shop (tasks.products = {enough})"
+            if enough > most:
+                larger = f"or at most {most // _ENOUGH} with the largest shop of this half (tasks.products = {most})"
             raise UserError(
                 f"an errand of {objectives} goods needs as many lines of products, and the shop of "
-                f"{self.config.products} has {len(lines)}; take fewer goods, or more products (tasks.products)"
+                f"{self.config.products} products has {len(lines)}; take at most {len(lines)} goods, {larger}"
             )
         rng = random.Random(f"{self.name}/{objectives}/{seed}")
         return [self._task([rng.choice(line) for line in rng.sample(lines, objectives)]) for _ in range(count)]
