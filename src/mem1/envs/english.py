@@ -127,7 +127,7 @@ class EnglishSource(TaskSource):
 
     @cached_property
     def environment(self) -> EnglishEnvironment:
-        retrievers = {world.name: ByTitle.build(world, self.config.surface) for world in self.worlds}
+        retrievers = {world.name: _library(*key) for world, key in zip(self.worlds, self._keys, strict=True)}
         return EnglishEnvironment(
             SearchEnvironment(retrievers, top_k=self.config.top_k, reward=self.config.own_reward),
             worlds={world.name: world for world in self.worlds},
@@ -137,11 +137,13 @@ class EnglishSource(TaskSource):
     @cached_property
     def askers(self) -> list[Asker]:
         """One for each world."""
+        return [_asker(*key) for key in self._keys]
+
+    @property
+    def _keys(self) -> list[_Key]:
         config = self.config
         updates = config.level if config.family == "update" else 0
-        return [
-            _asker(self.first + i, self.split, config.entities, updates, config.surface) for i in range(config.worlds)
-        ]
+        return [(self.first + i, self.split, config.entities, updates, config.surface) for i in range(config.worlds)]
 
     def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
         config, per_world = self.config, -(-count // len(self.worlds))
@@ -162,10 +164,18 @@ class EnglishSource(TaskSource):
         return [task for tasks in zip(*by_world, strict=True) for task in tasks][:count]
 
 
+_Key = tuple[int, Split, int, int, int]
+"""Seed of a world, half, entities, updates and surface; families share what follows from them."""
+
+
 @lru_cache(maxsize=64)
 def _asker(seed: int, split: Split, entities: int, updates: int, surface: int) -> Asker:
-    """Families share the worlds of one seed."""
     return Asker(make_english_world(seed, split=split, entities=entities, updates=updates), surface)
+
+
+@lru_cache(maxsize=64)
+def _library(seed: int, split: Split, entities: int, updates: int, surface: int) -> ByTitle:
+    return ByTitle.build(_asker(seed, split, entities, updates, surface).world, surface)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from mem1.records import Question
-from mem1.scoring import exact_match
+from mem1.scoring import normalize
 from mem1.tasks.english.wording import listed
 from mem1.tasks.english.world import MONTHS, RELATIONS, WORDS, EnglishWorld
 
@@ -207,8 +207,8 @@ class Asker:
 
     def chance(self, question: Question) -> float:
         """Probability that a candidate drawn at random is right."""
-        candidates = self.candidates(question)
-        return sum(exact_match(one, question.answers) for one in candidates) / max(1, len(candidates))
+        candidates, right = self.candidates(question), {normalize(answer) for answer in question.answers}
+        return sum(normalize(one) in right for one in candidates) / max(1, len(candidates))
 
     def stale(self, question: Question) -> str:
         """The wrong answer that the subject's own passage suggests; empty: it tells the truth."""
