@@ -100,7 +100,10 @@ LLAMA_LIKE = (
 _MARKS = ("<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 
 
-TEXT = 'Who is the mayor of Oslo? First. Oslo is a city. {"name": "search", "arguments": {"query": "Oslo"}}'
+TEXT = """Who is the mayor of Oslo? First. Oslo is a city. {"name": "search", "arguments": {"query": "Oslo"}}
+You have 3 turns left. You have 1 turn left. You must answer now. found
+{"type": "function", "function": {"name": "search", "description": "Searches the documents and returns the best
+passages.", "parameters": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}}}"""
 
 
 @cache

@@ -178,8 +178,8 @@ def test_the_program_of_the_page_is_verified_trained_and_evaluated(tmp_path: Pat
             "tasks.worlds=1",
             "tasks.entities=60",
             "tasks.questions_per_world=40",
-            "rl.tasks_per_step=2",
-            "rl.group_size=3",
+            "rl.tasks_per_step=1",
+            "rl.group_size=2",
         ),
         *("rl.curriculum=[{ steps = 1, objectives = [2] }]", "rl.epochs=1", "evaluation.tasks=1"),
     ]
