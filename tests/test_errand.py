@@ -256,15 +256,15 @@ def test_a_script_writes_a_move_in_the_tags_of_the_vocabulary():
 
 
 def test_a_larger_shop_has_enough_goods_for_long_errands():
-    (task,) = source(products=768).tasks(objectives=128, count=1, seed=0)
+    (task,) = source(products=896).tasks(objectives=128, count=1, seed=0)
     assert task.objectives == 128 and task.turn_limit == 128 * 20
-    assert len({source(products=768).environment.wanted[question.id].line for question in task.questions}) == 128
+    assert len({source(products=896).environment.wanted[question.id].line for question in task.questions}) == 128
 
 
 def test_what_cannot_be_an_errand_is_said():
-    with pytest.raises(UserError, match=r"has \d+; take at most 9\d goods, or a larger shop \(tasks.products = 768\)"):
+    with pytest.raises(UserError, match=r"has \d+; take at most 9\d goods, or a larger shop \(tasks.products = 896\)"):
         source().tasks(objectives=128, count=1, seed=0)
-    with pytest.raises(UserError, match=r"or at most 240 with the largest shop of this half \(tasks.products = 1442\)"):
+    with pytest.raises(UserError, match=r"or at most 206 with the largest shop of this half \(tasks.products = 1442\)"):
         source().tasks(objectives=256, count=1, seed=0)
     with pytest.raises(UserError, match='use vocabulary = "paper-shop"'):
         ErrandTasks().source("train", PAPER)

@@ -45,8 +45,8 @@ from mem1.tasks.prompts import PromptChoice, fill
 _DEVELOPMENT = 10_000_000
 """Distance from the seed of the training's shop to that of the development shop."""
 _BETWEEN = " | "
-_ENOUGH = 6
-"""Products per good with which a shop has enough lines: a line has five, and a few lines have the name of another."""
+_ENOUGH = 7
+"""Products per good with which a shop has enough lines, whatever its seed: a line has five, and some share a name."""
 
 
 @dataclass(frozen=True)
