@@ -5,7 +5,8 @@
 # make test-agents                    the adapters for agent frameworks with two versions of each, in build/agents
 # make test-verifiers                 environments of verifiers, examples of its repository among them, in build/verifiers
 # make docs                           build the documentation into build/site; a warning is an error
-# make dist                           build wheel and sdist into dist, check both, install the wheel into .venv-dist
+# make dist                           build wheel and sdist into dist, check both, try the wheel in .venv-dist
+# make environment                    install at once what test, docs and dist install one after the other
 # make constraints                    install the newest dependencies that fit, write constraints.txt
 # make check                          format, lint, types, tests
 #
@@ -37,7 +38,10 @@ export OMP_WAIT_POLICY := passive
 # compiling mem1 and its tests again takes each process seconds
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test test-cpus test-verl test-agents test-verifiers docs dist constraints check lint format clean
+.PHONY: environment quickstart test test-cpus test-verl test-agents test-verifiers docs dist constraints check lint
+.PHONY: format clean
+
+environment: $(VENV)/installed-all
 
 quickstart: $(VENV)/installed
 	$(BIN)/mem1 quickstart $(ARGS)
@@ -68,14 +72,16 @@ test-agents: $(AGENTS)/oldest/installed $(AGENTS)/newest/installed
 docs: $(VENV)/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 
-# the wheel must do the main job with the dependencies that it names itself
+# the wheel must do the main job with the dependencies that it names itself, which come from the first environment
 dist: $(VENV)/installed-release
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/hadolint docker/*.Dockerfile
-	$(PYTHON) -m venv --clear $(DIST)
-	$(DIST)/bin/python -m pip install $(PIP_ARGS) dist/*.whl
+	$(BIN)/python -m venv --clear --without-pip $(DIST)
+	$(BIN)/python -m pip --python $(DIST)/bin/python install --no-deps dist/*.whl
+	$(BIN)/python .ci/lend.py $(DIST)
+	$(BIN)/python -m pip --python $(DIST)/bin/python check
 	cd $(DIST) && bin/mem1 --version && bin/mem1 train atlas-quick --dry-run
 
 check: lint
@@ -141,3 +147,7 @@ $(VENV)/installed-docs: pyproject.toml | $(BIN)/python
 $(VENV)/installed-release: pyproject.toml | $(BIN)/python
 	$(PIP) -e '.[release]'
 	touch $@
+
+$(VENV)/installed-all: pyproject.toml | $(BIN)/python
+	$(PIP) -e '.[dev,docs,release]'
+	touch $(VENV)/installed-dev $(VENV)/installed-docs $(VENV)/installed-release $@
