@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -11,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.testing
 from hypothesis import settings
 from sites import Site, site
 
 # how long an example takes says how busy the machine is, not whether the code is right
 settings.register_profile("mem1", deadline=None)
 settings.load_profile("mem1")
+
+# each call of a runner would make the parsers of all commands again, as long as most commands take to run
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 
 def pytest_configure(config: pytest.Config) -> None:
