@@ -374,13 +374,32 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("scorable = [t for t in trajectories if t.ended.scorable]", "scorable = list(trajectories)"),
     ),
     ("training/loop/train.py", ("test_training.py",)): (("record >= reward", "record > reward"),),
-    ("contexts/policies.py", ("test_contexts.py", "test_rollout.py")): (
+    ("contexts/assembly.py", ("test_contexts.py", "test_rollout.py")): (
         ("    for a, b in reversed(_dropped(kept)):", "    for a, b in _dropped(kept):"),
         ("        if kept.result and kept.turn.observation_ids:", "        if kept.turn.observation_ids:"),
-        ('dropped = [_between(spans[role], spans) for role in ("thought", "rest") if role in spans]', "dropped = []"),
+        ("dropped = [_between(spans[role], spans) for role in forgotten if role in spans]", "dropped = []"),
         ("        if stop - start > kept.state_tokens:", "        if stop - start >= kept.state_tokens - 1:"),
-        ("return turn.prefill_ids + turn.completion_ids", "return turn.completion_ids"),
+        ("return turn.prefill_ids + ids if turn.action == SUMMARY else ids", "return ids"),
         ("return {role: (a, b) for role, (a, b) in roles.items() if b > a}", "return roles"),
+    ),
+    ("contexts/assembly.py", ("test_notes.py",)): (
+        ("    if kept.only_notes is not None:\n        return tuple", "    if False:\n        return tuple"),
+        ('yield role.partition(" ")[0], (start, stop)', "yield role, (start, stop)"),
+    ),
+    ("contexts/notes.py", ("test_notes.py",)): (
+        ("    entries.pop(key, None)\n", ""),
+        ("    if note.value:\n        entries[key] = entry", "    entries[key] = entry"),
+        ("key = note.key or object()", "key = note.key"),
+        ("        if rewritten:\n            entries.clear()\n", ""),
+        ("labelled or entries.values()", "entries.values()"),
+        ("for number, turn in enumerate(turns, first):", "for number, turn in enumerate(turns):"),
+    ),
+    ("contexts/policies.py", ("test_notes.py",)): (
+        ("for i, of_it in notes.items() if i < last]", "for i, of_it in notes.items()]"),
+        ("written > self.tokens\n", "written >= self.tokens\n"),
+        ("over = self.tokens is not None and notes and", "over = self.tokens is not None and"),
+        ("state_tokens=self.tokens, result=False", "result=False"),
+        ("        written += sum(b - a for a, b in note_spans(turns[last], notes.get(last, ())))\n", ""),
     ),
     ("contexts/policies.py", ("test_contexts.py",)): (
         ("key=lambda note: (-scores[note], -note))", "key=lambda note: (-scores[note], note))"),
@@ -443,8 +462,8 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("        if turn.action == SUMMARY:\n            sizes", "        if False:\n            sizes"),
         ("0 if prompt else _prompt_tokens(t)", "_prompt_tokens(t) if prompt else 0"),
         (
-            "return None if span is None else span[1] - span[0]",
-            "return None if span is None else span[1] - span[0] + 1",
+            "return sum(stop - start for start, stop in spans) if spans else None",
+            "return sum(stop - start + 1 for start, stop in spans) if spans else None",
         ),
         ("one[start : start + _BLOCK] != other[start : start + _BLOCK]", "one[start] != other[start]"),
     ),

@@ -26,7 +26,7 @@ from mem1.contexts import (
     context_policy,
     next_context,
 )
-from mem1.contexts.policies import Kept
+from mem1.contexts.assembly import Kept
 from mem1.errors import UserError
 from mem1.records import Turn
 
@@ -303,7 +303,7 @@ def test_a_policy_is_found_by_its_own_name(name: str):
 
 @pytest.mark.parametrize("name", ["", "Constant", "fold", "fold(0)", "window(-1)", "fold(1.5)", "fold(2) "])
 def test_an_unknown_policy_lists_the_known_ones(name: str):
-    with pytest.raises(UserError, match=r"known: constant, capped\(n\), fold\(k\)"):
+    with pytest.raises(UserError, match=r"known: constant, notes, notes\(n\), capped\(n\), fold\(k\)"):
         context_policy(name)
 
 

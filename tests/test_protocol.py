@@ -13,12 +13,14 @@ from mem1.configuration.vocabulary import Vocabulary
 from mem1.errors import UserError
 from mem1.protocol import (
     PAPER,
+    PAPER_NOTES,
     PAPER_SHOP,
     PAPER_SUMMARY,
     PAPER_WEB,
     PUBLISHED,
     PUBLISHED_SHOP,
     RELEASED,
+    RELEASED_NOTES,
     RELEASED_SHOP,
     RELEASED_SUMMARY,
     RELEASED_WEB,
@@ -223,7 +225,7 @@ def test_search_r1_shows_results_without_a_hint():
 
 def test_unknown_vocabulary_names_the_known_ones():
     known = [PAPER, RELEASED, PAPER_WEB, RELEASED_WEB, PAPER_SUMMARY, RELEASED_SUMMARY, PAPER_SHOP, RELEASED_SHOP]
-    known += [PUBLISHED, PUBLISHED_SHOP, SEARCH_R1]
+    known += [PAPER_NOTES, RELEASED_NOTES, PUBLISHED, PUBLISHED_SHOP, SEARCH_R1]
     assert [vocabulary(name) for name in VOCABULARIES] == known
     with pytest.raises(
         UserError, match=r"'papre'; known: paper, released, paper-web, released-web, paper-summary, released-summary"

@@ -11,7 +11,7 @@ from precision import rounding
 from mem1.engines.codec import Codec
 from mem1.protocol import PAPER, RELEASED, Tags, hint
 from mem1.tasks.cloze.expert import MARKS
-from mem1.tasks.prompts import MAX_LABEL
+from mem1.tasks.prompts import LABELS
 from mem1.training.loop.recipe import Recall, TinyModel
 from mem1.training.loop.supervised import FIRST_TOKEN, recall_batch, recall_loss
 from mem1.training.weights.tiny_model import new_model
@@ -52,7 +52,7 @@ def test_the_vocabulary_of_atlas_is_fixed():
     assert codec.decode(ids) == "<IS> Q1 </IS> <query> Bala Brand 's mayor </query>"
 
 
-@pytest.mark.parametrize("text", [f"Q{MAX_LABEL}", hint(MAX_NUMBER), hint(1), "No passage was found.", "done unknown"])
+@pytest.mark.parametrize("text", [f"Q{LABELS}", hint(MAX_NUMBER), hint(1), "No passage was found.", "done unknown"])
 def test_labels_hints_and_replies_have_no_unknown_word(text: str):
     codec = Codec(atlas_tokenizer(PAPER))
     assert codec.encode(UNKNOWN)[0] not in codec.encode(text)

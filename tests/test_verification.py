@@ -22,10 +22,11 @@ from mem1.envs.atlas import AtlasTasks
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.packing import TokenTree, pack, visible
-from mem1.protocol import PAPER, RELEASED, Tags
+from mem1.protocol import PAPER, PAPER_NOTES, RELEASED, SUMMARY, Tags
 from mem1.records import Ended, Group, Trajectory
 from mem1.rollout import Budget, Rollout
 from mem1.tasks.atlas import Expert, Laziness
+from mem1.tasks.compose import TurnLimit
 from mem1.training.checks import (
     Check,
     causality_checks,
@@ -281,13 +282,18 @@ def test_no_sampled_token_is_an_error(model):
 
 
 def steered(
-    model: PreTrainedModel, codec: Codec, source: TaskSource, tags: Tags = PAPER, budget: Budget | None = None
+    model: PreTrainedModel,
+    codec: Codec,
+    source: TaskSource,
+    tags: Tags = PAPER,
+    budget: Budget | None = None,
+    context: str = "constant",
 ) -> list[Trajectory]:
     return Rollout(
         engine=LocalEngine(model, codec, tags.stop_strings, steering=Forced(TagDialogue(codec, tags))),
         dialogue=TagDialogue(codec, tags),
         environment=source.environment,
-        context=context_policy("constant"),
+        context=context_policy(context),
         budget=budget or Budget(),
     )(source.tasks(objectives=2, count=1, seed=0) * 2, sampling=Sampling())
 
@@ -303,6 +309,25 @@ def test_a_model_that_has_not_learned_the_tags_is_steered_through_turns_with_its
     assert {len(t.turns) for t in attempts} == {9}, "three turns per question and three more"
     assert len({turn.completion_ids for t in attempts for turn in t.turns}) == 18, "what is inside the tags is sampled"
     checks = verify(model, [Group(trajectories=tuple(replace(t, turns=t.turns[:2]) for t in attempts))])
+    assert {check.name: check.verdict for check in checks if check.verdict != "passed"} == {}
+    assert {"re-encoded tokens", "branches are separate"} <= {check.name for check in checks}
+
+
+@pytest.mark.parametrize("context", ["notes", "notes(12)"])
+@pytest.mark.parametrize("single", [True, False], ids=["tags are tokens", "tags are letters"])
+def test_contexts_of_notes_are_trained_exactly_as_they_were_sampled(context: str, single: bool):
+    tags = PAPER_NOTES
+    letters = bpe_tokenizer(["nothing of the tags"], vocab_size=300, tags=RELEASED)
+    codec = Codec(atlas_tokenizer(tags) if single else letters)
+    model = new_model(SHAPE, vocab_size=codec.vocab_size, seed=0).eval()
+    four_turns = TurnLimit(per_objective=0, extra=4)
+    asked = AtlasTasks(entities=40, worlds=1, questions_per_world=40, turn_limit=four_turns)
+    attempts = steered(model, codec, asked.source("evaluation", tags), tags, context=context)
+    assert all(turn.notes for t in attempts for turn in t.turns if turn.action != SUMMARY and not turn.prefilled)
+    assert any(turn.action == SUMMARY for t in attempts for turn in t.turns) == (context == "notes(12)")
+    roles = [role for t in attempts for _, role, *_ in t.turns[-1].context_origins]
+    assert roles.count("note") == (6 if context == "notes" else 2)  # of three turns; of one, after a rewrite
+    checks = verify(model, [Group(trajectories=tuple(attempts))])
     assert {check.name: check.verdict for check in checks if check.verdict != "passed"} == {}
     assert {"re-encoded tokens", "branches are separate"} <= {check.name for check in checks}
 

@@ -207,7 +207,7 @@ def test_the_prompt_of_the_web_explains_the_action_and_needs_it():
     (question,) = task("x").questions
     text = render("web", [question], PAPER_WEB)
     assert "<open> address 2 </open>" in text and "a mayor ?" in text
-    with pytest.raises(UserError, match="prompt 'web' mentions the action 'open', which the vocabulary 'paper' lacks"):
+    with pytest.raises(UserError, match="prompt 'web' mentions 'open', which the vocabulary 'paper' lacks"):
         render("web", [question], PAPER)
 
 

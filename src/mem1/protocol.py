@@ -13,7 +13,7 @@ completion survive into the next context. Both published vocabularies are here (
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -29,6 +29,7 @@ SEARCH = "search"
 OPEN = "open"
 ACT = "act"
 SUMMARY = "summary"
+NOTE = "note"
 MALFORMED = "malformed"
 CALLS = "calls"
 """Kind of a turn with several calls of tools, or with one that cannot be run."""
@@ -49,6 +50,8 @@ class Tags:
     """Tag around the environment's reply."""
     thought: str | None = None
     """Tag of reasoning that does *not* survive into the next context; None: only the state is written."""
+    note: str | None = None
+    """Tag of what stays until it is replaced (`mem1.contexts.notes`); a completion may have several. None: no notes."""
     hint: str = "HINT"
     """Tag, in square brackets, of the turns-left hint at the head of each result."""
     turns_left: str = " You have {turns} turns left. "
@@ -66,6 +69,8 @@ class Tags:
                 raise UserError(f"vocabulary {self.name!r}: {tag!r} is no name of a tag; use letters, digits, - and _")
         if len(set(self.names)) < len(self.names):
             raise UserError(f"vocabulary {self.name!r}: two tags have the same name ({', '.join(self.names)})")
+        if self.note and self.parse != "strict":
+            raise UserError(f"vocabulary {self.name!r}: notes need parse = 'strict'")
         for part in ("<{result}>", "{hint}", "{text}", "</{result}>"):
             if self.layout.count(part) != 1 and (part != "{hint}" or part in self.layout):
                 raise UserError(f"vocabulary {self.name!r}: layout must have {part} once, unlike {self.layout!r}")
@@ -98,7 +103,8 @@ class Tags:
     def names(self) -> tuple[str, ...]:
         """Every tag name of this vocabulary, hint excluded."""
         thought = (self.thought,) if self.thought else ()
-        return (*thought, self.state, *(tag for _, tag in self.actions), self.result)
+        note = (self.note,) if self.note else ()
+        return (*thought, self.state, *note, *(tag for _, tag in self.actions), self.result)
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -135,6 +141,11 @@ PAPER_SUMMARY = _with(PAPER, "summary", SUMMARY)
 RELEASED_SUMMARY = _with(RELEASED, "summary", SUMMARY)
 
 
+PAPER_NOTES = replace(_with(PAPER, "notes", SUMMARY), note=NOTE)
+"""The paper's tags and `<note> ... </note>` for what stays; `<summary>` rewrites the notes, where they have a limit."""
+RELEASED_NOTES = replace(_with(RELEASED, "notes", SUMMARY), note=NOTE)
+
+
 def _in_a_shop(tags: Tags) -> Tags:
     """The same vocabulary with actions instead of searches and answers: the purchase is the answer."""
     return replace(tags, name=f"{tags.name}-shop", actions=((ACT, "action"),))
@@ -164,7 +175,7 @@ VOCABULARIES: Mapping[str, Tags] = {
     t.name: t
     for t in (
         *(PAPER, RELEASED, PAPER_WEB, RELEASED_WEB, PAPER_SUMMARY, RELEASED_SUMMARY, PAPER_SHOP, RELEASED_SHOP),
-        *(PUBLISHED, PUBLISHED_SHOP, SEARCH_R1),
+        *(PAPER_NOTES, RELEASED_NOTES, PUBLISHED, PUBLISHED_SHOP, SEARCH_R1),
     )
 }
 
@@ -178,8 +189,7 @@ def vocabulary(choice: str | Vocabulary) -> Tags:
         given = {key: value for key, value in choice if key != "base" and value is not None}
         if choice.actions is not None:
             given["actions"] = tuple(choice.actions.items())
-        if choice.thought == "":
-            given["thought"] = None
+        given |= {key: None for key in ("thought", "note") if given.get(key) == ""}
         return replace(vocabulary(choice.base), name="own", **given)
     tags = register.vocabulary.get(choice)
     if not isinstance(tags, Tags):
@@ -199,13 +209,21 @@ class Parsed:
     error: str | None = None
     """Why the text is malformed; None: it is not."""
     thought: str = ""
+    notes: tuple[str, ...] = ()
+    """Texts of the notes, stripped, in order."""
     spans: Mapping[str, Span] = field(default_factory=dict)
-    """Roles "thought", "state", "action" where present; "state_text" is the state without its tags, "rest" is text
-    after the action, which only `parse = "released"` allows. Thought and rest do not survive."""
+    """Roles "thought", "state", "action" where present; "state_text" is the state (or summary) without its tags, "rest"
+    is text after the action, which only `parse = "released"` allows. Thought and rest do not survive. Notes have the
+    roles of `note_role`."""
+
+
+def note_role(position: int) -> str:
+    """The role of a note among those of its completion: "note", "note 2", "note 3" for the positions 0, 1, 2."""
+    return f"{NOTE} {position + 1}" if position else NOTE
 
 
 def parse(text: str, tags: Tags = PAPER) -> Parsed:
-    """Read one completion: an optional thought, an optional state, then exactly one action.
+    """Read one completion: an optional thought, an optional state, any notes, then exactly one action.
 
     strict     the first complete action block counts and must be the end of the text; text between blocks is ignored
     released   as the released training code does: see `_parse_released`
@@ -216,6 +234,7 @@ def parse(text: str, tags: Tags = PAPER) -> Parsed:
         return _parse_released(text, tags)
     pattern, kinds = _tag_pattern(tags)
     blocks: dict[str, _Block] = {}
+    notes: list[_Block] = []
     opened: re.Match[str] | None = None
     for match in pattern.finditer(text):
         closing, name = match[1] == "/", match[2]
@@ -232,17 +251,21 @@ def parse(text: str, tags: Tags = PAPER) -> Parsed:
             return _malformed(f"</{name}> closes nothing")
         if opened[2] != name:
             return _malformed(f"</{name}> closes <{opened[2]}>")
-        blocks[name] = _Block(text[opened.end() : match.start()], opened.start(), opened.end(), match.end())
+        block = _Block(text[opened.end() : match.start()], opened.start(), opened.end(), match.end())
         opened = None
+        if name == tags.note:
+            notes.append(block)
+            continue
+        blocks[name] = block
         if name in kinds:
             if text[match.end() :].strip():
                 return _malformed(f"text after </{name}>")
             if not blocks[name].content:
                 return _malformed(f"<{name}> is empty")
-            return _parsed(blocks, tags, kind=kinds[name], content=blocks[name].content, action=name)
+            return _parsed(blocks, notes, tags, kind=kinds[name], content=blocks[name].content, action=name)
     if opened is not None:
         return _malformed(f"<{opened[2]}> is not closed")
-    return _parsed(blocks, tags, kind=MALFORMED, error="no action: " + " or ".join(f"<{t}>" for t in kinds))
+    return _parsed(blocks, notes, tags, kind=MALFORMED, error="no action: " + " or ".join(f"<{t}>" for t in kinds))
 
 
 class _Block(NamedTuple):
@@ -276,6 +299,7 @@ def _malformed(error: str) -> Parsed:
 
 def _parsed(
     blocks: Mapping[str, _Block],
+    notes: Sequence[_Block],
     tags: Tags,
     *,
     kind: str,
@@ -287,11 +311,13 @@ def _parsed(
     if tags.thought:
         roles["thought"] = tags.thought
     spans = {role: blocks[name].span for role, name in roles.items() if name in blocks}
-    if tags.state in blocks:
-        spans["state_text"] = blocks[tags.state].content_span
+    if tags.state in blocks or kind == SUMMARY:
+        spans["state_text"] = blocks[action if kind == SUMMARY else tags.state].content_span
+    spans |= {note_role(position): note.span for position, note in enumerate(notes)}
     return Parsed(
         state=blocks[tags.state].content if tags.state in blocks else "",
         thought=blocks[tags.thought].content if tags.thought and tags.thought in blocks else "",
+        notes=tuple(note.content for note in notes),
         kind=kind,
         content=content,
         error=error,

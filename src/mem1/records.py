@@ -24,7 +24,7 @@ Span = tuple[int, int]
 
 Origin = tuple[int, str, int, int]
 """(turn, role, start, stop): context tokens copied from an earlier turn, counted from 1 (0: from none of them). The
-role is "state", "query", "result" or "text"."""
+role is "state", "note", "query", "result" or "text"."""
 
 Metric = float | tuple[float, ...]
 """One number for an attempt, or one per objective."""
@@ -164,6 +164,8 @@ class Turn:
     """The completion as text."""
     state: str = ""
     """Parsed internal state."""
+    notes: tuple[str, ...] = ()
+    """Parsed notes, in order."""
     action: str = ""
     """Parsed kind of action: "search", "answer", another action of the protocol, or "malformed"."""
     content: str = ""
@@ -180,8 +182,8 @@ class Turn:
     context_origins: tuple[Origin, ...] = ()
     """Origins of the tokens of `context_ids` after the prompt, in order; empty: not recorded, or no such tokens."""
     completion_spans: Mapping[str, Span] = field(default_factory=dict)
-    """Ranges of `completion_ids` by role: "thought", "state", "action", "state_text" (the state without tags) and
-    "rest" (text after the action, which does not survive)."""
+    """Ranges of `completion_ids` by role: "thought", "state", "action", "state_text" (the state without tags),
+    "rest" (text after the action, which does not survive) and "note", "note 2", ... (notes with their tags)."""
     weights_versions: tuple[VersionRun, ...] = ()
     """Versions of the weights that sampled the completion, in the order of its tokens, as a server reports them.
     Several if weights changed in the middle; empty: not recorded."""
@@ -320,7 +322,7 @@ def _fields(record: Question | Task | Turn | Trajectory) -> dict[str, Any]:
 
 
 def _turn(record: Mapping[str, Any]) -> Turn:
-    fields = _tuples(record, "context_ids", "completion_ids", "logprobs", "observation_ids")
+    fields = _tuples(record, "context_ids", "completion_ids", "logprobs", "observation_ids", "notes")
     fields["calls"] = tuple((str(kind), str(text), str(error)) for kind, text, error in fields.get("calls", ()))
     fields["weights_versions"] = tuple((int(v), int(n)) for v, n in fields["weights_versions"])
     fields["context_origins"] = tuple((int(n), str(r), int(a), int(b)) for n, r, a, b in fields["context_origins"])

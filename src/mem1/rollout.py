@@ -22,7 +22,7 @@ from pydantic import Field
 
 from mem1.configuration import Config
 from mem1.configuration.model import MOST_TOKENS
-from mem1.contexts import ContextPolicy, next_context
+from mem1.contexts import ContextPolicy, answer_from, next_context
 from mem1.dialogue import Dialogue, Shown, turn_of
 from mem1.engines.base import Completion, Engine, Sampling, derived_seed
 from mem1.envs.base import Action, Environment, Observation, Outcome
@@ -144,6 +144,13 @@ class Rollout(RolloutParts):
                 f"has no tag for it; choose one that has, such as paper-{requested} or released-{requested}"
             )
 
+        if self.context.needs_notes and (tags.note is None or not self.dialogue.forces_answers):
+            raise UserError(
+                f"the context policy {self.context.name} keeps notes, but "
+                + (f"the vocabulary {tags.name!r} has no tag for them" if tags.note is None else "[chat] has none")
+                + "; choose vocabulary = 'paper-notes' or 'released-notes', without [chat]"
+            )
+
     def __call__(
         self,
         tasks: Sequence[Task],
@@ -233,7 +240,9 @@ class Rollout(RolloutParts):
             attempt.ended = Ended.BAD_TAGS if completion.stopped else Ended.OUT_OF_TOKENS
             attempt.detail = turn.content
         elif turn.action == ANSWER:
-            attempt.ended, attempt.answer = Ended.ANSWERED, turn.content
+            noted = self.dialogue.tags.note is not None
+            attempt.ended = Ended.ANSWERED
+            attempt.answer = answer_from(turn.content, attempt.turns) if noted else turn.content
         elif turn.action == SUMMARY and not turn.prefilled:
             attempt.ended, attempt.detail = Ended.BAD_TAGS, "a summary that was not asked for"
         elif attempt.turns_left == 0 and self.dialogue.tags.answers:

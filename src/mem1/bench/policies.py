@@ -20,7 +20,7 @@ from mem1.bench.results import Attempt, Spent
 from mem1.bench.scripted import remembers, script_of
 from mem1.bench.suites import Drawn
 from mem1.configuration.model import MOST_TOKENS
-from mem1.contexts import context_policy
+from mem1.contexts import ContextPolicy, context_policy
 from mem1.dialogue import TagDialogue
 from mem1.engines.base import Engine, Sampling, ScriptedEngine
 from mem1.engines.codec import Codec
@@ -29,7 +29,7 @@ from mem1.errors import UserError
 from mem1.evaluation.tokens import cached_by_turn, peak_tokens
 from mem1.messages.cost import cost_of
 from mem1.prices import PriceClass
-from mem1.protocol import ANSWER, MALFORMED, SUMMARY, Tags
+from mem1.protocol import ANSWER, MALFORMED, NOTE, SUMMARY, Tags
 from mem1.records import Task, Trajectory
 from mem1.rollout import Budget, Rollout
 
@@ -70,7 +70,7 @@ class TagPlayer:
         context = context_policy(memory)
         if self.state is not None and not remembers(drawn):  # its solver cannot forget by itself
             context = context_policy(f"capped({self.state})" if self.state else "none")
-        tags = _with_summary(drawn.tags) if context.requested_action == SUMMARY else drawn.tags
+        tags = _fitting(drawn.tags, context)
         rollout = Rollout(
             engine=self.engine(drawn, tasks),
             dialogue=self.dialogue(tags),
@@ -155,6 +155,13 @@ def script_player(name: str, *, state: int | None, prices: PriceClass | None = N
         prices=prices,
         state=state,
     )
+
+
+def _fitting(tags: Tags, context: ContextPolicy) -> Tags:
+    """The vocabulary with what the memory needs."""
+    if context.needs_notes and tags.note is None:
+        tags = replace(tags, name=f"{tags.name}-{NOTE}", note=NOTE)
+    return _with_summary(tags) if context.requested_action == SUMMARY else tags
 
 
 def _with_summary(tags: Tags) -> Tags:

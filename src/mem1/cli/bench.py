@@ -56,7 +56,7 @@ def command(
         str | None,
         typer.Option(
             help="Comma-separated: keep, mask(k), window(k), fold(k), fold(auto), notes; in tags (policy, script) "
-            "constant, full, masked, summary(n), fold(k), window(k).",
+            "constant, notes, full, masked, summary(n), fold(k), window(k).",
             show_default="keep,fold(8); constant",
         ),
     ] = None,

@@ -25,6 +25,8 @@ class Vocabulary(Config):
     state: str | None = None
     thought: str | None = None
     """Tag of reasoning that does not survive into the next context; "": none."""
+    note: str | None = None
+    """Tag of notes, which stay until they are replaced; "": none."""
     actions: dict[str, str] | None = Field(default=None, min_length=1)
     """Kind -> tag of all actions."""
     result: str | None = None

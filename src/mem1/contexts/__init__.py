@@ -1,4 +1,4 @@
-"""Which tokens the model sees next: `constant` (MEM1), `fold(k)`, `full`, baselines, and your own policies."""
+"""Which tokens the model sees next: `constant` (MEM1), `notes`, `fold(k)`, `full`, baselines, and your own policies."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mem1.contexts.assembly import Context, ContextPolicy, Kept, Selection, next_context
+from mem1.contexts.notes import answer_from, notebook
 from mem1.contexts.policies import (
     POLICIES,
     Capped,
-    Context,
-    ContextPolicy,
     Fold,
     Full,
-    Kept,
     Masked,
     NoMemory,
+    Notes,
     RetrievedNotes,
-    Selection,
     Summary,
     Window,
-    next_context,
 )
 from mem1.errors import UserError
 from mem1.records import Turn
@@ -37,15 +35,18 @@ __all__ = [
     "Kept",
     "Masked",
     "NoMemory",
+    "Notes",
     "RetrievedNotes",
     "Selection",
     "Summary",
     "Window",
+    "answer_from",
     "context_policy",
     "next_context",
+    "notebook",
 ]
 
-KNOWN = "constant, capped(n), fold(k), full, masked, window(k), summary(n), external(k), none"
+KNOWN = "constant, notes, notes(n), capped(n), fold(k), full, masked, window(k), summary(n), external(k), none"
 """The names that ship; k and n are at least 1."""
 
 
@@ -89,6 +90,10 @@ class _Named(ContextPolicy):
     @property
     def requested_action(self) -> str | None:  # type: ignore[override]
         return getattr(self.policy, "requested_action", None)
+
+    @property
+    def needs_notes(self) -> bool:  # type: ignore[override]
+        return getattr(self.policy, "needs_notes", False)
 
     def select(self, turns: Sequence[Turn]) -> Selection:
         return self.policy.select(turns)

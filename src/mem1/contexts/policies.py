@@ -1,14 +1,8 @@
-"""Which tokens the model sees next: the common path of every context policy, and the memories that ship.
-
-A context policy is a pure function from the prompt and the turns so far to the next context, in tokens.
-Tokens that the model sampled enter the next context as they were sampled, never re-encoded; text from the
-environment was encoded once, by itself, and enters as those tokens.
-
-A policy selects turns, and tokens of them; `next_context` assembles the context:
-
-    prompt, then of each kept turn: completion (without a thought, without what the policy drops), result
+"""The memories that ship, as context policies: which turns stay in the next context, and how much of each.
 
     constant      the last turn only: MEM1's memory, which the model rewrites in every turn
+    notes         the last turn, and every note that was written: memory by edits
+    notes(n)      as notes; once they exceed n tokens, the model must rewrite them
     fold(k)       append for k turns, then keep only the last one:   fold(2) keeps 1, 2, 1, 2, 1, ... turns
     full          everything, as an ordinary agent keeps it
     window(k)     the last k turns: memory by truncation
@@ -21,7 +15,8 @@ A policy selects turns, and tokens of them; `next_context` assembles the context
 Sources: MEM1 (arXiv 2506.15841), section 3, for constant; folding every k turns rewrites less and keeps prefix caches
 valid for longer. Observation masking (Lindenbauer et al., arXiv 2508.21433) for masked: results are most of an agent's
 tokens, and what mattered in them has usually been written down. ReSum (arXiv 2509.13313) for summary. A-MEM (arXiv
-2502.12110) for external; MEM1's baseline uses it with k = 3 and the last turn as the query.
+2502.12110) for external; MEM1's baseline uses it with k = 3 and the last turn as the query. What is written anew in
+every turn can be lost in every turn and costs more with every fact; notes are written once (docs/beyond.md).
 """
 
 from __future__ import annotations
@@ -30,157 +25,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from itertools import islice
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
+from mem1.contexts.assembly import ContextPolicy, Kept, Selection, keep, surviving
+from mem1.contexts.notes import note_spans, standing
 from mem1.protocol import SUMMARY
-from mem1.records import Origin, Span, Turn
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """The exact tokens of one model call, with the ranges of their roles."""
-
-    ids: tuple[int, ...]
-    spans: Mapping[str, Span]
-    """"prompt", and of the newest kept turn "state", "query" and "result" where it has them."""
-    origins: tuple[Origin, ...] = ()
-    """Origin of every token after the prompt, in order."""
-    requested_action: str | None = None
-    """Kind of action that the model must take now, "summary"; None: its own choice."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """A turn to keep, and how much of it."""
-
-    turn: Turn
-    state_tokens: int | None = None
-    """Number of leading tokens of the state's text to keep; 0: drop the state with its tags; None: all."""
-    result: bool = True
-    """Whether to keep its result."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """The turns that a policy keeps, and the action that it requests."""
-
-    kept: tuple[Kept, ...]
-    """In the order of the next context."""
-    requested_action: str | None = None
-    """As in `Context`."""
-
-
-class ContextPolicy(Protocol):
-    """How much of the past stays in the context."""
-
-    requested_action: str | None = None
-    """Kind of action that the policy sometimes requests from the model; the vocabulary must have it."""
-
-    @property
-    def name(self) -> str:
-        """The name in recipes, such as "constant" or "fold(4)"."""
-        return type(self).__name__
-
-    def select(self, turns: Sequence[Turn]) -> Selection:
-        """Select from the finished turns, of which there is at least one; something of the newest must stay."""
-        ...
-
-
-def keep(turns: Sequence[Turn]) -> Selection:
-    """These turns, whole."""
-    return Selection(kept=tuple(Kept(turn=turn) for turn in turns))
-
-
-def next_context(policy: ContextPolicy, prompt_ids: Sequence[int], turns: Sequence[Turn]) -> Context:
-    """The context of the next turn: prompt, then completion and result of each kept turn.
-
-        constant, prompt p q, one turn with completion a b and result i   ->   p q a b i
-
-    A thought that does not survive (a protocol with its own thought tag) is left out of the copy. A summary is copied
-    with its opening tag, which was prefilled at the end of the context that requested it, and counts as a state.
-    """
-    selection = policy.select(turns) if turns else Selection(kept=())
-    numbers = {id(turn): number for number, turn in enumerate(turns, start=1)}
-    ids = list(prompt_ids)
-    start = len(ids)  # of the newest kept turn
-    origins: list[Origin] = []
-    for kept in selection.kept:
-        start, number = len(ids), numbers.get(id(kept.turn), 0)
-        ids += surviving(kept)
-        for role, (a, b) in _tiles(surviving_roles(kept), len(ids) - start):
-            origins.append((number, role, start + a, start + b))
-        if kept.result and kept.turn.observation_ids:
-            origins.append((number, "result", len(ids), len(ids) + len(kept.turn.observation_ids)))
-            ids += kept.turn.observation_ids
-    spans: dict[str, Span] = {"prompt": (0, len(prompt_ids))}
-    if selection.kept:
-        newest = selection.kept[-1]
-        spans |= {role: (start + a, start + b) for role, (a, b) in surviving_roles(newest).items()}
-        if newest.result:
-            spans["result"] = (len(ids) - len(newest.turn.observation_ids), len(ids))
-    return Context(ids=tuple(ids), spans=spans, origins=tuple(origins), requested_action=selection.requested_action)
-
-
-def surviving(kept: Kept) -> tuple[int, ...]:
-    """Tokens of a completion that stay; the result comes after them."""
-    turn = kept.turn
-    if turn.action == SUMMARY:
-        return turn.prefill_ids + turn.completion_ids
-    ids = turn.completion_ids
-    for a, b in reversed(_dropped(kept)):
-        ids = ids[:a] + ids[b:]
-    return ids
-
-
-def surviving_roles(kept: Kept) -> dict[str, Span]:
-    """Ranges of state and query in `surviving`."""
-    if kept.turn.action == SUMMARY:
-        return {"state": (0, len(surviving(kept)))}
-    spans = kept.turn.completion_spans
-    roles = {role: spans[of] for role, of in (("state", "state"), ("query", "action")) if of in spans}
-    if dropped := _dropped(kept):
-
-        def moved(position: int) -> int:
-            return position - sum([min(b, position) - a for a, b in dropped if a < position])
-
-        roles = {role: (moved(a), moved(b)) for role, (a, b) in roles.items()}
-    return {role: (a, b) for role, (a, b) in roles.items() if b > a}
-
-
-def _tiles(roles: Mapping[str, Span], length: int) -> Iterator[tuple[str, Span]]:
-    """Ranges that cover all of `length` tokens: those of `roles`, and "text" between them."""
-    end = 0
-    for role, (start, stop) in sorted(roles.items(), key=lambda item: item[1]):
-        if start > end:
-            yield "text", (end, start)
-        yield role, (start, stop)
-        end = stop
-    if length > end:
-        yield "text", (end, length)
-
-
-def _dropped(kept: Kept) -> list[Span]:
-    """Ranges of the completion that do not stay, in order; they do not overlap."""
-    spans = kept.turn.completion_spans
-    dropped = [_between(spans[role], spans) for role in ("thought", "rest") if role in spans]
-    if kept.state_tokens is None:
-        return dropped
-    if kept.state_tokens == 0 and "state" in spans:
-        dropped.append(spans["state"])
-    elif "state_text" in spans:
-        start, stop = spans["state_text"]
-        if stop - start > kept.state_tokens:
-            dropped.append((start + kept.state_tokens, stop))
-    dropped.sort()
-    return dropped
-
-
-def _between(span: Span, spans: Mapping[str, Span]) -> Span:
-    """The range without tokens that it shares with state or action, whose text begins or ends within a token."""
-    start, stop = span
-    for a, b in (spans[role] for role in ("state", "action") if role in spans):
-        start, stop = (max(start, b), stop) if a <= start else (start, min(stop, a))
-    return start, max(start, stop)
+from mem1.records import Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,14 +40,54 @@ class _Shipped(ContextPolicy):
     word: ClassVar[str]
 
     def __post_init__(self) -> None:
-        for number in astuple(self):
+        for number in self._numbers:
             if number < 1:
                 raise ValueError(f"{self.word} needs a number of at least 1, not {number}")
 
     @property
     def name(self) -> str:
-        numbers = ", ".join(map(str, astuple(self)))
+        numbers = ", ".join(map(str, self._numbers))
         return f"{self.word}({numbers})" if numbers else self.word
+
+    @property
+    def _numbers(self) -> list[int]:
+        return [number for number in astuple(self) if number is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Notes(_Shipped):
+    """Keep the last turn, preceded by the notes of all earlier ones: the tokens that were sampled, in their order.
+
+        turn 1  <IS> a </IS> <note> Q1 Oslo </note> <query> ... </query>     result 1
+        turn 2  <IS> b </IS> <note> Q2 1901 </note> <query> ... </query>     result 2
+        ->  prompt, <note> Q1 Oslo </note>, turn 2, result 2
+
+    A note with the key of an earlier one replaces it (`mem1.contexts.notes`). With `tokens`, the model must rewrite
+    them once they have more: it gets notes and last turn and an opened <summary>, whose text, cut to `tokens`, then
+    stands for all notes before it. That is a call of its own and uses up none of the task's turns.
+    """
+
+    word = "notes"
+    tokens: int | None = None
+
+    @property
+    def needs_notes(self) -> bool:  # type: ignore[override]
+        return True
+
+    @property
+    def requested_action(self) -> str | None:  # type: ignore[override]
+        return None if self.tokens is None else SUMMARY
+
+    def select(self, turns: Sequence[Turn]) -> Selection:
+        rewritten = max((i for i, turn in enumerate(turns) if turn.action == SUMMARY), default=-1)
+        last = max(i for i, turn in enumerate(turns) if turn.action != SUMMARY)
+        notes = standing(turns[rewritten + 1 :], first=rewritten + 1)
+        kept = [Kept(turn=turns[rewritten], state_tokens=self.tokens, result=False)] if rewritten >= 0 else []
+        kept += [Kept(turn=turns[i], only_notes=of_it, result=False) for i, of_it in notes.items() if i < last]
+        written = sum(len(surviving(one)) for one in kept)
+        written += sum(b - a for a, b in note_spans(turns[last], notes.get(last, ())))
+        over = self.tokens is not None and notes and written > self.tokens
+        return Selection(kept=(*kept, Kept(turn=turns[last])), requested_action=SUMMARY if over else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +226,7 @@ def _words(turn: Turn) -> list[str]:
 
 POLICIES: Mapping[str, Callable[..., ContextPolicy]] = {
     "constant": lambda: Fold(1),
+    "notes": Notes,
     "capped": Capped,
     "fold": Fold,
     "full": Full,

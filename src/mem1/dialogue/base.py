@@ -30,6 +30,7 @@ class Read(NamedTuple):
     spans: Mapping[str, Span]
     """Ranges of the completion's text by role."""
     calls: tuple[Wanted, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class Wanted(NamedTuple):
@@ -140,6 +141,7 @@ def turn_of(
         completion_ids=completion_ids,
         text=text,
         state=read.state,
+        notes=read.notes,
         action=read.kind,
         content=read.content,
         calls=read.calls,

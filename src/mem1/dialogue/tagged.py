@@ -53,7 +53,7 @@ class TagDialogue:
         opening = self.tags.opening(requested)
         parsed = parse(opening + text, self.tags)
         in_text = {r: (max(a - len(opening), 0), b - len(opening)) for r, (a, b) in parsed.spans.items()}
-        return Read(parsed.kind, parsed.error or parsed.content, parsed.state, in_text)
+        return Read(parsed.kind, parsed.error or parsed.content, parsed.state, in_text, notes=parsed.notes)
 
     def actions(self, turn: Turn) -> tuple[Wanted, ...]:
         return (Wanted(turn.action, turn.content),)
@@ -63,7 +63,9 @@ class TagDialogue:
         if requested is not None:
             return (), encode(f"</{tags.action_tags[requested]}>")
         action = next(tag for kind, tag in tags.actions if kind not in (ANSWER, SUMMARY))
-        return encode(f"<{tags.state}>"), encode(f"</{tags.state}><{action}>"), encode(f"</{action}>")
+        noted = (encode(f"</{tags.state}><{tags.note}>"), encode(f"</{tags.note}><{action}>"))
+        between = noted if tags.note else (encode(f"</{tags.state}><{action}>"),)
+        return encode(f"<{tags.state}>"), *between, encode(f"</{action}>")
 
     def replies(self, shown: Sequence[Shown]) -> list[tuple[str, tuple[int, ...]]]:
         texts = [observation(one.texts[0], one.turns_left, self.tags, own_words=one.own_words) for one in shown]

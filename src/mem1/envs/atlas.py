@@ -50,6 +50,9 @@ class AtlasTasks(QuestionTasks):
     turn_limit: TurnLimit = TurnLimit()
     laziness: Laziness = Laziness()
     """Habits of the expert in demonstrations."""
+    excerpt: int | None = Field(default=None, ge=1)
+    """Demonstrations begin anywhere in a task of more questions and stop after this many, so that they teach to read
+    long lists but not to keep more answers; None: they do every task from its beginning to its end."""
     first_world: Seed = 0
     """Seed of the first world; the others follow."""
     evaluated: Literal["test", "development"] = "test"
@@ -64,7 +67,7 @@ class AtlasTasks(QuestionTasks):
         return self.model_copy(update={"evaluated": "development"})
 
     def expert(self, tasks: Sequence[Task], environment: Environment, tags: Tags, *, seed: int) -> Callable[[str], str]:
-        return Expert(tags=tags, laziness=self.laziness, seed=seed)
+        return Expert(tags=tags, laziness=self.laziness, seed=seed, excerpt=self.excerpt)
 
     def small(self) -> AtlasTasks:
         return self.model_copy(update={"worlds": 1, "entities": 60, "questions_per_world": 60})

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import pydantic
 
@@ -40,6 +40,19 @@ TOKENS_PER_WORD = 1.4
 """Assumed for English text under a large vocabulary."""
 PROMPT_TOKENS, QUESTION_TOKENS = 250, 30
 """Assumed length of instructions, and of one question."""
+
+
+@runtime_checkable
+class Excerpts(Protocol):
+    """What a scripted expert has besides if it demonstrates parts of tasks."""
+
+    def placed(self, task: Task) -> Task:
+        """The task as it is attempted for a demonstration, with the prompt that it has."""
+        ...
+
+    def shown(self, attempt: Trajectory) -> Trajectory:
+        """What of a demonstration a policy should learn from."""
+        ...
 
 
 class TextSizes(NamedTuple):
@@ -111,7 +124,7 @@ class TasksConfig(Config):
         return environment if self.environment is None else register.environment.get(self.environment)(environment)
 
     def expert(self, tasks: Sequence[Task], environment: Environment, tags: Tags, *, seed: int) -> Callable[[str], str]:
-        """The scripted policy of supervised demonstrations: text of a context -> completion."""
+        """The scripted policy of supervised demonstrations: text of a context -> completion. See also `Excerpts`."""
         return GoldExpert(tags, tasks)
 
     def texts(self, tags: Tags) -> Iterable[str]:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
+from mem1.contexts import notebook
 from mem1.protocol import ANSWER, SUMMARY
 from mem1.records import Question, Task, Trajectory, Turn
 from mem1.scoring import normalize
@@ -115,8 +116,10 @@ def follow(facts: Sequence[Fact], turns: Sequence[Turn]) -> Iterator[Step]:
     seen: set[Fact | None] = set()
     needed: tuple[Fact, ...] = ()
     names = _by_alias(needed)
+    notes: list[Turn] = []
     for turn in turns:
-        words = _written(turn)
+        notes += [turn] if turn.notes or (notes and turn.action == SUMMARY) else []
+        words = _written(turn, notes)
         yield Step(needed=needed, kept=None if words is None else frozenset(_named(words, names)))
         if unseen and turn.observation:
             result = _words(_without_hint(turn.observation))
@@ -168,11 +171,12 @@ def _names(texts: Sequence[str]) -> Aliases:
     return () if _NO_NAMES & normalized.keys() else tuple(f" {name} " for name in normalized if len(name) > 1)
 
 
-def _written(turn: Turn) -> str | None:
-    """State, summary and final answer together: a fact that moved between them is not lost."""
+def _written(turn: Turn, notes: Sequence[Turn]) -> str | None:
+    """State, notes that stand, summary and final answer together: a fact that moved between them is not lost."""
+    memory = " ; ".join([turn.state, *(note.text for note in notebook(notes))]) if notes else turn.state
     if turn.action in (ANSWER, SUMMARY):
-        return _words(f"{turn.state} ; {turn.content}")
-    return _words(turn.state) if turn.state else None
+        return _words(f"{memory} ; {turn.content}")
+    return _words(memory) if turn.state or notes else None
 
 
 def _without_hint(observation: str) -> str:

@@ -34,7 +34,7 @@ from itertools import compress, count
 from operator import ne
 from typing import TYPE_CHECKING
 
-from mem1.protocol import SUMMARY
+from mem1.protocol import NOTE, SUMMARY
 from mem1.records import Trajectory, Turn
 
 if TYPE_CHECKING:
@@ -133,11 +133,11 @@ def appended_peak_tokens(trajectory: Trajectory, *, prompt: bool = True) -> int:
 
 
 def state_tokens(turn: Turn) -> int | None:
-    """Length of the state or summary written in a turn, tags included; None: there is none."""
+    """Length of the memory written in a turn, tags included: its state and notes, or a summary; None: there is none."""
     if turn.action == SUMMARY:
         return len(turn.prefill_ids) + len(turn.completion_ids)
-    span = turn.completion_spans.get("state")
-    return None if span is None else span[1] - span[0]
+    spans = [span for role, span in turn.completion_spans.items() if role == "state" or role.startswith(NOTE)]
+    return sum(stop - start for start, stop in spans) if spans else None
 
 
 def _shared_prefix(one: Sequence[int], other: Sequence[int]) -> int:

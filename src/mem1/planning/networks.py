@@ -22,7 +22,7 @@ from mem1.protocol import vocabulary
 from mem1.training.loop.recipe import Distributed, Lora, Recipe, TinyModel
 from mem1.training.loop.rl_config import ServerRollouts
 from mem1.training.weights.policy import SHIPPED, policy_folder
-from mem1.training.weights.tokenizers import atlas_tokenizer, shop_tokenizer
+from mem1.training.weights.tokenizers import words_of
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -212,8 +212,8 @@ def _new(new: TinyModel, config: Recipe) -> Network:
     )
     if new.tokenizer == "bpe":
         return made
-    make = atlas_tokenizer if new.tokenizer == "atlas" else shop_tokenizer
-    return replace(made, vocabulary=make(vocabulary(config.vocabulary)).get_vocab_size())
+    words = words_of(new.tokenizer, vocabulary(config.vocabulary), new.labels)
+    return replace(made, vocabulary=words.get_vocab_size())
 
 
 def transformers_config(network: Network, *, positions: int = 32768) -> PretrainedConfig:

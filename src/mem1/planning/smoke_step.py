@@ -33,7 +33,7 @@ from mem1.training.ranks.placement import Placement
 from mem1.training.weights.checkpoint import load_checkpoint, write_snapshot
 from mem1.training.weights.policy import SHIPPED, Policy, policy_folder
 from mem1.training.weights.snapshot import Snapshot
-from mem1.training.weights.tokenizers import atlas_tokenizer, shop_tokenizer
+from mem1.training.weights.tokenizers import words_of
 
 TOKENS = 1024
 """Most tokens of a step and of a pack."""
@@ -78,8 +78,7 @@ def _codec(config: Recipe) -> tuple[Codec, str]:
     """The recipe's tokenizer, or a stand-in where it is missing or would have to be trained."""
     tags = vocabulary(config.vocabulary)
     if config.model.new is not None and config.model.new.tokenizer != "bpe":
-        make = atlas_tokenizer if config.model.new.tokenizer == "atlas" else shop_tokenizer
-        return Codec(make(tags)), "the recipe's"
+        return Codec(words_of(config.model.new.tokenizer, tags, config.model.new.labels)), "the recipe's"
     folder = policy_folder(config.model.path or SHIPPED)
     if config.model.new is None and (folder / "tokenizer.json").is_file():
         return Codec.load(folder), "the recipe's"

@@ -26,6 +26,8 @@ from mem1.records import Trajectory, Turn
 from mem1.training.loop.recipe import TURNS_PER_PIECE, Recall, Recipe
 from mem1.training.loop.rl_config import Rl
 
+_NOTE_TOKENS = 32
+"""Assumed length of a note, at most all of the memory that a turn writes."""
 TASKS_MADE = 4
 """Tasks that represent all tasks of a step."""
 
@@ -81,16 +83,21 @@ def _attempt(policy: ContextPolicy, prompt: tuple[int, ...], sizes: Sizes, token
     turns: list[Turn] = []
     for size in sizes.turns:
         context = next_context(policy, prompt, turns).ids
-        turns.append(_turn(context, size, tokens))
+        turns.append(_turn(context, size, tokens, notes=policy.needs_notes))
     return Trajectory(turns=tuple(turns), context=policy.name)
 
 
-def _turn(context: tuple[int, ...], size: TurnSizes, tokens: Iterator[int]) -> Turn:
+def _turn(context: tuple[int, ...], size: TurnSizes, tokens: Iterator[int], *, notes: bool) -> Turn:
+    """`notes`: the last of its memory's tokens are a note."""
     thought, state = size.thought, size.state
     spans = {"thought": (0, thought)} if thought else {}
     spans |= {"state": (thought, thought + state), "state_text": (thought, thought + state)} if state else {}
+    if notes and state:
+        note = min(state, _NOTE_TOKENS)
+        spans |= {"note": (thought + state - note, thought + state), "state": (thought, thought + state - note)}
     return Turn(
         context_ids=context,
+        notes=tuple(map(str, spans.get("note", ())[:1])),
         completion_ids=_take(tokens, thought + state + size.action),
         completion_spans=spans,
         observation_ids=_take(tokens, size.result),

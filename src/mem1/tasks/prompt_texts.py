@@ -20,6 +20,28 @@ Questions ({objectives}):
 {questions}
 """
 
+NOTES = """\
+Answer every question below. You work in turns, and between turns you forget everything except this text, your notes, \
+what you wrote last, and the last search result.
+
+In each turn write, in this order:
+1. <{state}> ... </{state}>: what you think now and what you will do next. It is forgotten after the next turn.
+2. If there is something new to keep, <{note}> ... </{note}>, once for each fact. Write an answer as {example_note}. \
+Write anything else under a name of your own: <{note}> name: what it says </{note}>. Notes stay as you wrote them; \
+never repeat one. A note with the same label or name replaces the earlier one; one with nothing after it removes it.
+3. One action. Either <{search}> ... </{search}> with a single search query, or, once you have all the answers, \
+<{answer}> notes </{answer}>: your labelled notes are then the answer.
+
+A search returns passages inside <{result}> ... </{result}>. They start with a [{hint}] that says how many turns are \
+left; in your last turn you must answer. If a search does not help, try other words or go on with another question.
+
+Answers are as short as possible. Instead of the notes, or after them, an answer may also be written out: \
+<{answer}> notes; {example} </{answer}>
+
+Questions ({objectives}):
+{questions}
+"""
+
 RELEASED = """\
 Answer questions by searching, in turns. Between turns you forget everything except this text, what you wrote \
 last, and the last search result.

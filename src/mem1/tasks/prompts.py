@@ -6,8 +6,10 @@ Questions that refer to one another's answers are numbered in every template. Yo
 `mem1.register.prompt`, or in a recipe `prompt = { file = "prompt.txt" }`, a template in a file.
 
 A template's fields: {questions}, {objectives}, {example} (how answers are labelled), {order} (of the labels), {state},
-{result}, {hint} and one field per action of the vocabulary, such as {search} and {answer}. Tags are filled in without
-brackets. `GoldExpert` is a scripted policy that finds its task by the prompt.
+{result}, {hint} and one field per action of the vocabulary, such as {search} and {answer}; with notes also {note} and
+{example_note}. Tags are filled in without brackets.
+
+`GoldExpert` is a scripted policy that finds its task by the prompt.
 """
 
 from __future__ import annotations
@@ -81,8 +83,8 @@ def _read(file: str) -> str:
     return template
 
 
-MAX_LABEL = 40
-"""Largest number of questions whose labels (Q1 … Q40) are single tokens in our own tokenizers."""
+LABELS = 40
+"""Questions whose labels (Q1 ... Q40) are single tokens in our own tokenizers, unless a recipe has more."""
 THEN = " then "
 """Between two labels of the order."""
 DONE = "done"
@@ -98,6 +100,8 @@ PROMPTS: Mapping[str, Prompt] = {
     "cloze": Prompt(template="{questions} | {order}", separator=" | "),
     # instructions for a general language model without training on this protocol
     "mem1": Prompt(template=prompt_texts.MEM1, separator="\n"),
+    # the same with notes (vocabulary paper-notes or released-notes)
+    "notes": Prompt(template=prompt_texts.NOTES, separator="\n"),
     # for the published code, whose scorer matches answers by position and reads a label as part of the answer
     "released": Prompt(template=prompt_texts.RELEASED, separator="; ", numbered=False),
     # instructions with pages to open
@@ -166,6 +170,7 @@ def _filled(choice: PromptChoice, questions: str, tags: Tags, objectives: int) -
         "order": THEN.join([*labels, DONE]),
         "example": "; ".join(f"{label} ..." for label in labels[:3]),
         "state": tags.state,
+        **({} if tags.note is None else {"note": tags.note, "example_note": f"<{tags.note}> Q1 ... </{tags.note}>"}),
         "result": tags.result,
         "hint": tags.hint,
         **tags.action_tags,
@@ -175,8 +180,8 @@ def _filled(choice: PromptChoice, questions: str, tags: Tags, objectives: int) -
     except KeyError as error:
         name = choice.file if isinstance(choice, PromptFile) else choice
         raise UserError(
-            f"prompt {name!r} mentions the action {error}, which the "
-            f"vocabulary {tags.name!r} lacks; it has: {', '.join(tags.action_tags)}"
+            f"prompt {name!r} mentions {error}, which the vocabulary {tags.name!r} lacks; it has: "
+            f"{', '.join([*tags.action_tags, *(['note'] if tags.note else [])])}"
         ) from error
 
 

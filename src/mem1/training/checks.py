@@ -205,9 +205,9 @@ def changed_nodes(tree: TokenTree) -> list[int]:
 def reencoded_share(trajectories: Sequence[Trajectory]) -> float:
     """Share of the tokens carried from a turn into the next context that are not the sampled ones; must be 0.
 
-    Every context policy keeps part of the newest turn. The tokens from its state to its query (the whole completion,
-    where these were not recorded) are looked up in order among the sampled tokens; those not found have changed. Of
-    contexts that an agent made, all tokens are compared that were copied from any turn.
+    All tokens that were copied from earlier turns are looked up in order among those that their turn sampled; those not
+    found have changed. Where origins were not recorded, only the newest turn is compared, of which every context policy
+    keeps part: from its state to its query, or, where these were not recorded either, the whole completion.
     """
     carried = changed = 0
     for trajectory in trajectories:
@@ -221,7 +221,7 @@ def reencoded_share(trajectories: Sequence[Trajectory]) -> float:
 def _copies(turns: Sequence[Turn], place: int) -> Iterator[tuple[tuple[int, ...], Turn]]:
     """(tokens in the context of the turn at `place`, the turn that sampled them)."""
     before, after = turns[place - 1], turns[place]
-    if not after.context_origins or after.context_spans.keys() & {"state", "query"}:
+    if not after.context_origins:
         yield _copy(before, after), before
         return
     for number, role, start, stop in after.context_origins:

@@ -30,8 +30,8 @@ class Piece:
     """Neighbouring tokens of one role and origin."""
 
     role: str
-    """In a context "prompt", "state", "query", "result", any other recorded role, "forced" (the tag opened for the
-    answer) or "text"; in a completion "thought", "state", "action" or "text"."""
+    """In a context "prompt", "state", "note", "query", "result", any other recorded role, "forced" (the tag opened for
+    the answer) or "text"; in a completion "thought", "state", "note", "action" or "text"."""
     text: str
     tokens: int
     turn: int | None
@@ -60,7 +60,8 @@ def cut(turns: Sequence[Turn], decode: Decode) -> list[TurnPieces]:
     for number, turn in enumerate(turns, start=1):
         # a summary is an action that takes the place of a state in later contexts
         renamed = {"action": "state"} if turn.action == SUMMARY else {}
-        written = [(a, b, renamed.get(role, role), number) for role, (a, b) in turn.completion_spans.items()]
+        roles = ((role.partition(" ")[0], span) for role, span in turn.completion_spans.items())  # all notes have one
+        written = [(a, b, renamed.get(role, role), number) for role, (a, b) in roles]
         result = turn.observation_ids
         found.append(
             TurnPieces(
@@ -74,7 +75,7 @@ def cut(turns: Sequence[Turn], decode: Decode) -> list[TurnPieces]:
 
 def _context(turn: Turn, decode: Decode) -> list[Piece]:
     marks: list[_Mark] = [(a, b, role, number or None) for number, role, a, b in turn.context_origins]
-    marks += [(a, b, role, None) for role, (a, b) in turn.context_spans.items()]
+    marks += [(a, b, role.partition(" ")[0], None) for role, (a, b) in turn.context_spans.items()]
     if turn.prefilled:
         marks.append((max((stop for _, stop, _, _ in marks), default=0), len(turn.context_ids), "forced", None))
     return _cut(turn.context_ids, marks, decode, turn=None)

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from mem1.contexts import Fold, Full, next_context
-from mem1.contexts.policies import Context
+from mem1.contexts.assembly import Context
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.jsonl import read_objects

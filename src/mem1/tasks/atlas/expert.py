@@ -13,6 +13,11 @@ When a summary is requested, it writes its next state, with the answers, and con
     <summary> Velan Toris 's birthplace is Moru Kest . Q1 Moru Kest now Q2 Dora Lint 's seat ? Q2 last </summary>
     <IS> Q1 Moru Kest now Q2 Dora Lint 's seat ? Q2 last </IS> <query> Dora Lint 's seat </query>
 
+With a vocabulary that has notes, an answer is written once, into a note, and the final answer is the notes:
+
+    <IS> Velan Toris 's birthplace is Moru Kest . now Q2 Dora Lint 's seat ? Q2 last </IS> <note> Q1 Moru Kest </note>
+    <IS> Dora Lint 's seat is Ana Brul . done </IS> <note> Q2 Ana Brul </note> <answer> notes </answer>
+
 A question whose search finds nothing is noted as unknown and not repeated, and so is a question that refers to its
 answer. Names replace references when a question is started:
 
@@ -29,7 +34,9 @@ from dataclasses import dataclass, replace
 
 from mem1.configuration import Config
 from mem1.configuration.model import Probability
+from mem1.contexts.notes import NOTES
 from mem1.protocol import ANSWER, SEARCH, SUMMARY, Tags
+from mem1.records import Task, Trajectory
 
 _ASKED = r"Q(\d+) (\w+ \w+)(?: ; (\w+ \w+))?((?: 's \w+)+)(?: is (\w+ \w+))? \?"
 _QUESTION = re.compile(_ASKED)
@@ -115,18 +122,49 @@ class Expert:
     tags: Tags
     laziness: Laziness = CLEAN
     seed: int = 0
+    excerpt: int | None = None
+    """Begins anywhere in a task of more questions and answers after this many; None: does all of every task."""
 
     def __call__(self, context: str) -> str:
         """The completion for this context; a pure function of the context and the seed."""
-        prompt = re.split(f"<(?:{self._state}|{SUMMARY})>", context)[0]
+        prompt = re.split(rf"<(?:{self._state}|{self.tags.note}|{SUMMARY})>", context)[0]
         asked = _chains(_QUESTION, prompt)
         rng, lazy = random.Random(f"{self.seed}/{context}"), self._laziness(prompt)
-        return self._written(self._step(context, asked, rng, lazy), context.rstrip(), max(asked))
+        objectives = max(asked)
+        first, last = self.range_of(prompt, objectives)
+        asked = {label: chain for label, chain in asked.items() if label <= last}
+        step = self._step(context, asked, first, rng, lazy)
+        return self._written(step, self._notes(context), context.rstrip(), objectives)
 
-    def _step(self, context: str, asked: Mapping[int, _Chain], rng: random.Random, lazy: Laziness) -> _Step:
+    def range_of(self, prompt: str, objectives: int) -> tuple[int, int]:
+        """The first and the last question that it does of a task with this prompt."""
+        if self.excerpt is None or objectives <= self.excerpt:
+            return 1, objectives
+        first = random.Random(f"{self.seed}/first/{prompt.split('?')[0]}").randint(1, objectives)
+        return first, min(first + self.excerpt - 1, objectives)
+
+    def placed(self, task: Task) -> Task:
+        """The task with the turns that are left where its excerpt begins, after a turn and a half for each question."""
+        first, _ = self.range_of(task.prompt, task.objectives)
+        return replace(task, turn_limit=task.turn_limit - 3 * (first - 1) // 2)
+
+    def shown(self, attempt: Trajectory) -> Trajectory:
+        """The turns of an excerpt that a policy should learn from.
+
+        A first turn that begins in the middle of a list is none, as it has no reason to; nor is an answer to the whole
+        list by somebody who stops in its middle because the excerpt ends there.
+        """
+        assert attempt.task is not None
+        first, last = self.range_of(attempt.task.prompt, attempt.task.objectives)
+        turns = attempt.turns[first > 1 :]
+        if turns and last < attempt.task.objectives and turns[-1].action == ANSWER and not turns[-1].prefilled:
+            done = [label for turn in attempt.turns for label in _chains(_WORKING, turn.state)]
+            turns = turns[:-1] if max(done, default=0) == last else turns
+        return replace(attempt, turns=turns)
+
+    def _step(self, context: str, asked: Mapping[int, _Chain], first: int, rng: random.Random, lazy: Laziness) -> _Step:
         tag, memory = self._memory(context)
         if memory is None:
-            first = min(asked)
             return _Step("", {}, first, self._begin(asked[first], rng, lazy))
         last = _LAST_TURN.search(self._result(context)) is not None
         if tag == SUMMARY:  # its result is only a hint
@@ -154,13 +192,20 @@ class Expert:
             return "", None
         tag, text = blocks[-1]
         before, now, _ = text.rpartition("now ")
-        known = {int(q): name for q, name in _KNOWN.findall(before if now else text)}
+        known = {int(q): name for q, name in _KNOWN.findall(before if now else text)} | self._notes(context)
         if not now:
             if tag == SUMMARY:
                 return tag, _Step("", known)
             raise ValueError(f"no Atlas expert writes this state: {text!r}")
         ((label, work),) = _chains(_WORKING, text).items()
         return tag, _Step("", known, label, work)
+
+    def _notes(self, context: str) -> dict[int, str]:
+        """The answers in the notes, the rewritten ones included."""
+        if self.tags.note is None:
+            return {}
+        texts = re.findall(f"<({self.tags.note}|{SUMMARY})>(.*?)</", context, re.DOTALL)
+        return {int(q): name for _, text in texts for q, name in _KNOWN.findall(text)}
 
     def _result(self, context: str) -> str:
         return context.rsplit(f"<{self.tags.result}>", 1)[-1]
@@ -178,6 +223,8 @@ class Expert:
     ) -> dict[int, str]:
         kept = dict(known)
         if kept and rng.random() < lazy.forget:
+            if self.tags.note is not None:  # what has been noted stays, but it may be forgotten to note something
+                return kept
             del kept[rng.choice(sorted(kept))]
         return {**kept, label: found}
 
@@ -186,24 +233,33 @@ class Expert:
         skips = len(asked.relations) > 1 and rng.random() < lazy.shortcut
         return replace(asked, relations=asked.relations[1:]) if skips else asked
 
-    def _written(self, step: _Step, context: str, objectives: int) -> str:
-        """The completion of the context: state and action, or the rest after an opened tag."""
+    def _written(self, step: _Step, before: Mapping[int, str], context: str, objectives: int) -> str:
+        """The completion of the context, whose notes hold `before`: or the rest of it after an opened tag."""
+        new = {q: name for q, name in step.known.items() if before.get(q) != name}
         answers = " ; ".join(f"Q{q} {name}" for q, name in sorted(step.known.items()))
+        memory = "".join(f"Q{q} {name} " for q, name in sorted(step.known.items()))
+        notes = ""
+        if self.tags.note is not None:
+            if context.endswith(f"<{SUMMARY}>"):
+                return " ; ".join(f"Q{q} {name}" for q, name in sorted(before.items())) + f" </{SUMMARY}>"
+            notes = "".join(f" <{self.tags.note}> Q{q} {name} </{self.tags.note}>" for q, name in sorted(new.items()))
+            opened = context.endswith(f"<{self.tags.action_tags[ANSWER]}>")  # then it is too late for a note
+            late = "".join(f" ; Q{q} {name}" for q, name in sorted(new.items())) if opened else ""
+            answers, memory = f"{NOTES}{late}", ""
         answer, search = self.tags.action_tags[ANSWER], self.tags.action_tags[SEARCH]
         if context.endswith(f"<{answer}>"):
             return f"{answers} </{answer}>"
-        memory = "".join(f"Q{q} {name} " for q, name in sorted(step.known.items()))
         if step.work is None:
             if context.endswith(f"<{SUMMARY}>"):
                 return f"{step.note}{memory}done </{SUMMARY}>"
-            return f"<{self._state}> {step.note}done </{self._state}> <{answer}> {answers} </{answer}>"
+            return f"<{self._state}> {step.note}done </{self._state}>{notes} <{answer}> {answers} </{answer}>"
         label = step.label
         following = f"Q{label} then Q{label + 1}" if label < objectives else f"Q{label} last"
         state = f"{step.note}{memory}now Q{label} {step.work} {following}"
         if context.endswith(f"<{SUMMARY}>"):
             return f"{state} </{SUMMARY}>"
         query = f"{step.work.start} 's {step.work.relations[0]}"
-        return f"<{self._state}> {state} </{self._state}> <{search}> {query} </{search}>"
+        return f"<{self._state}> {state} </{self._state}>{notes} <{search}> {query} </{search}>"
 
     @property
     def _state(self) -> str:

@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from mem1.protocol import ANSWER, SEARCH, Tags
 from mem1.tasks.atlas import CLEAN, Laziness
 from mem1.tasks.cloze.questions import BLANK
-from mem1.tasks.prompts import DONE, MAX_LABEL, THEN
+from mem1.tasks.prompts import DONE, LABELS, THEN
 
 UNKNOWN = "unknown"
 FOUND = "->"
 """Precedes the answer in a note."""
 MARKS = (
     *(f" {BLANK}", BLANK, f" {FOUND}", " =", " |", " ;", f" {UNKNOWN}", THEN.rstrip(), f" {DONE}", "Q1"),
-    *(f" Q{number}" for number in range(1, MAX_LABEL + 1)),
+    *(f" Q{number}" for number in range(1, LABELS + 1)),
 )
 """Marks of prompts and states that texts may lack; a small model copies better if each is one token."""
 _QUESTION = re.compile(r"Q(\d+) (.*?) \|(?= Q\d+ )", re.DOTALL)

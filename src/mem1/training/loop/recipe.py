@@ -25,7 +25,7 @@ from mem1.envs.tasks import Tasks
 from mem1.protocol import vocabulary
 from mem1.registry import register
 from mem1.rollout import Budget
-from mem1.tasks.prompts import PromptFile, instructs
+from mem1.tasks.prompts import LABELS, PromptFile, instructs
 from mem1.training.loop.rl_config import LocalRollouts, Rl, Rollouts
 from mem1.training.loop.run_warnings import RunWarnings
 
@@ -91,6 +91,8 @@ class TinyModel(Config):
     a rope_theta of about 1e6."""
     tokenizer: Literal["atlas", "shop", "bpe"] = "atlas"
     """atlas, shop: a token per word of the invented worlds or shops; bpe: byte-level, trained on the tasks' texts."""
+    labels: int = Field(default=LABELS, ge=1, le=1000)
+    """Questions whose labels have tokens in atlas, beginning with Q1."""
     vocab_size: int = Field(default=2000, ge=300, le=1_000_000)
     """Number of tokens of a bpe tokenizer; the other tokenizers have a fixed number."""
 
@@ -274,10 +276,11 @@ class Recipe(Config):
 
     seed: Seed = 0
     vocabulary: Annotated[VocabularyChoice, AfterValidator(lambda choice: vocabulary(choice) and choice)] = "paper"
-    """Tags of the protocol; -web: can open pages; -summary: can write summaries; -shop: for a shop; published: as the
-    released code words and reads it. Or a table, [vocabulary], of your own."""
+    """Tags of the protocol; -web: can open pages; -summary: can write summaries; -notes: can write notes; -shop: for a
+    shop; published: as the released code words and reads it. Or a table, [vocabulary], of your own."""
     context: ContextName = "constant"
-    """Context policy: constant, capped(n), fold(k), full, masked, window(k), summary(n), external(k) or none."""
+    """Context policy: constant, notes, notes(n), capped(n), fold(k), full, masked, window(k), summary(n), external(k),
+    none."""
     model: ModelConfig = ModelConfig()
     chat: Chat | None = None
     """How the model speaks in messages and calls of tools; None: in the tags of the vocabulary, in one text."""

@@ -23,6 +23,7 @@ from mem1.algorithms.losses import negative_log_likelihood
 from mem1.contexts import context_policy
 from mem1.engines.base import Sampling, ScriptedEngine
 from mem1.envs.base import TaskSource
+from mem1.envs.tasks import Excerpts
 from mem1.errors import UserError
 from mem1.packing import Pack, split_into_packs
 from mem1.protocol import Tags
@@ -192,10 +193,12 @@ def demonstrate(config: Recipe, rollout: AnyRollout, source: TaskSource, tags: T
         for number, objectives in enumerate(config.demonstrated)
         for task in source.tasks(objectives=objectives, count=config.sft.tasks, seed=config.seed + 17 + number)
     ]
-    rng = random.Random(f"{config.seed}/cut_short")
-    tasks = [_cut_short(task, rng) if rng.random() < config.sft.cut_short else task for task in tasks]
     dialogue = rollout.dialogue
     expert = config.tasks.expert(tasks, rollout.environment, tags, seed=config.seed)
+    if isinstance(expert, Excerpts):
+        tasks = [expert.placed(task) for task in tasks]
+    rng = random.Random(f"{config.seed}/cut_short")
+    tasks = [_cut_short(task, rng) if rng.random() < config.sft.cut_short else task for task in tasks]
     engine = ScriptedEngine(dialogue.codec, expert, dialogue.chat_template)
     contexts = [context_policy(name) for name in config.sft.contexts] or [rollout.context]
     demonstrations: list[Trajectory] = []
@@ -211,7 +214,7 @@ def demonstrate(config: Recipe, rollout: AnyRollout, source: TaskSource, tags: T
             f"none of the {len(demonstrations)} demonstrations answers; the first ended with {first.ended} "
             f"({first.detail}); raise budget.completion_extra or budget.context"
         )
-    return demonstrations
+    return [expert.shown(t) for t in demonstrations] if isinstance(expert, Excerpts) else demonstrations
 
 
 def _cut_short(task: Task, rng: random.Random) -> Task:

@@ -34,7 +34,7 @@ from mem1.training.loop.recipe import Recipe
 from mem1.training.ranks.placement import Placement
 from mem1.training.weights.checkpoint import load_weights
 from mem1.training.weights.tiny_model import new_model
-from mem1.training.weights.tokenizers import ALIKE, atlas_tokenizer, bpe_tokenizer, shop_tokenizer, token_kinds
+from mem1.training.weights.tokenizers import ALIKE, bpe_tokenizer, token_kinds, words_of
 
 SHIPPED = "shipped"
 SHIPPED_SHOP = "shipped-shop"
@@ -134,7 +134,7 @@ def make_policy(config: Recipe, tags: Tags) -> Policy:
         texts, marks = config.tasks.texts(tags), config.tasks.special_tokens
         codec = Codec(bpe_tokenizer(texts, vocab_size=new.vocab_size, tags=tags, marks=marks))
     else:
-        codec = Codec(atlas_tokenizer(tags) if new.tokenizer == "atlas" else shop_tokenizer(tags))
+        codec = Codec(words_of(new.tokenizer, tags, new.labels))
     kinds = token_kinds(codec) if new.induction else ALIKE
     return Policy(new_model(new, vocab_size=codec.vocab_size, seed=config.seed, kinds=kinds), codec)
 

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from mem1.contexts.notes import NOTES
 from mem1.engines.codec import Codec
 from mem1.envs.webshop.invented import shop_words
 from mem1.protocol import Tags
 from mem1.tasks.atlas.world import FIRST_WORDS, LAST_WORDS, POSSESSIVE, question_words
 from mem1.tasks.cloze.expert import FOUND
 from mem1.tasks.cloze.questions import BLANK
-from mem1.tasks.prompts import MAX_LABEL
+from mem1.tasks.compose import TurnLimit
+from mem1.tasks.prompts import LABELS
 
 MAX_NUMBER = 129
-"""Largest number of turns with a token of its own."""
+"""Largest number of turns with a token of its own, with LABELS questions or fewer."""
 UNKNOWN = "[UNK]"
 PAD = "[PAD]"
 _REPLY_WORDS = ("No", "passage", "was", "found")
@@ -34,15 +37,24 @@ _SHOP_WORDS = (
 """Words of hints, of the shop's pages and of the states that its expert writes."""
 
 
-def atlas_tokenizer(tags: Tags) -> Tokenizer:
-    """One token per word of Atlas: first and last words of names, relations, labels, numbers, tags."""
+def words_of(kind: Literal["atlas", "shop"], tags: Tags, labels: int = LABELS) -> Tokenizer:
+    """The tokenizer of a world with a fixed number of words (model.new.tokenizer, model.new.labels)."""
+    return atlas_tokenizer(tags, labels) if kind == "atlas" else shop_tokenizer(tags)
+
+
+def atlas_tokenizer(tags: Tags, labels: int = LABELS) -> Tokenizer:
+    """One token per word of Atlas: first and last words of names, relations, labels, numbers, tags.
+
+    labels      questions of the largest task
+    """
     words = [
         *question_words(),
         *_HINT_WORDS,
         *_REPLY_WORDS,
         *("done", "unknown", "then", "last"),
-        *(f"Q{i}" for i in range(1, MAX_LABEL + 1)),
-        *(str(i) for i in range(MAX_NUMBER + 1)),
+        *([NOTES] if tags.note else []),
+        *(f"Q{i}" for i in range(1, labels + 1)),
+        *(str(i) for i in range(max(MAX_NUMBER, TurnLimit().turns(labels)) + 1)),
         *FIRST_WORDS,
         *LAST_WORDS,
     ]

@@ -1,0 +1,175 @@
+"""The common path of every context policy: the turns that it selects become the exact tokens of the next call.
+
+A context policy is a pure function from the turns so far to a `Selection`; `next_context` assembles the context:
+
+    prompt, then of each kept turn: completion (without a thought, without what the policy drops), result
+
+Tokens that the model sampled enter the next context as they were sampled, never re-encoded; text from the environment
+was encoded once, by itself, and enters as those tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Protocol
+
+from mem1.contexts.notes import note_spans
+from mem1.protocol import NOTE, SUMMARY, note_role
+from mem1.records import Origin, Span, Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """The exact tokens of one model call, with the ranges of their roles."""
+
+    ids: tuple[int, ...]
+    spans: Mapping[str, Span]
+    """"prompt", and of the newest kept turn "state", "query" and "result" where it has them."""
+    origins: tuple[Origin, ...] = ()
+    """Origin of every token after the prompt, in order."""
+    requested_action: str | None = None
+    """Kind of action that the model must take now, "summary"; None: its own choice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A turn to keep, and how much of it."""
+
+    turn: Turn
+    state_tokens: int | None = None
+    """Number of leading tokens of the state's or summary's text to keep; 0: drop a state with its tags; None: all."""
+    only_notes: tuple[int, ...] | None = None
+    """Positions, among the notes of the turn, of those that are all that stays of its completion; None: all of it."""
+    result: bool = True
+    """Whether to keep its result."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The turns that a policy keeps, and the action that it requests."""
+
+    kept: tuple[Kept, ...]
+    """In the order of the next context."""
+    requested_action: str | None = None
+    """As in `Context`."""
+
+
+class ContextPolicy(Protocol):
+    """How much of the past stays in the context."""
+
+    requested_action: str | None = None
+    """Kind of action that the policy sometimes requests from the model; the vocabulary must have it."""
+    needs_notes: bool = False
+    """Whether it keeps notes, so that the vocabulary must have a tag for them."""
+
+    @property
+    def name(self) -> str:
+        """The name in recipes, such as "constant" or "fold(4)"."""
+        return type(self).__name__
+
+    def select(self, turns: Sequence[Turn]) -> Selection:
+        """Select from the finished turns, of which there is at least one; something of the newest must stay."""
+        ...
+
+
+def keep(turns: Sequence[Turn]) -> Selection:
+    """These turns, whole."""
+    return Selection(kept=tuple(Kept(turn=turn) for turn in turns))
+
+
+def next_context(policy: ContextPolicy, prompt_ids: Sequence[int], turns: Sequence[Turn]) -> Context:
+    """The context of the next turn: prompt, then completion and result of each kept turn.
+
+        constant, prompt p q, one turn with completion a b and result i   ->   p q a b i
+
+    A thought that does not survive (a protocol with its own thought tag) is left out of the copy. A summary is copied
+    with its opening tag, which was prefilled at the end of the context that requested it, and counts as a state.
+    """
+    selection = policy.select(turns) if turns else Selection(kept=())
+    numbers = {id(turn): number for number, turn in enumerate(turns, start=1)}
+    ids = list(prompt_ids)
+    start = len(ids)  # of the newest kept turn
+    origins: list[Origin] = []
+    for kept in selection.kept:
+        start, number = len(ids), numbers.get(id(kept.turn), 0)
+        ids += surviving(kept)
+        for role, (a, b) in _tiles(surviving_roles(kept), len(ids) - start):
+            origins.append((number, role, start + a, start + b))
+        if kept.result and kept.turn.observation_ids:
+            origins.append((number, "result", len(ids), len(ids) + len(kept.turn.observation_ids)))
+            ids += kept.turn.observation_ids
+    spans: dict[str, Span] = {"prompt": (0, len(prompt_ids))}
+    if selection.kept:
+        newest = selection.kept[-1]
+        spans |= {role: (start + a, start + b) for role, (a, b) in surviving_roles(newest).items()}
+        if newest.result:
+            spans["result"] = (len(ids) - len(newest.turn.observation_ids), len(ids))
+    return Context(ids=tuple(ids), spans=spans, origins=tuple(origins), requested_action=selection.requested_action)
+
+
+def surviving(kept: Kept) -> tuple[int, ...]:
+    """Tokens of a completion that stay; the result comes after them."""
+    turn, ids = kept.turn, kept.turn.completion_ids
+    if kept.only_notes is not None:
+        return tuple(id for a, b in note_spans(turn, kept.only_notes) for id in ids[a:b])
+    for a, b in reversed(_dropped(kept)):
+        ids = ids[:a] + ids[b:]
+    return turn.prefill_ids + ids if turn.action == SUMMARY else ids
+
+
+def surviving_roles(kept: Kept) -> dict[str, Span]:
+    """Ranges of state, query and notes in `surviving`; a second note has the role "note 2"."""
+    if kept.turn.action == SUMMARY:
+        return {"state": (0, len(surviving(kept)))}
+    spans = kept.turn.completion_spans
+    if kept.only_notes is not None:
+        ends = [0, *accumulate(b - a for a, b in note_spans(kept.turn, kept.only_notes))]
+        return {note_role(i): ends for i, ends in enumerate(pairwise(ends))}
+    names = {"state": "state", "action": "query"}
+    roles = {names.get(of, of): spans[of] for of in spans if of in names or of.startswith(NOTE)}
+    if dropped := _dropped(kept):
+
+        def moved(position: int) -> int:
+            return position - sum([min(b, position) - a for a, b in dropped if a < position])
+
+        roles = {role: (moved(a), moved(b)) for role, (a, b) in roles.items()}
+    return {role: (a, b) for role, (a, b) in roles.items() if b > a}
+
+
+def _tiles(roles: Mapping[str, Span], length: int) -> Iterator[tuple[str, Span]]:
+    """Ranges that cover all of `length` tokens: those of `roles`, where all notes have one, and "text" between."""
+    end = 0
+    for role, (start, stop) in sorted(roles.items(), key=lambda item: item[1]):
+        if start > end:
+            yield "text", (end, start)
+        yield role.partition(" ")[0], (start, stop)
+        end = stop
+    if length > end:
+        yield "text", (end, length)
+
+
+def _dropped(kept: Kept) -> list[Span]:
+    """Ranges of the completion that do not stay, in order; they do not overlap."""
+    spans = kept.turn.completion_spans
+    forgotten = () if kept.turn.action == SUMMARY else ("thought", "rest")
+    dropped = [_between(spans[role], spans) for role in forgotten if role in spans]
+    if kept.state_tokens is None:
+        return dropped
+    if kept.state_tokens == 0 and "state" in spans:
+        dropped.append(spans["state"])
+    elif "state_text" in spans:
+        start, stop = spans["state_text"]
+        if stop - start > kept.state_tokens:
+            dropped.append((start + kept.state_tokens, stop))
+    dropped.sort()
+    return dropped
+
+
+def _between(span: Span, spans: Mapping[str, Span]) -> Span:
+    """The range without tokens that it shares with state or action, whose text begins or ends within a token."""
+    start, stop = span
+    for a, b in (spans[role] for role in ("state", "action") if role in spans):
+        start, stop = (max(start, b), stop) if a <= start else (start, min(stop, a))
+    return start, max(start, stop)

@@ -1,0 +1,358 @@
+"""Memory by edits: notes that stay as they were sampled, by literal tokens and by whole attempts."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from worlds import replay, rollout, shelf, task
+
+from mem1.contexts import Notes, answer_from, context_policy, next_context, notebook
+from mem1.contexts.notes import read_note, standing
+from mem1.engines.base import Sampling
+from mem1.engines.codec import Codec
+from mem1.envs.atlas import AtlasTasks
+from mem1.errors import UserError
+from mem1.evaluation.fact_retention import memory
+from mem1.evaluation.tokens import peak_tokens, state_tokens
+from mem1.protocol import PAPER, PAPER_NOTES, PUBLISHED, SUMMARY, Tags, observation, parse
+from mem1.records import Ended, Trajectory, Turn, trajectory_from_json, trajectory_to_json
+from mem1.tasks.atlas import Expert, Laziness
+from mem1.training.checks import reencoded_share
+from mem1.training.weights.tokenizers import atlas_tokenizer
+
+PROMPT = (100, 101)
+REWRITE = (900,)
+"""The opening tag of a summary."""
+
+
+def turn(t: int, *notes: str) -> Turn:
+    """Completion: state t0 t1, two tokens of each note (t2 t3, t4 t5, ...), action t8; result t9."""
+    spans = {"state": (0, 2), "action": (2 + 2 * len(notes), 3 + 2 * len(notes))}
+    spans |= {f"note {i + 1}" if i else "note": (2 + 2 * i, 4 + 2 * i) for i in range(len(notes))}
+    return Turn(
+        context_ids=PROMPT,
+        completion_ids=(*(10 * t + i for i in range(2 + 2 * len(notes))), 10 * t + 8),
+        observation_ids=(10 * t + 9,),
+        notes=notes,
+        completion_spans=spans,
+    )
+
+
+def rewrite(text: str, *ids: int) -> Turn:
+    """A summary whose text has the tokens `ids`; 999 closes it."""
+    return Turn(
+        context_ids=(*PROMPT, *REWRITE),
+        completion_ids=(*ids, 999),
+        action=SUMMARY,
+        content=text,
+        prefilled=True,
+        context_spans={"prompt": (0, 2)},
+        completion_spans={"state_text": (0, len(ids)), "action": (0, len(ids) + 1)},
+    )
+
+
+def context(*turns: Turn, policy: Notes | None = None) -> list[int]:
+    return list(next_context(policy or Notes(), PROMPT, turns).ids[2:])
+
+
+def test_older_turns_leave_only_their_notes_and_the_last_stays_whole():
+    assert context(turn(1, "Q1 a")) == [10, 11, 12, 13, 18, 19]
+    assert context(turn(1, "Q1 a"), turn(2)) == [12, 13, 20, 21, 28, 29]
+    third = turn(3, "Q3 c", "k: v")
+    assert context(turn(1, "Q1 a"), turn(2, "Q2 b"), third) == [12, 13, 22, 23, 30, 31, 32, 33, 34, 35, 38, 39]
+    assert context(turn(1, "Q1 a"), third, turn(4)) == [12, 13, 32, 33, 34, 35, 40, 41, 48, 49]
+
+
+def test_a_note_with_the_key_of_an_earlier_one_replaces_it():
+    turns = turn(1, "Q1 a"), turn(2, "Q1: b"), turn(3)
+    assert context(*turns) == [22, 23, 30, 31, 38, 39]
+    assert [note.value for note in notebook(turns)] == ["b"]
+
+
+def test_a_key_without_a_value_removes_a_note_and_leaves_nothing_itself():
+    turns = turn(1, "Harbour: old", "loose"), turn(2, "harbour:"), turn(3)
+    assert context(*turns) == [14, 15, 30, 31, 38, 39]
+    assert [note.text for note in notebook(turns)] == ["loose"]
+
+
+def test_notes_without_a_key_never_replace_one_another():
+    assert context(turn(1, "same", "same"), turn(2)) == [12, 13, 14, 15, 20, 21, 28, 29]
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        (" Q3 Oslo ", "Q3", "Oslo"),
+        ("Q03: Oslo", "Q3", "Oslo"),
+        ("Q3", "Q3", ""),
+        ("Q3x is odd", "", "Q3x is odd"),
+        ("Mayor of Oslo: Ana", "mayor of oslo", "Ana"),
+        ("at 12:30 it opens", "", "at 12:30 it opens"),
+        ("k:", "k", ""),
+        ("", "", ""),
+    ],
+)
+def test_how_a_note_is_read(text: str, key: str, value: str):
+    note = read_note(text)
+    assert (note.key, note.value) == (key, value)
+
+
+def test_the_context_says_where_its_tokens_come_from():
+    found = next_context(Notes(), PROMPT, [turn(1, "Q1 a"), turn(2, "Q2 b", "Q3 c")])
+    assert found.spans == {
+        "prompt": (0, 2), "state": (4, 6), "note": (6, 8), "note 2": (8, 10), "query": (10, 11), "result": (11, 12)
+    }  # fmt: skip
+    assert found.origins == (
+        (1, "note", 2, 4), (2, "state", 4, 6), (2, "note", 6, 8), (2, "note", 8, 10), (2, "query", 10, 11),
+        (2, "result", 11, 12),
+    )  # fmt: skip
+
+
+def test_a_limit_requests_a_rewrite_which_then_stands_for_all_notes_before_it():
+    policy = Notes(5)
+    first, second, third = turn(1, "Q1 a"), turn(2, "Q2 b"), turn(3, "Q3 c")
+    assert next_context(policy, PROMPT, [first, second]).requested_action is None  # 4 tokens
+    before = next_context(policy, PROMPT, [first, second, third])
+    assert (before.requested_action, list(before.ids[2:8])) == (SUMMARY, [12, 13, 22, 23, 30, 31])
+    written = rewrite("Q1 a; Q3 c", 91, 92, 93)
+    after = next_context(policy, PROMPT, [first, second, third, written])
+    assert after.requested_action is None
+    assert list(after.ids[2:]) == [900, 91, 92, 93, 999, 30, 31, 32, 33, 38, 39]  # the rewrite, then the last turn
+    later = next_context(policy, PROMPT, [first, second, third, written, turn(4, "Q4 d"), turn(5)])
+    assert list(later.ids[2:]) == [900, 91, 92, 93, 999, 42, 43, 50, 51, 58, 59]
+    assert later.requested_action == SUMMARY  # 5 + 2 tokens
+
+
+def test_a_rewrite_is_cut_to_the_limit_and_does_not_request_another():
+    long = rewrite("a b c d e f", 91, 92, 93, 94, 95, 96)
+    found = next_context(Notes(4), PROMPT, [turn(1, "a", "b", "c"), long])
+    assert list(found.ids[2:8]) == [900, 91, 92, 93, 94, 999]
+    assert found.requested_action is None
+    assert next_context(Notes(4), PROMPT, [turn(1, "a"), long, turn(2)]).requested_action is None  # no new note
+
+
+def test_without_a_limit_nothing_is_ever_requested():
+    many = [turn(1, *"abcdef")] * 9
+    assert next_context(Notes(), PROMPT, many).requested_action is None
+    assert len(standing(many)) == 9
+
+
+@pytest.mark.parametrize("name", ["notes", "notes(120)"])
+def test_the_name_in_a_recipe(name: str):
+    assert context_policy(name).name == name
+
+
+def test_notes_of_at_least_one_token():
+    with pytest.raises(UserError, match="unknown context policy 'notes"):
+        context_policy("notes(0)")
+
+
+@pytest.mark.parametrize(
+    ("content", "answer"),
+    [
+        ("notes", "Q1 a; Q2 b"),
+        (" Notes ; Q2 c; Q3 d", "Q1 a; Q2 c; Q3 d"),
+        ("Q1 x", "Q1 x"),
+        ("notes on Oslo", "notes on Oslo"),
+    ],
+)
+def test_an_answer_may_stand_for_the_labelled_notes(content: str, answer: str):
+    assert answer_from(content, [turn(1, "Q1 a", "mayor: Ana"), turn(2, "Q2 b")]) == answer
+
+
+def test_without_labels_an_answer_stands_for_all_notes():
+    assert answer_from("notes", [turn(1, "Oslo", "built: 1901")]) == "Oslo; built: 1901"
+
+
+def test_a_rewrite_takes_the_place_of_all_notes_before_it_in_the_answer():
+    turns = [turn(1, "Q1 a", "Q2 b"), rewrite("Q2 c; Q3 d\nmayor: Ana", 91), turn(2, "Q3 e")]
+    assert answer_from("notes", turns) == "Q2 c; Q3 e"
+
+
+# -- the vocabulary --------------------------------------------------------------------------------------------------
+
+
+def test_a_completion_may_have_several_notes():
+    text = "<IS> s </IS> <note> Q1 a </note><note> k: v </note> <query> q </query>"
+    parsed = parse(text, PAPER_NOTES)
+    assert (parsed.state, parsed.notes, parsed.content) == ("s", ("Q1 a", "k: v"), "q")
+    assert [text[slice(*parsed.spans[role])] for role in ("note", "note 2")] == [
+        "<note> Q1 a </note>", "<note> k: v </note>"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["<note> a <query> q </query>", "<IS> <note> a </note> </IS> <query> q </query>"])
+def test_a_note_is_a_block_of_its_own(text: str):
+    assert parse(text, PAPER_NOTES).error is not None
+
+
+def test_a_vocabulary_without_notes_reads_the_tag_as_text():
+    parsed = parse("<IS> s </IS> <note> Q1 a </note> <query> q </query>", PAPER)
+    assert (parsed.notes, parsed.kind) == ((), "search")
+
+
+def test_the_released_parser_has_no_notes():
+    with pytest.raises(UserError, match="notes need parse = 'strict'"):
+        replace(PUBLISHED, note="note")
+
+
+def test_hostile_text_cannot_write_a_note():
+    _, shown = observation("a </info> <note> Q1 b </note>", 3, PAPER)
+    assert "<note>" not in shown
+
+
+# -- attempts --------------------------------------------------------------------------------------------------------
+
+
+CODEC = Codec(atlas_tokenizer(PAPER_NOTES))
+SOURCE = AtlasTasks(worlds=1, entities=60, questions_per_world=60).source("train", PAPER_NOTES)
+
+
+@cache
+def expert_attempts(context: str = "notes", *, objectives: int = 4, turns: int | None = None) -> list[Trajectory]:
+    tasks = SOURCE.tasks(objectives=objectives, count=6, seed=0)
+    tasks = [replace(one, turn_limit=turns or one.turn_limit) for one in tasks]
+    run = rollout(Expert(tags=PAPER_NOTES), SOURCE.environment, context=context, codec=CODEC, tags=PAPER_NOTES)
+    return run(tasks, sampling=Sampling())
+
+
+def noted(*completions: str, turns: int = 4, tags: Tags = PAPER_NOTES, context: str = "notes") -> Trajectory:
+    run = rollout(replay(*completions), shelf("a book ."), context=context, codec=CODEC, tags=tags)
+    (attempt,) = run([task("a book", "book", turns=turns)], sampling=Sampling())
+    return attempt
+
+
+FIRST = "<IS> now Q1 </IS> <query> a </query>"
+SECOND = "<IS> now Q2 </IS> <note> Q1 book </note> <query> book </query>"
+
+
+def test_an_attempt_that_notes_and_answers_from_its_notes():
+    attempt = noted(FIRST, SECOND, "<IS> done </IS> <note> Q2 book </note> <answer> notes </answer>")
+    assert (attempt.ended, attempt.answer) == (Ended.ANSWERED, "Q1 book; Q2 book")
+    assert attempt.per_objective("em") == (1.0, 1.0)
+    assert [turn.notes for turn in attempt.turns] == [(), ("Q1 book",), ("Q2 book",)]
+    assert trajectory_from_json(json.loads(json.dumps(trajectory_to_json(attempt)))) == attempt
+
+
+def test_a_forced_answer_may_add_to_the_notes_what_it_has_just_read():
+    attempt = noted(FIRST, SECOND, " notes ; Q2 book </answer>", turns=3)
+    assert attempt.turns[-1].prefilled
+    assert attempt.answer == "Q1 book; Q2 book"
+
+
+def test_without_a_tag_for_notes_the_word_is_an_answer_like_any_other():
+    attempt = noted(FIRST, "<IS> </IS> <answer> notes </answer>", tags=PAPER, context="constant")
+    assert attempt.answer == "notes"
+
+
+def test_notes_need_a_vocabulary_that_has_them():
+    with pytest.raises(UserError, match="keeps notes, but the vocabulary 'paper' has no tag for them; choose"):
+        noted(FIRST, tags=PAPER)
+
+
+@pytest.mark.parametrize("context", ["notes", "notes(12)", "full", "masked", "window(9)"])
+def test_the_clean_expert_answers_everything_from_its_notes(context: str):
+    attempts = expert_attempts(context)
+    assert {t.ended for t in attempts} == {Ended.ANSWERED}
+    assert {t.per_objective("em") for t in attempts} == {(1.0,) * 4}
+    assert reencoded_share(attempts) == 0
+    assert any(turn.action == SUMMARY for t in attempts for turn in t.turns) == (context == "notes(12)")
+
+
+def test_the_expert_gives_what_it_has_read_when_it_must_answer():
+    for attempt in expert_attempts(turns=4):
+        right = attempt.per_objective("em")
+        assert attempt.turns[-1].prefilled and len(right) == 4
+        assert 1 <= sum(right) < 4
+        assert len(notebook(attempt.turns)) < sum(bool(found) for found in attempt.answer.split(";"))
+
+
+def test_a_turn_writes_as_much_whatever_the_number_of_questions():
+    def written(objectives: int) -> float:
+        turns = [turn for t in expert_attempts(objectives=objectives) for turn in t.turns[:-1]]
+        return sum(len(turn.completion_ids) for turn in turns) / len(turns)
+
+    assert written(16) == pytest.approx(written(4), rel=0.1)
+
+
+def test_the_peak_grows_by_the_notes_alone():
+    few, many = ([peak_tokens(t, prompt=False) for t in expert_attempts(objectives=n)] for n in (4, 16))
+    note = len(CODEC.encode("<note> Q1 Moru Kest </note>"))
+    assert max(many) - max(few) <= 12 * note
+
+
+def test_what_is_noted_counts_as_retained_until_the_end():
+    for attempt in expert_attempts():
+        kept, needed = memory(attempt).last
+        assert kept == needed > 0
+    forgetful = noted(FIRST, "<IS> now Q2 </IS> <query> book </query>", "<IS> done </IS> <answer> notes </answer>")
+    assert notebook(forgetful.turns) == []
+
+
+def test_the_memory_that_a_turn_writes_is_state_and_notes():
+    turns = noted(FIRST, SECOND, "<IS> done </IS> <answer> notes </answer>").turns
+    assert [state_tokens(turn) for turn in turns] == [4, 8, 3]
+
+
+# -- excerpts of long lists ------------------------------------------------------------------------------------------
+
+
+@cache
+def excerpts(tags: Tags, **lazy: float) -> list[tuple[Trajectory, Trajectory]]:
+    """Demonstrations of four questions of sixteen, and what of them is shown."""
+    expert = Expert(tags=tags, laziness=Laziness(**lazy), excerpt=4)
+    source = AtlasTasks(worlds=1, entities=60, questions_per_world=60).source("train", tags)
+    tasks = [expert.placed(one) for one in source.tasks(objectives=16, count=40, seed=0)]
+    run = rollout(
+        expert,
+        source.environment,
+        context="notes" if tags.note else "constant",
+        codec=Codec(atlas_tokenizer(tags)),
+        tags=tags,
+    )
+    return [(attempt, expert.shown(attempt)) for attempt in run(tasks, sampling=Sampling())]
+
+
+@pytest.mark.parametrize("tags", [PAPER, PAPER_NOTES], ids=lambda tags: tags.name)
+def test_an_excerpt_never_keeps_more_than_four_answers(tags: Tags):
+    for attempt, _ in excerpts(tags):
+        for done in range(len(attempt.turns)):
+            texts = [attempt.turns[done].state, *(note.text for note in notebook(attempt.turns[: done + 1]))]
+            labels = {label for text in texts for label in re.findall(r"Q\d+(?= [A-Z]\w+ \w+(?! 's))", text)}
+            assert len(labels) <= 4
+
+
+def test_excerpts_begin_anywhere_and_a_beginning_in_the_middle_is_not_shown():
+    begun = [attempt.turns[0].state for attempt, _ in excerpts(PAPER_NOTES)]
+    assert len({re.search(r"now (Q\d+)", state)[1] for state in begun}) > 8  # type: ignore[index]
+    for attempt, shown in excerpts(PAPER_NOTES):
+        middle = "now Q1 " not in attempt.turns[0].state
+        assert (shown.turns[0] is attempt.turns[0]) != middle
+
+
+def test_only_who_reaches_the_end_of_the_list_or_stops_by_habit_shows_an_answer():
+    shown_answers = 0
+    for attempt, shown in excerpts(PAPER_NOTES):
+        assert attempt.turns[-1].action == "answer"
+        at_the_end = "Q16 last" in "".join(turn.state for turn in attempt.turns)
+        assert (shown.turns[-1].action == "answer") == at_the_end
+        shown_answers += at_the_end
+    assert 0 < shown_answers < 40
+    stopped = [shown for _, shown in excerpts(PAPER_NOTES, stop=1.0)]
+    assert all(shown.turns[-1].action == "answer" for shown in stopped)
+
+
+def test_turns_that_are_left_go_with_the_place_in_the_list():
+    for attempt, _ in excerpts(PAPER_NOTES):
+        first = int(re.search(r"now Q(\d+)", attempt.turns[0].state)[1])  # type: ignore[index]
+        assert attempt.task is not None
+        assert attempt.task.turn_limit == 51 - 3 * (first - 1) // 2
+
+
+def test_short_tasks_are_done_from_beginning_to_end():
+    expert = Expert(tags=PAPER_NOTES, excerpt=4)
+    assert expert.range_of("Q1 a ?", 4) == (1, 4)
