@@ -28,7 +28,7 @@ from mem1.cli.progress import TrainingBar, bars
 from mem1.configuration import Config
 from mem1.engines.base import search_then_answer
 from mem1.evaluation.agents import tokenizer_folder
-from mem1.protocol import PAPER
+from mem1.protocol import PAPER_NOTES
 from mem1.records import Question
 from mem1.tasks.prompts import PROMPTS, first_question, render
 from mem1.training.loop.train import Progress
@@ -243,7 +243,7 @@ def test_a_script_searches_the_first_question_under_every_prompt(prompt: str):
     questions = [
         Question(id=f"q{i}", text=text, answers=("a",)) for i, text in enumerate(("Who led Kest?", "And Moru?"))
     ]
-    text = render(prompt, questions, PAPER)
+    text = render(prompt, questions, PAPER_NOTES)  # which has a tag for everything that these prompts mention
     searched = search_then_answer("Ana Brul", state="IS", search="query")(text)
     assert first_question(text) == "Who led Kest?"
     assert searched.startswith("<IS> now Q1 </IS> <query> Who led Kest?")
