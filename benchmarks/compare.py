@@ -51,13 +51,15 @@ import torch
 from machine import commit, hardware
 
 from mem1.configuration import load_toml
+from mem1.contexts import context_policy
 from mem1.durable import write_file
 from mem1.engines.device import flushed_denormals
+from mem1.evaluation.answer_stages import answer_stages
 from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.metrics import em_by_depth, peak_tokens, total_tokens
 from mem1.evaluation.runner import evaluate
 from mem1.evaluation.tokens import ModelShape, cached_by_turn, forward_flops, model_shape
-from mem1.protocol import vocabulary
+from mem1.protocol import ANSWER, vocabulary
 from mem1.records import Trajectory
 from mem1.tasks.compose import Split
 from mem1.training.loop.recipe import Recipe
@@ -117,10 +119,16 @@ class Compare:
     given: argparse.Namespace
 
     def config(self, policy: str, seed: int, *overrides: str) -> Recipe:
-        start = f"model.path={self.given.start}"
+        noting = context_policy(policy).needs_notes
+        start = f"model.path={self.start_of(policy)}"
         without_end = f"rl.curriculum=[{{steps=1000000, objectives={self.given.train_objectives}}}]"  # budgets end it
         common = [start, f"context={policy}", f"seed={seed}", "workers=1", without_end]
+        common += ["vocabulary=paper-notes"] if noting else []
         return load_toml(RECIPE, Recipe, [*common, *self.given.set, *overrides])
+
+    def start_of(self, policy: str) -> str:
+        """Folder of the policy that trainings under this context policy begin with."""
+        return self.given.start_with_notes if context_policy(policy).needs_notes else self.given.start
 
     def done(self, path: Path, job: Callable[[], Any]) -> bool:
         """Whether the job was done here: False where another process is at it or has finished it in the meantime."""
@@ -149,7 +157,9 @@ class Compare:
                 yield from (self.trial(policy, Settings(learning_rate=best.learning_rate, turns=t)) for t in TURNS[1:])
 
     def chosen(self, policy: str) -> Settings | None:
-        """By the whole search; None while it is not finished."""
+        """By the whole search; None while it is not finished. Without a search, the first of the learning rates."""
+        if self.given.no_search:
+            return self._usual_turns()[0]
         first = self._best(policy, self._usual_turns())
         if first is None:
             return None
@@ -212,7 +222,7 @@ class Compare:
 
         def run() -> Any:
             if seed is None:
-                return {"start": self._evaluate(self.config(policy, 0), Path(self.given.start), sizes)}
+                return {"start": self._evaluate(self.config(policy, 0), Path(self.start_of(policy)), sizes)}
             settings = self.chosen(policy)
             assert settings is not None, "the search comes first"
             config = self.config(policy, seed, *settings.overrides)
@@ -270,12 +280,13 @@ class Compare:
         for n, count in sizes.items():
             asked = config.evaluation.model_copy(update={"objectives": (n,), "tasks": count})
             _, attempts = evaluate(rollout, source, asked, policy=folder.name)
-            found[str(n)] = _measured(attempts[n], shape)
+            found[str(n)] = _measured(attempts[n], shape, policy.codec.decode)
         return found
 
 
-def _measured(attempts: Sequence[Trajectory], shape: ModelShape) -> Measured:
+def _measured(attempts: Sequence[Trajectory], shape: ModelShape, decode: Callable[[Sequence[int]], str]) -> Measured:
     """What the tables need of the attempts at tasks of one size."""
+    turns = [turn for t in attempts for turn in t.turns if turn.action != ANSWER]
     by_depth = em_by_depth(attempts)
     return {
         "em": [round(statistics.mean(t.per_objective("em")), 4) if t.per_objective("em") else 0.0 for t in attempts],
@@ -285,6 +296,8 @@ def _measured(attempts: Sequence[Trajectory], shape: ModelShape) -> Measured:
         "flops": statistics.mean(forward_flops(t, shape) for t in attempts),
         "flops_with_cache": statistics.mean(forward_flops(t, shape, cached=cached_by_turn(t)) for t in attempts),
         "turns": statistics.mean(len(t.turns) for t in attempts),
+        "written": statistics.mean(len(turn.completion_ids) for turn in turns) if turns else 0.0,
+        "stages": answer_stages(attempts, decode).shares,
         "endings": dict(Counter(t.ended.value for t in attempts)),
         **({} if by_depth is None else {"em_by_depth": by_depth}),
     }
@@ -294,7 +307,8 @@ def main() -> None:
     given = arguments()
     torch.set_num_threads(1)
     compare = Compare(given=given)
-    finish(compare, compare.search_jobs)
+    if not given.no_search:
+        finish(compare, compare.search_jobs)
     compare.check_settings()
     finish(compare, compare.run_jobs)
     report(compare)
@@ -312,7 +326,7 @@ def report(compare: Compare) -> None:
     given = compare.given
     print(f"command: python {' '.join(sys.argv)}; commit {commit()}; {hardware()}; seeds {given.seeds}\n")
     print("| policy | learning rate | turns per question | development EM |\n|---|--:|--:|--:|")
-    for policy in compare.given.policies:
+    for policy in () if given.no_search else given.policies:
         settings = compare.chosen(policy)
         assert settings is not None
         em = _read(compare.trial(policy, settings)[0])["development_em"]
@@ -336,6 +350,11 @@ def report(compare: Compare) -> None:
     ):
         print(f"\n{title}\n")
         print(_table(compare, "tokens", given.objectives, lambda runs, n, key=key: f"{_mean(runs, key):,.0f}"))
+    if all("stages" in run for n in given.objectives for run in compare.evaluated(given.policies[0], "tokens", n)):
+        print("\nTokens written in a turn, answers aside\n")
+        print(_table(compare, "tokens", given.objectives, lambda runs, n: f"{_mean(runs, 'written'):.1f}"))
+        print("\nWhere answers are lost: found x captured x retained x read\n")
+        print(_table(compare, "tokens", given.objectives, lambda runs, n: _stages(runs)))
     for key, title in (("flops", "without prefix caching"), ("flops_with_cache", "with prefix caching")):
         print(f"\nForward GFLOPs per solved objective, {title}\n")
         print(_table(compare, "tokens", given.objectives, lambda runs, n, key=key: _per_solved(runs, key, n)))
@@ -365,6 +384,11 @@ def _em(runs: Sequence[Measured]) -> tuple[list[float], tuple[float, float]]:
 def _by_depth(runs: Sequence[Measured]) -> str:
     depths = runs[0]["em_by_depth"]
     return " / ".join(f"{statistics.mean(run['em_by_depth'][depth] for run in runs):.2f}" for depth in depths)
+
+
+def _stages(runs: Sequence[Measured]) -> str:
+    shares = [[run["stages"][name] for run in runs] for name in ("found", "captured", "retained", "read")]
+    return " x ".join(f"{statistics.mean(s or 0.0 for s in of_stage):.2f}" for of_stage in shares)
 
 
 def _mean(runs: Sequence[Measured], key: str) -> float:
@@ -423,6 +447,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--start", default="runs/compare/warm-start/policy", help="folder of the policy that all begin with"
     )
+    parser.add_argument("--start-with-notes", help="the same for memories with notes, which have tags of their own")
+    parser.add_argument("--no-search", action="store_true", help="train with the first of --learning-rates, unsearched")
     parser.add_argument("--out", type=Path, default=Path("runs/compare"), help="for the trained policies")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--search", type=Path, help="folder of what the search found; default: RESULTS/search")

@@ -131,6 +131,11 @@ def follow(facts: Sequence[Fact], turns: Sequence[Turn]) -> Iterator[Step]:
                 names = _by_alias(needed)
 
 
+def holds(text: str, aliases: Aliases) -> bool:
+    """Whether a text names one of the aliases, as whole words."""
+    return _holds(_words(text), aliases)
+
+
 def facts_of(task: Task) -> list[Fact]:
     """Answers first, then what leads to them, without duplicates and names in the prompt."""
     titles = [[_title(title) for title in question.titles] for question in task.questions]
