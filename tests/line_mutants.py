@@ -131,6 +131,15 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("gamma=self.gamma, lam=self.lam)", "gamma=self.gamma)"),
         ("return max(0, steps - self.critic_warmup)", "return steps"),
     ),
+    ("algorithms/channels.py", ("test_channels.py",)): (
+        ("channel.weight * by_turn[i][number]", "by_turn[i][number]"),
+        ("together = sorted({*before, *named})", "together = named"),
+        ("if turn.action == ANSWER or not together", "if not together"),
+        ("advantages.get(i, 0.0)", "advantages.get(i, 1.0)"),
+        ("        before = held\n", ""),
+        ("mean = _mean(means)", "mean = _mean([g for of_one in gains for g in of_one])"),
+        ("a_K[places(turn, channel.tokens)] +=", "a_K[:] +="),
+    ),
     ("algorithms/group.py", ("test_group_family.py", *RL)): (
         (
             "std = math.sqrt(math.fsum(x**2 for x in centred) / len(centred))",

@@ -171,9 +171,20 @@ class _Register:
             "gspo": "mem1.algorithms.ratios:Gspo",
             "cispo": "mem1.algorithms.ratios:Cispo",
             "ppo": "mem1.algorithms.ppo:Ppo",
+            "channels": "mem1.algorithms.channels:Channels",
         },
     )
     """Reinforcement-learning algorithms: subclasses of `mem1.algorithms.base.Algorithm`."""
+    channel: Registry = Registry(
+        "channel",
+        {
+            "outcome": "mem1.algorithms.channels:Outcome",
+            "objectives": "mem1.algorithms.channels:Objectives",
+            "memory_length": "mem1.algorithms.channels:MemoryLength",
+            "word_gain": "mem1.algorithms.channels:WordGain",
+        },
+    )
+    """Parts of the advantage in the algorithm channels: subclasses of `mem1.algorithms.channels.Channel`."""
     engine: Registry = Registry(
         "engine",
         {

@@ -3,6 +3,7 @@
 base         what an algorithm is: `Algorithm`, and the records that it takes and returns
 group        grpo, dr_grpo, rloo, reinforce, reinforce_pp, dapo, rejection: one advantage per trajectory
 ratios       gspo, cispo: other uses of the ratio to the old policy
+channels     channels: a sum of parts, such as one for each question, each normalised by itself
 ppo          ppo: a critic, GAE, one advantage per token
 losses       clipped surrogate, policy gradient, likelihood; the penalty on the distance from a reference, and weights
              for a sampler that is not the trainer

@@ -1,0 +1,224 @@
+"""Advantages as a sum of channels: what is compared, how it is normalised, and the tokens that it lands on.
+
+    [rl.algorithm]
+    name = "channels"
+    channels = [{ name = "objectives" }, { name = "memory_length", weight = 0.1 }]
+
+| channel | compares, within a group | lands on |
+|---|---|---|
+| outcome | the rewards of attempts | all tokens of the attempt |
+| objectives | for each question, who answered it | the turns that work on this question |
+| memory_length | the memory written by attempts that were right | the memory |
+| word_gain | the words of the answers that a turn added to the memory | the memory of that turn |
+
+Each channel is normalised by itself and never together with another: a z-score of their sum would let the one that
+varies most decide. With the channel `outcome` alone this is `grpo`, to the digit. The objectives of a turn are those
+whose titles its query names, or the query before it, whose result it reads; an answer works on all. One number for a
+whole attempt makes what was right about one question pay for what was wrong about another, the more so the more
+questions there are.
+
+Sources: GRPO (arXiv 2402.03300) for the normalisation; credit for parts of an outcome is as old as reward decomposition
+(Russell & Zimdars 2003). A length penalty on right attempts alone, as those of wrong ones say nothing about what memory
+is worth keeping.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from mem1.algorithms.base import Advantages, Attempt, ClippedAlgorithm
+from mem1.algorithms.group import EPSILON, centred_advantages, normalised_advantages
+from mem1.configuration import Config
+from mem1.configuration.by_name import ByName
+from mem1.contexts import notebook
+from mem1.protocol import ANSWER, NOTE, SUMMARY
+from mem1.records import Question, Trajectory, Turn
+from mem1.registry import register
+from mem1.scoring import normalize
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Where = Literal["all", "memory", "action"]
+"""Tokens of a turn: all that were sampled, its state and notes (or its summary), or its action."""
+ByTurn = list[float]
+"""A number for each turn of an attempt."""
+
+
+class Channel(Config):
+    """Base of all channels. A subclass defines `by_turn`."""
+
+    name: str = ""
+    weight: float = 1.0
+    tokens: Where = "all"
+    """Where it lands; the other tokens get 0 from it."""
+    scale: bool = True
+    """Divide by the standard deviation; False: subtract the mean alone."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, data: Any) -> Any:
+        missing = isinstance(data, dict) and "name" not in data
+        return {**data, "name": register.channel.name_of(cls)} if missing else data
+
+    def by_turn(self, attempts_G: Sequence[Attempt]) -> list[ByTurn]:
+        """For each attempt at one task, the normalised number of each of its turns."""
+        raise NotImplementedError(f"{type(self).__name__} must define by_turn")
+
+    def normalised(self, values: Sequence[float]) -> Sequence[float]:
+        """Less their mean, over their standard deviation; 0 where there is nothing to compare with."""
+        if len(values) < 2:
+            return (0.0,) * len(values)
+        return normalised_advantages(values) if self.scale else centred_advantages(values)
+
+
+class Outcome(Channel):
+    """The reward of the attempt, its KL penalties subtracted, on every turn."""
+
+    def by_turn(self, attempts_G: Sequence[Attempt]) -> list[ByTurn]:
+        differ = len({x.trajectory.reward for x in attempts_G}) > 1
+        rewards = [x.shaped_reward - (x.kl_penalty if differ else 0.0) for x in attempts_G]
+        return [[a] * len(x.trajectory.turns) for a, x in zip(self.normalised(rewards), attempts_G, strict=True)]
+
+
+class Objectives(Channel):
+    """Question by question: attempt i gets (r_ij - mean_j) / std_j on the turns that work on question j."""
+
+    metric: str = "em"
+    """The environment's measurement of each question."""
+
+    def by_turn(self, attempts_G: Sequence[Attempt]) -> list[ByTurn]:
+        scores = [x.trajectory.per_objective(self.metric) for x in attempts_G]
+        size = max(map(len, scores), default=0)
+        padded = [(*of_one, *(0.0,) * (size - len(of_one))) for of_one in scores]  # one that measured nothing
+        by_objective = [self.normalised([of_one[j] for of_one in padded]) for j in range(size)]
+        found: list[ByTurn] = []
+        for i, attempt in enumerate(attempts_G):
+            advantages = [of_objective[i] for of_objective in by_objective]
+            found.append([_mean([advantages[j] for j in worked]) for worked in worked_on(attempt.trajectory)])
+        return found
+
+
+class MemoryLength(Channel):
+    """Minus the memory tokens that an attempt writes a turn, compared among attempts that were right."""
+
+    tokens: Where = "memory"
+    metric: str = "em"
+    """The environment's measurement of what was right."""
+    least: float = Field(default=1.0, ge=0, le=1)
+    """Smallest mean of it, over questions, with which an attempt takes part; 0: all do, as in published penalties."""
+
+    def by_turn(self, attempts_G: Sequence[Attempt]) -> list[ByTurn]:
+        right = [i for i, x in enumerate(attempts_G) if _mean(x.trajectory.per_objective(self.metric)) >= self.least]
+        by_attempt = [[len(places(turn, "memory")) for turn in attempts_G[i].trajectory.turns] for i in right]
+        lengths = [-_mean(of_one) for of_one in by_attempt]
+        advantages = dict(zip(right, self.normalised(lengths), strict=True))
+        return [[advantages.get(i, 0.0)] * len(x.trajectory.turns) for i, x in enumerate(attempts_G)]
+
+
+class WordGain(Channel):
+    """The share of the answers' words that the memory holds after a turn, less that before it.
+
+    Compared with all turns of the group, in which every attempt counts the same, whatever its number of turns.
+    """
+
+    tokens: Where = "memory"
+
+    def by_turn(self, attempts_G: Sequence[Attempt]) -> list[ByTurn]:
+        gains = [word_gains(x.trajectory) for x in attempts_G]
+        means = [_mean(of_one) for of_one in gains if of_one]
+        if not means:
+            return gains
+        mean = _mean(means)
+        std = math.sqrt(_mean([_mean([(g - mean) ** 2 for g in of_one]) for of_one in gains if of_one]))
+        if not std:
+            return [[0.0] * len(of_one) for of_one in gains]
+        return [[(g - mean) / (std + EPSILON if self.scale else 1.0) for g in of_one] for of_one in gains]
+
+
+class Channels(ClippedAlgorithm):
+    """The weighted sum of some channels; the clipped surrogate."""
+
+    channels: tuple[Annotated[Channel, ByName(register.channel, key="name")], ...] = Field(min_length=1)
+
+    def advantages(self, groups: Sequence[Sequence[Attempt]]) -> list[list[Advantages | None]]:
+        return [[Advantages(advantages_K=a_K) for a_K in self._of_group(group)] for group in groups]
+
+    def _of_group(self, attempts_G: Sequence[Attempt]) -> Iterator[Tensor]:
+        import torch
+
+        by_channel = [channel.by_turn(attempts_G) for channel in self.channels]
+        for i, attempt in enumerate(attempts_G):
+            parts: list[Tensor] = []
+            for number, turn in enumerate(attempt.trajectory.turns):
+                a_K = torch.zeros(len(turn.completion_ids))
+                for channel, by_turn in zip(self.channels, by_channel, strict=True):
+                    a_K[places(turn, channel.tokens)] += channel.weight * by_turn[i][number]
+                parts.append(a_K)
+            yield torch.cat(parts) if parts else torch.zeros(0)
+
+
+def places(turn: Turn, where: Where) -> list[int]:
+    """Positions of these tokens in the completion of the turn, in order."""
+    if where == "all" or (where == "memory" and turn.action == SUMMARY):
+        return list(range(len(turn.completion_ids)))
+    wanted = [
+        span
+        for role, span in turn.completion_spans.items()
+        if (role == "action" if where == "action" else role == "state" or role.startswith(NOTE))
+    ]
+    return sorted(set(chain.from_iterable(range(start, stop) for start, stop in wanted)))
+
+
+def worked_on(trajectory: Trajectory) -> list[list[int]]:
+    """For each turn, the questions (from 0) that it works on: those whose titles its query names, or the query before
+    it; all of them for an answer, and where none is named.
+
+    Raises ValueError for an attempt without its task.
+    """
+    if trajectory.task is None:
+        raise ValueError("a trajectory has no task, so its questions are not known; keep the task when rolling out")
+    questions = trajectory.task.questions
+    found: list[list[int]] = []
+    before: list[int] = []
+    for turn in trajectory.turns:
+        named = [] if turn.action in (ANSWER, SUMMARY) else _named(turn.content, questions)
+        together = sorted({*before, *named})
+        found.append(list(range(len(questions))) if turn.action == ANSWER or not together else together)
+        before = before if turn.action == SUMMARY else named  # a summary has no result of its own
+    return found
+
+
+def _named(query: str, questions: Sequence[Question]) -> list[int]:
+    words = f" {normalize(query)} "
+    return [
+        number
+        for number, question in enumerate(questions)
+        if any(f" {normalize(title)} " in words for title in question.titles if normalize(title))
+    ]
+
+
+def word_gains(trajectory: Trajectory) -> ByTurn:
+    """For each turn, the share of the answers' words in the memory after it, less that before it."""
+    if trajectory.task is None:
+        raise ValueError("a trajectory has no task, so its answers are not known; keep the task when rolling out")
+    golds = [[set(normalize(alias).split()) for alias in question.answers] for question in trajectory.task.questions]
+    gains: ByTurn = []
+    before = 0.0
+    for number, turn in enumerate(trajectory.turns, start=1):
+        notes = " ".join(note.text for note in notebook(trajectory.turns[:number])) if turn.notes or before else ""
+        summary = turn.content if turn.action == SUMMARY else ""
+        words = set(normalize(f"{turn.state} {notes} {summary}").split())
+        held = _mean([max((len(gold & words) / len(gold) for gold in of_one if gold), default=0.0) for of_one in golds])
+        gains.append(held - before)
+        before = held
+    return gains
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else 0.0

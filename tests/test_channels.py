@@ -1,0 +1,153 @@
+"""Advantages as a sum of channels, by numbers worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mem1.algorithms.base import Attempt
+from mem1.algorithms.channels import (
+    Channels,
+    MemoryLength,
+    Objectives,
+    Outcome,
+    WordGain,
+    places,
+    word_gains,
+    worked_on,
+)
+from mem1.algorithms.group import EPSILON, Grpo
+from mem1.records import Question, Task, Trajectory, Turn
+
+QUESTIONS = (
+    Question(id="1", text="Who founded Alvex?", answers=("Mira Toll",), titles=("Alvex",)),
+    Question(id="2", text="Where was the seat of Berl?", answers=("Oslo",), titles=("Berl", "Dora Lint")),
+)
+TASK = Task(id="t", questions=QUESTIONS, prompt="Q1 Q2", turn_limit=9)
+
+
+def turn(action: str, content: str, *, state: str = "", note: str = "") -> Turn:
+    """Six tokens: two of the state, two of the note, two of the action."""
+    return Turn(
+        context_ids=(1,),
+        completion_ids=(1, 2, 3, 4, 5, 6),
+        state=state,
+        notes=(note,) if note else (),
+        action=action,
+        content=content,
+        completion_spans={"state": (0, 2), "note": (2, 4), "action": (4, 6)},
+    )
+
+
+def attempt(reward: float, em: tuple[float, ...], *turns: Turn) -> Attempt:
+    made = turns or (turn("search", "Alvex"), turn("answer", "Q1 x"))
+    trajectory = Trajectory(turns=made, task=TASK, reward=reward, metrics={"em": em} if em else {})
+    return Attempt(trajectory=trajectory, shaped_reward=reward)
+
+
+GROUP = [attempt(2.0, (1.0, 1.0)), attempt(1.0, (1.0, 0.0)), attempt(1.0, (0.0, 1.0)), attempt(0.0, (0.0, 0.0))]
+
+
+def advantages(algorithm: Channels | Grpo, group: list[Attempt]) -> list[list[float]]:
+    (found,) = algorithm.advantages([group])
+    return [one.advantages_K.tolist() for one in found if one is not None]
+
+
+def test_the_outcome_alone_is_grpo():
+    assert advantages(Channels(channels=(Outcome(),)), GROUP) == advantages(Grpo(), GROUP)
+
+
+def test_each_question_is_compared_by_itself_and_lands_on_the_turns_that_work_on_it():
+    turns = turn("search", "Alvex"), turn("search", "seat of Berl"), turn("answer", "x")
+    right, wrong = attempt(1.0, (1.0, 0.0), *turns), attempt(1.0, (0.0, 0.0), *turns)
+    first, second = Objectives().by_turn([right, wrong])
+    one = 0.5 / (0.5 + EPSILON)
+    # only Alvex; Alvex, whose result it reads, and Berl, which differs in nothing; both
+    assert first == pytest.approx([one, one / 2, one / 2])
+    assert second == pytest.approx([-one, -one / 2, -one / 2])
+
+
+def test_what_is_right_about_one_question_does_not_pay_for_another():
+    search_1, search_2 = turn("search", "Alvex"), turn("search", "Dora Lint")
+    only_1, only_2 = attempt(1.0, (1.0, 0.0), search_1, search_2), attempt(1.0, (0.0, 1.0), search_1, search_2)
+    assert Outcome().by_turn([only_1, only_2]) == [[0.0, 0.0], [0.0, 0.0]]
+    (a, _), (b, _) = Objectives().by_turn([only_1, only_2])
+    assert (a, b) == pytest.approx((0.99980004, -0.99980004))
+
+
+def test_an_attempt_that_measured_nothing_got_nothing_right():
+    assert Objectives().by_turn([attempt(0.0, ()), attempt(0.0, (0.0, 0.0))]) == [[0.0, 0.0]] * 2
+    (without, _), (right, _) = Objectives().by_turn([attempt(0.0, ()), attempt(1.0, (1.0, 0.0))])
+    assert without < 0 < right
+
+
+@pytest.mark.parametrize(
+    ("turns", "worked"),
+    [
+        ((turn("search", "Alvex 's founder"), turn("answer", "x")), [[0], [0, 1]]),
+        ((turn("search", "Alvexes"), turn("search", "BERL and Alvex")), [[0, 1], [0, 1]]),
+        ((turn("search", "Dora Lint"), turn("search", "weather")), [[1], [1]]),
+        ((turn("search", "Alvex"), turn("summary", "s"), turn("search", "Berl")), [[0], [0], [0, 1]]),
+    ],
+)
+def test_the_questions_that_a_turn_works_on(turns: tuple[Turn, ...], worked: list[list[int]]):
+    assert worked_on(Trajectory(turns=turns, task=TASK)) == worked
+
+
+def test_only_attempts_that_were_right_pay_for_the_length_of_their_memory():
+    short = replace(turn("search", "Alvex"), completion_spans={"state": (0, 1), "action": (4, 6)})
+    group = [attempt(1.0, (1.0,), short), attempt(1.0, (1.0,), turn("answer", "x")), attempt(0.0, (0.0,), short)]
+    one = 1.5 / (1.5 + EPSILON)  # 1 and 4 tokens
+    assert MemoryLength().by_turn(group) == [[pytest.approx(one)], [pytest.approx(-one)], [0.0]]
+    assert MemoryLength(least=0.0).by_turn(group)[2][0] > 0
+
+
+@pytest.mark.parametrize("rewards", [(1.0, 0.0), (0.0, 0.0)])
+def test_who_is_alone_or_missing_is_compared_with_nobody(rewards: tuple[float, ...]):
+    assert MemoryLength().by_turn([attempt(r, (r,)) for r in rewards]) == [[0.0, 0.0]] * 2
+
+
+def test_words_of_the_answers_count_when_they_come_and_when_they_go():
+    turns = (
+        turn("search", "Alvex"),
+        turn("search", "Berl", state="Mira Toll", note="Q1 Toll"),  # both words of one answer of two
+        turn("search", "Berl"),  # the note stays
+        turn("answer", "x", state="Mira", note="Q2 Oslo"),
+    )
+    assert word_gains(Trajectory(turns=turns, task=TASK)) == [0.0, 0.5, -0.25, 0.75]
+
+
+def test_gains_are_compared_over_the_turns_of_a_group_with_equal_weight_for_each_attempt():
+    nothing = attempt(0.0, (0.0,), *[turn("search", "Alvex")] * 9)
+    gains = attempt(1.0, (1.0,), turn("search", "Alvex", state="Mira Toll"))
+    zeros, (gain,) = WordGain().by_turn([nothing, gains])
+    assert zeros == pytest.approx([-gain] * 9)
+    assert WordGain().by_turn([nothing, nothing]) == [[0.0] * 9] * 2
+
+
+def test_channels_are_summed_each_where_it_lands():
+    algorithm = Channels(channels=(Outcome(scale=False), WordGain(weight=2.0, scale=False)))
+    turns = turn("search", "Alvex", state="Mira Toll"), turn("answer", "x", state="Mira Toll")
+    first, second = advantages(algorithm, [attempt(1.0, (1.0,), *turns), attempt(0.0, (0.0,), turn("answer", "x"))])
+    # outcome: +-0.5 on all; gains 0.5, 0 and 0 with a mean over attempts of 0.125
+    assert first == pytest.approx([0.5 + 0.75] * 4 + [0.5] * 2 + [0.5 - 0.25] * 4 + [0.5] * 2)
+    assert second == pytest.approx([-0.5 - 0.25] * 4 + [-0.5] * 2)
+
+
+def test_the_tokens_of_a_turn_by_what_they_are():
+    made = turn("search", "Alvex")
+    assert (places(made, "memory"), places(made, "action"), len(places(made, "all"))) == ([0, 1, 2, 3], [4, 5], 6)
+    assert places(replace(made, action="summary"), "memory") == list(range(6))
+
+
+def test_an_attempt_without_turns_has_no_advantages():
+    empty = Attempt(trajectory=Trajectory(turns=(), task=TASK, reward=0.0), shaped_reward=0.0)
+    every = Channels(channels=(Outcome(), Objectives(), MemoryLength(), WordGain()))
+    assert advantages(every, [empty, GROUP[0]])[0] == []
+
+
+@pytest.mark.parametrize("of_task", [worked_on, word_gains])
+def test_the_task_must_be_known(of_task):
+    with pytest.raises(ValueError, match="has no task"):
+        of_task(Trajectory(turns=(turn("search", "x"),)))
