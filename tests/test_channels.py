@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -18,8 +19,12 @@ from mem1.algorithms.channels import (
     worked_on,
 )
 from mem1.algorithms.group import EPSILON, Grpo
+from mem1.configuration import load_toml
+from mem1.errors import UserError
 from mem1.records import Question, Task, Trajectory, Turn
+from mem1.training.loop.recipe import Recipe
 
+QUICK = Path(__file__).parents[1] / "recipes" / "atlas-quick.toml"
 QUESTIONS = (
     Question(id="1", text="Who founded Alvex?", answers=("Mira Toll",), titles=("Alvex",)),
     Question(id="2", text="Where was the seat of Berl?", answers=("Oslo",), titles=("Berl", "Dora Lint")),
@@ -139,6 +144,18 @@ def test_the_tokens_of_a_turn_by_what_they_are():
     made = turn("search", "Alvex")
     assert (places(made, "memory"), places(made, "action"), len(places(made, "all"))) == ([0, 1, 2, 3], [4, 5], 6)
     assert places(replace(made, action="summary"), "memory") == list(range(6))
+
+
+def test_a_recipe_names_channels_with_their_settings():
+    given = ["rl.algorithm={name='channels', channels=[{name='objectives'}, {name='memory_length', weight=0.1}]}"]
+    algorithm = load_toml(QUICK, Recipe, given).rl.algorithm  # type: ignore[union-attr]
+    assert algorithm == Channels(channels=(Objectives(), MemoryLength(weight=0.1)))
+    with pytest.raises(UserError, match="channels"):
+        load_toml(QUICK, Recipe, ["rl.algorithm={name='channels', channels=[]}"])
+    with pytest.raises(
+        UserError, match="unknown channel 'length'; known: outcome, objectives, memory_length, word_gain"
+    ):
+        load_toml(QUICK, Recipe, ["rl.algorithm={name='channels', channels=[{name='length'}]}"])
 
 
 def test_an_attempt_without_turns_has_no_advantages():

@@ -127,6 +127,11 @@ def test_a_limit_requests_a_rewrite_which_then_stands_for_all_notes_before_it():
     assert later.requested_action == SUMMARY  # 5 + 2 tokens
 
 
+def test_as_many_tokens_as_the_limit_need_no_rewrite():
+    turns = turn(1, "Q1 a"), turn(2, "Q2 b"), turn(3, "Q3 c")
+    assert next_context(Notes(6), PROMPT, turns).requested_action is None
+
+
 def test_a_rewrite_is_cut_to_the_limit_and_does_not_request_another():
     long = rewrite("a b c d e f", 91, 92, 93, 94, 95, 96)
     found = next_context(Notes(4), PROMPT, [turn(1, "a", "b", "c"), long])

@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from mem1.algorithms.base import Advantages, Attempt, ClippedAlgorithm
 from mem1.algorithms.group import EPSILON, centred_advantages, normalised_advantages
@@ -144,7 +144,11 @@ class WordGain(Channel):
 class Channels(ClippedAlgorithm):
     """The weighted sum of some channels; the clipped surrogate."""
 
-    channels: tuple[Annotated[Channel, ByName(register.channel, key="name")], ...] = Field(min_length=1)
+    channels: Annotated[
+        tuple[Annotated[Channel, ByName(register.channel, key="name")], ...],
+        BeforeValidator(lambda given: tuple(given) if isinstance(given, list) else given),
+        Field(min_length=1),
+    ]
 
     def advantages(self, groups: Sequence[Sequence[Attempt]]) -> list[list[Advantages | None]]:
         return [[Advantages(advantages_K=a_K) for a_K in self._of_group(group)] for group in groups]
