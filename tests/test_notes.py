@@ -333,7 +333,7 @@ def test_an_excerpt_never_keeps_more_than_four_answers(tags: Tags):
 
 def test_excerpts_begin_anywhere_and_a_beginning_in_the_middle_is_not_shown():
     begun = [attempt.turns[0].state for attempt, _ in excerpts(PAPER_NOTES)]
-    assert len({re.search(r"now (Q\d+)", state)[1] for state in begun}) > 8  # type: ignore[index]
+    assert len({re.search(r"now (Q\d+)", state)[1] for state in begun}) > 5  # type: ignore[index]
     for attempt, shown in excerpts(PAPER_NOTES):
         middle = "now Q1 " not in attempt.turns[0].state
         assert (shown.turns[0] is attempt.turns[0]) != middle
@@ -346,7 +346,7 @@ def test_only_who_reaches_the_end_of_the_list_or_stops_by_habit_shows_an_answer(
         at_the_end = "Q16 last" in "".join(turn.state for turn in attempt.turns)
         assert (shown.turns[-1].action == "answer") == at_the_end
         shown_answers += at_the_end
-    assert 0 < shown_answers < 40
+    assert 12 < shown_answers < 40  # a third of the excerpts ends with the list, and some of the others do
     stopped = [shown for _, shown in excerpts(PAPER_NOTES, stop=1.0)]
     assert all(shown.turns[-1].action == "answer" for shown in stopped)
 

@@ -137,10 +137,16 @@ class Expert:
         return self._written(step, self._notes(context), context.rstrip(), objectives)
 
     def range_of(self, prompt: str, objectives: int) -> tuple[int, int]:
-        """The first and the last question that it does of a task with this prompt."""
+        """The first and the last question that it does of a task with this prompt.
+
+        A third of the excerpts each is the beginning of the list, any part of it, and a part that ends with it: few
+        would reach the end of a long list otherwise, and where a list ends has to be read, too.
+        """
         if self.excerpt is None or objectives <= self.excerpt:
             return 1, objectives
-        first = random.Random(f"{self.seed}/first/{prompt.split('?')[0]}").randint(1, objectives)
+        rng = random.Random(f"{self.seed}/first/{prompt.split('?')[0]}")
+        parts = 1, rng.randint(1, objectives), objectives + 1 - rng.randint(1, self.excerpt)
+        first = rng.choice(parts)
         return first, min(first + self.excerpt - 1, objectives)
 
     def placed(self, task: Task) -> Task:
