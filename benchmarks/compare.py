@@ -58,9 +58,10 @@ from mem1.evaluation.answer_stages import answer_stages
 from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.metrics import em_by_depth, peak_tokens, total_tokens
 from mem1.evaluation.runner import evaluate
-from mem1.evaluation.tokens import ModelShape, cached_by_turn, forward_flops, model_shape
+from mem1.evaluation.tokens import ModelShape, attempt_cost, cached_by_turn, forward_flops, model_shape
+from mem1.prices import PRICE_CLASSES
 from mem1.protocol import ANSWER, vocabulary
-from mem1.records import Trajectory
+from mem1.records import Trajectory, Turn
 from mem1.tasks.compose import Split
 from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rl import RlStage
@@ -286,7 +287,7 @@ class Compare:
 
 def _measured(attempts: Sequence[Trajectory], shape: ModelShape, decode: Callable[[Sequence[int]], str]) -> Measured:
     """What the tables need of the attempts at tasks of one size."""
-    turns = [turn for t in attempts for turn in t.turns if turn.action != ANSWER]
+    turns = [turn for t in attempts for turn in t.turns]
     by_depth = em_by_depth(attempts)
     return {
         "em": [round(statistics.mean(t.per_objective("em")), 4) if t.per_objective("em") else 0.0 for t in attempts],
@@ -296,11 +297,18 @@ def _measured(attempts: Sequence[Trajectory], shape: ModelShape, decode: Callabl
         "flops": statistics.mean(forward_flops(t, shape) for t in attempts),
         "flops_with_cache": statistics.mean(forward_flops(t, shape, cached=cached_by_turn(t)) for t in attempts),
         "turns": statistics.mean(len(t.turns) for t in attempts),
-        "written": statistics.mean(len(turn.completion_ids) for turn in turns) if turns else 0.0,
+        "written": sum(map(_written, turns)) / len(turns) if turns else 0.0,
+        "cost": {name: statistics.mean(attempt_cost(t, by) for t in attempts) for name, by in PRICE_CLASSES.items()},
         "stages": answer_stages(attempts, decode).shares,
         "endings": dict(Counter(t.ended.value for t in attempts)),
         **({} if by_depth is None else {"em_by_depth": by_depth}),
     }
+
+
+def _written(turn: Turn) -> int:
+    """Tokens of a completion, an answer aside."""
+    start, stop = turn.completion_spans.get("action", (0, 0)) if turn.action == ANSWER else (0, 0)
+    return len(turn.completion_ids) - (stop - start)
 
 
 def main() -> None:
@@ -355,6 +363,9 @@ def report(compare: Compare) -> None:
         print(_table(compare, "tokens", given.objectives, lambda runs, n: f"{_mean(runs, 'written'):.1f}"))
         print("\nWhere answers are lost: found x captured x retained x read\n")
         print(_table(compare, "tokens", given.objectives, lambda runs, n: _stages(runs)))
+        for name, by in PRICE_CLASSES.items():
+            print(f"\nCost of 1,000 solved questions, {name} ({by.unit})\n")
+            print(_table(compare, "tokens", given.objectives, lambda runs, n, name=name: _price(runs, name, n)))
     for key, title in (("flops", "without prefix caching"), ("flops_with_cache", "with prefix caching")):
         print(f"\nForward GFLOPs per solved objective, {title}\n")
         print(_table(compare, "tokens", given.objectives, lambda runs, n, key=key: _per_solved(runs, key, n)))
@@ -389,6 +400,11 @@ def _by_depth(runs: Sequence[Measured]) -> str:
 def _stages(runs: Sequence[Measured]) -> str:
     shares = [[run["stages"][name] for run in runs] for name in ("found", "captured", "retained", "read")]
     return " x ".join(f"{statistics.mean(s or 0.0 for s in of_stage):.2f}" for of_stage in shares)
+
+
+def _price(runs: Sequence[Measured], name: str, objectives: int) -> str:
+    solved = _solved(runs, objectives)
+    return f"{1000 * statistics.mean(run['cost'][name] for run in runs) / solved:.3g}" if solved else "none solved"
 
 
 def _mean(runs: Sequence[Measured], key: str) -> float:

@@ -18,6 +18,7 @@ from mem1.evaluation.tokens import (
     ModelShape,
     appended_peak_tokens,
     appended_tokens,
+    attempt_cost,
     cached_by_turn,
     dependency,
     forward_flops,
@@ -25,6 +26,7 @@ from mem1.evaluation.tokens import (
     state_tokens,
     total_tokens,
 )
+from mem1.prices import PrefixCache, PriceClass, Prices
 from mem1.records import Trajectory, Turn
 
 COMPLETIONS = ("ab", "cde", "fg", "h", "klm")
@@ -197,3 +199,15 @@ def test_a_summary_is_a_state_and_an_agent_that_appends_would_not_have_written_i
     assert appended_tokens(attempt) == [4, 5, 7]
     assert [state_tokens(turn) for turn in attempt.turns] == [None, 3, None]
     assert peak_tokens(attempt) == 8
+
+
+def test_what_an_attempt_costs_by_the_prices_of_each_kind_of_token():
+    prices = Prices(fresh=1.0, cached=0.1, write=2.0, output=10.0)
+    by = PriceClass(name="x", about="", prices=prices, cache=PrefixCache(minimum=4, step=2))
+    # contexts pq | pqabr | pqabr cdess of the first turns under full; 4 and 8 tokens of a call's prompt can be cached
+    first_two = replace(attempt("full"), turns=attempt("full").turns[:2])
+    # turn 1: 2 fresh, 2 out; turn 2: 4 read (of pqab), 0 more to write, 1 fresh, 3 out
+    assert attempt_cost(first_two, by) * 1e6 == pytest.approx(2 + 20 + 0.4 + 1 + 30)
+    third = replace(attempt("full"), turns=attempt("full").turns[:3])
+    # turn 3: of 10 tokens 8 were processed and are read, 2 are written; 2 out
+    assert attempt_cost(third, by) * 1e6 == pytest.approx(53.4 + 0.8 + 4 + 20)

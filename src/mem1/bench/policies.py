@@ -26,8 +26,7 @@ from mem1.engines.base import Engine, Sampling, ScriptedEngine
 from mem1.engines.codec import Codec
 from mem1.engines.config import STAND_IN
 from mem1.errors import UserError
-from mem1.evaluation.tokens import cached_by_turn, peak_tokens
-from mem1.messages.cost import cost_of
+from mem1.evaluation.tokens import attempt_cost, cached_by_turn, peak_tokens
 from mem1.prices import PriceClass
 from mem1.protocol import ANSWER, MALFORMED, NOTE, SUMMARY, Tags
 from mem1.records import Task, Trajectory
@@ -96,16 +95,9 @@ class TagPlayer:
             searches=sum(turn.action not in (ANSWER, MALFORMED) and bool(turn.observation) for turn in turns),
             tokens=Spent(fresh=sum(prompts) - sum(cached), cached=sum(cached), output=sum(written)),
             peak=peak_tokens(found),
-            cost=self._cost(prompts, cached, written),
+            cost=None if self.prices is None else attempt_cost(found, self.prices),
             seconds=found.seconds,
         )
-
-    def _cost(self, prompts: Sequence[int], cached: Sequence[int], written: Sequence[int]) -> float | None:
-        if self.prices is None:
-            return None
-        by, cache = self.prices.prices, self.prices.cache
-        calls = zip(prompts, cached, written, strict=True)
-        return sum(cost_of(prompt, cache.kept(found), output, by, cache) for prompt, found, output in calls) / 1e6
 
 
 def policy_player(path: str, *, device: str = "auto", prices: PriceClass | None = None) -> TagPlayer:

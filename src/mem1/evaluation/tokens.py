@@ -34,6 +34,8 @@ from itertools import compress, count
 from operator import ne
 from typing import TYPE_CHECKING
 
+from mem1.messages.cost import cost_of
+from mem1.prices import PriceClass
 from mem1.protocol import NOTE, SUMMARY
 from mem1.records import Trajectory, Turn
 
@@ -107,6 +109,20 @@ def cached_by_turn(trajectory: Trajectory) -> list[int]:
         cached.append(_shared_prefix(before, turn.context_ids))
         before = turn.context_ids + turn.completion_ids
     return cached
+
+
+def attempt_cost(trajectory: Trajectory, prices: PriceClass) -> float:
+    """What a server of this class takes for all calls of an attempt, in the unit of its prices."""
+    calls = zip(trajectory.turns, cached_by_turn(trajectory), strict=True)
+    return (
+        sum(
+            cost_of(
+                len(turn.context_ids), prices.cache.kept(found), len(turn.completion_ids), prices.prices, prices.cache
+            )
+            for turn, found in calls
+        )
+        / 1e6
+    )
 
 
 def appended_tokens(trajectory: Trajectory, *, prompt: bool = True) -> list[int]:
