@@ -174,24 +174,28 @@ class Sparing(logging.Filter):
         began, seen = self._kinds.get(kind, (self._now(), 0))
         if self._now() - began >= _PERIOD_S:
             if seen > _MOST:
-                record.msg = f"{record.msg} ({seen - _MOST:,} more like it in the last minute)"
+                record.left_out = seen - _MOST  # its message belongs to all handlers
             began, seen = self._now(), 0
         self._kinds[kind] = began, seen + 1
         return seen < _MOST
 
 
-class _Plain(logging.Formatter):
-    """Escapes terminal control codes; a traceback keeps its lines."""
+class Plain(logging.Formatter):
+    """Escapes terminal control codes; a traceback keeps its lines. Says how many records were left out."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        left_out = getattr(record, "left_out", 0)
+        return super().formatMessage(record) + (f" ({left_out:,} more like it in the last minute)" if left_out else "")
 
 
 @contextlib.contextmanager
 def logging_to_stderr() -> Iterator[None]:
     """Warnings and errors of the server and of asyncio go to stderr, each a few times a minute at most."""
     handler = logging.StreamHandler()
-    handler.setFormatter(_Plain("%(levelname)s: %(message)s"))
+    handler.setFormatter(Plain("%(levelname)s: %(message)s"))
     handler.addFilter(Sparing())
     handler.setLevel(logging.WARNING)
     loggers = [logging.getLogger(name) for name in _LOGGERS]
