@@ -403,6 +403,13 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("labelled or entries.values()", "entries.values()"),
         ("for number, turn in enumerate(turns, first):", "for number, turn in enumerate(turns):"),
     ),
+    ("contexts/recall.py", ("test_recall.py",)): (
+        ("if kept.result}", "if True}"),
+        ("and id(turn) not in in_sight}", "}"),
+        ("key=lambda i: (scores[i], i))", "key=lambda i: (scores[i], -i))"),
+        ("    if not any(set(asked) & set(of_one) for of_one in words):\n        return None\n", ""),
+        ("{_HINT.sub('', turn.observation, count=1)}\"\n\n\ndef _best", '{turn.observation}"\n\n\ndef _best'),
+    ),
     ("contexts/policies.py", ("test_notes.py",)): (
         ("for i, of_it in notes.items() if i < last]", "for i, of_it in notes.items()]"),
         ("written > self.tokens\n", "written >= self.tokens\n"),

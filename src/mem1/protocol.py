@@ -29,6 +29,7 @@ SEARCH = "search"
 OPEN = "open"
 ACT = "act"
 SUMMARY = "summary"
+RECALL = "recall"
 NOTE = "note"
 MALFORMED = "malformed"
 CALLS = "calls"
@@ -141,6 +142,9 @@ PAPER_SUMMARY = _with(PAPER, "summary", SUMMARY)
 RELEASED_SUMMARY = _with(RELEASED, "summary", SUMMARY)
 
 
+PAPER_RECALL = _with(PAPER, "recall", RECALL)
+"""The paper's tags and `<recall> ... </recall>`, which asks for what the memory has dropped."""
+RELEASED_RECALL = _with(RELEASED, "recall", RECALL)
 PAPER_NOTES = replace(_with(PAPER, "notes", SUMMARY), note=NOTE)
 """The paper's tags and `<note> ... </note>` for what stays; `<summary>` rewrites the notes, where they have a limit."""
 RELEASED_NOTES = replace(_with(RELEASED, "notes", SUMMARY), note=NOTE)
@@ -175,7 +179,7 @@ VOCABULARIES: Mapping[str, Tags] = {
     t.name: t
     for t in (
         *(PAPER, RELEASED, PAPER_WEB, RELEASED_WEB, PAPER_SUMMARY, RELEASED_SUMMARY, PAPER_SHOP, RELEASED_SHOP),
-        *(PAPER_NOTES, RELEASED_NOTES, PUBLISHED, PUBLISHED_SHOP, SEARCH_R1),
+        *(PAPER_RECALL, RELEASED_RECALL, PAPER_NOTES, RELEASED_NOTES, PUBLISHED, PUBLISHED_SHOP, SEARCH_R1),
     )
 }
 

@@ -22,13 +22,13 @@ from pydantic import Field
 
 from mem1.configuration import Config
 from mem1.configuration.model import MOST_TOKENS
-from mem1.contexts import ContextPolicy, answer_from, next_context
+from mem1.contexts import ContextPolicy, answer_from, next_context, recalled
 from mem1.dialogue import Dialogue, Shown, turn_of
 from mem1.engines.base import Completion, Engine, Sampling, derived_seed
 from mem1.envs.base import Action, Environment, Observation, Outcome
 from mem1.errors import UserError
 from mem1.net.threads import in_parallel
-from mem1.protocol import ANSWER, MALFORMED, SUMMARY
+from mem1.protocol import ANSWER, MALFORMED, RECALL, SUMMARY
 from mem1.records import Ended, Task, Trajectory, Turn
 
 GENERAL_COMPLETION = 1000
@@ -261,8 +261,8 @@ class Rollout(RolloutParts):
             for attempt, actions, shown in zip(attempts, wanted, texts, strict=True):
                 if attempt.ended is None and place < len(actions):
                     kind, argument, error = actions[place]
-                    shown.append(error)
-                    if not error:
+                    shown.append(recalled(self.context, attempt.turns) if kind == RECALL and not error else error)
+                    if kind != RECALL and not error:
                         attempt.actions.append((kind, argument))
                         acting.append(attempt)
             replies = self.environment.observe([a.request for a in acting]) if acting else []

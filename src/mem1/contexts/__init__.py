@@ -21,6 +21,7 @@ from mem1.contexts.policies import (
     Summary,
     Window,
 )
+from mem1.contexts.recall import recalled
 from mem1.errors import UserError
 from mem1.records import Turn
 from mem1.registry import register
@@ -44,6 +45,7 @@ __all__ = [
     "context_policy",
     "next_context",
     "notebook",
+    "recalled",
 ]
 
 KNOWN = "constant, notes, notes(n), capped(n), fold(k), full, masked, window(k), summary(n), external(k), none"
