@@ -63,6 +63,15 @@ def test_the_outcome_alone_is_grpo():
     assert advantages(Channels(channels=(Outcome(),)), GROUP) == advantages(Grpo(), GROUP)
 
 
+def test_an_attempt_whose_memory_is_too_long_has_earned_nothing():
+    short = replace(turn("search", "Alvex"), completion_spans={"state": (0, 2), "action": (4, 6)})
+    long = turn("search", "Alvex")  # four tokens
+    group = [attempt(1.0, (1.0,), short, short), attempt(1.0, (1.0,), short, long)]
+    assert Outcome(memory_limit=4).by_turn(group) == [[0.0, 0.0], [0.0, 0.0]]
+    first, second = Outcome(memory_limit=3, scale=False).by_turn(group)
+    assert (first, second) == ([0.5, 0.5], [-0.5, -0.5])
+
+
 def test_each_question_is_compared_by_itself_and_lands_on_the_turns_that_work_on_it():
     turns = turn("search", "Alvex"), turn("search", "seat of Berl"), turn("answer", "x")
     right, wrong = attempt(1.0, (1.0, 0.0), *turns), attempt(1.0, (0.0, 0.0), *turns)

@@ -80,10 +80,20 @@ class Channel(Config):
 class Outcome(Channel):
     """The reward of the attempt, its KL penalties subtracted, on every turn."""
 
+    memory_limit: int | None = Field(default=None, ge=0)
+    """Most memory tokens that a turn may write; an attempt that writes more has the reward 0. None: any number."""
+
     def by_turn(self, attempts_G: Sequence[Attempt]) -> list[ByTurn]:
         differ = len({x.trajectory.reward for x in attempts_G}) > 1
-        rewards = [x.shaped_reward - (x.kl_penalty if differ else 0.0) for x in attempts_G]
+        rewards = [
+            (0.0 if self._overflows(x.trajectory) else x.shaped_reward) - (x.kl_penalty if differ else 0.0)
+            for x in attempts_G
+        ]
         return [[a] * len(x.trajectory.turns) for a, x in zip(self.normalised(rewards), attempts_G, strict=True)]
+
+    def _overflows(self, attempt: Trajectory) -> bool:
+        limit = math.inf if self.memory_limit is None else self.memory_limit
+        return any(len(places(turn, "memory")) > limit for turn in attempt.turns)
 
 
 class Objectives(Channel):
