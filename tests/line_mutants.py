@@ -412,10 +412,11 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ),
     ("contexts/policies.py", ("test_notes.py",)): (
         ("for i, of_it in notes.items() if i < last]", "for i, of_it in notes.items()]"),
-        ("written > self.tokens\n", "written >= self.tokens\n"),
-        ("over = self.tokens is not None and notes and", "over = self.tokens is not None and"),
+        ("and written > self.tokens", "and written >= self.tokens"),
+        ("self.tokens is not None and turns[-1].notes and", "self.tokens is not None and"),
         ("state_tokens=self.tokens, result=False", "result=False"),
-        ("        written += sum(b - a for a, b in note_spans(turns[last], notes.get(last, ())))\n", ""),
+        ("written + sum(b - a for a, b in note_spans(turns[last], notes.get(last, ())))", "written"),
+        ("        return stop - start, self.tokens", "        return stop - start + 1, self.tokens"),
     ),
     ("contexts/policies.py", ("test_contexts.py",)): (
         ("key=lambda note: (-scores[note], -note))", "key=lambda note: (-scores[note], note))"),

@@ -124,7 +124,8 @@ def test_a_limit_requests_a_rewrite_which_then_stands_for_all_notes_before_it():
     assert list(after.ids[2:]) == [900, 91, 92, 93, 999, 30, 31, 32, 33, 38, 39]  # the rewrite, then the last turn
     later = next_context(policy, PROMPT, [first, second, third, written, turn(4, "Q4 d"), turn(5)])
     assert list(later.ids[2:]) == [900, 91, 92, 93, 999, 42, 43, 50, 51, 58, 59]
-    assert later.requested_action == SUMMARY  # 5 + 2 tokens
+    added = next_context(policy, PROMPT, [first, second, third, written, turn(4, "Q4 d")])
+    assert added.requested_action == SUMMARY  # 5 + 2 tokens
 
 
 def test_as_many_tokens_as_the_limit_need_no_rewrite():
@@ -176,6 +177,24 @@ def test_without_labels_an_answer_stands_for_all_notes():
 def test_a_rewrite_takes_the_place_of_all_notes_before_it_in_the_answer():
     turns = [turn(1, "Q1 a", "Q2 b"), rewrite("Q2 c; Q3 d\nmayor: Ana", 91), turn(2, "Q3 e")]
     assert answer_from("notes", turns) == "Q2 c; Q3 e"
+
+
+BUDGET = replace(PAPER_NOTES, memory_left="Memory {used} of {limit}. ")
+
+
+@pytest.mark.parametrize(
+    ("context", "hints"), [("notes(12)", ["0 of 12", "4 of 12"]), ("capped(3)", ["2 of 3", "2 of 3"])]
+)
+def test_a_memory_with_a_limit_may_show_how_much_of_it_is_used(context: str, hints: list[str]):
+    attempt = noted(FIRST, SECOND, "<IS> </IS> <answer> notes </answer>", tags=BUDGET, context=context)
+    shown = [turn.observation.split("Memory ")[1].split(". [/HINT]")[0] for turn in attempt.turns[:-1]]
+    assert shown == hints
+
+
+def test_a_memory_without_a_limit_shows_none():
+    for context, tags in (("notes", BUDGET), ("notes(12)", PAPER_NOTES)):
+        attempt = noted(FIRST, "<IS> </IS> <answer> notes </answer>", tags=tags, context=context)
+        assert "Memory" not in attempt.turns[0].observation
 
 
 # -- the vocabulary --------------------------------------------------------------------------------------------------

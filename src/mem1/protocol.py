@@ -59,6 +59,9 @@ class Tags:
     """Text of the hint, blanks included."""
     last_turn: str | None = None
     """Text of the hint before the last turn; None: in our words, which tell to answer, or in a shop to finish."""
+    memory_left: str | None = None
+    """Text that follows in the hint and shows how much of its limit a memory has used, such as "[MEMORY {used} of
+    {limit}] "; for context policies with a limit. None: it is not shown."""
     layout: str = "<{result}> {hint} {text} </{result}>"
     """A result: its tags, the hint, which may be left out, and the environment's text."""
     parse: Parse = "strict"
@@ -77,10 +80,11 @@ class Tags:
                 raise UserError(f"vocabulary {self.name!r}: layout must have {part} once, unlike {self.layout!r}")
         try:
             _ = self.turns_left.format(turns=2), self.layout.format(result="", hint="", text="")
+            _ = (self.memory_left or "").format(used=1, limit=2)
         except (KeyError, IndexError, ValueError) as error:
             raise UserError(
-                f"vocabulary {self.name!r}: turns_left knows the field {{turns}}, layout {{result}}, {{hint}} and "
-                f"{{text}} ({type(error).__name__}: {error})"
+                f"vocabulary {self.name!r}: turns_left knows the field {{turns}}, memory_left {{used}} and {{limit}}, "
+                f"layout {{result}}, {{hint}} and {{text}} ({type(error).__name__}: {error})"
             ) from error
 
     def __hash__(self) -> int:
@@ -385,23 +389,34 @@ def _tag_pattern(tags: Tags) -> tuple[re.Pattern[str], dict[str, str]]:
     return re.compile(rf"<(/?)({names})>"), {tag: kind for kind, tag in tags.actions}
 
 
-def turns_left(turns: int, tags: Tags = PAPER) -> str:
+Filled = tuple[int, int]
+"""(tokens used, limit) of a memory."""
+
+
+def turns_left(turns: int, tags: Tags = PAPER, memory: Filled | None = None) -> str:
     """The words at the head of each result, alike in training and evaluation.
 
-    `turns` counts the turns still to come: at least 1 wherever a result is shown.
+    `turns` counts the turns still to come: at least 1 wherever a result is shown. `memory` is shown where the
+    vocabulary has words for it.
     """
+    left = tags.turns_left.format(turns=turns)
     if turns == 1:
         ours = f" You have 1 turn left. You must {'answer' if tags.answers else 'finish'} now. "
-        return ours if tags.last_turn is None else tags.last_turn
-    return tags.turns_left.format(turns=turns)
+        left = ours if tags.last_turn is None else tags.last_turn
+    if memory is None or tags.memory_left is None:
+        return left
+    used, limit = memory
+    return left + tags.memory_left.format(used=used, limit=limit)
 
 
-def hint(turns: int, tags: Tags = PAPER) -> str:
+def hint(turns: int, tags: Tags = PAPER, memory: Filled | None = None) -> str:
     """The words in the tags of the hint."""
-    return f"[{tags.hint}]{turns_left(turns, tags)}[/{tags.hint}]"
+    return f"[{tags.hint}]{turns_left(turns, tags, memory)}[/{tags.hint}]"
 
 
-def observation(text: str, turns: int, tags: Tags = PAPER, *, own_words: bool = False) -> tuple[str, str]:
+def observation(
+    text: str, turns: int, tags: Tags = PAPER, *, own_words: bool = False, memory: Filled | None = None
+) -> tuple[str, str]:
     """The environment's reply with hint, as (text inside the tags, text with the tags).
 
     `text` comes from documents or the web, unless it is the environment's `own_words`; every environment relies on this
@@ -409,7 +424,7 @@ def observation(text: str, turns: int, tags: Tags = PAPER, *, own_words: bool = 
     """
     middle = tags.layout.partition("<{result}>")[2].partition("</{result}>")[0].strip()
     harmless = strip_tags(text, tags) if own_words else strip_markup(text, tags)
-    inside = middle.format(hint=hint(turns, tags), text=harmless)
+    inside = middle.format(hint=hint(turns, tags, memory), text=harmless)
     return inside, tagged(inside, tags)
 
 

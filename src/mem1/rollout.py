@@ -273,13 +273,17 @@ class Rollout(RolloutParts):
                     own_words.update([id(attempt)] if reply.own_words else [])
                     self._reply(attempt, reply)
         told = [
-            (attempt, Shown(attempt.turns[-1], tuple(shown), attempt.turns_left, id(attempt) in own_words))
+            (attempt, self._shown(attempt, shown, id(attempt) in own_words))
             for attempt, shown in zip(attempts, texts, strict=True)
             if attempt.ended is None and attempt.turns_left > 0
         ]
         written = self.dialogue.replies([shown for _, shown in told])
         for (attempt, _), (text, ids) in zip(told, written, strict=True):
             attempt.turns[-1] = replace(attempt.turns[-1], observation=text, observation_ids=ids)
+
+    def _shown(self, attempt: _Attempt, texts: Sequence[str], own_words: bool) -> Shown:
+        memory = None if self.dialogue.tags.memory_left is None else self.context.filled(attempt.turns)
+        return Shown(attempt.turns[-1], tuple(texts), attempt.turns_left, own_words, memory)
 
     def _reply(self, attempt: _Attempt, reply: Observation) -> None:
         if reply.failed is not None:

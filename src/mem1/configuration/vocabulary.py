@@ -33,6 +33,8 @@ class Vocabulary(Config):
     hint: str | None = None
     turns_left: str | None = None
     last_turn: str | None = None
+    memory_left: str | None = None
+    """Text in the hint with the fields {used} and {limit}, for context policies with a limit."""
     layout: str | None = None
     parse: Parse | None = None
 

@@ -16,7 +16,7 @@ from itertools import accumulate, pairwise
 from typing import Protocol
 
 from mem1.contexts.notes import note_spans
-from mem1.protocol import NOTE, SUMMARY, note_role
+from mem1.protocol import NOTE, SUMMARY, Filled, note_role
 from mem1.records import Origin, Span, Turn
 
 
@@ -72,6 +72,10 @@ class ContextPolicy(Protocol):
     def select(self, turns: Sequence[Turn]) -> Selection:
         """Select from the finished turns, of which there is at least one; something of the newest must stay."""
         ...
+
+    def filled(self, turns: Sequence[Turn]) -> Filled | None:
+        """(tokens of the memory after these turns, the limit on them); None: it has no limit."""
+        return None
 
 
 def keep(turns: Sequence[Turn]) -> Selection:

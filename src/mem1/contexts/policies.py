@@ -29,7 +29,7 @@ from typing import ClassVar
 
 from mem1.contexts.assembly import ContextPolicy, Kept, Selection, keep, surviving
 from mem1.contexts.notes import note_spans, standing
-from mem1.protocol import SUMMARY
+from mem1.protocol import SUMMARY, Filled
 from mem1.records import Turn
 
 
@@ -79,15 +79,23 @@ class Notes(_Shipped):
         return None if self.tokens is None else SUMMARY
 
     def select(self, turns: Sequence[Turn]) -> Selection:
+        notes, written = self._notes(turns)
+        *_, newest = (turn for turn in turns if turn.action != SUMMARY)
+        over = self.tokens is not None and turns[-1].notes and written > self.tokens  # a rewrite may be as long
+        return Selection(kept=(*notes, Kept(turn=newest)), requested_action=SUMMARY if over else None)
+
+    def filled(self, turns: Sequence[Turn]) -> Filled | None:
+        return None if self.tokens is None else (self._notes(turns)[1], self.tokens)
+
+    def _notes(self, turns: Sequence[Turn]) -> tuple[list[Kept], int]:
+        """What is kept of the turns before the last, and the tokens of all notes, those of the last included."""
         rewritten = max((i for i, turn in enumerate(turns) if turn.action == SUMMARY), default=-1)
         last = max(i for i, turn in enumerate(turns) if turn.action != SUMMARY)
         notes = standing(turns[rewritten + 1 :], first=rewritten + 1)
         kept = [Kept(turn=turns[rewritten], state_tokens=self.tokens, result=False)] if rewritten >= 0 else []
         kept += [Kept(turn=turns[i], only_notes=of_it, result=False) for i, of_it in notes.items() if i < last]
         written = sum(len(surviving(one)) for one in kept)
-        written += sum(b - a for a, b in note_spans(turns[last], notes.get(last, ())))
-        over = self.tokens is not None and notes and written > self.tokens
-        return Selection(kept=(*kept, Kept(turn=turns[last])), requested_action=SUMMARY if over else None)
+        return kept, written + sum(b - a for a, b in note_spans(turns[last], notes.get(last, ())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +143,10 @@ class Capped(_Shipped):
 
     def select(self, turns: Sequence[Turn]) -> Selection:
         return Selection(kept=(Kept(turn=turns[-1], state_tokens=self.tokens),))
+
+    def filled(self, turns: Sequence[Turn]) -> Filled:
+        start, stop = turns[-1].completion_spans.get("state_text", (0, 0))
+        return stop - start, self.tokens
 
 
 @dataclass(frozen=True, slots=True)

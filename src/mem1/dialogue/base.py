@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from mem1.contexts import Context
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
-from mem1.protocol import Tags
+from mem1.protocol import Filled, Tags
 from mem1.records import Span, Task, Turn
 
 
@@ -51,6 +51,8 @@ class Shown(NamedTuple):
     turns_left: int
     own_words: bool = False
     """Whether the environment's author wrote the texts (`Observation.own_words`)."""
+    memory: Filled | None = None
+    """Tokens of its memory, and their limit; None: it has none."""
 
 
 class Dialogue(Protocol):

@@ -128,7 +128,7 @@ class NativeDialogue:
 
     def _reply(self, shown: Shown) -> tuple[str, tuple[int, ...]]:
         first, *others = shown.texts
-        texts = [f"{turns_left(shown.turns_left, self.tags).strip()}\n{first}".rstrip(), *others]
+        texts = [f"{turns_left(shown.turns_left, self.tags, shown.memory).strip()}\n{first}".rstrip(), *others]
         role = "tool" if shown.turn.calls else "user"
         told: list[Message] = [{"role": role, "content": text} for text in texts]
         ids = self.messages.after(shown.turn.completion_ids, told, opened=self._keeping)

@@ -68,6 +68,9 @@ class TagDialogue:
         return encode(f"<{tags.state}>"), *between, encode(f"</{action}>")
 
     def replies(self, shown: Sequence[Shown]) -> list[tuple[str, tuple[int, ...]]]:
-        texts = [observation(one.texts[0], one.turns_left, self.tags, own_words=one.own_words) for one in shown]
+        texts = [
+            observation(one.texts[0], one.turns_left, self.tags, own_words=one.own_words, memory=one.memory)
+            for one in shown
+        ]
         encoded = self.codec.encode_each_untrusted([tagged for _, tagged in texts], self.tags)
         return [(inside, ids) for (inside, _), ids in zip(texts, encoded, strict=True)]
