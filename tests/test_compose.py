@@ -115,6 +115,8 @@ def test_a_turn_limit_can_be_a_table_and_the_linear_form_applies_beyond_it(tmp_p
     [
         ("plain", ("Who\n founded it?", "When?"), "Q1 Who founded it? Q2 When?"),
         ("plain", ("What is {x} in {}?",), "Q1 What is {x} in {}?"),
+        ("ordered", ("Who?", "When?", "Why?"), "Q1 Who? Q2 When? Q3 Why? Q1 then Q2 then Q3 then done"),
+        ("ordered", ("Who?",), "Q1 Who? Q1 then done"),
         ("cloze", ("by ____ in", "born in ____"), "Q1 by ____ in | Q2 born in ____ | Q1 then Q2 then done"),
     ],
 )
@@ -148,6 +150,7 @@ def test_the_mem1_prompt_explains_the_tags_of_its_vocabulary_and_ends_with_the_q
 def test_an_unknown_prompt_and_a_missing_action_are_named():
     explain_tags = [
         "plain",
+        "ordered",
         "cloze",
         "mem1",
         "notes",
@@ -161,7 +164,7 @@ def test_an_unknown_prompt_and_a_missing_action_are_named():
     ]
     explain_tools = ["tools", "tools-shop", "tools-episode", "bench-tools", "bench-errand-tools", "bench-reading-tools"]
     assert sorted(PROMPTS) == sorted([*explain_tags, *explain_tools])
-    with pytest.raises(UserError, match="unknown prompt 'mem2'; known: plain, cloze, mem1, notes, released, web"):
+    with pytest.raises(UserError, match="unknown prompt 'mem2'; known: plain, ordered, cloze, mem1, notes, released"):
         render("mem2", TEN, PAPER)
     shop = Tags(name="shop", state="state", actions=(("buy", "buy"), ("answer", "answer")), result="page")
     with pytest.raises(UserError, match="mentions 'search', which the vocabulary 'shop' lacks"):

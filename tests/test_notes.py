@@ -380,3 +380,14 @@ def test_turns_that_are_left_go_with_the_place_in_the_list():
 def test_short_tasks_are_done_from_beginning_to_end():
     expert = Expert(tags=PAPER_NOTES, excerpt=4)
     assert expert.range_of("Q1 a ?", 4) == (1, 4)
+
+
+def test_under_an_ordered_prompt_the_expert_copies_what_follows_a_label():
+    tasks = AtlasTasks(worlds=1, entities=60, questions_per_world=60, prompt="ordered").source("train", PAPER_NOTES)
+    asked = tasks.tasks(objectives=3, count=4, seed=0)
+    run = rollout(Expert(tags=PAPER_NOTES), tasks.environment, context="notes", codec=CODEC, tags=PAPER_NOTES)
+    for attempt in run(asked, sampling=Sampling()):
+        assert attempt.task is not None and attempt.task.prompt.endswith("? Q1 then Q2 then Q3 then done")
+        assert attempt.per_objective("em") == (1.0,) * 3
+        ends = [re.search(r"Q\d then \w+$", turn.state)[0] for turn in attempt.turns[:-1]]  # type: ignore[index]
+        assert list(dict.fromkeys(ends)) == ["Q1 then Q2", "Q2 then Q3", "Q3 then done"]

@@ -90,11 +90,15 @@ THEN = " then "
 DONE = "done"
 """Follows the last label of the order."""
 
-_ORDER = re.compile(rf" \| Q1{THEN}(?:Q\d+{THEN})*{DONE}")
+ORDER = re.compile(rf"(?: \|)? Q1{THEN}(?:Q\d+{THEN})*{DONE}")
+"""The order of the labels in a prompt that has it."""
 
 PROMPTS: Mapping[str, Prompt] = {
     # only the questions, for a policy trained from scratch on one kind of task
     "plain": Prompt(template="{questions}", separator=" "),
+    # the same, and the order of the labels, from which a small policy can copy the next one, or that there is none:
+    # otherwise it would have to read the whole list to know
+    "ordered": Prompt(template="{questions} {order}", separator=" "),
     # only clozes, each with an end mark, as the text after a blank would otherwise run into the next question; and the
     # order of the labels, from which a small policy can copy the next one, for more questions than it was trained on
     "cloze": Prompt(template="{questions} | {order}", separator=" | "),
@@ -132,9 +136,10 @@ def first_question(text: str) -> str:
             asked = text.rpartition(head)[2].partition("\n")[0]
             if not asked.startswith("Q1 "):
                 return asked.partition(prompt.separator)[0].strip()
-    marked = _ORDER.search(text)  # clozes end with a mark, which occurs in no cloze
-    if marked is not None:
+    marked = ORDER.search(text)
+    if marked is not None and marked[0].startswith(" |"):  # clozes end with a mark, which occurs in no cloze
         return text[: marked.start()].rsplit("Q1 ", 1)[-1].partition(" | ")[0].strip()
+    text = text if marked is None else text[: marked.start()]
     return text.rsplit("Q1 ", 1)[-1].split("Q2 ", 1)[0].strip()
 
 

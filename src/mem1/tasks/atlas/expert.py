@@ -2,7 +2,7 @@
 
 An expert reads only the text of the current context, so it has exactly a policy's memory. Its state begins with the
 result of the last search, lists the answers found and the rest of the current question, so that every step copies text
-in sight, and ends with the next label, so that it knows where to stop:
+in sight, and ends with the next label, so that it knows where to stop ("Q2 then done" under the prompt `ordered`):
 
     <IS> now Q1 Velan Toris 's birthplace ? Q1 then Q2 </IS> <query> Velan Toris 's birthplace </query>
     <IS> Velan Toris 's birthplace is Moru Kest . Q1 Moru Kest now Q2 Dora Lint 's seat ? Q2 last </IS> ...
@@ -37,6 +37,7 @@ from mem1.configuration.model import Probability
 from mem1.contexts.notes import NOTES
 from mem1.protocol import ANSWER, SEARCH, SUMMARY, Tags
 from mem1.records import Task, Trajectory
+from mem1.tasks.prompts import DONE, ORDER
 
 _ASKED = r"Q(\d+) (\w+ \w+)(?: ; (\w+ \w+))?((?: 's \w+)+)(?: is (\w+ \w+))? \?"
 _QUESTION = re.compile(_ASKED)
@@ -131,10 +132,11 @@ class Expert:
         asked = _chains(_QUESTION, prompt)
         rng, lazy = random.Random(f"{self.seed}/{context}"), self._laziness(prompt)
         objectives = max(asked)
+        end = f"then {DONE}" if ORDER.search(prompt) else "last"
         first, last = self.range_of(prompt, objectives)
         asked = {label: chain for label, chain in asked.items() if label <= last}
         step = self._step(context, asked, first, rng, lazy)
-        return self._written(step, self._notes(context), context.rstrip(), objectives)
+        return self._written(step, self._notes(context), context.rstrip(), objectives, end)
 
     def range_of(self, prompt: str, objectives: int) -> tuple[int, int]:
         """The first and the last question that it does of a task with this prompt.
@@ -239,8 +241,11 @@ class Expert:
         skips = len(asked.relations) > 1 and rng.random() < lazy.shortcut
         return replace(asked, relations=asked.relations[1:]) if skips else asked
 
-    def _written(self, step: _Step, before: Mapping[int, str], context: str, objectives: int) -> str:
-        """The completion of the context, whose notes hold `before`: or the rest of it after an opened tag."""
+    def _written(self, step: _Step, before: Mapping[int, str], context: str, objectives: int, end: str) -> str:
+        """The completion of the context, whose notes hold `before`: or the rest of it after an opened tag.
+
+        `end` follows the label of the last question.
+        """
         new = {q: name for q, name in step.known.items() if before.get(q) != name}
         answers = " ; ".join(f"Q{q} {name}" for q, name in sorted(step.known.items()))
         memory = "".join(f"Q{q} {name} " for q, name in sorted(step.known.items()))
@@ -260,7 +265,7 @@ class Expert:
                 return f"{step.note}{memory}done </{SUMMARY}>"
             return f"<{self._state}> {step.note}done </{self._state}>{notes} <{answer}> {answers} </{answer}>"
         label = step.label
-        following = f"Q{label} then Q{label + 1}" if label < objectives else f"Q{label} last"
+        following = f"Q{label} then Q{label + 1}" if label < objectives else f"Q{label} {end}"
         state = f"{step.note}{memory}now Q{label} {step.work} {following}"
         if context.endswith(f"<{SUMMARY}>"):
             return f"{state} </{SUMMARY}>"
