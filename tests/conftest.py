@@ -21,7 +21,7 @@ settings.register_profile("mem1", deadline=None)
 settings.load_profile("mem1")
 
 # each call of a runner would make the parsers of all commands again, as long as most commands take to run
-typer.testing._get_command = functools.cache(typer.testing._get_command)
+typer.testing._get_command = functools.cache(typer.testing._get_command)  # type: ignore[attr-defined]
 
 
 def pytest_configure(config: pytest.Config) -> None:

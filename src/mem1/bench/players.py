@@ -18,16 +18,30 @@ from mem1.records import Task
 class Player(Protocol):
     """A model, or a script, with everything that is needed to let it work under any memory."""
 
-    name: str
-    """For tables."""
-    about: Mapping[str, Any]
-    """What tells it from others, as JSON: what is recorded of one player is never continued by another."""
-    native: bool
-    """Whether it calls tools in its own protocol, rather than in tags."""
-    together: int
-    """Tasks that are attempted in one call."""
-    at_a_time: int
-    """Calls at the same time, each in its own thread."""
+    @property
+    def name(self) -> str:
+        """For tables."""
+        ...
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What tells it from others, as JSON: what is recorded of one player is never continued by another."""
+        ...
+
+    @property
+    def native(self) -> bool:
+        """Whether it calls tools in its own protocol, rather than in tags."""
+        ...
+
+    @property
+    def together(self) -> int:
+        """Tasks that are attempted in one call."""
+        ...
+
+    @property
+    def at_a_time(self) -> int:
+        """Calls at the same time, each in its own thread."""
+        ...
 
     def check(self, memory: str) -> None:
         """Raises UserError for a memory that it cannot have. Quick."""

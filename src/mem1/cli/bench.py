@@ -190,7 +190,7 @@ def _served(
 
     if not model:
         raise UserError("--base-url needs --model, the model's name on the server (the server lists them at /models)")
-    many = {} if concurrency is None else {"concurrency": concurrency}
+    many: dict[str, Any] = {} if concurrency is None else {"concurrency": concurrency}
     server = ModelServer(urls=tuple(urls), model=model, api_key_env=api_key_env, **many)
     settings = _settings(setting or ())
 

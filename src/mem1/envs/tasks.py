@@ -44,7 +44,11 @@ PROMPT_TOKENS, QUESTION_TOKENS = 250, 30
 
 @runtime_checkable
 class Excerpts(Protocol):
-    """What a scripted expert has besides if it demonstrates parts of tasks."""
+    """A scripted expert that demonstrates parts of tasks."""
+
+    def __call__(self, context: str, /) -> str:
+        """The completion of this context."""
+        ...
 
     def placed(self, task: Task) -> Task:
         """The task as it is attempted for a demonstration, with the prompt that it has."""
