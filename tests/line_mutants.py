@@ -408,7 +408,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("and id(turn) not in in_sight}", "}"),
         ("key=lambda i: (scores[i], i))", "key=lambda i: (scores[i], -i))"),
         ("    if not any(set(asked) & set(of_one) for of_one in words):\n        return None\n", ""),
-        ("{_HINT.sub('', turn.observation, count=1)}\"\n\n\ndef _best", '{turn.observation}"\n\n\ndef _best'),
+        ('{without_hint(turn.observation).strip()}"\n\n\ndef _best', '{turn.observation}"\n\n\ndef _best'),
     ),
     ("contexts/policies.py", ("test_notes.py",)): (
         ("for i, of_it in notes.items() if i < last]", "for i, of_it in notes.items()]"),
@@ -496,7 +496,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("if not fact.beside or _holds(result, fact.beside)}", "}"),
         ("and not _holds(prompt, fact.aliases)]", "]"),
         ("if len(name) > 1)", ")"),
-        ("_words(_without_hint(turn.observation))", "_words(turn.observation)"),
+        ("_words(without_hint(turn.observation))", "_words(turn.observation)"),
     ),
     ("evaluation/metrics.py", ("test_metrics.py", "test_mutants.py")): (
         ("return len(queries) - len(set(queries))", "return len(set(queries))"),

@@ -35,6 +35,7 @@ MALFORMED = "malformed"
 CALLS = "calls"
 """Kind of a turn with several calls of tools, or with one that cannot be run."""
 
+_HINT = re.compile(r"\[(\w+)\].*?\[/\1\]", re.DOTALL)
 _TAG_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 
 
@@ -412,6 +413,11 @@ def turns_left(turns: int, tags: Tags = PAPER, memory: Filled | None = None) -> 
 def hint(turns: int, tags: Tags = PAPER, memory: Filled | None = None) -> str:
     """The words in the tags of the hint."""
     return f"[{tags.hint}]{turns_left(turns, tags, memory)}[/{tags.hint}]"
+
+
+def without_hint(text: str) -> str:
+    """A reply as a turn records it, without the hint at its head."""
+    return text[found.end() :] if (found := _HINT.match(text)) else text
 
 
 def observation(

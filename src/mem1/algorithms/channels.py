@@ -35,8 +35,8 @@ from mem1.algorithms.base import Advantages, Attempt, ClippedAlgorithm
 from mem1.algorithms.group import EPSILON, centred_advantages, normalised_advantages
 from mem1.configuration import Config
 from mem1.configuration.by_name import ByName
-from mem1.contexts import notebook
-from mem1.protocol import ANSWER, NOTE, SUMMARY
+from mem1.contexts import memory_spans, notebook
+from mem1.protocol import ANSWER, SUMMARY
 from mem1.records import Question, Trajectory, Turn
 from mem1.registry import register
 from mem1.scoring import normalize
@@ -181,11 +181,8 @@ def places(turn: Turn, where: Where) -> list[int]:
     """Positions of these tokens in the completion of the turn, in order."""
     if where == "all" or (where == "memory" and turn.action == SUMMARY):
         return list(range(len(turn.completion_ids)))
-    wanted = [
-        span
-        for role, span in turn.completion_spans.items()
-        if (role == "action" if where == "action" else role == "state" or role.startswith(NOTE))
-    ]
+    action = turn.completion_spans.get("action", (0, 0))
+    wanted = [action] if where == "action" else memory_spans(turn)
     return sorted(set(chain.from_iterable(range(start, stop) for start, stop in wanted)))
 
 

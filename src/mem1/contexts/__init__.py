@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mem1.contexts.assembly import Context, ContextPolicy, Kept, Selection, next_context
-from mem1.contexts.notes import answer_from, notebook
+from mem1.contexts.notes import answer_from, memory_spans, notebook
 from mem1.contexts.policies import (
     POLICIES,
     Capped,
@@ -43,6 +43,7 @@ __all__ = [
     "Window",
     "answer_from",
     "context_policy",
+    "memory_spans",
     "next_context",
     "notebook",
     "recalled",

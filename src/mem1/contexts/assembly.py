@@ -26,7 +26,7 @@ class Context:
 
     ids: tuple[int, ...]
     spans: Mapping[str, Span]
-    """"prompt", and of the newest kept turn "state", "query" and "result" where it has them."""
+    """"prompt", and of the newest kept turn "state", notes, "query" and "result" where it has them."""
     origins: tuple[Origin, ...] = ()
     """Origin of every token after the prompt, in order."""
     requested_action: str | None = None

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mem1.protocol import SUMMARY, note_role
+from mem1.protocol import NOTE, SUMMARY, note_role
 from mem1.records import Span, Turn
 
 NOTES = "notes"
@@ -108,6 +108,11 @@ def answer_from(content: str, turns: Sequence[Turn]) -> str:
 def note_spans(turn: Turn, positions: Sequence[int]) -> list[Span]:
     """Ranges of these notes, tags included, in the completion of their turn."""
     return [turn.completion_spans[note_role(position)] for position in positions]
+
+
+def memory_spans(turn: Turn) -> list[Span]:
+    """Ranges of the state and the notes in the completion of a turn, tags included."""
+    return [span for role, span in turn.completion_spans.items() if role == "state" or role.startswith(NOTE)]
 
 
 def _edit(entries: dict[object, _Entry], note: Note, entry: _Entry) -> None:

@@ -12,11 +12,11 @@ import re
 from collections.abc import Sequence
 
 from mem1.contexts.assembly import ContextPolicy
+from mem1.protocol import without_hint
 from mem1.records import Turn
 
 NOTHING = "Nothing that was shown before and is no longer in sight fits."
 _HANDLE = re.compile(r"(?:turn\s+)?(\d{1,6})", re.IGNORECASE)
-_HINT = re.compile(r"\s*\[(\w+)\].*?\[/\1\]\s*", re.DOTALL)
 
 
 def recalled(policy: ContextPolicy, turns: Sequence[Turn]) -> str:
@@ -33,13 +33,13 @@ def recalled(policy: ContextPolicy, turns: Sequence[Turn]) -> str:
 
 
 def _shown(number: int, turn: Turn) -> str:
-    return f"Turn {number}, {turn.content}: {_HINT.sub('', turn.observation, count=1)}"
+    return f"Turn {number}, {turn.content}: {without_hint(turn.observation).strip()}"
 
 
 def _best(query: str, turns: Sequence[Turn]) -> Turn | None:
     """The newest of the turns that fit best; None: none has a word of the query."""
     asked = _words(query)
-    words = [_words(f"{turn.content} {_HINT.sub('', turn.observation, count=1)}") for turn in turns]
+    words = [_words(f"{turn.content} {without_hint(turn.observation).strip()}") for turn in turns]
     if not any(set(asked) & set(of_one) for of_one in words):
         return None
     import bm25s

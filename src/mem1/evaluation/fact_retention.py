@@ -19,11 +19,10 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from mem1.contexts import notebook
-from mem1.protocol import ANSWER, SUMMARY
+from mem1.protocol import ANSWER, SUMMARY, without_hint
 from mem1.records import Question, Task, Trajectory, Turn
 from mem1.scoring import normalize
 
-_HINT = re.compile(r"\[(\w+)\].*?\[/\1\]", re.DOTALL)
 _EPITHET = re.compile(r"\s*\([^()]*\)$")
 _NO_NAMES = frozenset({"yes", "no"})
 
@@ -122,7 +121,7 @@ def follow(facts: Sequence[Fact], turns: Sequence[Turn]) -> Iterator[Step]:
         words = _written(turn, notes)
         yield Step(needed=needed, kept=None if words is None else frozenset(_named(words, names)))
         if unseen and turn.observation:
-            result = _words(_without_hint(turn.observation))
+            result = _words(without_hint(turn.observation))
             shown = {fact for fact in _named(result, unseen) if not fact.beside or _holds(result, fact.beside)}
             if shown:
                 seen |= shown
@@ -182,11 +181,6 @@ def _written(turn: Turn, notes: Sequence[Turn]) -> str | None:
     if turn.action in (ANSWER, SUMMARY):
         return _words(f"{memory} ; {turn.content}")
     return _words(memory) if turn.state or notes else None
-
-
-def _without_hint(observation: str) -> str:
-    hint = _HINT.match(observation)
-    return observation[hint.end() :] if hint else observation
 
 
 def _words(text: str) -> str:

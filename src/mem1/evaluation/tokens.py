@@ -34,9 +34,10 @@ from itertools import compress, count
 from operator import ne
 from typing import TYPE_CHECKING
 
+from mem1.contexts import memory_spans
 from mem1.messages.cost import cost_of
 from mem1.prices import PriceClass
-from mem1.protocol import NOTE, SUMMARY
+from mem1.protocol import SUMMARY
 from mem1.records import Trajectory, Turn
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def state_tokens(turn: Turn) -> int | None:
     """Length of the memory written in a turn, tags included: its state and notes, or a summary; None: there is none."""
     if turn.action == SUMMARY:
         return len(turn.prefill_ids) + len(turn.completion_ids)
-    spans = [span for role, span in turn.completion_spans.items() if role == "state" or role.startswith(NOTE)]
+    spans = memory_spans(turn)
     return sum(stop - start for start, stop in spans) if spans else None
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from mem1.protocol import ACT, ANSWER, MALFORMED, NOTE, SEARCH
+from mem1.contexts import memory_spans
+from mem1.protocol import ACT, ANSWER, MALFORMED, SEARCH
 from mem1.records import Ended, Trajectory, Turn
 from mem1.training.checks import reencoded_share
 from mem1.training.gradients.samples import versions
@@ -18,7 +19,7 @@ def attempt_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float | dic
     endings = Counter(str(t.ended) for t in trajectories)
     turns = [turn for t in scorable for turn in t.turns]
     searches = [float(sum(turn.action == SEARCH for turn in t.turns)) for t in scorable]
-    memories = [(turn, [r for r in turn.completion_spans if r == "state" or r.startswith(NOTE)]) for turn in turns]
+    memories = [spans for turn in turns if (spans := memory_spans(turn))]
     shops = any(turn.action == ACT for turn in turns)
     return {
         "reward": mean([t.reward or 0.0 for t in scorable]),
@@ -30,7 +31,7 @@ def attempt_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float | dic
         "valid_actions": mean([float(valid) for t in scorable for valid in _valid(t)]),
         "malformed": mean([float(turn.action == MALFORMED) for turn in turns]),
         "answer_tokens": mean([_length(turn, "action") for turn in turns if turn.action == ANSWER]),
-        "state_tokens": mean([sum(_length(turn, role) for role in written) for turn, written in memories if written]),
+        "state_tokens": mean([float(sum(stop - start for start, stop in spans)) for spans in memories]),
         "endings": {ending: float(number) for ending, number in sorted(endings.items())},
     }
 
