@@ -504,9 +504,10 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("solved_per_task = objectives * _mean(em)", "solved_per_task = _mean(em)"),
         ('trajectory.per_objective("em") or (0.0,) * len(depths)', 'trajectory.per_objective("em")'),
     ),
-    ("scoring.py", ("test_scoring.py",)): (
+    ("scoring.py", ("test_scoring.py", "test_labels.py")): (
         ("common = sum((Counter(predicted) & Counter(gold)).values())", "common = len(set(predicted) & set(gold))"),
-        ("answers.setdefault(index, piece", "answers.__setitem__(index, piece"),
+        ("answers.setdefault(int(match[1]), piece", "answers.__setitem__(int(match[1]), piece"),
+        ("labels[position], piece", "position + 1, piece"),
         ("float(bool(p) and exact_match(p, g))", "float(exact_match(p, g))"),
         ("max((_f1(predicted,", "min((_f1(predicted,"),
     ),

@@ -311,18 +311,18 @@ def cut_silently(right: Broken, policy: Any, prompt_ids: Sequence[int], turns: S
 # Scores and evaluation
 
 
-def pays_every_answer(_right: Broken, answer: str, golds: Sequence[Sequence[str]]) -> Scores:
+def pays_every_answer(_right: Broken, answer: str, golds: Sequence[Sequence[str]], _labels: Sequence[int]) -> Scores:
     """A question is right if any of the answers is."""
     right = [float(max(exact_match(piece, g) for piece in answer.split(";"))) for g in golds]
     return Scores(em=right, f1=right)
 
 
-def needs_every_answer(_right: Broken, answer: str, objectives: int) -> list[str]:
+def needs_every_answer(_right: Broken, answer: str, labels: Sequence[int]) -> list[str]:
     pieces = answer.split(";")
-    return [pieces[i].strip() for i in range(objectives)]
+    return [pieces[i].strip() for i in range(len(labels))]
 
 
-def compares_letters(_right: Broken, answer: str, golds: Sequence[Sequence[str]]) -> Scores:
+def compares_letters(_right: Broken, answer: str, golds: Sequence[Sequence[str]], _labels: Sequence[int]) -> Scores:
     pieces = zip(answer.split(";"), golds, strict=True)
     right = [float(piece.strip() in gold) for piece, gold in pieces]
     return Scores(em=right, f1=right)

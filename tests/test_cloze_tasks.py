@@ -24,8 +24,9 @@ from mem1.retrieval.index_folder import open_retriever, read_corpus
 from mem1.tasks.cloze import BLANK, ClozeOptions
 from mem1.tasks.cloze.compose import ClozeMaterial, compose_clozes, names_around
 from mem1.tasks.cloze.questions import Ranked
-from mem1.tasks.compose import PARTS, Dependence, Split, TaskTemplate, compose_dependent
+from mem1.tasks.compose import PARTS, Dependence, Split, compose_dependent
 from mem1.tasks.datasets import write_passages, write_questions
+from mem1.tasks.template import TaskTemplate
 from mem1.training.loop.recipe import Recipe
 from mem1.training.weights.policy import make_policy
 

@@ -41,7 +41,7 @@ from mem1.records import Question
 from mem1.registry import register
 from mem1.retrieval.corpus import read_passages
 from mem1.scoring import exact_match, normalize
-from mem1.tasks.compose import TaskTemplate, compose, split_of
+from mem1.tasks.compose import compose, split_of
 from mem1.tasks.datasets import (
     FORMATS,
     read_dataset,
@@ -53,6 +53,7 @@ from mem1.tasks.datasets import (
 )
 from mem1.tasks.datasets.fields import Record, Sample, Wanted
 from mem1.tasks.datasets.reading import Format, read_pool
+from mem1.tasks.template import TaskTemplate
 
 FILES: dict[str, Callable[[Path], Path]] = {
     "hotpotqa": lambda folder: write_json(folder / "hotpot_dev_distractor_v1.json", [HOTPOTQA]),

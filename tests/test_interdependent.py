@@ -23,9 +23,10 @@ from mem1.protocol import PAPER, RELEASED
 from mem1.records import Ended, Question, Task, Trajectory
 from mem1.tasks.atlas import AtlasMaterial, Expert, Laziness, World, make_world
 from mem1.tasks.bridge_questions import LinkedQuestions
-from mem1.tasks.compose import Dependence, TaskTemplate, compose_dependent, groups, smallest
+from mem1.tasks.compose import Dependence, compose_dependent, groups, smallest
 from mem1.tasks.datasets import read_questions, read_tasks, write_passages, write_questions, write_tasks
 from mem1.tasks.prompts import render
+from mem1.tasks.template import TaskTemplate
 
 WORLD = make_world(1, entities=60)
 KINDS: list[Dependence] = ["chain", "shared", "comparison"]

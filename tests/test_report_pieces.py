@@ -284,7 +284,7 @@ def test_the_page_data_of_a_trajectory_by_hand():
     assert (first["facts"], second["facts"]) == (".", ".")
     assert shown["answers"] == ["Bergen"] and shown["ended"] == "answered"
     assert data.as_json()["tasks"] == [
-        {"id": "t", "limit": 2, "questions": (("Where 0 <b>?", "Oslo"),), "facts": ((1, "Oslo", False),)}
+        {"id": "t", "limit": 2, "questions": (("Q1", "Where 0 <b>?", "Oslo"),), "facts": (("Q1", "Oslo", False),)}
     ]
 
 

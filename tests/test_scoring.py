@@ -114,7 +114,7 @@ def test_what_matches_exactly_contains_a_gold_unless_nothing_is_left_of_it(predi
     ],
 )
 def test_answers_go_to_their_label_or_else_to_their_position(answer: str, pieces: list[str]):
-    assert split_answers(answer, 3) == pieces
+    assert split_answers(answer, (1, 2, 3)) == pieces
 
 
 def test_scores_by_position_missing_answers_zero_surplus_ignored():

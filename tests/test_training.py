@@ -34,8 +34,9 @@ from mem1.evaluation.report.run_folders import read_runs, write_run_report
 from mem1.protocol import PAPER, vocabulary
 from mem1.records import Ended, Group, Passage, Question, Trajectory, Turn
 from mem1.rollout import Budget
-from mem1.tasks.compose import Split, TurnLimit
+from mem1.tasks.compose import Split
 from mem1.tasks.datasets import write_passages, write_questions
+from mem1.tasks.template import TurnLimit
 from mem1.training.loop.attempt_metrics import attempt_metrics
 from mem1.training.loop.kept_attempts import KeptAttempts, kept_steps
 from mem1.training.loop.recipe import Evaluation, Kept, Lora, ModelConfig, Recall, Recipe, Sft, TinyModel

@@ -26,7 +26,7 @@ from mem1.protocol import PAPER, PAPER_NOTES, RELEASED, SUMMARY, Tags
 from mem1.records import Ended, Group, Trajectory
 from mem1.rollout import Budget, Rollout
 from mem1.tasks.atlas import Expert, Laziness
-from mem1.tasks.compose import TurnLimit
+from mem1.tasks.template import TurnLimit
 from mem1.training.checks import (
     Check,
     causality_checks,

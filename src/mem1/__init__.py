@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from mem1.registry import register
     from mem1.retrieval import BM25, Retriever
     from mem1.rollout import Budget, Rollout
-    from mem1.tasks.compose import TaskTemplate, compose
+    from mem1.tasks.compose import compose
+    from mem1.tasks.template import TaskTemplate
     from mem1.training.logprobs import completion_logprobs
     from mem1.training.loop.recipe import Recipe
     from mem1.training.loop.rl import RlStage
@@ -77,7 +78,8 @@ _HOMES = {
     "mem1.registry": "register",
     "mem1.retrieval": "BM25 Retriever",
     "mem1.rollout": "Budget Rollout",
-    "mem1.tasks.compose": "TaskTemplate compose",
+    "mem1.tasks.compose": "compose",
+    "mem1.tasks.template": "TaskTemplate",
     "mem1.training.logprobs": "completion_logprobs",
     "mem1.training.loop.recipe": "Recipe",
     "mem1.training.loop.rl": "RlStage",

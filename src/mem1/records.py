@@ -87,7 +87,7 @@ class Question:
     titles: tuple[str, ...] = ()
     """Titles of the supporting passages, where known: the entities that the question is about."""
     depends_on: tuple[int, ...] = ()
-    """Numbers, from 1, of the earlier questions of the task whose answers this one refers to."""
+    """Positions, from 1, of the earlier questions of the task whose answers this one refers to."""
 
     def __post_init__(self) -> None:
         if not self.text.strip():
@@ -122,10 +122,16 @@ class Task:
     corpus: str = ""
     """Name of the collection that its searches go to (key of the environment's retrievers)."""
     seed: int = 0
+    labels: tuple[int, ...] = ()
+    """Numbers of the questions in the prompt and in the answer (Q3, Q7), increasing; empty: 1 to N."""
 
     def __post_init__(self) -> None:
         if not self.questions:
             raise ValueError(f"task {self.id!r} has no questions")
+        if self.labels and len(self.labels) != len(self.questions):
+            raise ValueError(f"task {self.id!r} has {len(self.questions)} questions, but {len(self.labels)} labels")
+        if list(self.labels) != sorted(set(self.labels)) or min(self.labels, default=1) < 1:
+            raise ValueError(f"task {self.id!r}: labels must increase, from 1 on, not {list(self.labels)}")
         if self.turn_limit < 1:
             raise ValueError(f"task {self.id!r}: turn_limit must be at least 1, not {self.turn_limit}")
         for number, question in enumerate(self.questions, start=1):
@@ -138,6 +144,11 @@ class Task:
     @property
     def objectives(self) -> int:
         return len(self.questions)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The label of each question."""
+        return self.labels or tuple(range(1, len(self.questions) + 1))
 
     @property
     def depths(self) -> tuple[int, ...]:
@@ -297,7 +308,8 @@ def task_to_json(task: Task) -> dict[str, Any]:
 def task_from_json(record: Mapping[str, Any]) -> Task:
     """Inverse of `task_to_json`."""
     names = ("answers", "passage_ids", "titles", "depends_on")
-    return Task(**{**record, "questions": tuple(Question(**_tuples(q, *names)) for q in record["questions"])})
+    questions = tuple(Question(**_tuples(q, *names)) for q in record["questions"])
+    return Task(**{**_tuples(record, "labels"), "questions": questions})
 
 
 def trajectory_from_json(record: Mapping[str, Any]) -> Trajectory:

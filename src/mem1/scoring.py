@@ -68,26 +68,28 @@ def _f1(predicted: list[str], gold: list[str]) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def split_answers(answer: str, objectives: int) -> list[str]:
-    """Cut "Q1 a ; Q2 b" or "a; b" into N answers.
+def split_answers(answer: str, labels: Sequence[int]) -> list[str]:
+    """Cut "Q1 a ; Q2 b" or "a; b" into the answers to the questions with these labels.
 
-    A piece labelled "Qk" goes to position k, an unlabelled one to its own position. Missing answers are "",
-    surplus ones are ignored, and of two answers to the same question the first counts.
+    A piece labelled "Qk" goes to the question with that label, an unlabelled one to the question at its own position.
+    Missing answers are "", surplus ones are ignored, and of two answers to the same question the first counts.
     """
     answers: dict[int, str] = {}
-    for position, piece in enumerate(answer.split(";"), start=1):
+    for position, piece in enumerate(answer.split(";")):
         match = _LABEL.match(piece)
-        index = int(match[1]) if match else position
-        answers.setdefault(index, piece[match.end() :] if match else piece)
-    return [answers.get(i, "").strip() for i in range(1, objectives + 1)]
+        if match is not None:
+            answers.setdefault(int(match[1]), piece[match.end() :])
+        elif position < len(labels):
+            answers.setdefault(labels[position], piece)
+    return [answers.get(label, "").strip() for label in labels]
 
 
-def score_answers(answer: str, golds: Sequence[Sequence[str]]) -> Scores:
-    """Score an answer text against N lists of gold aliases, by position.
+def score_answers(answer: str, golds: Sequence[Sequence[str]], labels: Sequence[int] | None = None) -> Scores:
+    """Score an answer text against N lists of gold aliases, by the labels of the questions; None: 1 to N.
 
     A missing answer scores 0 even where a gold alias normalises to nothing ("!!!", "The A"), which "" would match.
     """
-    pieces = split_answers(answer, len(golds))
+    pieces = split_answers(answer, range(1, len(golds) + 1) if labels is None else labels)
     return Scores(
         em=[float(bool(p) and exact_match(p, g)) for p, g in zip(pieces, golds, strict=True)],
         f1=[f1(p, g) for p, g in zip(pieces, golds, strict=True)],

@@ -150,7 +150,8 @@ def _tasks(
 ) -> list[Task]:
     from mem1.protocol import RELEASED
     from mem1.tasks.bridge_questions import LinkedQuestions
-    from mem1.tasks.compose import TaskTemplate, as_composed, compose_as, consecutive
+    from mem1.tasks.compose import as_composed, compose_as, consecutive
+    from mem1.tasks.template import TaskTemplate
 
     questions = [question for file in files for question in file]
     form = TaskTemplate(prompt="released", tags=RELEASED)

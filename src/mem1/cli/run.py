@@ -156,12 +156,10 @@ def as_record(trajectory: Trajectory) -> dict[str, Any]:
     from mem1.scoring import split_answers
 
     assert trajectory.task is not None
-    questions = trajectory.task.questions
+    questions, numbers = trajectory.task.questions, trajectory.task.numbers
     answers: list[dict[str, Any]] = [
-        {"question": i, "text": q.text, "answer": given}
-        for i, (q, given) in enumerate(
-            zip(questions, split_answers(trajectory.answer, len(questions)), strict=True), start=1
-        )
+        {"question": number, "text": question.text, "answer": given}
+        for number, question, given in zip(numbers, questions, split_answers(trajectory.answer, numbers), strict=True)
     ]
     for answer, question, em in zip(answers, questions, trajectory.per_objective("em"), strict=False):
         answer |= {"em": em, "gold": " / ".join(question.answers)}

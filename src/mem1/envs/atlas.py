@@ -21,8 +21,9 @@ from mem1.protocol import Tags
 from mem1.records import Question, Task
 from mem1.retrieval import BM25
 from mem1.tasks.atlas import AtlasMaterial, Expert, Laziness, World, make_world
-from mem1.tasks.compose import Composition, Split, TaskTemplate, TurnLimit, check_depth, compose_as
+from mem1.tasks.compose import Composition, Split, check_depth, compose_as
 from mem1.tasks.prompts import PromptChoice
+from mem1.tasks.template import TaskTemplate, TurnLimit
 
 _DEVELOPMENT = 10_000_000
 """Distance from the first training world to the first development world, so that training never draws one."""
@@ -53,6 +54,9 @@ class AtlasTasks(QuestionTasks):
     excerpt: int | None = Field(default=None, ge=1)
     """Demonstrations begin anywhere in a task of more questions and stop after this many, so that they teach to read
     long lists but not to keep more answers; None: they do every task from its beginning to its end."""
+    labels: int | None = Field(default=None, ge=1)
+    """Each task draws the labels of its questions from Q1 to this one, in increasing order, so that no label says how
+    many questions are left; None: Q1 to QN."""
     first_world: Seed = 0
     """Seed of the first world; the others follow."""
     evaluated: Literal["test", "development"] = "test"
@@ -120,7 +124,11 @@ class _Atlas(TaskSource):
                 questions=questions,
                 material=AtlasMaterial(world, config.hops),
                 form=TaskTemplate(
-                    prompt=config.prompt, tags=self.tags, turn_limit=config.turn_limit, corpus=world.name
+                    prompt=config.prompt,
+                    tags=self.tags,
+                    turn_limit=config.turn_limit,
+                    corpus=world.name,
+                    labels=config.labels,
                 ),
                 objectives=objectives,
                 count=per_world,

@@ -52,14 +52,13 @@ from mem1.tasks.compose import (
     Composition,
     Part,
     Split,
-    TaskTemplate,
-    TurnLimit,
     check_depth,
     check_disjoint,
     compose_dependent,
 )
 from mem1.tasks.datasets import read_questions
 from mem1.tasks.prompts import PromptChoice
+from mem1.tasks.template import TaskTemplate, TurnLimit
 
 if TYPE_CHECKING:
     from mem1.retrieval.bm25 import BM25

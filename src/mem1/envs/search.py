@@ -43,8 +43,6 @@ from mem1.tasks.bridge_questions import LinkedQuestions
 from mem1.tasks.compose import (
     Composition,
     Split,
-    TaskTemplate,
-    TurnLimit,
     as_composed,
     check_depth,
     check_disjoint,
@@ -54,6 +52,7 @@ from mem1.tasks.compose import (
 )
 from mem1.tasks.datasets import read_questions, read_tasks
 from mem1.tasks.prompts import PromptChoice
+from mem1.tasks.template import TaskTemplate, TurnLimit
 
 Style = Literal["titled", "released", "bare", "addressed"]
 """Layout of a passage: "Doc 1 (Title: Oslo) text", "Doc 1(Title: Oslo) text" as in MEM1's released code, the text
@@ -107,7 +106,7 @@ class SearchEnvironment:
 
     def score(self, task: Task, answer: str) -> Outcome:
         """The reward; exact match ("em") and F1 ("f1") per question as metrics."""
-        scores = score_answers(answer, [q.answers for q in task.questions])
+        scores = score_answers(answer, [q.answers for q in task.questions], task.numbers)
         reward = sum(scores.em) / (len(scores.em) if self.reward == "mean" else 1)
         return Outcome(reward, {"em": tuple(scores.em), "f1": tuple(scores.f1)})
 

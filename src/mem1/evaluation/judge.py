@@ -326,9 +326,9 @@ def judged(
 
 def answers(trajectory: Trajectory) -> list[JudgedAnswer]:
     """One per question of the task, with an empty prediction if there is no answer."""
-    questions = task_of(trajectory).questions
-    given = split_answers(trajectory.answer, len(questions))
-    return [JudgedAnswer(q.text, q.answers, answer) for q, answer in zip(questions, given, strict=True)]
+    task = task_of(trajectory)
+    given = split_answers(trajectory.answer, task.numbers)
+    return [JudgedAnswer(q.text, q.answers, answer) for q, answer in zip(task.questions, given, strict=True)]
 
 
 def kappa(pairs: Sequence[tuple[bool, bool]]) -> float | None:

@@ -205,7 +205,7 @@ def contained(trajectory: Trajectory) -> float | None:
     task = task_of(trajectory)
     if any(turn.action == ACT for turn in trajectory.turns):
         return None
-    answers = split_answers(trajectory.answer, task.objectives)
+    answers = split_answers(trajectory.answer, task.numbers)
     return _mean([contains(a, q.answers) for a, q in zip(answers, task.questions, strict=True)])
 
 

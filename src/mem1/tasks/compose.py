@@ -23,18 +23,13 @@ import itertools
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, get_args
 
-from pydantic import Field, model_validator
-
-from mem1.configuration import Config
-from mem1.configuration.model import MOST_OBJECTIVES
 from mem1.errors import UserError
-from mem1.protocol import Tags
 from mem1.records import Question, Task
 from mem1.scoring import normalize
-from mem1.tasks.prompts import PromptChoice, render
+from mem1.tasks.template import TaskTemplate
 
 Split = Literal["train", "evaluation"]
 """The half that a policy is trained on, and the half that it is evaluated on."""
@@ -61,52 +56,6 @@ def _fraction(text: str) -> float:
     """A number in [0, 1) drawn by the normalised text."""
     key = (normalize(text) or text).encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.sha256(key).digest()[:8], "big") / 2**64
-
-
-class TurnLimit(Config):
-    """Maximum number of turns of a task by its number of questions: 3N + 3, another line, or a table.
-
-    TurnLimit(up_to={4: 6}, per_objective=0, extra=20)      6 turns up to four questions, 20 beyond
-    """
-
-    up_to: dict[Annotated[int, Field(ge=1, le=MOST_OBJECTIVES)], Annotated[int, Field(ge=1)]] = Field(default={})
-    """Largest number of questions -> turns; larger tasks have `per_objective * N + extra`."""
-    per_objective: int = Field(default=3, ge=0)
-    extra: int = Field(default=3, ge=0)
-    """Additional turns per task."""
-
-    @model_validator(mode="after")
-    def _every_task_has_a_turn(self) -> TurnLimit:
-        if self.per_objective + self.extra < 1:
-            raise ValueError("per_objective and extra are both 0: a task beyond up_to would have no turn; raise one")
-        return self
-
-    def turns(self, objectives: int) -> int:
-        fitting = [size for size in self.up_to if objectives <= size]
-        return self.up_to[min(fitting)] if fitting else self.per_objective * objectives + self.extra
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskTemplate:
-    """Turns questions into a task: the properties that all tasks of one source share."""
-
-    prompt: PromptChoice
-    """The prompt at the start of every context."""
-    tags: Tags
-    turn_limit: TurnLimit = field(default_factory=TurnLimit)
-    corpus: str = ""
-    """Name of the collection that the tasks search; their ids begin with it."""
-
-    def task(self, name: str, questions: tuple[Question, ...], rng: random.Random) -> Task:
-        """The task "corpus-name" of these questions, with a seed drawn from `rng`."""
-        return Task(
-            id="-".join(filter(None, (self.corpus, name))),
-            questions=questions,
-            prompt=render(self.prompt, questions, self.tags),
-            turn_limit=self.turn_limit.turns(len(questions)),
-            corpus=self.corpus,
-            seed=rng.getrandbits(31),
-        )
 
 
 def compose(questions: Sequence[Question], form: TaskTemplate, *, objectives: int, count: int, seed: int) -> list[Task]:
@@ -377,15 +326,23 @@ def compose_dependent(
         for shape in shapes:
             taken = frozenset(draft.question.id for drafts in drawn for draft in drafts)
             drawn.append(material.draw(shape, taken, rng))
-        questions = numbered(shapes, drawn, material, rng)
+        labels = form.drawn_labels(f"{name}-{index}", objectives)
+        questions = numbered(shapes, drawn, material, rng, labels)
         tasks.append(form.task(f"{name}-{index}", questions, rng))
     return tasks
 
 
 def numbered(
-    shapes: Sequence[Group], drawn: Sequence[Sequence[Draft]], material: Material, rng: random.Random
+    shapes: Sequence[Group],
+    drawn: Sequence[Sequence[Draft]],
+    material: Material,
+    rng: random.Random,
+    labels: Sequence[int] = (),
 ) -> tuple[Question, ...]:
-    """The questions of all groups in a random order that keeps the order within each group."""
+    """The questions of all groups in a random order that keeps the order within each group.
+
+    labels   what references call the questions; none: 1 to N
+    """
     turns = [group for group, drafts in enumerate(drawn) for _ in drafts]
     rng.shuffle(turns)
     numbers: list[list[int]] = [[] for _ in drawn]
@@ -395,6 +352,6 @@ def numbered(
         numbers[group].append(number)
         earlier = [numbers[group][reference] for reference in shapes[group][position]]
         draft = drawn[group][position]
-        text = material.text(draft.parts, earlier)
+        text = material.text(draft.parts, [labels[i - 1] for i in earlier] if labels else earlier)
         questions.append(replace(draft.question, text=text, depends_on=tuple(earlier)))
     return tuple(questions)

@@ -90,7 +90,7 @@ THEN = " then "
 DONE = "done"
 """Follows the last label of the order."""
 
-ORDER = re.compile(rf"(?: \|)? Q1{THEN}(?:Q\d+{THEN})*{DONE}")
+ORDER = re.compile(rf"(?: \|)? (?:Q\d+{THEN})+{DONE}")
 """The order of the labels in a prompt that has it."""
 
 PROMPTS: Mapping[str, Prompt] = {
@@ -148,30 +148,33 @@ def instructs(choice: PromptChoice) -> bool:
     return isinstance(choice, PromptFile) or "{state}" in find_prompt(choice).template
 
 
-def render(choice: PromptChoice, questions: Sequence[Question], tags: Tags) -> str:
+def render(choice: PromptChoice, questions: Sequence[Question], tags: Tags, labels: Sequence[int] = ()) -> str:
     """The prompt of a task. Each question is put on one line and stripped of tags, as it may come from a document.
+
+    labels   numbers of the questions; none: 1 to N
 
     Raises UserError as `find_prompt` does, and for a prompt with an action that the vocabulary lacks.
     """
     prompt = find_prompt(choice)
     numbered = prompt.numbered or any(question.depends_on for question in questions)
     texts = [" ".join(strip_markup(question.text, tags).split()) for question in questions]
-    joined = prompt.separator.join(f"Q{i} {text}" if numbered else text for i, text in enumerate(texts, start=1))
-    return _filled(choice, joined, tags, len(questions))
+    labels = labels or range(1, len(questions) + 1)
+    listed = (f"Q{label} {text}" if numbered else text for label, text in zip(labels, texts, strict=True))
+    return _filled(choice, prompt.separator.join(listed), tags, labels)
 
 
 def fill(choice: PromptChoice, text: str, tags: Tags) -> str:
     """The prompt of a task whose environment says in a text what is to be done; its lines stay as they are, and so do
     the tags of other vocabularies, as the environment may want them in an answer. Raises UserError as `render` does.
     """
-    return _filled(choice, strip_tags(text, tags), tags, 1)
+    return _filled(choice, strip_tags(text, tags), tags, (1,))
 
 
-def _filled(choice: PromptChoice, questions: str, tags: Tags, objectives: int) -> str:
-    labels = [f"Q{i}" for i in range(1, objectives + 1)]
+def _filled(choice: PromptChoice, questions: str, tags: Tags, numbers: Sequence[int]) -> str:
+    labels = [f"Q{number}" for number in numbers]
     fields = {
         "questions": questions,
-        "objectives": objectives,
+        "objectives": len(labels),
         "order": THEN.join([*labels, DONE]),
         "example": "; ".join(f"{label} ..." for label in labels[:3]),
         "state": tags.state,
@@ -226,12 +229,12 @@ class GoldExpert:
         """The next query, or the answers after the last one. Raises StopIteration for an unknown task."""
         task, _ = self._by_prompt.find(context)
         searches = re.findall(rf"<{self.tags.state}> Q(\d+) </{self.tags.state}>", context)
-        done = int(searches[-1]) if searches else 0
+        done = task.numbers.index(int(searches[-1])) + 1 if searches else 0
         answer, search = self.tags.action_tags["answer"], self.tags.action_tags["search"]
-        listed = "; ".join(f"Q{i} {q.answers[0]}" for i, q in enumerate(task.questions, start=1))
+        listed = "; ".join(f"Q{i} {q.answers[0]}" for i, q in zip(task.numbers, task.questions, strict=True))
         if context.rstrip().endswith(f"<{answer}>"):
             return f" {listed} </{answer}>"
         if done == task.objectives:
             return f"<{self.tags.state}> done </{self.tags.state}> <{answer}> {listed} </{answer}>"
         query = task.questions[done].text
-        return f"<{self.tags.state}> Q{done + 1} </{self.tags.state}> <{search}> {query} </{search}>"
+        return f"<{self.tags.state}> Q{task.numbers[done]} </{self.tags.state}> <{search}> {query} </{search}>"

@@ -182,7 +182,7 @@ def answers_of(answer: str, objectives: int) -> list[str]:
     """Cut "Q1 a, b; c; Q2 d" at its labels, so that answers may have semicolons; without labels at the semicolons."""
     labels = list(_LABELLED.finditer(answer))
     if not labels:
-        return split_answers(answer, objectives)
+        return split_answers(answer, range(1, objectives + 1))
     ends = [label.start() for label in labels[1:]] + [len(answer)]
     found: dict[int, str] = {}
     for label, end in zip(labels, ends, strict=True):

@@ -74,7 +74,7 @@ class PageData:
                 "ended": trajectory.ended.value,
                 "detail": trajectory.detail,
                 "reward": trajectory.reward,
-                "answers": split_answers(trajectory.answer, 0 if task is None else task.objectives),
+                "answers": split_answers(trajectory.answer, () if task is None else task.numbers),
                 "metrics": dict(trajectory.metrics),
                 "turns": self._turns(trajectory, facts, decode),
             }
@@ -128,8 +128,9 @@ def _task(task: Task | None, facts: Sequence[Fact]) -> tuple[Any, ...]:
     """What identifies a task: its id, turn limit, questions and facts."""
     if task is None:
         return "", None, (), ()
-    questions = tuple((q.text, " / ".join(q.answers)) for q in task.questions)
-    named = tuple((fact.question, fact.text, fact.until is not None) for fact in facts)
+    labels = [f"Q{number}" for number in task.numbers]
+    questions = tuple((label, q.text, " / ".join(q.answers)) for label, q in zip(labels, task.questions, strict=True))
+    named = tuple((labels[fact.question - 1], fact.text, fact.until is not None) for fact in facts)
     return task.id, task.turn_limit, questions, named
 
 

@@ -27,6 +27,7 @@ answer. Names replace references when a question is started:
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Mapping
@@ -131,15 +132,16 @@ class Expert:
         prompt = re.split(rf"<(?:{self._state}|{self.tags.note}|{SUMMARY})>", context)[0]
         asked = _chains(_QUESTION, prompt)
         rng, lazy = random.Random(f"{self.seed}/{context}"), self._laziness(prompt)
-        objectives = max(asked)
-        end = f"then {DONE}" if ORDER.search(prompt) else "last"
-        first, last = self.range_of(prompt, objectives)
-        asked = {label: chain for label, chain in asked.items() if label <= last}
-        step = self._step(context, asked, first, rng, lazy)
-        return self._written(step, self._notes(context), context.rstrip(), objectives, end)
+        labels = sorted(asked)
+        first, last = self.range_of(prompt, len(labels))
+        done = {label: asked[label] for label in labels[first - 1 : last]}
+        step = self._step(context, done, rng, lazy)
+        follows = {label: f"then Q{other}" for label, other in itertools.pairwise(labels)}
+        follows[labels[-1]] = f"then {DONE}" if ORDER.search(prompt) else "last"
+        return self._written(step, self._notes(context), context.rstrip(), follows)
 
     def range_of(self, prompt: str, objectives: int) -> tuple[int, int]:
-        """The first and the last question that it does of a task with this prompt.
+        """The positions, from 1, of the first and the last question that it does of a task with this prompt.
 
         A third of the excerpts each is the beginning of the list, any part of it, and a part that ends with it: few
         would reach the end of a long list otherwise, and where a list ends has to be read, too.
@@ -167,12 +169,13 @@ class Expert:
         turns = attempt.turns[first > 1 :]
         if turns and last < attempt.task.objectives and turns[-1].action == ANSWER and not turns[-1].prefilled:
             done = [label for turn in attempt.turns for label in _chains(_WORKING, turn.state)]
-            turns = turns[:-1] if max(done, default=0) == last else turns
+            turns = turns[:-1] if max(done, default=0) == attempt.task.numbers[last - 1] else turns
         return replace(attempt, turns=turns)
 
-    def _step(self, context: str, asked: Mapping[int, _Chain], first: int, rng: random.Random, lazy: Laziness) -> _Step:
+    def _step(self, context: str, asked: Mapping[int, _Chain], rng: random.Random, lazy: Laziness) -> _Step:
         tag, memory = self._memory(context)
         if memory is None:
+            first = min(asked)
             return _Step("", {}, first, self._begin(asked[first], rng, lazy))
         last = _LAST_TURN.search(self._result(context)) is not None
         if tag == SUMMARY:  # its result is only a hint
@@ -186,7 +189,7 @@ class Expert:
         answer = work.concluded(found) if len(work.relations) == 1 else None
         known = self._remember(known, label, answer or UNKNOWN, rng, lazy)
         stops = len(asked) > 1 and rng.random() < lazy.stop
-        for following in range(label + 1, max(asked) + 1) if not (stops or last) else ():
+        for following in [other for other in asked if other > label] if not (stops or last) else ():
             begun = asked[following].resolved(known)
             if begun is not None:
                 return _Step(note, known, following, self._begin(begun, rng, lazy))
@@ -241,10 +244,10 @@ class Expert:
         skips = len(asked.relations) > 1 and rng.random() < lazy.shortcut
         return replace(asked, relations=asked.relations[1:]) if skips else asked
 
-    def _written(self, step: _Step, before: Mapping[int, str], context: str, objectives: int, end: str) -> str:
+    def _written(self, step: _Step, before: Mapping[int, str], context: str, follows: Mapping[int, str]) -> str:
         """The completion of the context, whose notes hold `before`: or the rest of it after an opened tag.
 
-        `end` follows the label of the last question.
+        `follows` says what comes after the label of each question.
         """
         new = {q: name for q, name in step.known.items() if before.get(q) != name}
         answers = " ; ".join(f"Q{q} {name}" for q, name in sorted(step.known.items()))
@@ -264,9 +267,7 @@ class Expert:
             if context.endswith(f"<{SUMMARY}>"):
                 return f"{step.note}{memory}done </{SUMMARY}>"
             return f"<{self._state}> {step.note}done </{self._state}>{notes} <{answer}> {answers} </{answer}>"
-        label = step.label
-        following = f"Q{label} then Q{label + 1}" if label < objectives else f"Q{label} {end}"
-        state = f"{step.note}{memory}now Q{label} {step.work} {following}"
+        state = f"{step.note}{memory}now Q{step.label} {step.work} Q{step.label} {follows[step.label]}"
         if context.endswith(f"<{SUMMARY}>"):
             return f"{state} </{SUMMARY}>"
         query = f"{step.work.start} 's {step.work.relations[0]}"

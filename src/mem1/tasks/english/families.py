@@ -19,9 +19,10 @@ from typing import ClassVar, Literal
 
 from mem1.errors import UserError
 from mem1.records import Question, Task
-from mem1.tasks.compose import Draft, Group, Material, TaskTemplate, compose, numbered
+from mem1.tasks.compose import Draft, Group, Material, compose, numbered
 from mem1.tasks.english.questions import POOL, Asker, Topic
 from mem1.tasks.english.rules import MOST, section_of
+from mem1.tasks.template import TaskTemplate
 
 Family = Literal["independent", "chain", "shared", "constraint", "update", "budget"]
 LEVELS = {"independent": 1, "chain": 6, "shared": 4, "constraint": MOST, "update": 4, "budget": 4}

@@ -17,8 +17,8 @@ const objectivesView = (data, trajectory) => {
   const measured = Object.entries(trajectory.metrics).filter(([, value]) => Array.isArray(value));
   const names = measured.map(([name]) => METRICS[name] ?? name);
   const head = ["question", "gold", "answered", ...names].map((name) => make("th", { scope: "col" }, name));
-  const rows = data.tasks[trajectory.task].questions.map(([question, gold], i) => make("tr", {},
-    make("td", {}, `Q${i + 1} `, marked(question)), make("td", {}, marked(gold)), make("td", {}, marked(trajectory.answers[i] || "–")),
+  const rows = data.tasks[trajectory.task].questions.map(([label, question, gold], i) => make("tr", {},
+    make("td", {}, `${label} `, marked(question)), make("td", {}, marked(gold)), make("td", {}, marked(trajectory.answers[i] || "–")),
     measured.map(([, values]) => make("td", {}, score(values[i])))));
   const right = trajectory.metrics.em ? `, ${trajectory.metrics.em.filter((value) => value === 1).length} right` : "";
   return make("details", { open: rows.length <= 4 || undefined },

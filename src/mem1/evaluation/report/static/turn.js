@@ -38,11 +38,11 @@ const factsView = (task, turn) => {
   const seen = [...turn.facts].some((status) => status !== ".");
   if (!seen) return null;
   const items = [...turn.facts].map((status, i) => {
-    const [question, text, leads] = task.facts[i];
+    const [label, text, leads] = task.facts[i];
     const change = turn.gained.includes(i) ? "gained" : turn.lost.includes(i) ? "lost" : "";
     const sign = { gained: "+ ", lost: "− " }[change] ?? "";
-    const name = `${leads ? "to " : ""}Q${question}`;
-    const title = `${leads ? "on the way to" : "answer of"} Q${question}, ${text}: ${FACTS[status]}${change ? `, ${change}` : ""}`;
+    const name = `${leads ? "to " : ""}${label}`;
+    const title = `${leads ? "on the way to" : "answer of"} ${label}, ${text}: ${FACTS[status]}${change ? `, ${change}` : ""}`;
     return make("li", { class: `fact ${FACT_CLASSES[status]} ${change}`, title },
       `${sign}${name}`, status === "." ? null : make("span", {}, text));
   });
