@@ -55,7 +55,7 @@ from mem1.contexts import context_policy
 from mem1.durable import write_file
 from mem1.engines.device import flushed_denormals
 from mem1.evaluation.answer_stages import answer_stages
-from mem1.evaluation.intervals import mean_interval
+from mem1.evaluation.intervals import difference_interval, mean_interval
 from mem1.evaluation.metrics import em_by_depth, peak_tokens, total_tokens
 from mem1.evaluation.runner import evaluate
 from mem1.evaluation.tokens import ModelShape, attempt_cost, cached_by_turn, forward_flops, model_shape
@@ -348,6 +348,11 @@ def report(compare: Compare) -> None:
     for budget, (title, sizes) in budgets.items():
         print(f"\n{title}: exact match, mean over seeds, [95 % interval over tasks] (each seed)\n")
         print(_table(compare, budget, sizes, lambda runs, n: _em_cell(runs)))
+    first = given.policies[0]
+    print(f"\nExact match of {first} less that of each other, [95 % interval over tasks and seeds]\n")
+    print(
+        _table(compare, "tokens", given.objectives, lambda runs, n: _less(compare.evaluated(first, "tokens", n), runs))
+    )
     if "em_by_depth" in compare.evaluated(given.policies[0], "tokens", given.objectives[0])[0]:
         print("\nExact match by depth of the question: 0, it refers to no other; 1, it refers to such; ...\n")
         print(_table(compare, "tokens", given.objectives, lambda runs, n: _by_depth(runs)))
@@ -384,6 +389,15 @@ def _em_cell(runs: Sequence[Measured]) -> str:
     means, (low, high) = _em(runs)
     seeds = f" ({' '.join(f'{mean:.2f}' for mean in means)})" if len(means) > 1 else ""
     return f"{statistics.mean(means):.2f} [{low:.2f}, {high:.2f}]{seeds}"
+
+
+def _less(ours: Sequence[Measured], theirs: Sequence[Measured]) -> str:
+    scores, others = [run["em"] for run in ours], [run["em"] for run in theirs]
+    if scores == others:
+        return "-"
+    low, high = difference_interval(scores, others)
+    mean, other = (statistics.mean(map(statistics.mean, side)) for side in (scores, others))
+    return f"{mean - other:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
 def _em(runs: Sequence[Measured]) -> tuple[list[float], tuple[float, float]]:
