@@ -140,6 +140,27 @@ def test_the_questions_of_several_groups_are_mixed():
     assert {(False, True, False, True), (False, False, True, True)} <= orders
 
 
+@pytest.mark.parametrize(("dependence", "depth"), [("chain", 1), ("chain", 2), ("shared", 2), ("comparison", 1)])
+def test_references_may_be_kept_close_in_an_order_that_is_still_random(dependence: Dependence, depth: int):
+    form = TaskTemplate(prompt="plain", tags=PAPER, corpus="world")
+    tasks = compose_dependent(
+        AtlasMaterial(WORLD), form, dependence=dependence, depth=depth, objectives=12, count=8, seed=0, reach=3
+    )
+    distances = {n - e for task in tasks for n, q in enumerate(task.questions, start=1) for e in q.depends_on}
+    assert max(distances) <= 3
+    if smallest(dependence, depth) == 2:  # two groups fit into four questions
+        assert distances == {1, 2, 3}
+    for task in tasks:
+        check_structure(task, dependence, depth)
+    far = [draw(AtlasMaterial(WORLD), dependence, depth, 12, seed=seed)[0] for seed in range(8)]
+    assert max(n - e for task in far for n, q in enumerate(task.questions, start=1) for e in q.depends_on) > 3
+
+
+def test_a_reach_without_dependence_is_refused():
+    with pytest.raises(ValueError, match="reach applies to the compositions chain"):
+        AtlasTasks(reach=3)
+
+
 def test_every_word_of_a_dependent_question_is_one_token_of_the_tiny_policys_tokenizer():
     unknown = CODEC.encode("[UNK]")[0]
     for dependence in KINDS:

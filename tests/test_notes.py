@@ -377,6 +377,22 @@ def test_turns_that_are_left_go_with_the_place_in_the_list():
         assert attempt.task.turn_limit == 51 - 3 * (first - 1) // 2
 
 
+def test_an_excerpt_of_a_chain_begins_where_its_references_do():
+    config = AtlasTasks(worlds=1, entities=60, questions_per_world=60, composition="chain", reach=3)
+    source = config.source("train", PAPER_NOTES)
+    expert = Expert(tags=PAPER_NOTES, excerpt=4)
+    tasks = source.tasks(objectives=16, count=40, seed=0)
+    ranges = [expert.range_of(one.prompt, 16) for one in tasks]
+    assert len({first for first, _ in ranges}) > 4
+    for one, (first, last) in zip(tasks, ranges, strict=True):
+        assert all(earlier >= first for question in one.questions[first - 1 : last] for earlier in question.depends_on)
+    codec = Codec(atlas_tokenizer(PAPER_NOTES))
+    run = rollout(expert, source.environment, context="notes", codec=codec, tags=PAPER_NOTES)
+    for attempt in run([expert.placed(one) for one in tasks], sampling=Sampling()):
+        assert "unknown" not in attempt.answer
+        assert sum(attempt.per_objective("em")) >= 2
+
+
 def test_short_tasks_are_done_from_beginning_to_end():
     expert = Expert(tags=PAPER_NOTES, excerpt=4)
     assert expert.range_of("Q1 a ?", 4) == (1, 4)

@@ -44,6 +44,9 @@ class AtlasTasks(QuestionTasks):
     """How the questions of a task depend on one another: independent, chain, shared or comparison."""
     depth: int | None = Field(default=None, ge=1)
     """Longest chain of references in a task; None: 1, or 0 with independent questions."""
+    reach: int | None = Field(default=None, ge=1)
+    """Largest distance of a question from one that it refers to, as far as its group allows; None: any. With `excerpt`,
+    3 keeps questions that refer to one another in one excerpt of four."""
     prompt: PromptChoice = "plain"
     """plain: the questions alone, as the shipped policy knows them; mem1: with instructions, for a general model."""
     top_k: int = Field(default=2, ge=1)
@@ -89,6 +92,8 @@ class AtlasTasks(QuestionTasks):
     @model_validator(mode="after")
     def _depth_goes_with_dependence(self) -> AtlasTasks:
         check_depth(self.composition, self.depth)
+        if self.reach is not None and self.composition == "independent":
+            raise ValueError("reach applies to the compositions chain, shared and comparison, not to independent")
         return self
 
 
@@ -133,6 +138,7 @@ class _Atlas(TaskSource):
                 objectives=objectives,
                 count=per_world,
                 seed=seed,
+                reach=config.reach,
             )
             for world, questions in zip(self.worlds, self._questions, strict=True)
         ]

@@ -291,15 +291,24 @@ def compose_as(
     objectives: int,
     count: int,
     seed: int,
+    reach: int | None = None,
 ) -> list[Task]:
     """Tasks of this composition, from independent `questions` or from groups of the same questions in `material`.
 
-    `depth` None: 1 for dependent questions. Raises UserError as `compose` and `compose_dependent` do.
+    `depth` None: 1 for dependent questions. `reach` as for `numbered`. Raises UserError as `compose` and
+    `compose_dependent` do.
     """
     if composition == "independent":
         return compose(questions, form, objectives=objectives, count=count, seed=seed)
     return compose_dependent(
-        material, form, dependence=composition, depth=depth or 1, objectives=objectives, count=count, seed=seed
+        material,
+        form,
+        dependence=composition,
+        depth=depth or 1,
+        objectives=objectives,
+        count=count,
+        seed=seed,
+        reach=reach,
     )
 
 
@@ -312,10 +321,11 @@ def compose_dependent(
     objectives: int,
     count: int,
     seed: int,
+    reach: int | None = None,
 ) -> list[Task]:
     """The first `count` tasks of the endless sequence that `seed` determines, without repeated questions in a task.
 
-    Raises UserError for too few objectives for the depth, or too little material.
+    `reach` as for `numbered`. Raises UserError for too few objectives for the depth, or too little material.
     """
     shapes = groups(dependence, objectives, depth)
     name = f"{dependence}{depth}-n{objectives}-seed{seed}"
@@ -327,7 +337,7 @@ def compose_dependent(
             taken = frozenset(draft.question.id for drafts in drawn for draft in drafts)
             drawn.append(material.draw(shape, taken, rng))
         labels = form.drawn_labels(f"{name}-{index}", objectives)
-        questions = numbered(shapes, drawn, material, rng, labels)
+        questions = numbered(shapes, drawn, material, rng, labels, reach)
         tasks.append(form.task(f"{name}-{index}", questions, rng))
     return tasks
 
@@ -338,13 +348,18 @@ def numbered(
     material: Material,
     rng: random.Random,
     labels: Sequence[int] = (),
+    reach: int | None = None,
 ) -> tuple[Question, ...]:
     """The questions of all groups in a random order that keeps the order within each group.
 
     labels   what references call the questions; none: 1 to N
+    reach    largest distance of a question from one that it refers to, if not all of its group's fit; None: any
     """
     turns = [group for group, drafts in enumerate(drawn) for _ in drafts]
-    rng.shuffle(turns)
+    if reach is None:
+        rng.shuffle(turns)
+    else:
+        turns = _nearby(turns, reach + 1, rng)
     numbers: list[list[int]] = [[] for _ in drawn]
     questions: list[Question] = []
     for number, group in enumerate(turns, start=1):
@@ -355,3 +370,17 @@ def numbered(
         text = material.text(draft.parts, [labels[i - 1] for i in earlier] if labels else earlier)
         questions.append(replace(draft.question, text=text, depends_on=tuple(earlier)))
     return tuple(questions)
+
+
+def _nearby(turns: Sequence[int], size: int, rng: random.Random) -> list[int]:
+    """The turns of as many groups at a time as fit into `size`, in random order; at least one group at a time."""
+    groups_left = [list(run) for _, run in itertools.groupby(turns)]
+    rng.shuffle(groups_left)
+    ordered: list[int] = []
+    while groups_left:
+        block = groups_left.pop()
+        while groups_left and len(block) + len(groups_left[-1]) <= size:
+            block += groups_left.pop()
+        rng.shuffle(block)
+        ordered += block
+    return ordered

@@ -86,6 +86,11 @@ class _Chain:
         names = f"{self.start} ; {self.rival}" if self.rival else self.start
         return " 's ".join((names, *self.relations)) + (f" is {self.value}" if self.value else "") + " ?"
 
+    @property
+    def needs(self) -> list[int]:
+        """The labels of the questions that it refers to."""
+        return [int(label) for label in _REFERENCE.findall(f"{self.start} ; {self.rival}")]
+
     def resolved(self, known: Mapping[int, str]) -> _Chain | None:
         """The chain with names in place of references; None if one is unknown."""
         references = [(name, _REFERENCE.fullmatch(name)) for name in (self.start, self.rival)]
@@ -144,13 +149,19 @@ class Expert:
         """The positions, from 1, of the first and the last question that it does of a task with this prompt.
 
         A third of the excerpts each is the beginning of the list, any part of it, and a part that ends with it: few
-        would reach the end of a long list otherwise, and where a list ends has to be read, too.
+        would reach the end of a long list otherwise, and where a list ends has to be read, too. It begins earlier where
+        one of its questions refers to an earlier one.
         """
         if self.excerpt is None or objectives <= self.excerpt:
             return 1, objectives
         rng = random.Random(f"{self.seed}/first/{prompt.split('?')[0]}")
         parts = 1, rng.randint(1, objectives), objectives + 1 - rng.randint(1, self.excerpt)
         first = rng.choice(parts)
+        asked = sorted(_chains(_QUESTION, prompt).items())
+        while any(
+            label < asked[first - 1][0] for _, chain in asked[first - 1 :][: self.excerpt] for label in chain.needs
+        ):
+            first -= 1
         return first, min(first + self.excerpt - 1, objectives)
 
     def placed(self, task: Task) -> Task:
