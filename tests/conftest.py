@@ -39,6 +39,7 @@ TOGETHER = {
     "test_invariance.py": "processes",
     "test_local_engine.py": "processes",
     "test_adapters.py": "processes",
+    "test_memory_gain.py": "processes",
     "test_cli_index.py": "sentence encoder",
     "test_sentence_encoder.py": "sentence encoder",
 }

@@ -140,6 +140,23 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("mean = _mean(means)", "mean = _mean([g for of_one in gains for g in of_one])"),
         ("a_K[places(turn, channel.tokens)] +=", "a_K[:] +="),
     ),
+    ("algorithms/channels.py", ("test_memory_gain.py",)): (
+        ("[after - before for before, after in pairwise", "[before - after for before, after in pairwise"),
+        ("any(channel.scores_memory for", "all(channel.scores_memory for"),
+    ),
+    ("training/gradients/memory_scores.py", ("test_memory_gain.py",)): (
+        ('MEMORY_ROLES = ("state", NOTE)', 'MEMORY_ROLES = ("state",)'),
+        ('MEMORY_ROLES = ("state", NOTE)', 'MEMORY_ROLES = ("state", NOTE, "result")'),
+        ('MEMORY_ROLES = ("state", NOTE)', 'MEMORY_ROLES = ("state", NOTE, "query")'),
+        ("range(1, len(attempt.turns) + 1)", "range(1, len(attempt.turns))"),
+        ("next_context(policy, (), attempt.turns[:number])", "next_context(policy, (), attempt.turns)"),
+        ("context_ids=prompt + memory + opened + label", "context_ids=memory + opened + label"),
+        ("context_ids=prompt + memory + opened + label", "context_ids=prompt + memory + label"),
+        ("for number, question in zip(task.numbers,", "for number, question in zip(range(1, 3),"),
+        ("if alias.strip())", "if alias)"),
+        ("        start += length\n", ""),
+        ("_mean(parts[start : start + length])", "math.fsum(parts[start : start + length])"),
+    ),
     ("algorithms/group.py", ("test_group_family.py", *RL)): (
         (
             "std = math.sqrt(math.fsum(x**2 for x in centred) / len(centred))",

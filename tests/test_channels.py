@@ -162,7 +162,7 @@ def test_a_recipe_names_channels_with_their_settings():
     with pytest.raises(UserError, match="channels"):
         load_toml(QUICK, Recipe, ["rl.algorithm={name='channels', channels=[]}"])
     with pytest.raises(
-        UserError, match="unknown channel 'length'; known: outcome, objectives, memory_length, word_gain"
+        UserError, match="unknown channel 'length'; known: outcome, objectives, memory_length, word_gain, memory_gain"
     ):
         load_toml(QUICK, Recipe, ["rl.algorithm={name='channels', channels=[{name='length'}]}"])
 

@@ -182,6 +182,7 @@ class _Register:
             "objectives": "mem1.algorithms.channels:Objectives",
             "memory_length": "mem1.algorithms.channels:MemoryLength",
             "word_gain": "mem1.algorithms.channels:WordGain",
+            "memory_gain": "mem1.algorithms.channels:MemoryGain",
         },
     )
     """Parts of the advantage in the algorithm channels: subclasses of `mem1.algorithms.channels.Channel`."""

@@ -45,6 +45,9 @@ class Attempt:
     """What the KL penalty takes from the reward of each sampled token; None: no penalty in the reward."""
     values_K: Tensor | None = None
     """The critic's values; None: no critic."""
+    memory_logprobs: tuple[float, ...] | None = None
+    """Mean log-prob of the gold answers given the memory before the first turn and after each, in nats
+    (`mem1.training.gradients.memory_scores`); None: the algorithm does not score memories."""
 
     @property
     def kl_penalty(self) -> float:
@@ -118,6 +121,11 @@ class Algorithm(Config):
     def critic_config(self) -> Ppo | None:
         """Settings of the critic; None: the algorithm needs none."""
         return None
+
+    @property
+    def scores_memory(self) -> bool:
+        """Whether it reads `Attempt.memory_logprobs`, for which the trainer runs the frozen policy once more."""
+        return False
 
     def policy_steps(self, steps: int) -> int:
         """How many of the first `steps` steps train the policy."""

@@ -10,6 +10,7 @@
 | objectives | for each question, who answered it | the turns that work on this question |
 | memory_length | the memory written by attempts that were right | the memory |
 | word_gain | the words of the answers that a turn added to the memory | the memory of that turn |
+| memory_gain | the log-prob of the answers that a turn added to the memory | the memory of that turn |
 
 Each channel is normalised by itself and never together with another: a z-score of their sum would let the one that
 varies most decide. With the channel `outcome` alone this is `grpo`, to the digit. The objectives of a turn are those
@@ -19,15 +20,16 @@ questions there are.
 
 Sources: GRPO (arXiv 2402.03300) for the normalisation; credit for parts of an outcome is as old as reward decomposition
 (Russell & Zimdars 2003). A length penalty on right attempts alone, as those of wrong ones say nothing about what memory
-is worth keeping.
+is worth keeping. memory_gain: IGPO (arXiv 2510.14967), whose turn is worth what it adds to the policy's probability of
+the gold answer given everything before it. Here it is the log-prob, given the memory alone.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -52,6 +54,9 @@ ByTurn = list[float]
 
 class Channel(Config):
     """Base of all channels. A subclass defines `by_turn`."""
+
+    scores_memory: ClassVar[bool] = False
+    """Whether it reads `Attempt.memory_logprobs`."""
 
     name: str = ""
     weight: float = 1.0
@@ -131,16 +136,20 @@ class MemoryLength(Channel):
         return [[advantages.get(i, 0.0)] * len(x.trajectory.turns) for i, x in enumerate(attempts_G)]
 
 
-class WordGain(Channel):
-    """The share of the answers' words that the memory holds after a turn, less that before it.
+class Gain(Channel):
+    """Base of channels for what each turn added to the memory. A subclass defines `gains`.
 
     Compared with all turns of the group, in which every attempt counts the same, whatever its number of turns.
     """
 
     tokens: Where = "memory"
 
+    def gains(self, attempt: Attempt) -> ByTurn:
+        """What the memory is worth after each turn, less what it was worth before it."""
+        raise NotImplementedError(f"{type(self).__name__} must define gains")
+
     def by_turn(self, attempts_G: Sequence[Attempt]) -> list[ByTurn]:
-        gains = [word_gains(x.trajectory) for x in attempts_G]
+        gains = [self.gains(x) for x in attempts_G]
         means = [_mean(of_one) for of_one in gains if of_one]
         if not means:
             return gains
@@ -151,6 +160,28 @@ class WordGain(Channel):
         return [[(g - mean) / (std + EPSILON if self.scale else 1.0) for g in of_one] for of_one in gains]
 
 
+class WordGain(Gain):
+    """The share of the answers' words that the memory holds."""
+
+    def gains(self, attempt: Attempt) -> ByTurn:
+        return word_gains(attempt.trajectory)
+
+
+class MemoryGain(Gain):
+    """The log-prob of the gold answers given the memory, by the policy as it was before the step, in nats.
+
+    See `mem1.training.gradients.memory_scores` for the text that is scored. The gains of an attempt sum to what its
+    last memory is worth, less what no memory is worth.
+    """
+
+    scores_memory = True
+
+    def gains(self, attempt: Attempt) -> ByTurn:
+        if attempt.memory_logprobs is None:
+            raise ValueError("an attempt has no memory_logprobs; give the trainer's, or those of a stub, T + 1 numbers")
+        return [after - before for before, after in pairwise(attempt.memory_logprobs)]
+
+
 class Channels(ClippedAlgorithm):
     """The weighted sum of some channels; the clipped surrogate."""
 
@@ -159,6 +190,10 @@ class Channels(ClippedAlgorithm):
         BeforeValidator(lambda given: tuple(given) if isinstance(given, list) else given),
         Field(min_length=1),
     ]
+
+    @property
+    def scores_memory(self) -> bool:
+        return any(channel.scores_memory for channel in self.channels)
 
     def advantages(self, groups: Sequence[Sequence[Attempt]]) -> list[list[Advantages | None]]:
         return [[Advantages(advantages_K=a_K) for a_K in self._of_group(group)] for group in groups]

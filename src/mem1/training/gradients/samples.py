@@ -37,6 +37,8 @@ class OldPolicyStats:
     """Log-probs of the reference policy; None: no KL penalty."""
     values_K: Tensor | None = None
     """The critic's values; None: no critic."""
+    memory_logprobs: tuple[float, ...] | None = None
+    """As in `Attempt`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -78,6 +80,7 @@ def make_samples(
                 shaped_reward=algorithm.shaped_reward(reward, t),
                 kl_penalty_K=_kl_penalty(config, stats, kl_coefficient),
                 values_K=stats.values_K,
+                memory_logprobs=stats.memory_logprobs,
             )
             for t, reward, stats in zip(group.trajectories, group.rewards, of_group, strict=True)
         ]

@@ -362,6 +362,15 @@ class Recipe(Config):
         return self
 
     @model_validator(mode="after")
+    def _memory_is_scored_in_tags(self) -> Recipe:
+        scored = self.rl is not None and self.rl.algorithm.scores_memory
+        if scored and (self.chat is not None or not vocabulary(self.vocabulary).answers):
+            raise ValueError(
+                "memory_gain scores answers in tags: take word_gain, or no [chat] and a vocabulary with answers"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _validation_needs_rl(self) -> Recipe:
         if self.evaluation.every and self.rl is None:
             raise ValueError(

@@ -59,7 +59,13 @@ class RlStage:
     """Attempts of the last step."""
 
     def __post_init__(self) -> None:
-        self.networks = ActorCritic.make(self.config, self.policy.model, placement=self.placement, threads=self.workers)
+        self.networks = ActorCritic.make(
+            self.config,
+            self.policy.model,
+            placement=self.placement,
+            threads=self.workers,
+            dialogue=self.rollout.dialogue if self.config.algorithm.scores_memory else None,
+        )
         self.model = self.networks.policy
         given = {"weight_decay": self.config.weight_decay, "beta2": self.config.beta2}
         self._actor: Optimizers = adamw(self.model, self.config.learning_rate, **given)
