@@ -7,13 +7,14 @@ summary   completion s1 s2 (action "summary") after a context that ended with th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mem1.contexts import (
+    Belief,
     Capped,
     ContextPolicy,
     Fold,
@@ -26,7 +27,7 @@ from mem1.contexts import (
     context_policy,
     next_context,
 )
-from mem1.contexts.assembly import Kept
+from mem1.contexts.assembly import Kept, Selection
 from mem1.errors import UserError
 from mem1.records import Turn
 
@@ -43,7 +44,7 @@ def turn(t: int) -> Turn:
 
 
 TURNS = [turn(t) for t in range(1, 6)]
-EVERY = [Fold(1), Fold(3), Full(), Window(2), Capped(4), Masked(), NoMemory(), Summary(9), RetrievedNotes(2)]
+EVERY = [Fold(1), Fold(3), Full(), Window(2), Capped(4), Masked(), NoMemory(), Summary(9), Belief(), RetrievedNotes(2)]
 
 
 def kept(policy: ContextPolicy, turns: int) -> list[int]:
@@ -295,7 +296,18 @@ def test_external_is_a_pure_function_of_the_turns():
 
 @pytest.mark.parametrize(
     "name",
-    ["constant", "full", "fold(4)", "window(2)", "capped(64)", "masked", "summary(256)", "external(3)", "none"],
+    [
+        "constant",
+        "full",
+        "fold(4)",
+        "window(2)",
+        "capped(64)",
+        "masked",
+        "summary(256)",
+        "belief",
+        "external(3)",
+        "none",
+    ],
 )
 def test_a_policy_is_found_by_its_own_name(name: str):
     assert context_policy(name).name == name
@@ -311,3 +323,29 @@ def test_an_unknown_policy_lists_the_known_ones(name: str):
 def test_a_policy_that_keeps_nothing_is_refused(policy: Callable[[int], ContextPolicy]):
     with pytest.raises(ValueError, match="a number of at least 1, not 0"):
         policy(0)
+
+
+class Owner:
+    """A policy of one's own that has a limit."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+    def select(self, turns: Sequence[Turn]) -> Selection:
+        return Selection(kept=(Kept(turn=turns[-1]),))
+
+    def filled(self, turns: Sequence[Turn]) -> tuple[int, int]:
+        return len(turns), self.limit
+
+
+class Bare:
+    """One that has nothing but what it must have."""
+
+    def select(self, turns: Sequence[Turn]) -> Selection:
+        return Selection(kept=(Kept(turn=turns[-1]),))
+
+
+def test_a_policy_of_ones_own_says_how_full_it_is_and_need_not():
+    own, bare = context_policy("test_contexts:Owner(7)"), context_policy("test_contexts:Bare")
+    assert (own.name, own.filled(TURNS[:3])) == ("test_contexts:Owner(7)", (3, 7))
+    assert (bare.filled(TURNS[:3]), bare.requested_action, bare.needs_notes) == (None, None, False)

@@ -195,7 +195,10 @@ def test_results_form_no_message_and_no_call():
     assert [done.turns[1].context_ids.count(mark) for mark in marks] == [4, 5]
 
 
-POLICIES = ("constant", "full", "fold(2)", "window(2)", "masked", "capped(3)", "none", "summary(5)", "external(1)")
+POLICIES = (
+    *("constant", "full", "fold(2)", "window(2)", "masked", "capped(3)", "none"),
+    *("summary(5)", "belief", "external(1)"),
+)
 
 
 MODELS = {

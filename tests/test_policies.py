@@ -24,9 +24,19 @@ from mem1.training.weights.tokenizers import atlas_tokenizer
 
 CODEC = Codec(atlas_tokenizer(PAPER_SUMMARY))
 SOURCE = AtlasTasks(entities=40, worlds=1, questions_per_world=80).source("evaluation", PAPER_SUMMARY)
-REMEMBERING = ("constant", "capped(99)", "fold(3)", "full", "masked", "window(2)", "summary(60)", "external(2)")
+REMEMBERING = (
+    "constant",
+    "capped(99)",
+    "fold(3)",
+    "full",
+    "masked",
+    "window(2)",
+    "summary(60)",
+    "belief",
+    "external(2)",
+)
 SHAPE = TinyModel(hidden_size=32, layers=2, heads=2, feed_forward=48)
-EVERY = (*REMEMBERING, "capped(6)", "none")
+EVERY = (*REMEMBERING, "capped(6)", "none", "belief")
 SEARCHES = [f"<IS> now Q{i} </IS> <query> city {i} </query>" for i in range(1, 4)]
 
 

@@ -22,7 +22,7 @@ from mem1.envs.atlas import AtlasTasks
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.packing import TokenTree, pack, visible
-from mem1.protocol import PAPER, PAPER_NOTES, RELEASED, SUMMARY, Tags
+from mem1.protocol import PAPER, PAPER_BELIEF, PAPER_NOTES, PAPER_SUMMARY, RELEASED, SUMMARY, Tags
 from mem1.records import Ended, Group, Trajectory
 from mem1.rollout import Budget, Rollout
 from mem1.tasks.atlas import Expert, Laziness
@@ -330,6 +330,26 @@ def test_contexts_of_notes_are_trained_exactly_as_they_were_sampled(context: str
     checks = verify(model, [Group(trajectories=tuple(attempts))])
     assert {check.name: check.verdict for check in checks if check.verdict != "passed"} == {}
     assert {"re-encoded tokens", "branches are separate"} <= {check.name for check in checks}
+
+
+@pytest.mark.parametrize(
+    ("context", "tags"), [("belief", PAPER_SUMMARY), ("belief", PAPER_BELIEF), ("constant", PAPER_BELIEF)]
+)
+@pytest.mark.parametrize("single", [True, False], ids=["tags are tokens", "tags are letters"])
+def test_a_belief_apart_from_reasoning_is_trained_exactly_as_it_was_sampled(context: str, tags: Tags, single: bool):
+    letters = bpe_tokenizer(["nothing of the tags"], vocab_size=300, tags=RELEASED)
+    codec = Codec(atlas_tokenizer(tags) if single else letters)
+    model = new_model(SHAPE, vocab_size=codec.vocab_size, seed=0).eval()
+    four_turns = TurnLimit(per_objective=0, extra=4)
+    asked = AtlasTasks(entities=40, worlds=1, questions_per_world=40, turn_limit=four_turns)
+    attempts = steered(model, codec, asked.source("evaluation", tags), tags, context=context)
+    free = [turn for t in attempts for turn in t.turns if not turn.prefilled]
+    assert len(free) == 6 and all("state" in turn.completion_spans for turn in free)
+    assert all(("thought" in turn.completion_spans) == (tags is PAPER_BELIEF) for turn in free)
+    assert [turn.action for turn in attempts[0].turns].count(SUMMARY) == (3 if context == "belief" else 0)
+    checks = verify(model, [Group(trajectories=tuple(attempts))])
+    assert {check.name: check.verdict for check in checks if check.verdict != "passed"} == {}
+    assert {"re-encoded tokens", "branches are separate", "tokens trained exactly once"} <= {c.name for c in checks}
 
 
 def test_a_budget_without_room_for_the_tags_leaves_the_model_alone(model, source):

@@ -153,6 +153,8 @@ RELEASED_RECALL = _with(RELEASED, "recall", RECALL)
 PAPER_NOTES = replace(_with(PAPER, "notes", SUMMARY), note=NOTE)
 """The paper's tags and `<note> ... </note>` for what stays; `<summary>` rewrites the notes, where they have a limit."""
 RELEASED_NOTES = replace(_with(RELEASED, "notes", SUMMARY), note=NOTE)
+PAPER_BELIEF = replace(_with(PAPER, "belief", SUMMARY), thought="think")
+"""The paper's tags, `<think> ... </think>` for reasoning that is forgotten, and `<summary>` for the policy `belief`."""
 
 
 def _in_a_shop(tags: Tags) -> Tags:
@@ -184,7 +186,8 @@ VOCABULARIES: Mapping[str, Tags] = {
     t.name: t
     for t in (
         *(PAPER, RELEASED, PAPER_WEB, RELEASED_WEB, PAPER_SUMMARY, RELEASED_SUMMARY, PAPER_SHOP, RELEASED_SHOP),
-        *(PAPER_RECALL, RELEASED_RECALL, PAPER_NOTES, RELEASED_NOTES, PUBLISHED, PUBLISHED_SHOP, SEARCH_R1),
+        *(PAPER_RECALL, RELEASED_RECALL, PAPER_NOTES, RELEASED_NOTES, PAPER_BELIEF),
+        *(PUBLISHED, PUBLISHED_SHOP, SEARCH_R1),
     )
 }
 

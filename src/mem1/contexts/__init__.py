@@ -11,6 +11,7 @@ from mem1.contexts.assembly import Context, ContextPolicy, Kept, Selection, next
 from mem1.contexts.notes import answer_from, memory_spans, notebook
 from mem1.contexts.policies import (
     POLICIES,
+    Belief,
     Capped,
     Fold,
     Full,
@@ -23,11 +24,13 @@ from mem1.contexts.policies import (
 )
 from mem1.contexts.recall import recalled
 from mem1.errors import UserError
+from mem1.protocol import Filled
 from mem1.records import Turn
 from mem1.registry import register
 
 __all__ = [
     "KNOWN",
+    "Belief",
     "Capped",
     "Context",
     "ContextPolicy",
@@ -49,7 +52,7 @@ __all__ = [
     "recalled",
 ]
 
-KNOWN = "constant, notes, notes(n), capped(n), fold(k), full, masked, window(k), summary(n), external(k), none"
+KNOWN = "constant, notes, notes(n), capped(n), fold(k), full, masked, window(k), summary(n), belief, external(k), none"
 """The names that ship; k and n are at least 1."""
 
 
@@ -100,3 +103,7 @@ class _Named(ContextPolicy):
 
     def select(self, turns: Sequence[Turn]) -> Selection:
         return self.policy.select(turns)
+
+    def filled(self, turns: Sequence[Turn]) -> Filled | None:
+        own = getattr(self.policy, "filled", None)  # an object with nothing but select has none
+        return None if own is None else own(turns)

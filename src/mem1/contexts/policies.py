@@ -10,13 +10,15 @@
     masked        every completion, but only the newest result
     none          the last action and its result, without the state: the floor of every comparison
     summary(n)    everything until it exceeds n tokens; then the model must write a summary
+    belief        the last belief, which the model must write after every result and before it acts again
     external(k)   the last turn, and k earlier ones retrieved for it
 
 Sources: MEM1 (arXiv 2506.15841), section 3, for constant; folding every k turns rewrites less and keeps prefix caches
 valid for longer. Observation masking (Lindenbauer et al., arXiv 2508.21433) for masked: results are most of an agent's
-tokens, and what mattered in them has usually been written down. ReSum (arXiv 2509.13313) for summary. A-MEM (arXiv
-2502.12110) for external; MEM1's baseline uses it with k = 3 and the last turn as the query. What is written anew in
-every turn can be lost in every turn and costs more with every fact; notes are written once (docs/beyond.md).
+tokens, and what mattered in them has usually been written down. ReSum (arXiv 2509.13313) for summary. ABBEL (arXiv
+2512.20111), which acts on a belief alone, for belief. A-MEM (arXiv 2502.12110) for external; MEM1's baseline uses it
+with k = 3 and the last turn as the query. What is written anew in every turn can be lost in every turn and costs more
+with every fact; notes are written once (docs/beyond.md).
 """
 
 from __future__ import annotations
@@ -192,6 +194,27 @@ class Summary(_Shipped):
 
 
 @dataclass(frozen=True, slots=True)
+class Belief(_Shipped):
+    """Request a summary, the belief, after every result; keep nothing else when the model acts.
+
+        belief b1, action a1, result r1   ->   prompt, b1, a1, r1 and an opened <summary>: the model writes b2
+        belief b2                         ->   prompt, b2: the model acts, and does not see r1
+
+    What an action was reasoned with, its state, stays nowhere. A belief uses up none of the task's turns.
+    """
+
+    word = "belief"
+    requested_action = SUMMARY
+
+    def select(self, turns: Sequence[Turn]) -> Selection:
+        *earlier, newest = turns
+        if newest.action == SUMMARY:
+            return keep([newest])
+        last = Kept(turn=newest, state_tokens=0)
+        return Selection(kept=(*keep(earlier[-1:]).kept, last), requested_action=SUMMARY)
+
+
+@dataclass(frozen=True, slots=True)
 class RetrievedNotes(_Shipped):
     """Keep the last turn, preceded by `k` earlier turns retrieved for it, oldest first: notes outside the context.
 
@@ -245,6 +268,7 @@ POLICIES: Mapping[str, Callable[..., ContextPolicy]] = {
     "masked": Masked,
     "window": Window,
     "summary": Summary,
+    "belief": Belief,
     "external": RetrievedNotes,
     "none": NoMemory,
 }

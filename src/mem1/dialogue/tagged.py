@@ -65,7 +65,10 @@ class TagDialogue:
         action = next(tag for kind, tag in tags.actions if kind not in (ANSWER, SUMMARY))
         noted = (encode(f"</{tags.state}><{tags.note}>"), encode(f"</{tags.note}><{action}>"))
         between = noted if tags.note else (encode(f"</{tags.state}><{action}>"),)
-        return encode(f"<{tags.state}>"), *between, encode(f"</{action}>")
+        begun = (encode(f"<{tags.state}>"),)
+        if tags.thought:
+            begun = encode(f"<{tags.thought}>"), encode(f"</{tags.thought}><{tags.state}>")
+        return *begun, *between, encode(f"</{action}>")
 
     def replies(self, shown: Sequence[Shown]) -> list[tuple[str, tuple[int, ...]]]:
         texts = [

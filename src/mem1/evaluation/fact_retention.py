@@ -116,9 +116,11 @@ def follow(facts: Sequence[Fact], turns: Sequence[Turn]) -> Iterator[Step]:
     needed: tuple[Fact, ...] = ()
     names = _by_alias(needed)
     notes: list[Turn] = []
+    summary = ""  # the last one, which stays in view until the next
     for turn in turns:
+        summary = turn.content if turn.action == SUMMARY else summary
         notes += [turn] if turn.notes or (notes and turn.action == SUMMARY) else []
-        words = _written(turn, notes)
+        words = _written(turn, notes, summary)
         yield Step(needed=needed, kept=None if words is None else frozenset(_named(words, names)))
         if unseen and turn.observation:
             result = _words(without_hint(turn.observation))
@@ -175,12 +177,13 @@ def _names(texts: Sequence[str]) -> Aliases:
     return () if _NO_NAMES & normalized.keys() else tuple(f" {name} " for name in normalized if len(name) > 1)
 
 
-def _written(turn: Turn, notes: Sequence[Turn]) -> str | None:
+def _written(turn: Turn, notes: Sequence[Turn], summary: str) -> str | None:
     """State, notes that stand, summary and final answer together: a fact that moved between them is not lost."""
-    memory = " ; ".join([turn.state, *(note.text for note in notebook(notes))]) if notes else turn.state
+    standing = [note.text for note in notebook(notes)] if notes else [summary]  # a notebook holds its rewrite
+    memory = " ; ".join([turn.state, *standing])
     if turn.action in (ANSWER, SUMMARY):
         return _words(f"{memory} ; {turn.content}")
-    return _words(memory) if turn.state or notes else None
+    return _words(memory) if turn.state or notes or summary else None
 
 
 def _words(text: str) -> str:

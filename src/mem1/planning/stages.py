@@ -22,6 +22,7 @@ from mem1.packing.blocks import cut
 from mem1.planning.memory import Load, Needs
 from mem1.planning.networks import Setup
 from mem1.planning.prompts import framing
+from mem1.protocol import SUMMARY
 from mem1.records import Trajectory, Turn
 from mem1.training.loop.recipe import TURNS_PER_PIECE, Recall, Recipe
 from mem1.training.loop.rl_config import Rl
@@ -38,7 +39,7 @@ class StepTokens:
 
     attempts: int
     calls: int
-    """Model calls, one per turn."""
+    """Model calls, one per turn and summary."""
     prefill: int
     """Context tokens, without reuse of cached prefixes."""
     sampled: int
@@ -82,8 +83,11 @@ def made_groups(policy: ContextPolicy, sizes: Sizes, *, groups: int, attempts: i
 def _attempt(policy: ContextPolicy, prompt: tuple[int, ...], sizes: Sizes, tokens: Iterator[int]) -> Trajectory:
     turns: list[Turn] = []
     for size in sizes.turns:
-        context = next_context(policy, prompt, turns).ids
-        turns.append(_turn(context, size, tokens, notes=policy.needs_notes))
+        context = next_context(policy, prompt, turns)
+        if context.requested_action is not None:
+            turns.append(_summary(context.ids, size, tokens))
+            context = next_context(policy, prompt, turns)
+        turns.append(_turn(context.ids, size, tokens, notes=policy.needs_notes))
     return Trajectory(turns=tuple(turns), context=policy.name)
 
 
@@ -101,6 +105,17 @@ def _turn(context: tuple[int, ...], size: TurnSizes, tokens: Iterator[int], *, n
         completion_ids=_take(tokens, thought + state + size.action),
         completion_spans=spans,
         observation_ids=_take(tokens, size.result),
+    )
+
+
+def _summary(context: tuple[int, ...], size: TurnSizes, tokens: Iterator[int]) -> Turn:
+    """A call of its own, as long as the memory that a turn writes; its tags and the hint after it are left out."""
+    written = max(1, size.state)
+    return Turn(
+        context_ids=context,
+        completion_ids=_take(tokens, written),
+        completion_spans={"state_text": (0, written)},
+        action=SUMMARY,
     )
 
 

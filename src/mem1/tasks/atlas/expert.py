@@ -18,6 +18,12 @@ With a vocabulary that has notes, an answer is written once, into a note, and th
     <IS> Velan Toris 's birthplace is Moru Kest . now Q2 Dora Lint 's seat ? Q2 last </IS> <note> Q1 Moru Kest </note>
     <IS> Dora Lint 's seat is Ana Brul . done </IS> <note> Q2 Ana Brul </note> <answer> notes </answer>
 
+With a vocabulary that has a thought, the result of the last search is written there, apart from the memory; and nothing
+is written beside a query that follows from what is in sight, in the first turn and after a summary (`belief`):
+
+    <query> Velan Toris 's birthplace </query>
+    <think> Velan Toris 's birthplace is Moru Kest . </think> <IS> Q1 Moru Kest now Q2 ... </IS> <query> ... </query>
+
 A question whose search finds nothing is noted as unknown and not repeated, and so is a question that refers to its
 answer. Names replace references when a question is started:
 
@@ -97,6 +103,10 @@ class _Chain:
         names = [known.get(int(found[1]), UNKNOWN) if found else name for name, found in references]
         return None if UNKNOWN in names else replace(self, start=names[0], rival=names[1])
 
+    def from_query(self, query: str) -> _Chain:
+        """The rest of the chain that begins with this search: all of it, unless it was begun without its first hop."""
+        return replace(self, relations=self.relations[self.relations.index(query.rpartition(" 's ")[2]) :])
+
     def concluded(self, found: str | None) -> str | None:
         """The answer, given the name that the last relation leads to; None: not found."""
         if not self.value or found is None:
@@ -134,7 +144,8 @@ class Expert:
 
     def __call__(self, context: str) -> str:
         """The completion for this context; a pure function of the context and the seed."""
-        prompt = re.split(rf"<(?:{self._state}|{self.tags.note}|{SUMMARY})>", context)[0]
+        tags = self._state, self.tags.thought, self.tags.note, SUMMARY, self._search
+        prompt = re.split(rf"<(?:{'|'.join(filter(None, tags))})>", context)[0]
         asked = _chains(_QUESTION, prompt)
         rng, lazy = random.Random(f"{self.seed}/{context}"), self._laziness(prompt)
         labels = sorted(asked)
@@ -173,23 +184,27 @@ class Expert:
         """The turns of an excerpt that a policy should learn from.
 
         A first turn that begins in the middle of a list is none, as it has no reason to; nor is an answer to the whole
-        list by somebody who stops in its middle because the excerpt ends there.
+        list by somebody who stops in its middle because the excerpt ends there, or the summary in which he decides so.
         """
         assert attempt.task is not None
         first, last = self.range_of(attempt.task.prompt, attempt.task.objectives)
         turns = attempt.turns[first > 1 :]
         if turns and last < attempt.task.objectives and turns[-1].action == ANSWER and not turns[-1].prefilled:
-            done = [label for turn in attempt.turns for label in _chains(_WORKING, turn.state)]
-            turns = turns[:-1] if max(done, default=0) == attempt.task.numbers[last - 1] else turns
+            memories = [turn.content if turn.action == SUMMARY else turn.state for turn in attempt.turns]
+            done = max((label for memory in memories for label in _chains(_WORKING, memory)), default=0)
+            if done == attempt.task.numbers[last - 1]:
+                turns = turns[: -2 if turns[-2:-1] and turns[-2].action == SUMMARY else -1]
         return replace(attempt, turns=turns)
 
     def _step(self, context: str, asked: Mapping[int, _Chain], rng: random.Random, lazy: Laziness) -> _Step:
-        tag, memory = self._memory(context)
+        memory, query = self._memory(context)
         if memory is None:
             first = min(asked)
-            return _Step("", {}, first, self._begin(asked[first], rng, lazy))
+            if not query or (self.tags.thought is None and SUMMARY not in self.tags.action_tags):
+                return _Step("", {}, first, self._begin(asked[first], rng, lazy))
+            memory = _Step("", {}, first, asked[first].from_query(query))
         last = _LAST_TURN.search(self._result(context)) is not None
-        if tag == SUMMARY:  # its result is only a hint
+        if not query:  # the memory is a summary, whose result is only a hint
             return replace(memory, work=None) if last else memory
         assert memory.work is not None
         known, label, work = memory.known, memory.label, memory.work
@@ -207,20 +222,22 @@ class Expert:
             known[following] = UNKNOWN
         return _Step(note, known)
 
-    def _memory(self, context: str) -> tuple[str, _Step | None]:
-        """The tag and content of the last memory, a state or a summary; None before the first."""
-        blocks = re.findall(rf"<({self._state}|{SUMMARY})>(.*?)</\1>", context, re.DOTALL)
+    def _memory(self, context: str) -> tuple[_Step | None, str]:
+        """The last memory, a state or a summary, None before the first; and the query after it, or an empty text."""
+        blocks = list(re.finditer(rf"<({self._state}|{SUMMARY})>(.*?)</\1>", context, re.DOTALL))
+        after = context[blocks[-1].end() :] if blocks else context
+        query = ["", *re.findall(rf"<{self._search}>(.*?)</{self._search}>", after, re.DOTALL)][-1].strip()
         if not blocks:
-            return "", None
-        tag, text = blocks[-1]
+            return None, query
+        tag, text = blocks[-1].groups()
         before, now, _ = text.rpartition("now ")
         known = {int(q): name for q, name in _KNOWN.findall(before if now else text)} | self._notes(context)
         if not now:
             if tag == SUMMARY:
-                return tag, _Step("", known)
+                return _Step("", known), query
             raise ValueError(f"no Atlas expert writes this state: {text!r}")
         ((label, work),) = _chains(_WORKING, text).items()
-        return tag, _Step("", known, label, work)
+        return _Step("", known, label, work), query
 
     def _notes(self, context: str) -> dict[int, str]:
         """The answers in the notes, the rewritten ones included."""
@@ -271,18 +288,29 @@ class Expert:
             opened = context.endswith(f"<{self.tags.action_tags[ANSWER]}>")  # then it is too late for a note
             late = "".join(f" ; Q{q} {name}" for q, name in sorted(new.items())) if opened else ""
             answers, memory = f"{NOTES}{late}", ""
-        answer, search = self.tags.action_tags[ANSWER], self.tags.action_tags[SEARCH]
+        answer = self.tags.action_tags[ANSWER]
         if context.endswith(f"<{answer}>"):
             return f"{answers} </{answer}>"
         if step.work is None:
             if context.endswith(f"<{SUMMARY}>"):
                 return f"{step.note}{memory}done </{SUMMARY}>"
-            return f"<{self._state}> {step.note}done </{self._state}>{notes} <{answer}> {answers} </{answer}>"
-        state = f"{step.note}{memory}now Q{step.label} {step.work} Q{step.label} {follows[step.label]}"
+            return f"{self._reasoned(step.note, 'done')}{notes} <{answer}> {answers} </{answer}>".lstrip()
+        state = f"{memory}now Q{step.label} {step.work} Q{step.label} {follows[step.label]}"
         if context.endswith(f"<{SUMMARY}>"):
-            return f"{state} </{SUMMARY}>"
+            return f"{step.note}{state} </{SUMMARY}>"
         query = f"{step.work.start} 's {step.work.relations[0]}"
-        return f"<{self._state}> {state} </{self._state}>{notes} <{search}> {query} </{search}>"
+        return f"{self._reasoned(step.note, state)}{notes} <{self._search}> {query} </{self._search}>".lstrip()
+
+    def _reasoned(self, note: str, state: str) -> str:
+        """What stands before the action: the state, and the result of the last search in it, or in a thought."""
+        thought = self.tags.thought
+        if thought is None:
+            return f"<{self._state}> {note}{state} </{self._state}>"
+        return f"<{thought}> {note}</{thought}> <{self._state}> {state} </{self._state}>" if note else ""
+
+    @property
+    def _search(self) -> str:
+        return self.tags.action_tags[SEARCH]
 
     @property
     def _state(self) -> str:

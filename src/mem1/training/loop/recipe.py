@@ -276,11 +276,12 @@ class Recipe(Config):
 
     seed: Seed = 0
     vocabulary: Annotated[VocabularyChoice, AfterValidator(lambda choice: vocabulary(choice) and choice)] = "paper"
-    """Tags of the protocol; -web: can open pages; -summary: can write summaries; -notes: can write notes; -shop: for a
-    shop; published: as the released code words and reads it. Or a table, [vocabulary], of your own."""
+    """Tags of the protocol; -web: can open pages; -summary: can write summaries; -notes: can write notes; -belief:
+    can reason apart from its memory; -shop: for a shop; published: as the released code words and reads it. Or a table,
+    [vocabulary], of your own."""
     context: ContextName = "constant"
-    """Context policy: constant, notes, notes(n), capped(n), fold(k), full, masked, window(k), summary(n), external(k),
-    none."""
+    """Context policy: constant, notes, notes(n), capped(n), fold(k), full, masked, window(k), summary(n), belief,
+    external(k), none."""
     model: ModelConfig = ModelConfig()
     chat: Chat | None = None
     """How the model speaks in messages and calls of tools; None: in the tags of the vocabulary, in one text."""
