@@ -118,7 +118,6 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("algorithms/ppo.py", ("test_gae.py", *RL)): (
         ("- value + gamma * lam * advantage", "- value + lam * advantage"),
         ("advantage = reward + gamma * following", "advantage = reward + following"),
-        ("        if length:\n            rewards_M[stop - 1] = reward", "        rewards_M[stop - 1] = reward"),
         ("0.5 * free_M.maximum(held_M).sum()", "0.5 * free_M.minimum(held_M).sum()"),
         ("0.5 * free_M.sum() / denominator, 0)", "free_M.sum() / denominator, 0)"),
         ("errors.var(correction=0) / returns.var(correction=0)", "errors.square().mean() / returns.var(correction=0)"),
@@ -139,6 +138,21 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("        before = held\n", ""),
         ("mean = _mean(means)", "mean = _mean([g for of_one in gains for g in of_one])"),
         ("a_K[places(turn, channel.tokens)] +=", "a_K[:] +="),
+    ),
+    ("algorithms/ppo.py", ("test_channel_rewards.py",)): (
+        ("[paid(self.channels, x)", "[paid((Outcome(),), x)"),
+        ("            if not channel.has_rewards:", "            if False:"),
+        ("            if not channel.scale:", "            if False:"),
+    ),
+    ("algorithms/channels.py", ("test_channel_rewards.py",)): (
+        ("+= channel.weight * reward", "+= reward"),
+        ("            if last >= 0:", "            if True:"),
+        ("            start = stop\n    return rewards_K", "    return rewards_K"),
+        ("max((start + place for", "min((start + place for"),
+        ("default=stop - 1)", "default=-1)"),
+        ("earned = 0.0 if self._overflows(attempt.trajectory) else", "earned ="),
+        ("[*[0.0] * (len(attempt.trajectory.turns) - 1), earned]", "[earned] * len(attempt.trajectory.turns)"),
+        ('-float(len(places(turn, "memory"))) if taken else 0.0', '-float(len(places(turn, "memory")))'),
     ),
     ("algorithms/channels.py", ("test_memory_gain.py",)): (
         ("[after - before for before, after in pairwise", "[before - after for before, after in pairwise"),

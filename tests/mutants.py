@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import pytest
@@ -24,7 +24,6 @@ from torch import Tensor
 
 from mem1.algorithms.base import Advantages, Attempt
 from mem1.algorithms.group import normalised_advantages
-from mem1.algorithms.ppo import terminal_rewards
 from mem1.contexts.assembly import Context
 from mem1.engines.codec import Codec
 from mem1.packing import Pack, TokenTree, visible
@@ -151,8 +150,9 @@ def paid_at_each_reset(right: Broken, algorithm: Any, groups: Sequence[Sequence[
 
     def paid(x: Attempt) -> Attempt:
         lengths = [len(turn.completion_ids) for turn in x.trajectory.turns]
-        copies = [x.shaped_reward] * (len(lengths) - 1) + [0.0]
-        return replace(x, kl_penalty_K=-terminal_rewards(copies, lengths))
+        penalty_K = torch.zeros(sum(lengths))
+        penalty_K[[stop - 1 for stop in accumulate(lengths[:-1])]] = -x.shaped_reward
+        return replace(x, kl_penalty_K=penalty_K)
 
     return right(algorithm, [[paid(x) for x in group] for group in groups])
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mem1.algorithms.ppo import explained_variance, generalised_advantages, terminal_rewards, value_loss, whitened
+from mem1.algorithms.ppo import explained_variance, generalised_advantages, value_loss, whitened
 
 pytestmark = pytest.mark.numeric
 
@@ -28,9 +28,7 @@ def test_four_tokens_of_two_turns_by_hand():
     #              turn 1         | turn 2
     #  value       0.5     0.5    | 0.25   0.75
     #  delta       0      -0.25   | 0.5    0.25       the reward of 1 is in the last one
-    advantages, returns = generalised_advantages(
-        tensor(0.5, 0.5, 0.25, 0.75), terminal_rewards([1.0], [4]).double(), [4], lam=0.5
-    )
+    advantages, returns = generalised_advantages(tensor(0.5, 0.5, 0.25, 0.75), tensor(0, 0, 0, 1), [4], lam=0.5)
     assert advantages.tolist() == [0.03125, 0.0625, 0.625, 0.25]
     assert returns.tolist() == [0.53125, 0.5625, 0.875, 1.0]
 
@@ -104,16 +102,9 @@ def test_no_gradient_flows_and_the_type_stays():
     assert advantages.dtype == returns.dtype == torch.float32
 
 
-def test_the_reward_is_paid_once_a_trajectory_on_its_last_token():
-    assert terminal_rewards([1.0, 0.5], [3, 2]).tolist() == [0, 0, 1, 0, 0.5]
-    assert terminal_rewards([1.0, 7.0, 0.5], [1, 0, 2]).tolist() == [1, 0, 0.5]
-
-
 def test_lengths_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="lengths sum to 3, but there are 4 tokens"):
         generalised_advantages(torch.zeros(4), torch.zeros(4), [3])
-    with pytest.raises(ValueError, match="zip"):
-        terminal_rewards([1.0, 0.0], [4])
 
 
 WHOLE_NUMBERS = st.lists(st.integers(-50, 50).map(float), min_size=2, max_size=12)

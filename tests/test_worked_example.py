@@ -10,8 +10,10 @@ import torch
 from builders import loss_inputs, trajectory
 from torch import Tensor
 
+from mem1.algorithms.base import Attempt
+from mem1.algorithms.channels import Outcome, paid
 from mem1.algorithms.losses import Loss, clipped_surrogate
-from mem1.algorithms.ppo import generalised_advantages, terminal_rewards, value_loss
+from mem1.algorithms.ppo import generalised_advantages, value_loss
 from mem1.algorithms.ratios import Gspo
 from mem1.packing import TokenTree, pack
 
@@ -66,10 +68,13 @@ def log_probabilities(tree: TokenTree, policy: str) -> Tensor:
     return logits.log_softmax(-1)[before, tree.input_ids[tree.target_node]]
 
 
+def paid_rewards() -> Tensor:
+    attempt = trajectory(([WHERE], [HMM, NOTE, LOOK]), ([WHERE, NOTE, OSLO], [OSLO, END]))
+    return paid((Outcome(),), Attempt(trajectory=attempt, shaped_reward=1.0)).double()
+
+
 def advantages() -> tuple[Tensor, Tensor]:
-    return generalised_advantages(
-        column("Advantages.", "value"), terminal_rewards([1.0], [5]).double(), [5], gamma=1.0, lam=0.5
-    )
+    return generalised_advantages(column("Advantages.", "value"), paid_rewards(), [5], gamma=1.0, lam=0.5)
 
 
 def test_the_tree_is_the_one_drawn(tree: TokenTree):
@@ -100,7 +105,7 @@ def test_ratios(tree: TokenTree):
 
 def test_advantages_and_returns():
     values = column("Advantages.", "value")
-    rewards = terminal_rewards([1.0], [5]).double()
+    rewards = paid_rewards()
     assert_exact(rewards, column("Advantages.", "reward"))
     assert_exact(rewards + torch.cat([values[1:], torch.zeros(1)]) - values, column("Advantages.", "delta"))
     advantages_M, returns_M = advantages()

@@ -12,6 +12,8 @@
 | word_gain | the words of the answers that a turn added to the memory | the memory of that turn |
 | memory_gain | the log-prob of the answers that a turn added to the memory | the memory of that turn |
 
+With `name = "ppo"` a channel is a reward: what each turn earned by itself, paid at the last token that it lands on.
+
 Each channel is normalised by itself and never together with another: a z-score of their sum would let the one that
 varies most decide. With the channel `outcome` alone this is `grpo`, to the digit. The objectives of a turn are those
 whose titles its query names, or the query before it, whose result it reads; an answer works on all. One number for a
@@ -75,6 +77,14 @@ class Channel(Config):
         """For each attempt at one task, the normalised number of each of its turns."""
         raise NotImplementedError(f"{type(self).__name__} must define by_turn")
 
+    def rewards(self, attempt: Attempt) -> ByTurn:
+        """For `ppo`: what each turn of the attempt earned, in units of reward; not every channel can say."""
+        raise NotImplementedError(f"{type(self).__name__} compares attempts; it has no rewards")
+
+    @property
+    def has_rewards(self) -> bool:
+        return type(self).rewards is not Channel.rewards
+
     def normalised(self, values: Sequence[float]) -> Sequence[float]:
         """Less their mean, over their standard deviation; 0 where there is nothing to compare with."""
         if len(values) < 2:
@@ -95,6 +105,11 @@ class Outcome(Channel):
             for x in attempts_G
         ]
         return [[a] * len(x.trajectory.turns) for a, x in zip(self.normalised(rewards), attempts_G, strict=True)]
+
+    def rewards(self, attempt: Attempt) -> ByTurn:
+        """All at the end; the KL penalty of a token is taken at the token."""
+        earned = 0.0 if self._overflows(attempt.trajectory) else attempt.shaped_reward
+        return [*[0.0] * (len(attempt.trajectory.turns) - 1), earned][: len(attempt.trajectory.turns)]
 
     def _overflows(self, attempt: Trajectory) -> bool:
         limit = math.inf if self.memory_limit is None else self.memory_limit
@@ -129,11 +144,19 @@ class MemoryLength(Channel):
     """Smallest mean of it, over questions, with which an attempt takes part; 0: all do, as in published penalties."""
 
     def by_turn(self, attempts_G: Sequence[Attempt]) -> list[ByTurn]:
-        right = [i for i, x in enumerate(attempts_G) if _mean(x.trajectory.per_objective(self.metric)) >= self.least]
+        right = [i for i, x in enumerate(attempts_G) if self._takes_part(x)]
         by_attempt = [[len(places(turn, "memory")) for turn in attempts_G[i].trajectory.turns] for i in right]
         lengths = [-_mean(of_one) for of_one in by_attempt]
         advantages = dict(zip(right, self.normalised(lengths), strict=True))
         return [[advantages.get(i, 0.0)] * len(x.trajectory.turns) for i, x in enumerate(attempts_G)]
+
+    def rewards(self, attempt: Attempt) -> ByTurn:
+        """Minus the memory tokens of the turn."""
+        taken = self._takes_part(attempt)
+        return [-float(len(places(turn, "memory"))) if taken else 0.0 for turn in attempt.trajectory.turns]
+
+    def _takes_part(self, attempt: Attempt) -> bool:
+        return _mean(attempt.trajectory.per_objective(self.metric)) >= self.least
 
 
 class Gain(Channel):
@@ -147,6 +170,9 @@ class Gain(Channel):
     def gains(self, attempt: Attempt) -> ByTurn:
         """What the memory is worth after each turn, less what it was worth before it."""
         raise NotImplementedError(f"{type(self).__name__} must define gains")
+
+    def rewards(self, attempt: Attempt) -> ByTurn:
+        return self.gains(attempt)
 
     def by_turn(self, attempts_G: Sequence[Attempt]) -> list[ByTurn]:
         gains = [self.gains(x) for x in attempts_G]
@@ -182,14 +208,17 @@ class MemoryGain(Gain):
         return [after - before for before, after in pairwise(attempt.memory_logprobs)]
 
 
+SomeChannels = Annotated[
+    tuple[Annotated[Channel, ByName(register.channel, key="name")], ...],
+    BeforeValidator(lambda given: tuple(given) if isinstance(given, list) else given),
+    Field(min_length=1),
+]
+
+
 class Channels(ClippedAlgorithm):
     """The weighted sum of some channels; the clipped surrogate."""
 
-    channels: Annotated[
-        tuple[Annotated[Channel, ByName(register.channel, key="name")], ...],
-        BeforeValidator(lambda given: tuple(given) if isinstance(given, list) else given),
-        Field(min_length=1),
-    ]
+    channels: SomeChannels
 
     @property
     def scores_memory(self) -> bool:
@@ -210,6 +239,25 @@ class Channels(ClippedAlgorithm):
                     a_K[places(turn, channel.tokens)] += channel.weight * by_turn[i][number]
                 parts.append(a_K)
             yield torch.cat(parts) if parts else torch.zeros(0)
+
+
+def paid(channels: Sequence[Channel], attempt: Attempt) -> Tensor:
+    """(K,) the weighted rewards of the channels, each at the last token of its turn on which the channel lands.
+
+    Where a channel lands on no token of a turn, the last one sampled by then; without any, the reward goes nowhere.
+    """
+    import torch
+
+    rewards_K = torch.zeros(attempt.trajectory.num_completion_tokens)
+    for channel in channels:
+        start = 0
+        for turn, reward in zip(attempt.trajectory.turns, channel.rewards(attempt), strict=True):
+            stop = start + len(turn.completion_ids)
+            last = max((start + place for place in places(turn, channel.tokens)), default=stop - 1)
+            if last >= 0:
+                rewards_K[last] += channel.weight * reward
+            start = stop
+    return rewards_K
 
 
 def places(turn: Turn, where: Where) -> list[int]:

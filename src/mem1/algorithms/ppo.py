@@ -5,7 +5,8 @@
 
 GAE runs over one trajectory's *sampled* tokens in generation order: the last token of a turn is followed by the first
 of the next turn, whatever became of the context in between. Prompts, copied states and results are no steps. After
-the last token comes nothing: value and advantage are 0 there.
+the last token comes nothing: value and advantage are 0 there. Rewards are what `channels` pay (`channels.py`): by
+default the outcome, once, on the trajectory's last token and not on the last of each context.
 
     two turns of two tokens, reward 1, gamma 1, lam 0.5
     value       0.5      0.5     |  0.25   0.75
@@ -25,9 +26,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from mem1.algorithms.base import Advantages, Attempt, ClippedAlgorithm
+from mem1.algorithms.channels import Outcome, SomeChannels, paid
 from mem1.algorithms.losses import Loss, per_sequence
 from mem1.configuration.model import LearningRate
 
@@ -45,6 +47,8 @@ class Ppo(ClippedAlgorithm):
     lam: float = Field(default=1.0, ge=0, le=1)
     """1: advantages without the critic's bias. Below 1 they vary less, and the reward at the end reaches the first
     tokens of a long trajectory only through the critic."""
+    channels: SomeChannels = (Outcome(),)
+    """What is paid, and where; not normalised, as nothing is compared."""
     whiten: bool = True
     """Bring advantages to mean 0 and variance 1 over the sampled tokens of the step."""
     critic: Literal["head", "separate"] = "head"
@@ -67,17 +71,33 @@ class Ppo(ClippedAlgorithm):
     def critic_config(self) -> Ppo:
         return self
 
+    @property
+    def scores_memory(self) -> bool:
+        return any(channel.scores_memory for channel in self.channels)
+
+    @field_validator("channels")
+    @classmethod
+    def _can_be_paid(cls, channels: SomeChannels) -> SomeChannels:
+        for channel in channels:
+            if not channel.has_rewards:
+                raise ValueError(f"{channel.name} compares attempts, which ppo does not; take the algorithm channels")
+            if not channel.scale:
+                raise ValueError(
+                    f"scale of {channel.name} has no effect, as ppo does not normalise rewards; leave it out"
+                )
+        return channels
+
     def policy_steps(self, steps: int) -> int:
         return max(0, steps - self.critic_warmup)
 
     def advantages(self, groups: Sequence[Sequence[Attempt]]) -> list[list[Advantages | None]]:
-        """One number per token; the reward comes after a trajectory's last sampled token."""
+        """One number per token, from the values and what the channels pay."""
         import torch
 
         attempts = [x for group in groups for x in group]
         counts = [x.trajectory.num_completion_tokens for x in attempts]
         values_M = torch.cat([x.values_K for x in attempts if x.values_K is not None])
-        rewards_M = terminal_rewards([x.shaped_reward for x in attempts], counts).to(values_M)
+        rewards_M = torch.cat([paid(self.channels, x) for x in attempts]).to(values_M)
         penalties = [x.kl_penalty_K for x in attempts if x.kl_penalty_K is not None]
         if penalties:
             rewards_M = rewards_M - torch.cat(penalties)
@@ -114,23 +134,6 @@ def generalised_advantages(
     double_M = values_M.detach().cpu().double()
     advantages_M = double_M.new_tensor(advantages)
     return advantages_M.to(values_M), (advantages_M + double_M).to(values_M)
-
-
-def terminal_rewards(rewards_S: Sequence[float], lengths: Sequence[int]) -> Tensor:
-    """Each trajectory's reward on its last sampled token, (M,), 0 on all others.
-
-    Never on the last token of each context: that would pay a trajectory once per turn. The reward of a trajectory
-    without a sampled token goes nowhere.
-    """
-    import torch
-
-    rewards_M = torch.zeros(sum(lengths))
-    stop = 0
-    for reward, length in zip(rewards_S, lengths, strict=True):
-        stop += length
-        if length:
-            rewards_M[stop - 1] = reward
-    return rewards_M
 
 
 def whitened(advantages_M: Tensor) -> Tensor:
