@@ -240,6 +240,11 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ('self.old_logprobs_from == "trainer" or self.importance is not None', 'self.old_logprobs_from == "trainer"'),
         ('self.old_logprobs_from == "trainer" or self.importance is not None', "self.importance is not None"),
     ),
+    ("training/loop/rl_config.py", ("test_schedule.py",)): (
+        ("return named[-1] if named else None", "return named[0] if named else None"),
+        ("            if step < phase.steps:", "            if step <= phase.steps:"),
+        ("return self.curriculum[:number]", "return self.curriculum[number - 1 : number]"),
+    ),
     ("training/gradients/samples.py", RL): (
         ("if len(some) >= algorithm.min_attempts_per_task]", "if some]"),
         ("or config.entropy > 0 or", "or"),
@@ -370,6 +375,13 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("float(bool(scorable) and not stats.updates)", "0.0"),
         ('"skipped_too_few": float(not scorable)', '"skipped_too_few": 0.0'),
         ("staleness(trained, step.version)", "staleness(trained, step.begun)"),
+    ),
+    ("training/loop/group_sampling.py", ("test_schedule.py",)): (
+        ("name = self.config.context(step)", "name = self.config.context(0)"),
+        ("self._rollout(step), sampling", "self.rollout, sampling"),
+    ),
+    ("training/loop/recipe.py", ("test_schedule.py",)): (
+        ("check_vocabulary(context_policy(name), vocabulary", "(lambda *a, **k: 0)(context_policy(name), vocabulary"),
     ),
     ("training/loop/group_sampling.py", RL): (
         (

@@ -30,7 +30,7 @@ from mem1.envs.search import MultihopTasks
 from mem1.envs.tasks import TasksConfig
 from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.errors import UserError
-from mem1.evaluation.report.run_folders import read_runs, write_run_report
+from mem1.evaluation.report.run_folders import facts, read_runs, write_run_report
 from mem1.protocol import PAPER, vocabulary
 from mem1.records import Ended, Group, Passage, Question, Trajectory, Turn
 from mem1.rollout import Budget
@@ -207,6 +207,23 @@ def test_a_run_stopped_by_ctrl_c_and_resumed_is_an_unbroken_one_bit_for_bit(
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (unbroken / "metrics.jsonl").read_bytes()
     assert weights(tmp_path / "run") == weights(unbroken)
     assert weights(tmp_path / "run", BEST) == weights(unbroken, BEST)
+
+
+def test_a_run_resumed_where_a_phase_changes_the_memory_is_an_unbroken_one_bit_for_bit(config: Recipe, tmp_path: Path):
+    phases = tuple(Phase(steps=1, objectives=(1,), context=name) for name in (None, "capped(4)", None))
+    assert config.rl is not None
+    config = config.model_copy(update={"rl": config.rl.model_copy(update={"curriculum": phases})})
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run(config, whole)
+    for step in (STEPS - 2, 1):  # where the second phase begins, and one step on
+        assert not run(config, parts, on_step=stop_at(step)).complete
+    assert run(config, parts).complete
+    assert (parts / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    assert weights(parts) == weights(whole)
+    for out in (whole, parts):
+        kept = [read_trajectories(path)[0].context for _, path in kept_steps(out)]
+        assert kept == ["constant", "capped(4)", "capped(4)"]
+    assert "1 steps on N = 1; then 1 steps on N = 1 under capped(4); then 1 steps" in facts(parts)["training"]
 
 
 def train_and_tell(config: Recipe, out: Path, told: Connection) -> None:

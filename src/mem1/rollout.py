@@ -28,7 +28,7 @@ from mem1.engines.base import Completion, Engine, Sampling, derived_seed
 from mem1.envs.base import Action, Environment, Observation, Outcome
 from mem1.errors import UserError
 from mem1.net.threads import in_parallel
-from mem1.protocol import ANSWER, MALFORMED, RECALL, SUMMARY
+from mem1.protocol import ANSWER, MALFORMED, RECALL, SUMMARY, Tags
 from mem1.records import Ended, Task, Trajectory, Turn
 
 GENERAL_COMPLETION = 1000
@@ -129,6 +129,22 @@ class RolloutParts:
         return attempt
 
 
+def check_vocabulary(context: ContextPolicy, tags: Tags, *, in_tags: bool) -> None:
+    """Raises UserError where the vocabulary lacks a tag that the policy needs; `in_tags`: the dialogue writes them."""
+    requested = context.requested_action
+    if in_tags and requested is not None and requested not in tags.action_tags:
+        raise UserError(
+            f"the context policy {context.name} requests a {requested}, but the vocabulary {tags.name!r} "
+            f"has no tag for it; choose one that has, such as paper-{requested} or released-{requested}"
+        )
+    if context.needs_notes and (tags.note is None or not in_tags):
+        raise UserError(
+            f"the context policy {context.name} keeps notes, but "
+            + (f"the vocabulary {tags.name!r} has no tag for them" if tags.note is None else "[chat] has none")
+            + "; choose vocabulary = 'paper-notes' or 'released-notes', without [chat]"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rollout(RolloutParts):
     """Everything but the tasks; call it with tasks, as often as needed."""
@@ -136,20 +152,7 @@ class Rollout(RolloutParts):
     context: ContextPolicy
 
     def __post_init__(self) -> None:
-        requested = self.context.requested_action
-        tags = self.dialogue.tags
-        if self.dialogue.forces_answers and requested is not None and requested not in tags.action_tags:
-            raise UserError(
-                f"the context policy {self.context.name} requests a {requested}, but the vocabulary {tags.name!r} "
-                f"has no tag for it; choose one that has, such as paper-{requested} or released-{requested}"
-            )
-
-        if self.context.needs_notes and (tags.note is None or not self.dialogue.forces_answers):
-            raise UserError(
-                f"the context policy {self.context.name} keeps notes, but "
-                + (f"the vocabulary {tags.name!r} has no tag for them" if tags.note is None else "[chat] has none")
-                + "; choose vocabulary = 'paper-notes' or 'released-notes', without [chat]"
-            )
+        check_vocabulary(self.context, self.dialogue.tags, in_tags=self.dialogue.forces_answers)
 
     def __call__(
         self,

@@ -24,8 +24,9 @@ from mem1.planning.networks import Setup
 from mem1.planning.prompts import framing
 from mem1.protocol import SUMMARY
 from mem1.records import Trajectory, Turn
-from mem1.training.loop.recipe import TURNS_PER_PIECE, Recall, Recipe
+from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rl_config import Rl
+from mem1.training.loop.supervised_config import TURNS_PER_PIECE, Recall
 
 _NOTE_TOKENS = 32
 """Assumed length of a note, at most all of the memory that a turn writes."""
@@ -273,19 +274,17 @@ def rl_stage(config: Recipe, rl: Rl, tokens: StepTokens, setup: Setup, *, ranks:
 
 
 def _rl_tokens(config: Recipe, rl: Rl, known: Attempts) -> StepTokens:
-    """Tokens of a step on the largest tasks of the stage."""
+    """Tokens of a step on the largest tasks of the stage, under the memory that trains on most."""
     if known.recorded:
         groups = [[t] for t in known.recorded]
         scale = rl.tasks_per_step * rl.group_size / len(groups)
         return counted(groups, scale=scale, pack_tokens=rl.pack_tokens, packed=rl.packed)
-    return step_tokens(
-        config.context,
-        known.sizes or limits(config, max(n for phase in rl.curriculum for n in phase.objectives)),
-        groups=rl.tasks_per_step,
-        attempts=rl.group_size,
-        pack_tokens=rl.pack_tokens,
-        packed=rl.packed,
-    )
+    sizes = known.sizes or limits(config, max(n for phase in rl.curriculum for n in phase.objectives))
+    size = {"groups": rl.tasks_per_step, "attempts": rl.group_size}
+    packs = {"pack_tokens": rl.pack_tokens, "packed": rl.packed}
+    first = rl.curriculum[0].context or config.context
+    names = {first, *(phase.context or first for phase in rl.curriculum)}
+    return max((step_tokens(name, sizes, **size, **packs) for name in sorted(names)), key=lambda found: found.trained)
 
 
 def _sft(config: Recipe) -> Stage:

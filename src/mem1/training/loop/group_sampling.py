@@ -17,19 +17,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from typing import Any
 
 from torch import nn
 
 from mem1.algorithms.base import has_variance
+from mem1.contexts import context_policy
 from mem1.engines.base import Sampling
 from mem1.engines.device import release_unused
 from mem1.envs.base import TaskSource
 from mem1.net.threads import Pool
 from mem1.records import Group, Task, Trajectory, trajectory_from_json, trajectory_to_json
-from mem1.rollout import attempt_numbers
+from mem1.rollout import Rollout, attempt_numbers
 from mem1.training.loop.rl_config import Rl
 from mem1.training.loop.rollouts import AnyRollout
 from mem1.training.loop.validation import Validation
@@ -134,7 +135,7 @@ class GroupSampler:
             ]
             sampling = Sampling(temperature=self.config.temperature, seed=seed)
             drawn = self._attempted(
-                Drawn(tasks, self.config.group_size, self.rollout, sampling, self.config.version_at(step))
+                Drawn(tasks, self.config.group_size, self._rollout(step), sampling, self.config.version_at(step))
             )
             groups += drawn
             pairs = zip(tasks, drawn, strict=True)
@@ -142,6 +143,14 @@ class GroupSampler:
             if not missing:
                 break
         return groups
+
+    def _rollout(self, step: int) -> AnyRollout:
+        """That of the stage, with the memory of this step's phase."""
+        name = self.config.context(step)
+        if name is None:
+            return self.rollout
+        assert isinstance(self.rollout, Rollout)  # a recipe with [agent] names no context
+        return replace(self.rollout, context=context_policy(name))
 
     def _attempted(self, drawn: Drawn) -> list[Group]:
         """A group for each task; on several ranks that sample, each attempts a share of the tasks."""

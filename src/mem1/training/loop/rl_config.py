@@ -3,6 +3,7 @@
     [rl]                            [rl.algorithm]              [[rl.curriculum]]
     tasks_per_step = 12             name = "ppo"                steps = 40
     group_size = 8                  critic = "separate"         objectives = [2]
+                                                                context = "notes(120)"
 
     [rollout]
     engine = "servers"
@@ -17,7 +18,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from mem1.algorithms.base import Algorithm
 from mem1.algorithms.group import Grpo
@@ -25,18 +26,25 @@ from mem1.algorithms.losses import Importance, Kl
 from mem1.configuration import Config
 from mem1.configuration.by_name import ByName
 from mem1.configuration.model import MOST_TOKENS, LearningRate, Sizes, Temperature
+from mem1.contexts import context_policy
 from mem1.engines.servers import ModelServer, base_address
 from mem1.engines.weight_update import ServerKind, Transfer
 from mem1.errors import UserError
 from mem1.registry import register
 
+ContextName = Annotated[str, AfterValidator(lambda name: context_policy(name) and name)]
+"""A name that `mem1.contexts.context_policy` knows."""
+
 
 class Phase(Config):
-    """Some steps of reinforcement learning on tasks of the same sizes."""
+    """Some steps of reinforcement learning on tasks of the same sizes, with the same memory."""
 
     steps: int = Field(ge=1)
     objectives: Sizes = (2,)
     """Numbers of objectives; the tasks of a step take them in turn."""
+    context: ContextName | None = None
+    """Context policy of the attempts that train, from this phase on; None: that of the phase before it, and in the
+    first the recipe's."""
 
 
 class Rl(Config):
@@ -97,9 +105,18 @@ class Rl(Config):
 
     def objectives(self, step: int) -> tuple[int, ...]:
         """Numbers of objectives at this step, counted from 0."""
-        for phase in self.curriculum:
+        return self._phases(step)[-1].objectives
+
+    def context(self, step: int) -> str | None:
+        """Context policy at this step, counted from 0; None: the recipe's."""
+        named = [phase.context for phase in self._phases(step) if phase.context is not None]
+        return named[-1] if named else None
+
+    def _phases(self, step: int) -> tuple[Phase, ...]:
+        """Those until this step, its own the last."""
+        for number, phase in enumerate(self.curriculum, start=1):
             if step < phase.steps:
-                return phase.objectives
+                return self.curriculum[:number]
             step -= phase.steps
         raise IndexError("past the last phase")
 

@@ -32,9 +32,10 @@ from mem1.training.gradients.pack_workers import PackWorkers
 from mem1.training.gradients.update import PassStats
 from mem1.training.logprobs import flat_logprobs
 from mem1.training.loop.out_of_memory import TRAINING, memory_named
-from mem1.training.loop.recipe import TURNS_PER_PIECE, Recall, Recipe, Sft
+from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rollouts import AnyRollout
 from mem1.training.loop.run_folder import Metrics
+from mem1.training.loop.supervised_config import TURNS_PER_PIECE, Recall, Sft
 from mem1.training.ranks.optimizers import Optimizers, adamw, muon, warmup, warmup_decay
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.ranks.processes import as_forward
