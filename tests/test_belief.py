@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache
+from typing import Literal
 
 import pytest
 from worlds import SAMPLING, contexts, replay, rollout, shelf, task
@@ -93,7 +94,12 @@ def scripted(*completions: str, turns: int = 4) -> Trajectory:
 
 @cache
 def expert_attempts(
-    tags: Tags, context: str = "belief", *, turns: int | None = None, hops: tuple[int, ...] = (1, 2), **lazy: float
+    tags: Tags,
+    context: str = "belief",
+    *,
+    turns: int | None = None,
+    hops: tuple[Literal[1, 2], ...] = (1, 2),
+    **lazy: float,
 ) -> list[Trajectory]:
     source = AtlasTasks(worlds=1, entities=60, questions_per_world=60, hops=hops).source("train", tags)
     tasks = [replace(one, turn_limit=turns or one.turn_limit) for one in source.tasks(objectives=4, count=6, seed=0)]

@@ -16,8 +16,9 @@ from mem1.cli.recipe_options import Chosen
 from mem1.configuration import to_toml
 from mem1.envs.atlas import AtlasTasks
 from mem1.envs.search import MultihopTasks
-from mem1.training.loop.recipe import Evaluation, ModelConfig, Recipe, Sft, TinyModel
+from mem1.training.loop.recipe import Evaluation, ModelConfig, Recipe, TinyModel
 from mem1.training.loop.rl_config import Phase, Rl
+from mem1.training.loop.supervised_config import Sft
 
 ROOT = Path(__file__).parents[1]
 LONGEST_HELP = 60

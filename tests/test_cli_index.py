@@ -18,7 +18,8 @@ from mem1.retrieval.dense import Dense
 from mem1.retrieval.encoders import Prefixes
 from mem1.retrieval.index_folder import open_passages, open_retriever
 from mem1.tasks.datasets import write_passages
-from mem1.training.loop.recipe import ModelConfig, Recipe, Sft, TinyModel
+from mem1.training.loop.recipe import ModelConfig, Recipe, TinyModel
+from mem1.training.loop.supervised_config import Sft
 from mem1.training.weights.policy import make_policy
 
 QUESTION = {"id": "q1", "text": "Who founded Alvex?", "answers": ["Mira Toll"]}

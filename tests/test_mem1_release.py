@@ -25,8 +25,8 @@ from mem1.errors import UserError
 from mem1.protocol import RELEASED
 from mem1.records import Ended
 from mem1.retrieval import BM25
-from mem1.training.loop.recipe import Sft
 from mem1.training.loop.recorded import read_recorded
+from mem1.training.loop.supervised_config import Sft
 from mem1.training.weights.tokenizers import bpe_tokenizer
 from mem1.trajectory_files import read_trajectories
 

@@ -24,10 +24,11 @@ from mem1.retrieval import BM25
 from mem1.rollout import Budget
 from mem1.tasks.datasets import read_questions
 from mem1.tasks.prompts import GoldExpert, render
-from mem1.training.loop.recipe import ModelConfig, Recipe, Sft, TinyModel
+from mem1.training.loop.recipe import ModelConfig, Recipe, TinyModel
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.supervised import SftStage, demonstrate
+from mem1.training.loop.supervised_config import Sft
 from mem1.training.loop.train import make_rollout
 from mem1.training.weights.policy import Policy, make_policy
 

@@ -31,10 +31,11 @@ from mem1.protocol import PAPER, RELEASED, Tags
 from mem1.records import Ended, Trajectory
 from mem1.rollout import Budget
 from mem1.training.logprobs import completion_logprobs
-from mem1.training.loop.recipe import Evaluation, Kept, Lora, ModelConfig, Recipe, Sft, TinyModel
+from mem1.training.loop.recipe import Evaluation, Kept, Lora, ModelConfig, Recipe, TinyModel
 from mem1.training.loop.recorded import Recorded, read_recorded
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.run_folder import read_metrics
+from mem1.training.loop.supervised_config import Sft
 from mem1.training.loop.train import Progress, train
 from mem1.training.ranks.optimizers import adamw, muon
 from mem1.training.weights.policy import Policy, make_policy

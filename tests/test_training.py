@@ -39,11 +39,12 @@ from mem1.tasks.datasets import write_passages, write_questions
 from mem1.tasks.template import TurnLimit
 from mem1.training.loop.attempt_metrics import attempt_metrics
 from mem1.training.loop.kept_attempts import KeptAttempts, kept_steps
-from mem1.training.loop.recipe import Evaluation, Kept, Lora, ModelConfig, Recall, Recipe, Sft, TinyModel
+from mem1.training.loop.recipe import Evaluation, Kept, Lora, ModelConfig, Recipe, TinyModel
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.run_folder import read_metrics
 from mem1.training.loop.supervised import SftStage, demonstrate
+from mem1.training.loop.supervised_config import Recall, Sft
 from mem1.training.loop.train import Finished, Progress, make_rollout, train
 from mem1.training.loop.validation import BEST, Validation
 from mem1.training.weights.checkpoint import latest_checkpoint

@@ -20,9 +20,10 @@ from mem1.protocol import PAPER_SHOP, vocabulary
 from mem1.records import Ended
 from mem1.rollout import Budget
 from mem1.training.logprobs import completion_logprobs
-from mem1.training.loop.recipe import ModelConfig, Recipe, Sft, TinyModel
+from mem1.training.loop.recipe import ModelConfig, Recipe, TinyModel
 from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.supervised import demonstrate
+from mem1.training.loop.supervised_config import Sft
 from mem1.training.loop.train import make_rollout, train
 from mem1.training.weights.policy import SHIPPED_SHOP, Policy, load_policy, make_policy
 from mem1.training.weights.tiny_model import new_model

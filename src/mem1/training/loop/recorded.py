@@ -26,7 +26,7 @@ from mem1.errors import UserError
 from mem1.protocol import MALFORMED, VOCABULARIES, tagged
 from mem1.records import Ended, Trajectory, Turn
 from mem1.registry import register
-from mem1.training.loop.recipe import Sft
+from mem1.training.loop.supervised_config import Sft
 from mem1.trajectory_files import read_trajectories
 
 
