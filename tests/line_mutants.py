@@ -483,9 +483,16 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ),
     ("contexts/__init__.py", ("test_contexts.py",)): (("None if own is None else own(turns)", "None"),),
     ("tasks/atlas/expert.py", ("test_belief.py",)): (
-        ('relations=self.relations[self.relations.index(query.rpartition(" \'s ")[2]) :]', "relations=self.relations"),
+        ("relations=self.relations[self.relations.index(relation) :]", "relations=self.relations"),
+        ("        if start != self.start or relation", "        if relation"),
+        ("writes_none = self.tags.thought is not None or context", "writes_none = context"),
+        (
+            'writes_none = self.tags.thought is not None or context.rstrip().endswith(f"<{SUMMARY}>")',
+            "writes_none = True",
+        ),
         ("        if not query:  # the memory", "        if False:  # the memory"),
-        ("turns = turns[: -2 if turns[-2:-1] and turns[-2].action == SUMMARY else -1]", "turns = turns[:-1]"),
+        ("turns = turns[: -2 if attempt.context == Belief.word else -1]", "turns = turns[:-1]"),
+        ("turns = turns[: -2 if attempt.context == Belief.word else -1]", "turns = turns[:-2]"),
         ('<{self._state}> {state} </{self._state}>" if note else ""', '<{self._state}> {state} </{self._state}>"'),
         ('return f"<{thought}> {note}</{thought}> ', 'return f"'),
     ),

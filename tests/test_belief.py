@@ -172,6 +172,14 @@ def test_a_skipped_hop_is_known_from_the_query_alone():
     assert all("is unknown ." in turn.text for t in skipping for turn in t.turns[1::2])
 
 
+@TAGS
+def test_without_a_memory_the_expert_begins_again_where_it_does_not_know_its_place(tags: Tags):
+    for attempt in expert_attempts(tags, "none", hops=(2,)):
+        assert attempt.turns[-1].prefilled, "it searches until it must answer"
+        queries = [turn.content for turn in attempt.turns[:-1]]
+        assert queries[2] == queries[0] if tags is PAPER_BELIEF else len(set(queries)) == 1
+
+
 def test_both_calls_count_in_peaks_and_totals():
     for attempt in expert_attempts(PAPER_BELIEF):
         calls = [turn.num_tokens for turn in attempt.turns]
@@ -239,6 +247,8 @@ def test_excerpts_show_no_decision_to_stop_in_the_middle_of_a_list(context: str)
         finishes = expert.range_of(attempt.task.prompt, 16)[1] == 16
         assert any(turn.action == "answer" for turn in shown) == finishes
         assert any("done </summary>" in turn.text for turn in shown) == (finishes and context == "belief")
+        left_out = len(attempt.turns) - len(shown) - (expert.range_of(attempt.task.prompt, 16)[0] > 1)
+        assert left_out == (0 if finishes else 2 if context == "belief" else 1)
         ends += finishes
     assert 4 < ends < 24
 

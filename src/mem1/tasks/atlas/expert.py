@@ -41,6 +41,7 @@ from dataclasses import dataclass, replace
 
 from mem1.configuration import Config
 from mem1.configuration.model import Probability
+from mem1.contexts import Belief
 from mem1.contexts.notes import NOTES
 from mem1.protocol import ANSWER, SEARCH, SUMMARY, Tags
 from mem1.records import Task, Trajectory
@@ -103,9 +104,12 @@ class _Chain:
         names = [known.get(int(found[1]), UNKNOWN) if found else name for name, found in references]
         return None if UNKNOWN in names else replace(self, start=names[0], rival=names[1])
 
-    def from_query(self, query: str) -> _Chain:
-        """The rest of the chain that begins with this search: all of it, unless it was begun without its first hop."""
-        return replace(self, relations=self.relations[self.relations.index(query.rpartition(" 's ")[2]) :])
+    def from_query(self, query: str) -> _Chain | None:
+        """The chain that was begun with this search, with or without its first hop; None: it was not."""
+        start, _, relation = query.rpartition(" 's ")
+        if start != self.start or relation not in self.relations:
+            return None
+        return replace(self, relations=self.relations[self.relations.index(relation) :])
 
     def concluded(self, found: str | None) -> str | None:
         """The answer, given the name that the last relation leads to; None: not found."""
@@ -184,7 +188,7 @@ class Expert:
         """The turns of an excerpt that a policy should learn from.
 
         A first turn that begins in the middle of a list is none, as it has no reason to; nor is an answer to the whole
-        list by somebody who stops in its middle because the excerpt ends there, or the summary in which he decides so.
+        list by somebody who stops in its middle because the excerpt ends there, or the belief in which he decides so.
         """
         assert attempt.task is not None
         first, last = self.range_of(attempt.task.prompt, attempt.task.objectives)
@@ -193,16 +197,18 @@ class Expert:
             memories = [turn.content if turn.action == SUMMARY else turn.state for turn in attempt.turns]
             done = max((label for memory in memories for label in _chains(_WORKING, memory)), default=0)
             if done == attempt.task.numbers[last - 1]:
-                turns = turns[: -2 if turns[-2:-1] and turns[-2].action == SUMMARY else -1]
+                turns = turns[: -2 if attempt.context == Belief.word else -1]
         return replace(attempt, turns=turns)
 
     def _step(self, context: str, asked: Mapping[int, _Chain], rng: random.Random, lazy: Laziness) -> _Step:
         memory, query = self._memory(context)
         if memory is None:
             first = min(asked)
-            if not query or (self.tags.thought is None and SUMMARY not in self.tags.action_tags):
+            writes_none = self.tags.thought is not None or context.rstrip().endswith(f"<{SUMMARY}>")
+            begun = asked[first].from_query(query) if writes_none else None
+            if begun is None:
                 return _Step("", {}, first, self._begin(asked[first], rng, lazy))
-            memory = _Step("", {}, first, asked[first].from_query(query))
+            memory = _Step("", {}, first, begun)
         last = _LAST_TURN.search(self._result(context)) is not None
         if not query:  # the memory is a summary, whose result is only a hint
             return replace(memory, work=None) if last else memory
