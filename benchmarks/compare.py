@@ -212,8 +212,8 @@ class Compare:
     # -- run -----------------------------------------------------------------------------------------------------
 
     def run_jobs(self) -> Iterator[Job]:
-        """The start under each policy first; then the seeds in turn, so that what is finished compares all policies."""
-        for seed in (None, *self.given.seeds):
+        """The seeds in turn, so that what is finished compares all policies; then the start under each policy."""
+        for seed in (*self.given.seeds, None):
             yield from (self.run_of(policy, seed) for policy in self.given.policies)
 
     def run_of(self, policy: str, seed: int | None) -> Job:
