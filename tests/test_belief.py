@@ -266,6 +266,23 @@ def test_excerpts_show_no_decision_to_stop_in_the_middle_of_a_list(context: str)
     assert 4 < ends < 24
 
 
+def test_a_summary_that_decides_to_stop_is_shown_only_where_the_list_ends():
+    expert = Expert(tags=PAPER_SUMMARY, excerpt=4)
+    source = AtlasTasks(worlds=1, entities=60, questions_per_world=60).source("train", PAPER_SUMMARY)
+    tasks = [expert.placed(one) for one in source.tasks(objectives=16, count=24, seed=0)]
+    codec = Codec(atlas_tokenizer(PAPER_SUMMARY))
+    run = rollout(expert, source.environment, context="summary(24)", codec=codec, tags=PAPER_SUMMARY)
+    decided = 0
+    for attempt in run(tasks, sampling=SAMPLING):
+        finishes = expert.range_of(attempt.task.prompt, 16)[1] == 16  # type: ignore[union-attr]
+        decides = any("done </summary>" in turn.text for turn in attempt.turns)
+        assert any("done </summary>" in turn.text for turn in expert.shown(attempt).turns) == (finishes and decides)
+        going_on = [turn for turn in attempt.turns if turn.action == SUMMARY and "now Q" in turn.content]
+        assert [turn for turn in expert.shown(attempt).turns if "now Q" in turn.content] == going_on
+        decided += decides and not finishes
+    assert decided > 4
+
+
 def test_a_plan_counts_the_calls_that_write_beliefs():
     sizes = even_sizes(prompt=10, state=4, action=2, result=20, turns=3)
     [[attempt]] = made_groups(Belief(), sizes, groups=1, attempts=1)

@@ -41,7 +41,6 @@ from dataclasses import dataclass, replace
 
 from mem1.configuration import Config
 from mem1.configuration.model import Probability
-from mem1.contexts import Belief
 from mem1.contexts.notes import NOTES
 from mem1.protocol import ANSWER, SEARCH, SUMMARY, Tags
 from mem1.records import Task, Trajectory
@@ -188,7 +187,7 @@ class Expert:
         """The turns of an excerpt that a policy should learn from.
 
         A first turn that begins in the middle of a list is none, as it has no reason to; nor is an answer to the whole
-        list by somebody who stops in its middle because the excerpt ends there, or the belief in which he decides so.
+        list by somebody who stops in its middle because the excerpt ends there, or the summary in which he decides so.
         """
         assert attempt.task is not None
         first, last = self.range_of(attempt.task.prompt, attempt.task.objectives)
@@ -197,7 +196,9 @@ class Expert:
             memories = [turn.content if turn.action == SUMMARY else turn.state for turn in attempt.turns]
             done = max((label for memory in memories for label in _chains(_WORKING, memory)), default=0)
             if done == attempt.task.numbers[last - 1]:
-                turns = turns[: -2 if attempt.context == Belief.word else -1]
+                turns = turns[:-1]
+                if turns and turns[-1].action == SUMMARY and turns[-1].content.split()[-1:] == [DONE]:
+                    turns = turns[:-1]
         return replace(attempt, turns=turns)
 
     def _step(self, context: str, asked: Mapping[int, _Chain], rng: random.Random, lazy: Laziness) -> _Step:
