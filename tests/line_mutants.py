@@ -482,7 +482,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("        if newest.action == SUMMARY:\n            return keep([newest])\n", ""),
     ),
     ("contexts/__init__.py", ("test_contexts.py",)): (("None if own is None else own(turns)", "None"),),
-    ("tasks/atlas/expert.py", ("test_belief.py",)): (
+    ("tasks/atlas/expert.py", ("test_belief.py", "test_notes.py")): (
         ("relations=self.relations[self.relations.index(relation) :]", "relations=self.relations"),
         ("        if start != self.start or relation", "        if relation"),
         ("writes_none = self.tags.thought is not None or context", "writes_none = context"),

@@ -393,6 +393,19 @@ def test_an_excerpt_of_a_chain_begins_where_its_references_do():
         assert sum(attempt.per_objective("em")) >= 2
 
 
+def test_a_rewrite_of_notes_decides_nothing_and_is_always_shown():
+    expert = Expert(tags=PAPER_NOTES, excerpt=4)
+    codec = Codec(atlas_tokenizer(PAPER_NOTES))
+    tasks = [expert.placed(one) for one in SOURCE.tasks(objectives=16, count=12, seed=0)]
+    run = rollout(expert, SOURCE.environment, context="notes(5)", codec=codec, tags=PAPER_NOTES)
+    before_an_answer = 0
+    for attempt in run(tasks, sampling=Sampling()):
+        rewrites = [turn for turn in attempt.turns if turn.action == SUMMARY]
+        assert [turn for turn in expert.shown(attempt).turns if turn.action == SUMMARY] == rewrites
+        before_an_answer += attempt.turns[-2].action == SUMMARY and attempt.turns[-1].action == "answer"
+    assert before_an_answer > 2
+
+
 def test_short_tasks_are_done_from_beginning_to_end():
     expert = Expert(tags=PAPER_NOTES, excerpt=4)
     assert expert.range_of("Q1 a ?", 4) == (1, 4)
