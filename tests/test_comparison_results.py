@@ -13,6 +13,7 @@ RESULTS = {
     "compare-atlas": PAGE.split("## Questions that depend")[0],
     "compare-atlas-chain": PAGE.split("## Questions that depend")[1].split("### Trained on two")[0],
     "compare-atlas-chain-2-4": PAGE.split("### Trained on two")[1],
+    "beyond": (ROOT / "docs" / "beyond.md").read_text(encoding="utf-8"),
 }
 
 
