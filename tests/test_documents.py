@@ -218,7 +218,7 @@ def packed_pdf(stream: bytes) -> bytes:
 
 
 SLOW_PDF = packed_pdf(b"BT /F1 12 Tf " + b"(a) Tj T* " * 1_000_000 + b"ET")
-SLOW_PAGE = "<html><body>" + "<div><p>word <b>word</b> word</p>" * 60_000
+SLOW_PAGE = "<html><body>" + "<div><p>word <b>word</b> word</p>" * 240_000
 GOOD = pdf("The mill was built in 1823.")
 
 

@@ -47,6 +47,8 @@ RELEASE = {
     "rl.old_logprobs_from": "trainer",  # compute_log_prob before the update
     "rl.max_staleness": 0,
     "rl.algorithm.name": "ppo",  # algorithm.adv_estimator: gae
+    # verl's reward is on the last token
+    "rl.algorithm.channels": [{"name": "outcome", "weight": 1.0, "tokens": "all", "scale": True}],
     "rl.algorithm.clip_low": 0.2,
     "rl.algorithm.clip_high": 0.2,
     "rl.algorithm.gamma": 1.0,

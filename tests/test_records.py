@@ -21,7 +21,9 @@ from mem1.records import (
 )
 
 QUESTION = Question(id="q1", text="Who founded Alvex?", answers=("Mira Toll", "M. Toll"), source="atlas", hops=1)
-TASK = Task(id="t1", questions=(QUESTION,), prompt="Q1 Who founded Alvex?", turn_limit=6, corpus="world-1", seed=7)
+TASK = Task(
+    id="t1", questions=(QUESTION,), prompt="Q1 Who founded Alvex?", turn_limit=6, corpus="world-1", seed=7, labels=(1,)
+)
 TURNS = (
     Turn(
         context_ids=(1, 2),

@@ -301,8 +301,9 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def task_to_json(task: Task) -> dict[str, Any]:
-    """A plain dict for JSON."""
-    return {**_fields(task), "questions": [_fields(question) for question in task.questions]}
+    """A plain dict for JSON, without labels where they are 1 to N."""
+    fields = {name: value for name, value in _fields(task).items() if name != "labels" or value}
+    return {**fields, "questions": [_fields(question) for question in task.questions]}
 
 
 def task_from_json(record: Mapping[str, Any]) -> Task:

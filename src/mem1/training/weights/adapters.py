@@ -185,6 +185,8 @@ def quantize(model: PreTrainedModel) -> None:
         rounded.module = small  # receives the scales when they are made
         small.weight = rounded
         small.bias = layer.bias
+        # its packing for processors with AVX512-BF16 has no backward pass; evaluation mode would switch to it
+        small.support_avx512bf16_for_cpu = False
         _put(model, name, small.to(layer.weight.device))
 
 
