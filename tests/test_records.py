@@ -86,7 +86,7 @@ def test_what_a_question_depends_on_survives_json_and_a_record_without_it_depend
 def test_a_question_depends_on_earlier_ones_alone(depends_on: tuple[int, ...]):
     second = dataclasses.replace(QUESTION, depends_on=depends_on)
     with pytest.raises(ValueError, match="Q2 depends on"):
-        dataclasses.replace(TASK, questions=(QUESTION, second))
+        dataclasses.replace(TASK, questions=(QUESTION, second), labels=())
 
 
 @pytest.mark.parametrize("ended", list(Ended))
