@@ -72,7 +72,7 @@ def test_a_trajectory_written_as_a_line_of_json_reads_back_equal():
 
 def test_what_a_question_depends_on_survives_json_and_a_record_without_it_depends_on_nothing():
     second = Question(id="q2", text="Where was the answer to Q1 born?", answers=("B",), titles=("T",), depends_on=(1,))
-    task = dataclasses.replace(TASK, questions=(QUESTION, second))
+    task = dataclasses.replace(TASK, questions=(QUESTION, second), labels=())
     record = json.loads(json.dumps(trajectory_to_json(dataclasses.replace(TRAJECTORY, task=task))))
     assert trajectory_from_json(record).task == task
     assert task.depths == (0, 1)
