@@ -199,6 +199,13 @@ class TestInFourBits:
             assert cast(Any, parameter).quant_state.absmax.numel() == weights // 64
         assert stage.model.get_output_embeddings().weight.dtype == torch.float32
 
+    def test_no_layer_ever_switches_to_a_form_without_a_backward_pass(self, rounded):
+        """bitsandbytes would, in evaluation mode, on processors with AVX512-BF16."""
+        from bitsandbytes.nn.modules import Linear4bit
+
+        layers = [layer for layer in rounded[0].model.modules() if isinstance(layer, Linear4bit)]
+        assert layers and not any(layer.support_avx512bf16_for_cpu for layer in layers)
+
     @torch.no_grad()
     def test_only_adapters_are_moved_and_frozen_weights_are_no_more_than_rounded(self, rounded):
         stage, rows = rounded
