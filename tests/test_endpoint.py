@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -265,6 +266,7 @@ def test_a_call_whose_client_is_gone_is_dropped_and_the_same_call_gets_the_same_
         with pytest.raises(httpx.ReadTimeout):
             at.client.post("chat/completions", json={"messages": [ASK]}, timeout=httpx.Timeout(30, read=0.3))
         assert begun.is_set()
+        time.sleep(1)  # for the server to notice that the client is gone
         held.set()
         wait_for(lambda: at.recording._begun == 0)
         again = at.say([ASK])
