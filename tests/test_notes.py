@@ -18,9 +18,11 @@ from mem1.envs.atlas import AtlasTasks
 from mem1.errors import UserError
 from mem1.evaluation.fact_retention import memory
 from mem1.evaluation.tokens import peak_tokens, state_tokens
-from mem1.protocol import PAPER, PAPER_NOTES, PUBLISHED, SUMMARY, Tags, observation, parse
+from mem1.protocol import PAPER, PAPER_NOTES, PAPER_SUMMARY, PUBLISHED, SUMMARY, Tags, observation, parse
 from mem1.records import Ended, Trajectory, Turn, trajectory_from_json, trajectory_to_json
 from mem1.tasks.atlas import Expert, Laziness
+from mem1.tasks.atlas.world import names
+from mem1.tasks.template import TurnLimit
 from mem1.training.checks import reencoded_share
 from mem1.training.weights.tokenizers import atlas_tokenizer
 
@@ -391,6 +393,34 @@ def test_an_excerpt_of_a_chain_begins_where_its_references_do():
     for attempt in run([expert.placed(one) for one in tasks], sampling=Sampling()):
         assert "unknown" not in attempt.answer
         assert sum(attempt.per_objective("em")) >= 2
+
+
+@pytest.mark.parametrize(
+    ("tags", "context"),
+    [(PAPER_NOTES, "notes"), (PAPER_SUMMARY, "constant"), (PAPER_SUMMARY, "summary(40)"), (PAPER_SUMMARY, "full")],
+    ids=lambda one: one if isinstance(one, str) else one.name,
+)
+def test_a_question_with_a_name_that_was_copied_wrongly_is_begun_again_and_the_mistake_is_not_shown(
+    tags: Tags, context: str
+):
+    expert = Expert(tags=tags, laziness=Laziness(misread=0.4, diligent=0.5))
+    source = AtlasTasks(worlds=1, entities=60, questions_per_world=60, turn_limit=TurnLimit(extra=40))
+    asked = source.source("train", tags)
+    run = rollout(expert, asked.environment, context=context, codec=Codec(atlas_tokenizer(tags)), tags=tags)
+    trained = set(names("train"))
+    mistakes = again = 0
+    for attempt in run(asked.tasks(objectives=4, count=20, seed=0), sampling=Sampling()):
+        assert attempt.per_objective("em") == (1.0,) * 4
+        shown = expert.shown(attempt).turns
+        left_out = [turn for turn in attempt.turns if turn not in shown]
+        mistakes += len(left_out)
+        seen = attempt.task.prompt + "".join(turn.observation for turn in attempt.turns)  # type: ignore[union-attr]
+        begun = [(turn, name) for turn in attempt.turns for name in re.findall(r"now Q\d+ (\w+ \w+)", turn.text)]
+        assert all((name in seen) == (turn in shown) and name in trained for turn, name in begun)
+        again += sum(" is unknown . " in turn.text for turn in shown)
+    assert mistakes > 20 and again > 20
+    if context != "summary(40)":
+        assert mistakes == again  # each is followed by the turn that begins again
 
 
 def test_a_rewrite_of_notes_decides_nothing_and_is_always_shown():

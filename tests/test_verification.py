@@ -313,16 +313,21 @@ def test_a_model_that_has_not_learned_the_tags_is_steered_through_turns_with_its
     assert {"re-encoded tokens", "branches are separate"} <= {check.name for check in checks}
 
 
-@pytest.mark.parametrize("context", ["notes", "notes(12)"])
-@pytest.mark.parametrize("single", [True, False], ids=["tags are tokens", "tags are letters"])
-def test_contexts_of_notes_are_trained_exactly_as_they_were_sampled(context: str, single: bool):
-    tags = PAPER_NOTES
+def steered_on_atlas(tags: Tags, *, context: str, single: bool) -> tuple[Any, list[Trajectory]]:
+    """A random model and its attempts of four turns; `single`: its tags are single tokens."""
     letters = bpe_tokenizer(["nothing of the tags"], vocab_size=300, tags=RELEASED)
     codec = Codec(atlas_tokenizer(tags) if single else letters)
     model = new_model(SHAPE, vocab_size=codec.vocab_size, seed=0).eval()
     four_turns = TurnLimit(per_objective=0, extra=4)
     asked = AtlasTasks(entities=40, worlds=1, questions_per_world=40, turn_limit=four_turns)
     attempts = steered(model, codec, asked.source("evaluation", tags), tags, context=context)
+    return model, attempts
+
+
+@pytest.mark.parametrize("context", ["notes", "notes(12)"])
+@pytest.mark.parametrize("single", [True, False], ids=["tags are tokens", "tags are letters"])
+def test_contexts_of_notes_are_trained_exactly_as_they_were_sampled(context: str, single: bool):
+    model, attempts = steered_on_atlas(PAPER_NOTES, context=context, single=single)
     assert all(turn.notes for t in attempts for turn in t.turns if turn.action != SUMMARY and not turn.prefilled)
     assert any(turn.action == SUMMARY for t in attempts for turn in t.turns) == (context == "notes(12)")
     roles = [role for t in attempts for _, role, *_ in t.turns[-1].context_origins]
@@ -337,12 +342,7 @@ def test_contexts_of_notes_are_trained_exactly_as_they_were_sampled(context: str
 )
 @pytest.mark.parametrize("single", [True, False], ids=["tags are tokens", "tags are letters"])
 def test_a_belief_apart_from_reasoning_is_trained_exactly_as_it_was_sampled(context: str, tags: Tags, single: bool):
-    letters = bpe_tokenizer(["nothing of the tags"], vocab_size=300, tags=RELEASED)
-    codec = Codec(atlas_tokenizer(tags) if single else letters)
-    model = new_model(SHAPE, vocab_size=codec.vocab_size, seed=0).eval()
-    four_turns = TurnLimit(per_objective=0, extra=4)
-    asked = AtlasTasks(entities=40, worlds=1, questions_per_world=40, turn_limit=four_turns)
-    attempts = steered(model, codec, asked.source("evaluation", tags), tags, context=context)
+    model, attempts = steered_on_atlas(tags, context=context, single=single)
     free = [turn for t in attempts for turn in t.turns if not turn.prefilled]
     assert len(free) == 6 and all("state" in turn.completion_spans for turn in free)
     assert all(("thought" in turn.completion_spans) == (tags is PAPER_BELIEF) for turn in free)

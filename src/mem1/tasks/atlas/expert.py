@@ -25,7 +25,11 @@ is written beside a query that follows from what is in sight, in the first turn 
     <think> Velan Toris 's birthplace is Moru Kest . </think> <IS> Q1 Moru Kest now Q2 ... </IS> <query> ... </query>
 
 A question whose search finds nothing is noted as unknown and not repeated, and so is a question that refers to its
-answer. Names replace references when a question is started:
+answer; but one with a name that was copied wrongly is begun again:
+
+    <IS> Dora Kest 's seat is unknown . Q1 Moru Kest now Q2 Dora Lint 's seat ? Q2 last </IS> ...
+
+Names replace references when a question is started:
 
     Q2 answer Q1 's mayor ?                                   now Q2 Moru Kest 's mayor ? ...
     Q3 answer Q1 ; answer Q2 's mayor is Sela Prand ?         now Q3 Moru Kest ; Ana Brul 's mayor is Sela Prand ? ...
@@ -43,7 +47,8 @@ from mem1.configuration import Config
 from mem1.configuration.model import Probability
 from mem1.contexts.notes import NOTES
 from mem1.protocol import ANSWER, SEARCH, SUMMARY, Tags
-from mem1.records import Task, Trajectory
+from mem1.records import Task, Trajectory, Turn
+from mem1.tasks.atlas.world import split_of_name
 from mem1.tasks.prompts import DONE, ORDER
 
 _ASKED = r"Q(\d+) (\w+ \w+)(?: ; (\w+ \w+))?((?: 's \w+)+)(?: is (\w+ \w+))? \?"
@@ -52,6 +57,7 @@ _WORKING = re.compile(f"now {_ASKED}")
 _KNOWN = re.compile(r"Q(\d+) (unknown|[A-Z]\w+ \w+)")
 _REFERENCE = re.compile(r"answer Q(\d+)")
 _FACT = re.compile(r"(\w+ \w+) 's (\w+) is (\w+ \w+) \.")
+_NAME = re.compile(r"([A-Z][a-z]+ [A-Z][a-z]+)")
 UNKNOWN = "unknown"
 """Written for a fact that a search did not show, and as the answer to that question."""
 _LAST_TURN = re.compile(r"You have 1 turn left")
@@ -71,6 +77,9 @@ class Laziness(Config):
     """Skips the first hop of a two-hop question, finds nothing, and leaves the question unanswered."""
     forget: Probability = 0.0
     """Drops a remembered answer from the state; drawn when an answer is added to others."""
+    misread: Probability = 0.0
+    """Copies a name wrongly, finds nothing, and begins the question again; drawn when a later question is begun and
+    between its hops, in diligent tasks, too. What is copied wrongly is left out of `shown`."""
 
 
 CLEAN = Laziness()
@@ -152,7 +161,7 @@ class Expert:
         asked = _chains(_QUESTION, prompt)
         rng, lazy = random.Random(f"{self.seed}/{context}"), self._laziness(prompt)
         labels = sorted(asked)
-        first, last = self.range_of(prompt, len(labels))
+        first, last = self._range(prompt, len(labels), asked)
         done = {label: asked[label] for label in labels[first - 1 : last]}
         step = self._step(context, done, rng, lazy)
         follows = {label: f"then Q{other}" for label, other in itertools.pairwise(labels)}
@@ -166,15 +175,17 @@ class Expert:
         would reach the end of a long list otherwise, and where a list ends has to be read, too. It begins earlier where
         one of its questions refers to an earlier one.
         """
+        return self._range(prompt, objectives, _chains(_QUESTION, prompt))
+
+    def _range(self, prompt: str, objectives: int, asked: Mapping[int, _Chain]) -> tuple[int, int]:
         if self.excerpt is None or objectives <= self.excerpt:
             return 1, objectives
         rng = random.Random(f"{self.seed}/first/{prompt.split('?')[0]}")
         parts = 1, rng.randint(1, objectives), objectives + 1 - rng.randint(1, self.excerpt)
         first = rng.choice(parts)
-        asked = sorted(_chains(_QUESTION, prompt).items())
-        while any(
-            label < asked[first - 1][0] for _, chain in asked[first - 1 :][: self.excerpt] for label in chain.needs
-        ):
+        labels = sorted(asked)
+        needed = [min(asked[label].needs, default=label) for label in labels]  # the earliest that each refers to
+        while min(needed[first - 1 :][: self.excerpt]) < labels[first - 1]:
             first -= 1
         return first, min(first + self.excerpt - 1, objectives)
 
@@ -187,11 +198,12 @@ class Expert:
         """The turns of an excerpt that a policy should learn from.
 
         A first turn that begins in the middle of a list is none, as it has no reason to; nor is an answer to the whole
-        list by somebody who stops in its middle because the excerpt ends there, or the summary in which he decides so.
+        list by somebody who stops in its middle because the excerpt ends there, or the summary in which he decides so;
+        nor is a name that was copied wrongly.
         """
         assert attempt.task is not None
         first, last = self.range_of(attempt.task.prompt, attempt.task.objectives)
-        turns = attempt.turns[first > 1 :]
+        turns = self._copied_rightly(attempt)[first > 1 :]
         if turns and last < attempt.task.objectives and turns[-1].action == ANSWER and not turns[-1].prefilled:
             memories = [turn.content if turn.action == SUMMARY else turn.state for turn in attempt.turns]
             done = max((label for memory in memories for label in _chains(_WORKING, memory)), default=0)
@@ -200,6 +212,13 @@ class Expert:
                 if turns and turns[-1].action == SUMMARY and turns[-1].content.split()[-1:] == [DONE]:
                     turns = turns[:-1]
         return replace(attempt, turns=turns)
+
+    def _copied_rightly(self, attempt: Trajectory) -> tuple[Turn, ...]:
+        """The turns whose question begins with a name that the prompt or a result shows."""
+        assert attempt.task is not None
+        shown = "\n".join([attempt.task.prompt, *(turn.observation for turn in attempt.turns)])
+        begun = [(turn, _chains(_WORKING, turn.text).values()) for turn in attempt.turns]
+        return tuple(turn for turn, chains in begun if all(chain.start in shown for chain in chains))
 
     def _step(self, context: str, asked: Mapping[int, _Chain], rng: random.Random, lazy: Laziness) -> _Step:
         memory, query = self._memory(context)
@@ -218,14 +237,19 @@ class Expert:
         found = self._found(context, work)
         note = f"{work.start} 's {work.relations[0]} is {found or UNKNOWN} . "
         if found is not None and len(work.relations) > 1 and not last:
-            return _Step(note, known, label, replace(work, start=found, relations=work.relations[1:]))
+            onward = replace(work, start=found, relations=work.relations[1:])
+            return _Step(note, known, label, self._misread(onward, context, rng, lazy))
+        again = asked[label].resolved(known) if found is None and label in asked and not last else None
+        if again is not None and work.start != again.start:
+            return _Step(note, known, label, again)
         answer = work.concluded(found) if len(work.relations) == 1 else None
         known = self._remember(known, label, answer or UNKNOWN, rng, lazy)
         stops = len(asked) > 1 and rng.random() < lazy.stop
         for following in [other for other in asked if other > label] if not (stops or last) else ():
             begun = asked[following].resolved(known)
             if begun is not None:
-                return _Step(note, known, following, self._begin(begun, rng, lazy))
+                begun = self._misread(self._begin(begun, rng, lazy), context, rng, lazy)
+                return _Step(note, known, following, begun)
             known[following] = UNKNOWN
         return _Step(note, known)
 
@@ -262,7 +286,8 @@ class Expert:
 
     def _laziness(self, prompt: str) -> Laziness:
         drawn = random.Random(f"{self.seed}/{prompt.split('?')[0]}").random()
-        return Laziness(shortcut=self.laziness.slip) if drawn < self.laziness.diligent else self.laziness
+        diligent = Laziness(shortcut=self.laziness.slip, misread=self.laziness.misread)
+        return diligent if drawn < self.laziness.diligent else self.laziness
 
     def _remember(
         self, known: Mapping[int, str], label: int, found: str, rng: random.Random, lazy: Laziness
@@ -278,6 +303,16 @@ class Expert:
         """The question as noted in the state: complete, or without its first hop."""
         skips = len(asked.relations) > 1 and rng.random() < lazy.shortcut
         return replace(asked, relations=asked.relations[1:]) if skips else asked
+
+    def _misread(self, work: _Chain, context: str, rng: random.Random, lazy: Laziness) -> _Chain:
+        """The chain, or with one word of its name from another in sight: a name that nothing has in this context."""
+        if not lazy.misread or rng.random() >= lazy.misread:
+            return work
+        first, last = work.start.split()
+        others = [name.split() for name in sorted(set(_NAME.findall(context)))]
+        mixed = [pair for one, two in others for pair in (f"{first} {two}", f"{one} {last}") if pair not in context]
+        same_half = [pair for pair in mixed if split_of_name(*pair.split()) == split_of_name(first, last)]
+        return replace(work, start=rng.choice(same_half)) if same_half else work
 
     def _written(self, step: _Step, before: Mapping[int, str], context: str, follows: Mapping[int, str]) -> str:
         """The completion of the context, whose notes hold `before`: or the rest of it after an opened tag.
