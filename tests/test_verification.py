@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from mem1.algorithms.channels import Channels
 from mem1.contexts import context_policy
 from mem1.dialogue import TagDialogue
 from mem1.engines.base import Sampling, ScriptedEngine
@@ -39,15 +41,17 @@ from mem1.training.checks import (
     sampler_checks,
     wrong_targets,
 )
+from mem1.training.gradients import actor_critic
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
 from mem1.training.loop.recipe import TinyModel
-from mem1.training.verify import Forced, compute, halves, verify
+from mem1.training.verify import Forced, algorithms, compute, halves, step_checks, verify
 from mem1.training.weights.tiny_model import new_model
 from mem1.training.weights.tokenizers import atlas_tokenizer, bpe_tokenizer
 
 CODEC = Codec(atlas_tokenizer(PAPER))
 SHAPE = TinyModel(hidden_size=32, layers=2, heads=2, feed_forward=48)
 OF_STEPS = [f"{name}: {what}" for name in ("grpo", "ppo") for what in ("small packs", "other order", "more contexts")]
+OF_STEPS += ["channels: small packs", "channels: other order"]
 TURNS = trajectory(([1, 2], [3, 4]), ([1, 2, 3, 4, 5], [6, 7]))
 """prompt 1 2, sampled 3 4, result 5, sampled 6 7"""
 
@@ -92,7 +96,7 @@ def failed(checks: Sequence[Check]) -> set[str]:
 def test_every_check_is_made_and_passes_on_trajectories_of_several_turns(model, source):
     groups = expert_groups(model, source)
     assert min(len(t.turns) for g in groups for t in g.trajectories) >= 3
-    checks = verify(model, groups)
+    checks = verify(model, groups, dialogue=TagDialogue(CODEC))
     assert {check.name: check.verdict for check in checks} == {
         "sampler and trainer, largest": "passed",
         "sampler and trainer, mean": "passed",
@@ -108,6 +112,39 @@ def test_every_check_is_made_and_passes_on_trajectories_of_several_turns(model, 
         "branches are separate": "passed",
     }
     assert all(p.grad is None for p in model.parameters()) and model.dtype == torch.float32
+
+
+def channels_of(groups: list[Group], dialogue: TagDialogue | None) -> list[str]:
+    return [channel.name for a in algorithms(groups, dialogue) if isinstance(a, Channels) for channel in a.channels]
+
+
+def test_whole_steps_have_every_channel_that_the_attempts_have(model, source):
+    (group,) = expert_groups(model, source)
+    with_gold = ["outcome", "objectives", "memory_length", "word_gain", "memory_gain"]
+    assert channels_of([group], TagDialogue(CODEC)) == with_gold
+    assert channels_of([group], None) == with_gold[:-1]
+    without_task = Group(trajectories=tuple(replace(t, task=None) for t in group.trajectories))
+    assert channels_of([without_task], TagDialogue(CODEC)) == ["outcome"]
+
+
+@pytest.mark.parametrize("context", ["constant", "full"])
+def test_memories_scored_for_another_attempt_fail(model, source, monkeypatch, context: str):
+    groups = [
+        Group(trajectories=tuple(replace(t, context=context) for t in group.trajectories))
+        for group in expert_groups(model, source)
+    ]
+    right = actor_critic.memory_logprobs
+
+    def of_the_first_attempt(*given: Any) -> list[tuple[float, ...]]:
+        first, *others = right(*given)
+        return [first, *[(*first, *own[len(first) :])[: len(own)] for own in others]]
+
+    def verdicts() -> set[str]:
+        return failed(step_checks(model.double(), groups, dialogue=TagDialogue(CODEC)))
+
+    assert verdicts() == set()
+    monkeypatch.setattr(actor_critic, "memory_logprobs", of_the_first_attempt)
+    assert verdicts() == {"channels: other order"}
 
 
 def test_the_local_engines_own_log_probs_pass_at_the_temperature_of_sampling_and_at_no_other(model, source):

@@ -80,6 +80,7 @@ def command(
             groups,
             temperature=temperature,
             attention=backend,
+            dialogue=policy.dialogue(recipe.chat, tags),
             progress=lambda what: status.update(f"trainer: {what}"),
         )
     if not has_gradients(backend, policy.model):

@@ -16,9 +16,10 @@ Whole optimiser steps, advantages included, must have the same gradient (in floa
     other order       the same attempts, in reversed order
     more contexts     the same tokens after the same contexts, in twice as many calls:  p | a b c  ->  p | a   p a | b c
 
-The attempts get made-up rewards, so that there is something to learn however good the model is. Of attempts on a task
-that sampled the same tokens only one is kept: opposite advantages on the same tokens cancel. PPO's critic reads the
-policy's states and starts from random weights.
+The attempts get made-up rewards and scores of their questions, so that there is something to learn however good the
+model is. Of attempts on a task that sampled the same tokens only one is kept: opposite advantages on the same tokens
+cancel. PPO's critic reads the policy's states and starts from random weights. Channels credit turns, so a call cut in
+two is another one to them.
 
 So that any model reaches a second turn, `Forced` forces the tags and lets the model draw the tokens between them:
 
@@ -40,6 +41,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from mem1.algorithms.base import Algorithm
+from mem1.algorithms.channels import Channel, Channels, MemoryGain, MemoryLength, Objectives, Outcome, WordGain
 from mem1.algorithms.group import Grpo
 from mem1.algorithms.ppo import Ppo
 from mem1.dialogue import Dialogue
@@ -93,11 +95,13 @@ def verify(
     *,
     temperature: float = 1.0,
     attention: Backend = "blocks",
+    dialogue: Dialogue | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> list[Check]:
     """All checks on trajectories that this model has just sampled at this temperature.
 
     attention   back-end over the token trees; flex on a CPU has no gradients, so they are not checked
+    dialogue    of the rollout, for the channel memory_gain, which is left out without it
 
     Clears the model's gradients. `progress` receives the name of each computation before it starts. Raises UserError
     if the model cannot be packed exactly or no token was sampled, ValueError if the sampler recorded no log-probs.
@@ -131,7 +135,7 @@ def verify(
             gradient_check(exact_packed.gradient, exact_alone.gradient, precision="float64", limit=EXACT_LIMIT),
             gradient_check(packed.gradient, alone.gradient, precision=own, limit=ROUNDING_LIMIT),
             micro_batch_check(parts.gradient, packed.gradient, batches=len(halves(attempts)) - len(attempts)),
-            *step_checks(exact, groups, temperature=temperature, attention=attention),
+            *step_checks(exact, groups, temperature=temperature, attention=attention, dialogue=dialogue),
         ]
     trees = [pack(group) for group in attempts]
     report("tokens changed")
@@ -184,8 +188,15 @@ def halves(groups: Sequence[Sequence[Trajectory]]) -> list[Sequence[Trajectory]]
     return [part for g in groups for part in (g[: len(g) // 2], g[len(g) // 2 :]) if part]
 
 
-ALGORITHMS: tuple[Algorithm, ...] = (Grpo(), Ppo(lam=0.95, critic="head"))
-"""One with statistics over groups, one with values that GAE carries across every rewritten context."""
+def algorithms(groups: Sequence[Group], dialogue: Dialogue | None) -> list[Algorithm]:
+    """One with statistics over groups, one with values that GAE carries across every rewritten context, and one with
+    every channel that these attempts have."""
+    channels: list[Channel] = [Outcome()]
+    if all(t.task is not None for g in groups for t in g.trajectories):
+        channels += [Objectives(), MemoryLength(least=0.0), WordGain()]
+        if dialogue is not None and dialogue.forces_answers:
+            channels.append(MemoryGain())
+    return [Grpo(), Ppo(lam=0.95, critic="head"), Channels(channels=tuple(channels))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +212,14 @@ class Change:
 
 
 def step_checks(
-    model: PreTrainedModel, groups: Sequence[Group], *, temperature: float = 1.0, attention: Backend = "blocks"
+    model: PreTrainedModel,
+    groups: Sequence[Group],
+    *,
+    temperature: float = 1.0,
+    attention: Backend = "blocks",
+    dialogue: Dialogue | None = None,
 ) -> list[Check]:
-    """For GRPO, where a task has two different attempts, and for PPO with GAE across the contexts.
+    """For GRPO and channels, where a task has two different attempts, and for PPO with GAE across the contexts.
 
     `model` should be in float64; its gradients are cleared. Some attempt needs a sampled token. Exact
     only for a model that passes `check_packable`.
@@ -211,22 +227,23 @@ def step_checks(
     groups = list(_rewarded(groups))
     largest = max(64, *(len(pack(g.trajectories)) for g in groups))
     checks: list[Check] = []
-    for algorithm in ALGORITHMS:
+    for algorithm in algorithms(groups, dialogue):
         chosen = [g for g in groups if len(g.trajectories) >= algorithm.min_attempts_per_task]
         if not chosen:
             continue
         config = Rl(curriculum=(Phase(steps=1),), algorithm=algorithm, temperature=temperature, pack_tokens=largest)
-        wanted = _gradient(model, chosen, config, attention)
-        for change in _changes(chosen, largest):
+        wanted = _gradient(model, chosen, config, attention, dialogue)
+        for change in _changes(chosen, largest, cuts=not isinstance(algorithm, Channels)):
             config = config.model_copy(update={"pack_tokens": change.pack_tokens})
-            measured = relative_difference(_gradient(model, change.groups, config, attention), wanted)
+            measured = relative_difference(_gradient(model, change.groups, config, attention, dialogue), wanted)
             explanation = f"gradient of an optimiser step {change.explanation}"
             name = f"{algorithm.name}: {change.name}"
             checks.append(Check(name, measured, EXACT_LIMIT, "relative", change.made, explanation))
     return checks
 
 
-def _changes(groups: Sequence[Group], pack_tokens: int) -> Iterator[Change]:
+def _changes(groups: Sequence[Group], pack_tokens: int, *, cuts: bool) -> Iterator[Change]:
+    """`cuts`: calls are cut in two as well."""
     trajectories = [t for g in groups for t in g.trajectories]
     small = max(64, pack_tokens // 4)
     few, many = (len(split_into_packs(trajectories, max_tokens=tokens)) for tokens in (pack_tokens, small))
@@ -235,6 +252,8 @@ def _changes(groups: Sequence[Group], pack_tokens: int) -> Iterator[Change]:
     turned = [replace(g, trajectories=g.trajectories[::-1]) for g in groups[::-1]]
     explanation = "with its attempts in the opposite order"
     yield Change("other order", explanation, turned, pack_tokens, len(trajectories) - 1)
+    if not cuts:
+        return
     longer = [
         replace(t, turns=tuple(part for turn in t.turns for part in _halved(turn)))
         for g in groups
@@ -247,11 +266,13 @@ def _changes(groups: Sequence[Group], pack_tokens: int) -> Iterator[Change]:
     yield Change("more contexts", explanation, more, pack_tokens, made)
 
 
-def _gradient(model: PreTrainedModel, groups: Sequence[Group], config: Rl, attention: Backend) -> list[Tensor]:
+def _gradient(
+    model: PreTrainedModel, groups: Sequence[Group], config: Rl, attention: Backend, dialogue: Dialogue | None
+) -> list[Tensor]:
     """The gradient of one optimiser step, for all networks."""
     model.zero_grad(set_to_none=True)
     placement = Placement(ranks=Ranks(device=Device(name=str(model.device), at=model.device)), attention=attention)
-    networks = ActorCritic.make(config, model, placement=placement)
+    networks = ActorCritic.make(config, model, placement=placement, dialogue=dialogue)
     if networks.critic is not None:
         networks.critic.to(model.dtype)
         weight = networks.critic.head.weight
@@ -265,14 +286,24 @@ def _gradient(model: PreTrainedModel, groups: Sequence[Group], config: Rl, atten
 
 
 def _rewarded(groups: Sequence[Group]) -> Iterator[Group]:
-    """Attempts with sampled tokens, each only once; rewards 0, 1, 2, 0, ... that begin elsewhere in each group."""
+    """Attempts with sampled tokens, each only once; rewards 0, 1, 2, 0, ... that begin elsewhere in each group, and
+    every other question right."""
     for number, group in enumerate(groups):
         different = {
             tuple((turn.context_ids, turn.completion_ids) for turn in t.turns): t
             for t in group.trajectories
             if t.num_completion_tokens
         }
-        rewarded = [replace(t, reward=float((i + number) % 3)) for i, t in enumerate(different.values())]
+        rewarded = [
+            replace(
+                t,
+                reward=float((i + number) % 3),
+                metrics={
+                    "em": tuple(float((i + number + j) % 2) for j in range(0 if t.task is None else t.task.objectives))
+                },
+            )
+            for i, t in enumerate(different.values())
+        ]
         if rewarded:
             yield Group(trajectories=tuple(rewarded))
 
