@@ -1,7 +1,7 @@
 """Questions about an English world as people ask them, with every form of the answer that counts as right.
 
     value     Who is the mayor of Elmwick now?                              Corin Ashmont
-    past      Who was mayor of Elmwick in 1985?                             Selia Pellick
+    past      In 1985, who was mayor of Elmwick?                            Selia Pellick
     list      Which instruments does Corin Ashmont play?                    oboe, harp and flute, in any order
     count     With how many towns is Elmwick twinned?                       four, 4
     odd       Which of these towns is not twinned with Elmwick: ...?        the one of four
@@ -32,13 +32,13 @@ ASKED: Mapping[str, tuple[str, ...]] = {
     "birthplace": ("Where was {} born?", "In which town was {} born?", "What is the birthplace of {}?"),
     "birthday": ("When was {} born?", "On what day was {} born?", "What is the date of birth of {}?"),
     "employer": ("Which firm does {} work for now?", "Who employs {} now?", "What is the present employer of {}?"),
-    "employer/past": ("Which firm did {} work for in {year}?", "Who employed {} in {year}?"),
+    "employer/past": ("In {year}, which firm did {} work for?", "In {year}, who employed {}?"),
     "home": ("In which town does {} live now?", "Where is the home of {} now?", "Which town does {} live in today?"),
-    "home/past": ("In which town did {} live in {year}?", "Where was the home of {} in {year}?"),
+    "home/past": ("In {year}, in which town did {} live?", "In {year}, where was the home of {}?"),
     "instruments/list": ("Which instruments does {} play?", "What instruments are played by {}?"),
     "instruments/odd": ("Which of these instruments is not played by {}: {options}?",),
     "mayor": ("Who is the mayor of {} now?", "Who is mayor of {} today?", "Who is the present mayor of {}?"),
-    "mayor/past": ("Who was mayor of {} in {year}?", "Who was the mayor of {} in {year}?"),
+    "mayor/past": ("In {year}, who was mayor of {}?", "In {year}, who was the mayor of {}?"),
     "river": ("On which river does {} lie?", "Which river flows through {}?", "What is the river of {} called?"),
     "population": ("How many people live in {}?", "What is the population of {}?", "How many inhabitants has {}?"),
     "founded": ("In which year was {} founded?", "When was {} founded?"),
@@ -46,7 +46,7 @@ ASKED: Mapping[str, tuple[str, ...]] = {
     "twins/odd": ("Which of these towns is not twinned with {}: {options}?",),
     "founder": ("Who founded {}?", "Who is the founder of {}?", "By whom was {} founded?"),
     "seat": ("In which town does {} have its seat now?", "Where is the head office of {} now?"),
-    "seat/past": ("In which town was the seat of {} in {year}?", "Where did {} have its head office in {year}?"),
+    "seat/past": ("In {year}, in which town was the seat of {}?", "In {year}, where did {} have its head office?"),
     "opened": ("In which year did {} open?", "When did {} begin business?"),
     "staff": ("How many employees does {} have?", "How large is the staff of {}?"),
     "products/list": ("Which products does {} make?", "What are the products of {}?"),
@@ -64,7 +64,7 @@ THROUGH: Mapping[str, tuple[str, ...]] = {
     "birthplace": ("the town where {} was born", "the birthplace of {}"),
     "employer": ("the firm that employs {}", "the present employer of {}"),
     "home": ("the town where {} lives now", "the town that is home to {}"),
-    "mayor": ("the present mayor of {}", "the person who is mayor of {} now"),
+    "mayor": ("the present mayor of {}", "the person who is now mayor of {}"),
     "founder": ("the founder of {}", "the person who founded {}"),
     "seat": ("the town where {} has its seat", "the town with the head office of {}"),
     "author": ("the author of {}", "the person who wrote {}"),
@@ -186,7 +186,8 @@ class Asker:
         drawn = f"{self.world.name}/{self.surface}/{start}/{through}/{key}"
         if through:
             named = _one_of(THROUGH[through], f"{drawn}/through").format(named)
-        return _one_of(ASKED[key], drawn).format(named, year=details.year, options=_listed_or(details.options))
+        text = _one_of(ASKED[key], drawn).format(named, year=details.year, options=_listed_or(details.options))
+        return text.replace(" now now", " now").replace(" now today", " today")  # both hops say when
 
     def candidates(self, question: Question) -> tuple[str, ...]:
         """Answers among which somebody who reads only the question would choose, equally likely; empty: too many."""
