@@ -144,6 +144,38 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("            if not channel.has_rewards:", "            if False:"),
         ("            if not channel.scale:", "            if False:"),
     ),
+    ("algorithms/base.py", ("test_rerolls.py",)): (
+        ("len({t.reward for t in group.attempts if", "len({t.reward for t in group.trajectories if"),
+    ),
+    ("algorithms/channels.py", ("test_rerolls.py",)): (
+        ("x.trajectory.attempt: i for i, x", "i: i for i, x"),
+        ("first = [(whole[attempt], turn)]", "first = [(whole[attempt], 0)]"),
+        ("places.setdefault((attempt, turn), first)", "places.setdefault((attempt, turn), [])"),
+        (
+            "[0.0] * len(x.trajectory.turns) for x in attempts_G]\n\n\ndef paid",
+            "[1.0] for x in attempts_G]\n\n\ndef paid",
+        ),
+        ("for x in attempts_G if x.trajectory.rerolled is None]))", "for x in attempts_G]))"),
+    ),
+    ("training/gradients/samples.py", ("test_rerolls.py",)): (
+        ("if len(group.attempts) >=", "if len(group.trajectories) >="),
+    ),
+    ("training/loop/rerolls.py", ("test_rerolls.py",)): (
+        ("len(groups[number].trajectories) + time)", "time)"),
+        ("earlier=[attempt.turns[:turn]", "earlier=[attempt.turns[: turn + 1]"),
+        ("turns=(found.turns[turn],)", "turns=(found.turns[0],)"),
+        ("rerolled=(attempt.attempt, turn)", "rerolled=(0, turn)"),
+        ("turn.action not in (ANSWER, MALFORMED) and", ""),
+    ),
+    ("training/loop/rl.py", ("test_rerolls.py",)): (
+        ("for t in group.attempts]\n        return", "for t in group.trajectories]\n        return"),
+    ),
+    ("rollout.py", ("test_rerolls.py",)): (
+        (
+            "            attempt.take(turn)\n            done",
+            "            attempt.turns.append(turn)\n            done",
+        ),
+    ),
     ("algorithms/channels.py", ("test_channel_rewards.py",)): (
         ("+= channel.weight * reward", "+= reward"),
         ("            if last >= 0:", "            if True:"),
@@ -209,7 +241,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("        return self.max_draws", "        return 4"),
     ),
     ("algorithms/base.py", RL): (
-        ("for t in group.trajectories if t.ended.scorable}) > 1", "for t in group.trajectories}) > 1"),
+        ("for t in group.attempts if t.ended.scorable}) > 1", "for t in group.attempts}) > 1"),
         ("float(self.kl_penalty_K.sum())", "float(self.kl_penalty_K.mean())"),
         ("x.shaped_reward - x.kl_penalty if subtract else", "x.shaped_reward - x.kl_penalty if True else"),
         ("not self.compares_attempts or len({x", "len({x"),
@@ -246,7 +278,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("return self.curriculum[:number]", "return self.curriculum[number - 1 : number]"),
     ),
     ("training/gradients/samples.py", RL): (
-        ("if len(some) >= algorithm.min_attempts_per_task]", "if some]"),
+        ("if len(group.attempts) >= algorithm.min_attempts_per_task]", "if group.attempts]"),
         ("or config.entropy > 0 or", "or"),
         ("config.entropy > 0 or in_loss", "config.entropy > 0"),
         ("return coefficient * (estimate_K", "return config.kl.coefficient * (estimate_K"),

@@ -125,6 +125,8 @@ def test_whole_steps_have_every_channel_that_the_attempts_have(model, source):
     assert channels_of([group], None) == with_gold[:-1]
     without_task = Group(trajectories=tuple(replace(t, task=None) for t in group.trajectories))
     assert channels_of([without_task], TagDialogue(CODEC)) == ["outcome"]
+    three = Group(trajectories=(*group.trajectories[:2], replace(group.trajectories[0], attempt=2)))
+    assert channels_of([three], None) == [*with_gold[:-1], "reroll"]
 
 
 @pytest.mark.parametrize("context", ["constant", "full"])

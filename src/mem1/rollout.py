@@ -160,13 +160,15 @@ class Rollout(RolloutParts):
         *,
         sampling: Sampling,
         numbers: Sequence[int] | None = None,
+        earlier: Sequence[Sequence[Turn]] | None = None,
         weights_version: int = 0,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Trajectory]:
         """One trajectory per task, in order, scored unless its tool or engine failed; repeat a task for a group.
 
         Samples depend on the weights, `sampling.seed`, the task, the number of the attempt at it and the turn, not on
-        the other tasks. `numbers` holds the attempts' numbers; None: each task's attempts count from 0.
+        the other tasks. `numbers` holds the attempts' numbers; None: each task's attempts count from 0. `earlier` holds
+        turns that each attempt has taken already, and which it goes on from; None: it begins.
         `weights_version` is recorded for turns whose version the engine does not report. `progress` is called after
         each round with (attempts finished, attempts). With an engine of some concurrency, environment, `progress` and
         `on_turn` are called from several threads.
@@ -175,7 +177,11 @@ class Rollout(RolloutParts):
         different = {task.prompt: task for task in tasks}  # a group's attempts share their prompt
         prompts = {text: self.dialogue.prompt(task) for text, task in different.items()}
         numbers = attempt_numbers(tasks) if numbers is None else numbers
-        attempts = [_Attempt(task, n, prompts[task.prompt]) for task, n in zip(tasks, numbers, strict=True)]
+        earlier = [()] * len(tasks) if earlier is None else earlier
+        attempts = [
+            self._begun(_Attempt(task, n, prompts[task.prompt]), turns)
+            for task, n, turns in zip(tasks, numbers, earlier, strict=True)
+        ]
         ended: deque[_Attempt] = deque()  # of all threads
 
         def advance(together: Sequence[_Attempt]) -> None:
@@ -193,6 +199,14 @@ class Rollout(RolloutParts):
         else:
             in_parallel(advance, [[attempt] for attempt in attempts], threads=concurrency)
         return [self._finish(attempt) for attempt in attempts]
+
+    def _begun(self, attempt: _Attempt, turns: Sequence[Turn]) -> _Attempt:
+        """The attempt after these turns, all of which were replied to."""
+        for turn in turns:
+            attempt.take(turn)
+            done = self.dialogue.actions(turn) if turn.action != SUMMARY else ()
+            attempt.actions += [(kind, argument) for kind, argument, error in done if kind != RECALL and not error]
+        return attempt
 
     def _round(self, attempts: Sequence[_Attempt], sampling: Sampling, version: int) -> None:
         """One turn of every open attempt."""

@@ -127,6 +127,11 @@ class Algorithm(Config):
         """Whether it reads `Attempt.memory_logprobs`, for which the trainer runs the frozen policy once more."""
         return False
 
+    @property
+    def rerolls(self) -> int:
+        """How often a turn of each group is sampled anew from its stored context; 0: never."""
+        return 0
+
     def policy_steps(self, steps: int) -> int:
         """How many of the first `steps` steps train the policy."""
         return steps
@@ -208,7 +213,7 @@ class ClippedAlgorithm(Algorithm):
 
 def has_variance(group: Group) -> bool:
     """Whether the raw rewards of the scorable attempts differ; attempts whose tool failed have no reward."""
-    return len({t.reward for t in group.trajectories if t.ended.scorable}) > 1
+    return len({t.reward for t in group.attempts if t.ended.scorable}) > 1
 
 
 def constant(advantage: float, trajectory: Trajectory) -> Tensor:

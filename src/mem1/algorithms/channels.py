@@ -11,6 +11,7 @@
 | memory_length | the memory written by attempts that were right | the memory |
 | word_gain | the words of the answers that a turn added to the memory | the memory of that turn |
 | memory_gain | the log-prob of the answers that a turn added to the memory | the memory of that turn |
+| reroll | the rewards of one turn and of others in its place, each played to its end | the memory of that turn |
 
 With `name = "ppo"` a channel is a reward: what each turn earned by itself, paid at the last token that it lands on.
 
@@ -23,7 +24,9 @@ questions there are.
 Sources: GRPO (arXiv 2402.03300) for the normalisation; credit for parts of an outcome is as old as reward decomposition
 (Russell & Zimdars 2003). A length penalty on right attempts alone, as those of wrong ones say nothing about what memory
 is worth keeping. memory_gain: IGPO (arXiv 2510.14967), whose turn is worth what it adds to the policy's probability of
-the gold answer given everything before it. Here it is the log-prob, given the memory alone.
+the gold answer given everything before it. Here it is the log-prob, given the memory alone. reroll: VinePPO (arXiv
+2410.01679) estimates the value of a step by other continuations of it. A rewritten context is all that an attempt
+knows, so a stored one can be continued without anything before it; here the continuations of one write are the group.
 """
 
 from __future__ import annotations
@@ -84,6 +87,11 @@ class Channel(Config):
     @property
     def has_rewards(self) -> bool:
         return type(self).rewards is not Channel.rewards
+
+    @property
+    def rerolls(self) -> int:
+        """How often it needs a turn sampled anew; if it does, `by_turn` gets these too (`Trajectory.rerolled`)."""
+        return 0
 
     def normalised(self, values: Sequence[float]) -> Sequence[float]:
         """Less their mean, over their standard deviation; 0 where there is nothing to compare with."""
@@ -208,6 +216,38 @@ class MemoryGain(Gain):
         return [after - before for before, after in pairwise(attempt.memory_logprobs)]
 
 
+class Reroll(Channel):
+    """One turn of each group against others that were sampled in its place.
+
+    The trainer draws a turn that wrote a memory and an action, samples it `attempts` more times from the same context,
+    and plays each to its end. By their rewards the writes are compared with one another alone: what they started from
+    is the same, and what came before has no part in it.
+    """
+
+    tokens: Where = "memory"
+    attempts: int = Field(default=4, ge=1, le=1000)
+    """How often the turn is sampled anew."""
+
+    @property
+    def rerolls(self) -> int:
+        return self.attempts
+
+    def by_turn(self, attempts_G: Sequence[Attempt]) -> list[ByTurn]:
+        found = [[0.0] * len(x.trajectory.turns) for x in attempts_G]
+        whole = {x.trajectory.attempt: i for i, x in enumerate(attempts_G) if x.trajectory.rerolled is None}
+        places: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for i, x in enumerate(attempts_G):
+            if x.trajectory.rerolled is not None:
+                attempt, turn = x.trajectory.rerolled
+                first = [(whole[attempt], turn)] if attempt in whole else []  # it may have been left out since
+                places.setdefault((attempt, turn), first).append((i, 0))
+        for of_one in places.values():
+            values = self.normalised([attempts_G[i].shaped_reward for i, _ in of_one])
+            for (i, turn), value in zip(of_one, values, strict=True):
+                found[i][turn] = value
+        return found
+
+
 SomeChannels = Annotated[
     tuple[Annotated[Channel, ByName(register.channel, key="name")], ...],
     BeforeValidator(lambda given: tuple(given) if isinstance(given, list) else given),
@@ -224,13 +264,17 @@ class Channels(ClippedAlgorithm):
     def scores_memory(self) -> bool:
         return any(channel.scores_memory for channel in self.channels)
 
+    @property
+    def rerolls(self) -> int:
+        return max(channel.rerolls for channel in self.channels)
+
     def advantages(self, groups: Sequence[Sequence[Attempt]]) -> list[list[Advantages | None]]:
         return [[Advantages(advantages_K=a_K) for a_K in self._of_group(group)] for group in groups]
 
     def _of_group(self, attempts_G: Sequence[Attempt]) -> Iterator[Tensor]:
         import torch
 
-        by_channel = [channel.by_turn(attempts_G) for channel in self.channels]
+        by_channel = [_by_turn(channel, attempts_G) for channel in self.channels]
         for i, attempt in enumerate(attempts_G):
             parts: list[Tensor] = []
             for number, turn in enumerate(attempt.trajectory.turns):
@@ -239,6 +283,14 @@ class Channels(ClippedAlgorithm):
                     a_K[places(turn, channel.tokens)] += channel.weight * by_turn[i][number]
                 parts.append(a_K)
             yield torch.cat(parts) if parts else torch.zeros(0)
+
+
+def _by_turn(channel: Channel, attempts_G: Sequence[Attempt]) -> list[ByTurn]:
+    """The numbers of a channel, 0 for turns that were sampled anew where it does not ask for them."""
+    if channel.rerolls:
+        return channel.by_turn(attempts_G)
+    whole = iter(channel.by_turn([x for x in attempts_G if x.trajectory.rerolled is None]))
+    return [next(whole) if x.trajectory.rerolled is None else [0.0] * len(x.trajectory.turns) for x in attempts_G]
 
 
 def paid(channels: Sequence[Channel], attempt: Attempt) -> Tensor:

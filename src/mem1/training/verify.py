@@ -41,7 +41,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from mem1.algorithms.base import Algorithm
-from mem1.algorithms.channels import Channel, Channels, MemoryGain, MemoryLength, Objectives, Outcome, WordGain
+from mem1.algorithms.channels import Channel, Channels, MemoryGain, MemoryLength, Objectives, Outcome, Reroll, WordGain
 from mem1.algorithms.group import Grpo
 from mem1.algorithms.ppo import Ppo
 from mem1.dialogue import Dialogue
@@ -196,6 +196,8 @@ def algorithms(groups: Sequence[Group], dialogue: Dialogue | None) -> list[Algor
         channels += [Objectives(), MemoryLength(least=0.0), WordGain()]
         if dialogue is not None and dialogue.forces_answers:
             channels.append(MemoryGain())
+    if any(_with_a_reroll(g) is not g for g in groups):
+        channels.append(Reroll())
     return [Grpo(), Ppo(lam=0.95, critic="head"), Channels(channels=tuple(channels))]
 
 
@@ -231,6 +233,7 @@ def step_checks(
         chosen = [g for g in groups if len(g.trajectories) >= algorithm.min_attempts_per_task]
         if not chosen:
             continue
+        chosen = [_with_a_reroll(g) for g in chosen] if algorithm.rerolls else chosen
         config = Rl(curriculum=(Phase(steps=1),), algorithm=algorithm, temperature=temperature, pack_tokens=largest)
         wanted = _gradient(model, chosen, config, attention, dialogue)
         for change in _changes(chosen, largest, cuts=not isinstance(algorithm, Channels)):
@@ -306,6 +309,15 @@ def _rewarded(groups: Sequence[Group]) -> Iterator[Group]:
         ]
         if rewarded:
             yield Group(trajectories=tuple(rewarded))
+
+
+def _with_a_reroll(group: Group) -> Group:
+    """The group with the first turn of its last attempt in the place of that of its first: both have one context."""
+    first, last = group.trajectories[0], group.trajectories[-1]
+    if len(group.trajectories) < 3 or first.turns[0].context_ids != last.turns[0].context_ids:
+        return group
+    again = replace(last, turns=last.turns[:1], rerolled=(first.attempt, 0))
+    return Group(trajectories=(*group.trajectories[:-1], again))
 
 
 def _halved(turn: Turn) -> list[Turn]:

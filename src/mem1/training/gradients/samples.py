@@ -63,9 +63,10 @@ def scorable_groups(algorithm: Algorithm, groups: Sequence[Group]) -> list[Group
 
     A group left with too few attempts for the algorithm is dropped; so are all groups of a step with too few in total.
     """
-    scorable = [[t for t in group.trajectories if t.ended.scorable] for group in groups]
-    enough = [Group(trajectories=tuple(some)) for some in scorable if len(some) >= algorithm.min_attempts_per_task]
-    return enough if sum(len(group.trajectories) for group in enough) >= algorithm.min_attempts_per_step else []
+    scorable = [tuple(t for t in group.trajectories if t.ended.scorable) for group in groups]
+    some = [Group(trajectories=trajectories) for trajectories in scorable if trajectories]
+    enough = [group for group in some if len(group.attempts) >= algorithm.min_attempts_per_task]
+    return enough if sum(len(group.attempts) for group in enough) >= algorithm.min_attempts_per_step else []
 
 
 def make_samples(

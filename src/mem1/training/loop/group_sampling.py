@@ -31,6 +31,7 @@ from mem1.envs.base import TaskSource
 from mem1.net.threads import Pool
 from mem1.records import Group, Task, Trajectory, trajectory_from_json, trajectory_to_json
 from mem1.rollout import Rollout, attempt_numbers
+from mem1.training.loop.rerolls import rerolled
 from mem1.training.loop.rl_config import Rl
 from mem1.training.loop.rollouts import AnyRollout
 from mem1.training.loop.validation import Validation
@@ -53,6 +54,8 @@ class Drawn:
     sampling: Sampling
     version: int
     """Version of the weights."""
+    rerolls: int = 0
+    """How often a turn of each group is sampled anew."""
 
 
 @dataclass
@@ -134,8 +137,9 @@ class GroupSampler:
                 for task in self.source.tasks(objectives=objectives, count=count, seed=seed)
             ]
             sampling = Sampling(temperature=self.config.temperature, seed=seed)
+            version, rerolls = self.config.version_at(step), self.config.algorithm.rerolls
             drawn = self._attempted(
-                Drawn(tasks, self.config.group_size, self._rollout(step), sampling, self.config.version_at(step))
+                Drawn(tasks, self.config.group_size, self._rollout(step), sampling, version, rerolls)
             )
             groups += drawn
             pairs = zip(tasks, drawn, strict=True)
@@ -175,7 +179,12 @@ class GroupSampler:
             weights_version=drawn.version,
             progress=self._raise_if_closed,
         )
-        return [Group(trajectories=tuple(made[i : i + size])) for i in range(0, len(made), size)]
+        groups = [Group(trajectories=tuple(made[i : i + size])) for i in range(0, len(made), size)]
+        if not drawn.rerolls:
+            return groups
+        assert isinstance(drawn.rollout, Rollout)  # a recipe with [agent] has no such algorithm
+        progress = self._raise_if_closed
+        return rerolled(groups, drawn.rerolls, drawn.rollout, drawn.sampling, version=drawn.version, progress=progress)
 
     def _raise_if_closed(self, *_: int) -> None:
         """Raises Cancelled if the run has ended: the rollout was made ahead of it."""

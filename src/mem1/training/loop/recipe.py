@@ -247,6 +247,10 @@ class Recipe(Config):
             raise ValueError("[agent] needs [chat], which says how messages are written; add it (it may be empty)")
         if self.agent is not None and self.context != "constant":
             raise ValueError("[agent] makes its own contexts: leave out context, or give agent.memory")
+        if self.agent is not None and self.rl is not None and self.rl.algorithm.rerolls:
+            raise ValueError(
+                "[agent] makes its own contexts, from which mem1 cannot go on: leave out the channel reroll"
+            )
         return self
 
     @model_validator(mode="after")

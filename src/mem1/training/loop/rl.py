@@ -137,7 +137,7 @@ class RlStage:
             self._optimizer_step(part, index, number, stats)
         samples = [sample for group in samples_by_group for sample in group]
         before = sample_metrics(samples)
-        attempts = [t for group in groups for t in group.trajectories]
+        attempts = [t for group in groups for t in group.attempts]
         return {
             **rollout_metrics(attempts),
             "groups_with_variance": sum(map(has_variance, groups)) / len(groups),
