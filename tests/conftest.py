@@ -38,6 +38,7 @@ TOGETHER = {
     "test_asynchronous.py": "processes",
     "test_invariance.py": "processes",
     "test_local_engine.py": "processes",
+    "test_kept_prefixes.py": "processes",
     "test_adapters.py": "processes",
     "test_memory_gain.py": "processes",
     "test_cli_index.py": "sentence encoder",

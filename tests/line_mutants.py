@@ -160,6 +160,22 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("training/gradients/samples.py", ("test_rerolls.py",)): (
         ("if len(group.attempts) >=", "if len(group.trajectories) >="),
     ),
+    ("engines/kept_prefixes.py", ("test_kept_prefixes.py",)): (
+        ("if session is None or session != self.session:", "if session is None:"),
+        ("return session is not None", "return True"),
+        ("return found if left <=", "return found if 0 <="),
+        ("len(context) - 1)", "len(context))"),
+        ("            if room < 0:", "            if room < -1000:"),
+        ("padded_BHTD[row, :, longest - length :]", "padded_BHTD[row, :, :length]"),
+        (">= longest - lengths_B1", ">= longest"),
+        ("key=lambda pair: pair[0])", "key=lambda pair: -pair[0])"),
+    ),
+    ("engines/local.py", ("test_kept_prefixes.py",)): (
+        (
+            "return self._append(suffixes, self.real_BT.sum(-1), cache)\n        prefixes,",
+            "return self._append(suffixes, 0 * self.real_BT.sum(-1), cache)\n        prefixes,",
+        ),
+    ),
     ("training/loop/rerolls.py", ("test_rerolls.py",)): (
         ("len(groups[number].trajectories) + time)", "time)"),
         ("earlier=[attempt.turns[:turn]", "earlier=[attempt.turns[: turn + 1]"),

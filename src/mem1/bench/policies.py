@@ -22,7 +22,7 @@ from mem1.bench.suites import Drawn
 from mem1.configuration.model import MOST_TOKENS
 from mem1.contexts import ContextPolicy, context_policy
 from mem1.dialogue import TagDialogue
-from mem1.engines.base import Engine, Sampling, ScriptedEngine
+from mem1.engines.base import Engine, Sampling, ScriptedEngine, new_session
 from mem1.engines.codec import Codec
 from mem1.engines.config import STAND_IN
 from mem1.errors import UserError
@@ -77,7 +77,7 @@ class TagPlayer:
             context=context,
             budget=self.budget,
         )
-        found = rollout(tasks, sampling=Sampling(temperature=0.0, seed=drawn.seed))
+        found = rollout(tasks, sampling=Sampling(temperature=0.0, seed=drawn.seed, session=new_session()))
         return [self._attempt(drawn, task, memory, one) for task, one in zip(tasks, found, strict=True)]
 
     def _attempt(self, drawn: Drawn, task: Task, memory: str, found: Trajectory) -> Attempt:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -46,6 +47,9 @@ class Sampling:
     """Seed of the whole call. Engines use `seeds_for`."""
     seeds: tuple[int, ...] = ()
     """One seed per context; empty: derived from `seed` and the context's place in the call."""
+    session: int | None = None
+    """Number that calls have in common between which the weights do not change, so that an engine may use again what it
+    has computed (`new_session`); None: the call stands alone."""
 
     def seeds_for(self, contexts: int) -> tuple[int, ...]:
         """Seeds in [0, 2**63), the only source of random numbers for each context.
@@ -55,6 +59,14 @@ class Sampling:
         if self.seeds and len(self.seeds) != contexts:
             raise ValueError(f"{contexts} contexts have {len(self.seeds)} seeds; give one per context, or none")
         return self.seeds or tuple(derived_seed(self.seed, place) for place in range(contexts))
+
+
+_SESSIONS = itertools.count()
+
+
+def new_session() -> int:
+    """A number that no other session of this process has."""
+    return next(_SESSIONS)
 
 
 def derived_seed(*parts: int | str) -> int:

@@ -22,6 +22,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.codec import Codec
 from mem1.engines.device import flushed_denormals, with_float64
+from mem1.engines.kept_prefixes import KeptPrefixes, load
 
 _SHORT = 1024
 """Longest context, in tokens, that plain matrix products attend on a CPU: up to there they beat the fused kernel."""
@@ -58,6 +59,7 @@ class LocalEngine:
         self.stop_strings = tuple(stop_strings)
         self.stop_ids = codec.single_tokens(stop_strings)
         self.batch_tokens = batch_tokens
+        self.kept = KeptPrefixes(limit=2 * batch_tokens)
 
     @torch.inference_mode()
     @flushed_denormals()
@@ -69,11 +71,17 @@ class LocalEngine:
             return []
         noise_BT = draw_noise(sampling.seeds_for(len(contexts)), max(max_tokens))
         completions: list[Completion | None] = [None] * len(contexts)
+        kept = self.kept if self.kept.begin(sampling.session) else None
         was_training = self.model.training
         self.model.eval()
         for rows in self._batches(contexts):
             batch = _Batch(
-                self, [contexts[i] for i in rows], [max_tokens[i] for i in rows], noise_BT[rows], sampling.temperature
+                self,
+                [contexts[i] for i in rows],
+                [max_tokens[i] for i in rows],
+                noise_BT[rows],
+                sampling.temperature,
+                kept,
             )
             for row, completion in zip(rows, batch.run(), strict=True):
                 completions[row] = completion
@@ -157,10 +165,11 @@ class _Batch:
         max_tokens: Sequence[int],
         noise_BT: Tensor,
         temperature: float,
+        kept: KeptPrefixes | None,
     ) -> None:
         self.engine, self.model, self.temperature = engine, engine.model, temperature
         self.device = engine.model.device
-        self.max_tokens, self.noise_BT = max_tokens, noise_BT
+        self.max_tokens, self.noise_BT, self.kept = max_tokens, noise_BT, kept
         self.contexts = contexts
         self.position_B = torch.tensor([len(c) - 1 for c in contexts], device=self.device)
         self.real_BT = torch.zeros(len(contexts), 0, dtype=torch.bool, device=self.device)
@@ -189,6 +198,8 @@ class _Batch:
         cache = Cache(layers=[_BufferedLayer() for _ in range(self.model.config.num_hidden_layers)])
         rows = list(range(len(self.sampled)))
         logits_BV = self._prefill(cache)
+        if self.kept is not None:
+            self.kept.add(self.contexts, cache, self.real_BT)
         while True:
             tokens_B, keep = self._sample(rows, logits_BV)
             if not any(keep) or self.engine.interrupted:
@@ -201,6 +212,11 @@ class _Batch:
             logits_BV = self._step(tokens_B, cache)
 
     def _prefill(self, cache: Cache) -> Tensor:
+        found = [] if self.kept is None else self.kept.find(self.contexts)
+        if found:
+            self.real_BT = load(found, cache, self.device)
+            suffixes = [context[length:] for context, (length, _) in zip(self.contexts, found, strict=True)]
+            return self._append(suffixes, self.real_BT.sum(-1), cache)
         prefixes, prefix_of, suffixes = _split(self.contexts)
         if any(prefixes):
             self.real_BT = self.real_BT.new_zeros(len(prefixes), 0)

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from mem1.configuration import plain
-from mem1.engines.base import Sampling
+from mem1.engines.base import Sampling, new_session
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.evaluation.metrics import Row, summarize
@@ -113,7 +113,7 @@ def evaluate(
             size, places = job
             return rollout(
                 [size.tasks[i] for i in places],
-                sampling=sampling,
+                sampling=replace(sampling, session=new_session()),
                 # with several concurrent chunks, finished ones are progress enough
                 progress=None if chunking.at_a_time > 1 else lambda done, _: tell(size, done),
             )

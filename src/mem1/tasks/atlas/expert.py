@@ -25,9 +25,9 @@ is written beside a query that follows from what is in sight, in the first turn 
     <think> Velan Toris 's birthplace is Moru Kest . </think> <IS> Q1 Moru Kest now Q2 ... </IS> <query> ... </query>
 
 A question whose search finds nothing is noted as unknown and not repeated, and so is a question that refers to its
-answer; but one with a name that was copied wrongly is begun again:
+answer; but one with a name that was copied wrongly is begun again, once, and marked as unknown so far:
 
-    <IS> Dora Kest 's seat is unknown . Q1 Moru Kest now Q2 Dora Lint 's seat ? Q2 last </IS> ...
+    <IS> Dora Kest 's seat is unknown . Q1 Moru Kest now Q2 unknown Dora Lint 's seat ? Q2 last </IS> ...
 
 Names replace references when a question is started:
 
@@ -53,7 +53,8 @@ from mem1.tasks.prompts import DONE, ORDER
 
 _ASKED = r"Q(\d+) (\w+ \w+)(?: ; (\w+ \w+))?((?: 's \w+)+)(?: is (\w+ \w+))? \?"
 _QUESTION = re.compile(_ASKED)
-_WORKING = re.compile(f"now {_ASKED}")
+_WORKING = re.compile("now " + _ASKED.replace(" ", " (?:unknown )?", 1))
+_AGAIN = re.compile(r"now Q\d+ unknown ")
 _KNOWN = re.compile(r"Q(\d+) (unknown|[A-Z]\w+ \w+)")
 _REFERENCE = re.compile(r"answer Q(\d+)")
 _FACT = re.compile(r"(\w+ \w+) 's (\w+) is (\w+ \w+) \.")
@@ -78,11 +79,14 @@ class Laziness(Config):
     forget: Probability = 0.0
     """Drops a remembered answer from the state; drawn when an answer is added to others."""
     misread: Probability = 0.0
-    """Copies a name wrongly, finds nothing, and begins the question again; drawn when a later question is begun and
-    between its hops, in diligent tasks, too. What is copied wrongly is left out of `shown`."""
+    """Copies a name wrongly, finds nothing, and begins the question again, once; drawn when a later question is begun
+    and between its hops, in diligent tasks, too, and more often the second time, to show when to give up. What is
+    copied wrongly is left out of `shown`."""
 
 
 CLEAN = Laziness()
+_TWICE = 0.4
+"""Probability that a name is copied wrongly in a question that was begun again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,8 @@ class _Step:
     """Number of the current question."""
     work: _Chain | None = None
     """The rest of the current question; None: no question is left."""
+    again: bool = False
+    """The current question was begun again."""
 
 
 def _chains(pattern: re.Pattern[str], text: str) -> dict[int, _Chain]:
@@ -238,10 +244,11 @@ class Expert:
         note = f"{work.start} 's {work.relations[0]} is {found or UNKNOWN} . "
         if found is not None and len(work.relations) > 1 and not last:
             onward = replace(work, start=found, relations=work.relations[1:])
-            return _Step(note, known, label, self._misread(onward, context, rng, lazy))
+            read = self._misread(onward, context, rng, lazy, twice=memory.again)
+            return _Step(note, known, label, read, memory.again)
         again = asked[label].resolved(known) if found is None and label in asked and not last else None
-        if again is not None and work.start != again.start:
-            return _Step(note, known, label, again)
+        if again is not None and work.start != again.start and not memory.again:
+            return _Step(note, known, label, self._misread(again, context, rng, lazy, twice=True), True)
         answer = work.concluded(found) if len(work.relations) == 1 else None
         known = self._remember(known, label, answer or UNKNOWN, rng, lazy)
         stops = len(asked) > 1 and rng.random() < lazy.stop
@@ -268,7 +275,7 @@ class Expert:
                 return _Step("", known), query
             raise ValueError(f"no Atlas expert writes this state: {text!r}")
         ((label, work),) = _chains(_WORKING, text).items()
-        return _Step("", known, label, work), query
+        return _Step("", known, label, work, _AGAIN.search(text) is not None), query
 
     def _notes(self, context: str) -> dict[int, str]:
         """The answers in the notes, the rewritten ones included."""
@@ -304,9 +311,11 @@ class Expert:
         skips = len(asked.relations) > 1 and rng.random() < lazy.shortcut
         return replace(asked, relations=asked.relations[1:]) if skips else asked
 
-    def _misread(self, work: _Chain, context: str, rng: random.Random, lazy: Laziness) -> _Chain:
+    def _misread(
+        self, work: _Chain, context: str, rng: random.Random, lazy: Laziness, *, twice: bool = False
+    ) -> _Chain:
         """The chain, or with one word of its name from another in sight: a name that nothing has in this context."""
-        if not lazy.misread or rng.random() >= lazy.misread:
+        if not lazy.misread or rng.random() >= (_TWICE if twice else lazy.misread):
             return work
         first, last = work.start.split()
         others = [name.split() for name in sorted(set(_NAME.findall(context)))]
@@ -337,7 +346,8 @@ class Expert:
             if context.endswith(f"<{SUMMARY}>"):
                 return f"{step.note}{memory}done </{SUMMARY}>"
             return f"{self._reasoned(step.note, 'done')}{notes} <{answer}> {answers} </{answer}>".lstrip()
-        state = f"{memory}now Q{step.label} {step.work} Q{step.label} {follows[step.label]}"
+        so_far = f"{UNKNOWN} " if step.again else ""
+        state = f"{memory}now Q{step.label} {so_far}{step.work} Q{step.label} {follows[step.label]}"
         if context.endswith(f"<{SUMMARY}>"):
             return f"{step.note}{state} </{SUMMARY}>"
         query = f"{step.work.start} 's {step.work.relations[0]}"
