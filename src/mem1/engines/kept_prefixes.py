@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,7 +86,8 @@ class KeptPrefixes:
             if room < 0:
                 return
             columns = real_BT[row].nonzero()[:, 0]
-            layers = tuple((layer.keys[row][:, columns], layer.values[row][:, columns]) for layer in cache.layers)
+            held: list[Any] = cache.layers
+            layers = tuple((layer.keys[row][:, columns], layer.values[row][:, columns]) for layer in held)
             self._next.append(Kept(tuple(context), layers))
 
 
@@ -93,8 +95,9 @@ def load(found: Found, cache: Cache, device: torch.device) -> Tensor:
     """Puts what was found into an empty cache, left-padded to a common length; which columns are real, (B, T)."""
     longest = max(length for length, _ in found)
     first = next(kept for _, kept in found if kept is not None)
-    for number, layer in enumerate(cache.layers):
-        pair = []
+    empty: list[Any] = cache.layers
+    for number, layer in enumerate(empty):
+        pair: list[Tensor] = []
         for which in range(2):
             like = first.layers[number][which]
             padded_BHTD = like.new_zeros(len(found), like.shape[0], longest, like.shape[2])
