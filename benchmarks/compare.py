@@ -174,11 +174,19 @@ class Compare:
             if found and chosen != Settings(learning_rate=found["learning_rate"], turns=found["turns"]):
                 sys.exit(f"{path} was not made with what the search chose, {chosen}; move it away to run it again")
 
-    def evaluated(self, policy: str, budget: str, objectives: int) -> list[Measured]:
-        """One a seed; of the start, which has none, one."""
+    def seeds_of(self, policy: str) -> list[int]:
+        """The seeds of which there is a result."""
+        return [seed for seed in self.given.seeds if self.run_of(policy, seed)[0].is_file()]
+
+    def evaluated(
+        self, policy: str, budget: str, objectives: int, seeds: Sequence[int] | None = None
+    ) -> list[Measured]:
+        """One a seed, None: of all that have a result; of the start, which has none, one."""
         if budget == "start":
-            return [_read(self.run_of(policy, None)[0])["start"][str(objectives)]]
-        return [_read(self.run_of(policy, seed)[0])[budget][str(objectives)] for seed in self.given.seeds]
+            path = self.run_of(policy, None)[0]
+            return [_read(path)["start"][str(objectives)]] if path.is_file() else []
+        chosen = self.seeds_of(policy) if seeds is None else seeds
+        return [_read(self.run_of(policy, seed)[0])[budget][str(objectives)] for seed in chosen]
 
     def _usual_turns(self) -> list[Settings]:
         return [Settings(learning_rate=rate, turns=TURNS[0]) for rate in self.given.learning_rates]
@@ -315,10 +323,13 @@ def main() -> None:
     given = arguments()
     torch.set_num_threads(1)
     compare = Compare(given=given)
-    if not given.no_search:
+    if not given.no_search and not given.report:
         finish(compare, compare.search_jobs)
     compare.check_settings()
-    finish(compare, compare.run_jobs)
+    if given.report:
+        given.policies = [policy for policy in given.policies if compare.seeds_of(policy)]
+    else:
+        finish(compare, compare.run_jobs)
     report(compare)
 
 
@@ -332,7 +343,14 @@ def finish(compare: Compare, jobs: Callable[[], Iterator[Job]]) -> None:
 def report(compare: Compare) -> None:
     """Markdown tables and the figure, from the files."""
     given = compare.given
+    if not given.policies:
+        sys.exit(f"{given.results} has no results yet; run the command without --report")
     print(f"command: python {' '.join(sys.argv)}; commit {commit()}; {hardware()}; seeds {given.seeds}\n")
+    fewer = [
+        f"{policy} {len(found)}" for policy in given.policies if (found := compare.seeds_of(policy)) != given.seeds
+    ]
+    if fewer:
+        print(f"Number of seeds, where it is smaller: {', '.join(fewer)}\n")
     print("| policy | learning rate | turns per question | development EM |\n|---|--:|--:|--:|")
     for policy in () if given.no_search else given.policies:
         settings = compare.chosen(policy)
@@ -350,9 +368,7 @@ def report(compare: Compare) -> None:
         print(_table(compare, budget, sizes, lambda runs, n: _em_cell(runs)))
     first = given.policies[0]
     print(f"\nExact match of {first} less that of each other, [95 % interval over tasks and seeds]\n")
-    print(
-        _table(compare, "tokens", given.objectives, lambda runs, n: _less(compare.evaluated(first, "tokens", n), runs))
-    )
+    print(_differences(compare, first))
     if "em_by_depth" in compare.evaluated(given.policies[0], "tokens", given.objectives[0])[0]:
         print("\nExact match by depth of the question: 0, it refers to no other; 1, it refers to such; ...\n")
         print(_table(compare, "tokens", given.objectives, lambda runs, n: _by_depth(runs)))
@@ -380,8 +396,22 @@ def report(compare: Compare) -> None:
 def _table(compare: Compare, budget: str, sizes: Sequence[int], cell: Callable[[Sequence[Measured], int], str]) -> str:
     lines = ["| policy | " + " | ".join(f"N = {n}" for n in sizes) + " |", "|---|" + "--:|" * len(sizes)]
     for policy in compare.given.policies:
-        cells = [cell(compare.evaluated(policy, budget, n), n) for n in sizes]
-        lines.append(f"| {policy} | {' | '.join(cells)} |")
+        by_size = [(compare.evaluated(policy, budget, n), n) for n in sizes]
+        lines.append(f"| {policy} | {' | '.join(cell(runs, n) if runs else 'not run' for runs, n in by_size)} |")
+    return "\n".join(lines)
+
+
+def _differences(compare: Compare, first: str) -> str:
+    """The first policy less each other, on the seeds that both have."""
+    sizes = compare.given.objectives
+    lines = ["| policy | seeds | " + " | ".join(f"N = {n}" for n in sizes) + " |", "|---|--:|" + "--:|" * len(sizes)]
+    for policy in compare.given.policies:
+        if policy == first:
+            continue
+        both = [seed for seed in compare.seeds_of(first) if seed in compare.seeds_of(policy)]
+        sides = [[compare.evaluated(side, "tokens", n, both) for side in (first, policy)] for n in sizes]
+        cells = [_less(*pair) if both else "no seed" for pair in sides]
+        lines.append(f"| {policy} | {len(both)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -393,8 +423,6 @@ def _em_cell(runs: Sequence[Measured]) -> str:
 
 def _less(ours: Sequence[Measured], theirs: Sequence[Measured]) -> str:
     scores, others = [run["em"] for run in ours], [run["em"] for run in theirs]
-    if scores == others:
-        return "-"
     low, high = difference_interval(scores, others)
     mean, other = (statistics.mean(map(statistics.mean, side)) for side in (scores, others))
     return f"{mean - other:+.2f} [{low:+.2f}, {high:+.2f}]"
@@ -479,6 +507,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--start-with-notes", help="the same for memories with notes, which have tags of their own")
     parser.add_argument("--no-search", action="store_true", help="train with the first of --learning-rates, unsearched")
+    parser.add_argument("--report", action="store_true", help="print what there is; run nothing")
     parser.add_argument("--out", type=Path, default=Path("runs/compare"), help="for the trained policies")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--search", type=Path, help="folder of what the search found; default: RESULTS/search")
