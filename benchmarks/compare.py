@@ -55,7 +55,7 @@ from mem1.contexts import context_policy
 from mem1.durable import write_file
 from mem1.engines.device import flushed_denormals
 from mem1.evaluation.answer_stages import answer_stages
-from mem1.evaluation.intervals import difference_interval, mean_interval
+from mem1.evaluation.intervals import difference_interval, seeds_interval
 from mem1.evaluation.metrics import em_by_depth, peak_tokens, total_tokens
 from mem1.evaluation.runner import evaluate
 from mem1.evaluation.tokens import ModelShape, attempt_cost, cached_by_turn, forward_flops, model_shape
@@ -364,7 +364,7 @@ def report(compare: Compare) -> None:
     if given.minutes:
         budgets["minutes"] = (f"After {given.minutes:g} minutes of training", given.minutes_objectives)
     for budget, (title, sizes) in budgets.items():
-        print(f"\n{title}: exact match, mean over seeds, [95 % interval over tasks] (each seed)\n")
+        print(f"\n{title}: exact match, mean over seeds, [95 % interval over seeds and tasks] (each seed)\n")
         print(_table(compare, budget, sizes, lambda runs, n: _em_cell(runs)))
     first = given.policies[0]
     print(f"\nExact match of {first} less that of each other, [95 % interval over tasks and seeds]\n")
@@ -429,9 +429,8 @@ def _less(ours: Sequence[Measured], theirs: Sequence[Measured]) -> str:
 
 
 def _em(runs: Sequence[Measured]) -> tuple[list[float], tuple[float, float]]:
-    """Mean of each seed, and the interval over tasks of the mean over seeds; the tasks are the same for all seeds."""
-    by_task = [statistics.mean(scores) for scores in zip(*(run["em"] for run in runs), strict=True)]
-    return [statistics.mean(run["em"]) for run in runs], mean_interval(by_task)
+    """Mean of each seed, and the interval over seeds and tasks of the mean; the tasks are the same for all seeds."""
+    return [statistics.mean(run["em"]) for run in runs], seeds_interval([run["em"] for run in runs])
 
 
 def _by_depth(runs: Sequence[Measured]) -> str:
