@@ -468,6 +468,7 @@ def draw(compare: Compare, path: Path) -> None:
 
     matplotlib.use("svg")
     from matplotlib import pyplot
+    from matplotlib.ticker import LogLocator
 
     figure, axes = pyplot.subplots(1, 3, figsize=(14, 4.2), constrained_layout=True)
     sizes = compare.given.objectives
@@ -490,6 +491,9 @@ def draw(compare: Compare, path: Path) -> None:
         axis.set(xscale="log", yscale=scale, title=title, xlabel="objectives N", xticks=sizes)
         axis.set_xticks(sizes, [str(n) for n in sizes])
         axis.minorticks_off()
+        if scale == "log":  # a range of less than ten has no power of ten to label
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.grid(alpha=0.3)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
     figure.savefig(path)
