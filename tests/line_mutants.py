@@ -150,7 +150,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("algorithms/channels.py", ("test_rerolls.py",)): (
         ("x.trajectory.attempt: i for i, x", "i: i for i, x"),
         ("first = [(whole[attempt], turn)]", "first = [(whole[attempt], 0)]"),
-        ("places.setdefault((attempt, turn), first)", "places.setdefault((attempt, turn), [])"),
+        ("compared.setdefault((attempt, turn), first)", "compared.setdefault((attempt, turn), [])"),
         (
             "[0.0] * len(x.trajectory.turns) for x in attempts_G]\n\n\ndef paid",
             "[1.0] for x in attempts_G]\n\n\ndef paid",

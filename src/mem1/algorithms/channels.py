@@ -235,13 +235,13 @@ class Reroll(Channel):
     def by_turn(self, attempts_G: Sequence[Attempt]) -> list[ByTurn]:
         found = [[0.0] * len(x.trajectory.turns) for x in attempts_G]
         whole = {x.trajectory.attempt: i for i, x in enumerate(attempts_G) if x.trajectory.rerolled is None}
-        places: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        compared: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for i, x in enumerate(attempts_G):
             if x.trajectory.rerolled is not None:
                 attempt, turn = x.trajectory.rerolled
                 first = [(whole[attempt], turn)] if attempt in whole else []  # it may have been left out since
-                places.setdefault((attempt, turn), first).append((i, 0))
-        for of_one in places.values():
+                compared.setdefault((attempt, turn), first).append((i, 0))
+        for of_one in compared.values():
             values = self.normalised([attempts_G[i].shaped_reward for i, _ in of_one])
             for (i, turn), value in zip(of_one, values, strict=True):
                 found[i][turn] = value

@@ -234,7 +234,8 @@ class ActorCritic:
         return [[next(stats) for _ in group] for group in groups]
 
     def _memory_logprobs(self, trajectories: Sequence[Trajectory]) -> Sequence[tuple[float, ...] | None]:
-        """What the memories of each are worth, in passes of their own; None: the algorithm does not ask."""
+        """What the memories of each are worth, in passes of their own; None: the algorithm does not ask, which it never
+        does of a turn that was sampled anew."""
         if not self.config.algorithm.scores_memory:
             return [None] * len(trajectories)
         assert self.dialogue is not None
@@ -244,7 +245,8 @@ class ActorCritic:
             parts = self.workers.forward(packs, lambda pack: {"logprobs": self.scores(pack, frozen=True).logprobs_M})
             return torch.cat([part["logprobs"] for part in parts]).cpu()
 
-        return memory_logprobs(trajectories, self.dialogue, logprobs)
+        found = iter(memory_logprobs([t for t in trajectories if t.rerolled is None], self.dialogue, logprobs))
+        return [next(found) if t.rerolled is None else None for t in trajectories]
 
     @property
     def _computed_names(self) -> list[str]:
