@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import glob
 import json
 import statistics
 import sys
@@ -181,12 +182,19 @@ class Compare:
     def evaluated(
         self, policy: str, budget: str, objectives: int, seeds: Sequence[int] | None = None
     ) -> list[Measured]:
-        """One a seed, None: of all that have a result; of the start, which has none, one."""
-        if budget == "start":
-            path = self.run_of(policy, None)[0]
-            return [_read(path)["start"][str(objectives)]] if path.is_file() else []
-        chosen = self.seeds_of(policy) if seeds is None else seeds
-        return [_read(self.run_of(policy, seed)[0])[budget][str(objectives)] for seed in chosen]
+        """One a seed, None: of all that have a result of this size; of the start, which has no seed, one."""
+        chosen: Sequence[int | None] = (
+            [None] if budget == "start" else self.seeds_of(policy) if seeds is None else seeds
+        )
+        found = [self._sizes(policy, seed, budget).get(str(objectives)) for seed in chosen]
+        return [of_seed for of_seed in found if of_seed is not None]
+
+    def _sizes(self, policy: str, seed: int | None, budget: str) -> dict[str, Measured]:
+        """What was measured by number of objectives, with the run and later."""
+        run = self.run_of(policy, seed)[0]
+        later = sorted(self.given.results.glob(f"sizes/{glob.escape(run.stem)}-N*.json")) if budget != "minutes" else []
+        first = _read(run)[budget] if run.is_file() else {}
+        return {size: found for sizes in (first, *map(_read, later)) for size, found in sizes.items()}
 
     def _usual_turns(self) -> list[Settings]:
         return [Settings(learning_rate=rate, turns=TURNS[0]) for rate in self.given.learning_rates]
@@ -251,6 +259,34 @@ class Compare:
             }
 
         return self.given.results / "runs" / f"{name}.json", run
+
+    def size_jobs(self) -> Iterator[Job]:
+        """Sizes that finished runs were not evaluated on: with the policies that they left in --out."""
+        for seed, policy in product((*self.given.seeds, None), self.given.policies):
+            budget = "start" if seed is None else "tokens"
+            known = self._sizes(policy, seed, budget)
+            yield from (
+                self.size_of(policy, seed, n, tasks)
+                for n, tasks in zip(self.given.objectives, self.given.tasks, strict=True)
+                if known and str(n) not in known
+            )
+
+    def size_of(self, policy: str, seed: int | None, objectives: int, tasks: int) -> Job:
+        run = self.run_of(policy, seed)[0]
+
+        def evaluated() -> Any:
+            if seed is None:
+                return self._evaluate(self.config(policy, 0), Path(self.start_of(policy)), {objectives: tasks})
+            settings = self.chosen(policy)
+            assert settings is not None, "the search comes first"
+            folder = self.given.out / "train" / run.stem / "tokens"
+            if not folder.is_dir():
+                sys.exit(
+                    f"N = {objectives} of {run.stem} needs its policy, {folder}; move {run} away to train it again"
+                )
+            return self._evaluate(self.config(policy, seed, *settings.overrides), folder, {objectives: tasks})
+
+        return self.given.results / "sizes" / f"{run.stem}-N{objectives}.json", evaluated
 
     def _train(self, config: Recipe, folder: Path, *, tokens: int, minutes: float) -> Training:
         """Until both budgets are used up; the policy is saved in folder/tokens and folder/minutes at either moment."""
@@ -330,6 +366,7 @@ def main() -> None:
         given.policies = [policy for policy in given.policies if compare.seeds_of(policy)]
     else:
         finish(compare, compare.run_jobs)
+        finish(compare, compare.size_jobs)
     report(compare)
 
 
@@ -410,7 +447,7 @@ def _differences(compare: Compare, first: str) -> str:
             continue
         both = [seed for seed in compare.seeds_of(first) if seed in compare.seeds_of(policy)]
         sides = [[compare.evaluated(side, "tokens", n, both) for side in (first, policy)] for n in sizes]
-        cells = [_less(*pair) if both else "no seed" for pair in sides]
+        cells = [_less(*pair) if all(pair) else "not run" for pair in sides]
         lines.append(f"| {policy} | {len(both)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -473,17 +510,18 @@ def draw(compare: Compare, path: Path) -> None:
     figure, axes = pyplot.subplots(1, 3, figsize=(14, 4.2), constrained_layout=True)
     sizes = compare.given.objectives
     for number, policy in enumerate(compare.given.policies):
-        runs = [compare.evaluated(policy, "tokens", n) for n in sizes]
+        by_size = {n: found for n in sizes if (found := compare.evaluated(policy, "tokens", n))}
+        run, runs = list(by_size), list(by_size.values())
         style = {"label": policy, "color": f"C{number}", "marker": "o", "markersize": 3}
         em = [_em(of_size) for of_size in runs]
-        axes[0].plot(sizes, [statistics.mean(means) for means, _ in em], **style)
+        axes[0].plot(run, [statistics.mean(means) for means, _ in em], **style)
         axes[0].fill_between(
-            sizes, [low for _, (low, _) in em], [high for _, (_, high) in em], color=f"C{number}", alpha=0.15
+            run, [low for _, (low, _) in em], [high for _, (_, high) in em], color=f"C{number}", alpha=0.15
         )
-        axes[1].plot(sizes, [_mean(of_size, "peak_without_prompt") for of_size in runs], **style)
-        solved = [_solved(of_size, n) for of_size, n in zip(runs, sizes, strict=True)]
+        axes[1].plot(run, [_mean(of_size, "peak_without_prompt") for of_size in runs], **style)
+        solved = [_solved(of_size, n) for n, of_size in by_size.items()]
         cost = [_mean(of_size, "flops") / s / 1e9 if s else None for of_size, s in zip(runs, solved, strict=True)]
-        axes[2].plot(sizes, cost, **style)
+        axes[2].plot(run, cost, **style)
     titles = ("exact match per objective", "peak tokens without the prompt", "forward GFLOPs per solved objective")
     solves_some = any(line.get_ydata().size and any(y is not None for y in line.get_ydata()) for line in axes[2].lines)
     scales = ("linear", "log", "log" if solves_some else "linear")  # without a value there is nothing to take logs of

@@ -75,6 +75,7 @@ def stage_of(given: argparse.Namespace, objectives: int) -> RlStage:
             f"context={given.context}",
             f"seed={given.seed}",
             "workers=1",
+            *given.set,
             f"rl.tasks_per_step={given.groups}",
             f"rl.curriculum=[{{steps=1000000, objectives=[{objectives}]}}]",
         ],
@@ -129,6 +130,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--batches", type=int, default=24)
     made.add_argument("--groups", type=int, default=6, help="tasks of a batch, each attempted eight times")
     made.add_argument("--seed", type=int, default=0)
+    made.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of the recipe to change")
     return made
 
 

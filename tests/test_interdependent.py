@@ -45,6 +45,15 @@ def draw(material: Any, dependence: Dependence, depth: int, objectives: int, *, 
     )
 
 
+def test_the_worlds_of_one_source_do_not_share_the_order_of_their_questions():
+    source = AtlasTasks(worlds=8, composition="chain").source("train", PAPER)
+    tasks = source.tasks(objectives=4, count=400, seed=5)
+    orders = [tuple(q.depends_on for q in task.questions) for task in tasks]
+    assert len(set(orders)) == 3
+    alike = sum(first == second for first, second in itertools.pairwise(orders)) / (len(orders) - 1)
+    assert 0.25 < alike < 0.42, "a third by chance; tasks that follow one another are from different worlds"
+
+
 def depth_by_hand(questions: tuple[Question, ...], number: int) -> int:
     return max((1 + depth_by_hand(questions, earlier) for earlier in questions[number - 1].depends_on), default=0)
 

@@ -331,7 +331,8 @@ def compose_dependent(
     name = f"{dependence}{depth}-n{objectives}-seed{seed}"
     tasks: list[Task] = []
     for index in range(count):
-        rng = random.Random(f"dependent {dependence} {depth} {objectives} {seed} {index}")
+        # with the corpus: the worlds of one source would otherwise share the order of their questions, task by task
+        rng = random.Random(f"dependent {form.corpus} {dependence} {depth} {objectives} {seed} {index}")
         drawn: list[list[Draft]] = []
         for shape in shapes:
             taken = frozenset(draft.question.id for drafts in drawn for draft in drafts)

@@ -1,0 +1,76 @@
+"""How often a policy, sampled, gets each kind of reference right: what reinforcement learning has to build on.
+
+    python benchmarks/references.py POLICY [--vocabulary paper-notes --context notes] [--set tasks.labels=128 ...]
+
+Tasks are chains of two questions, shuffled. A kind is the places of the two questions: "3 to 1" is a third question that
+asks about the answer to the first. Right: the exact answer to the question that refers. Also printed: the share given that
+the answer which it refers to is right. Intervals (95 %, Wilson) take references as independent.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Sequence
+
+import torch
+from machine import commit, hardware
+
+from mem1.configuration import load_toml
+from mem1.evaluation.intervals import mean_interval
+from mem1.evaluation.runner import evaluate
+from mem1.protocol import vocabulary
+from mem1.training.loop.recipe import Recipe
+from mem1.training.loop.train import make_rollout
+from mem1.training.weights.policy import load_policy
+
+RECIPE = "recipes/compare-atlas/train.toml"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    given = parser().parse_args(arguments)
+    torch.set_num_threads(1)
+    settings = ["tasks.composition=chain", f"vocabulary={given.vocabulary}", f"context={given.context}", "workers=1"]
+    config = load_toml(RECIPE, Recipe, [*settings, f"evaluation.temperature={given.temperature}", *given.set])
+    tags = vocabulary(config.vocabulary)
+    source = config.tasks.source("train", tags)
+    rollout = make_rollout(config, load_policy(given.policy), source, tags)
+    print(f"commit {commit()}; {hardware()}; {given.policy}, {given.tasks} tasks of N = {given.objectives}\n")
+    asked = config.evaluation.model_copy(update={"objectives": (given.objectives,), "tasks": given.tasks})
+    _, attempts = evaluate(rollout, source, asked, policy=given.policy)
+    right: dict[tuple[int, int], list[float]] = defaultdict(list)
+    known: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for attempt in attempts[given.objectives]:
+        assert attempt.task is not None
+        em = attempt.per_objective("em") or (0.0,) * given.objectives
+        for place, question in enumerate(attempt.task.questions, start=1):
+            for other in question.depends_on:
+                right[place, other].append(em[place - 1])
+                if em[other - 1] == 1:
+                    known[place, other].append(em[place - 1])
+    print("| reference | tasks | right | right, if the other answer is |\n|---|--:|--:|--:|")
+    for kind in sorted(right):
+        print(f"| {kind[0]} to {kind[1]} | {len(right[kind])} | {_share(right[kind])} | {_share(known[kind])} |")
+
+
+def _share(values: Sequence[float]) -> str:
+    if not values:
+        return "none"
+    low, high = mean_interval(values)
+    return f"{sum(values) / len(values):.2f} [{low:.2f}, {high:.2f}]"
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("policy", help="folder of a policy")
+    made.add_argument("--vocabulary", default="paper-notes")
+    made.add_argument("--context", default="notes")
+    made.add_argument("--objectives", type=int, default=4)
+    made.add_argument("--tasks", type=int, default=400)
+    made.add_argument("--temperature", type=float, default=1.0)
+    made.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of the recipe to change")
+    return made
+
+
+if __name__ == "__main__":
+    main()
