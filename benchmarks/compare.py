@@ -262,14 +262,15 @@ class Compare:
 
     def size_jobs(self) -> Iterator[Job]:
         """Sizes that finished runs were not evaluated on: with the policies that they left in --out."""
-        for seed, policy in product((*self.given.seeds, None), self.given.policies):
-            budget = "start" if seed is None else "tokens"
-            known = self._sizes(policy, seed, budget)
-            yield from (
-                self.size_of(policy, seed, n, tasks)
-                for n, tasks in zip(self.given.objectives, self.given.tasks, strict=True)
-                if known and str(n) not in known
-            )
+        for run_seed in (*self.given.seeds, None):
+            budget = "start" if run_seed is None else "tokens"
+            for policy in self.given.policies:
+                known = self._sizes(policy, run_seed, budget)
+                yield from (
+                    self.size_of(policy, run_seed, n, tasks)
+                    for n, tasks in zip(self.given.objectives, self.given.tasks, strict=True)
+                    if known and str(n) not in known
+                )
 
     def size_of(self, policy: str, seed: int | None, objectives: int, tasks: int) -> Job:
         run = self.run_of(policy, seed)[0]

@@ -2,9 +2,9 @@
 
     python benchmarks/references.py POLICY [--vocabulary paper-notes --context notes] [--set tasks.labels=128 ...]
 
-Tasks are chains of two questions, shuffled. A kind is the places of the two questions: "3 to 1" is a third question that
-asks about the answer to the first. Right: the exact answer to the question that refers. Also printed: the share given that
-the answer which it refers to is right. Intervals (95 %, Wilson) take references as independent.
+Tasks are chains of two questions, shuffled. A kind is the places of the two questions: "3 to 1" is a third question
+that asks about the answer to the first. Right: the exact answer to the question that refers. Also printed: the share
+given that the answer which it refers to is right. Intervals (95 %, Wilson) take references as independent.
 """
 
 from __future__ import annotations
