@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from mem1.engines.base import Sampling, ScriptedEngine
 from mem1.engines.codec import Codec
 from mem1.envs.base import TaskSource
 from mem1.envs.cloze import ClozeTasks, make_cloze_folder
-from mem1.protocol import PAPER
+from mem1.protocol import PAPER, PAPER_NOTES
 from mem1.records import Ended, Trajectory
 from mem1.rollout import Budget, Rollout
 from mem1.tasks.atlas import Laziness
@@ -48,7 +49,7 @@ def attempts(
 ) -> list[Trajectory]:
     rollout = Rollout(
         engine=ScriptedEngine(codec, expert),
-        dialogue=TagDialogue(codec),
+        dialogue=TagDialogue(codec, expert.tags),
         environment=source.environment,
         context=context_policy(context),
         budget=Budget(completion_per_objective=60, completion_extra=300, context=8192),
@@ -123,6 +124,48 @@ def test_where_turns_run_out_it_gives_what_it_knows(source, codec):
     )
     (done,) = rollout([limited], sampling=Sampling())
     assert done.turns[-1].prefilled and done.per_objective("em") == (1.0, 0.0, 0.0)
+
+
+@pytest.fixture(scope="module")
+def noting(tmp_path_factory: pytest.TempPathFactory) -> tuple[TaskSource, Codec]:
+    out = tmp_path_factory.mktemp("clozes") / "made"
+    texts = [passage.text for passage in corpus(120)]
+    make_cloze_folder(corpus(120), out, ClozeOptions(development=0.2, test=0.2), corpus="towns")
+    source = ClozeTasks(corpus=str(out)).source("train", PAPER_NOTES)
+    return source, Codec(bpe_tokenizer(texts, vocab_size=600, tags=PAPER_NOTES))
+
+
+@pytest.mark.parametrize("objectives", [1, 2, 4])
+def test_with_notes_each_answer_is_written_once_and_the_answer_is_the_notes(noting, objectives: int):
+    source, codec = noting
+    done = attempts(source, codec, ClozeExpert(tags=PAPER_NOTES), objectives, context="notes")
+    assert {t.ended for t in done} == {Ended.ANSWERED} and em(done) == 1.0
+    for attempt in done:
+        notes = [note for turn in attempt.turns for note in turn.notes]
+        assert [note.split(" = ")[0] for note in notes] == [f"Q{number}" for number in range(1, objectives + 1)]
+        assert attempt.turns[-1].content == "notes" and attempt.answer == "; ".join(notes)
+        assert not any(" = " in turn.state for turn in attempt.turns), "the state keeps nothing"
+
+
+def test_with_notes_a_forgetful_expert_does_not_note_what_it_found(noting):
+    (source, codec), forgetful = noting, ClozeExpert(tags=PAPER_NOTES, laziness=Laziness(forget=1.0))
+    done = attempts(source, codec, forgetful, 3, context="notes")
+    assert all([note.split(" = ")[0] for turn in t.turns for note in turn.notes] == ["Q1"] for t in done)
+    assert {t.per_objective("em") for t in done} == {(1.0, 0.0, 0.0)}
+
+
+def test_with_notes_an_answer_that_is_forced_has_what_the_last_search_found(noting):
+    source, codec = noting
+    (task,) = source.tasks(objectives=3, count=1, seed=0)
+    rollout = Rollout(
+        engine=ScriptedEngine(codec, ClozeExpert(tags=PAPER_NOTES)),
+        dialogue=TagDialogue(codec, PAPER_NOTES),
+        environment=source.environment,
+        context=context_policy("notes"),
+        budget=Budget(completion_per_objective=60, completion_extra=300, context=8192),
+    )
+    (done,) = rollout([replace(task, turn_limit=3)], sampling=Sampling())
+    assert done.turns[-1].prefilled and done.per_objective("em") == (1.0, 1.0, 0.0)
 
 
 def test_a_recipe_for_clozes_is_demonstrated_by_it(source, tmp_path: Path):

@@ -17,6 +17,7 @@ from mem1.protocol import (
     PAPER_NOTES,
     PAPER_RECALL,
     PAPER_SHOP,
+    PAPER_SHOP_NOTES,
     PAPER_SUMMARY,
     PAPER_WEB,
     PUBLISHED,
@@ -228,7 +229,7 @@ def test_search_r1_shows_results_without_a_hint():
 
 def test_unknown_vocabulary_names_the_known_ones():
     known = [PAPER, RELEASED, PAPER_WEB, RELEASED_WEB, PAPER_SUMMARY, RELEASED_SUMMARY, PAPER_SHOP, RELEASED_SHOP]
-    known += [PAPER_RECALL, RELEASED_RECALL, PAPER_NOTES, RELEASED_NOTES, PAPER_BELIEF]
+    known += [PAPER_RECALL, RELEASED_RECALL, PAPER_NOTES, RELEASED_NOTES, PAPER_SHOP_NOTES, PAPER_BELIEF]
     known += [PUBLISHED, PUBLISHED_SHOP, SEARCH_R1]
     assert [vocabulary(name) for name in VOCABULARIES] == known
     with pytest.raises(

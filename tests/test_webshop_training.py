@@ -16,7 +16,7 @@ from mem1.envs.webshop.catalogue import Entry
 from mem1.envs.webshop.files import write_entries
 from mem1.envs.webshop.invented import invent
 from mem1.envs.webshop.tasks import WebShopTasks
-from mem1.protocol import PAPER_SHOP, vocabulary
+from mem1.protocol import PAPER_SHOP, PAPER_SHOP_NOTES, vocabulary
 from mem1.records import Ended
 from mem1.rollout import Budget
 from mem1.training.logprobs import completion_logprobs
@@ -68,6 +68,34 @@ def test_demonstrations_buy_what_was_asked_for_and_are_trained_as_they_were_writ
     attempts = demonstrate(config, make_rollout(config, policy, source, PAPER_SHOP), source, PAPER_SHOP)
     assert [t.ended for t in attempts] == [Ended.ANSWERED] * 6
     assert sum(t.reward or 0.0 for t in attempts) / 6 > 0.9
+
+
+@pytest.mark.parametrize("objectives", [1, 3])
+def test_with_notes_what_was_tried_is_written_once_and_the_same_is_bought(objectives: int):
+    found = {}
+    for tags, context in ((PAPER_SHOP, "constant"), (PAPER_SHOP_NOTES, "notes")):
+        config = CONFIG.model_copy(
+            update={"vocabulary": tags.name, "context": context, "sft": Sft(objectives=(objectives,), tasks=30)}
+        )
+        source, policy = config.tasks.source("train", tags), make_policy(config, tags)
+        found[context] = demonstrate(config, make_rollout(config, policy, source, tags), source, tags)
+    several = 0
+    for constant, noted in zip(found["constant"], found["notes"], strict=True):
+        assert noted.reward == constant.reward
+        assert [turn.content for turn in noted.turns] == [turn.content for turn in constant.turns]
+        assert not any("tried" in turn.state for turn in noted.turns)
+        notes = [note for turn in noted.turns for note in turn.notes]
+        tried = {
+            f"{turn.state.split(' ; ')[0]} {part}" if turn.state.startswith("goal") else part
+            for turn in constant.turns
+            for part in turn.state.split(" ; ")
+            if part.startswith("tried")
+        }
+        assert len(notes) == len(tried) and set(notes) == tried, "each once"
+        several += len(notes) > 1
+    assert several > 5
+    if objectives > 1:
+        assert any(note.startswith("goal 2 tried") for t in found["notes"] for turn in t.turns for note in turn.notes)
 
 
 def test_the_trainer_sees_what_the_sampler_saw():

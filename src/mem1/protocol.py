@@ -165,6 +165,8 @@ def _in_a_shop(tags: Tags) -> Tags:
 PAPER_SHOP = _in_a_shop(PAPER)
 """The paper's tags and `<action> search[words] </action>` or `<action> click[text] </action>`."""
 RELEASED_SHOP = _in_a_shop(RELEASED)
+PAPER_SHOP_NOTES = replace(PAPER_SHOP, name="paper-shop-notes", note=NOTE)
+"""The same with `<note> ... </note>` for what stays."""
 PUBLISHED = replace(
     RELEASED,
     name="published",
@@ -186,7 +188,7 @@ VOCABULARIES: Mapping[str, Tags] = {
     t.name: t
     for t in (
         *(PAPER, RELEASED, PAPER_WEB, RELEASED_WEB, PAPER_SUMMARY, RELEASED_SUMMARY, PAPER_SHOP, RELEASED_SHOP),
-        *(PAPER_RECALL, RELEASED_RECALL, PAPER_NOTES, RELEASED_NOTES, PAPER_BELIEF),
+        *(PAPER_RECALL, RELEASED_RECALL, PAPER_NOTES, RELEASED_NOTES, PAPER_SHOP_NOTES, PAPER_BELIEF),
         *(PUBLISHED, PUBLISHED_SHOP, SEARCH_R1),
     )
 }

@@ -141,7 +141,7 @@ def check_vocabulary(context: ContextPolicy, tags: Tags, *, in_tags: bool) -> No
         raise UserError(
             f"the context policy {context.name} keeps notes, but "
             + (f"the vocabulary {tags.name!r} has no tag for them" if tags.note is None else "[chat] has none")
-            + "; choose vocabulary = 'paper-notes' or 'released-notes', without [chat]"
+            + "; choose vocabulary = 'paper-notes', 'released-notes' or 'paper-shop-notes', without [chat]"
         )
 
 

@@ -14,7 +14,11 @@ exactly the memory of a policy with constant memory. For "find me a light roomy 
     GOLA64      tried hola88 misses 2 ; take gola64                     click[s]
     GOLA64      done                                                    click[buy now]
 
-With several goals the state begins with the number of the current one: "goal 2 ; try hola88".
+With several goals the state begins with the number of the current one: "goal 2 ; try hola88". With a vocabulary that
+has notes, a product that was tried is written once, into a note, and the state has only what happens now:
+
+    HOLA88                                  <note> tried hola88 misses 2 </note>               click[< prev]
+    results     goal 2 ; try gola64         <note> goal 2 tried hola88 misses 2 </note>        click[gola64]
 """
 
 from __future__ import annotations
@@ -217,6 +221,19 @@ class Notes:
             read=bool(read),
             choose=tuple(choose.split()),
         )
+
+
+def noted_apart(state: str, earlier: str) -> tuple[str, tuple[str, ...]]:
+    """The state without products that were tried, and a note for each that `earlier`, the state before, has not.
+
+    noted_apart("goal 2 ; tried a1 misses 2 ; try b2", "goal 2 ; check a1 need s")
+    ->  ("goal 2 ; try b2", ("goal 2 tried a1 misses 2",))
+    """
+    parts, before = state.split(" ; "), set(earlier.split(" ; "))
+    goal = "".join(f"{part} " for part in parts if _GOAL.fullmatch(part))
+    tried = [part for part in parts if _TRIED.fullmatch(part)]
+    rest = " ; ".join(part for part in parts if part not in tried)
+    return rest, tuple(f"{goal}{part}" for part in tried if part not in before)
 
 
 def _listed(name: str, words: Sequence[str]) -> list[str]:

@@ -20,7 +20,7 @@ from mem1.envs.base import Environment, TaskSource
 from mem1.envs.tasks import TasksConfig, must_exist
 from mem1.envs.webshop.catalogue import Catalogue, Goal, goals_by_id, prices, split
 from mem1.envs.webshop.env import Pages, WebShopEnvironment
-from mem1.envs.webshop.expert import Laziness, ShopExpert, demonstrate
+from mem1.envs.webshop.expert import Laziness, ShopExpert, demonstrate, noted_apart
 from mem1.envs.webshop.files import load
 from mem1.envs.webshop.invented import invent
 from mem1.envs.webshop.reward import score
@@ -75,7 +75,7 @@ class WebShopTasks(TasksConfig):
         if ACT not in tags.action_tags:
             raise UserError(
                 f'the vocabulary {tags.name!r} has no actions of a shop; use vocabulary = "paper-shop" (--vocabulary '
-                "paper-shop), released-shop or published-shop"
+                "paper-shop), paper-shop-notes, released-shop or published-shop"
             )
         return WebShopSource(self, split, tags)
 
@@ -193,5 +193,14 @@ class ShopScript:
     def _completions(self, task: Task) -> tuple[str, ...]:
         goals = [self.environment.goals[question.id] for question in task.questions]
         _, decisions = demonstrate(self.expert, self.environment.shop, goals, task.turn_limit)
-        state, action = self.tags.state, self.tags.action_tags[ACT]
-        return tuple(f"<{state}> {d.state} </{state}> <{action}> {d.action} </{action}>" for d in decisions)
+        if self.tags.note is None:
+            return tuple(self._written(d.state, (), d.action) for d in decisions)
+        before = ("", *(d.state for d in decisions))
+        noted = [noted_apart(d.state, earlier) for d, earlier in zip(decisions, before, strict=False)]
+        return tuple(self._written(*state_notes, d.action) for state_notes, d in zip(noted, decisions, strict=True))
+
+    def _written(self, state: str, notes: Sequence[str], action: str) -> str:
+        blocks = [(self.tags.state, state)] if state else []
+        blocks += [(self.tags.note or "", note) for note in notes]
+        blocks.append((self.tags.action_tags[ACT], action))
+        return " ".join(f"<{tag}> {text} </{tag}>" for tag, text in blocks)

@@ -9,7 +9,11 @@ given at the end of the prompt.
     <IS> and asteroid -> 6469 | Q1 = 6469 ; Q1 then Q2 </IS> <query> Q2 adapted from a ____ Mexican film </query>
     <IS> adapted from a -> 1961 | Q1 = 6469 ; Q2 = 1961 ; Q2 then done </IS> <answer> Q1 = 6469 ; Q2 = 1961 ; </answer>
 
-Answers that a search did not show are written down as unknown.
+Answers that a search did not show are written down as unknown. With a vocabulary that has notes, each answer is written
+once, into a note, and the final answer is the notes:
+
+    <IS> and asteroid -> 6469 | Q1 then Q2 </IS> <note> Q1 = 6469 </note> <query> Q2 adapted from a ____ film </query>
+    <IS> adapted from a -> 1961 | Q2 then done </IS> <note> Q2 = 1961 </note> <answer> notes </answer>
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import random
 import re
 from dataclasses import dataclass
 
+from mem1.contexts.notes import NOTES
 from mem1.protocol import ANSWER, SEARCH, Tags
 from mem1.tasks.atlas import CLEAN, Laziness
 from mem1.tasks.cloze.questions import BLANK
@@ -45,7 +50,8 @@ class ClozeExpert:
 
     tags: Tags
     laziness: Laziness = CLEAN
-    """`stop` and `forget` apply, in tasks that are not `diligent`; shortcuts do not."""
+    """`stop` and `forget` apply, in tasks that are not `diligent`; shortcuts do not. What has been noted stays: there
+    `forget` is not to note the answer."""
     seed: int = 0
 
     def __call__(self, context: str) -> str:
@@ -54,32 +60,50 @@ class ClozeExpert:
         asked = {int(number): window for number, window in _QUESTION.findall(prompt.strip())}
         queries = re.findall(self._inside(self.tags.action_tags[SEARCH]), context, re.DOTALL)
         if not queries:
-            return self._written("", {}, "Q1", f"Q1 {asked[1]}", context)
+            return self._written("", {}, None, "Q1", f"Q1 {asked[1]}", context)
         label, window = re.match(r"Q(\d+) (.*)", queries[-1], re.DOTALL).groups()  # type: ignore[union-attr]
         state = re.findall(self._inside(self.tags.state), context, re.DOTALL)[-1]
         rng = random.Random(f"{self.seed}/{context}")
         lazy = self._laziness(prompt)
-        known = {int(number): answer for number, answer in _KNOWN.findall(state)}
-        if known and rng.random() < lazy.forget:
-            del known[rng.choice(sorted(known))]
         found = read_answer(window, context.rsplit(f"<{self.tags.result}>", 1)[-1])
-        known[int(label)] = found
+        known, new = self._known(context, state), int(label)
+        if not (known and rng.random() < lazy.forget):
+            known[new] = found
+        elif self.tags.note is None:
+            del known[rng.choice(sorted(known))]
+            known[new] = found
         note = f"{window.split(BLANK)[0].strip()} {FOUND} {found} | ".lstrip()
         stops = len(asked) > 1 and rng.random() < lazy.stop
         if stops or int(label) == max(asked):
-            return self._written(note, known, f"Q{label}{THEN}{DONE}", None, context)
+            return self._written(note, known, new, f"Q{label}{THEN}{DONE}", None, context)
         following = int(label) + 1
         order = f"Q{label}{THEN}Q{following}"
-        return self._written(note, known, order, f"Q{following} {asked[following]}", context)
+        return self._written(note, known, new, order, f"Q{following} {asked[following]}", context)
 
-    def _written(self, note: str, known: dict[int, str], order: str, query: str | None, context: str) -> str:
-        """The completion with this query; None: with the answer."""
+    def _known(self, context: str, state: str) -> dict[int, str]:
+        """Label -> answer, from the notes where there are any, else from the state."""
+        if self.tags.note is None:
+            return {int(number): answer for number, answer in _KNOWN.findall(state)}
+        notes = re.findall(self._inside(self.tags.note), context, re.DOTALL)
+        return {int(number): answer for number, answer in _KNOWN.findall("".join(f"{note} ;" for note in notes))}
+
+    def _written(
+        self, note: str, known: dict[int, str], new: int | None, order: str, query: str | None, context: str
+    ) -> str:
+        """The completion with this query; None: with the answer. `new` is the label that was answered in this turn."""
         answer, search, state = self.tags.action_tags[ANSWER], self.tags.action_tags[SEARCH], self.tags.state
-        memory = "".join(f"Q{number} = {found} ; " for number, found in sorted(known.items()))
-        if context.rstrip().endswith(f"<{answer}>"):
-            return f" {memory or UNKNOWN}</{answer}>"
-        action = f"<{answer}> {memory}</{answer}>" if query is None else f"<{search}> {query} </{search}>"
-        return f"<{state}> {note}{memory}{order} </{state}> {action}"
+        memory = answers = "".join(f"Q{number} = {found} ; " for number, found in sorted(known.items()))
+        noted, opened = "", context.rstrip().endswith(f"<{answer}>")
+        if self.tags.note is not None:
+            memory, answers = "", f"{NOTES} "
+            if new in known and opened:  # then it is too late for a note
+                answers = f"{NOTES} ; Q{new} = {known[new]} "
+            elif new in known:
+                noted = f"<{self.tags.note}> Q{new} = {known[new]} </{self.tags.note}> "
+        if opened:
+            return f" {answers or f'{UNKNOWN} '}</{answer}>"
+        action = f"<{answer}> {answers}</{answer}>" if query is None else f"<{search}> {query} </{search}>"
+        return f"<{state}> {note}{memory}{order} </{state}> {noted}{action}"
 
     def _laziness(self, prompt: str) -> Laziness:
         drawn = random.Random(f"{self.seed}/{prompt}").random()
