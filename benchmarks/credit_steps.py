@@ -1,0 +1,97 @@
+"""Trainings compared by the steps that they take to the same reward.
+
+    python benchmarks/credit_steps.py benchmarks/results/beyond-credit/grpo benchmarks/results/beyond-credit/channels
+
+The folders are results of benchmarks/compare.py, the first those of the baseline. A run is at a level when the mean
+reward of its last five steps is; the level is that of the baseline's last step, for each seed its own. Intervals (95 %)
+of exact match after training are over seeds and tasks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mem1.evaluation.intervals import difference_interval, seeds_interval
+
+WINDOW = 5
+"""Steps of a mean reward."""
+Run = dict[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("baseline", type=Path)
+    parser.add_argument("other", type=Path)
+    given = parser.parse_args()
+    names = (given.baseline.name, given.other.name)
+    runs = {
+        path.stem: (_result(path), _result(other))
+        for path in sorted((given.baseline / "runs").glob("*-seed*.json"))
+        if (other := given.other / "runs" / path.name).is_file()
+    }
+    if not runs:
+        raise SystemExit(
+            f"{given.baseline} and {given.other} have no run in common; make them by benchmarks/compare.py"
+        )
+    print_steps(names, runs)
+    print_scores(names, list(runs.values()))
+
+
+def print_steps(names: tuple[str, str], runs: dict[str, tuple[Run, Run]]) -> None:
+    print(f"| run | level | steps to it, {names[0]} | {names[1]} | all steps |\n|---|--:|--:|--:|--:|")
+    ratios: list[float] = []
+    for name, pair in runs.items():
+        curves = [curve(run["rewards"]) for run in pair]
+        level = curves[0][-1]
+        first, second = (step_at(means, level) for means in curves)
+        assert first is not None
+        if second is not None:
+            ratios.append(second / first)
+        lengths = ", ".join(str(len(run["rewards"])) for run in pair)
+        print(f"| {name} | {level:.3f} | {first} | {second or 'never'} | {lengths} |")
+    if ratios:
+        mean = statistics.geometric_mean(ratios)
+        print(f"\nSteps of {names[1]} over those of {names[0]}, geometric mean of {len(ratios)} runs: {mean:.2f}")
+
+
+def print_scores(names: tuple[str, str], pairs: Sequence[tuple[Run, Run]]) -> None:
+    sizes = list(pairs[0][0]["tokens"])
+    print("\n| exact match | " + " | ".join(f"N = {n}" for n in sizes) + " |\n|---|" + "--:|" * len(sizes))
+    scores = {n: [[pair[side]["tokens"][n]["em"] for pair in pairs] for side in (0, 1)] for n in sizes}
+    for side, name in enumerate(names):
+        print(f"| {name} | {' | '.join(_mean(scores[n][side]) for n in sizes)} |")
+    print(f"| {names[1]} less {names[0]} | {' | '.join(_difference(*reversed(scores[n])) for n in sizes)} |")
+
+
+def curve(rewards: Sequence[float]) -> list[float]:
+    """Mean reward of the last steps, from the first step that has enough before it."""
+    return [statistics.mean(rewards[i - WINDOW : i]) for i in range(WINDOW, len(rewards) + 1)]
+
+
+def step_at(means: Sequence[float], level: float) -> int | None:
+    """Number of the first step at this level."""
+    return next((i + WINDOW for i, mean in enumerate(means) if mean >= level), None)
+
+
+def _mean(scores: Sequence[Sequence[float]]) -> str:
+    low, high = seeds_interval(scores)
+    return f"{statistics.mean(map(statistics.mean, scores)):.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _difference(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> str:
+    low, high = difference_interval(ours, theirs)
+    mean, other = (statistics.mean(map(statistics.mean, side)) for side in (ours, theirs))
+    return f"{mean - other:+.2f} [{low:+.2f}, {high:+.2f}]"
+
+
+def _result(path: Path) -> Run:
+    return json.loads(path.read_text(encoding="utf-8"))["result"]
+
+
+if __name__ == "__main__":
+    main()
