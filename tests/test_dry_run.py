@@ -16,6 +16,7 @@ from mem1.configuration import load_toml
 from mem1.errors import UserError
 from mem1.planning.preflight import checks
 from mem1.planning.smoke_step import rehearse
+from mem1.registry import register
 from mem1.retrieval import BM25
 from mem1.training.loop.recipe import Recipe
 
@@ -70,6 +71,13 @@ def test_every_recipe_takes_a_step_of_each_of_its_stages(name: str, tmp_path: Pa
     assert lacking - {"disk"} == LACK.get(name, set()) or name == "multihop-smoke"
     assert result.exit_code == int(bool(lacking))
     assert files(tmp_path) == set()
+
+
+@pytest.mark.parametrize("name", register.channel.names())
+def test_every_channel_is_rehearsed_alone(name: str):
+    channels = f'rl.algorithm={{name="channels",channels=[{{name="{name}"}}]}}'
+    config = load_toml(RECIPES["atlas-quick"], Recipe, [channels, "workers=1"])
+    assert list(rehearse(config).stages) == ["rl"]
 
 
 def multihop(folder: Path, address: str, *, disk: int = 0):

@@ -271,6 +271,10 @@ class Channels(ClippedAlgorithm):
     def advantages(self, groups: Sequence[Sequence[Attempt]]) -> list[list[Advantages | None]]:
         return [[Advantages(advantages_K=a_K) for a_K in self._of_group(group)] for group in groups]
 
+    def rehearsal(self) -> Channels:
+        """With the outcome besides: what random attempts write may differ in nothing that the other channels see."""
+        return self.model_copy(update={"channels": (Outcome(), *self.channels)})
+
     def _of_group(self, attempts_G: Sequence[Attempt]) -> Iterator[Tensor]:
         import torch
 
