@@ -1,7 +1,8 @@
-"""The README's picture of a quickstart: exact match and peak tokens over N, before and after.
+"""The README's picture of a quickstart: exact match and peak tokens over N, before and after, and another beside it.
 
     mem1 quickstart --seed 0
-    python benchmarks/quickstart_picture.py runs/quickstart-seed0 docs/images/quickstart.png
+    mem1 quickstart --seed 0 --context constant
+    python benchmarks/quickstart_picture.py runs/quickstart-seed0 runs/quickstart-constant-seed0 quickstart.png
 
 It is drawn by matplotlib: pip install -e '.[benchmarks]'.
 """
@@ -19,7 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 COLORS = {"base": "#8c8f96", "trained": "#1f946c"}
-APPENDED, GRID, TEXT = "#d9742b", "#8888884d", "#6f7480"  # to be read on a white page and on a dark one
+APPENDED, BESIDE, GRID, TEXT = "#d9742b", "#3b7dd8", "#8888884d", "#6f7480"  # for a white page and for a dark one
 STYLE: Any = {
     "axes.edgecolor": TEXT,
     "axes.labelcolor": TEXT,
@@ -41,31 +42,42 @@ STYLE: Any = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="folder of a quickstart")
+    parser.add_argument("beside", type=Path, help="folder of a quickstart with another memory")
     parser.add_argument("picture", type=Path, help=".png or .svg")
     given = parser.parse_args()
-    rows = json.loads((given.run / "result.json").read_text(encoding="utf-8"))["rows"]
     with rc_context(STYLE):
-        draw(rows, given.picture)
+        draw(_rows(given.run), _rows(given.beside), given.picture)
 
 
-def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+def _rows(run: Path) -> list[dict[str, Any]]:
+    return json.loads((run / "result.json").read_text(encoding="utf-8"))["rows"]
+
+
+def draw(rows: Sequence[dict[str, Any]], beside: Sequence[dict[str, Any]], path: Path) -> None:
     """Two axes beside each other; bands are the 95 % intervals over tasks."""
     figure = Figure(figsize=(11, 3.875), layout="constrained")
-    em, peak = figure.subplots(1, 2)
+    axes = figure.subplots(1, 2)
     for policy, color in COLORS.items():
         of_policy = [row for row in rows if row["policy"] == policy]
-        sizes = [row["objectives"] for row in of_policy]
-        em.plot(sizes, [row["em"] for row in of_policy], color=color, label=policy)
-        bounds = [[row[bound] for row in of_policy] for bound in ("em_low", "em_high")]
-        em.fill_between(sizes, *bounds, color=color, alpha=0.18, linewidth=0)
-        peak.plot(sizes, [row["peak_tokens"] for row in of_policy], color=color, label=policy)
+        _draw_policy(axes, of_policy, f"{of_policy[0]['context']}, {policy}", color)
+    trained = [row for row in beside if row["policy"] == "trained"]
+    _draw_policy(axes, trained, f"{trained[0]['context']}, trained", BESIDE)
     trained = [row for row in rows if row["policy"] == "trained"]
     sizes = [row["objectives"] for row in trained]
     appended = [row["appended_peak_tokens"] for row in trained]
-    peak.plot(sizes, appended, color=APPENDED, linestyle="--", label="trained, if appended")
-    _finish(em, "exact match per objective", sizes, legend="lower left")
-    _finish(peak, "peak tokens", sizes, legend="upper left")
+    axes[1].plot(sizes, appended, color=APPENDED, linestyle="--", label=f"{trained[0]['context']}, if appended")
+    _finish(axes[0], "exact match per objective", sizes, legend="lower left")
+    _finish(axes[1], "peak tokens", sizes, legend="upper left")
     figure.savefig(path, dpi=160, transparent=True)
+
+
+def _draw_policy(axes: Sequence[Axes], rows: Sequence[dict[str, Any]], label: str, color: str) -> None:
+    em, peak = axes
+    sizes = [row["objectives"] for row in rows]
+    em.plot(sizes, [row["em"] for row in rows], color=color, label=label)
+    bounds = [[row[bound] for row in rows] for bound in ("em_low", "em_high")]
+    em.fill_between(sizes, *bounds, color=color, alpha=0.18, linewidth=0)
+    peak.plot(sizes, [row["peak_tokens"] for row in rows], color=color, label=label)
 
 
 def _finish(axes: Axes, title: str, sizes: Sequence[int], *, legend: Literal["lower left", "upper left"]) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from mem1.api import find_recipe
+from mem1.cli.train import QUICKSTARTS
 from mem1.configuration import load_toml, to_toml
 from mem1.errors import UserError
 from mem1.training.loop.recipe import Recipe
+from mem1.training.weights.policy import SHIPPED_NOTES
 
 FOLDER = Path(__file__).parents[1] / "recipes"
 RECIPES = sorted(FOLDER.rglob("*.toml"))
@@ -21,7 +23,7 @@ def test_the_documentation_has_one_line_for_each_recipe():
     page = (FOLDER.parent / "docs" / "training.md").read_text(encoding="utf-8")
     table = page.split("\n## Recipes\n")[1].split("\n## ")[0]
     listed = re.findall(r"^\| `(\S+)` \|", table, flags=re.MULTILINE)
-    assert len(listed) == 22 == len(NAMES)
+    assert len(listed) == 23 == len(NAMES)
     assert sorted(listed) == sorted(NAMES.values())
 
 
@@ -47,9 +49,18 @@ def test_an_unknown_recipe_lists_the_shipped_ones():
         find_recipe("atlas-quik")
 
 
-def test_quickstart_trains_by_reinforcement_on_two_objectives_only():
-    config = load_toml(find_recipe("atlas-quick"), Recipe)
-    assert (config.recall, config.sft, config.model.path, config.model.new) == (None, None, None, None)
+@pytest.mark.parametrize("context", QUICKSTARTS)
+def test_quickstart_trains_by_reinforcement_on_two_objectives_only(context: str):
+    config = load_toml(find_recipe(QUICKSTARTS[context]), Recipe)
+    assert (config.recall, config.sft, config.model.new) == (None, None, None)
+    assert config.model.path in (None, SHIPPED_NOTES)
     assert config.rl is not None
     assert {phase.objectives for phase in config.rl.curriculum} == {(2,)}
     assert config.evaluation.objectives == (1, 2, 4, 8, 16)
+
+
+def test_quickstarts_differ_in_memory_and_start_alone():
+    notes, constant = (load_toml(find_recipe(QUICKSTARTS[context]), Recipe) for context in ("notes", "constant"))
+    assert (notes.context, constant.context) == ("notes", "constant")
+    alike = {"context": "notes", "vocabulary": notes.vocabulary, "model": notes.model}
+    assert constant.model_copy(update=alike) == notes

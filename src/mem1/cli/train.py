@@ -187,7 +187,8 @@ def export(
         print(json.dumps({"policy": str(out)}))
 
 
-QUICKSTART = "atlas-quick"
+QUICKSTARTS = {"notes": "atlas-notes", "constant": "atlas-quick", "full": "atlas-quick"}
+"""Context policy -> the recipe that `mem1 quickstart` runs with it."""
 
 
 def quickstart(
@@ -203,11 +204,12 @@ def quickstart(
     as_json: JsonOption = False,
     device: DeviceOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in the folder.")] = False,
-    full_context: Annotated[
-        bool, typer.Option("--full-context", help="The same with every turn appended, for comparison.")
-    ] = False,
+    context: Annotated[
+        str,
+        typer.Option(help="notes; constant: MEM1's own memory, written anew every turn; or full: every turn appended."),
+    ] = "notes",
 ) -> None:
-    """Evaluate the shipped policy, train it by reinforcement learning on two objectives, evaluate again."""
+    """Evaluate a shipped policy, train it by reinforcement learning on two objectives, evaluate again."""
     from mem1.api import load_recipe
     from mem1.cli.eval import show
     from mem1.cli.progress import stderr
@@ -216,17 +218,18 @@ def quickstart(
     from mem1.training.ranks.placement import Placement
     from mem1.training.ranks.processes import Ranks
 
-    context = "full" if full_context else "constant"
-    folder = out or Path("runs") / ("quickstart" + ("-full" if full_context else "") + f"-seed{seed}")
+    if context not in QUICKSTARTS:
+        raise UserError(f"--context {context}: no such quickstart; choose from {', '.join(QUICKSTARTS)}")
+    folder = out or Path("runs") / ("quickstart" + ("" if context == "notes" else f"-{context}") + f"-seed{seed}")
     overrides = [f"seed={seed}", f"evaluation.seed={seed}", f"context={context}"]
-    config = with_device(load_recipe(QUICKSTART, *overrides), device)
+    config = with_device(load_recipe(QUICKSTARTS[context], *overrides), device)
     if folder.exists() and any(folder.iterdir()) and not resume:
         raise UserError(f"{folder} exists and is not empty; resume its run with --resume, or give another --out")
     if resume and not folder.exists():
         raise UserError(f"--resume: {folder} does not exist; start a run without --resume, or give its folder by --out")
     work_begins()
     console = stderr()
-    console.print(f"mem1 quickstart, seed {seed}, {context} context; everything is written to {folder}")
+    console.print(f"mem1 quickstart, seed {seed}, context policy {context}; everything is written to {folder}")
     ranks = Ranks(device=chosen_device(invocation, config.model.device, training=True))
     computed = Placement.of(config, ranks).computed
     for note in (str(computed), *ranks.device.few_workers(config.workers)):
@@ -247,14 +250,15 @@ def _quickstart(config: Recipe, ranks: Ranks, folder: Path, resume: bool, consol
     from mem1.training.loop.train import train
     from mem1.training.weights.policy import SHIPPED, load_policy
 
-    shipped = load_policy(SHIPPED, device=ranks.device)
+    shipped = load_policy(config.model.path or SHIPPED, device=ranks.device)
     base = evaluate_policy(config, shipped, ranks.device, name="base", folder=folder / "evaluation")
     with bars(console) as progress:
         finished = train(
             config, folder / "train", command=sys.argv, resume=resume, on_step=TrainingBar(progress), ranks=ranks
         )
     if not finished.complete:
-        console.print(f"Stopped; a checkpoint is written. Resume with: mem1 quickstart --out {folder} --resume")
+        again = f"mem1 quickstart --context {config.context} --seed {config.seed} --out {folder} --resume"
+        console.print(f"Stopped; a checkpoint is written. Resume with: {again}")
         raise typer.Exit(130)
     trained = evaluate_policy(config, finished.policy, ranks.device, name="trained", folder=folder / "evaluation")
     return base + trained

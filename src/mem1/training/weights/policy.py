@@ -37,8 +37,9 @@ from mem1.training.weights.tiny_model import new_model
 from mem1.training.weights.tokenizers import ALIKE, bpe_tokenizer, token_kinds, words_of
 
 SHIPPED = "shipped"
+SHIPPED_NOTES = "shipped-notes"
 SHIPPED_SHOP = "shipped-shop"
-_FOLDERS = {SHIPPED: "atlas-warm-start", SHIPPED_SHOP: "webshop-warm-start"}
+_FOLDERS = {SHIPPED: "atlas-warm-start", SHIPPED_NOTES: "atlas-notes-warm-start", SHIPPED_SHOP: "webshop-warm-start"}
 """Name of a policy that comes with the package -> its folder among the assets."""
 _SAVED_WITH = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
 """Keys of a model's configuration that saving and loading it may change."""
@@ -91,8 +92,8 @@ class Policy:
 
 
 def policy_folder(path: str | Path) -> Path:
-    """The folder itself, that of a shipped policy ("shipped" for Atlas, "shipped-shop" for the invented shop), or the
-    snapshot of a Hugging Face id in the local cache.
+    """The folder itself, that of a shipped policy ("shipped" for Atlas under constant memory, "shipped-notes" for Atlas
+    with notes, "shipped-shop" for the invented shop), or the snapshot of a Hugging Face id in the local cache.
     """
     name = _FOLDERS.get(str(path))
     if name is not None:
