@@ -23,7 +23,7 @@ from mem1.training.loop.recipe import Recipe
 FOLDER = Path(__file__).parents[1] / "recipes"
 RECIPES = {path.relative_to(FOLDER).with_suffix("").as_posix(): path for path in sorted(FOLDER.rglob("*.toml"))}
 EVALUATION_ONLY = {"mem1-release"}
-AFTER_ANOTHER = {"beyond/longer", "reader/train"}
+AFTER_ANOTHER = {"beyond/chains", "beyond/longer", "reader/train"}
 """Begin with a policy that another recipe makes."""
 LACK = {
     "own-documents": {"tasks"},

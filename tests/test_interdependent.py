@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from samples import MUSIQUE, TWOWIKI, write_lines
 from worlds import CODEC, SAMPLING, rollout
 
+from mem1.engines.codec import Codec
 from mem1.envs.atlas import AtlasTasks
 from mem1.envs.search import MultihopTasks
 from mem1.errors import UserError
-from mem1.protocol import PAPER, RELEASED
+from mem1.protocol import PAPER, PAPER_NOTES, RELEASED, Tags
 from mem1.records import Ended, Question, Task, Trajectory
 from mem1.tasks.atlas import AtlasMaterial, Expert, Laziness, World, make_world
 from mem1.tasks.bridge_questions import LinkedQuestions
@@ -27,6 +28,7 @@ from mem1.tasks.compose import Dependence, compose_dependent, groups, smallest
 from mem1.tasks.datasets import read_questions, read_tasks, write_passages, write_questions, write_tasks
 from mem1.tasks.prompts import render
 from mem1.tasks.template import TaskTemplate
+from mem1.training.weights.tokenizers import atlas_tokenizer
 
 WORLD = make_world(1, entities=60)
 KINDS: list[Dependence] = ["chain", "shared", "comparison"]
@@ -52,6 +54,22 @@ def test_the_worlds_of_one_source_do_not_share_the_order_of_their_questions():
     assert len(set(orders)) == 3
     alike = sum(first == second for first, second in itertools.pairwise(orders)) / (len(orders) - 1)
     assert 0.25 < alike < 0.42, "a third by chance; tasks that follow one another are from different worlds"
+
+
+@pytest.mark.parametrize("tags", [PAPER, PAPER_NOTES], ids=lambda tags: tags.name)
+def test_the_expert_writes_a_name_behind_the_reference_that_it_answers(tags: Tags):
+    source = AtlasTasks(worlds=4, composition="chain").source("train", tags)
+    context = "constant" if tags.note is None else "notes"
+    run = rollout(Expert(tags=tags), source.environment, context=context, tags=tags, codec=Codec(atlas_tokenizer(tags)))
+    attempts = run(source.tasks(objectives=4, count=12, seed=0), sampling=SAMPLING)
+    begun = 0
+    for attempt in attempts:
+        assert attempt.per_objective("em") == (1.0,) * 4
+        for turn in attempt.turns:
+            for label, name in re.findall(r"answer Q(\d+) (\w+ \w+) 's", turn.state):
+                assert attempt.task is not None and name == attempt.task.questions[int(label) - 1].answers[0]
+                begun += "now Q" in turn.state and turn.content.startswith(f"{name} 's ")
+    assert begun == 2 * len(attempts), "each of the two references of a task, once"
 
 
 def depth_by_hand(questions: tuple[Question, ...], number: int) -> int:

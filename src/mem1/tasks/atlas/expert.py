@@ -29,10 +29,10 @@ answer; but one with a name that was copied wrongly is begun again, once, and ma
 
     <IS> Dora Kest 's seat is unknown . Q1 Moru Kest now Q2 unknown Dora Lint 's seat ? Q2 last </IS> ...
 
-Names replace references when a question is started:
+Names follow references when a question is started, so that every word is copied from beside the one before it:
 
-    Q2 answer Q1 's mayor ?                                   now Q2 Moru Kest 's mayor ? ...
-    Q3 answer Q1 ; answer Q2 's mayor is Sela Prand ?         now Q3 Moru Kest ; Ana Brul 's mayor is Sela Prand ? ...
+    Q2 answer Q1 's mayor ?                       now Q2 answer Q1 Moru Kest 's mayor ? ...
+    Q3 answer Q1 ; answer Q2 's seat is Ana ?     now Q3 answer Q1 Moru Kest ; answer Q2 Ana Brul 's seat is Ana ? ...
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from mem1.records import Task, Trajectory, Turn
 from mem1.tasks.atlas.world import split_of_name
 from mem1.tasks.prompts import DONE, ORDER
 
-_ASKED = r"Q(\d+) (\w+ \w+)(?: ; (\w+ \w+))?((?: 's \w+)+)(?: is (\w+ \w+))? \?"
-_QUESTION = re.compile(_ASKED)
-_WORKING = re.compile("now " + _ASKED.replace(" ", " (?:unknown )?", 1))
+_ASKED = r"Q(\d+) {}(\w+ \w+)(?: ; {}(\w+ \w+))?((?: 's \w+)+)(?: is (\w+ \w+))? \?"
+_QUESTION = re.compile(_ASKED.format("", ""))
+_WORKING = re.compile("now " + _ASKED.format(r"(?:unknown )?(?:answer Q\d+ )?", r"(?:answer Q\d+ )?"))
 _AGAIN = re.compile(r"now Q\d+ unknown ")
 _KNOWN = re.compile(r"Q(\d+) (unknown|[A-Z]\w+ \w+)")
 _REFERENCE = re.compile(r"answer Q(\d+)")
@@ -100,9 +100,12 @@ class _Chain:
     """In a comparison: the answer if `start` is not."""
     value: str = ""
     """In a comparison: the value that the answer leads to."""
+    references: tuple[str, str] = ("", "")
+    """What stands before the names: "answer Q1 ", where the name is that answer."""
 
     def __str__(self) -> str:
-        names = f"{self.start} ; {self.rival}" if self.rival else self.start
+        first, second = self.references
+        names = f"{first}{self.start} ; {second}{self.rival}" if self.rival else f"{first}{self.start}"
         return " 's ".join((names, *self.relations)) + (f" is {self.value}" if self.value else "") + " ?"
 
     @property
@@ -111,10 +114,13 @@ class _Chain:
         return [int(label) for label in _REFERENCE.findall(f"{self.start} ; {self.rival}")]
 
     def resolved(self, known: Mapping[int, str]) -> _Chain | None:
-        """The chain with names in place of references; None if one is unknown."""
-        references = [(name, _REFERENCE.fullmatch(name)) for name in (self.start, self.rival)]
-        names = [known.get(int(found[1]), UNKNOWN) if found else name for name, found in references]
-        return None if UNKNOWN in names else replace(self, start=names[0], rival=names[1])
+        """The chain with names behind its references; None if one is unknown."""
+        parts = [(name, _REFERENCE.fullmatch(name)) for name in (self.start, self.rival)]
+        names = [known.get(int(found[1]), UNKNOWN) if found else name for name, found in parts]
+        if UNKNOWN in names:
+            return None
+        first, second = (f"{name} " if found else "" for name, found in parts)
+        return replace(self, start=names[0], rival=names[1], references=(first, second))
 
     def from_query(self, query: str) -> _Chain | None:
         """The chain that was begun with this search, with or without its first hop; None: it was not."""
@@ -243,7 +249,7 @@ class Expert:
         found = self._found(context, work)
         note = f"{work.start} 's {work.relations[0]} is {found or UNKNOWN} . "
         if found is not None and len(work.relations) > 1 and not last:
-            onward = replace(work, start=found, relations=work.relations[1:])
+            onward = replace(work, start=found, relations=work.relations[1:], references=("", ""))
             read = self._misread(onward, context, rng, lazy, twice=memory.again)
             return _Step(note, known, label, read, memory.again)
         again = asked[label].resolved(known) if found is None and label in asked and not last else None
