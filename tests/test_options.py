@@ -152,7 +152,7 @@ def test_an_option_that_would_be_of_no_effect_is_refused(terminal: Terminal, com
         ("plan atlas-quick rl.tasks_per_step=" + "9" * 5000, "is no value of a recipe (Exceeds the limit"),
         ('plan atlas-quick model.path="\\u0000"', "model.path (from the command line): text must not hold the charact"),
         ("quickstart --seed 123456789012345678901234", "Invalid value for '--seed'"),
-        ("quickstart --context masked", "no such quickstart; choose from notes, constant, full"),
+        ("quickstart --context rolling", "unknown context policy 'rolling'; known: constant, notes"),
         ("nonsense", "No such command 'nonsense'; see mem1 --help"),
     ],
 )  # fmt: skip

@@ -187,8 +187,9 @@ def export(
         print(json.dumps({"policy": str(out)}))
 
 
-QUICKSTARTS = {"notes": "atlas-notes", "constant": "atlas-quick", "full": "atlas-quick"}
-"""Context policy -> the recipe that `mem1 quickstart` runs with it."""
+QUICKSTART = "atlas-notes"
+WITHOUT_NOTES = ("vocabulary=paper-summary", "model.path=shipped-memories")
+"""What `mem1 quickstart` changes in its recipe for a memory without notes."""
 
 
 def quickstart(
@@ -206,23 +207,23 @@ def quickstart(
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in the folder.")] = False,
     context: Annotated[
         str,
-        typer.Option(help="notes; constant: MEM1's own memory, written anew every turn; or full: every turn appended."),
+        typer.Option(help="Memory: notes, constant (MEM1's own), full, or another context policy."),
     ] = "notes",
 ) -> None:
     """Evaluate a shipped policy, train it by reinforcement learning on two objectives, evaluate again."""
     from mem1.api import load_recipe
     from mem1.cli.eval import show
     from mem1.cli.progress import stderr
+    from mem1.contexts import context_policy
     from mem1.evaluation.report.run_folders import write_run_report
     from mem1.lock import alone_in
     from mem1.training.ranks.placement import Placement
     from mem1.training.ranks.processes import Ranks
 
-    if context not in QUICKSTARTS:
-        raise UserError(f"--context {context}: no such quickstart; choose from {', '.join(QUICKSTARTS)}")
     folder = out or Path("runs") / ("quickstart" + ("" if context == "notes" else f"-{context}") + f"-seed{seed}")
     overrides = [f"seed={seed}", f"evaluation.seed={seed}", f"context={context}"]
-    config = with_device(load_recipe(QUICKSTARTS[context], *overrides), device)
+    overrides += () if context_policy(context).needs_notes else WITHOUT_NOTES
+    config = with_device(load_recipe(QUICKSTART, *overrides), device)
     if folder.exists() and any(folder.iterdir()) and not resume:
         raise UserError(f"{folder} exists and is not empty; resume its run with --resume, or give another --out")
     if resume and not folder.exists():

@@ -38,8 +38,14 @@ from mem1.training.weights.tokenizers import ALIKE, bpe_tokenizer, token_kinds, 
 
 SHIPPED = "shipped"
 SHIPPED_NOTES = "shipped-notes"
+SHIPPED_MEMORIES = "shipped-memories"
 SHIPPED_SHOP = "shipped-shop"
-_FOLDERS = {SHIPPED: "atlas-warm-start", SHIPPED_NOTES: "atlas-notes-warm-start", SHIPPED_SHOP: "webshop-warm-start"}
+_FOLDERS = {
+    SHIPPED: "atlas-warm-start",
+    SHIPPED_NOTES: "atlas-notes-warm-start",
+    SHIPPED_MEMORIES: "atlas-memories-warm-start",
+    SHIPPED_SHOP: "webshop-warm-start",
+}
 """Name of a policy that comes with the package -> its folder among the assets."""
 _SAVED_WITH = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
 """Keys of a model's configuration that saving and loading it may change."""
@@ -92,8 +98,12 @@ class Policy:
 
 
 def policy_folder(path: str | Path) -> Path:
-    """The folder itself, that of a shipped policy ("shipped" for Atlas under constant memory, "shipped-notes" for Atlas
-    with notes, "shipped-shop" for the invented shop), or the snapshot of a Hugging Face id in the local cache.
+    """The folder itself, that of a shipped policy, or the snapshot of a Hugging Face id in the local cache.
+
+    shipped             Atlas under constant memory
+    shipped-notes       Atlas with notes, has never kept more than four answers
+    shipped-memories    the same under nine other memories
+    shipped-shop        the invented shop
     """
     name = _FOLDERS.get(str(path))
     if name is not None:
