@@ -139,6 +139,14 @@ class TestRun:
         assert all(set(answer) == {"question", "text", "answer", "em", "gold"} for answer in printed["answers"])
         assert printed["peak_tokens"] == max(turn["tokens"] for turn in printed["turns"])
 
+    def test_notes_and_the_labels_of_a_task_are_shown(self):
+        shown_, record = (call("run", "atlas-notes", "--objectives", 2, *more).stdout for more in ((), ("--json",)))
+        told = json.loads(record)
+        labels = [answer["question"] for answer in told["answers"]]
+        notes = [note for turn in told["turns"] for note in turn["notes"]]
+        assert labels != [1, 2] and shown_.count(f"\nQ{labels[1]} ") == 2, "its question and its answer"
+        assert notes and all(f"  note       {note}" in shown_ for note in notes)
+
     def test_ones_own_questions_are_searched_in_ones_own_passages_and_not_scored(self, reader, tmp_path, monkeypatch):
         monkeypatch.setenv("MEM1_CACHE", str(tmp_path / "cache"))
         write_passages(tmp_path / "towns.jsonl", TOWNS)

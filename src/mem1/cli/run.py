@@ -27,11 +27,10 @@ from mem1.cli.options import JsonOption, machine, refuse, work_begins
 from mem1.cli.recipe_options import Chosen, with_recipe
 from mem1.errors import UserError
 from mem1.evaluation.tokens import appended_tokens
-from mem1.protocol import ANSWER, MALFORMED, SUMMARY, Tags
+from mem1.protocol import ANSWER, MALFORMED, NOTE, SUMMARY, Tags
 from mem1.records import Task, Trajectory, Turn
 
 if TYPE_CHECKING:
-    from mem1.records import Question
     from mem1.training.loop.recipe import Recipe
 
 
@@ -95,7 +94,7 @@ def command(
     rollout = replace(agent.rollout(recipe, source), on_turn=LiveView(tags, console))
     for note in agent.notes:
         console.print(note, style="dim", markup=False)
-    _introduce(task.questions, console)
+    _introduce(task, console)
     sampling = Sampling(temperature=recipe.evaluation.temperature, seed=recipe.evaluation.seed)
     with console.status("working"):
         (trajectory,) = rollout([replace(task, id="run") if question else task], sampling=sampling)
@@ -132,8 +131,8 @@ def _recipe(chosen: Chosen, questions: list[str], file: Path) -> Recipe:
     return replace(chosen, settings=(*chosen.settings, *given)).load()
 
 
-def _introduce(questions: tuple[Question, ...], console: Console) -> None:
-    for number, question in enumerate(questions, start=1):
+def _introduce(task: Task, console: Console) -> None:
+    for number, question in zip(task.numbers, task.questions, strict=True):
         console.print(Text(f"Q{number} {shown(question.text)}"))
     console.print()
 
@@ -166,6 +165,7 @@ def as_record(trajectory: Trajectory) -> dict[str, Any]:
     turns = [
         {
             "state": turn.state,
+            "notes": list(turn.notes),
             "action": turn.action,
             "content": turn.content,
             "observation": turn.observation,
@@ -207,6 +207,8 @@ class LiveView:
         self.console.print(Text.assemble((name, "bold"), (in_view, "dim")))
         if turn.state:
             with_label(self.console, self.tags.state, turn.state, "cyan")
+        for note in turn.notes:
+            with_label(self.console, self.tags.note or NOTE, note, "bold cyan")
         if turn.action == MALFORMED:
             with_label(self.console, "wrote", turn.text, "red")
         colours = {MALFORMED: "red", ANSWER: "bold green"}
