@@ -1,0 +1,56 @@
+"""Benchmarks of trainings: which sizes of finished runs are still to be evaluated, and when a curve reaches a level."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+from compare import Compare
+from credit_steps import curve, step_at
+
+
+def saved(path: Path, result: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"commit": "x", "hardware": "y", "result": result}))
+
+
+@pytest.fixture
+def compare(tmp_path: Path) -> Compare:
+    saved(tmp_path / "runs" / "fold(3)-seed0.json", {"tokens": {"2": {"em": [1.0]}, "4": {"em": [0.5]}}})
+    saved(tmp_path / "runs" / "fold(3)-seed1.json", {"tokens": {"2": {"em": [0.0]}, "4": {"em": [0.25]}}})
+    saved(tmp_path / "runs" / "fold(3)-start.json", {"start": {"2": {"em": [0.1]}}})
+    saved(tmp_path / "sizes" / "fold(3)-seed1-N8.json", {"8": {"em": [0.75]}})
+    given = argparse.Namespace(
+        results=tmp_path, out=tmp_path / "out", policies=["fold(3)", "full"], seeds=[0, 1], objectives=[2, 4, 8]
+    )
+    given.tasks = [1, 1, 1]
+    return Compare(given=given)
+
+
+def test_a_size_that_was_evaluated_later_is_found(compare: Compare):
+    def em(budget: str, objectives: int) -> list[list[float]]:
+        return [run["em"] for run in compare.evaluated("fold(3)", budget, objectives)]
+
+    assert [em("tokens", n) for n in (2, 4, 8)] == [[[1.0], [0.0]], [[0.5], [0.25]], [[0.75]]]
+    assert [em("start", n) for n in (2, 4)] == [[[0.1]], []]
+    assert compare.evaluated("full", "tokens", 2) == []
+
+
+def test_only_sizes_that_finished_runs_lack_are_to_do(compare: Compare):
+    to_do = [path.name for path, _ in compare.size_jobs()]
+    assert to_do == ["fold(3)-seed0-N8.json", "fold(3)-start-N4.json", "fold(3)-start-N8.json"]
+
+
+def test_a_size_needs_the_policy_of_its_run(compare: Compare):
+    compare.given.no_search, compare.given.learning_rates = True, [3e-4]
+    (path, evaluate), *_ = compare.size_jobs()
+    with pytest.raises(SystemExit, match=r"N = 8 of fold\(3\)-seed0 needs its policy, .*; move .* away to train"):
+        evaluate()
+    assert not path.exists()
+
+
+def test_a_level_is_reached_where_the_mean_of_five_steps_is():
+    means = curve([0, 0, 0, 0, 5, 5, 5])
+    assert means == [1, 2, 3] and step_at(means, 2) == 6 and step_at(means, 3.5) is None
