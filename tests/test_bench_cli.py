@@ -15,7 +15,7 @@ from test_cli import Terminal
 from mem1.bench.results import load_result
 
 SUITE = ("--suite", "bench_suites:SMALL")
-ASKED = 30
+ASKED = 32
 """Calls of the script under keep: a search per hop, and the answer."""
 
 

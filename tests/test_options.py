@@ -44,7 +44,7 @@ OF_THE_COMMAND_ALONE = {
     *(f"mem1 {server} --port" for server in ("serve-policy", "serve-retriever", "webshop serve", "proxy")),
     *("mem1 proxy --memory", "mem1 proxy --states"),
     *("mem1 serve-policy --workers", "mem1 data released-prompts --out", "mem1 probe --count", "mem1 probe --prices"),
-    *("mem1 serve-recall --form", "mem1 bench --suite", "mem1 bench --seed"),
+    *("mem1 serve-recall --form", "mem1 bench --suite", "mem1 bench --seed", "mem1 quickstart --context"),
 }  # fmt: skip
 
 
