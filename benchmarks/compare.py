@@ -50,13 +50,14 @@ from typing import Any
 
 import torch
 from machine import commit, hardware
+from run_results import difference_cell, mean_cell, read_result
 
 from mem1.configuration import load_toml
 from mem1.contexts import context_policy
 from mem1.durable import write_file
 from mem1.engines.device import flushed_denormals
 from mem1.evaluation.answer_stages import answer_stages
-from mem1.evaluation.intervals import difference_interval, seeds_interval
+from mem1.evaluation.intervals import seeds_interval
 from mem1.evaluation.metrics import em_by_depth, peak_tokens, total_tokens
 from mem1.evaluation.runner import evaluate
 from mem1.evaluation.tokens import ModelShape, attempt_cost, cached_by_turn, forward_flops, model_shape
@@ -171,7 +172,7 @@ class Compare:
         """Stops where a run was made with other settings than the search has chosen: such runs are no comparison."""
         for policy, seed in product(self.given.policies, self.given.seeds):
             path, _ = self.run_of(policy, seed)
-            chosen, found = self.chosen(policy), _read(path) if path.is_file() else None
+            chosen, found = self.chosen(policy), read_result(path) if path.is_file() else None
             if found and chosen != Settings(learning_rate=found["learning_rate"], turns=found["turns"]):
                 sys.exit(f"{path} was not made with what the search chose, {chosen}; move it away to run it again")
 
@@ -193,8 +194,8 @@ class Compare:
         """What was measured by number of objectives, with the run and later."""
         run = self.run_of(policy, seed)[0]
         later = sorted(self.given.results.glob(f"sizes/{glob.escape(run.stem)}-N*.json")) if budget != "minutes" else []
-        first = _read(run)[budget] if run.is_file() else {}
-        return {size: found for sizes in (first, *map(_read, later)) for size, found in sizes.items()}
+        first = read_result(run)[budget] if run.is_file() else {}
+        return {size: found for sizes in (first, *map(read_result, later)) for size, found in sizes.items()}
 
     def _usual_turns(self) -> list[Settings]:
         return [Settings(learning_rate=rate, turns=TURNS[0]) for rate in self.given.learning_rates]
@@ -205,7 +206,7 @@ class Compare:
             path, _ = self.trial(policy, settings)
             if not path.is_file():
                 return None
-            scores.append(_read(path)["development_em"])
+            scores.append(read_result(path)["development_em"])
         return max(zip(scores, candidates, strict=True), key=lambda pair: pair[0])[1]
 
     def trial(self, policy: str, settings: Settings) -> Job:
@@ -393,7 +394,7 @@ def report(compare: Compare) -> None:
     for policy in () if given.no_search else given.policies:
         settings = compare.chosen(policy)
         assert settings is not None
-        em = _read(compare.trial(policy, settings)[0])["development_em"]
+        em = read_result(compare.trial(policy, settings)[0])["development_em"]
         print(f"| {policy} | {settings.learning_rate:g} | {settings.turns} | {em:.2f} |")
     budgets = {
         "start": ("Before training", given.objectives),
@@ -448,27 +449,20 @@ def _differences(compare: Compare, first: str) -> str:
             continue
         both = [seed for seed in compare.seeds_of(first) if seed in compare.seeds_of(policy)]
         sides = [[compare.evaluated(side, "tokens", n, both) for side in (first, policy)] for n in sizes]
-        cells = [_less(*pair) if all(pair) else "not run" for pair in sides]
+        cells = [difference_cell(*map(_scores, pair)) if all(pair) else "not run" for pair in sides]
         lines.append(f"| {policy} | {len(both)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def _em_cell(runs: Sequence[Measured]) -> str:
-    means, (low, high) = _em(runs)
-    seeds = f" ({' '.join(f'{mean:.2f}' for mean in means)})" if len(means) > 1 else ""
-    return f"{statistics.mean(means):.2f} [{low:.2f}, {high:.2f}]{seeds}"
+    scores = _scores(runs)
+    seeds = f" ({' '.join(f'{statistics.mean(of_seed):.2f}' for of_seed in scores)})" if len(scores) > 1 else ""
+    return f"{mean_cell(scores)}{seeds}"
 
 
-def _less(ours: Sequence[Measured], theirs: Sequence[Measured]) -> str:
-    scores, others = [run["em"] for run in ours], [run["em"] for run in theirs]
-    low, high = difference_interval(scores, others)
-    mean, other = (statistics.mean(map(statistics.mean, side)) for side in (scores, others))
-    return f"{mean - other:+.2f} [{low:+.2f}, {high:+.2f}]"
-
-
-def _em(runs: Sequence[Measured]) -> tuple[list[float], tuple[float, float]]:
-    """Mean of each seed, and the interval over seeds and tasks of the mean; the tasks are the same for all seeds."""
-    return [statistics.mean(run["em"]) for run in runs], seeds_interval([run["em"] for run in runs])
+def _scores(runs: Sequence[Measured]) -> list[list[float]]:
+    """By seed and task; the tasks are the same for all seeds."""
+    return [run["em"] for run in runs]
 
 
 def _by_depth(runs: Sequence[Measured]) -> str:
@@ -514,11 +508,10 @@ def draw(compare: Compare, path: Path) -> None:
         by_size = {n: found for n in sizes if (found := compare.evaluated(policy, "tokens", n))}
         run, runs = list(by_size), list(by_size.values())
         style = {"label": policy, "color": f"C{number}", "marker": "o", "markersize": 3}
-        em = [_em(of_size) for of_size in runs]
-        axes[0].plot(run, [statistics.mean(means) for means, _ in em], **style)
-        axes[0].fill_between(
-            run, [low for _, (low, _) in em], [high for _, (_, high) in em], color=f"C{number}", alpha=0.15
-        )
+        scores = [_scores(of_size) for of_size in runs]
+        axes[0].plot(run, [statistics.mean(map(statistics.mean, of_size)) for of_size in scores], **style)
+        ends = [seeds_interval(of_size) for of_size in scores]
+        axes[0].fill_between(run, [low for low, _ in ends], [high for _, high in ends], color=f"C{number}", alpha=0.15)
         axes[1].plot(run, [_mean(of_size, "peak_without_prompt") for of_size in runs], **style)
         solved = [_solved(of_size, n) for n, of_size in by_size.items()]
         cost = [_mean(of_size, "flops") / s / 1e9 if s else None for of_size, s in zip(runs, solved, strict=True)]
@@ -536,10 +529,6 @@ def draw(compare: Compare, path: Path) -> None:
         axis.grid(alpha=0.3)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
     figure.savefig(path)
-
-
-def _read(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))["result"]
 
 
 def arguments() -> argparse.Namespace:

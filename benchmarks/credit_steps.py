@@ -10,13 +10,12 @@ of exact match after training are over seeds and tasks.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mem1.evaluation.intervals import difference_interval, seeds_interval
+from run_results import difference_cell, mean_cell, read_result
 
 WINDOW = 5
 """Steps of a mean reward."""
@@ -30,7 +29,7 @@ def main() -> None:
     given = parser.parse_args()
     names = (given.baseline.name, given.other.name)
     runs = {
-        path.stem: (_result(path), _result(other))
+        path.stem: (read_result(path), read_result(other))
         for path in sorted((given.baseline / "runs").glob("*-seed*.json"))
         if (other := given.other / "runs" / path.name).is_file()
     }
@@ -64,8 +63,8 @@ def print_scores(names: tuple[str, str], pairs: Sequence[tuple[Run, Run]]) -> No
     print("\n| exact match | " + " | ".join(f"N = {n}" for n in sizes) + " |\n|---|" + "--:|" * len(sizes))
     scores = {n: [[pair[side]["tokens"][n]["em"] for pair in pairs] for side in (0, 1)] for n in sizes}
     for side, name in enumerate(names):
-        print(f"| {name} | {' | '.join(_mean(scores[n][side]) for n in sizes)} |")
-    print(f"| {names[1]} less {names[0]} | {' | '.join(_difference(*reversed(scores[n])) for n in sizes)} |")
+        print(f"| {name} | {' | '.join(mean_cell(scores[n][side]) for n in sizes)} |")
+    print(f"| {names[1]} less {names[0]} | {' | '.join(difference_cell(*reversed(scores[n])) for n in sizes)} |")
 
 
 def curve(rewards: Sequence[float]) -> list[float]:
@@ -76,21 +75,6 @@ def curve(rewards: Sequence[float]) -> list[float]:
 def step_at(means: Sequence[float], level: float) -> int | None:
     """Number of the first step at this level."""
     return next((i + WINDOW for i, mean in enumerate(means) if mean >= level), None)
-
-
-def _mean(scores: Sequence[Sequence[float]]) -> str:
-    low, high = seeds_interval(scores)
-    return f"{statistics.mean(map(statistics.mean, scores)):.2f} [{low:.2f}, {high:.2f}]"
-
-
-def _difference(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> str:
-    low, high = difference_interval(ours, theirs)
-    mean, other = (statistics.mean(map(statistics.mean, side)) for side in (ours, theirs))
-    return f"{mean - other:+.2f} [{low:+.2f}, {high:+.2f}]"
-
-
-def _result(path: Path) -> Run:
-    return json.loads(path.read_text(encoding="utf-8"))["result"]
 
 
 if __name__ == "__main__":

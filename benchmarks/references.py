@@ -12,19 +12,20 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from machine import commit, hardware
+from run_results import mean_cell
 
 from mem1.configuration import load_toml
-from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.runner import evaluate
 from mem1.protocol import vocabulary
 from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.train import make_rollout
 from mem1.training.weights.policy import load_policy
 
-RECIPE = "recipes/compare-atlas/train.toml"
+RECIPE = Path(__file__).parents[1] / "recipes" / "compare-atlas" / "train.toml"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -50,14 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     known[place, other].append(em[place - 1])
     print("| reference | tasks | right | right, if the other answer is |\n|---|--:|--:|--:|")
     for kind in sorted(right):
-        print(f"| {kind[0]} to {kind[1]} | {len(right[kind])} | {_share(right[kind])} | {_share(known[kind])} |")
-
-
-def _share(values: Sequence[float]) -> str:
-    if not values:
-        return "none"
-    low, high = mean_interval(values)
-    return f"{sum(values) / len(values):.2f} [{low:.2f}, {high:.2f}]"
+        given_other = mean_cell([known[kind]]) if known[kind] else "none"
+        print(f"| {kind[0]} to {kind[1]} | {len(right[kind])} | {mean_cell([right[kind]])} | {given_other} |")
 
 
 def parser() -> argparse.ArgumentParser:
