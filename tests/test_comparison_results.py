@@ -18,6 +18,8 @@ RESULTS = {
         (ROOT / "docs" / "beyond.md").read_text(encoding="utf-8"),
     ),
 }
+FEWER = {"beyond-chains", "beyond-chains-2-4", "beyond-credit/channels", "beyond-credit/grpo"}
+"""Experiments that are not finished."""
 
 
 @pytest.mark.parametrize("name", RESULTS)
@@ -25,5 +27,5 @@ def test_every_commit_of_a_result_file_is_named_beside_its_table(name: str):
     folder = ROOT / "benchmarks" / "results" / name
     files = [file for kind in ("runs", "search", "sizes") for file in folder.glob(f"{kind}/*.json")]
     commits = {json.loads(file.read_text(encoding="utf-8"))["commit"] for file in files}
-    assert files and commits
+    assert len(files) >= (2 if name in FEWER else 8) and commits
     assert {commit for commit in commits if commit not in RESULTS[name]} == set()

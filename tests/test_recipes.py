@@ -51,13 +51,22 @@ def test_an_unknown_recipe_lists_the_shipped_ones():
         find_recipe("atlas-quik")
 
 
+def test_a_training_of_constant_memory_is_reinforcement_on_two_objectives_only():
+    config = load_toml(find_recipe("atlas-quick"), Recipe)
+    assert (config.recall, config.sft, config.model.path, config.model.new) == (None, None, None, None)
+    assert config.rl is not None
+    assert {phase.objectives for phase in config.rl.curriculum} == {(2,)}
+    assert config.evaluation.objectives == (1, 2, 4, 8, 16)
+
+
 @pytest.mark.parametrize("changes", [(), ("context=constant", *WITHOUT_NOTES)], ids=["notes", "constant"])
 def test_quickstart_trains_by_reinforcement_on_two_objectives_only(changes: tuple[str, ...]):
     config = load_toml(find_recipe(QUICKSTART), Recipe, list(changes))
     assert (config.recall, config.sft, config.model.new) == (None, None, None)
-    assert config.model.path == (SHIPPED_MEMORIES if changes else SHIPPED_NOTES)
+    start = SHIPPED_MEMORIES if changes else SHIPPED_NOTES
+    assert config.model.path == start
     assert config.rl is not None
     assert {phase.objectives for phase in config.rl.curriculum} == {(2,)}
     assert config.evaluation.objectives == (1, 2, 4, 8, 16, 32)
     tags = vocabulary(config.vocabulary)
-    assert load_policy(config.model.path).codec.tokenizer.get_vocab() == atlas_tokenizer(tags, 128).get_vocab()
+    assert load_policy(start).codec.tokenizer.get_vocab() == atlas_tokenizer(tags, 128).get_vocab()

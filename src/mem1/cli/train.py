@@ -249,9 +249,10 @@ def _quickstart(config: Recipe, ranks: Ranks, folder: Path, resume: bool, consol
     from mem1.cli.eval import evaluate_policy
     from mem1.cli.progress import TrainingBar, bars
     from mem1.training.loop.train import train
-    from mem1.training.weights.policy import SHIPPED, load_policy
+    from mem1.training.weights.policy import load_policy
 
-    shipped = load_policy(config.model.path or SHIPPED, device=ranks.device)
+    assert config.model.path is not None, f"{QUICKSTART} names its policy"
+    shipped = load_policy(config.model.path, device=ranks.device)
     base = evaluate_policy(config, shipped, ranks.device, name="base", folder=folder / "evaluation")
     with bars(console) as progress:
         finished = train(

@@ -29,7 +29,7 @@ from mem1.records import Trajectory
 from mem1.training.loop.kept_attempts import FOLDER
 from mem1.training.loop.run_folder import METRICS, read_metrics
 from mem1.training.loop.watch import given_warnings
-from mem1.training.weights.policy import SHIPPED, SHIPPED_MEMORIES, SHIPPED_NOTES, SHIPPED_SHOP, policy_folder
+from mem1.training.weights.policy import SHIPPED, SHIPPED_FOLDERS, policy_folder
 
 PAGE = "report.html"
 
@@ -132,7 +132,7 @@ def run_codec(
 
 def _folders(training: Path | None) -> Iterator[Path]:
     if training is None:
-        yield from map(policy_folder, (SHIPPED, SHIPPED_NOTES, SHIPPED_MEMORIES, SHIPPED_SHOP))
+        yield from map(policy_folder, SHIPPED_FOLDERS)
         return
     if (training / "policy" / "tokenizer.json").is_file():
         yield training / "policy"

@@ -40,7 +40,7 @@ SHIPPED = "shipped"
 SHIPPED_NOTES = "shipped-notes"
 SHIPPED_MEMORIES = "shipped-memories"
 SHIPPED_SHOP = "shipped-shop"
-_FOLDERS = {
+SHIPPED_FOLDERS = {
     SHIPPED: "atlas-warm-start",
     SHIPPED_NOTES: "atlas-notes-warm-start",
     SHIPPED_MEMORIES: "atlas-memories-warm-start",
@@ -105,7 +105,7 @@ def policy_folder(path: str | Path) -> Path:
     shipped-memories    the same under nine other memories
     shipped-shop        the invented shop
     """
-    name = _FOLDERS.get(str(path))
+    name = SHIPPED_FOLDERS.get(str(path))
     if name is not None:
         return Path(str(resources.files("mem1"))) / "assets" / name
     if Path(path).exists():
