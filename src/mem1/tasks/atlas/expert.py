@@ -29,12 +29,13 @@ answer; but one with a name that was copied wrongly is begun again, once, and ma
 
     <IS> Dora Kest 's seat is unknown . Q1 Moru Kest now Q2 unknown Dora Lint 's seat ? Q2 last </IS> ...
 
-Names follow references when a question is started, so that every word is copied from beside the one before it:
+A question with references is written as it was asked, then with the names behind them, so that every word is copied from
+beside the one before it, and no two things are looked up at once:
 
     Q2 answer Q1 's mayor ?
-    ->  now Q2 answer Q1 Moru Kest 's mayor ? ...
+    ->  now Q2 answer Q1 's mayor ? answer Q1 Moru Kest 's mayor ? ...
     Q3 answer Q1 ; answer Q2 's mayor is Sela Prand ?
-    ->  now Q3 answer Q1 Moru Kest ; answer Q2 Ana Brul 's mayor is Sela Prand ? ...
+    ->  now Q3 answer Q1 ; answer Q2 's mayor is Sela Prand ? answer Q1 Moru Kest ; answer Q2 Ana Brul 's mayor is ...
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ from mem1.tasks.prompts import DONE, ORDER
 
 _ASKED = r"Q(\d+) {}(\w+ \w+)(?: ; {}(\w+ \w+))?((?: 's \w+)+)(?: is (\w+ \w+))? \?"
 _QUESTION = re.compile(_ASKED.format("", ""))
-_WORKING = re.compile("now " + _ASKED.format(r"(?:unknown )?(?:answer Q\d+ )?", r"(?:answer Q\d+ )?"))
+_AS_ASKED = r"(?:[^?]*answer [^?]*\? )?"
+_BEHIND = r"(?:answer Q\d+ )?"
+_WORKING = re.compile("now " + _ASKED.format(rf"(?:unknown )?{_AS_ASKED}{_BEHIND}", _BEHIND))
 _AGAIN = re.compile(r"now Q\d+ unknown ")
 _KNOWN = re.compile(r"Q(\d+) (unknown|[A-Z]\w+ \w+)")
 _REFERENCE = re.compile(r"answer Q(\d+)")
@@ -104,11 +107,13 @@ class _Chain:
     """In a comparison: the value that the answer leads to."""
     references: tuple[str, str] = ("", "")
     """What stands before the names: "answer Q1 ", where the name is that answer."""
+    asked: str = ""
+    """The question as it was asked, where it has references: "answer Q1 's mayor ? "."""
 
     def __str__(self) -> str:
         first, second = self.references
         names = f"{first}{self.start} ; {second}{self.rival}" if self.rival else f"{first}{self.start}"
-        return " 's ".join((names, *self.relations)) + (f" is {self.value}" if self.value else "") + " ?"
+        return self.asked + " 's ".join((names, *self.relations)) + (f" is {self.value}" if self.value else "") + " ?"
 
     @property
     def needs(self) -> list[int]:
@@ -122,7 +127,8 @@ class _Chain:
         if UNKNOWN in names:
             return None
         first, second = (f"{name} " if found else "" for name, found in parts)
-        return replace(self, start=names[0], rival=names[1], references=(first, second))
+        asked = f"{self} " if first or second else ""
+        return replace(self, start=names[0], rival=names[1], references=(first, second), asked=asked)
 
     def from_query(self, query: str) -> _Chain | None:
         """The chain that was begun with this search, with or without its first hop; None: it was not."""
@@ -251,7 +257,7 @@ class Expert:
         found = self._found(context, work)
         note = f"{work.start} 's {work.relations[0]} is {found or UNKNOWN} . "
         if found is not None and len(work.relations) > 1 and not last:
-            onward = replace(work, start=found, relations=work.relations[1:], references=("", ""))
+            onward = replace(work, start=found, relations=work.relations[1:], references=("", ""), asked="")
             read = self._misread(onward, context, rng, lazy, twice=memory.again)
             return _Step(note, known, label, read, memory.again)
         again = asked[label].resolved(known) if found is None and label in asked and not last else None
