@@ -30,6 +30,9 @@ The same for questions that depend on one another, with a start that has seen su
 
 and trained on two and four such questions, with what that search chose: --train-objectives 2 4 besides, --search
 benchmarks/results/compare-atlas-chain/search and other folders for --out and --results.
+
+--recipe takes the same to other tasks, with the tags of their vocabularies and what is scored there;
+docs/experiments.md has the command for the shop.
 """
 
 from __future__ import annotations
@@ -84,13 +87,15 @@ POLICIES = (
     "none",
 )
 TURNS = (3, 5)
-"""Turns for each question; the first is the usual limit."""
+"""Turns for each question; the first is the usual limit, which the recipe has."""
 DEVELOPMENT = ["tasks.first_world=500", "tasks.worlds=4"]
 """Training has worlds 0 to 7, the warm start 1000 to 1015."""
 SEARCH_SEED = 100
+SCORES = {"em": "exact match", "reward": "reward per goal"}
+"""What a task is scored by: the mean of its objectives; a result file has one of them."""
 
 Measured = Mapping[str, Any]
-"""What a policy reached and cost on tasks of one size; "em" per task, all else on average."""
+"""What a policy reached and cost on tasks of one size; the score per task, all else on average."""
 Job = tuple[Path, Callable[[], Any]]
 """The file of its result, and what makes it."""
 
@@ -104,7 +109,8 @@ class Settings:
 
     @property
     def overrides(self) -> list[str]:
-        return [f"rl.learning_rate={self.learning_rate}", f"tasks.turn_limit.per_objective={self.turns}"]
+        longer = [] if self.turns == TURNS[0] else [f"tasks.turn_limit.per_objective={self.turns}"]
+        return [f"rl.learning_rate={self.learning_rate}", *longer]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +132,8 @@ class Compare:
         start = f"model.path={self.start_of(policy)}"
         without_end = f"rl.curriculum=[{{steps=1000000, objectives={self.given.train_objectives}}}]"  # budgets end it
         common = [start, f"context={policy}", f"seed={seed}", "workers=1", without_end]
-        common += ["vocabulary=paper-notes"] if noting else []
-        return load_toml(RECIPE, Recipe, [*common, *self.given.set, *overrides])
+        common += [f"vocabulary={self.given.vocabulary_with_notes}"] if noting else []
+        return load_toml(self.given.recipe, Recipe, [*common, *self.given.set, *overrides])
 
     def start_of(self, policy: str) -> str:
         """Folder of the policy that trainings under this context policy begin with."""
@@ -221,7 +227,7 @@ class Compare:
                 dict.fromkeys((2, 4), self.given.development_tasks),
                 split="train",
             )
-            em = statistics.mean(statistics.mean(of_size["em"]) for of_size in found.values())
+            em = statistics.mean(statistics.mean(_score_of(of_size)) for of_size in found.values())
             return {"development_em": em, "steps": len(training.metrics), "seconds": training.seconds}
 
         return self.given.search / f"{name}.json", run
@@ -327,16 +333,18 @@ class Compare:
         for n, count in sizes.items():
             asked = config.evaluation.model_copy(update={"objectives": (n,), "tasks": count})
             _, attempts = evaluate(rollout, source, asked, policy=folder.name)
-            found[str(n)] = _measured(attempts[n], shape, policy.codec.decode)
+            found[str(n)] = _measured(attempts[n], shape, policy.codec.decode, self.given.score)
         return found
 
 
-def _measured(attempts: Sequence[Trajectory], shape: ModelShape, decode: Callable[[Sequence[int]], str]) -> Measured:
+def _measured(
+    attempts: Sequence[Trajectory], shape: ModelShape, decode: Callable[[Sequence[int]], str], score: str
+) -> Measured:
     """What the tables need of the attempts at tasks of one size."""
     turns = [turn for t in attempts for turn in t.turns]
-    by_depth = em_by_depth(attempts)
+    by_depth = em_by_depth(attempts) if score == "em" else None
     return {
-        "em": [round(statistics.mean(t.per_objective("em")), 4) if t.per_objective("em") else 0.0 for t in attempts],
+        score: [round(_of_objectives(attempt, score), 4) for attempt in attempts],
         "peak": statistics.mean(peak_tokens(t) for t in attempts),
         "peak_without_prompt": statistics.mean(peak_tokens(t, prompt=False) for t in attempts),
         "tokens": statistics.mean(total_tokens(t) for t in attempts),
@@ -345,10 +353,23 @@ def _measured(attempts: Sequence[Trajectory], shape: ModelShape, decode: Callabl
         "turns": statistics.mean(len(t.turns) for t in attempts),
         "written": sum(map(_written, turns)) / len(turns) if turns else 0.0,
         "cost": {name: statistics.mean(attempt_cost(t, by) for t in attempts) for name, by in PRICE_CLASSES.items()},
-        "stages": answer_stages(attempts, decode).shares,
+        **({"stages": answer_stages(attempts, decode).shares} if score == "em" else {}),
         "endings": dict(Counter(t.ended.value for t in attempts)),
         **({} if by_depth is None else {"em_by_depth": by_depth}),
     }
+
+
+def _of_objectives(attempt: Trajectory, score: str) -> float:
+    """The mean score of an attempt's objectives; 0 where nothing was scored."""
+    if score == "reward":
+        assert attempt.task is not None
+        return (attempt.reward or 0.0) / attempt.task.objectives
+    return statistics.mean(attempt.per_objective(score) or (0.0,))
+
+
+def _score_of(run: Measured) -> list[float]:
+    """By task."""
+    return next(run[name] for name in SCORES if name in run)
 
 
 def _written(turn: Turn) -> int:
@@ -390,6 +411,7 @@ def report(compare: Compare) -> None:
     ]
     if fewer:
         print(f"Number of seeds, where it is smaller: {', '.join(fewer)}\n")
+    scored = SCORES[given.score]
     print("| policy | learning rate | turns per question | development EM |\n|---|--:|--:|--:|")
     for policy in () if given.no_search else given.policies:
         settings = compare.chosen(policy)
@@ -403,10 +425,10 @@ def report(compare: Compare) -> None:
     if given.minutes:
         budgets["minutes"] = (f"After {given.minutes:g} minutes of training", given.minutes_objectives)
     for budget, (title, sizes) in budgets.items():
-        print(f"\n{title}: exact match, mean over seeds, [95 % interval over seeds and tasks] (each seed)\n")
+        print(f"\n{title}: {scored}, mean over seeds, [95 % interval over seeds and tasks] (each seed)\n")
         print(_table(compare, budget, sizes, lambda runs, n: _em_cell(runs)))
     first = given.policies[0]
-    print(f"\nExact match of {first} less that of each other, [95 % interval over tasks and seeds]\n")
+    print(f"\n{scored.capitalize()} of {first} less that of each other, [95 % interval over tasks and seeds]\n")
     print(_differences(compare, first))
     if "em_by_depth" in compare.evaluated(given.policies[0], "tokens", given.objectives[0])[0]:
         print("\nExact match by depth of the question: 0, it refers to no other; 1, it refers to such; ...\n")
@@ -462,7 +484,7 @@ def _em_cell(runs: Sequence[Measured]) -> str:
 
 def _scores(runs: Sequence[Measured]) -> list[list[float]]:
     """By seed and task; the tasks are the same for all seeds."""
-    return [run["em"] for run in runs]
+    return [_score_of(run) for run in runs]
 
 
 def _by_depth(runs: Sequence[Measured]) -> str:
@@ -486,7 +508,7 @@ def _mean(runs: Sequence[Measured], key: str) -> float:
 
 def _solved(runs: Sequence[Measured], objectives: int) -> float:
     """Objectives solved of a task, on average."""
-    return objectives * statistics.mean(statistics.mean(run["em"]) for run in runs)
+    return objectives * statistics.mean(map(statistics.mean, _scores(runs)))
 
 
 def _per_solved(runs: Sequence[Measured], key: str, objectives: int) -> str:
@@ -516,7 +538,11 @@ def draw(compare: Compare, path: Path) -> None:
         solved = [_solved(of_size, n) for n, of_size in by_size.items()]
         cost = [_mean(of_size, "flops") / s / 1e9 if s else None for of_size, s in zip(runs, solved, strict=True)]
         axes[2].plot(run, cost, **style)
-    titles = ("exact match per objective", "peak tokens without the prompt", "forward GFLOPs per solved objective")
+    titles = (
+        f"{SCORES[compare.given.score]}, mean of objectives",
+        "peak tokens without the prompt",
+        "forward GFLOPs per solved objective",
+    )
     solves_some = any(line.get_ydata().size and any(y is not None for y in line.get_ydata()) for line in axes[2].lines)
     scales = ("linear", "log", "log" if solves_some else "linear")  # without a value there is nothing to take logs of
     for axis, title, scale in zip(axes, titles, scales, strict=True):
@@ -542,6 +568,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("runs/compare"), help="for the trained policies")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--search", type=Path, help="folder of what the search found; default: RESULTS/search")
+    parser.add_argument("--recipe", type=Path, default=RECIPE)
+    parser.add_argument("--vocabulary-with-notes", default="paper-notes", help="for memories with notes")
+    parser.add_argument("--score", choices=SCORES, default="em", help="of a task, the mean of its objectives")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of the recipe to change")
     parser.add_argument("--policies", nargs="+", default=list(POLICIES), help="context policies")
     parser.add_argument("--learning-rates", type=float, nargs="+", default=[1.5e-4, 3e-4, 6e-4], help="searched")
