@@ -54,6 +54,7 @@ from typing import Any
 import torch
 from machine import commit, hardware
 from run_results import difference_cell, mean_cell, read_result
+from stages import rl_stage
 
 from mem1.configuration import load_toml
 from mem1.contexts import context_policy
@@ -69,9 +70,8 @@ from mem1.protocol import ANSWER, vocabulary
 from mem1.records import Trajectory, Turn
 from mem1.tasks.compose import Split
 from mem1.training.loop.recipe import Recipe
-from mem1.training.loop.rl import RlStage
 from mem1.training.loop.train import make_rollout
-from mem1.training.weights.policy import load_policy, make_policy
+from mem1.training.weights.policy import load_policy
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "compare-atlas" / "train.toml"
 RESULTS = Path(__file__).parent / "results" / "compare-atlas"
@@ -299,11 +299,7 @@ class Compare:
     def _train(self, config: Recipe, folder: Path, *, tokens: int, minutes: float) -> Training:
         """Until both budgets are used up; the policy is saved in folder/tokens and folder/minutes at either moment."""
         assert config.rl is not None
-        tags = vocabulary(config.vocabulary)
-        policy = make_policy(config, tags)
-        source = config.tasks.source("train", tags)
-        rollout = make_rollout(config, policy, source, tags)
-        stage = RlStage(policy, config.rl, rollout, source, config.seed)
+        stage = rl_stage(config)
         sampled, seconds, metrics = 0, 0.0, list[Mapping[str, Any]]()
         kept = {"minutes"} if minutes == 0 else set[str]()
         while len(kept) < 2:
@@ -317,7 +313,7 @@ class Compare:
             for name, used_up in (("tokens", sampled >= tokens), ("minutes", seconds >= minutes * 60)):
                 if used_up and name not in kept:
                     kept.add(name)
-                    policy.save(folder / name)
+                    stage.policy.save(folder / name)
         return Training(folder=folder / "tokens", metrics=metrics, tokens=sampled, seconds=seconds)
 
     def _evaluate(

@@ -18,18 +18,16 @@ from pathlib import Path
 
 import torch
 from machine import commit, hardware
+from stages import rl_stage
 
 from mem1.algorithms.channels import Channels, Objectives
 from mem1.algorithms.group import Grpo
 from mem1.configuration import load_toml
-from mem1.protocol import vocabulary
 from mem1.records import Group
 from mem1.training.gradients.samples import make_samples, scorable_groups
 from mem1.training.gradients.update import PassStats, accumulate
 from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rl import RlStage
-from mem1.training.loop.train import make_rollout
-from mem1.training.weights.policy import make_policy
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "compare-atlas" / "train.toml"
 ALGORITHMS = {"one number": Grpo(), "each question": Channels(channels=(Objectives(),))}
@@ -80,10 +78,7 @@ def stage_of(given: argparse.Namespace, objectives: int) -> RlStage:
             f"rl.curriculum=[{{steps=1000000, objectives=[{objectives}]}}]",
         ],
     )
-    assert config.rl is not None
-    tags = vocabulary(config.vocabulary)
-    policy, source = make_policy(config, tags), config.tasks.source("train", tags)
-    return RlStage(policy, config.rl, make_rollout(config, policy, source, tags), source, config.seed)
+    return rl_stage(config)
 
 
 def gradient(stage: RlStage, groups: Sequence[Group], name: str) -> torch.Tensor:

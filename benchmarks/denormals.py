@@ -21,11 +21,11 @@ from mem1.cli.main import prepare
 prepare()
 
 import torch  # noqa: E402
+from stages import rl_stage  # noqa: E402
 
 from mem1.configuration import load_toml  # noqa: E402
 from mem1.protocol import vocabulary  # noqa: E402
 from mem1.training.loop.recipe import Recipe  # noqa: E402
-from mem1.training.loop.rl import RlStage  # noqa: E402
 from mem1.training.loop.supervised import SftStage, demonstrate  # noqa: E402
 from mem1.training.loop.train import make_rollout  # noqa: E402
 from mem1.training.weights.policy import load_policy  # noqa: E402
@@ -78,10 +78,7 @@ def supervised(model: str) -> Callable[[], object]:
 def update(model: str) -> Callable[[], object]:
     """The first one of atlas-quick, from this policy."""
     config, policy = load_toml(RECIPES / "atlas-quick.toml", Recipe, ["workers=1"]), load_policy(model)
-    tags = vocabulary(config.vocabulary)
-    source = config.tasks.source("train", tags)
-    assert config.rl is not None
-    stage = RlStage(policy, config.rl, make_rollout(config, policy, source, tags), source, config.seed)
+    stage = rl_stage(config, policy)
     groups = stage.sample(0)
     return lambda: stage.update(groups, 0)
 

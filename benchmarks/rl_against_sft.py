@@ -34,6 +34,7 @@ from typing import Any
 
 import resumable
 from resumable import STEPS, Records, cell, finish, minus, scores
+from stages import rl_stage
 
 from mem1.api import load_recipe
 from mem1.engines.base import Sampling, ScriptedEngine
@@ -111,9 +112,7 @@ class Run(resumable.Run):
         return {"steps": steps, "seconds": seconds}
 
     def reinforced(self, policy: Policy) -> RlStage:
-        assert self.config.rl is not None
-        source = self.config.tasks.source("train", PAPER)
-        return RlStage(policy, self.config.rl, make_rollout(self.config, policy, source, PAPER), source, self.seed)
+        return rl_stage(self.config, policy)
 
     def fine_tuned(self, policy: Policy) -> SftStage:
         """A stage on the attempts that the run's file has; they are recorded first."""

@@ -25,14 +25,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch
 from machine import commit, hardware
+from stages import rl_stage
 
 from mem1.configuration import load_toml
 from mem1.engines.device import flushed_denormals
-from mem1.protocol import vocabulary
 from mem1.training.loop.recipe import Recipe
-from mem1.training.loop.rl import RlStage
-from mem1.training.loop.train import make_rollout
-from mem1.training.weights.policy import make_policy
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "atlas-quick.toml"
 MODEL, DRAWING, OTHER = "model", "drawing tokens", "other"
@@ -107,11 +104,7 @@ def main() -> None:
     torch.set_num_threads(1)
     phases = f"rl.curriculum=[{{steps={given.steps + 1}, objectives=[{given.objectives}]}}]"
     config = load_toml(RECIPE, Recipe, ["workers=1", phases, *given.set])
-    assert config.rl is not None
-    tags = vocabulary(config.vocabulary)
-    policy = make_policy(config, tags)
-    source = config.tasks.source("train", tags)
-    stage = RlStage(policy, config.rl, make_rollout(config, policy, source, tags), source, config.seed)
+    stage = rl_stage(config)
     stage.step(0)
     clock = Clock()
     for label, _, target in PARTS:

@@ -218,8 +218,13 @@ MODELS = {
 def test_training_sees_what_was_sampled_under_every_memory(context: str, model: str):
     template, thoughts, kind = MODELS[model]
     speaks = dialogue(template, thoughts=thoughts)
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
-    policy = tiny_model(kind, vocab_size=speaks.codec.vocab_size, max_position_embeddings=4096, **heads).eval()
+    policy = tiny_model(
+        kind,
+        vocab_size=speaks.codec.vocab_size,
+        max_position_embeddings=4096,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+    ).eval()
     offered = speaks.offering(())
     engine = LocalEngine(policy, speaks.codec, speaks.stop_strings, steering=Forced(offered))
     run = replace(native(engine, Noting(), speaks, context=context), budget=Budget(completion_extra=60, context=4000))

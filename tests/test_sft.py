@@ -54,6 +54,7 @@ def attempts(codec: Codec, *, context: str = "constant", frame: ChatTemplate | N
     expert = SMALL.expert(tasks, ATLAS.environment, PAPER, seed=0)
     run = rollout(expert, ATLAS.environment, context=context, codec=codec, budget=ROOMY)
     if frame is not None:
+        assert isinstance(run.dialogue, TagDialogue)
         run = replace(
             run, dialogue=replace(run.dialogue, chat_template=frame), engine=replace_template(run.engine, frame)
         )

@@ -42,6 +42,7 @@ from mem1.training.checks import (
     wrong_targets,
 )
 from mem1.training.gradients import actor_critic
+from mem1.training.gradients.memory_scores import memory_logprobs
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
 from mem1.training.loop.recipe import TinyModel
 from mem1.training.verify import Forced, algorithms, compute, halves, step_checks, verify
@@ -135,7 +136,7 @@ def test_memories_scored_for_another_attempt_fail(model, source, monkeypatch, co
         Group(trajectories=tuple(replace(t, context=context) for t in group.trajectories))
         for group in expert_groups(model, source)
     ]
-    right = actor_critic.memory_logprobs
+    right = memory_logprobs
 
     def of_the_first_attempt(*given: Any) -> list[tuple[float, ...]]:
         first, *others = right(*given)

@@ -29,8 +29,8 @@ answer; but one with a name that was copied wrongly is begun again, once, and ma
 
     <IS> Dora Kest 's seat is unknown . Q1 Moru Kest now Q2 unknown Dora Lint 's seat ? Q2 last </IS> ...
 
-A question with references is written as it was asked, then with the names behind them, so that every word is copied from
-beside the one before it, and no two things are looked up at once:
+A question with references is written as it was asked, then with the names behind them, so that every word is copied
+from beside the one before it, and no two things are looked up at once:
 
     Q2 answer Q1 's mayor ?
     ->  now Q2 answer Q1 's mayor ? answer Q1 Moru Kest 's mayor ? ...
