@@ -80,6 +80,11 @@ class Registry:
         known = (*self._shipped().items(), *self._registered.items())
         return next((name for name, found in known if found is thing or found == path), path)
 
+    def with_name(self, section: type, values: Any) -> Any:
+        """The values of a section with its name, which Python code may leave out."""
+        missing = isinstance(values, Mapping) and "name" not in values
+        return {**values, "name": self.name_of(section)} if missing else values
+
     def _shipped(self) -> Mapping[str, Any]:
         return self.shipped if isinstance(self.shipped, Mapping) else _own(self.shipped)
 

@@ -16,7 +16,7 @@ trajectories, never over contexts: how often a context was rewritten changes not
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -94,8 +94,7 @@ class Algorithm(Config):
     @model_validator(mode="before")
     @classmethod
     def _named(cls, data: Any) -> Any:
-        missing = isinstance(data, Mapping) and "name" not in data
-        return {**data, "name": register.algorithm.name_of(cls)} if missing else data
+        return register.algorithm.with_name(cls, data)
 
     @property
     def compares_attempts(self) -> bool:

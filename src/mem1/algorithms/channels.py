@@ -73,8 +73,7 @@ class Channel(Config):
     @model_validator(mode="before")
     @classmethod
     def _named(cls, data: Any) -> Any:
-        missing = isinstance(data, dict) and "name" not in data
-        return {**data, "name": register.channel.name_of(cls)} if missing else data
+        return register.channel.with_name(cls, data)
 
     def by_turn(self, attempts_G: Sequence[Attempt]) -> list[ByTurn]:
         """For each attempt at one task, the normalised number of each of its turns."""
