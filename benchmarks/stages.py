@@ -1,0 +1,18 @@
+"""The reinforcement learning of a recipe as one stage in this process, whose steps a benchmark takes one by one."""
+
+from __future__ import annotations
+
+from mem1.protocol import vocabulary
+from mem1.training.loop.recipe import Recipe
+from mem1.training.loop.rl import RlStage
+from mem1.training.loop.train import make_rollout
+from mem1.training.weights.policy import Policy, make_policy
+
+
+def rl_stage(config: Recipe, policy: Policy | None = None) -> RlStage:
+    """The `[rl]` of this recipe, sampled here; policy: None: the one that the recipe begins with."""
+    assert config.rl is not None
+    tags = vocabulary(config.vocabulary)
+    source = config.tasks.source("train", tags)
+    policy = make_policy(config, tags) if policy is None else policy
+    return RlStage(policy, config.rl, make_rollout(config, policy, source, tags), source, config.seed)
