@@ -57,7 +57,7 @@ def test_the_worlds_of_one_source_do_not_share_the_order_of_their_questions():
 
 
 @pytest.mark.parametrize("tags", [PAPER, PAPER_NOTES], ids=lambda tags: tags.name)
-def test_the_expert_writes_a_name_behind_the_reference_that_it_answers(tags: Tags):
+def test_the_expert_writes_a_question_as_it_was_asked_and_then_with_the_name(tags: Tags):
     source = AtlasTasks(worlds=4, composition="chain").source("train", tags)
     context = "constant" if tags.note is None else "notes"
     run = rollout(Expert(tags=tags), source.environment, context=context, tags=tags, codec=Codec(atlas_tokenizer(tags)))
@@ -65,10 +65,14 @@ def test_the_expert_writes_a_name_behind_the_reference_that_it_answers(tags: Tag
     begun = 0
     for attempt in attempts:
         assert attempt.per_objective("em") == (1.0,) * 4
+        assert attempt.task is not None
+        asked = dict(re.findall(r"Q(\d+) (answer [^?]*\?)", attempt.task.prompt))
         for turn in attempt.turns:
-            for label, name in re.findall(r"answer Q(\d+) (\w+ \w+) 's", turn.state):
-                assert attempt.task is not None and name == attempt.task.questions[int(label) - 1].answers[0]
-                begun += "now Q" in turn.state and turn.content.startswith(f"{name} 's ")
+            for number, label, name, rest in re.findall(r"now Q(\d+).* answer Q(\d+) (\w+ \w+) ('s .*?\?)", turn.state):
+                assert name == attempt.task.questions[int(label) - 1].answers[0]
+                assert asked[number] == f"answer Q{label} {rest}"
+                assert f"now Q{number} {asked[number]} answer Q{label} {name} {rest} Q{number} " in turn.state
+                begun += turn.content.startswith(f"{name} 's ")
     assert begun == 2 * len(attempts), "each of the two references of a task, once"
 
 
