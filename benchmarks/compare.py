@@ -62,7 +62,7 @@ from mem1.durable import write_file
 from mem1.engines.device import flushed_denormals
 from mem1.evaluation.answer_stages import answer_stages
 from mem1.evaluation.intervals import seeds_interval
-from mem1.evaluation.metrics import em_by_depth, peak_tokens, total_tokens
+from mem1.evaluation.metrics import em_by_depth, peak_tokens, solved, total_tokens
 from mem1.evaluation.runner import evaluate
 from mem1.evaluation.tokens import ModelShape, attempt_cost, cached_by_turn, forward_flops, model_shape
 from mem1.prices import PRICE_CLASSES
@@ -298,7 +298,6 @@ class Compare:
 
     def _train(self, config: Recipe, folder: Path, *, tokens: int, minutes: float) -> Training:
         """Until both budgets are used up; the policy is saved in folder/tokens and folder/minutes at either moment."""
-        assert config.rl is not None
         stage = rl_stage(config)
         sampled, seconds, metrics = 0, 0.0, list[Mapping[str, Any]]()
         kept = {"minutes"} if minutes == 0 else set[str]()
@@ -307,7 +306,7 @@ class Compare:
             with flushed_denormals():
                 metrics.append(stage.step(len(metrics)))
             seconds += time.process_time() - started
-            attempts = config.rl.tasks_per_step * config.rl.group_size
+            attempts = stage.config.tasks_per_step * stage.config.group_size
             sampled += round(metrics[-1]["completion_tokens"] * attempts)
             print(f"{folder.name}: step {len(metrics)}, {sampled} tokens, {seconds:.0f} s", file=sys.stderr)
             for name, used_up in (("tokens", sampled >= tokens), ("minutes", seconds >= minutes * 60)):
@@ -357,10 +356,10 @@ def _measured(
 
 def _of_objectives(attempt: Trajectory, score: str) -> float:
     """The mean score of an attempt's objectives; 0 where nothing was scored."""
-    if score == "reward":
-        assert attempt.task is not None
-        return (attempt.reward or 0.0) / attempt.task.objectives
-    return statistics.mean(attempt.per_objective(score) or (0.0,))
+    if score == "em":
+        return solved(attempt)
+    assert attempt.task is not None
+    return (attempt.reward or 0.0) / attempt.task.objectives
 
 
 def _score_of(run: Measured) -> list[float]:
@@ -422,7 +421,7 @@ def report(compare: Compare) -> None:
         budgets["minutes"] = (f"After {given.minutes:g} minutes of training", given.minutes_objectives)
     for budget, (title, sizes) in budgets.items():
         print(f"\n{title}: {scored}, mean over seeds, [95 % interval over seeds and tasks] (each seed)\n")
-        print(_table(compare, budget, sizes, lambda runs, n: _em_cell(runs)))
+        print(_table(compare, budget, sizes, lambda runs, n: _score_cell(runs)))
     first = given.policies[0]
     print(f"\n{scored.capitalize()} of {first} less that of each other, [95 % interval over tasks and seeds]\n")
     print(_differences(compare, first))
@@ -472,7 +471,7 @@ def _differences(compare: Compare, first: str) -> str:
     return "\n".join(lines)
 
 
-def _em_cell(runs: Sequence[Measured]) -> str:
+def _score_cell(runs: Sequence[Measured]) -> str:
     scores = _scores(runs)
     seeds = f" ({' '.join(f'{statistics.mean(of_seed):.2f}' for of_seed in scores)})" if len(scores) > 1 else ""
     return f"{mean_cell(scores)}{seeds}"

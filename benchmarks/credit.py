@@ -23,6 +23,7 @@ from stages import rl_stage
 from mem1.algorithms.channels import Channels, Objectives
 from mem1.algorithms.group import Grpo
 from mem1.configuration import load_toml
+from mem1.evaluation.metrics import solved
 from mem1.records import Group
 from mem1.training.gradients.samples import make_samples, scorable_groups
 from mem1.training.gradients.update import PassStats, accumulate
@@ -50,7 +51,7 @@ def row(given: argparse.Namespace, objectives: int) -> str:
     em: list[float] = []
     for index in range(given.batches):
         groups = stage.sample(index)
-        em += [statistics.mean(t.per_objective("em") or (0.0,)) for group in groups for t in group.trajectories]
+        em += [solved(t) for group in groups for t in group.trajectories]
         for name in ALGORITHMS:
             products[name].append(gradient(stage, groups, name))
     gram = {name: (g := torch.stack(of_one)) @ g.T for name, of_one in products.items()}
