@@ -43,6 +43,7 @@ FOREIGN = {
         "curl",
         "docker",
         "echo",
+        "gzip",
         "git",
         "hf",
         "inspect",
