@@ -250,6 +250,10 @@ class Compare:
             settings = self.chosen(policy)
             assert settings is not None, "the search comes first"
             config = self.config(policy, seed, *settings.overrides)
+            if self.given.trained_under is not None:
+                trained = self.given.out / "train" / f"{self.given.trained_under}-seed{seed}" / "tokens"
+                made = {"trained_under": self.given.trained_under, "learning_rate": settings.learning_rate}
+                return {**made, "turns": settings.turns, "tokens": self._evaluate(config, trained, sizes)}
             folder = self.given.out / "train" / name
             training = self._train(config, folder, tokens=self.given.tokens, minutes=self.given.minutes)
             budgets = {"tokens": sizes}
@@ -565,6 +569,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--search", type=Path, help="folder of what the search found; default: RESULTS/search")
     parser.add_argument("--recipe", type=Path, default=RECIPE)
     parser.add_argument("--vocabulary-with-notes", default="paper-notes", help="for memories with notes")
+    parser.add_argument(
+        "--trained-under", metavar="CONTEXT", help="train nothing; evaluate the policies of --out that this one trained"
+    )
     parser.add_argument("--score", choices=SCORES, default="em", help="of a task, the mean of its objectives")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of the recipe to change")
     parser.add_argument("--policies", nargs="+", default=list(POLICIES), help="context policies")

@@ -17,6 +17,7 @@ from mem1.contexts.policies import (
     Full,
     Masked,
     NoMemory,
+    Notebook,
     Notes,
     RetrievedNotes,
     Summary,
@@ -39,6 +40,7 @@ __all__ = [
     "Kept",
     "Masked",
     "NoMemory",
+    "Notebook",
     "Notes",
     "RetrievedNotes",
     "Selection",
@@ -52,7 +54,10 @@ __all__ = [
     "recalled",
 ]
 
-KNOWN = "constant, notes, notes(n), capped(n), fold(k), full, masked, window(k), summary(n), belief, external(k), none"
+KNOWN = (
+    "constant, notes, notes(n), notebook(k), capped(n), fold(k), full, masked, window(k), summary(n), belief, external(k), "
+    "none"
+)
 """The names that ship; k and n are at least 1."""
 
 

@@ -3,6 +3,7 @@
     constant      the last turn only: MEM1's memory, which the model rewrites in every turn
     notes         the last turn, and every note that was written: memory by edits
     notes(n)      as notes; once they exceed n tokens, the model must rewrite them
+    notebook(k)   as notes, with the k newest ones in sight; the answer still has them all
     fold(k)       append for k turns, then keep only the last one:   fold(2) keeps 1, 2, 1, 2, 1, ... turns
     full          everything, as an ordinary agent keeps it
     window(k)     the last k turns: memory by truncation
@@ -98,6 +99,31 @@ class Notes(_Shipped):
         kept += [Kept(turn=turns[i], only_notes=of_it, result=False) for i, of_it in notes.items() if i < last]
         written = sum(len(surviving(one)) for one in kept)
         return kept, written + sum(b - a for a, b in note_spans(turns[last], notes.get(last, ())))
+
+
+@dataclass(frozen=True, slots=True)
+class Notebook(_Shipped):
+    """Keep the last turn, preceded by the `k` newest notes of all earlier ones; older notes are out of sight, not lost.
+
+        k = 1, notes Q1 to Q3 in turns 1 to 3  ->  prompt, <note> Q2 1901 </note>, turn 3, result 3
+
+    The answer `notes` still has them all, and the action `recall` shows one again (`mem1.contexts.recall`). So the context
+    is as short after a hundred notes as after k, and nothing is rewritten.
+    """
+
+    word = "notebook"
+    k: int
+    needs_notes = True
+
+    def select(self, turns: Sequence[Turn]) -> Selection:
+        *earlier, newest = turns
+        notes = standing(turns)
+        written = [(i, position) for i, of_it in notes.items() if i < len(earlier) for position in of_it]
+        in_sight: dict[int, tuple[int, ...]] = {}
+        for number, position in written[-self.k :]:
+            in_sight[number] = (*in_sight.get(number, ()), position)
+        kept = [Kept(turn=turns[i], only_notes=of_it, result=False) for i, of_it in in_sight.items()]
+        return Selection(kept=(*kept, Kept(turn=newest)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +288,7 @@ def _words(turn: Turn) -> list[str]:
 POLICIES: Mapping[str, Callable[..., ContextPolicy]] = {
     "constant": lambda: Fold(1),
     "notes": Notes,
+    "notebook": Notebook,
     "capped": Capped,
     "fold": Fold,
     "full": Full,

@@ -1,45 +1,83 @@
-"""Recall: an action that is answered from what the attempt itself has seen and its memory has dropped.
+"""Recall: an action that is answered from what the attempt itself has seen or noted and its memory has dropped.
 
     <recall> 3 </recall>                        the result of turn 3
-    <recall> where Mira Toll was born </recall>     the dropped result that fits best, by BM25 over its words and query
+    <recall> Q3 </recall>                       the note with this label or key
+    <recall> where Mira Toll was born </recall>     the dropped result or note that fits best, by BM25 over words
 
-It takes a turn, as a search does, and finds only what a search has shown before: memory on demand instead of in sight.
+It takes a turn, as a search does, and finds only what was shown or written before: memory on demand instead of in sight.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from mem1.contexts.assembly import ContextPolicy
+from mem1.contexts.assembly import ContextPolicy, Kept
+from mem1.contexts.notes import read_note, standing
 from mem1.protocol import without_hint
 from mem1.records import Turn
 
-NOTHING = "Nothing that was shown before and is no longer in sight fits."
+NOTHING = "Nothing that was shown or noted before and is no longer in sight fits."
 _HANDLE = re.compile(r"(?:turn\s+)?(\d{1,6})", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Dropped:
+    """A result or a note that is out of sight."""
+
+    turn: int
+    """Number of its turn, from 1."""
+    label: str
+    """What stands before it: the query of a result, "note" of a note."""
+    text: str
+
+    def __str__(self) -> str:
+        return f"Turn {self.turn}, {self.label}: {self.text}"
 
 
 def recalled(policy: ContextPolicy, turns: Sequence[Turn]) -> str:
     """The reply to the last of these turns, which asks for something that `policy` has dropped."""
-    *earlier, asking = turns
-    in_sight = {id(kept.turn) for kept in policy.select(turns).kept if kept.result}
-    dropped = {n: turn for n, turn in enumerate(earlier, start=1) if turn.observation and id(turn) not in in_sight}
-    handle = _HANDLE.fullmatch(asking.content)
+    asked, kept = turns[-1].content, policy.select(turns).kept
+    results, notes = _results(turns, kept), _notes(turns, kept)
+    handle = _HANDLE.fullmatch(asked)
     if handle is not None:
-        number = int(handle[1])
-        return _shown(number, dropped[number]) if number in dropped else NOTHING
-    best = _best(asking.content, list(dropped.values()))
-    return NOTHING if best is None else next(_shown(n, turn) for n, turn in dropped.items() if turn is best)
+        found = next((result for result in results if result.turn == int(handle[1])), None)
+    else:
+        keys = {asked.strip().rstrip(":").lower(), read_note(asked).key.lower()} - {""}
+        found = next((note for note in notes if read_note(note.text).key.lower() in keys), None)
+        found = found or _best(asked, sorted([*results, *notes], key=lambda dropped: dropped.turn))
+    return NOTHING if found is None else str(found)
 
 
-def _shown(number: int, turn: Turn) -> str:
-    return f"Turn {number}, {turn.content}: {without_hint(turn.observation).strip()}"
+def _results(turns: Sequence[Turn], kept: Sequence[Kept]) -> list[_Dropped]:
+    in_sight = {id(one.turn) for one in kept if one.result}
+    return [
+        _Dropped(number, turn.content, without_hint(turn.observation).strip())
+        for number, turn in enumerate(turns[:-1], start=1)
+        if turn.observation and id(turn) not in in_sight
+    ]
 
 
-def _best(query: str, turns: Sequence[Turn]) -> Turn | None:
-    """The newest of the turns that fit best; None: none has a word of the query."""
+def _notes(turns: Sequence[Turn], kept: Sequence[Kept]) -> list[_Dropped]:
+    """Those that stand: no key has two."""
+    in_sight = {(id(one.turn), p) for one in kept for p in _positions(one)}
+    return [
+        _Dropped(number, "note", turns[number - 1].notes[p].strip())
+        for number, positions in standing(turns, first=1).items()
+        for p in positions
+        if (id(turns[number - 1]), p) not in in_sight
+    ]
+
+
+def _positions(kept: Kept) -> Sequence[int]:
+    return range(len(kept.turn.notes)) if kept.only_notes is None else kept.only_notes
+
+
+def _best(query: str, dropped: Sequence[_Dropped]) -> _Dropped | None:
+    """The newest of those that fit best; None: none has a word of the query."""
     asked = _words(query)
-    words = [_words(f"{turn.content} {without_hint(turn.observation).strip()}") for turn in turns]
+    words = [_words(one.text if one.label == "note" else f"{one.label} {one.text}") for one in dropped]
     if not any(set(asked) & set(of_one) for of_one in words):
         return None
     import bm25s
@@ -47,7 +85,7 @@ def _best(query: str, turns: Sequence[Turn]) -> Turn | None:
     index = bm25s.BM25()
     index.index(words, show_progress=False)
     scores = index.get_scores(asked)
-    return turns[max(range(len(turns)), key=lambda i: (scores[i], i))]
+    return dropped[max(range(len(dropped)), key=lambda i: (scores[i], i))]
 
 
 def _words(text: str) -> list[str]:

@@ -5,7 +5,8 @@
     retained   and it was in view in the last turn
     read       and the answer gives it
 
-In view is what a turn has been given, without the newest result, and what it writes. An answer that a result shows in
+In view is what a turn has been given, without the newest result, and what it writes; and its notes, the last of which may
+be all that it sees (`notebook(k)`), though its answer has them all. An answer that a result shows in
 the last turn but one is in view by itself: it counts as captured and retained, and may still be read wrongly. What a
 result shows, and which names say nothing, is as in `mem1.evaluation.fact_retention`; questions whose answers are such
 names (yes, a name of the prompt) are left out, and questions with one answer count once.
@@ -19,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from mem1.contexts import notebook
 from mem1.evaluation.fact_retention import Fact, facts_of, follow, holds
 from mem1.records import Trajectory, Turn
 
@@ -79,12 +81,15 @@ def _reached(
     if shown is None:
         return True, False, False, False, False, correct
     last = len(turns) - 1
-    captured = shown + 1 == last or _in_view(fact, turns[shown + 2], decode)
-    retained = captured and (shown + 1 == last or _in_view(fact, turns[last], decode))
+    captured = shown + 1 == last or _in_view(fact, turns[: shown + 3], decode)
+    retained = captured and (shown + 1 == last or _in_view(fact, turns, decode))
     return True, True, captured, retained, retained and correct, correct
 
 
-def _in_view(fact: Fact, turn: Turn, decode: Decode) -> bool:
+def _in_view(fact: Fact, turns: Sequence[Turn], decode: Decode) -> bool:
+    """Whether the fact is in view in the last of these turns."""
+    turn = turns[-1]
     start, stop = turn.context_spans.get("result", (len(turn.context_ids), len(turn.context_ids)))
-    given = (*turn.context_ids[turn.prompt_tokens : start], *turn.context_ids[stop:])
-    return holds(f"{decode(given)} ; {turn.text}", fact.aliases)
+    given = decode((*turn.context_ids[turn.prompt_tokens : start], *turn.context_ids[stop:]))
+    noted = " ; ".join(note.text for note in notebook(turns)) if any(t.notes for t in turns) else ""
+    return holds(f"{given} ; {turn.text} ; {noted}", fact.aliases)
