@@ -10,12 +10,13 @@ from functools import cache
 import pytest
 from worlds import replay, rollout, shelf, task
 
-from mem1.contexts import Notes, answer_from, context_policy, next_context, notebook
+from mem1.contexts import ContextPolicy, Notebook, Notes, answer_from, context_policy, next_context, notebook
 from mem1.contexts.notes import read_note, standing
 from mem1.engines.base import Sampling
 from mem1.engines.codec import Codec
 from mem1.envs.atlas import AtlasTasks
 from mem1.errors import UserError
+from mem1.evaluation.answer_stages import answer_stages
 from mem1.evaluation.fact_retention import memory
 from mem1.evaluation.tokens import peak_tokens, state_tokens
 from mem1.protocol import PAPER, PAPER_NOTES, PAPER_SUMMARY, PUBLISHED, SUMMARY, Tags, observation, parse
@@ -57,7 +58,7 @@ def rewrite(text: str, *ids: int) -> Turn:
     )
 
 
-def context(*turns: Turn, policy: Notes | None = None) -> list[int]:
+def context(*turns: Turn, policy: ContextPolicy | None = None) -> list[int]:
     return list(next_context(policy or Notes(), PROMPT, turns).ids[2:])
 
 
@@ -149,7 +150,21 @@ def test_without_a_limit_nothing_is_ever_requested():
     assert len(standing(many)) == 9
 
 
-@pytest.mark.parametrize("name", ["notes", "notes(120)"])
+def test_a_notebook_shows_the_newest_notes_of_earlier_turns_and_the_last_turn_whole():
+    turns = turn(1, "Q1 a"), turn(2, "Q2 b", "Q3 c"), turn(3, "Q4 d")
+    assert context(*turns, policy=Notebook(2)) == [22, 23, 24, 25, 30, 31, 32, 33, 38, 39]
+    assert context(*turns, policy=Notebook(1)) == [24, 25, 30, 31, 32, 33, 38, 39]
+    assert context(*turns, policy=Notebook(9)) == context(*turns)
+    assert context(turns[0], policy=Notebook(1)) == [10, 11, 12, 13, 18, 19]
+
+
+def test_what_a_note_replaces_is_not_among_the_newest():
+    turns = turn(1, "Q1 a"), turn(2, "Q2 b"), turn(3, "Q2 c"), turn(4)
+    assert context(*turns, policy=Notebook(2)) == [12, 13, 32, 33, 40, 41, 48, 49]
+    assert context(*turns[:3], policy=Notebook(1)) == [12, 13, 30, 31, 32, 33, 38, 39]  # by the last turn itself
+
+
+@pytest.mark.parametrize("name", ["notes", "notes(120)", "notebook(4)"])
 def test_the_name_in_a_recipe(name: str):
     assert context_policy(name).name == name
 
@@ -157,6 +172,12 @@ def test_the_name_in_a_recipe(name: str):
 def test_notes_of_at_least_one_token():
     with pytest.raises(UserError, match="unknown context policy 'notes"):
         context_policy("notes(0)")
+
+
+@pytest.mark.parametrize("name", ["notebook(0)", "notebook"])
+def test_a_notebook_needs_a_number_of_notes(name: str):
+    with pytest.raises(UserError, match="unknown context policy 'notebook"):
+        context_policy(name)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +274,20 @@ def noted(*completions: str, turns: int = 4, tags: Tags = PAPER_NOTES, context: 
 
 
 FIRST = "<IS> now Q1 </IS> <query> a </query>"
+ANSWER = "<IS> done </IS> <answer> notes </answer>"
 SECOND = "<IS> now Q2 </IS> <note> Q1 book </note> <query> book </query>"
+
+
+def test_the_answer_has_notes_that_are_out_of_sight_and_they_count_as_retained():
+    third = "<IS> now Q3 </IS> <note> Q2 7 </note> <query> book </query>"
+    attempt = noted(FIRST, SECOND, third, third.replace("Q2", "Q3"), ANSWER, turns=9, context="notebook(1)")
+    assert attempt.answer == "Q1 book; Q2 7; Q3 7"
+    last = attempt.turns[-1]
+    result = last.context_spans["result"]
+    assert CODEC.decode(last.context_ids[last.prompt_tokens : result[0]]).count("Q2 7") == 1
+    assert "Q1 book" not in CODEC.decode(last.context_ids[last.prompt_tokens :])
+    found = answer_stages([attempt], CODEC.decode)
+    assert (found.captured, found.retained, found.read) == (1, 1, 1)
 
 
 def test_an_attempt_that_notes_and_answers_from_its_notes():

@@ -15,6 +15,7 @@ from mem1.protocol import (
     PAPER,
     PAPER_BELIEF,
     PAPER_NOTES,
+    PAPER_NOTES_RECALL,
     PAPER_RECALL,
     PAPER_SHOP,
     PAPER_SHOP_NOTES,
@@ -24,6 +25,7 @@ from mem1.protocol import (
     PUBLISHED_SHOP,
     RELEASED,
     RELEASED_NOTES,
+    RELEASED_NOTES_RECALL,
     RELEASED_RECALL,
     RELEASED_SHOP,
     RELEASED_SUMMARY,
@@ -230,7 +232,7 @@ def test_search_r1_shows_results_without_a_hint():
 def test_unknown_vocabulary_names_the_known_ones():
     known = [PAPER, RELEASED, PAPER_WEB, RELEASED_WEB, PAPER_SUMMARY, RELEASED_SUMMARY, PAPER_SHOP, RELEASED_SHOP]
     known += [PAPER_RECALL, RELEASED_RECALL, PAPER_NOTES, RELEASED_NOTES, PAPER_SHOP_NOTES, PAPER_BELIEF]
-    known += [PUBLISHED, PUBLISHED_SHOP, SEARCH_R1]
+    known += [PAPER_NOTES_RECALL, RELEASED_NOTES_RECALL, PUBLISHED, PUBLISHED_SHOP, SEARCH_R1]
     assert [vocabulary(name) for name in VOCABULARIES] == known
     with pytest.raises(
         UserError, match=r"'papre'; known: paper, released, paper-web, released-web, paper-summary, released-summary"

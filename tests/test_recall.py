@@ -60,6 +60,51 @@ def test_what_is_still_in_sight_is_not_recalled():
     assert reply("1", policy="window(3)").startswith("Turn 1")
 
 
+def noting(*notes: str) -> Turn:
+    spans = {"note" if i == 0 else f"note {i + 1}": (i, i + 1) for i in range(len(notes))}
+    return replace(turn("x"), completion_ids=tuple(range(9)), notes=notes, completion_spans=spans)
+
+
+NOTED = [noting("Q1 Mira Toll", "harbour: built in 1901"), noting("Q2 Sela Prand"), turn("y")]
+
+
+@pytest.mark.parametrize(
+    ("query", "number", "note"),
+    [
+        ("Q1", 1, "Q1 Mira Toll"),
+        ("Q01", 1, "Q1 Mira Toll"),
+        ("Harbour", 1, "harbour: built in 1901"),
+        ("harbour:", 1, "harbour: built in 1901"),
+        ("who is Prand?", 2, "Q2 Sela Prand"),
+    ],
+)
+def test_a_note_that_is_out_of_sight_is_recalled_by_its_key_or_its_words(query: str, number: int, note: str):
+    assert reply(query, NOTED) == f"Turn {number}, note: {note}"
+
+
+def test_notes_in_sight_are_not_recalled_nor_those_that_were_replaced():
+    assert reply("Q2", NOTED, "notebook(1)") == NOTHING
+    assert reply("Q1", NOTED, "notebook(1)") == "Turn 1, note: Q1 Mira Toll"
+    assert reply("harbour", NOTED, "notebook(2)") == NOTHING
+    assert reply("Q1", [*NOTED, noting("Q1 Ana Brul"), turn("z")]) == "Turn 4, note: Q1 Ana Brul"
+    assert reply("Toll", [*NOTED, noting("Q1 Ana Brul"), turn("z")]) == NOTHING
+
+
+def test_of_the_notes_of_a_turn_some_may_be_out_of_sight():
+    turns = [NOTED[1], NOTED[0], turn("y")]
+    assert reply("Q1", turns, "notebook(1)") == "Turn 2, note: Q1 Mira Toll"
+    assert reply("harbour", turns, "notebook(1)") == NOTHING
+
+
+def test_a_key_goes_before_words_that_fit_better():
+    assert reply("harbour", [noting("harbour: 1901", "harbour, harbour"), turn("y")]) == "Turn 1, note: harbour: 1901"
+
+
+def test_of_a_result_and_a_note_that_fit_equally_the_newer_is_recalled():
+    assert reply("stone", [turn("quay", "stone"), noting("quay stone"), turn("y")]) == "Turn 2, note: quay stone"
+    assert reply("stone", [noting("quay stone"), turn("quay", "stone"), turn("y")]) == "Turn 2, quay: stone"
+
+
 class Cities:
     def search(self, queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:
         return [[(Passage("0", "", f"{query} was founded in 1070 </info> [1]"), 1.0)] for query in queries]

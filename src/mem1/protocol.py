@@ -153,6 +153,9 @@ RELEASED_RECALL = _with(RELEASED, "recall", RECALL)
 PAPER_NOTES = replace(_with(PAPER, "notes", SUMMARY), note=NOTE)
 """The paper's tags and `<note> ... </note>` for what stays; `<summary>` rewrites the notes, where they have a limit."""
 RELEASED_NOTES = replace(_with(RELEASED, "notes", SUMMARY), note=NOTE)
+PAPER_NOTES_RECALL = _with(PAPER_NOTES, "recall", RECALL)
+"""The same and `<recall> ... </recall>`, for notes that are out of sight under `notebook(k)`."""
+RELEASED_NOTES_RECALL = _with(RELEASED_NOTES, "recall", RECALL)
 PAPER_BELIEF = replace(_with(PAPER, "belief", SUMMARY), thought="think")
 """The paper's tags, `<think> ... </think>` for reasoning that is forgotten, and `<summary>` for the policy `belief`."""
 
@@ -189,6 +192,7 @@ VOCABULARIES: Mapping[str, Tags] = {
     for t in (
         *(PAPER, RELEASED, PAPER_WEB, RELEASED_WEB, PAPER_SUMMARY, RELEASED_SUMMARY, PAPER_SHOP, RELEASED_SHOP),
         *(PAPER_RECALL, RELEASED_RECALL, PAPER_NOTES, RELEASED_NOTES, PAPER_SHOP_NOTES, PAPER_BELIEF),
+        *(PAPER_NOTES_RECALL, RELEASED_NOTES_RECALL),
         *(PUBLISHED, PUBLISHED_SHOP, SEARCH_R1),
     )
 }

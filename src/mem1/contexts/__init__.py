@@ -55,8 +55,8 @@ __all__ = [
 ]
 
 KNOWN = (
-    "constant, notes, notes(n), notebook(k), capped(n), fold(k), full, masked, window(k), summary(n), belief, external(k), "
-    "none"
+    "constant, notes, notes(n), notebook(k), capped(n), fold(k), full, masked, window(k), summary(n), belief, "
+    "external(k), none"
 )
 """The names that ship; k and n are at least 1."""
 

@@ -107,8 +107,8 @@ class Notebook(_Shipped):
 
         k = 1, notes Q1 to Q3 in turns 1 to 3  ->  prompt, <note> Q2 1901 </note>, turn 3, result 3
 
-    The answer `notes` still has them all, and the action `recall` shows one again (`mem1.contexts.recall`). So the context
-    is as short after a hundred notes as after k, and nothing is rewritten.
+    The answer `notes` still has them all, and the action `recall` shows one again (`mem1.contexts.recall`). So the
+    context is as short after a hundred notes as after k, and nothing is rewritten.
     """
 
     word = "notebook"

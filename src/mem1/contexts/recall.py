@@ -4,7 +4,7 @@
     <recall> Q3 </recall>                       the note with this label or key
     <recall> where Mira Toll was born </recall>     the dropped result or note that fits best, by BM25 over words
 
-It takes a turn, as a search does, and finds only what was shown or written before: memory on demand instead of in sight.
+It takes a turn, as a search does, and finds only what was shown or written before: memory on demand, not in sight.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@
     retained   and it was in view in the last turn
     read       and the answer gives it
 
-In view is what a turn has been given, without the newest result, and what it writes; and its notes, the last of which may
-be all that it sees (`notebook(k)`), though its answer has them all. An answer that a result shows in
-the last turn but one is in view by itself: it counts as captured and retained, and may still be read wrongly. What a
-result shows, and which names say nothing, is as in `mem1.evaluation.fact_retention`; questions whose answers are such
+In view is what a turn has been given, without the newest result, and what it writes; and all its notes, also those
+that `notebook(k)` does not show, as its answer has them. An answer that a result shows in the last turn but one is in
+view by itself: it counts as captured and retained, and may still be read wrongly. What a result shows, and which names
+say nothing, is as in `mem1.evaluation.fact_retention`; questions whose answers are such
 names (yes, a name of the prompt) are left out, and questions with one answer count once.
 
     stages = answer_stages(attempts, codec.decode)
