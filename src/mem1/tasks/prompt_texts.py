@@ -28,8 +28,8 @@ In each turn write, in this order:
 1. <{state}> ... </{state}>: what you think now and what you will do next. It is forgotten after the next turn.
 2. If there is something new to keep, <{note}> ... </{note}>, once for each fact. Write an answer as {example_note}. \
 Write anything else under a name of your own: <{note}> name: what it says </{note}>. Notes stay as you wrote \
-them, also those that you no longer see; never repeat one. A note with the same label or name replaces the earlier one; one with \
-nothing after it removes it.
+them, also those that you no longer see; never repeat one. A note with the same label or name \
+replaces the earlier one; one with nothing after it removes it.
 3. One action. Either <{search}> ... </{search}> with a single search query, or, once you have all the answers, \
 <{answer}> notes </{answer}>: your labelled notes are then the answer.
 
