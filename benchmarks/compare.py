@@ -528,7 +528,8 @@ def draw(compare: Compare, path: Path) -> None:
     for number, policy in enumerate(compare.given.policies):
         by_size = {n: found for n in sizes if (found := compare.evaluated(policy, "tokens", n))}
         run, runs = list(by_size), list(by_size.values())
-        style = {"label": policy, "color": f"C{number}", "marker": "o", "markersize": 3}
+        line = "-" if number < 10 else "--"  # there are ten colours
+        style = {"label": policy, "color": f"C{number}", "linestyle": line, "marker": "o", "markersize": 3}
         scores = [_scores(of_size) for of_size in runs]
         axes[0].plot(run, [statistics.mean(map(statistics.mean, of_size)) for of_size in scores], **style)
         ends = [seeds_interval(of_size) for of_size in scores]
