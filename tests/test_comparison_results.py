@@ -12,7 +12,7 @@ PAGE = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
 FEWER = {
     "beyond-2-4": 3,
     "beyond-2-4-objectives": 1,
-    "beyond-600000": 3,
+    "beyond-600000": 11,
     "beyond-chains": 8,
     "beyond-chains-first-start": 4,
     "beyond-chains-2-4": 2,
