@@ -250,18 +250,17 @@ class Compare:
             settings = self.chosen(policy)
             assert settings is not None, "the search comes first"
             config = self.config(policy, seed, *settings.overrides)
+            chosen = {"learning_rate": settings.learning_rate, "turns": settings.turns}
+            folder = self.trained_in(policy, seed)
             if self.given.trained_under is not None:
-                trained = self.given.out / "train" / f"{self.given.trained_under}-seed{seed}" / "tokens"
-                made = {"trained_under": self.given.trained_under, "learning_rate": settings.learning_rate}
-                return {**made, "turns": settings.turns, "tokens": self._evaluate(config, trained, sizes)}
-            folder = self.given.out / "train" / name
+                reached = self._evaluate(config, folder / "tokens", sizes)
+                return {**chosen, "trained_under": self.given.trained_under, "tokens": reached}
             training = self._train(config, folder, tokens=self.given.tokens, minutes=self.given.minutes)
             budgets = {"tokens": sizes}
             if self.given.minutes:
                 budgets["minutes"] = {n: tasks for n, tasks in sizes.items() if n in self.given.minutes_objectives}
             return {
-                "learning_rate": settings.learning_rate,
-                "turns": settings.turns,
+                **chosen,
                 "steps": len(training.metrics),
                 "sampled_tokens": training.tokens,
                 "seconds": training.seconds,
@@ -270,6 +269,10 @@ class Compare:
             }
 
         return self.given.results / "runs" / f"{name}.json", run
+
+    def trained_in(self, policy: str, seed: int) -> Path:
+        """Folder of the policies that were trained under this context policy, or under that of --trained-under."""
+        return self.given.out / "train" / f"{self.given.trained_under or policy}-seed{seed}"
 
     def size_jobs(self) -> Iterator[Job]:
         """Sizes that finished runs were not evaluated on: with the policies that they left in --out."""
@@ -291,7 +294,7 @@ class Compare:
                 return self._evaluate(self.config(policy, 0), Path(self.start_of(policy)), {objectives: tasks})
             settings = self.chosen(policy)
             assert settings is not None, "the search comes first"
-            folder = self.given.out / "train" / run.stem / "tokens"
+            folder = self.trained_in(policy, seed) / "tokens"
             if not folder.is_dir():
                 sys.exit(
                     f"N = {objectives} of {run.stem} needs its policy, {folder}; move {run} away to train it again"

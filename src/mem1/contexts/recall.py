@@ -28,12 +28,12 @@ class _Dropped:
 
     turn: int
     """Number of its turn, from 1."""
-    label: str
-    """What stands before it: the query of a result, "note" of a note."""
+    query: str | None
+    """Of a result, what was searched; None: a note."""
     text: str
 
     def __str__(self) -> str:
-        return f"Turn {self.turn}, {self.label}: {self.text}"
+        return f"Turn {self.turn}, {'note' if self.query is None else self.query}: {self.text}"
 
 
 def recalled(policy: ContextPolicy, turns: Sequence[Turn]) -> str:
@@ -63,7 +63,7 @@ def _notes(turns: Sequence[Turn], kept: Sequence[Kept]) -> list[_Dropped]:
     """Those that stand: no key has two."""
     in_sight = {(id(one.turn), p) for one in kept for p in _positions(one)}
     return [
-        _Dropped(number, "note", turns[number - 1].notes[p].strip())
+        _Dropped(number, None, turns[number - 1].notes[p].strip())
         for number, positions in standing(turns, first=1).items()
         for p in positions
         if (id(turns[number - 1]), p) not in in_sight
@@ -77,7 +77,7 @@ def _positions(kept: Kept) -> Sequence[int]:
 def _best(query: str, dropped: Sequence[_Dropped]) -> _Dropped | None:
     """The newest of those that fit best; None: none has a word of the query."""
     asked = _words(query)
-    words = [_words(one.text if one.label == "note" else f"{one.label} {one.text}") for one in dropped]
+    words = [_words(f"{one.query or ''} {one.text}") for one in dropped]
     if not any(set(asked) & set(of_one) for of_one in words):
         return None
     import bm25s
