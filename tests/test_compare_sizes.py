@@ -25,7 +25,7 @@ def compare(tmp_path: Path) -> Compare:
     given = argparse.Namespace(
         results=tmp_path, out=tmp_path / "out", policies=["fold(3)", "full"], seeds=[0, 1], objectives=[2, 4, 8]
     )
-    given.tasks = [1, 1, 1]
+    given.tasks, given.trained_under = [1, 1, 1], None
     return Compare(given=given)
 
 
@@ -49,6 +49,12 @@ def test_a_size_needs_the_policy_of_its_run(compare: Compare):
     with pytest.raises(SystemExit, match=r"N = 8 of fold\(3\)-seed0 needs its policy, .*; move .* away to train"):
         evaluate()
     assert not path.exists()
+
+
+def test_policies_that_another_memory_trained_are_found(compare: Compare, tmp_path: Path):
+    assert compare.trained_in("fold(3)", 1) == tmp_path / "out" / "train" / "fold(3)-seed1"
+    compare.given.trained_under = "full"
+    assert compare.trained_in("fold(3)", 1) == tmp_path / "out" / "train" / "full-seed1"
 
 
 def test_a_level_is_reached_where_the_mean_of_five_steps_is():
