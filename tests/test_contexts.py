@@ -315,7 +315,7 @@ def test_a_policy_is_found_by_its_own_name(name: str):
 
 @pytest.mark.parametrize("name", ["", "Constant", "fold", "fold(0)", "window(-1)", "fold(1.5)", "fold(2) "])
 def test_an_unknown_policy_lists_the_known_ones(name: str):
-    with pytest.raises(UserError, match=r"known: constant, notes, notes\(n\), notebook\(k\), capped\(n\), fold\(k\)"):
+    with pytest.raises(UserError, match=r"known: constant, notes, notes\(n\), notebook\(k\), dropout\(p\)"):
         context_policy(name)
 
 

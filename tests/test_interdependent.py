@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from samples import MUSIQUE, TWOWIKI, write_lines
 from worlds import CODEC, SAMPLING, rollout
 
+from mem1.contexts.recall import NOTHING
 from mem1.engines.codec import Codec
 from mem1.envs.atlas import AtlasTasks
 from mem1.envs.search import MultihopTasks
 from mem1.errors import UserError
-from mem1.protocol import PAPER, PAPER_NOTES, RELEASED, Tags
+from mem1.protocol import PAPER, PAPER_NOTES, PAPER_NOTES_RECALL, RECALL, RELEASED, Tags
 from mem1.records import Ended, Question, Task, Trajectory
 from mem1.tasks.atlas import AtlasMaterial, Expert, Laziness, World, make_world
 from mem1.tasks.bridge_questions import LinkedQuestions
@@ -74,6 +75,54 @@ def test_the_expert_writes_a_question_as_it_was_asked_and_then_with_the_name(tag
                 assert f"now Q{number} {asked[number]} answer Q{label} {name} {rest} Q{number} " in turn.state
                 begun += turn.content.startswith(f"{name} 's ")
     assert begun == 2 * len(attempts), "each of the two references of a task, once"
+
+
+@pytest.mark.parametrize("composition", ["chain", "comparison"])
+@pytest.mark.parametrize("context", ["notebook(1)", "dropout(50)"])
+def test_the_expert_recalls_a_note_that_is_out_of_sight_once(composition: str, context: str):
+    tags = PAPER_NOTES_RECALL
+    source = AtlasTasks(worlds=4, composition=composition, entities=60).source("train", tags)  # type: ignore[arg-type]
+    codec = Codec(atlas_tokenizer(tags))
+    run = rollout(Expert(tags=tags), source.environment, context=context, tags=tags, codec=codec)
+    recalls = 0
+    for attempt in run(source.tasks(objectives=8, count=12, seed=0), sampling=SAMPLING):
+        assert attempt.task is not None and attempt.ended == Ended.ANSWERED
+        notes = [note for turn in attempt.turns for note in turn.notes]
+        assert len(notes) == len(set(notes)), "what is recalled is not noted again"
+        assert composition != "chain" or attempt.per_objective("em") == (1.0,) * 8
+        asked = dict(re.findall(r"Q(\d+) (answer [^?]*\?)", attempt.task.prompt))
+        for turn, following in itertools.pairwise(attempt.turns):
+            if turn.action != RECALL:
+                continue
+            recalls += 1
+            label = turn.content.removeprefix("Q")
+            (number,) = re.findall(r"now Q(\d+)", turn.state)
+            name = attempt.task.questions[int(label) - 1].answers[0]
+            assert turn.observation.endswith(f"note: Q{label} {name}")
+            assert codec.unknown_id not in turn.observation_ids
+            assert f"now Q{number} {asked[number]} Q{number} " in turn.state
+            if composition == "comparison" and f"Q{number} unknown" in "".join(following.notes):
+                continue  # its other reference has gone out of sight meanwhile
+            assert f"now Q{number} {asked[number]} " in following.state
+            assert f"answer Q{label} {name} " in following.state and following.action == "search"
+    assert recalls >= 8
+
+
+def test_a_question_about_an_answer_that_nobody_noted_is_unknown_after_one_recall():
+    tags = PAPER_NOTES_RECALL
+    source = AtlasTasks(worlds=4, composition="chain", entities=60).source("train", tags)
+    expert = Expert(tags=tags, laziness=Laziness(forget=0.9))
+    run = rollout(expert, source.environment, context="notes", tags=tags, codec=Codec(atlas_tokenizer(tags)))
+    in_vain = 0
+    for attempt in run(source.tasks(objectives=6, count=12, seed=0), sampling=SAMPLING):
+        recalled = [turn for turn in attempt.turns if turn.action == RECALL]
+        assert all(NOTHING in turn.observation for turn in recalled)
+        labels = [re.findall(r"now Q(\d+)", turn.state)[0] for turn in recalled]
+        assert len(labels) == len(set(labels))
+        for label in labels:
+            assert attempt.per_objective("em")[int(label) - 1] == 0.0
+        in_vain += len(recalled)
+    assert in_vain > 5
 
 
 def depth_by_hand(questions: tuple[Question, ...], number: int) -> int:

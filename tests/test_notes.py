@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 from worlds import replay, rollout, shelf, task
 
-from mem1.contexts import ContextPolicy, Notebook, Notes, answer_from, context_policy, next_context, notebook
+from mem1.contexts import ContextPolicy, Dropout, Notebook, Notes, answer_from, context_policy, next_context, notebook
 from mem1.contexts.notes import read_note, standing
 from mem1.engines.base import Sampling
 from mem1.engines.codec import Codec
@@ -164,7 +164,28 @@ def test_what_a_note_replaces_is_not_among_the_newest():
     assert context(*turns[:3], policy=Notebook(1)) == [12, 13, 30, 31, 32, 33, 38, 39]  # by the last turn itself
 
 
-@pytest.mark.parametrize("name", ["notes", "notes(120)", "notebook(4)"])
+def test_dropout_hides_a_note_for_good_and_about_as_many_as_it_says():
+    texts = [f"Q{i} a{i}" for i in range(1, 201)]
+    turns = [turn(1, *texts), turn(2, "Q201 b"), turn(3)]
+    for percent in (10, 50, 90):
+        policy = Dropout(percent)
+        kept, newest = policy.select(turns[:2]).kept
+        hidden = set(range(200)) - set(kept.only_notes or ())
+        assert percent - 10 < len(hidden) / 2 < percent + 10
+        assert (newest.turn, newest.only_notes) == (turns[1], None), "the last turn stays whole"
+        later = policy.select(turns).kept[0]
+        assert set(later.only_notes or ()) == set(kept.only_notes or ())
+        again = policy.select([turn(1, *(f" {text} " for text in reversed(texts))), turn(2)]).kept[0]
+        assert {199 - position for position in again.only_notes or ()} == set(kept.only_notes or ())
+
+
+@pytest.mark.parametrize("name", ["dropout(0)", "dropout(100)", "dropout"])
+def test_dropout_needs_a_percentage(name: str):
+    with pytest.raises(UserError, match=r"unknown context policy 'dropout.*p is a percentage"):
+        context_policy(name)
+
+
+@pytest.mark.parametrize("name", ["notes", "notes(120)", "notebook(4)", "dropout(50)"])
 def test_the_name_in_a_recipe(name: str):
     assert context_policy(name).name == name
 

@@ -25,7 +25,7 @@ SMALL = ["tasks.entities=40", "tasks.worlds=1", "rl.tasks_per_step=2", "rl.group
 
 
 def test_there_is_a_switch_for_each_part_of_the_frontier():
-    assert len(SWITCHES) == len(set(SWITCHES)) == 18
+    assert len(SWITCHES) == len(set(SWITCHES)) == 19
 
 
 @pytest.mark.parametrize("keys", SWITCHES)

@@ -364,15 +364,16 @@ def steered_on_atlas(tags: Tags, *, context: str, single: bool) -> tuple[Any, li
     return model, attempts
 
 
-@pytest.mark.parametrize("context", ["notes", "notes(12)", "notebook(1)"])
+@pytest.mark.parametrize("context", ["notes", "notes(12)", "notebook(1)", "dropout(50)"])
 @pytest.mark.parametrize("single", [True, False], ids=["tags are tokens", "tags are letters"])
 def test_contexts_of_notes_are_trained_exactly_as_they_were_sampled(context: str, single: bool):
     model, attempts = steered_on_atlas(PAPER_NOTES, context=context, single=single)
     assert all(turn.notes for t in attempts for turn in t.turns if turn.action != SUMMARY and not turn.prefilled)
     assert any(turn.action == SUMMARY for t in attempts for turn in t.turns) == (context == "notes(12)")
     roles = [role for t in attempts for _, role, *_ in t.turns[-1].context_origins]
-    # of three turns; of one, after a rewrite; of the last and the newest before it
-    assert roles.count("note") == {"notes": 6, "notes(12)": 2, "notebook(1)": 4}[context]
+    # of three turns; of one, after a rewrite; of the last and the newest before it; of the last and what was drawn
+    shown = {"notes": (6,), "notes(12)": (2,), "notebook(1)": (4,), "dropout(50)": range(2, 6)}
+    assert roles.count("note") in shown[context]
     checks = verify(model, [Group(trajectories=tuple(attempts))])
     assert {check.name: check.verdict for check in checks if check.verdict != "passed"} == {}
     assert {"re-encoded tokens", "branches are separate"} <= {check.name for check in checks}

@@ -13,6 +13,7 @@ from mem1.contexts.policies import (
     POLICIES,
     Belief,
     Capped,
+    Dropout,
     Fold,
     Full,
     Masked,
@@ -35,6 +36,7 @@ __all__ = [
     "Capped",
     "Context",
     "ContextPolicy",
+    "Dropout",
     "Fold",
     "Full",
     "Kept",
@@ -55,10 +57,10 @@ __all__ = [
 ]
 
 KNOWN = (
-    "constant, notes, notes(n), notebook(k), capped(n), fold(k), full, masked, window(k), summary(n), belief, "
-    "external(k), none"
+    "constant, notes, notes(n), notebook(k), dropout(p), capped(n), fold(k), full, masked, window(k), summary(n), "
+    "belief, external(k), none"
 )
-"""The names that ship; k and n are at least 1."""
+"""The names that ship; k and n are at least 1, p is a percentage."""
 
 
 def context_policy(name: str) -> ContextPolicy:
@@ -75,7 +77,7 @@ def context_policy(name: str) -> ContextPolicy:
             return POLICIES[head](*numbers)
         except (KeyError, TypeError, ValueError) as error:
             own = ", ".join(n for n in register.context.names() if n not in POLICIES)
-            known = f"{KNOWN}{', ' if own else ''}{own}; k and n are at least 1"
+            known = f"{KNOWN}{', ' if own else ''}{own}; k and n are at least 1, p is a percentage"
             raise UserError(f"unknown context policy {name!r}; known: {known}; or package.module:Name") from error
     thing = register.context.get(head)
     try:

@@ -4,6 +4,7 @@
     notes         the last turn, and every note that was written: memory by edits
     notes(n)      as notes; once they exceed n tokens, the model must rewrite them
     notebook(k)   as notes, with the k newest ones in sight; the answer still has them all
+    dropout(p)    as notes, with p percent of them out of sight, drawn at random: to train recall
     fold(k)       append for k turns, then keep only the last one:   fold(2) keeps 1, 2, 1, 2, 1, ... turns
     full          everything, as an ordinary agent keeps it
     window(k)     the last k turns: memory by truncation
@@ -25,7 +26,8 @@ with every fact; notes are written once (docs/beyond.md).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from itertools import islice
 from typing import ClassVar
@@ -116,14 +118,44 @@ class Notebook(_Shipped):
     needs_notes = True
 
     def select(self, turns: Sequence[Turn]) -> Selection:
-        *earlier, newest = turns
-        notes = standing(turns)
-        written = [(i, position) for i, of_it in notes.items() if i < len(earlier) for position in of_it]
-        in_sight: dict[int, tuple[int, ...]] = {}
-        for number, position in written[-self.k :]:
-            in_sight[number] = (*in_sight.get(number, ()), position)
-        kept = [Kept(turn=turns[i], only_notes=of_it, result=False) for i, of_it in in_sight.items()]
-        return Selection(kept=(*kept, Kept(turn=newest)))
+        return _with_notes(turns, _earlier_notes(turns)[-self.k :])
+
+
+@dataclass(frozen=True, slots=True)
+class Dropout(_Shipped):
+    """Keep the last turn, preceded by the notes of all earlier ones, without `percent` of them, drawn at random.
+
+    What is drawn depends on the text of a note alone: it stays out of sight, in every attempt that writes it. The
+    answer `notes` has them all, and the action `recall` shows them again, so a policy can learn when it has to ask.
+    """
+
+    word = "dropout"
+    percent: int
+    needs_notes = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.percent <= 99:
+            raise ValueError(f"dropout needs a percentage from 1 to 99, not {self.percent}")
+
+    def select(self, turns: Sequence[Turn]) -> Selection:
+        return _with_notes(turns, [(i, p) for i, p in _earlier_notes(turns) if not self._drops(turns[i].notes[p])])
+
+    def _drops(self, note: str) -> bool:
+        return zlib.crc32(note.strip().encode("utf-8", "surrogatepass")) % 100 < self.percent
+
+
+def _earlier_notes(turns: Sequence[Turn]) -> list[tuple[int, int]]:
+    """(turn, position in it) of each note that stands, without those of the last turn."""
+    return [(i, position) for i, of_it in standing(turns).items() if i < len(turns) - 1 for position in of_it]
+
+
+def _with_notes(turns: Sequence[Turn], notes: Iterable[tuple[int, int]]) -> Selection:
+    """These notes, each (turn, position in it), and the last turn whole."""
+    in_sight: dict[int, tuple[int, ...]] = {}
+    for number, position in notes:
+        in_sight[number] = (*in_sight.get(number, ()), position)
+    kept = [Kept(turn=turns[i], only_notes=of_it, result=False) for i, of_it in in_sight.items()]
+    return Selection(kept=(*kept, Kept(turn=turns[-1])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +321,7 @@ POLICIES: Mapping[str, Callable[..., ContextPolicy]] = {
     "constant": lambda: Fold(1),
     "notes": Notes,
     "notebook": Notebook,
+    "dropout": Dropout,
     "capped": Capped,
     "fold": Fold,
     "full": Full,

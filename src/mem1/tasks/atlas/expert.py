@@ -36,6 +36,12 @@ from beside the one before it, and no two things are looked up at once:
     ->  now Q2 answer Q1 's mayor ? answer Q1 Moru Kest 's mayor ? ...
     Q3 answer Q1 ; answer Q2 's mayor is Sela Prand ?
     ->  now Q3 answer Q1 ; answer Q2 's mayor is Sela Prand ? answer Q1 Moru Kest ; answer Q2 Ana Brul 's mayor is ...
+
+With a vocabulary that has notes and `<recall>`, a note that is not in sight is recalled first, once. Of two that are
+not, or if the other one is not any more when it comes, the question is noted as unknown:
+
+    <IS> ... now Q9 answer Q3 's mayor ? Q9 then done </IS> <note> Q8 Ana Brul </note> <recall> Q3 </recall>
+    <IS> now Q9 answer Q3 's mayor ? answer Q3 Moru Kest 's mayor ? Q9 then done </IS> <query> ... </query>
 """
 
 from __future__ import annotations
@@ -43,13 +49,13 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mem1.configuration import Config
 from mem1.configuration.model import Probability
 from mem1.contexts.notes import NOTES
-from mem1.protocol import ANSWER, SEARCH, SUMMARY, Tags
+from mem1.protocol import ANSWER, RECALL, SEARCH, SUMMARY, Tags
 from mem1.records import Task, Trajectory, Turn
 from mem1.tasks.atlas.world import split_of_name
 from mem1.tasks.prompts import DONE, ORDER
@@ -156,12 +162,19 @@ class _Step:
     """The rest of the current question; None: no question is left."""
     again: bool = False
     """The current question was begun again."""
+    recall: int | None = None
+    """The label of a note that the current question needs and that is out of sight."""
 
 
 def _chains(pattern: re.Pattern[str], text: str) -> dict[int, _Chain]:
     """Q1 Velan Toris 's birthplace 's mayor ?  ->  {1: a chain of two}"""
     found = pattern.findall(text)
     return {int(q): _Chain(start, tuple(r.split(" 's ")[1:]), rival, value) for q, start, rival, r, value in found}
+
+
+def _names(text: str) -> dict[int, str]:
+    """Q1 Moru Kest ; Q2 unknown  ->  {1: "Moru Kest", 2: "unknown"}"""
+    return {int(q): name for q, name in _KNOWN.findall(text)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +189,7 @@ class Expert:
 
     def __call__(self, context: str) -> str:
         """The completion for this context; a pure function of the context and the seed."""
-        tags = self._state, self.tags.thought, self.tags.note, SUMMARY, self._search
+        tags = self._state, self.tags.thought, self.tags.note, self._summary, self._search
         prompt = re.split(rf"<(?:{'|'.join(filter(None, tags))})>", context)[0]
         asked = _chains(_QUESTION, prompt)
         rng, lazy = random.Random(f"{self.seed}/{context}"), self._laziness(prompt)
@@ -244,12 +257,16 @@ class Expert:
         memory, query = self._memory(context)
         if memory is None:
             first = min(asked)
-            writes_none = self.tags.thought is not None or context.rstrip().endswith(f"<{SUMMARY}>")
+            writes_none = self.tags.thought is not None or context.rstrip().endswith(f"<{self._summary}>")
             begun = asked[first].from_query(query) if writes_none else None
             if begun is None:
                 return _Step("", {}, first, self._begin(asked[first], rng, lazy))
             memory = _Step("", {}, first, begun)
         last = _LAST_TURN.search(self._result(context)) is not None
+        if memory.work is not None and memory.work.needs:
+            shown = dict.fromkeys(memory.work.needs, UNKNOWN) | _names(self._result(context))
+            left = [other for other in asked if other >= memory.label and not last]
+            return self._onward("", memory.known, left, asked, context, rng, lazy, shown)
         if not query:  # the memory is a summary, whose result is only a hint
             return replace(memory, work=None) if last else memory
         assert memory.work is not None
@@ -266,26 +283,44 @@ class Expert:
         answer = work.concluded(found) if len(work.relations) == 1 else None
         known = self._remember(known, label, answer or UNKNOWN, rng, lazy)
         stops = len(asked) > 1 and rng.random() < lazy.stop
-        for following in [other for other in asked if other > label] if not (stops or last) else ():
-            begun = asked[following].resolved(known)
+        left = [other for other in asked if other > label and not (stops or last)]
+        return self._onward(note, known, left, asked, context, rng, lazy)
+
+    def _onward(
+        self,
+        note: str,
+        known: Mapping[int, str],
+        left: Sequence[int],
+        asked: Mapping[int, _Chain],
+        context: str,
+        rng: random.Random,
+        lazy: Laziness,
+        recalled: Mapping[int, str] | None = None,
+    ) -> _Step:
+        """The step that begins the first of these questions whose references it has, or recalls one; or the last."""
+        known, in_sight = dict(known), {**(recalled or {}), **known}
+        for label in left:
+            hidden = [other for other in asked[label].needs if other not in in_sight]
+            if self._recall is not None and len(hidden) == 1:
+                return _Step(note, known, label, asked[label], recall=hidden[0])
+            begun = asked[label].resolved(in_sight)
             if begun is not None:
-                begun = self._misread(self._begin(begun, rng, lazy), context, rng, lazy)
-                return _Step(note, known, following, begun)
-            known[following] = UNKNOWN
+                return _Step(note, known, label, self._misread(self._begin(begun, rng, lazy), context, rng, lazy))
+            known[label] = in_sight[label] = UNKNOWN
         return _Step(note, known)
 
     def _memory(self, context: str) -> tuple[_Step | None, str]:
         """The last memory, a state or a summary, None before the first; and the query after it, or an empty text."""
-        blocks = list(re.finditer(rf"<({self._state}|{SUMMARY})>(.*?)</\1>", context, re.DOTALL))
+        blocks = list(re.finditer(rf"<({self._state}|{self._summary})>(.*?)</\1>", context, re.DOTALL))
         after = context[blocks[-1].end() :] if blocks else context
         query = ["", *re.findall(rf"<{self._search}>(.*?)</{self._search}>", after, re.DOTALL)][-1].strip()
         if not blocks:
             return None, query
         tag, text = blocks[-1].groups()
         before, now, _ = text.rpartition("now ")
-        known = {int(q): name for q, name in _KNOWN.findall(before if now else text)} | self._notes(context)
+        known = _names(before if now else text) | self._notes(context)
         if not now:
-            if tag == SUMMARY:
+            if tag == self._summary:
                 return _Step("", known), query
             raise ValueError(f"no Atlas expert writes this state: {text!r}")
         ((label, work),) = _chains(_WORKING, text).items()
@@ -295,8 +330,8 @@ class Expert:
         """The answers in the notes, the rewritten ones included."""
         if self.tags.note is None:
             return {}
-        texts = re.findall(f"<({self.tags.note}|{SUMMARY})>(.*?)</", context, re.DOTALL)
-        return {int(q): name for _, text in texts for q, name in _KNOWN.findall(text)}
+        texts = re.findall(f"<({self.tags.note}|{self._summary})>(.*?)</", context, re.DOTALL)
+        return {q: name for _, text in texts for q, name in _names(text).items()}
 
     def _result(self, context: str) -> str:
         return context.rsplit(f"<{self.tags.result}>", 1)[-1]
@@ -347,8 +382,8 @@ class Expert:
         memory = "".join(f"Q{q} {name} " for q, name in sorted(step.known.items()))
         notes = ""
         if self.tags.note is not None:
-            if context.endswith(f"<{SUMMARY}>"):
-                return " ; ".join(f"Q{q} {name}" for q, name in sorted(before.items())) + f" </{SUMMARY}>"
+            if context.endswith(f"<{self._summary}>"):
+                return " ; ".join(f"Q{q} {name}" for q, name in sorted(before.items())) + f" </{self._summary}>"
             notes = "".join(f" <{self.tags.note}> Q{q} {name} </{self.tags.note}>" for q, name in sorted(new.items()))
             opened = context.endswith(f"<{self.tags.action_tags[ANSWER]}>")  # then it is too late for a note
             late = "".join(f" ; Q{q} {name}" for q, name in sorted(new.items())) if opened else ""
@@ -357,13 +392,15 @@ class Expert:
         if context.endswith(f"<{answer}>"):
             return f"{answers} </{answer}>"
         if step.work is None:
-            if context.endswith(f"<{SUMMARY}>"):
-                return f"{step.note}{memory}done </{SUMMARY}>"
+            if context.endswith(f"<{self._summary}>"):
+                return f"{step.note}{memory}done </{self._summary}>"
             return f"{self._reasoned(step.note, 'done')}{notes} <{answer}> {answers} </{answer}>".lstrip()
         so_far = f"{UNKNOWN} " if step.again else ""
         state = f"{memory}now Q{step.label} {so_far}{step.work} Q{step.label} {follows[step.label]}"
-        if context.endswith(f"<{SUMMARY}>"):
-            return f"{step.note}{state} </{SUMMARY}>"
+        if context.endswith(f"<{self._summary}>"):
+            return f"{step.note}{state} </{self._summary}>"
+        if step.recall is not None:
+            return f"{self._reasoned(step.note, state)}{notes} <{self._recall}> Q{step.recall} </{self._recall}>"
         query = f"{step.work.start} 's {step.work.relations[0]}"
         return f"{self._reasoned(step.note, state)}{notes} <{self._search}> {query} </{self._search}>".lstrip()
 
@@ -381,3 +418,14 @@ class Expert:
     @property
     def _state(self) -> str:
         return self.tags.state
+
+    @property
+    def _summary(self) -> str:
+        """The tag of a summary; where there is none, a name that no context has."""
+        return self.tags.action_tags.get(SUMMARY, "no-summary")
+
+    @property
+    def _recall(self) -> str | None:
+        """The tag by which it recalls notes; None: it does not."""
+        has_notes = self.tags.note is not None and self.tags.thought is None
+        return self.tags.action_tags.get(RECALL) if has_notes else None

@@ -186,8 +186,8 @@ class Recipe(Config):
     [vocabulary], of your own."""
     context: ContextName = "constant"
     """Context policy of demonstrations, validation and evaluation, and of [rl] where no phase of its curriculum names
-    another: constant, notes, notes(n), notebook(k), capped(n), fold(k), full, masked, window(k), summary(n),
-    belief, external(k), none."""
+    another: constant, notes, notes(n), notebook(k), dropout(p), capped(n), fold(k), full, masked, window(k),
+    summary(n), belief, external(k), none."""
     model: ModelConfig = ModelConfig()
     chat: Chat | None = None
     """How the model speaks in messages and calls of tools; None: in the tags of the vocabulary, in one text."""

@@ -6,6 +6,7 @@ tokens of a vocabulary by how they look, for the copying heads of `model.py`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -13,9 +14,10 @@ from typing import Literal
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from mem1.contexts.notes import NOTES
+from mem1.contexts.recall import NOTHING
 from mem1.engines.codec import Codec
 from mem1.envs.webshop.invented import shop_words
-from mem1.protocol import Tags
+from mem1.protocol import RECALL, Tags
 from mem1.tasks.atlas.world import FIRST_WORDS, LAST_WORDS, POSSESSIVE, question_words
 from mem1.tasks.cloze.expert import FOUND
 from mem1.tasks.cloze.questions import BLANK
@@ -28,6 +30,7 @@ UNKNOWN = "[UNK]"
 PAD = "[PAD]"
 _REPLY_WORDS = ("No", "passage", "was", "found")
 _HINT_WORDS = ("You", "have", "turn", "turns", "left", "must", "answer", "now")
+_RECALL_WORDS = tuple(re.findall(r"\w+|[^\w\s]", f"Turn, note: {NOTHING}"))
 _SHOP_WORDS = (
     *("you", "have", "turn", "turns", "left", "must", "answer", "finish", "now"),
     *("q", "page", "total", "results", "next", "prev", "back", "search", "buy", "now", "bought", "of", "click"),
@@ -53,6 +56,7 @@ def atlas_tokenizer(tags: Tags, labels: int = LABELS) -> Tokenizer:
         *_REPLY_WORDS,
         *("done", "unknown", "then", "last"),
         *([NOTES] if tags.note else []),
+        *(_RECALL_WORDS if RECALL in tags.action_tags else []),
         *(f"Q{i}" for i in range(1, labels + 1)),
         *(str(i) for i in range(max(MAX_NUMBER, TurnLimit().turns(labels)) + 1)),
         *FIRST_WORDS,
