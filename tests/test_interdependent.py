@@ -102,21 +102,34 @@ def test_the_expert_recalls_a_note_that_is_out_of_sight_once(composition: str, c
             assert codec.unknown_id not in turn.observation_ids
             assert f"now Q{number} {asked[number]} Q{number} " in turn.state
             if composition == "comparison" and f"Q{number} unknown" in "".join(following.notes):
-                continue  # its other reference has gone out of sight meanwhile
+                (other,) = set(re.findall(r"answer Q(\d+)", asked[number])) - {label}  # gone out of sight meanwhile
+                before = codec.decode(turn.context_ids).split("? <IS>")[-1] + turn.text
+                assert re.search(rf"<note> Q{other} [A-Z]", before)
+                continue
             assert f"now Q{number} {asked[number]} " in following.state
             assert f"answer Q{label} {name} " in following.state and following.action == "search"
     assert recalls >= 8
 
 
+def test_in_the_last_turn_the_expert_answers_with_what_is_noted():
+    working = "Q1 Ana Brul 's seat ? Q2 answer Q1 's mayor ? <IS> now Q2 answer Q1 's mayor ? Q2 last </IS>"
+    working += " <recall> Q1 </recall>"
+    result = "<info> [HINT] You have {} left. [/HINT] Turn 1, note: Q1 Moru Kest </info>"
+    expert = Expert(tags=PAPER_NOTES_RECALL)
+    assert expert(f"{working} {result.format('2 turns')} ").endswith(" <query> Moru Kest 's mayor </query>")
+    assert expert(f"{working} {result.format('1 turn')} ") == "<IS> done </IS> <answer> notes </answer>"
+
+
 def test_a_question_about_an_answer_that_nobody_noted_is_unknown_after_one_recall():
     tags = PAPER_NOTES_RECALL
-    source = AtlasTasks(worlds=4, composition="chain", entities=60).source("train", tags)
+    source = AtlasTasks(worlds=4, composition="chain", depth=2, entities=60).source("train", tags)
     expert = Expert(tags=tags, laziness=Laziness(forget=0.9))
     run = rollout(expert, source.environment, context="notes", tags=tags, codec=Codec(atlas_tokenizer(tags)))
     in_vain = 0
     for attempt in run(source.tasks(objectives=6, count=12, seed=0), sampling=SAMPLING):
         recalled = [turn for turn in attempt.turns if turn.action == RECALL]
         assert all(NOTHING in turn.observation for turn in recalled)
+        assert not any(f"{turn.content} " in note for turn in recalled for note in turn.notes)
         labels = [re.findall(r"now Q(\d+)", turn.state)[0] for turn in recalled]
         assert len(labels) == len(set(labels))
         for label in labels:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mem1.api import find_recipe
-from mem1.cli.train import QUICKSTART, WITHOUT_NOTES
+from mem1.cli.train import MEMORY, QUICKSTART, WITHOUT_NOTES
 from mem1.configuration import load_toml, to_toml
 from mem1.errors import UserError
 from mem1.protocol import vocabulary
@@ -62,6 +62,7 @@ def test_a_training_of_constant_memory_is_reinforcement_on_two_objectives_only()
 @pytest.mark.parametrize("changes", [(), ("context=constant", *WITHOUT_NOTES)], ids=["notes", "constant"])
 def test_quickstart_trains_by_reinforcement_on_two_objectives_only(changes: tuple[str, ...]):
     config = load_toml(find_recipe(QUICKSTART), Recipe, list(changes))
+    assert config.context == ("constant" if changes else MEMORY)
     assert (config.recall, config.sft, config.model.new) == (None, None, None)
     start = SHIPPED_MEMORIES if changes else SHIPPED_NOTES
     assert config.model.path == start

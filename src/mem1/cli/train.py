@@ -188,6 +188,8 @@ def export(
 
 
 QUICKSTART = "atlas-notes"
+MEMORY = "notebook(4)"
+"""The context policy of `QUICKSTART`: `mem1 quickstart` without `--context`."""
 WITHOUT_NOTES = ("vocabulary=paper-summary", "model.path=shipped-memories")
 """What `mem1 quickstart` changes in its recipe for a memory without notes."""
 
@@ -207,8 +209,8 @@ def quickstart(
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in the folder.")] = False,
     context: Annotated[
         str,
-        typer.Option(help="Memory: notes, constant (MEM1's own), full, or another context policy."),
-    ] = "notes",
+        typer.Option(help="Memory: notebook(4), notes, constant (MEM1's own), full, or another context policy."),
+    ] = MEMORY,
 ) -> None:
     """Evaluate a shipped policy, train it by reinforcement learning on two objectives, evaluate again."""
     from mem1.api import load_recipe
@@ -220,7 +222,7 @@ def quickstart(
     from mem1.training.ranks.placement import Placement
     from mem1.training.ranks.processes import Ranks
 
-    folder = out or Path("runs") / ("quickstart" + ("" if context == "notes" else f"-{context}") + f"-seed{seed}")
+    folder = out or Path("runs") / ("quickstart" + ("" if context == MEMORY else f"-{context}") + f"-seed{seed}")
     overrides = [f"seed={seed}", f"evaluation.seed={seed}", f"context={context}"]
     overrides += () if context_policy(context).needs_notes else WITHOUT_NOTES
     config = with_device(load_recipe(QUICKSTART, *overrides), device)
@@ -259,8 +261,8 @@ def _quickstart(config: Recipe, ranks: Ranks, folder: Path, resume: bool, consol
             config, folder / "train", command=sys.argv, resume=resume, on_step=TrainingBar(progress), ranks=ranks
         )
     if not finished.complete:
-        again = f"mem1 quickstart --context {config.context} --seed {config.seed} --out {folder} --resume"
-        console.print(f"Stopped; a checkpoint is written. Resume with: {again}")
+        again = ["mem1", "quickstart", "--context", config.context, "--seed", str(config.seed), "--out", str(folder)]
+        console.print(f"Stopped; a checkpoint is written. Resume with: {shlex.join([*again, '--resume'])}")
         raise typer.Exit(130)
     trained = evaluate_policy(config, finished.policy, ranks.device, name="trained", folder=folder / "evaluation")
     return base + trained
