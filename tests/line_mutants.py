@@ -498,7 +498,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("if one.result}", "if True}"),
         (" and id(turn) not in in_sight\n", "\n"),
         ("key=lambda i: (scores[i], i))", "key=lambda i: (scores[i], -i))"),
-        ("    if not any(set(asked) & set(of_one) for of_one in words):\n        return None\n", ""),
+        (" if scores[best] > 0 else None", ""),
         ("without_hint(turn.observation).strip())", "turn.observation)"),
         ("        if (id(turns[number - 1]), p) not in in_sight\n", ""),
         ("if kept.only_notes is None else kept.only_notes", ""),
@@ -506,6 +506,11 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("sorted([*results, *notes], key=lambda dropped: dropped.turn)", "[*notes, *results]"),
         ('asked.strip().rstrip(":").lower(), ', ""),
         (", read_note(asked).key.lower()", ""),
+    ),
+    ("contexts/word_index.py", ("test_recall.py", "test_contexts.py")): (
+        ("text.lower()", "text"),
+        (' or [""]', ""),
+        (" if word in self._known]", "]"),
     ),
     ("contexts/policies.py", ("test_notes.py",)): (
         ("for i, of_it in notes.items() if i < last]", "for i, of_it in notes.items()]"),
@@ -526,7 +531,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("key=lambda note: (-scores[note], -note))", "key=lambda note: (-scores[note], note))"),
         ("*best_first(match, among=match)[:1])", ")"),
         ("sorted(islice(_retrieved(turns), self.k))", "list(islice(_retrieved(turns), self.k))"),
-        (' {turn.observation}".lower()', '".lower()'),
+        (' {turn.observation}" for turn in turns]', '" for turn in turns]'),
         ("Kept(turn=turn, result=False)", "Kept(turn=turn)"),
         (
             "requested_action=SUMMARY if new > self.tokens else None",

@@ -25,7 +25,6 @@ with every fact; notes are written once (docs/beyond.md).
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -34,6 +33,7 @@ from typing import ClassVar
 
 from mem1.contexts.assembly import ContextPolicy, Kept, Selection, keep, surviving
 from mem1.contexts.notes import note_spans, standing
+from mem1.contexts.word_index import WordIndex
 from mem1.protocol import SUMMARY, Filled
 from mem1.records import Turn
 
@@ -293,15 +293,12 @@ class RetrievedNotes(_Shipped):
 
 def _retrieved(turns: Sequence[Turn]) -> Iterator[int]:
     """Indices of the notes in the order of their retrieval, each once."""
-    import bm25s
-
-    words = [_words(turn) for turn in turns]
-    store = bm25s.BM25()
-    store.index(words[:-1], show_progress=False)
+    texts = [f"{turn.state} {turn.content} {turn.observation}" for turn in turns]
+    index = WordIndex(texts[:-1])
 
     def best_first(query: int, among: int) -> list[int]:
         """The first `among` notes by similarity to a turn, most similar first; of equals, the newest."""
-        scores = store.get_scores(words[query])[:among]
+        scores = index.scores(texts[query])
         return sorted(range(among), key=lambda note: (-scores[note], -note))
 
     seen: set[int] = set()
@@ -310,11 +307,6 @@ def _retrieved(turns: Sequence[Turn]) -> Iterator[int]:
             if note not in seen:
                 seen.add(note)
                 yield note
-
-
-def _words(turn: Turn) -> list[str]:
-    # BM25 needs at least one word, so a note without any gets the empty one
-    return re.findall(r"\w+", f"{turn.state} {turn.content} {turn.observation}".lower()) or [""]
 
 
 POLICIES: Mapping[str, Callable[..., ContextPolicy]] = {

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from mem1.contexts.assembly import ContextPolicy, Kept
 from mem1.contexts.notes import read_note, standing
+from mem1.contexts.word_index import WordIndex
 from mem1.protocol import without_hint
 from mem1.records import Turn
 
@@ -76,17 +77,8 @@ def _positions(kept: Kept) -> Sequence[int]:
 
 def _best(query: str, dropped: Sequence[_Dropped]) -> _Dropped | None:
     """The newest of those that fit best; None: none has a word of the query."""
-    asked = _words(query)
-    words = [_words(f"{one.query or ''} {one.text}") for one in dropped]
-    if not any(set(asked) & set(of_one) for of_one in words):
+    if not dropped:
         return None
-    import bm25s
-
-    index = bm25s.BM25()
-    index.index(words, show_progress=False)
-    scores = index.get_scores(asked)
-    return dropped[max(range(len(dropped)), key=lambda i: (scores[i], i))]
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", text.lower()) or [""]
+    scores = WordIndex([f"{one.query or ''} {one.text}" for one in dropped]).scores(query)
+    best = max(range(len(dropped)), key=lambda i: (scores[i], i))
+    return dropped[best] if scores[best] > 0 else None

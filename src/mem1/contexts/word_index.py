@@ -1,0 +1,29 @@
+"""BM25 over the words of a few texts, for memories that look up what an attempt itself has seen or written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+
+class WordIndex:
+    """Some texts, which can be compared with a query; words are compared in lower case."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        import bm25s
+
+        words = [_words(text) for text in texts]
+        self._known = {word for of_one in words for word in of_one}
+        self._bm25 = bm25s.BM25()
+        self._bm25.index(words, show_progress=False)
+        self._size = len(words)
+
+    def scores(self, query: str) -> list[float]:
+        """The BM25 score of each text, in their order; 0 where it shares no word with the query."""
+        known = [word for word in _words(query) if word in self._known]
+        return self._bm25.get_scores(known).tolist() if known else [0.0] * self._size
+
+
+def _words(text: str) -> list[str]:
+    # BM25 needs at least one word, so a text without any gets the empty one
+    return re.findall(r"\w+", text.lower()) or [""]
