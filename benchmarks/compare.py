@@ -66,7 +66,7 @@ from mem1.evaluation.metrics import em_by_depth, peak_tokens, solved, total_toke
 from mem1.evaluation.runner import evaluate
 from mem1.evaluation.tokens import ModelShape, attempt_cost, cached_by_turn, forward_flops, model_shape
 from mem1.prices import PRICE_CLASSES
-from mem1.protocol import ANSWER, vocabulary
+from mem1.protocol import ANSWER, RECALL, vocabulary
 from mem1.records import Trajectory, Turn
 from mem1.tasks.compose import Split
 from mem1.training.loop.recipe import Recipe
@@ -353,6 +353,7 @@ def _measured(
         "flops": statistics.mean(forward_flops(t, shape) for t in attempts),
         "flops_with_cache": statistics.mean(forward_flops(t, shape, cached=cached_by_turn(t)) for t in attempts),
         "turns": statistics.mean(len(t.turns) for t in attempts),
+        "recalls": sum(turn.action == RECALL for turn in turns) / len(attempts),
         "written": sum(map(_written, turns)) / len(turns) if turns else 0.0,
         "cost": {name: statistics.mean(attempt_cost(t, by) for t in attempts) for name, by in PRICE_CLASSES.items()},
         **({"stages": answer_stages(attempts, decode).shares} if score == "em" else {}),
@@ -450,6 +451,13 @@ def report(compare: Compare) -> None:
         for name, by in PRICE_CLASSES.items():
             print(f"\nCost of 1,000 solved questions, {name} ({by.unit})\n")
             print(_table(compare, "tokens", given.objectives, lambda runs, n, name=name: _price(runs, name, n)))
+    if any(
+        run.get("recalls")
+        for policy in given.policies
+        for run in compare.evaluated(policy, "tokens", given.objectives[-1])
+    ):
+        print("\nRecalls in an attempt\n")
+        print(_table(compare, "tokens", given.objectives, lambda runs, n: f"{_mean(runs, 'recalls'):.1f}"))
     for key, title in (("flops", "without prefix caching"), ("flops_with_cache", "with prefix caching")):
         print(f"\nForward GFLOPs per solved objective, {title}\n")
         print(_table(compare, "tokens", given.objectives, lambda runs, n, key=key: _per_solved(runs, key, n)))
