@@ -146,6 +146,17 @@ def trajectories(groups, vocabulary: int):
     ]
 
 
+@pytest.mark.parametrize(
+    ("context", "least", "most"), [("notes", 39, 39), ("dropout(50)", 10, 30), ("notebook(4)", 4, 4)]
+)
+def test_an_attempt_of_a_plan_has_the_notes_that_its_memory_shows(context: str, least: int, most: int):
+    sizes = even_sizes(prompt=6, state=3, action=2, result=4, turns=41)
+    [[attempt]] = made_groups(context_policy(context), sizes, groups=1, attempts=1)
+    last_turn = 3 + 2 + 4
+    noted = len(attempt.turns[-1].context_ids) - sizes.prompt - last_turn
+    assert noted % 3 == 0 and least <= noted // 3 <= most
+
+
 def left(network: Network, *, packed: bool) -> tuple[int, int]:
     """Bytes that a forward pass leaves, as torch allocates them and as the plan has them."""
     made = made_groups(context_policy("constant"), SIZES, groups=2, attempts=3)

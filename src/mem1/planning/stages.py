@@ -100,10 +100,11 @@ def _turn(context: tuple[int, ...], size: TurnSizes, tokens: Iterator[int], *, n
     if notes and state:
         note = min(state, _NOTE_TOKENS)
         spans |= {"note": (thought + state - note, thought + state), "state": (thought, thought + state - note)}
+    written = _take(tokens, thought + state + size.action)
     return Turn(
         context_ids=context,
-        notes=tuple(map(str, spans.get("note", ())[:1])),
-        completion_ids=_take(tokens, thought + state + size.action),
+        notes=(str(written[spans["note"][0]]),) if "note" in spans else (),  # no two are alike
+        completion_ids=written,
         completion_spans=spans,
         observation_ids=_take(tokens, size.result),
     )
