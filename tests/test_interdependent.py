@@ -100,7 +100,7 @@ def test_the_expert_recalls_a_note_that_is_out_of_sight_once(composition: str, c
             name = attempt.task.questions[int(label) - 1].answers[0]
             assert turn.observation.endswith(f"note: Q{label} {name}")
             assert codec.unknown_id not in turn.observation_ids
-            assert f"now Q{number} {asked[number]} Q{number} " in turn.state
+            assert f"now Q{number} {asked[number]} " in turn.state and f"answer Q{label} unknown " in turn.state
             if composition == "comparison" and f"Q{number} unknown" in "".join(following.notes):
                 (other,) = set(re.findall(r"answer Q(\d+)", asked[number])) - {label}  # gone out of sight meanwhile
                 before = codec.decode(turn.context_ids).split("? <IS>")[-1] + turn.text
@@ -112,8 +112,8 @@ def test_the_expert_recalls_a_note_that_is_out_of_sight_once(composition: str, c
 
 
 def test_in_the_last_turn_the_expert_answers_with_what_is_noted():
-    working = "Q1 Ana Brul 's seat ? Q2 answer Q1 's mayor ? <IS> now Q2 answer Q1 's mayor ? Q2 last </IS>"
-    working += " <recall> Q1 </recall>"
+    working = "Q1 Ana Brul 's seat ? Q2 answer Q1 's mayor ? <IS> now Q2 answer Q1 's mayor ? "
+    working += "answer Q1 unknown 's mayor ? Q2 last </IS> <recall> Q1 </recall>"
     result = "<info> [HINT] You have {} left. [/HINT] Turn 1, note: Q1 Moru Kest </info>"
     expert = Expert(tags=PAPER_NOTES_RECALL)
     assert expert(f"{working} {result.format('2 turns')} ").endswith(" <query> Moru Kest 's mayor </query>")

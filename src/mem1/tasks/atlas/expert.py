@@ -37,10 +37,11 @@ from beside the one before it, and no two things are looked up at once:
     Q3 answer Q1 ; answer Q2 's mayor is Sela Prand ?
     ->  now Q3 answer Q1 ; answer Q2 's mayor is Sela Prand ? answer Q1 Moru Kest ; answer Q2 Ana Brul 's mayor is ...
 
-With a vocabulary that has notes and `<recall>`, a note that is not in sight is recalled first, once. Of two that are
-not, or if the other one is not any more when it comes, the question is noted as unknown:
+With a vocabulary that has notes and `<recall>`, a name whose note is not in sight is written as unknown, where it is looked
+for, and then recalled, once. Of two that are not in sight, or if the other one is not any more when it comes, the question
+is noted as unknown:
 
-    <IS> ... now Q9 answer Q3 's mayor ? Q9 then done </IS> <note> Q8 Ana Brul </note> <recall> Q3 </recall>
+    <IS> ... now Q9 answer Q3 's mayor ? answer Q3 unknown 's mayor ? Q9 then done </IS> ... <recall> Q3 </recall>
     <IS> now Q9 answer Q3 's mayor ? answer Q3 Moru Kest 's mayor ? Q9 then done </IS> <query> ... </query>
 """
 
@@ -126,15 +127,18 @@ class _Chain:
         """The labels of the questions that it refers to."""
         return [int(label) for label in _REFERENCE.findall(f"{self.start} ; {self.rival}")]
 
-    def resolved(self, known: Mapping[int, str]) -> _Chain | None:
-        """The chain with names behind its references; None if one is unknown."""
+    def named(self, known: Mapping[int, str]) -> _Chain:
+        """The chain with names behind its references, as far as they are known."""
         parts = [(name, _REFERENCE.fullmatch(name)) for name in (self.start, self.rival)]
         names = [known.get(int(found[1]), UNKNOWN) if found else name for name, found in parts]
-        if UNKNOWN in names:
-            return None
         first, second = (f"{name} " if found else "" for name, found in parts)
         asked = f"{self} " if first or second else ""
         return replace(self, start=names[0], rival=names[1], references=(first, second), asked=asked)
+
+    def resolved(self, known: Mapping[int, str]) -> _Chain | None:
+        """The same; None if a name is unknown."""
+        named = self.named(known)
+        return None if UNKNOWN in (named.start, named.rival) else named
 
     def from_query(self, query: str) -> _Chain | None:
         """The chain that was begun with this search, with or without its first hop; None: it was not."""
@@ -302,7 +306,7 @@ class Expert:
         for label in left:
             hidden = [other for other in asked[label].needs if other not in in_sight]
             if self._recall is not None and len(hidden) == 1:
-                return _Step(note, known, label, asked[label], recall=hidden[0])
+                return _Step(note, known, label, asked[label].named(in_sight), recall=hidden[0])
             begun = asked[label].resolved(in_sight)
             if begun is not None:
                 return _Step(note, known, label, self._misread(self._begin(begun, rng, lazy), context, rng, lazy))
