@@ -37,9 +37,9 @@ from beside the one before it, and no two things are looked up at once:
     Q3 answer Q1 ; answer Q2 's mayor is Sela Prand ?
     ->  now Q3 answer Q1 ; answer Q2 's mayor is Sela Prand ? answer Q1 Moru Kest ; answer Q2 Ana Brul 's mayor is ...
 
-With a vocabulary that has notes and `<recall>`, a name whose note is not in sight is written as unknown, where it is looked
-for, and then recalled, once. Of two that are not in sight, or if the other one is not any more when it comes, the question
-is noted as unknown:
+With a vocabulary that has notes and `<recall>`, a name whose note is not in sight is written as unknown, where it is
+looked for, and then recalled, once. Of two that are not in sight, or if the other one is not any more when it comes,
+the question is noted as unknown:
 
     <IS> ... now Q9 answer Q3 's mayor ? answer Q3 unknown 's mayor ? Q9 then done </IS> ... <recall> Q3 </recall>
     <IS> now Q9 answer Q3 's mayor ? answer Q3 Moru Kest 's mayor ? Q9 then done </IS> <query> ... </query>
