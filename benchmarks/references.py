@@ -4,12 +4,14 @@
 
 Tasks are chains of two questions, shuffled. A kind is the places of the two questions: "3 to 1" is a third question
 that asks about the answer to the first. Right: the exact answer to the question that refers. Also printed: the share
-given that the answer which it refers to is right. Intervals (95 %, Wilson) take references as independent.
+given that the answer which it refers to is right; and, for memories with notes, how often the other answer is recalled,
+by whether its note is in sight. Intervals (95 %, Wilson) take references as independent.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,12 +21,17 @@ from machine import commit, hardware
 from run_results import mean_cell
 
 from mem1.configuration import load_toml
+from mem1.contexts import ContextPolicy, notebook
+from mem1.contexts.notes import read_note
 from mem1.evaluation.runner import evaluate
-from mem1.protocol import vocabulary
+from mem1.protocol import RECALL, vocabulary
+from mem1.records import Trajectory, Turn
+from mem1.tasks.atlas.expert import UNKNOWN
 from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.train import make_rollout
 from mem1.training.weights.policy import load_policy
 
+_BEGUN = re.compile(r"now Q(\d+) (?:unknown )?answer Q(\d+)")
 RECIPE = Path(__file__).parents[1] / "recipes" / "compare-atlas" / "train.toml"
 
 
@@ -53,6 +60,45 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for kind in sorted(right):
         given_other = mean_cell([known[kind]]) if known[kind] else "none"
         print(f"| {kind[0]} to {kind[1]} | {len(right[kind])} | {mean_cell([right[kind]])} | {given_other} |")
+    if tags.note is not None:
+        print_by_note(attempts[given.objectives], rollout.context)
+
+
+def print_by_note(attempts: Sequence[Trajectory], memory: ContextPolicy) -> None:
+    """By where the note of the other answer is when a question is begun: how often it is recalled, and right."""
+    found: dict[str, dict[bool, list[float]]] = defaultdict(lambda: {True: [], False: []})
+    for attempt in attempts:
+        assert attempt.task is not None
+        em = attempt.per_objective("em") or (0.0,) * attempt.task.objectives
+        labels = attempt.task.numbers
+        needs = {labels[i]: labels[q.depends_on[0] - 1] for i, q in enumerate(attempt.task.questions) if q.depends_on}
+        for position, turn in enumerate(attempt.turns):
+            begun = _BEGUN.search(turn.state)
+            if begun is None or needs.get(int(begun[1])) != int(begun[2]):
+                continue
+            label = int(begun[1])
+            other = f"Q{needs.pop(label)}"  # the first time alone
+            recalled = turn.action == RECALL and turn.content == other
+            found[place_of(other, attempt.turns[: position + 1], memory)][recalled].append(em[labels.index(label)])
+    print("\n| the note | references | recalled | right, if recalled | right, if not |\n|---|--:|--:|--:|--:|")
+    for place, by_recall in sorted(found.items()):
+        asked, kept = by_recall[True], by_recall[False]
+        share = mean_cell([[1.0] * len(asked) + [0.0] * len(kept)])
+        cells = [mean_cell([of_kind]) if of_kind else "none" for of_kind in (asked, kept)]
+        print(f"| {place} | {len(asked) + len(kept)} | {share} | {' | '.join(cells)} |")
+
+
+def place_of(key: str, turns: Sequence[Turn], memory: ContextPolicy) -> str:
+    """Where the note with this key is in the context of the last turn, or in that turn itself."""
+    value = next((note.value for note in notebook(turns) if note.key == key), None)
+    if value in (None, UNKNOWN):
+        return "never written" if value is None else "says that it is unknown"
+    *earlier, newest = turns
+    shown = list(newest.notes)
+    for kept in memory.select(earlier).kept if earlier else ():
+        positions = range(len(kept.turn.notes)) if kept.only_notes is None else kept.only_notes
+        shown += [kept.turn.notes[position] for position in positions]
+    return "in sight" if any(read_note(note).key == key for note in shown) else "out of sight"
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,4 +1,5 @@
-"""Benchmarks of trainings: which sizes of finished runs are still to be evaluated, and when a curve reaches a level."""
+"""Benchmarks of trainings: which sizes of finished runs are still to be evaluated, when a curve reaches a level, and
+where a note is that a question needs."""
 
 from __future__ import annotations
 
@@ -9,6 +10,10 @@ from pathlib import Path
 import pytest
 from compare import Compare
 from credit_steps import curve, step_at
+from references import place_of
+
+from mem1.contexts import context_policy
+from mem1.records import Turn
 
 
 def saved(path: Path, result: object) -> None:
@@ -60,3 +65,20 @@ def test_policies_that_another_memory_trained_are_found(compare: Compare, tmp_pa
 def test_a_level_is_reached_where_the_mean_of_five_steps_is():
     means = curve([0, 0, 0, 0, 5, 5, 5])
     assert means == [1, 2, 3] and step_at(means, 2) == 6 and step_at(means, 3.5) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "place"),
+    [
+        ("Q1", "out of sight"),
+        ("Q2", "in sight"),
+        ("Q3", "says that it is unknown"),
+        ("Q4", "in sight"),
+        ("Q5", "in sight"),
+        ("Q6", "never written"),
+    ],
+)
+def test_where_the_note_of_another_answer_is(key: str, place: str):
+    written = ("Q1 Mira Toll", "Q2 Ana Brul"), ("Q3 unknown", "Q4 Moru Kest"), ("Q5 Sela Prand",)
+    turns = [Turn(context_ids=(1,), completion_ids=(2,), notes=notes) for notes in written]
+    assert place_of(key, turns, context_policy("notebook(1)")) == place
