@@ -425,8 +425,9 @@ class Expert:
 
     @property
     def _summary(self) -> str:
-        """The tag of a summary; where there is none, a name that no context has."""
-        return self.tags.action_tags.get(SUMMARY, "no-summary")
+        """The tag of a summary, by its usual name where the vocabulary has none; if another action has that, none."""
+        usual = "no-summary" if SUMMARY in self.tags.names else SUMMARY
+        return self.tags.action_tags.get(SUMMARY, usual)
 
     @property
     def _recall(self) -> str | None:
