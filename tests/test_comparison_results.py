@@ -15,6 +15,8 @@ FEWER = {
     "beyond-600000": 11,
     "beyond-chains": 8,
     "beyond-chains-first-start": 4,
+    "beyond-recall": 16,
+    "beyond-recall-90": 9,
     "beyond-chains-2-4": 2,
     "beyond-credit/channels": 4,
     "beyond-credit/grpo": 4,
