@@ -16,7 +16,7 @@ FEWER = {
     "beyond-chains": 8,
     "beyond-chains-first-start": 4,
     "beyond-recall": 16,
-    "beyond-recall-90": 9,
+    "beyond-recall-90": 10,
     "beyond-chains-2-4": 2,
     "beyond-credit/channels": 4,
     "beyond-credit/grpo": 4,
