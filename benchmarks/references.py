@@ -21,8 +21,9 @@ from machine import commit, hardware
 from run_results import mean_cell
 
 from mem1.configuration import load_toml
-from mem1.contexts import ContextPolicy, notebook
+from mem1.contexts import ContextPolicy, Kept, notebook
 from mem1.contexts.notes import read_note
+from mem1.contexts.recall import notes_out_of_sight
 from mem1.evaluation.runner import evaluate
 from mem1.protocol import RECALL, vocabulary
 from mem1.records import Trajectory, Turn
@@ -94,11 +95,9 @@ def place_of(key: str, turns: Sequence[Turn], memory: ContextPolicy) -> str:
     if value in (None, UNKNOWN):
         return "never written" if value is None else "says that it is unknown"
     *earlier, newest = turns
-    shown = list(newest.notes)
-    for kept in memory.select(earlier).kept if earlier else ():
-        positions = range(len(kept.turn.notes)) if kept.only_notes is None else kept.only_notes
-        shown += [kept.turn.notes[position] for position in positions]
-    return "in sight" if any(read_note(note).key == key for note in shown) else "out of sight"
+    seen = [*(memory.select(earlier).kept if earlier else ()), Kept(turn=newest)]
+    hidden = {read_note(note.text).key for note in notes_out_of_sight(turns, seen)}
+    return "out of sight" if key in hidden else "in sight"
 
 
 def parser() -> argparse.ArgumentParser:

@@ -564,12 +564,12 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ),
     ("tasks/atlas/expert.py", ("test_interdependent.py",)): (
         ("if memory.work is not None and memory.work.needs:", "if False:"),
-        ("{**(recalled or {}), **known}", "dict(known)"),
+        ("{**recalled, **memory.known}", "memory.known"),
         ("self._recall is not None and len(hidden) == 1", "self._recall is not None and hidden"),
         ("known[label] = in_sight[label] = UNKNOWN", "known[label] = UNKNOWN"),
         ("dict.fromkeys(memory.work.needs, UNKNOWN) | ", ""),
         ("if other >= memory.label and not last]", "if other >= memory.label]"),
-        ("known, in_sight = dict(known), {", "known = in_sight = {"),
+        ("known, in_sight = dict(known), dict(in_sight)", "known = in_sight = dict(in_sight)"),
     ),
     ("training/weights/tokenizers.py", ("test_interdependent.py",)): (
         ("*(_RECALL_WORDS if RECALL in tags.action_tags else []),", ""),

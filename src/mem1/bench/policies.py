@@ -141,7 +141,9 @@ def script_player(name: str, *, state: int | None, prices: PriceClass | None = N
     return TagPlayer(
         name,
         {"kind": "script", "state": state, "speaks": "tags"},
-        lambda drawn, tasks: ScriptedEngine(codec, script_of(drawn, tasks, state)),
+        lambda drawn, tasks: ScriptedEngine(
+            codec, script_of(replace(drawn, tags=_with_summary(drawn.tags)), tasks, state)
+        ),
         lambda tags: TagDialogue(codec, tags),
         _SCRIPTED,
         prices=prices,

@@ -24,7 +24,7 @@ _HANDLE = re.compile(r"(?:turn\s+)?(\d{1,6})", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class _Dropped:
+class Dropped:
     """A result or a note that is out of sight."""
 
     turn: int
@@ -40,7 +40,7 @@ class _Dropped:
 def recalled(policy: ContextPolicy, turns: Sequence[Turn]) -> str:
     """The reply to the last of these turns, which asks for something that `policy` has dropped."""
     asked, kept = turns[-1].content, policy.select(turns).kept
-    results, notes = _results(turns, kept), _notes(turns, kept)
+    results, notes = _results(turns, kept), notes_out_of_sight(turns, kept)
     handle = _HANDLE.fullmatch(asked)
     if handle is not None:
         found = next((result for result in results if result.turn == int(handle[1])), None)
@@ -51,20 +51,20 @@ def recalled(policy: ContextPolicy, turns: Sequence[Turn]) -> str:
     return NOTHING if found is None else str(found)
 
 
-def _results(turns: Sequence[Turn], kept: Sequence[Kept]) -> list[_Dropped]:
+def _results(turns: Sequence[Turn], kept: Sequence[Kept]) -> list[Dropped]:
     in_sight = {id(one.turn) for one in kept if one.result}
     return [
-        _Dropped(number, turn.content, without_hint(turn.observation).strip())
+        Dropped(number, turn.content, without_hint(turn.observation).strip())
         for number, turn in enumerate(turns[:-1], start=1)
         if turn.observation and id(turn) not in in_sight
     ]
 
 
-def _notes(turns: Sequence[Turn], kept: Sequence[Kept]) -> list[_Dropped]:
-    """Those that stand: no key has two."""
+def notes_out_of_sight(turns: Sequence[Turn], kept: Sequence[Kept]) -> list[Dropped]:
+    """Those that stand after these turns, no two with one key, and are not among what is kept of them."""
     in_sight = {(id(one.turn), p) for one in kept for p in _positions(one)}
     return [
-        _Dropped(number, None, turns[number - 1].notes[p].strip())
+        Dropped(number, None, turns[number - 1].notes[p].strip())
         for number, positions in standing(turns, first=1).items()
         for p in positions
         if (id(turns[number - 1]), p) not in in_sight
@@ -75,7 +75,7 @@ def _positions(kept: Kept) -> Sequence[int]:
     return range(len(kept.turn.notes)) if kept.only_notes is None else kept.only_notes
 
 
-def _best(query: str, dropped: Sequence[_Dropped]) -> _Dropped | None:
+def _best(query: str, dropped: Sequence[Dropped]) -> Dropped | None:
     """The newest of those that fit best; None: none has a word of the query."""
     if not dropped:
         return None

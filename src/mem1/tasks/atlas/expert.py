@@ -268,9 +268,10 @@ class Expert:
             memory = _Step("", {}, first, begun)
         last = _LAST_TURN.search(self._result(context)) is not None
         if memory.work is not None and memory.work.needs:
-            shown = dict.fromkeys(memory.work.needs, UNKNOWN) | _names(self._result(context))
+            recalled = dict.fromkeys(memory.work.needs, UNKNOWN) | _names(self._result(context))
+            shown = {**recalled, **memory.known}
             left = [other for other in asked if other >= memory.label and not last]
-            return self._onward("", memory.known, left, asked, context, rng, lazy, shown)
+            return self._onward("", memory.known, shown, left, asked, context, rng, lazy)
         if not query:  # the memory is a summary, whose result is only a hint
             return replace(memory, work=None) if last else memory
         assert memory.work is not None
@@ -288,21 +289,24 @@ class Expert:
         known = self._remember(known, label, answer or UNKNOWN, rng, lazy)
         stops = len(asked) > 1 and rng.random() < lazy.stop
         left = [other for other in asked if other > label and not (stops or last)]
-        return self._onward(note, known, left, asked, context, rng, lazy)
+        return self._onward(note, known, known, left, asked, context, rng, lazy)
 
     def _onward(
         self,
         note: str,
         known: Mapping[int, str],
+        in_sight: Mapping[int, str],
         left: Sequence[int],
         asked: Mapping[int, _Chain],
         context: str,
         rng: random.Random,
         lazy: Laziness,
-        recalled: Mapping[int, str] | None = None,
     ) -> _Step:
-        """The step that begins the first of these questions whose references it has, or recalls one; or the last."""
-        known, in_sight = dict(known), {**(recalled or {}), **known}
+        """The step that begins the first of these questions whose references it has, or recalls one; or the last.
+
+        `in_sight` has what is known and what has been recalled, which is not to be noted again.
+        """
+        known, in_sight = dict(known), dict(in_sight)
         for label in left:
             hidden = [other for other in asked[label].needs if other not in in_sight]
             if self._recall is not None and len(hidden) == 1:
@@ -425,9 +429,8 @@ class Expert:
 
     @property
     def _summary(self) -> str:
-        """The tag of a summary, by its usual name where the vocabulary has none; if another action has that, none."""
-        usual = "no-summary" if SUMMARY in self.tags.names else SUMMARY
-        return self.tags.action_tags.get(SUMMARY, usual)
+        """The tag of a summary; where there is none, a name that no context has."""
+        return self.tags.action_tags.get(SUMMARY, "no-summary")
 
     @property
     def _recall(self) -> str | None:
