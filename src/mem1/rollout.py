@@ -205,7 +205,7 @@ class Rollout(RolloutParts):
         for turn in turns:
             attempt.take(turn)
             done = self.dialogue.actions(turn) if turn.action != SUMMARY else ()
-            attempt.actions += [(kind, argument) for kind, argument, error in done if kind != RECALL and not error]
+            attempt.actions += [(kind, argument) for kind, argument, error in done if _for_environment(kind, error)]
         return attempt
 
     def _round(self, attempts: Sequence[_Attempt], sampling: Sampling, version: int) -> None:
@@ -279,7 +279,7 @@ class Rollout(RolloutParts):
                 if attempt.ended is None and place < len(actions):
                     kind, argument, error = actions[place]
                     shown.append(recalled(self.context, attempt.turns) if kind == RECALL and not error else error)
-                    if kind != RECALL and not error:
+                    if _for_environment(kind, error):
                         attempt.actions.append((kind, argument))
                         acting.append(attempt)
             replies = self.environment.observe([a.request for a in acting]) if acting else []
@@ -325,6 +325,11 @@ class Rollout(RolloutParts):
                 seconds=attempt.seconds,
             )
         )
+
+
+def _for_environment(kind: str, error: str) -> bool:
+    """Whether the environment replies to an action: not to a recall, nor to one that cannot be run."""
+    return kind != RECALL and not error
 
 
 def attempt_numbers(tasks: Sequence[Task]) -> list[int]:

@@ -17,8 +17,9 @@ names (yes, a name of the prompt) are left out, and questions with one answer co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from mem1.contexts import notebook
 from mem1.evaluation.fact_retention import Fact, facts_of, follow, holds
@@ -52,17 +53,28 @@ def answer_stages(trajectories: Sequence[Trajectory], decode: Decode) -> AnswerS
     """The stages of all questions. Raises ValueError for an attempt without its task."""
     counts = [0] * 6
     for trajectory in trajectories:
-        if trajectory.task is None:
-            raise ValueError("a trajectory has no task, so its answers are not known; keep the task when rolling out")
-        facts = facts_of(trajectory.task)
-        shown = _shown(facts, trajectory.turns)
-        right = trajectory.per_objective("em") or (0.0,) * trajectory.task.objectives
-        for fact in facts:
-            if fact.until is None:
-                for stage, reached in enumerate(_reached(fact, shown.get(fact), trajectory.turns, decode, right)):
-                    counts[stage] += reached
+        for stages in _stages(trajectory, decode):
+            counts = [count + reached for count, reached in zip(counts, stages, strict=True)]
     asked, found, captured, retained, read, correct = counts
     return AnswerStages(asked=asked, found=found, captured=captured, retained=retained, read=read, right=correct)
+
+
+def _stages(trajectory: Trajectory, decode: Decode) -> Iterator[tuple[bool, ...]]:
+    """Of each question with an answer of its own."""
+    if trajectory.task is None:
+        raise ValueError("a trajectory has no task, so its answers are not known; keep the task when rolling out")
+    facts = facts_of(trajectory.task)
+    shown = _shown(facts, trajectory.turns)
+    right = trajectory.per_objective("em") or (0.0,) * trajectory.task.objectives
+    turns = trajectory.turns
+
+    @cache
+    def view(position: int) -> str:
+        return _view(turns[: position + 1], decode)
+
+    for fact in facts:
+        if fact.until is None:
+            yield _reached(fact, shown.get(fact), len(turns) - 1, view, right[fact.question - 1] == 1)
 
 
 def _shown(facts: Sequence[Fact], turns: Sequence[Turn]) -> dict[Fact, int]:
@@ -74,22 +86,19 @@ def _shown(facts: Sequence[Fact], turns: Sequence[Turn]) -> dict[Fact, int]:
     return shown
 
 
-def _reached(
-    fact: Fact, shown: int | None, turns: Sequence[Turn], decode: Decode, right: Sequence[float]
-) -> tuple[bool, ...]:
-    correct = right[fact.question - 1] == 1
+def _reached(fact: Fact, shown: int | None, last: int, view: Callable[[int], str], correct: bool) -> tuple[bool, ...]:
+    """`last` is the position of the last turn."""
     if shown is None:
         return True, False, False, False, False, correct
-    last = len(turns) - 1
-    captured = shown + 1 == last or _in_view(fact, turns[: shown + 3], decode)
-    retained = captured and (shown + 1 == last or _in_view(fact, turns, decode))
+    captured = shown + 1 == last or holds(view(min(shown + 2, last)), fact.aliases)
+    retained = captured and (shown + 1 == last or holds(view(last), fact.aliases))
     return True, True, captured, retained, retained and correct, correct
 
 
-def _in_view(fact: Fact, turns: Sequence[Turn], decode: Decode) -> bool:
-    """Whether the fact is in view in the last of these turns."""
+def _view(turns: Sequence[Turn], decode: Decode) -> str:
+    """What is in view in the last of these turns."""
     turn = turns[-1]
     start, stop = turn.context_spans.get("result", (len(turn.context_ids), len(turn.context_ids)))
     given = decode((*turn.context_ids[turn.prompt_tokens : start], *turn.context_ids[stop:]))
     noted = " ; ".join(note.text for note in notebook(turns)) if any(t.notes for t in turns) else ""
-    return holds(f"{given} ; {turn.text} ; {noted}", fact.aliases)
+    return f"{given} ; {turn.text} ; {noted}"
