@@ -41,6 +41,7 @@ import argparse
 import fcntl
 import glob
 import json
+import math
 import statistics
 import sys
 import time
@@ -448,6 +449,8 @@ def report(compare: Compare) -> None:
         print(_table(compare, "tokens", given.objectives, lambda runs, n: f"{_mean(runs, 'written'):.1f}"))
         print("\nWhere answers are lost: found x captured x retained x read\n")
         print(_table(compare, "tokens", given.objectives, lambda runs, n: _stages(runs)))
+        print("\nExact match if all that was retained had been read: found x captured x retained\n")
+        print(_table(compare, "tokens", given.objectives, lambda runs, n: f"{_retained(runs):.2f}"))
         for name, by in PRICE_CLASSES.items():
             print(f"\nCost of 1,000 solved questions, {name} ({by.unit})\n")
             print(_table(compare, "tokens", given.objectives, lambda runs, n, name=name: _price(runs, name, n)))
@@ -505,6 +508,13 @@ def _by_depth(runs: Sequence[Measured]) -> str:
 def _stages(runs: Sequence[Measured]) -> str:
     shares = [[run["stages"][name] for run in runs] for name in ("found", "captured", "retained", "read")]
     return " x ".join(f"{statistics.mean(s or 0.0 for s in of_stage):.2f}" for of_stage in shares)
+
+
+def _retained(runs: Sequence[Measured]) -> float:
+    """Share of the answers that are still in view in the last turn, mean over seeds."""
+    return statistics.mean(
+        math.prod(run["stages"][name] or 0.0 for name in ("found", "captured", "retained")) for run in runs
+    )
 
 
 def _price(runs: Sequence[Measured], name: str, objectives: int) -> str:
