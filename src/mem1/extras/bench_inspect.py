@@ -237,7 +237,7 @@ def _ended(sample: EvalSample, score: Score | None) -> str:
         return over
     if sample.output.choices and sample.output.stop_reason in ("max_tokens", "model_length"):
         return str(Ended.OUT_OF_TOKENS)
-    last = sample.messages[-1] if sample.messages else None
-    if (score is not None and score.answer) or (isinstance(last, ChatMessageAssistant) and not last.tool_calls):
+    said = any(isinstance(last, ChatMessageAssistant) and not last.tool_calls for last in sample.messages[-1:])
+    if said or (score is not None and score.answer):
         return str(Ended.ANSWERED)
     return str(Ended.OUT_OF_TURNS)
