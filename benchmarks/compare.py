@@ -237,8 +237,12 @@ class Compare:
 
     def run_jobs(self) -> Iterator[Job]:
         """The seeds in turn, so that what is finished compares all policies; then the start under each policy."""
-        for seed in (*self.given.seeds, None):
+        for seed in self._evaluated_seeds():
             yield from (self.run_of(policy, seed) for policy in self.given.policies)
+
+    def _evaluated_seeds(self) -> Sequence[int | None]:
+        """The seeds, and None for the start."""
+        return self.given.seeds if self.given.no_start else (*self.given.seeds, None)
 
     def run_of(self, policy: str, seed: int | None) -> Job:
         """Of a seed; None: of the start, which is not trained."""
@@ -277,7 +281,7 @@ class Compare:
 
     def size_jobs(self) -> Iterator[Job]:
         """Sizes that finished runs were not evaluated on: with the policies that they left in --out."""
-        for run_seed in (*self.given.seeds, None):
+        for run_seed in self._evaluated_seeds():
             budget = "start" if run_seed is None else "tokens"
             for policy in self.given.policies:
                 known = self._sizes(policy, run_seed, budget)
@@ -423,7 +427,7 @@ def report(compare: Compare) -> None:
         em = read_result(compare.trial(policy, settings)[0])["development_em"]
         print(f"| {policy} | {settings.learning_rate:g} | {settings.turns} | {em:.2f} |")
     budgets = {
-        "start": ("Before training", given.objectives),
+        **({} if given.no_start else {"start": ("Before training", given.objectives)}),
         "tokens": (f"After {given.tokens:,} sampled tokens of training", given.objectives),
     }
     if given.minutes:
@@ -585,6 +589,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--start-with-notes", help="the same for memories with notes, which have tags of their own")
     parser.add_argument("--no-search", action="store_true", help="train with the first of --learning-rates, unsearched")
+    parser.add_argument("--no-start", action="store_true", help="do not evaluate the start")
     parser.add_argument("--report", action="store_true", help="print what there is; run nothing")
     parser.add_argument("--out", type=Path, default=Path("runs/compare"), help="for the trained policies")
     parser.add_argument("--results", type=Path, default=RESULTS)

@@ -30,7 +30,7 @@ def compare(tmp_path: Path) -> Compare:
     given = argparse.Namespace(
         results=tmp_path, out=tmp_path / "out", policies=["fold(3)", "full"], seeds=[0, 1], objectives=[2, 4, 8]
     )
-    given.tasks, given.trained_under = [1, 1, 1], None
+    given.tasks, given.trained_under, given.no_start = [1, 1, 1], None, False
     return Compare(given=given)
 
 
@@ -46,6 +46,14 @@ def test_a_size_that_was_evaluated_later_is_found(compare: Compare):
 def test_only_sizes_that_finished_runs_lack_are_to_do(compare: Compare):
     to_do = [path.name for path, _ in compare.size_jobs()]
     assert to_do == ["fold(3)-seed0-N8.json", "fold(3)-start-N4.json", "fold(3)-start-N8.json"]
+
+
+def test_the_start_may_be_left_out(compare: Compare):
+    compare.given.no_start = True
+    assert [path.name for path, _ in compare.size_jobs()] == ["fold(3)-seed0-N8.json"]
+    assert [path.name for path, _ in compare.run_jobs()] == [
+        f"{policy}-seed{seed}.json" for seed in (0, 1) for policy in ("fold(3)", "full")
+    ]
 
 
 def test_a_size_needs_the_policy_of_its_run(compare: Compare):
