@@ -20,6 +20,7 @@ FEWER = {
     "beyond-chains-2-4": 2,
     "beyond-credit/channels": 4,
     "beyond-credit/grpo": 4,
+    "beyond-curriculum": 4,
     "beyond-clozes-shared-start": 6,
     "beyond-shop": 12,
 }
