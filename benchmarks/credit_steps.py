@@ -59,7 +59,7 @@ def print_steps(names: tuple[str, str], runs: dict[str, tuple[Run, Run]]) -> Non
 
 
 def print_scores(names: tuple[str, str], pairs: Sequence[tuple[Run, Run]]) -> None:
-    sizes = list(pairs[0][0]["tokens"])
+    sizes = [n for n in pairs[0][0]["tokens"] if n in pairs[0][1]["tokens"]]
     print("\n| exact match | " + " | ".join(f"N = {n}" for n in sizes) + " |\n|---|" + "--:|" * len(sizes))
     scores = {n: [[pair[side]["tokens"][n]["em"] for pair in pairs] for side in (0, 1)] for n in sizes}
     for side, name in enumerate(names):
