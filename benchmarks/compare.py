@@ -134,7 +134,8 @@ class Compare:
         without_end = f"rl.curriculum=[{{steps=1000000, objectives={self.given.train_objectives}}}]"  # budgets end it
         common = [start, f"context={policy}", f"seed={seed}", "workers=1", without_end]
         common += [f"vocabulary={self.given.vocabulary_with_notes}"] if noting else []
-        return load_toml(self.given.recipe, Recipe, [*common, *self.given.set, *overrides])
+        worlds = DEVELOPMENT if self.given.development else []
+        return load_toml(self.given.recipe, Recipe, [*common, *self.given.set, *worlds, *overrides])
 
     def start_of(self, policy: str) -> str:
         """Folder of the policy that trainings under this context policy begin with."""
@@ -328,9 +329,10 @@ class Compare:
         return Training(folder=folder / "tokens", metrics=metrics, tokens=sampled, seconds=seconds)
 
     def _evaluate(
-        self, config: Recipe, folder: Path, sizes: Mapping[int, int], split: Split = "evaluation"
+        self, config: Recipe, folder: Path, sizes: Mapping[int, int], split: Split | None = None
     ) -> dict[str, Measured]:
-        """By number of objectives; `sizes` maps it to a number of tasks."""
+        """By number of objectives; `sizes` maps it to a number of tasks. split: None: as --development says."""
+        split = split or ("train" if self.given.development else "evaluation")
         tags = vocabulary(config.vocabulary)
         source = config.tasks.source(split, tags)
         policy = load_policy(folder)
@@ -599,6 +601,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--trained-under", metavar="CONTEXT", help="train nothing; evaluate the policies of --out that this one trained"
     )
+    parser.add_argument(
+        "--development", action="store_true", help="with --trained-under: evaluate on the worlds that searches use"
+    )
     parser.add_argument("--score", choices=SCORES, default="em", help="of a task, the mean of its objectives")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of the recipe to change")
     parser.add_argument("--policies", nargs="+", default=list(POLICIES), help="context policies")
@@ -613,6 +618,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--development-tasks", type=int, default=100)
     given = parser.parse_args()
     given.search = given.search or given.results / "search"
+    if given.development and given.trained_under is None:
+        parser.error("--development evaluates policies that are trained already; name their memory by --trained-under")
     if len(given.tasks) != len(given.objectives):
         parser.error(f"--tasks {given.tasks}: give one number for each of --objectives {given.objectives}")
     return given

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
-from compare import Compare
+from compare import RECIPE, Compare
 from credit_steps import curve, step_at
 from references import place_of
 
@@ -31,6 +31,7 @@ def compare(tmp_path: Path) -> Compare:
         results=tmp_path, out=tmp_path / "out", policies=["fold(3)", "full"], seeds=[0, 1], objectives=[2, 4, 8]
     )
     given.tasks, given.trained_under, given.no_start = [1, 1, 1], None, False
+    given.development, given.start, given.train_objectives, given.set, given.recipe = False, "shipped", [2], [], RECIPE
     return Compare(given=given)
 
 
@@ -54,6 +55,13 @@ def test_the_start_may_be_left_out(compare: Compare):
     assert [path.name for path, _ in compare.run_jobs()] == [
         f"{policy}-seed{seed}.json" for seed in (0, 1) for policy in ("fold(3)", "full")
     ]
+
+
+def test_development_worlds_are_those_of_searches(compare: Compare):
+    compare.given.set = ["tasks.first_world=8"]
+    assert dict(compare.config("fold(3)", 0).tasks)["first_world"] == 8
+    compare.given.development = True
+    assert dict(compare.config("fold(3)", 0).tasks)["first_world"] == 500
 
 
 def test_a_size_needs_the_policy_of_its_run(compare: Compare):
