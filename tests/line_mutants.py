@@ -605,7 +605,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("return head + self.opened_ids if opened and", "return head if opened and"),
     ),
     ("rollout.py", ("test_rollout.py", "test_native_dialogue.py")): (
-        ("                    if kind != RECALL and not error:", "                    if kind != RECALL:"),
+        ("    return kind != RECALL and not error", "    return kind != RECALL"),
         ("for place in range(max(map(len, wanted), default=0)):", "for place in range(1):"),
         ("attempt.turns_left == 1\n", "attempt.turns_left <= 2\n"),
     ),
