@@ -114,13 +114,13 @@ def draw(found: Points, others: Points, path: Path) -> None:
             x, y = [point.peak for point in points], [point.mean for point in points]
             ends = [seeds_interval(point.scores) for point in points]
             below, above = ([abs(m - end[i]) for m, end in zip(y, ends, strict=True)] for i in (0, 1))
-            style = {"color": colour(number), "marker": "o", "markersize": 4, "capsize": 2, "linewidth": 1.5}
+            style = {"color": colour(2 * number), "marker": "o", "markersize": 4, "capsize": 2, "linewidth": 1.5}
             axis.errorbar(x, y, yerr=(below, above), label=f"{family}(k)", **style)
             for policy, at_x, at_y in zip(policies, x, y, strict=True):
                 number_of = str(_family(policy)[1])
                 axis.annotate(number_of, (at_x, at_y), xytext=(3, 4), textcoords="offset points", fontsize=7)
         shown = [policy for policy in others if _family(policy)[0] not in families and n in others[policy]]
-        for number, policy in enumerate(shown, start=len(families)):
+        for number, policy in enumerate(shown, start=2 * len(families)):
             point = others[policy][n]
             axis.plot([point.peak], [point.mean], marker="s", linestyle="", color=colour(number), label=policy)
         ticks = (75, 150, 300, 600, 1200, 2400)

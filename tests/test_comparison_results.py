@@ -24,6 +24,8 @@ FEWER = {
     "beyond-credit/channels": 4,
     "beyond-credit/grpo": 4,
     "beyond-curriculum": 4,
+    "beyond-frontier": 30,
+    "beyond-frontier-development": 12,
     "beyond-clozes-shared-start": 6,
     "beyond-shop": 12,
 }
