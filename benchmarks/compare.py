@@ -54,7 +54,7 @@ from typing import Any
 
 import torch
 from machine import commit, hardware
-from run_results import difference_cell, mean_cell, read_result
+from run_results import difference_cell, mean_cell, mean_of, read_result
 from stages import rl_stage
 
 from mem1.configuration import load_toml
@@ -534,7 +534,7 @@ def _mean(runs: Sequence[Measured], key: str) -> float:
 
 def _solved(runs: Sequence[Measured], objectives: int) -> float:
     """Objectives solved of a task, on average."""
-    return objectives * statistics.mean(map(statistics.mean, _scores(runs)))
+    return objectives * mean_of(_scores(runs))
 
 
 def _per_solved(runs: Sequence[Measured], key: str, objectives: int) -> str:
@@ -558,7 +558,7 @@ def draw(compare: Compare, path: Path) -> None:
         line = "-" if number < 10 else "--"  # there are ten colours
         style = {"label": policy, "color": f"C{number}", "linestyle": line, "marker": "o", "markersize": 3}
         scores = [_scores(of_size) for of_size in runs]
-        axes[0].plot(run, [statistics.mean(map(statistics.mean, of_size)) for of_size in scores], **style)
+        axes[0].plot(run, list(map(mean_of, scores)), **style)
         ends = [seeds_interval(of_size) for of_size in scores]
         axes[0].fill_between(run, [low for low, _ in ends], [high for _, high in ends], color=f"C{number}", alpha=0.15)
         axes[1].plot(run, [_mean(of_size, "peak_without_prompt") for of_size in runs], **style)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from run_results import Scores, mean_cell, read_result
+from run_results import Scores, mean_cell, mean_of, read_result
 
 from mem1.evaluation.intervals import seeds_interval
 
@@ -34,10 +34,6 @@ class Point:
     scores: Scores
     peak: float
     """Tokens without the prompt."""
-
-    @property
-    def mean(self) -> float:
-        return statistics.mean(map(statistics.mean, self.scores))
 
 
 Points = Mapping[str, Mapping[int, Point]]
@@ -111,18 +107,20 @@ def draw(found: Points, others: Points, path: Path) -> None:
     for axis, n in zip(axes, sizes, strict=True):
         for number, (family, policies) in enumerate(families.items()):
             points = [found[policy][n] for policy in policies]
-            x, y = [point.peak for point in points], [point.mean for point in points]
+            x, y = [point.peak for point in points], [mean_of(point.scores) for point in points]
             ends = [seeds_interval(point.scores) for point in points]
             below, above = ([abs(m - end[i]) for m, end in zip(y, ends, strict=True)] for i in (0, 1))
             style = {"color": colour(2 * number), "marker": "o", "markersize": 4, "capsize": 2, "linewidth": 1.5}
             axis.errorbar(x, y, yerr=(below, above), label=f"{family}(k)", **style)
             for policy, at_x, at_y in zip(policies, x, y, strict=True):
-                number_of = str(_family(policy)[1])
-                axis.annotate(number_of, (at_x, at_y), xytext=(3, 4), textcoords="offset points", fontsize=7)
+                cap = str(_family(policy)[1])
+                axis.annotate(cap, (at_x, at_y), xytext=(3, 4), textcoords="offset points", fontsize=7)
         shown = [policy for policy in others if _family(policy)[0] not in families and n in others[policy]]
         for number, policy in enumerate(shown, start=2 * len(families)):
             point = others[policy][n]
-            axis.plot([point.peak], [point.mean], marker="s", linestyle="", color=colour(number), label=policy)
+            axis.plot(
+                [point.peak], [mean_of(point.scores)], marker="s", linestyle="", color=colour(number), label=policy
+            )
         ticks = (75, 150, 300, 600, 1200, 2400)
         axis.set(xscale="log", title=f"N = {n}", xlabel="peak tokens without the prompt", ylim=(-0.03, 1))
         axis.set_xticks(ticks, [str(tick) for tick in ticks])

@@ -21,14 +21,18 @@ def read_result(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))["result"]
 
 
+def mean_of(scores: Scores) -> float:
+    """Over seeds and tasks."""
+    return statistics.mean(map(statistics.mean, scores))
+
+
 def mean_cell(scores: Scores) -> str:
     """mean_cell([[1.0, 0.0], [1.0, 1.0]])  ->  "0.75 [0.00, 1.00]" """
     low, high = seeds_interval(scores)
-    return f"{statistics.mean(map(statistics.mean, scores)):.2f} [{low:.2f}, {high:.2f}]"
+    return f"{mean_of(scores):.2f} [{low:.2f}, {high:.2f}]"
 
 
 def difference_cell(ours: Scores, theirs: Scores) -> str:
     """The mean of ours less that of theirs, with its sign."""
     low, high = difference_interval(ours, theirs)
-    mean, other = (statistics.mean(map(statistics.mean, side)) for side in (ours, theirs))
-    return f"{mean - other:+.2f} [{low:+.2f}, {high:+.2f}]"
+    return f"{mean_of(ours) - mean_of(theirs):+.2f} [{low:+.2f}, {high:+.2f}]"

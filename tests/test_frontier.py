@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from frontier import main, points_of, table
+from frontier import Point, main, points_of, table
 
 
 def written(folder: Path, policy: str, seed: int, em: list[float], peak: float) -> None:
@@ -22,7 +22,7 @@ def test_points_are_means_over_seeds_in_the_order_of_their_numbers(tmp_path: Pat
         written(tmp_path, policy, 1, [0.5, 0.0], peak + 10)
     found = points_of(tmp_path, (0, 1))
     assert list(found) == ["notebook(2)", "notebook(16)"]
-    assert (found["notebook(2)"][4].mean, found["notebook(2)"][4].peak) == (0.5, 125.0)
+    assert found["notebook(2)"][4] == Point(scores=[[1.0, 0.5], [0.5, 0.0]], peak=125.0)
     assert table(found).splitlines()[2].startswith("| `notebook(2)` | 0.50 [")
 
 
