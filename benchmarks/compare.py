@@ -54,7 +54,7 @@ from typing import Any
 
 import torch
 from machine import commit, hardware
-from run_results import difference_cell, mean_cell, mean_of, read_result
+from run_results import Measured, difference_cell, mean_cell, mean_of, mean_over, per_solved, read_result, score_of
 from stages import rl_stage
 
 from mem1.configuration import load_toml
@@ -95,8 +95,6 @@ SEARCH_SEED = 100
 SCORES = {"em": "exact match", "reward": "reward per goal"}
 """What a task is scored by: the mean of its objectives; a result file has one of them."""
 
-Measured = Mapping[str, Any]
-"""What a policy reached and cost on tasks of one size; the score per task, all else on average."""
 Job = tuple[Path, Callable[[], Any]]
 """The file of its result, and what makes it."""
 
@@ -229,7 +227,7 @@ class Compare:
                 dict.fromkeys((2, 4), self.given.development_tasks),
                 split="train",
             )
-            em = statistics.mean(statistics.mean(_score_of(of_size)) for of_size in found.values())
+            em = statistics.mean(statistics.mean(score_of(of_size)) for of_size in found.values())
             return {"development_em": em, "steps": len(training.metrics), "seconds": training.seconds}
 
         return self.given.search / f"{name}.json", run
@@ -377,11 +375,6 @@ def _of_objectives(attempt: Trajectory, score: str) -> float:
     return (attempt.reward or 0.0) / attempt.task.objectives
 
 
-def _score_of(run: Measured) -> list[float]:
-    """By task."""
-    return next(run[name] for name in SCORES if name in run)
-
-
 def _written(turn: Turn) -> int:
     """Tokens of a completion, an answer aside."""
     start, stop = turn.completion_spans.get("action", (0, 0)) if turn.action == ANSWER else (0, 0)
@@ -449,10 +442,10 @@ def report(compare: Compare) -> None:
         ("tokens", "Tokens of all calls"),
     ):
         print(f"\n{title}\n")
-        print(_table(compare, "tokens", given.objectives, lambda runs, n, key=key: f"{_mean(runs, key):,.0f}"))
+        print(_table(compare, "tokens", given.objectives, lambda runs, n, key=key: f"{mean_over(runs, key):,.0f}"))
     if all("stages" in run for n in given.objectives for run in compare.evaluated(given.policies[0], "tokens", n)):
         print("\nTokens written in a turn, answers aside\n")
-        print(_table(compare, "tokens", given.objectives, lambda runs, n: f"{_mean(runs, 'written'):.1f}"))
+        print(_table(compare, "tokens", given.objectives, lambda runs, n: f"{mean_over(runs, 'written'):.1f}"))
         print("\nWhere answers are lost: found x captured x retained x read\n")
         print(_table(compare, "tokens", given.objectives, lambda runs, n: _stages(runs)))
         print("\nExact match if all that was retained had been read: found x captured x retained\n")
@@ -466,10 +459,10 @@ def report(compare: Compare) -> None:
         for run in compare.evaluated(policy, "tokens", given.objectives[-1])
     ):
         print("\nRecalls in an attempt\n")
-        print(_table(compare, "tokens", given.objectives, lambda runs, n: f"{_mean(runs, 'recalls'):.1f}"))
+        print(_table(compare, "tokens", given.objectives, lambda runs, n: f"{mean_over(runs, 'recalls'):.1f}"))
     for key, title in (("flops", "without prefix caching"), ("flops_with_cache", "with prefix caching")):
         print(f"\nForward GFLOPs per solved objective, {title}\n")
-        print(_table(compare, "tokens", given.objectives, lambda runs, n, key=key: _per_solved(runs, key, n)))
+        print(_table(compare, "tokens", given.objectives, lambda runs, n, key=key: per_solved(runs, key, n)))
     draw(compare, given.results / "comparison.svg")
 
 
@@ -503,7 +496,7 @@ def _score_cell(runs: Sequence[Measured]) -> str:
 
 def _scores(runs: Sequence[Measured]) -> list[list[float]]:
     """By seed and task; the tasks are the same for all seeds."""
-    return [_score_of(run) for run in runs]
+    return [score_of(run) for run in runs]
 
 
 def _by_depth(runs: Sequence[Measured]) -> str:
@@ -528,18 +521,9 @@ def _price(runs: Sequence[Measured], name: str, objectives: int) -> str:
     return f"{1000 * statistics.mean(run['cost'][name] for run in runs) / solved:.3g}" if solved else "none solved"
 
 
-def _mean(runs: Sequence[Measured], key: str) -> float:
-    return statistics.mean(run[key] for run in runs)
-
-
 def _solved(runs: Sequence[Measured], objectives: int) -> float:
     """Objectives solved of a task, on average."""
     return objectives * mean_of(_scores(runs))
-
-
-def _per_solved(runs: Sequence[Measured], key: str, objectives: int) -> str:
-    solved = _solved(runs, objectives)
-    return f"{_mean(runs, key) / solved / 1e9:,.2f}" if solved else "none solved"
 
 
 def draw(compare: Compare, path: Path) -> None:
@@ -561,9 +545,9 @@ def draw(compare: Compare, path: Path) -> None:
         axes[0].plot(run, list(map(mean_of, scores)), **style)
         ends = [seeds_interval(of_size) for of_size in scores]
         axes[0].fill_between(run, [low for low, _ in ends], [high for _, high in ends], color=f"C{number}", alpha=0.15)
-        axes[1].plot(run, [_mean(of_size, "peak_without_prompt") for of_size in runs], **style)
+        axes[1].plot(run, [mean_over(of_size, "peak_without_prompt") for of_size in runs], **style)
         solved = [_solved(of_size, n) for n, of_size in by_size.items()]
-        cost = [_mean(of_size, "flops") / s / 1e9 if s else None for of_size, s in zip(runs, solved, strict=True)]
+        cost = [mean_over(of_size, "flops") / s / 1e9 if s else None for of_size, s in zip(runs, solved, strict=True)]
         axes[2].plot(run, cost, **style)
     titles = (
         f"{SCORES[compare.given.score]}, mean of objectives",

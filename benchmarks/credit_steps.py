@@ -13,13 +13,11 @@ import argparse
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from run_results import difference_cell, mean_cell, read_result
+from run_results import Run, read_result, score_table
 
 WINDOW = 5
 """Steps of a mean reward."""
-Run = dict[str, Any]
 
 
 def main() -> None:
@@ -38,7 +36,7 @@ def main() -> None:
             f"{given.baseline} and {given.other} have no run in common; make them by benchmarks/compare.py"
         )
     print_steps(names, runs)
-    print_scores(names, list(runs.values()))
+    print(f"\n{score_table(dict(zip(names, zip(*runs.values(), strict=True), strict=True)))}")
 
 
 def print_steps(names: tuple[str, str], runs: dict[str, tuple[Run, Run]]) -> None:
@@ -56,15 +54,6 @@ def print_steps(names: tuple[str, str], runs: dict[str, tuple[Run, Run]]) -> Non
     if ratios:
         mean = statistics.geometric_mean(ratios)
         print(f"\nSteps of {names[1]} over those of {names[0]}, geometric mean of {len(ratios)} runs: {mean:.2f}")
-
-
-def print_scores(names: tuple[str, str], pairs: Sequence[tuple[Run, Run]]) -> None:
-    sizes = [n for n in pairs[0][0]["tokens"] if n in pairs[0][1]["tokens"]]
-    print("\n| exact match | " + " | ".join(f"N = {n}" for n in sizes) + " |\n|---|" + "--:|" * len(sizes))
-    scores = {n: [[pair[side]["tokens"][n]["em"] for pair in pairs] for side in (0, 1)] for n in sizes}
-    for side, name in enumerate(names):
-        print(f"| {name} | {' | '.join(mean_cell(scores[n][side]) for n in sizes)} |")
-    print(f"| {names[1]} less {names[0]} | {' | '.join(difference_cell(*reversed(scores[n])) for n in sizes)} |")
 
 
 def curve(rewards: Sequence[float]) -> list[float]:

@@ -18,9 +18,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from run_results import Scores, mean_cell, mean_of, read_result
+from run_results import Scores, by_policy, markdown, mean_cell, mean_of
 
 from mem1.evaluation.intervals import seeds_interval
 
@@ -57,11 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def points_of(folder: Path, seeds: Sequence[int]) -> Points:
     """Of the policies that have results of all these seeds."""
-    runs: dict[str, list[Any]] = defaultdict(list)
-    for path in sorted((folder / "runs").glob("*-seed*.json")):
-        policy, _, seed = path.stem.rpartition("-seed")
-        if int(seed) in seeds:
-            runs[policy].append(read_result(path)["tokens"])
+    runs = {
+        policy: [of_policy[seed]["tokens"] for seed in seeds]
+        for policy, of_policy in by_policy(folder).items()
+        if of_policy.keys() >= set(seeds)
+    }
     return {
         policy: {
             int(size): Point(
@@ -71,17 +70,16 @@ def points_of(folder: Path, seeds: Sequence[int]) -> Points:
             for size in of_seeds[0]
         }
         for policy, of_seeds in sorted(runs.items(), key=lambda pair: _family(pair[0]))
-        if len(of_seeds) == len(seeds)
     }
 
 
 def table(found: Points) -> str:
     sizes = list(next(iter(found.values())))
-    lines = ["| memory | " + " | ".join(f"N = {n}: EM, peak" for n in sizes) + " |", "|---|" + "--:|" * len(sizes)]
-    for policy, by_size in found.items():
-        cells = [f"{mean_cell(by_size[n].scores)}, {by_size[n].peak:.0f}" for n in sizes]
-        lines.append(f"| `{policy}` | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    rows = {
+        f"`{policy}`": [f"{mean_cell(by_size[n].scores)}, {by_size[n].peak:.0f}" for n in sizes]
+        for policy, by_size in found.items()
+    }
+    return markdown("memory", [f"N = {n}: EM, peak" for n in sizes], rows)
 
 
 def _family(policy: str) -> tuple[str, int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,25 @@ from mem1.evaluation.intervals import difference_interval, seeds_interval
 
 Scores = Sequence[Sequence[float]]
 """By seed and task."""
+Measured = Mapping[str, Any]
+"""What a policy reached and cost on tasks of one size; the score per task, all else on average."""
+Run = Mapping[str, Any]
+"""The result of one seed; `tokens` has what was measured after training, by number of objectives."""
+Arms = Mapping[str, Sequence[Run]]
+"""Runs by the name of what was compared, the seeds in one order; the first is what the others are held against."""
 
 
 def read_result(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))["result"]
+
+
+def by_policy(folder: Path) -> dict[str, dict[int, Run]]:
+    """The runs in a folder, by context policy and seed."""
+    found: dict[str, dict[int, Run]] = {}
+    for path in sorted((folder / "runs").glob("*-seed*.json")):
+        policy, _, seed = path.stem.rpartition("-seed")
+        found.setdefault(policy, {})[int(seed)] = read_result(path)
+    return found
 
 
 def mean_of(scores: Scores) -> float:
@@ -36,3 +51,43 @@ def difference_cell(ours: Scores, theirs: Scores) -> str:
     """The mean of ours less that of theirs, with its sign."""
     low, high = difference_interval(ours, theirs)
     return f"{mean_of(ours) - mean_of(theirs):+.2f} [{low:+.2f}, {high:+.2f}]"
+
+
+def mean_over(of_seeds: Sequence[Measured], key: str) -> float:
+    return statistics.mean(of_seed[key] for of_seed in of_seeds)
+
+
+def per_solved(of_seeds: Sequence[Measured], key: str, objectives: int) -> str:
+    """This many units of 1e9 for each objective that was solved."""
+    solved = objectives * mean_of(list(map(score_of, of_seeds)))
+    return f"{mean_over(of_seeds, key) / solved / 1e9:,.2f}" if solved else "none solved"
+
+
+def score_of(of_seed: Measured) -> list[float]:
+    """By task: exact match, or the reward per goal where that is what a task is scored by."""
+    return of_seed["em"] if "em" in of_seed else of_seed["reward"]
+
+
+def sizes_of(arms: Arms) -> list[str]:
+    """Numbers of objectives that all runs have."""
+    first, *others = [run["tokens"] for runs in arms.values() for run in runs]
+    return [n for n in first if all(n in other for other in others)]
+
+
+def score_table(arms: Arms) -> str:
+    """Exact match of each, and of each other less the first."""
+    sizes = sizes_of(arms)
+    scores = {name: [[score_of(run["tokens"][n]) for run in runs] for n in sizes] for name, runs in arms.items()}
+    baseline, *others = scores
+    rows = {name: [mean_cell(of_size) for of_size in found] for name, found in scores.items()}
+    for name in others:
+        pairs = zip(scores[name], scores[baseline], strict=True)
+        rows[f"{name} less {baseline}"] = [difference_cell(*pair) for pair in pairs]
+    scored = "exact match" if "em" in arms[baseline][0]["tokens"][sizes[0]] else "reward per goal"
+    return markdown(scored, [f"N = {n}" for n in sizes], rows)
+
+
+def markdown(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
+    """A table of numbers: the title above the names of the rows."""
+    lines = [f"| {title} | " + " | ".join(columns) + " |", "|---|" + "--:|" * len(columns)]
+    return "\n".join([*lines, *(f"| {name} | {' | '.join(cells)} |" for name, cells in rows.items())])
