@@ -25,6 +25,7 @@ FEWER = {
     "beyond-credit/grpo": 4,
     "beyond-curriculum": 4,
     "beyond-frontier": 30,
+    "beyond-frontier-chosen": 10,
     "beyond-frontier-development": 12,
     "beyond-clozes-shared-start": 6,
     "beyond-shop": 12,
