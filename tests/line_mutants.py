@@ -559,8 +559,9 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("        if not query:  # the memory", "        if False:  # the memory"),
         ("turns[-1].content.split()[-1:] == [DONE]", "not turns"),
         ("turns[-1].content.split()[-1:] == [DONE]", "turns[-1].content"),
-        ('<{self._state}> {state} </{self._state}>" if note else ""', '<{self._state}> {state} </{self._state}>"'),
-        ('return f"<{thought}> {note}</{thought}> ', 'return f"'),
+        ("if not note and SUMMARY in self.tags.action_tags:", "if False:"),
+        ("if not note and SUMMARY in self.tags.action_tags:", "if not note:"),
+        ('thoughts = f"<{thought}> {note}</{thought}> " if note', 'thoughts = "" if note'),
     ),
     ("tasks/atlas/expert.py", ("test_interdependent.py",)): (
         ("if memory.work is not None and memory.work.needs:", "if False:"),

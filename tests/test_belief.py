@@ -18,7 +18,7 @@ from mem1.evaluation.answer_stages import answer_stages
 from mem1.evaluation.fact_retention import memory
 from mem1.evaluation.tokens import appended_peak_tokens, even_sizes, peak_tokens, state_tokens, total_tokens
 from mem1.planning.stages import made_groups
-from mem1.protocol import PAPER_BELIEF, PAPER_SUMMARY, SUMMARY, Tags
+from mem1.protocol import PAPER, PAPER_BELIEF, PAPER_SUMMARY, SUMMARY, Tags
 from mem1.records import Ended, Trajectory, Turn
 from mem1.tasks.atlas import Expert, Laziness
 from mem1.training.checks import reencoded_share
@@ -82,7 +82,8 @@ def test_origins_and_spans_of_both_calls():
 
 
 TAGS = pytest.mark.parametrize("tags", [PAPER_SUMMARY, PAPER_BELIEF], ids=lambda tags: tags.name)
-CODECS = {tags: Codec(atlas_tokenizer(tags)) for tags in (PAPER_SUMMARY, PAPER_BELIEF)}
+ONE_CALL = replace(PAPER, thought="think")
+CODECS = {tags: Codec(atlas_tokenizer(tags)) for tags in (PAPER_SUMMARY, PAPER_BELIEF, ONE_CALL)}
 
 
 def scripted(*completions: str, turns: int = 4) -> Trajectory:
@@ -165,6 +166,14 @@ def test_apart_from_its_belief_the_expert_writes_only_actions():
         assert all(re.fullmatch(r"<(query|answer)> .* </\1>", turn.text) for turn in attempt.turns[::2])
         assert [memory_spans(turn) for turn in attempt.turns[::2]] == [[]] * (len(attempt.turns) // 2 + 1)
         assert all(state_tokens(turn) == len(turn.completion_ids) + 1 for turn in attempt.turns[1::2])
+
+
+def test_in_one_call_the_expert_says_what_it_begins_and_thinks_of_what_it_has_read():
+    for attempt in expert_attempts(ONE_CALL, "constant"):
+        assert attempt.per_objective("em") == (1.0,) * 4
+        first, *others = attempt.turns
+        assert re.fullmatch(r"<IS> now Q1 [^?]* \? Q1 then Q2 </IS> <query> .* </query>", first.text)
+        assert all(re.match(r"<think> [^<]* is [^<]* \. </think> <IS> (Q1|now Q1|done) ?", t.text) for t in others)
 
 
 def test_a_skipped_hop_is_known_from_the_query_alone():

@@ -18,10 +18,11 @@ With a vocabulary that has notes, an answer is written once, into a note, and th
     <IS> Velan Toris 's birthplace is Moru Kest . now Q2 Dora Lint 's seat ? Q2 last </IS> <note> Q1 Moru Kest </note>
     <IS> Dora Lint 's seat is Ana Brul . done </IS> <note> Q2 Ana Brul </note> <answer> notes </answer>
 
-With a vocabulary that has a thought, the result of the last search is written there, apart from the memory; and nothing
-is written beside a query that follows from what is in sight, in the first turn and after a summary (`belief`):
+With a vocabulary that has a thought, the result of the last search is written there, apart from the memory. Where it has
+a summary as well (`belief`), nothing is written beside a query that follows from what is in sight, in the first turn and
+after a summary:
 
-    <query> Velan Toris 's birthplace </query>
+    <query> Velan Toris 's birthplace </query>                 without a summary: <IS> now Q1 ... </IS> <query> ...
     <think> Velan Toris 's birthplace is Moru Kest . </think> <IS> Q1 Moru Kest now Q2 ... </IS> <query> ... </query>
 
 A question whose search finds nothing is noted as unknown and not repeated, and so is a question that refers to its
@@ -417,7 +418,10 @@ class Expert:
         thought = self.tags.thought
         if thought is None:
             return f"<{self._state}> {note}{state} </{self._state}>"
-        return f"<{thought}> {note}</{thought}> <{self._state}> {state} </{self._state}>" if note else ""
+        if not note and SUMMARY in self.tags.action_tags:
+            return ""
+        thoughts = f"<{thought}> {note}</{thought}> " if note else ""
+        return f"{thoughts}<{self._state}> {state} </{self._state}>"
 
     @property
     def _search(self) -> str:
