@@ -28,6 +28,7 @@ FEWER = {
     "beyond-again": 5,
     "beyond-belief/constant": 4,
     "beyond-belief/one-call": 4,
+    "beyond-belief/one-call-begun": 4,
     "beyond-belief/two-calls": 4,
     "beyond-frontier-chosen": 10,
     "beyond-frontier-development": 12,

@@ -18,9 +18,9 @@ With a vocabulary that has notes, an answer is written once, into a note, and th
     <IS> Velan Toris 's birthplace is Moru Kest . now Q2 Dora Lint 's seat ? Q2 last </IS> <note> Q1 Moru Kest </note>
     <IS> Dora Lint 's seat is Ana Brul . done </IS> <note> Q2 Ana Brul </note> <answer> notes </answer>
 
-With a vocabulary that has a thought, the result of the last search is written there, apart from the memory. Where it has
-a summary as well (`belief`), nothing is written beside a query that follows from what is in sight, in the first turn and
-after a summary:
+With a vocabulary that has a thought, the result of the last search is written there, apart from the memory. Where it
+has a summary as well (`belief`), nothing is written beside a query that follows from what is in sight, in the first
+turn and after a summary:
 
     <query> Velan Toris 's birthplace </query>                 without a summary: <IS> now Q1 ... </IS> <query> ...
     <think> Velan Toris 's birthplace is Moru Kest . </think> <IS> Q1 Moru Kest now Q2 ... </IS> <query> ... </query>
