@@ -30,6 +30,8 @@ FEWER = {
     "beyond-belief/one-call": 4,
     "beyond-belief/one-call-begun": 4,
     "beyond-belief/two-calls": 4,
+    "beyond-caps/cut": 8,
+    "beyond-caps/rewrite": 16,
     "beyond-frontier-chosen": 10,
     "beyond-frontier-development": 12,
     "beyond-clozes-shared-start": 6,
