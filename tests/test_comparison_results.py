@@ -20,6 +20,7 @@ FEWER = {
     "beyond-chains-2-4": 2,
     "beyond-channels/memory-gain": 4,
     "beyond-channels/memory-length": 4,
+    "beyond-channels/reroll": 4,
     "beyond-channels/word-gain": 4,
     "beyond-credit/channels": 6,
     "beyond-credit/grpo": 6,
