@@ -32,6 +32,7 @@ FEWER = {
     "beyond-belief/one-call-begun": 4,
     "beyond-belief/two-calls": 4,
     "beyond-caps/cut": 8,
+    "beyond-caps/limit": 8,
     "beyond-caps/rewrite": 16,
     "beyond-frontier-chosen": 10,
     "beyond-frontier-development": 12,
