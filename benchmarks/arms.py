@@ -13,7 +13,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from run_results import Arms, Measured, Run, by_policy, markdown, mean_over, per_solved, score_table, sizes_of
+from run_results import Arms, Measured, Run, by_policy, markdown, mean_over, names_of, per_solved, score_table, sizes_of
 
 COLUMNS: dict[str, Callable[[Sequence[Measured], int], str]] = {
     "peak tokens without the prompt": lambda of_seeds, n: f"{mean_over(of_seeds, 'peak_without_prompt'):,.0f}",
@@ -29,12 +29,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("arms", nargs="+", metavar="FOLDER[:POLICY]")
     found: dict[str, dict[int, Run]] = {}
-    for arm in parser.parse_args(arguments).arms:
+    given = parser.parse_args(arguments)
+    for arm, name in zip(given.arms, names_of(given.arms), strict=True):
         folder, _, policy = arm.partition(":")
         runs = by_policy(Path(folder))
         if policy not in runs and (policy or len(runs) != 1):
             parser.error(f"{arm}: name one of its policies behind a colon: {', '.join(runs) or 'it has no results'}")
-        found[Path(arm).name] = runs[policy or next(iter(runs))]
+        found[name] = runs[policy or next(iter(runs))]
     seeds = sorted(set.intersection(*map(set, found.values())))
     if not seeds:
         counts = ", ".join(f"{name} {sorted(of_arm)}" for name, of_arm in found.items())

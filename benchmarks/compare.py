@@ -54,7 +54,19 @@ from typing import Any
 
 import torch
 from machine import commit, hardware
-from run_results import Measured, difference_cell, mean_cell, mean_of, mean_over, per_solved, read_result, score_of
+from run_results import (
+    SCORES,
+    Measured,
+    difference_cell,
+    markdown,
+    mean_cell,
+    mean_of,
+    mean_over,
+    per_solved,
+    read_result,
+    scores_of,
+    solved_objectives,
+)
 from stages import rl_stage
 
 from mem1.configuration import load_toml
@@ -92,8 +104,6 @@ TURNS = (3, 5)
 DEVELOPMENT = ["tasks.first_world=500", "tasks.worlds=4"]
 """Training has worlds 0 to 7, the warm start 1000 to 1015."""
 SEARCH_SEED = 100
-SCORES = {"em": "exact match", "reward": "reward per goal"}
-"""What a task is scored by: the mean of its objectives; a result file has one of them."""
 
 Job = tuple[Path, Callable[[], Any]]
 """The file of its result, and what makes it."""
@@ -227,7 +237,7 @@ class Compare:
                 dict.fromkeys((2, 4), self.given.development_tasks),
                 split="train",
             )
-            em = statistics.mean(statistics.mean(score_of(of_size)) for of_size in found.values())
+            em = mean_of(scores_of(list(found.values())))
             return {"development_em": em, "steps": len(training.metrics), "seconds": training.seconds}
 
         return self.given.search / f"{name}.json", run
@@ -467,36 +477,31 @@ def report(compare: Compare) -> None:
 
 
 def _table(compare: Compare, budget: str, sizes: Sequence[int], cell: Callable[[Sequence[Measured], int], str]) -> str:
-    lines = ["| policy | " + " | ".join(f"N = {n}" for n in sizes) + " |", "|---|" + "--:|" * len(sizes)]
+    rows: dict[str, list[str]] = {}
     for policy in compare.given.policies:
         by_size = [(compare.evaluated(policy, budget, n), n) for n in sizes]
-        lines.append(f"| {policy} | {' | '.join(cell(runs, n) if runs else 'not run' for runs, n in by_size)} |")
-    return "\n".join(lines)
+        rows[policy] = [cell(runs, n) if runs else "not run" for runs, n in by_size]
+    return markdown("policy", [f"N = {n}" for n in sizes], rows)
 
 
 def _differences(compare: Compare, first: str) -> str:
     """The first policy less each other, on the seeds that both have."""
     sizes = compare.given.objectives
-    lines = ["| policy | seeds | " + " | ".join(f"N = {n}" for n in sizes) + " |", "|---|--:|" + "--:|" * len(sizes)]
+    rows: dict[str, list[str]] = {}
     for policy in compare.given.policies:
         if policy == first:
             continue
         both = [seed for seed in compare.seeds_of(first) if seed in compare.seeds_of(policy)]
         sides = [[compare.evaluated(side, "tokens", n, both) for side in (first, policy)] for n in sizes]
-        cells = [difference_cell(*map(_scores, pair)) if all(pair) else "not run" for pair in sides]
-        lines.append(f"| {policy} | {len(both)} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        cells = [difference_cell(*map(scores_of, pair)) if all(pair) else "not run" for pair in sides]
+        rows[policy] = [str(len(both)), *cells]
+    return markdown("policy", ["seeds", *(f"N = {n}" for n in sizes)], rows)
 
 
 def _score_cell(runs: Sequence[Measured]) -> str:
-    scores = _scores(runs)
+    scores = scores_of(runs)
     seeds = f" ({' '.join(f'{statistics.mean(of_seed):.2f}' for of_seed in scores)})" if len(scores) > 1 else ""
     return f"{mean_cell(scores)}{seeds}"
-
-
-def _scores(runs: Sequence[Measured]) -> list[list[float]]:
-    """By seed and task; the tasks are the same for all seeds."""
-    return [score_of(run) for run in runs]
 
 
 def _by_depth(runs: Sequence[Measured]) -> str:
@@ -517,13 +522,8 @@ def _retained(runs: Sequence[Measured]) -> float:
 
 
 def _price(runs: Sequence[Measured], name: str, objectives: int) -> str:
-    solved = _solved(runs, objectives)
-    return f"{1000 * statistics.mean(run['cost'][name] for run in runs) / solved:.3g}" if solved else "none solved"
-
-
-def _solved(runs: Sequence[Measured], objectives: int) -> float:
-    """Objectives solved of a task, on average."""
-    return objectives * mean_of(_scores(runs))
+    count = solved_objectives(runs, objectives)
+    return f"{1000 * statistics.mean(run['cost'][name] for run in runs) / count:.3g}" if count else "none solved"
 
 
 def draw(compare: Compare, path: Path) -> None:
@@ -541,13 +541,13 @@ def draw(compare: Compare, path: Path) -> None:
         run, runs = list(by_size), list(by_size.values())
         line = "-" if number < 10 else "--"  # there are ten colours
         style = {"label": policy, "color": f"C{number}", "linestyle": line, "marker": "o", "markersize": 3}
-        scores = [_scores(of_size) for of_size in runs]
+        scores = [scores_of(of_size) for of_size in runs]
         axes[0].plot(run, list(map(mean_of, scores)), **style)
         ends = [seeds_interval(of_size) for of_size in scores]
         axes[0].fill_between(run, [low for low, _ in ends], [high for _, high in ends], color=f"C{number}", alpha=0.15)
         axes[1].plot(run, [mean_over(of_size, "peak_without_prompt") for of_size in runs], **style)
-        solved = [_solved(of_size, n) for n, of_size in by_size.items()]
-        cost = [mean_over(of_size, "flops") / s / 1e9 if s else None for of_size, s in zip(runs, solved, strict=True)]
+        counts = [solved_objectives(of_size, n) for n, of_size in by_size.items()]
+        cost = [mean_over(of_size, "flops") / s / 1e9 if s else None for of_size, s in zip(runs, counts, strict=True)]
         axes[2].plot(run, cost, **style)
     titles = (
         f"{SCORES[compare.given.score]}, mean of objectives",

@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from run_results import Run, read_result, score_table
+from run_results import Run, names_of, read_result, score_table
 
 WINDOW = 5
 """Steps of a mean reward."""
@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("baseline", type=Path)
     parser.add_argument("other", type=Path)
     given = parser.parse_args()
-    names = (given.baseline.name, given.other.name)
+    names = names_of([str(given.baseline), str(given.other)])
     runs = {
         path.stem: (read_result(path), read_result(other))
         for path in sorted((given.baseline / "runs").glob("*-seed*.json"))
@@ -36,10 +36,11 @@ def main() -> None:
             f"{given.baseline} and {given.other} have no run in common; make them by benchmarks/compare.py"
         )
     print_steps(names, runs)
-    print(f"\n{score_table(dict(zip(names, zip(*runs.values(), strict=True), strict=True)))}")
+    sides = zip(*runs.values(), strict=True)
+    print(f"\n{score_table(dict(zip(names, sides, strict=True)))}")
 
 
-def print_steps(names: tuple[str, str], runs: dict[str, tuple[Run, Run]]) -> None:
+def print_steps(names: Sequence[str], runs: dict[str, tuple[Run, Run]]) -> None:
     print(f"| run | level | steps to it, {names[0]} | {names[1]} | all steps |\n|---|--:|--:|--:|--:|")
     ratios: list[float] = []
     for name, pair in runs.items():

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import argparse
 import re
-import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from run_results import Scores, by_policy, markdown, mean_cell, mean_of
+from run_results import Scores, by_policy, markdown, mean_cell, mean_of, mean_over
 
 from mem1.evaluation.intervals import seeds_interval
 
@@ -65,7 +64,7 @@ def points_of(folder: Path, seeds: Sequence[int]) -> Points:
         policy: {
             int(size): Point(
                 scores=[run[size]["em"] for run in of_seeds],
-                peak=statistics.mean(run[size]["peak_without_prompt"] for run in of_seeds),
+                peak=mean_over([run[size] for run in of_seeds], "peak_without_prompt"),
             )
             for size in of_seeds[0]
         }

@@ -13,6 +13,8 @@ from typing import Any
 
 from mem1.evaluation.intervals import difference_interval, seeds_interval
 
+SCORES = {"em": "exact match", "reward": "reward per goal"}
+"""What a task is scored by: the mean of its objectives; a result file has one of them."""
 Scores = Sequence[Sequence[float]]
 """By seed and task."""
 Measured = Mapping[str, Any]
@@ -57,15 +59,33 @@ def mean_over(of_seeds: Sequence[Measured], key: str) -> float:
     return statistics.mean(of_seed[key] for of_seed in of_seeds)
 
 
+def scores_of(of_seeds: Sequence[Measured]) -> list[list[float]]:
+    """By seed and task; the tasks are the same for all seeds."""
+    return [of_seed[_scored_by(of_seed)] for of_seed in of_seeds]
+
+
+def _scored_by(of_seed: Measured) -> str:
+    return next(name for name in SCORES if name in of_seed)
+
+
+def solved_objectives(of_seeds: Sequence[Measured], objectives: int) -> float:
+    """Objectives solved of a task, on average."""
+    return objectives * mean_of(scores_of(of_seeds))
+
+
 def per_solved(of_seeds: Sequence[Measured], key: str, objectives: int) -> str:
     """This many units of 1e9 for each objective that was solved."""
-    solved = objectives * mean_of(list(map(score_of, of_seeds)))
-    return f"{mean_over(of_seeds, key) / solved / 1e9:,.2f}" if solved else "none solved"
+    count = solved_objectives(of_seeds, objectives)
+    return f"{mean_over(of_seeds, key) / count / 1e9:,.2f}" if count else "none solved"
 
 
-def score_of(of_seed: Measured) -> list[float]:
-    """By task: exact match, or the reward per goal where that is what a task is scored by."""
-    return of_seed["em"] if "em" in of_seed else of_seed["reward"]
+def names_of(arms: Sequence[str]) -> list[str]:
+    """The last part of each path; the whole path where two end alike.
+
+    names_of(["a/constant", "a/belief"])  ->  ["constant", "belief"]
+    """
+    ends = [Path(arm).name for arm in arms]
+    return [arm if ends.count(end) > 1 else end for arm, end in zip(arms, ends, strict=True)]
 
 
 def sizes_of(arms: Arms) -> list[str]:
@@ -77,13 +97,13 @@ def sizes_of(arms: Arms) -> list[str]:
 def score_table(arms: Arms) -> str:
     """Exact match of each, and of each other less the first."""
     sizes = sizes_of(arms)
-    scores = {name: [[score_of(run["tokens"][n]) for run in runs] for n in sizes] for name, runs in arms.items()}
+    scores = {name: [scores_of([run["tokens"][n] for run in runs]) for n in sizes] for name, runs in arms.items()}
     baseline, *others = scores
     rows = {name: [mean_cell(of_size) for of_size in found] for name, found in scores.items()}
     for name in others:
         pairs = zip(scores[name], scores[baseline], strict=True)
         rows[f"{name} less {baseline}"] = [difference_cell(*pair) for pair in pairs]
-    scored = "exact match" if "em" in arms[baseline][0]["tokens"][sizes[0]] else "reward per goal"
+    scored = SCORES[_scored_by(arms[baseline][0]["tokens"][sizes[0]])]
     return markdown(scored, [f"N = {n}" for n in sizes], rows)
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from arms import main
+from result_files import saved
 
 
 def written(folder: Path, policy: str, seed: int, em: list[float], *, flops: float = 3e9) -> None:
     costs = {"peak_without_prompt": 120.0, "tokens": 1000.0, "written": 20.0, "turns": 4.0, "flops_with_cache": 1e9}
     result = {"tokens": {"2": {"em": em, "flops": flops, **costs}}}
-    (folder / "runs").mkdir(parents=True, exist_ok=True)
-    path = folder / "runs" / f"{policy}-seed{seed}.json"
-    path.write_text(json.dumps({"commit": "abc", "hardware": "none", "result": result}), encoding="utf-8")
+    saved(folder / "runs" / f"{policy}-seed{seed}.json", result)
 
 
 def test_arms_are_held_against_the_first_on_the_seeds_that_all_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -46,6 +44,13 @@ def test_of_a_folder_of_several_policies_one_is_named(tmp_path: Path, capsys: py
     assert "full, notebook(4)" in capsys.readouterr().err
     main([f"{tmp_path / 'all'}:full", f"{tmp_path / 'all'}:notebook(4)"])
     assert "| all:notebook(4) less all:full | +1.00 [" in capsys.readouterr().out
+
+
+def test_arms_that_end_alike_keep_their_whole_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    for folder, em in (("one", 0.0), ("two", 1.0)):
+        written(tmp_path / folder / "grpo", "notes", 0, [em, em])
+    main([str(tmp_path / "one" / "grpo"), str(tmp_path / "two" / "grpo")])
+    assert f"| {tmp_path}/two/grpo less {tmp_path}/one/grpo | +1.00 [" in capsys.readouterr().out
 
 
 def test_without_a_common_seed_it_says_which_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

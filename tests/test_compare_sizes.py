@@ -4,21 +4,16 @@ where a note is that a question needs."""
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 import pytest
 from compare import RECIPE, Compare
 from credit_steps import curve, step_at
 from references import place_of
+from result_files import saved
 
 from mem1.contexts import context_policy
 from mem1.records import Turn
-
-
-def saved(path: Path, result: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"commit": "x", "hardware": "y", "result": result}))
 
 
 @pytest.fixture

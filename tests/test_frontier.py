@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from frontier import Point, main, points_of, table
+from result_files import saved
 
 
 def written(folder: Path, policy: str, seed: int, em: list[float], peak: float) -> None:
     result = {"tokens": {"4": {"em": em, "peak_without_prompt": peak}}}
-    (folder / "runs").mkdir(parents=True, exist_ok=True)
-    path = folder / "runs" / f"{policy}-seed{seed}.json"
-    path.write_text(json.dumps({"commit": "abc", "hardware": "none", "result": result}), encoding="utf-8")
+    saved(folder / "runs" / f"{policy}-seed{seed}.json", result)
 
 
 def test_points_are_means_over_seeds_in_the_order_of_their_numbers(tmp_path: Path):
