@@ -36,7 +36,9 @@ def test_what_a_state_lost_is_listed_and_a_later_copy_changes_nothing():
 
 
 def test_a_question_that_is_worked_on_or_unknown_is_not_answered():
-    unknown = attempt("Q2 unknown now Q5 Dora Lint 's seat ? Q5 last", "Q2 unknown done", answer="Q2 unknown ; Q5 Ana Brul")
+    unknown = attempt(
+        "Q2 unknown now Q5 Dora Lint 's seat ? Q5 last", "Q2 unknown done", answer="Q2 unknown ; Q5 Ana Brul"
+    )
     assert listed_answer(unknown) == "Q5 Ana Brul"
     assert listed(TASK, unknown) == 1
 

@@ -73,6 +73,20 @@ def test_a_folder_that_was_replaced_meanwhile_is_locked_anew(tmp_path: Path):
     assert entered.is_set()
 
 
+def test_a_folder_that_its_last_holder_removes_just_then_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    opened = os.open
+
+    def late(path: Path, flags: int) -> int:
+        monkeypatch.undo()
+        path.rmdir()
+        return opened(path, flags)
+
+    monkeypatch.setattr(os, "open", late)
+    with alone_in(tmp_path / "index", wait=True):
+        assert (tmp_path / "index").is_dir()
+    assert os.open is opened, "it was removed"
+
+
 @pytest.mark.parametrize("why", ["no flock at all", "a drive without locks"])
 def test_a_warning_appears_where_the_system_has_no_locks(why: str, tmp_path: Path, monkeypatch, caplog):
     class NoLocks:

@@ -62,17 +62,22 @@ def alone_in(folder: Path, *, wait: bool = False) -> Iterator[None]:
 
 def _locked(folder: Path, wait: bool) -> int | None:
     """A descriptor that holds the lock; None: the system has no locks."""
-    while True:
+    while True:  # until its last holder, who removes an empty folder, does not do so in between
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except FileExistsError as error:
+            if not os.path.lexists(folder):
+                continue
             raise UserError(f"{folder} is a file; give a folder, or the name of a new one") from error
         except OSError as error:
             raise UserError(f"cannot make {folder}: {error.strerror or error}; give another folder") from error
         if fcntl is None:
             log.warning("this system has no locks: make sure that no other command writes into %s", folder)
             return None
-        place = os.open(folder, os.O_RDONLY)
+        try:
+            place = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
         try:
             fcntl.flock(place, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             if _is_still(folder, place):

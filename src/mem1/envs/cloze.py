@@ -36,11 +36,18 @@ from mem1.envs.base import Environment, TaskSource
 from mem1.envs.search import SearchEnvironment
 from mem1.envs.tasks import QUESTION_TOKENS, TOKENS_PER_WORD, QuestionTasks, TextSizes, must_exist, passage_texts
 from mem1.errors import UserError, printable
-from mem1.lock import alone_in
 from mem1.protocol import Tags
 from mem1.records import Passage, Question, Task
 from mem1.retrieval.combine import Snippets
-from mem1.retrieval.index_folder import CLOZES, cache_folder, folder_kind, read_corpus, read_folder, save_folder
+from mem1.retrieval.index_folder import (
+    CLOZES,
+    cache_folder,
+    folder_kind,
+    open_cached,
+    read_corpus,
+    read_folder,
+    save_folder,
+)
 from mem1.tasks.atlas import Laziness
 from mem1.tasks.cloze import ClozeOptions
 from mem1.tasks.cloze.compose import ClozeMaterial, compose_clozes
@@ -137,13 +144,16 @@ def open_cloze_folder(
         )
     passages = read_corpus(corpus)
     kept = cache_folder() / f"cloze-{_key(passages, options)}"
-    if folder_kind(kept) == CLOZES:
-        return ClozeFolder(kept)
-    with alone_in(kept, wait=True):
-        if folder_kind(kept) == CLOZES:  # another command has just made it
-            return ClozeFolder(kept)
+
+    def load(folder: Path) -> ClozeFolder:
+        read_folder(folder, kind=CLOZES)
+        return ClozeFolder(folder)
+
+    def make() -> None:
         on_progress = None if on_making is None else on_making(kept)
-        return make_cloze_folder(passages, kept, options, corpus=Path(corpus).name, on_progress=on_progress)
+        make_cloze_folder(passages, kept, options, corpus=Path(corpus).name, on_progress=on_progress)
+
+    return open_cached(kept, load=load, make=make)
 
 
 def _key(passages: Sequence[Passage], options: ClozeOptions) -> str:

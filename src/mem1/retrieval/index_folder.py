@@ -14,14 +14,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mem1 import durable
 from mem1.errors import UserError, printable, read_as_written
+from mem1.lock import alone_in
 from mem1.records import Passage
 from mem1.registry import register
 from mem1.retrieval import Retriever
@@ -219,29 +221,26 @@ def open_bm25(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[
 
     The cache identifies an index by the SHA-256 of the corpus file. A damaged index is rebuilt; what is built, and
     where, is printed to stderr. Raises UserError for an invalid corpus and where the index cannot be written; a
-    half-written index is never used.
+    half-written index is never used, and processes that open it at once build it once.
     """
     from rich.console import Console
 
-    from mem1.retrieval.bm25 import BM25, FILES
+    from mem1.retrieval.bm25 import BM25
 
     console = Console(stderr=True, highlight=False, markup=False)
     folder = bm25_folder(corpus_path, cache_dir)
-    if folder.exists():
-        try:
-            return BM25.load(folder)
-        except UserError as error:
-            console.print(printable(f"{error}; rebuilding it"))
-            durable.remove_files(folder, (*FILES, durable.MANIFEST))
-    start = time.perf_counter()
-    with console.status(printable(f"Indexing {corpus_path} (once)")):
-        passages = read_passages(corpus_path)
-        BM25.build(passages).save(folder)
-    seconds = time.perf_counter() - start
-    console.print(
-        printable(f"Indexed {len(passages):,} passages of {corpus_path} in {seconds:.1f} s; cached in {folder}")
-    )
-    return BM25.load(folder)
+
+    def make() -> None:
+        start = time.perf_counter()
+        with console.status(printable(f"Indexing {corpus_path} (once)")):
+            passages = read_passages(corpus_path)
+            BM25.build(passages).save(folder)
+        seconds = time.perf_counter() - start
+        console.print(
+            printable(f"Indexed {len(passages):,} passages of {corpus_path} in {seconds:.1f} s; cached in {folder}")
+        )
+
+    return open_cached(folder, load=BM25.load, make=make)
 
 
 def bm25_folder(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | None = None) -> Path:
@@ -252,6 +251,34 @@ def bm25_folder(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLik
         raise UserError(f"no corpus file {corpus_path}; check the path") from error
     except OSError as error:
         raise UserError(f"cannot read {corpus_path}: {error.strerror or error}") from error
+
+
+Opened = TypeVar("Opened")
+
+
+def open_cached(folder: Path, *, load: Callable[[Path], Opened], make: Callable[[], None]) -> Opened:
+    """`load(folder)`, where one process at a time makes a folder of the cache that is missing or damaged.
+
+    load    raises UserError where the folder is missing or damaged
+    make    writes the folder whole or not at all, as `save_folder` does
+
+    Others wait for the process that makes it, then load what it has made; if it is killed, the next one makes it.
+    """
+    with suppress(UserError):
+        return load(folder)
+    lock = folder.with_name(f".{folder.name}.lock")  # a folder of its own: the one that is made is replaced meanwhile
+    with alone_in(lock, wait=True):
+        try:
+            return load(folder)  # another process has just made it
+        except UserError as error:
+            if folder.exists():
+                print(printable(f"{error}; rebuilding it"), file=sys.stderr)
+                shutil.rmtree(folder, ignore_errors=True)  # its name is a digest: nobody else keeps anything there
+            make()
+            return load(folder)
+        finally:
+            with suppress(OSError):  # also where it is the leftover of a killed process
+                lock.rmdir()
 
 
 def cache_folder(cache_dir: str | os.PathLike[str] | None = None) -> Path:
