@@ -62,3 +62,13 @@ def test_quick_reads_at_most_two_million_tokens_where_everything_is_kept():
     """Estimated for all families but errands, which are a seventh of it."""
     (found,) = estimates(QUICK.only(ENGLISH), ["keep"], seed=0)
     assert 1_000_000 < found.input < 0.85 * MOST_TOKENS
+
+
+def test_quick_tells_fifty_tokens_of_notes_from_two_hundred(tmp_path: Path):
+    right = []
+    for state in (50, 200):
+        made = script_player("script", state=state)
+        suite = QUICK.only(["independent", "chain"])
+        result = run(lambda _, made=made: made, suite, ["constant"], seed=0, folder=tmp_path / str(state))
+        right.append(sum(sum(one.right) for one in result.attempts))
+    assert right[0] < 0.95 * right[1] == 0.95 * 272

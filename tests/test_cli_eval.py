@@ -24,8 +24,10 @@ from test_runner import without_timings
 import mem1
 from mem1.cli.progress import EvaluationBar, JudgeBar, bars
 from mem1.evaluation.metrics import OF_TIME
+from mem1.evaluation.report.run_folders import evaluation_facts
 from mem1.evaluation.runner import Progress
 from mem1.net.spending import SpendingLimit
+from mem1.training.loop.run_folder import RESOLVED
 
 ANSWERS = ("eval", "engine.kind=script", "engine.answer=Ana Brul", "--objectives", "1,2", "--limit", "5", "--json")
 SCRIPTED = (*ANSWERS, "--tokenizer", "stand-in", "budget.completion_per_objective=0", "budget.completion_extra=200")
@@ -175,3 +177,18 @@ def test_a_process_killed_at_random_twenty_times_gives_the_result_of_an_unbroken
         again = subprocess.run(command(folder), capture_output=True, text=True, check=True)
         assert timeless(json.loads(again.stdout)["rows"]) == timeless(json.loads(unbroken.stdout)["rows"])
         assert without_timings(folder) == without_timings(tmp_path / "unbroken")
+
+
+def test_the_report_says_how_an_evaluation_was_made(terminal: Terminal, tmp_path: Path):
+    folder = tmp_path / "evaluation"
+    asked = (*ATLAS, *SCRIPT, "--out", folder)
+    assert terminal(*asked, "evaluation.seed=3")[0] == 0
+    facts = evaluation_facts(folder)
+    assert facts["command"] == f"mem1 {' '.join(ATLAS)} {' '.join(SCRIPT)} --out evaluation evaluation.seed=3"
+    assert (facts["seed"], facts["model"], facts["context policy"]) == ("3", "scripted", "constant")
+    assert f"mem1 {mem1.__version__}" in facts["versions"] and facts["hardware"]
+    assert terminal("report", folder)[0] == 0
+    assert facts["command"] in (folder / "report.html").read_text()
+    (folder / RESOLVED).write_text("{")
+    assert evaluation_facts(folder) == {}
+    assert terminal("report", folder)[0] == 0

@@ -95,6 +95,14 @@ def test_the_page_asks_nothing_of_anybody(page):
     assert not re.search(r"https?:|@import|url\(|fetch\(|XMLHttpRequest|WebSocket|sendBeacon|import\(", own)
 
 
+def test_explaining_text_has_no_colour_of_a_part_of_a_turn(page):
+    css = (STATIC / "page.css").read_text()
+    coloured = set(re.findall(r"\.([a-z]+)(?=[^{}]*\{ color: var\(--(?:state|query|result|thought|good|bad)\))", css))
+    used = {word for name, value in page.attributes if name == "class" for word in value.split()}
+    assert {"state", "note", "good"} <= coloured
+    assert "remark" in used and not used & (coloured - {"state", "query", "result", "thought"})
+
+
 def test_the_scripts_never_read_text_as_markup(page):
     forbidden = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser|srcdoc"
     assert not re.search(forbidden, page.scripts["page"])

@@ -11,7 +11,7 @@ from reports import CURVE, atlas, attempts, run_of
 from test_report_table import row, seeds
 
 import mem1.evaluation.report
-from mem1.evaluation.report.figures import curves, endings, over_n
+from mem1.evaluation.report.figures import SHARE_AXIS, curves, endings, over_n
 from mem1.evaluation.report.rows import EM, PEAK, ReportRow, rows_of
 
 
@@ -88,3 +88,29 @@ def test_every_colour_of_a_figure_is_in_the_style_sheet():
     used = set(re.findall(r"'(--[\w-]+)'", text))
     assert len(used) == 8 + 8
     assert used <= set(re.findall(r"(--[\w-]+):", css))
+
+
+def test_shares_have_the_whole_axis_from_0_to_1_and_other_numbers_begin_at_0():
+    drawn = {
+        figure["title"]: figure["layout"]["yaxis"] for figure in curves([run_of(("trained", attempts(atlas(), 1)))])
+    }
+    assert over_n([row(em=0.1)], EM, "t")["layout"]["yaxis"] == drawn["exact match per objective"] == SHARE_AXIS
+    assert drawn["reward per task"]["rangemode"] == "tozero" and "range" not in drawn["reward per task"]
+
+
+@pytest.mark.parametrize(("steps", "each"), [(3, True), (200, False)])
+def test_steps_are_whole_numbers(steps: int, each: bool):
+    run = dataclasses.replace(
+        run_of(("trained", attempts(atlas(), 1))), curve=[{"step": i, "reward": 0.5} for i in range(1, steps + 1)]
+    )
+    axis = curves([run])[0]["layout"]["xaxis"]
+    assert axis["tickformat"] == ",d" and ("dtick" in axis) == each
+
+
+def test_what_tells_whether_training_can_learn_is_drawn():
+    rows = [{"step": 1, "reward": 0.5, "groups_with_variance": 0.25, "sampler_trainer_max": 1e-5}]
+    run = dataclasses.replace(run_of(("trained", attempts(atlas(), 1))), curve=rows)
+    drawn = {figure["title"]: figure for figure in curves([run])}
+    varied = drawn["groups whose attempts differ in reward"]
+    assert varied["data"][0]["y"] == [0.25] and varied["layout"]["yaxis"] == SHARE_AXIS
+    assert drawn["largest difference of log-probs, sampler and trainer"]["data"][0]["y"] == [1e-5]

@@ -34,11 +34,11 @@ from mem1.bench.tables import (
 )
 from mem1.durable import write_file
 from mem1.errors import UserError, printable
-from mem1.evaluation.report.figures import Figure, line_style
+from mem1.evaluation.report.figures import SHARE_AXIS, Figure, line_style
 from mem1.evaluation.report.page import content_policy, packed_plotly, page_script, plotly, static_text, stylesheet
 from mem1.evaluation.report.viewer_data import compressed
 
-_SHARED = ("elements.js", "inflate.js", "theme.js", "figures.js")
+_SHARED = ("elements.js", "inflate.js", "theme.js", "scroll.js", "figures.js")
 _STATIC = files("mem1.bench") / "static"
 _LONGEST_DETAIL = 300
 """Characters of a reason that the list shows."""
@@ -130,7 +130,7 @@ def _over_n(title: str, names: Sequence[str], points: Sequence[Sequence[Point]],
                 "hovertemplate": "N = %{x}: %{text}<extra>%{fullData.name}</extra>",
             }
         )
-    share = {"range": [-0.03, 1.03], "title": {"text": "share of right answers"}}
+    share = {**SHARE_AXIS, "title": {"text": "share of right answers"}}
     return {"title": title, "data": traces, "layout": {"xaxis": _sizes(traces), "yaxis": share}}
 
 
@@ -174,7 +174,7 @@ def _trade(names: Sequence[str], found: Sequence[Any]) -> Figure | None:
     ends = [min(spent) - 0.3, max(spent) + 0.3]  # so that sides with much the same are seen to be near
     layout = {
         "xaxis": {"type": "log", "range": ends, "title": {"text": "tokens per right answer"}},
-        "yaxis": {"range": [-0.03, 1.03], "title": {"text": "score"}},
+        "yaxis": {**SHARE_AXIS, "title": {"text": "score"}},
     }
     return {"title": "score and tokens per right answer, all families", "data": traces, "layout": layout}
 

@@ -146,7 +146,7 @@ def _suite(name: str, tasks: Mapping[int, int], errands: Mapping[int, int]) -> S
 SUITES: Mapping[str, Suite] = {
     suite.name: suite
     for suite in (
-        _suite("quick", {1: 12, 2: 16, 4: 14, 8: 8}, {1: 6, 2: 3}),
+        _suite("quick", {1: 8, 2: 8, 4: 8, 8: 4, 16: 3}, {1: 6, 2: 3}),
         _suite("standard", {1: 24, 2: 24, 4: 24, 8: 20, 16: 12, 32: 6, 64: 3}, {1: 12, 2: 8, 4: 4}),
         _suite("full", {1: 48, 2: 48, 4: 48, 8: 40, 16: 32, 32: 16, 64: 8, 128: 4, 256: 2}, {1: 24, 2: 16, 4: 8, 8: 4}),
     )

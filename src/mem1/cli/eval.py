@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,6 +48,7 @@ def command(
     from mem1.engines.codec import SAMPLE, check_words
     from mem1.evaluation.agents import open_agent
     from mem1.evaluation.judge import Judge, JudgeServer, Verdicts, judge_rows
+    from mem1.evaluation.store import write_made_by
     from mem1.protocol import vocabulary
 
     recipe = with_sizes(chosen, chosen.load())
@@ -63,6 +65,9 @@ def command(
     check_words(agent.codec, sample, tags, whose=agent.name)
     for note in agent.notes:
         stderr().print(note, markup=False)
+    if out is not None:
+        computed = None if agent.computed is None else agent.computed.record()
+        write_made_by(out, agent.name, recipe, command=sys.argv, computed=computed)
     rows, trajectories = evaluate_agent(recipe, agent, source, tags, folder=out)
     if judge is not None:
         with bars(stderr()) as progress:

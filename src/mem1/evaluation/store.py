@@ -5,6 +5,7 @@ It keeps results of different settings from being mixed in one file:
     trained-2.jsonl    the trajectories
     trained-2.json     {"model": "ac37a94d...", "context": "constant", "temperature": 0.0, "tasks": {"count": 100, ...}}
     trained-2.row.json the row of results, with FLOPs and the judge's verdict, for reports
+    resolved.json      {"trained": {"command": [...], "versions": {...}, "recipe": {...}}}, for reports
 
 An evaluation may later be extended to more tasks, provided that the first ones are the same: "added_at": [100] then
 records that there were 100 before. It may continue on another device, but not in another precision: "devices" lists
@@ -28,7 +29,7 @@ from mem1.durable import write_file
 from mem1.errors import UserError
 from mem1.evaluation.metrics import Row
 from mem1.records import Task, Trajectory, task_to_json
-from mem1.training.loop.run_folder import differences
+from mem1.training.loop.run_folder import RESOLVED, differences, made_by
 from mem1.trajectory_files import read_trajectories
 
 _MAY_DIFFER = ("retriever", "budget", "seconds_between_searches", "laziness")
@@ -108,6 +109,19 @@ def read_row(path: Path) -> Row | None:
         return TypeAdapter(Row).validate_json(file.read_bytes())
     except (ValidationError, OSError) as error:
         raise UserError(f"{file} is not a row of results; delete it, or evaluate again") from error
+
+
+def write_made_by(
+    folder: Path, agent: str, recipe: Config, *, command: Sequence[str], computed: Mapping[str, str] | None
+) -> None:
+    """Record how the files of this agent in the folder came about. Raises UserError."""
+    made = {**made_by(command), "recipe": plain(recipe), "computed": [] if computed is None else [dict(computed)]}
+    _write_json(folder / RESOLVED, {**read_made_by(folder), agent: made})
+
+
+def read_made_by(folder: Path) -> dict[str, Any]:
+    """How the files of each agent in a folder of `mem1 eval --out` came about; empty: not recorded."""
+    return _read_manifest(folder / RESOLVED) or {}
 
 
 def _row_file(path: Path) -> Path:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from mem1.evaluation.report.rows import Column, ReportRow, Run, Series, series
+from mem1.evaluation.report.rows import EM, Column, ReportRow, Run, Series, series
 from mem1.records import Ended
 
 Figure = dict[str, Any]
@@ -27,8 +27,16 @@ CURVES = (
     ("em", "exact match per objective"),
     ("turns", "turns per task"),
     ("peak_tokens", "peak tokens per task"),
+    ("groups_with_variance", "groups whose attempts differ in reward"),
+    ("sampler_trainer_max", "largest difference of log-probs, sampler and trainer"),
 )
 """Keys of metrics.jsonl drawn as learning curves, with their titles."""
+SHARES = ("em", "f1", "groups_with_variance")
+"""Metrics between 0 and 1, drawn on the whole of that axis."""
+SHARE_AXIS = {"range": [-0.03, 1.03]}
+"""0 and 1 with room for a mark on them."""
+FEW_STEPS = 10
+"""Up to here each step has a tick; a longer axis has whole numbers by itself."""
 
 
 def over_n(
@@ -48,7 +56,17 @@ def over_n(
             traces.append(_if_appended(found[number], number, appended, visible=shown))
     sizes = sorted({row.objectives for row in rows})
     axis = {"type": "log", "tickvals": sizes, "ticktext": list(map(str, sizes)), "title": {"text": "N, questions"}}
-    return {"title": title, "data": traces, "layout": {"xaxis": axis, "yaxis": {"rangemode": "tozero"}}}
+    return {"title": title, "data": traces, "layout": {"xaxis": axis, "yaxis": _axis_of(column is EM)}}
+
+
+def _axis_of(share: bool) -> Figure:
+    return SHARE_AXIS if share else {"rangemode": "tozero", "exponentformat": "power"}
+
+
+def _steps(runs: Sequence[Run]) -> Figure:
+    """The axis of steps, which are whole numbers."""
+    last = max((row["step"] for run in runs for row in run.curve), default=0)
+    return {"title": {"text": "optimiser step"}, "tickformat": ",d", **({"dtick": 1} if last <= FEW_STEPS else {})}
 
 
 def curves(runs: Sequence[Run]) -> list[Figure]:
@@ -61,7 +79,7 @@ def curves(runs: Sequence[Run]) -> list[Figure]:
         {
             "title": title,
             "data": [trace for number, run in enumerate(runs) for trace in _curve(run, number, key)],
-            "layout": {"xaxis": {"title": {"text": "optimiser step"}}, "yaxis": {"rangemode": "tozero"}},
+            "layout": {"xaxis": _steps(runs), "yaxis": _axis_of(key in SHARES)},
         }
         for key, title in drawn
     ]

@@ -84,7 +84,17 @@ _TITLES = {EM.heading: "exact match per objective", REWARD.heading: "mean reward
 """Heading of a column -> title of its figure; other headings are titles themselves."""
 LARGEST = 5_000_000
 """Size limit of a page in bytes; the page names the trajectories left out to keep it."""
-SCRIPTS = ("elements.js", "inflate.js", "theme.js", "figures.js", "search.js", "turn.js", "trajectory.js", "list.js")
+SCRIPTS = (
+    "elements.js",
+    "inflate.js",
+    "theme.js",
+    "scroll.js",
+    "figures.js",
+    "search.js",
+    "turn.js",
+    "trajectory.js",
+    "list.js",
+)
 """The page's own scripts, joined in this order, with start.js at the end."""
 
 _TITLE_WITHIN = 1 << 16

@@ -25,9 +25,10 @@ from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.evaluation.report.page import write_page
 from mem1.evaluation.report.rows import Run, read_evaluations, read_kept
+from mem1.evaluation.store import read_made_by
 from mem1.records import Trajectory
 from mem1.training.loop.kept_attempts import FOLDER
-from mem1.training.loop.run_folder import METRICS, read_metrics
+from mem1.training.loop.run_folder import METRICS, RESOLVED, read_metrics
 from mem1.training.loop.watch import given_warnings
 from mem1.training.weights.policy import SHIPPED, SHIPPED_FOLDERS, policy_folder
 
@@ -84,7 +85,7 @@ def _read(run: Path, name: str, tokenizer: Path | None) -> Run:
     return Run(
         name=name,
         family=str(run.resolve()) if training is None else _all_but_seeds(training),
-        facts={} if training is None else facts(training),
+        facts=evaluation_facts(run) if training is None else facts(training),
         curve=[row for row in metrics if "reward" in row],
         attempts=evaluations,
         warnings=given_warnings(training) if training else [],
@@ -151,7 +152,22 @@ def _folders(training: Path | None) -> Iterator[Path]:
 def facts(training: Path) -> dict[str, str]:
     """How the run was made, from its config.toml and resolved.json; what they do not give is left out."""
     config = read_toml(training / "config.toml")
-    resolved = _resolved(training / "resolved.json")
+    return {**_facts(config, _resolved(training / RESOLVED)), **_given({"training": _training(config)})}
+
+
+def evaluation_facts(folder: Path) -> dict[str, str]:
+    """The same of a folder of `mem1 eval --out`; where its agents differ, all values."""
+    found: dict[str, list[str]] = {}
+    for agent, made in read_made_by(folder).items():
+        recipe = made.get("recipe", {})
+        seed = str(recipe.get("evaluation", {}).get("seed", ""))
+        model = recipe.get("model", {}).get("path") or agent
+        for name, value in _given({**_facts(recipe, made), "model": str(model), "seed": seed}).items():
+            found.setdefault(name, []).append(value)
+    return {name: "; ".join(dict.fromkeys(values)) for name, values in found.items()}
+
+
+def _facts(config: Mapping[str, Any], resolved: Mapping[str, Any]) -> dict[str, str]:
     command: list[str] = resolved.get("command", [])
     known = {
         "command": " ".join(_PROGRAM.get(word, word) for word in command),
@@ -159,12 +175,15 @@ def facts(training: Path) -> dict[str, str]:
         "context policy": "" if "agent" in config else str(config.get("context", "")),
         "agent": _agent(config.get("agent", {})),
         "tasks": str(config.get("tasks", {}).get("kind", "")),
-        "training": _training(config),
         "versions": ", ".join(f"{name} {version}" for name, version in resolved.get("versions", {}).items()),
         "device": ", ".join(dict.fromkeys(one["device"] for one in resolved.get("computed", []))),
         "hardware": str(resolved.get("hardware", "")),
     }
-    return {name: value for name, value in known.items() if value}
+    return _given(known)
+
+
+def _given(facts: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in facts.items() if value}
 
 
 def _agent(config: Mapping[str, Any]) -> str:

@@ -38,7 +38,7 @@ from mem1.durable import explain_full_disk, is_partial, write_file
 from mem1.errors import UserError
 from mem1.training.loop.writers import Writers
 
-_RESOLVED = "resolved.json"
+RESOLVED = "resolved.json"
 
 Metrics = Mapping[str, "float | Metrics | None"]
 """Metrics of a step, by name; None: nothing to measure."""
@@ -75,7 +75,7 @@ class RunFolder:
         try:
             run.path.mkdir(parents=True, exist_ok=True)
             # a start that was killed before config.toml was written leaves resolved.json alone
-            taken = any(not is_partial(p) and p.name != _RESOLVED for p in run.path.iterdir())
+            taken = any(not is_partial(p) and p.name != RESOLVED for p in run.path.iterdir())
         except FileExistsError as error:
             raise UserError(f"{run.path} is a file; give the run a folder with another --out") from error
         except OSError as error:
@@ -85,14 +85,9 @@ class RunFolder:
                 f"{run.path} exists and is not empty; continue the run in it with --resume, "
                 "or start a new one with another --out"
             )
-        resolved = {
-            "command": [_portable(argument) for argument in command],
-            "fingerprint": run.fingerprint,
-            "versions": _versions(),
-            "hardware": f"{platform.machine()}, {os.cpu_count()} cores",
-        }
+        resolved = {**made_by(command), "fingerprint": run.fingerprint}
         with explain_full_disk(f"{run.path}", "nothing has run yet"):
-            write_file(run.path / _RESOLVED, json.dumps(resolved, indent=2).encode())
+            write_file(run.path / RESOLVED, json.dumps(resolved, indent=2).encode())
             write_file(run.config, to_toml(config).encode())
         return run
 
@@ -145,13 +140,22 @@ class RunFolder:
             )
 
     def _resolved(self) -> dict[str, Any]:
-        path = self.path / _RESOLVED
+        path = self.path / RESOLVED
         return json.loads(path.read_bytes()) if path.is_file() else {}
 
     def _note(self, key: str, value: object) -> None:
         resolved = {**self._resolved(), key: value}
         with explain_full_disk(f"{self.path}", "the checkpoints are intact"):
-            write_file(self.path / _RESOLVED, json.dumps(resolved, indent=2).encode())
+            write_file(self.path / RESOLVED, json.dumps(resolved, indent=2).encode())
+
+
+def made_by(command: Sequence[str]) -> dict[str, Any]:
+    """What a report says of how files came about: the command without paths of this machine, versions, hardware."""
+    return {
+        "command": [_portable(argument) for argument in command],
+        "versions": _versions(),
+        "hardware": f"{platform.machine()}, {os.cpu_count()} cores",
+    }
 
 
 def differences(

@@ -1,6 +1,6 @@
 // Elements of the page. Strings become text nodes: nothing in the data is ever read as markup.
 
-// make("p", {class: "note"}, "text", child): attributes that are false or null are left out, "onclick" is a listener.
+// make("p", {class: "remark"}, "text", child): attributes that are false or null are left out, "onclick" is a listener.
 const make = (name, attributes = {}, ...children) => {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {

@@ -19,7 +19,7 @@ const objectivesView = (data, trajectory) => {
   const head = ["question", "gold", "answered", ...names].map((name) => make("th", { scope: "col" }, name));
   const rows = data.tasks[trajectory.task].questions.map(([label, question, gold], i) => make("tr", {},
     make("td", {}, `${label} `, marked(question)), make("td", {}, marked(gold)), make("td", {}, marked(trajectory.answers[i] || "–")),
-    measured.map(([, values]) => make("td", {}, score(values[i])))));
+    measured.map(([, values]) => make("td", { class: "measured" }, score(values[i])))));
   const right = trajectory.metrics.em ? `, ${trajectory.metrics.em.filter((value) => value === 1).length} right` : "";
   return make("details", { open: rows.length <= 4 || undefined },
     make("summary", {}, `${rows.length === 1 ? "1 question" : `${rows.length} questions`}${right}`),

@@ -51,7 +51,7 @@ const factsView = (task, turn) => {
 
 const turnView = (data, trajectory, number) => {
   const turn = trajectory.turns[number - 1];
-  if (!turn) return make("p", { class: "note" }, `No turn ${number}: it ended after ${trajectory.turns.length}.`);
+  if (!turn) return make("p", { class: "remark" }, `No turn ${number}: it ended after ${trajectory.turns.length}.`);
   const [given, written, appended] = turn.sizes;
   const [context, completion, result, lost] =
     [turn.context, turn.completion, turn.result, turn.dropped].map((flat) => readPieces(data, flat));
