@@ -23,7 +23,7 @@ from mem1.dialogue import TagDialogue
 from mem1.engines.base import Engine
 from mem1.envs.base import TaskSource
 from mem1.envs.tasks import TasksConfig, as_source
-from mem1.errors import UserError
+from mem1.errors import UserError, suggestion
 from mem1.evaluation.metrics import Row
 from mem1.protocol import PAPER, Tags, vocabulary
 from mem1.training.loop.recipe import Evaluation, Recipe
@@ -46,8 +46,11 @@ def find_recipe(name: str | Path) -> Path:
     for candidate in (Path(name), folder / name, folder / f"{name}.toml"):
         if candidate.is_file():
             return candidate
-    known = ", ".join(sorted(p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.toml")))
-    raise UserError(f"no recipe {str(name)!r}: neither a file nor one of the shipped recipes ({known})")
+    known = sorted(p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.toml"))
+    raise UserError(
+        f"no recipe {str(name)!r}{suggestion(str(name), known)}: neither a file nor one of the shipped recipes "
+        f"({', '.join(known)})"
+    )
 
 
 def load_recipe(name: str | Path, *overrides: str) -> Recipe:

@@ -1,12 +1,14 @@
 """One exception for everything that a user can put right; the command line prints it without a stack trace.
 
-printable("a\\x1b[2J.txt")  ->  "a\\\\x1b[2J.txt"     a terminal obeys no name of a file, and no server
+printable("a\\x1b[2J.txt")            ->  "a\\\\x1b[2J.txt"     a terminal obeys no name of a file, and no server
+suggestion("flod(8)", POLICIES)    ->  " (did you mean fold(8)?)"
 """
 
 from __future__ import annotations
 
+import difflib
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 _BREAKS = (ArithmeticError, AttributeError, EOFError, LookupError, OSError, RecursionError, TypeError, ValueError)
@@ -16,6 +18,19 @@ _UNPRINTED = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 class UserError(ValueError):
     """Bad configuration, data or model: the message says what is wrong, where, and the next step."""
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like this one; what stands in brackets is kept. None: none is like it."""
+    head, bracket, arguments = name.partition("(")
+    found = difflib.get_close_matches(head, [*known], n=1)
+    return f"{found[0]}{bracket}{arguments}" if found else None
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """The closest known name as a question, to follow an unknown one; "" if none is like it."""
+    found = closest(name, known)
+    return "" if found is None else f" (did you mean {found}?)"
 
 
 @contextmanager

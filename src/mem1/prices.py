@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from mem1.errors import UserError
+from mem1.errors import UserError, suggestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,7 @@ def price_class(name: str) -> PriceClass:
     """The price class with this name. Raises UserError, listing the known ones, for any other name."""
     if name not in PRICE_CLASSES:
         raise UserError(
-            f"unknown price class {name!r}; known: {', '.join(PRICE_CLASSES)}; or give --fresh, --cached, --write "
-            "and --output"
+            f"unknown price class {name!r}{suggestion(name, PRICE_CLASSES)}; known: {', '.join(PRICE_CLASSES)}; or "
+            "give --fresh, --cached, --write and --output"
         )
     return PRICE_CLASSES[name]

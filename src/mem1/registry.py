@@ -21,7 +21,7 @@ from functools import cache
 from importlib import import_module, metadata
 from typing import Any, TypeVar, overload
 
-from mem1.errors import UserError
+from mem1.errors import UserError, suggestion
 
 T = TypeVar("T")
 
@@ -64,9 +64,10 @@ class Registry:
         for point in _entry_points(self.kind):
             if point.name == name:
                 return load(point.value)
+        known = self.names()
         raise UserError(
-            f"unknown {self.kind} {name!r}; known: {', '.join(self.names())}. Your own: write package.module:Name, or "
-            f"call mem1.register.{self.kind}({name!r}, ...) before"
+            f"unknown {self.kind} {name!r}{suggestion(name, known)}; known: {', '.join(known)}. Your own: write "
+            f"package.module:Name, or call mem1.register.{self.kind}({name!r}, ...) before"
         )
 
     def names(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from typing import Any
 from mem1.configuration.model import LARGEST_SEED
 from mem1.envs.base import Environment, TaskSource
 from mem1.envs.tasks import TasksConfig
-from mem1.errors import UserError
+from mem1.errors import UserError, suggestion
 from mem1.protocol import PAPER, PAPER_SHOP, Tags
 from mem1.records import Task
 from mem1.registry import load, register
@@ -161,7 +161,9 @@ def suite_of(name: str) -> Suite:
             raise UserError(f"{name} is a {type(found).__name__}, not a mem1.bench.suites.Suite")
         return found
     if name not in SUITES:
-        raise UserError(f"unknown suite {name!r}; known: {', '.join(SUITES)}, or package.module:NAME")
+        raise UserError(
+            f"unknown suite {name!r}{suggestion(name, SUITES)}; known: {', '.join(SUITES)}, or package.module:NAME"
+        )
     return SUITES[name]
 
 

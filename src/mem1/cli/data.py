@@ -319,15 +319,16 @@ def verl(
 ) -> None:
     """Write the tasks of a recipe as the Parquet file that verl's trainer reads (docs/verl.md)."""
     from mem1.api import load_recipe
-    from mem1.cli.progress import stderr
-    from mem1.extras.verl.settings import write_tasks
-    from mem1.protocol import vocabulary
 
     half = _half(split)
     assert half is not None
     new_file(out)
     config = load_recipe(recipe, *expanded(overrides or []))
     work_begins()
+    from mem1.cli.progress import stderr
+    from mem1.extras.verl.settings import write_tasks
+    from mem1.protocol import vocabulary
+
     make_folder_of(out)
     source = config.tasks.source(half, vocabulary(config.vocabulary))
     by_size = [source.tasks(objectives=number, count=count, seed=seed) for number in objectives]

@@ -48,14 +48,15 @@ def command(
 ) -> None:
     """Estimate a recipe's memory by part, tokens and FLOPs per step, and time; if it does not fit, what to change."""
     from mem1.api import load_recipe
-    from mem1.planning.networks import Setup
-    from mem1.planning.plan import advise, make_plan, record
-    from mem1.planning.step_time import cluster
 
     config = load_recipe(recipe, *expanded(overrides or []))
     if config.rollout.engine != "servers":
         refuse(invocation, "server_gpus", because="the recipe samples in its own process; set rollout.engine=servers")
     sizes = {"prompt": prompt, "state": state, "action": action, "result": result, "turns": turns}
+    from mem1.planning.networks import Setup
+    from mem1.planning.plan import advise, make_plan, record
+    from mem1.planning.step_time import cluster
+
     known = _attempts(run, sizes)
     setup = Setup.of(config, server_gpus=server_gpus)
     named = None if gpus is None else cluster(gpus)

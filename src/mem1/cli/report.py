@@ -49,7 +49,6 @@ def command(
     """Write a page with table, figures, learning curves and every trajectory; or print the table for a paper."""
     from mem1.evaluation.report.page import write_page
     from mem1.evaluation.report.rows import rows_of
-    from mem1.evaluation.report.run_folders import PAGE, read_runs, write_run_report
     from mem1.evaluation.report.tables import FORMATS
 
     if from_mem1 is not None and not runs:
@@ -61,11 +60,15 @@ def command(
         raise UserError(f"unknown format {format!r}; known: html, {', '.join(FORMATS)}")
     if out is not None:
         make_folder_of(out)
+        if format != "html":
+            new_file(out)
+    if missing := [run for run in runs if not run.is_dir()]:
+        raise UserError(f"no folder {missing[0]}; give that of a `mem1 quickstart`, `mem1 train` or `mem1 eval --out`")
+    from mem1.evaluation.report.run_folders import PAGE, read_runs, write_run_report
+
     if len(runs) == 1 and format == "html" and out is None:
         print(printable(str(write_run_report(runs[0], tokenizer=tokenizer))))
         return
-    if out is not None and format != "html":
-        new_file(out)
     read = read_runs(runs, tokenizer=tokenizer)
     if format == "html":
         path = out or Path(PAGE)

@@ -57,10 +57,6 @@ def command(
 ) -> None:
     """Train a policy as a recipe says; on several processes: torchrun --nproc-per-node N -m mem1 train RECIPE."""
     from mem1.api import find_recipe, load_recipe
-    from mem1.cli.eval import evaluate_policy, show
-    from mem1.cli.progress import TrainingBar, bars, stderr
-    from mem1.training.loop.train import train
-    from mem1.training.ranks.placement import Placement, joined_for
 
     if dry:
         refuse(invocation, "resume", "evaluate", "upload", because="--dry-run trains nothing; leave it out")
@@ -72,6 +68,11 @@ def command(
         raise UserError("[engine] is for mem1 eval and run; training samples by [rollout]: leave it out")
     folder = out or Path("runs") / path.stem
     work_begins()
+    from mem1.cli.eval import evaluate_policy, show
+    from mem1.cli.progress import TrainingBar, bars, stderr
+    from mem1.training.loop.train import train
+    from mem1.training.ranks.placement import Placement, joined_for
+
     if dry:
         _dry_run(config, folder, as_json=as_json)
         return
@@ -178,6 +179,8 @@ def export(
     as_json: JsonOption = False,
 ) -> None:
     """Write a checkpoint's policy as a transformers folder, with adapters merged and shards joined."""
+    if not checkpoint.is_dir():
+        raise UserError(f"no folder {checkpoint}; give one such as runs/quickstart/train/checkpoints/checkpoint-000040")
     from mem1.cli.progress import stderr
     from mem1.training.weights.policy import export_checkpoint
 
@@ -214,13 +217,7 @@ def quickstart(
 ) -> None:
     """Evaluate a shipped policy, train it by reinforcement learning on two objectives, evaluate again."""
     from mem1.api import load_recipe
-    from mem1.cli.eval import show
-    from mem1.cli.progress import stderr
     from mem1.contexts import context_policy
-    from mem1.evaluation.report.run_folders import write_run_report
-    from mem1.lock import alone_in
-    from mem1.training.ranks.placement import Placement
-    from mem1.training.ranks.processes import Ranks
 
     folder = out or Path("runs") / ("quickstart" + ("" if context == MEMORY else f"-{context}") + f"-seed{seed}")
     overrides = [f"seed={seed}", f"evaluation.seed={seed}", f"context={context}"]
@@ -231,6 +228,13 @@ def quickstart(
     if resume and not folder.exists():
         raise UserError(f"--resume: {folder} does not exist; start a run without --resume, or give its folder by --out")
     work_begins()
+    from mem1.cli.eval import show
+    from mem1.cli.progress import stderr
+    from mem1.evaluation.report.run_folders import write_run_report
+    from mem1.lock import alone_in
+    from mem1.training.ranks.placement import Placement
+    from mem1.training.ranks.processes import Ranks
+
     console = stderr()
     console.print(f"mem1 quickstart, seed {seed}, context policy {context}; everything is written to {folder}")
     ranks = Ranks(device=chosen_device(invocation, config.model.device, training=True))

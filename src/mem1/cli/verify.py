@@ -44,20 +44,21 @@ def command(
     tasks, tags, context policy, budget and attention, on the first number of objectives that it trains. Sampling is at
     rl.temperature; a recipe without RL uses evaluation.temperature if above 0, else 1.
     """
-    from mem1.cli.progress import stderr
-    from mem1.engines.base import Sampling
-    from mem1.engines.codec import check_words
     from mem1.errors import UserError
-    from mem1.packing.attention import choose_attention
     from mem1.protocol import vocabulary
-    from mem1.training.verify import NO_GRADIENTS, has_gradients, verify
-    from mem1.training.weights.policy import make_policy
 
     recipe = chosen.load({"tasks.worlds": "1", "evaluation.objectives": "[2]"})
     if recipe.engine.kind != "local":
         raise UserError("mem1 verify computes gradients, so the model runs in this process; leave out [engine]")
     tags = vocabulary(recipe.vocabulary)
     work_begins()
+    from mem1.cli.progress import stderr
+    from mem1.engines.base import Sampling
+    from mem1.engines.codec import check_words
+    from mem1.packing.attention import choose_attention
+    from mem1.training.verify import NO_GRADIENTS, has_gradients, verify
+    from mem1.training.weights.policy import make_policy
+
     source = recipe.tasks.source("evaluation", tags)
     device = chosen_device(invocation, recipe.model.device, training=True)
     backend = choose_attention(recipe.model.attention, device.at, gradients=False)

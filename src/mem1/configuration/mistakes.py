@@ -9,7 +9,6 @@ followed through the model's annotations, and branches are dropped.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -19,6 +18,7 @@ from pydantic.fields import FieldInfo
 
 from mem1.configuration.by_name import ByName
 from mem1.configuration.toml import key_text, value_text
+from mem1.errors import closest
 
 
 def explain(
@@ -56,8 +56,8 @@ def _sentence(
     where = f"[{key_text(*keys[:-1])}]" if len(keys) > 1 else "the file"
     listing = f"Keys of {where}: {', '.join(names)}"
     if item["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(str(keys[-1]), names, n=1)
-        hint = f"; did you mean {key_text(*keys[:-1], close[0])}?" if close else "."
+        close = closest(str(keys[-1]), names)
+        hint = f"; did you mean {key_text(*keys[:-1], close)}?" if close else "."
         return f"unknown key {name}{origin}{hint} {listing}"
     if item["type"] == "missing":
         return f"required key {name} is missing; give it in the file or as {name}=value. {listing}"

@@ -25,7 +25,7 @@ from mem1.contexts.policies import (
     Window,
 )
 from mem1.contexts.recall import recalled
-from mem1.errors import UserError
+from mem1.errors import UserError, suggestion
 from mem1.protocol import Filled
 from mem1.records import Turn
 from mem1.registry import register
@@ -78,7 +78,10 @@ def context_policy(name: str) -> ContextPolicy:
         except (KeyError, TypeError, ValueError) as error:
             own = ", ".join(n for n in register.context.names() if n not in POLICIES)
             known = f"{KNOWN}{', ' if own else ''}{own}; k and n are at least 1, p is a percentage"
-            raise UserError(f"unknown context policy {name!r}; known: {known}; or package.module:Name") from error
+            close = "" if head in POLICIES else suggestion(name, register.context.names())
+            raise UserError(
+                f"unknown context policy {name!r}{close}; known: {known}; or package.module:Name"
+            ) from error
     thing = register.context.get(head)
     try:
         policy = thing(*numbers) if isinstance(thing, type) or not hasattr(thing, "select") else thing

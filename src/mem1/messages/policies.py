@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from mem1.errors import UserError
+from mem1.errors import UserError, closest
 from mem1.registry import register
 
 _NEARLY = 0.8
@@ -182,6 +182,9 @@ def policy_of(policy: str | Policy) -> Policy:
         numbers = [None if word == "auto" and match[1] == "fold" else int(word) for word in arguments]
         if any(number is not None and number < 1 for number in numbers):
             raise ValueError("numbers are at least 1")
+        names = register.memory.names()
+        if ":" not in match[1] and match[1] not in names:
+            raise ValueError(f"did you mean {found}?" if (found := closest(policy, names)) else "no such name")
         made = register.memory.get(match[1])(*numbers)
     except (TypeError, ValueError) as error:
         own = [name for name in register.memory.names() if name not in POLICIES]

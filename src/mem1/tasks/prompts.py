@@ -22,7 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Generic, TypeVar
 
-from pydantic import Tag
+from pydantic import AfterValidator, Tag
 
 from mem1.configuration import Config
 from mem1.configuration.model import name_or
@@ -55,7 +55,8 @@ class PromptFile(Config):
     """Whether each question is preceded by its label: Q1, Q2, ..."""
 
 
-PromptChoice = Annotated[Annotated[str, Tag("str")] | Annotated[PromptFile, Tag("PromptFile")], name_or("PromptFile")]
+PromptName = Annotated[str, AfterValidator(lambda name: register.prompt.get(name) and name), Tag("str")]
+PromptChoice = Annotated[PromptName | Annotated[PromptFile, Tag("PromptFile")], name_or("PromptFile")]
 """`prompt` of a recipe: a name, or a file."""
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from mem1.errors import UserError
+from mem1.errors import UserError, suggestion
 from mem1.extras.probe.probing import Compactor, Ours, Replacing, Write
 from mem1.messages import Bounds, policy_of
 from mem1.messages.policies import POLICIES
@@ -35,8 +35,9 @@ def compactor_of(name: str, write: Write | None, bounds: Bounds) -> Compactor:
         if callable(thing) and not hasattr(thing, "stays"):
             return Replacing(name, cast("Callable[[list[Message]], Sequence[Message]]", thing))
     if name.partition("(")[0] not in POLICIES and ":" not in name:
+        known = (*POLICIES, *OTHERS)
         raise UserError(
-            f"unknown memory {name!r}; known: {', '.join((*POLICIES, *OTHERS))}, or package.module:function"
+            f"unknown memory {name!r}{suggestion(name, known)}; known: {', '.join(known)}, or package.module:function"
         )
     ours = Ours(name, write, bounds)
     policy = policy_of(name)

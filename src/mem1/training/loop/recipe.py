@@ -132,7 +132,7 @@ class ModelConfig(Config):
     @model_validator(mode="after")
     def _one_of_them(self) -> ModelConfig:
         if self.path is not None and self.new is not None:
-            raise ValueError("give model.path or model.new, not both")
+            raise ValueError("give model.path or model.new, not both; model.new=null drops the recipe's new model")
         if self.chat_template and self.new is not None:
             raise ValueError("model.new has no chat template; leave out model.chat_template, or give model.path")
         return self
