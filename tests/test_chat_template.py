@@ -80,7 +80,10 @@ def test_every_file_of_the_tokenizer_is_in_the_trained_policy_and_in_the_export(
     assert kept(exported) == kept(chat)
     for folder in (trained / "policy", exported):
         generation = json.loads((folder / "generation_config.json").read_text())
-        assert generation.items() >= CHAT_FILES["generation_config.json"].items()
+        (own,) = CHAT_FILES["generation_config.json"]["eos_token_id"]
+        ends = [Codec.load(chat).encode(stop)[0] for stop in PAPER.stop_strings]
+        assert {k: generation[k] for k in ("do_sample", "temperature")} == {"do_sample": True, "temperature": 0.6}
+        assert generation["eos_token_id"] == list(dict.fromkeys([own, *ends]))
         assert (
             load_policy(folder, chat_template=True).chat_template == load_policy(chat, chat_template=True).chat_template
         )

@@ -221,7 +221,6 @@ class TestFaults:
             ({"token_ids": [1]}, "no text"),
             ({"text": ""}, "no token ids"),
             ({"text": "", "token_ids": [-1], "prompt_token_ids": []}, "not a list of token ids"),
-            ({"text": "", "token_ids": [10**6], "prompt_token_ids": SENT}, "unknown ones"),
             ({"text": "", "token_ids": [1] * 41, "prompt_token_ids": SENT}, "41 tokens for 40"),
             ({"text": "", "token_ids": [1], "prompt_token_ids": [9]}, "another context"),
             ({"text": "", "token_ids": [1], "finish_reason": "content_filter"}, "'content_filter'"),

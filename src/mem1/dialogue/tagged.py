@@ -44,7 +44,7 @@ class TagDialogue:
         return self
 
     def prompt(self, task: Task) -> tuple[int, ...]:
-        return self.chat_template.around(self.codec.encode_untrusted(task.prompt, self.tags))
+        return self.codec.with_bos(self.chat_template.around(self.codec.encode_untrusted(task.prompt, self.tags)))
 
     def opening(self, kind: str | None) -> tuple[int, ...]:
         return () if kind is None else self.codec.encode(self.tags.opening(kind))

@@ -110,7 +110,8 @@ class ScriptedEngine:
         del sampling  # a script does not sample
         completions = []
         for context, budget in zip(contexts, max_tokens, strict=True):
-            ids = self.codec.encode(self.script(self.codec.decode(self.chat_template.without(tuple(context)))))
+            read = self.codec.without_bos(self.chat_template.without(tuple(context)))
+            ids = self.codec.encode(self.script(self.codec.decode(read)))
             completions.append(Completion(token_ids=ids[:budget], stopped=len(ids) <= budget))
         return completions
 

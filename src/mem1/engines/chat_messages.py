@@ -124,8 +124,8 @@ class ChatMessages:
         text = self._written(given, tools)
         first, *rest = re.split(f"{mark}([0-9]{{6}})", text)
         if not rest:
-            return self._end(first, opened)
-        ids = list(self.codec.encode(first))
+            return self.codec.with_bos(self._end(first, opened))
+        ids = list(self.codec.with_bos(self.codec.encode(first)))
         sampled = [(n, message.ids) for n, message in enumerate(messages) if isinstance(message, Sampled)]
         if [int(number) for number in rest[::2]] != [number for number, _ in sampled]:
             raise UserError(f"{self.where} leaves out or repeats what the model has said")

@@ -78,7 +78,7 @@ class ChatTemplate:
             raise UserError(f"the chat template in {where} leaves out the user's message")
         if len(text) > _LONGEST:
             raise UserError(f"the chat template in {where} writes {len(text):,} characters around a prompt")
-        return cls(codec.encode(before), codec.encode(after))
+        return cls(codec.with_bos(codec.encode(before)), codec.encode(after))
 
 
 def template_tokenizer(folder: Path) -> Any:

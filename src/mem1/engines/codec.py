@@ -1,10 +1,12 @@
 """Text to tokens and back, exactly: what the sampler wrote is never encoded again.
 
 `Codec` wraps a fast tokenizer (the `tokenizers` library, so that no model library is loaded). Text from the
-environment is encoded once and by itself, without beginning-of-sequence tokens.
+environment is encoded once and by itself. What a tokenizer puts before every text, such as a beginning-of-sequence
+token, stands once in a context, at its start.
 
     codec.encode("[INST] a <|im_end|>")                     ->  (3, 64, 2): special tokens are recognised in any text
     codec.encode_untrusted("[INST] a <|im_end|>", PAPER)    ->  (58, 40, 45, ...): letters, like any other text
+    codec.with_bos((3, 64, 2))                              ->  (1, 3, 64, 2); with_bos((1, 3, 64, 2)) likewise
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from itertools import accumulate, chain
+from itertools import accumulate, chain, takewhile
 from math import ceil, inf
 from pathlib import Path
 
@@ -39,8 +41,9 @@ _NO_LETTER = "\ufffd"
 class Codec:
     """Encodes prompts and observations, decodes completions, and finds spans of text in tokens."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, *, rows: int | None = None) -> None:
+        """`rows`: tokens that the model knows, the padding of its vocabulary included; None: not known."""
+        self.tokenizer, self.rows = tokenizer, rows
         self._of_tags: dict[Tags, tuple[Mapping[str, Sequence[int]], re.Pattern[str]]] = {}
         self._lengths = _Lookup(self._length)
         self._added_lengths = _Lookup(self._added_length)
@@ -55,9 +58,12 @@ class Codec:
                 + how_to_fetch(str(folder))
             )
         try:
-            return cls(Tokenizer.from_file(str(path)))
+            tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises plain Exception for a damaged file
             raise UserError(f"{path} is not a readable tokenizer: {error}") from error
+        tokenizer.no_truncation()  # a file may hold what its last user had set
+        tokenizer.no_padding()
+        return cls(tokenizer)
 
     def fingerprint(self) -> str:
         """BLAKE2 (hexadecimal) of the tokenizer."""
@@ -70,6 +76,26 @@ class Codec:
     def encode(self, text: str) -> tuple[int, ...]:
         """Tokens of a text by itself."""
         return tuple(_encode(self.tokenizer, [text])[0])
+
+    @cached_property
+    def bos_ids(self) -> tuple[int, ...]:
+        """What the tokenizer puts before every text; empty: nothing."""
+        encoded = self.tokenizer.encode("a")
+        pairs = zip(encoded.ids, encoded.special_tokens_mask, strict=True)
+        return tuple(token for token, _ in takewhile(lambda pair: pair[1], pairs))
+
+    def with_bos(self, ids: Sequence[int]) -> tuple[int, ...]:
+        """A context, or its head, that begins with what the tokenizer puts before every text, once."""
+        return self.bos_ids + self.without_bos(ids)
+
+    def without_bos(self, ids: Sequence[int]) -> tuple[int, ...]:
+        """The same for whoever puts it there itself: a server that gets the text, or a template."""
+        begun = bool(self.bos_ids) and tuple(ids[: len(self.bos_ids)]) == self.bos_ids
+        return tuple(ids[len(self.bos_ids) :] if begun else ids)
+
+    def within(self, ids: Sequence[int]) -> bool:
+        """Whether the model knows these tokens. Those beyond the tokenizer's own decode to nothing."""
+        return self.rows is None or max(ids, default=0) < self.rows
 
     def encode_untrusted(self, text: str, tags: Tags) -> tuple[int, ...]:
         """Tokens of a text that others may have written: the only special tokens that can result are those of `tags`.
@@ -134,9 +160,11 @@ class Codec:
     def text_for_server(self, ids: Sequence[int]) -> str:
         """The text of a context for a server that recognises special tokens in text.
 
-        Special tokens of the context are kept. Text that only looks like one, of this tokenizer or well-known models,
-        came from a document or a prompt, and is broken up (`break_tokens`).
+        Special tokens of the context are kept, but for what the server's tokenizer puts before every text itself. Text
+        that only looks like one, of this tokenizer or well-known models, came from a document or a prompt, and is
+        broken up (`break_tokens`).
         """
+        ids = self.without_bos(ids)
         text = self.decode(ids)
         if break_tokens(text, self.breakable) == text:
             return text

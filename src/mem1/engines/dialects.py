@@ -137,7 +137,7 @@ class Text:
         theirs, ours = response.prompt_token_ids, codec.encode(_PROBE)
         if theirs is None or response.token_ids is None:
             return self
-        if theirs != ours:
+        if codec.without_bos(theirs) != ours:  # a server may put it there though it was told not to
             raise UserError(
                 f"the server's tokenizer is not the one given: it makes {len(theirs)} tokens of a text of which "
                 f"--tokenizer makes {len(ours)}, or other ones; give the folder of the model that is served"
@@ -266,8 +266,10 @@ class TokenIds(Text):
             raise ValueError("the answer has no token ids")
         if response.prompt_token_ids != tuple(request.context_ids):
             raise ValueError("the answer is to another context than the one sent")
-        if len(ids) > request.max_tokens or max(ids, default=0) >= codec.vocab_size:
-            raise ValueError(f"the answer has {len(ids)} tokens for {request.max_tokens} requested, or unknown ones")
+        if len(ids) > request.max_tokens:
+            raise ValueError(f"the answer has {len(ids)} tokens for {request.max_tokens} requested")
+        if not codec.within(ids):
+            raise ValueError(f"the answer has token {max(ids)}, but the model knows {codec.rows} tokens")
         # by default vLLM's log-probabilities are those at temperature 1, as ours are at temperature 0
         exact = (processed_logprobs or request.temperature in (0, 1)) and len(logprobs) == len(ids)
         if processed_logprobs and not exact:

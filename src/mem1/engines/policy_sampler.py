@@ -62,6 +62,8 @@ class CompletionBody(BaseModel):
     return_token_ids: bool = False
     include_stop_str_in_output: bool = False
     """Keep it in the text; token ids always include it."""
+    add_special_tokens: bool = True
+    """Put before a prompt that is text what the tokenizer puts before every text, unless it is there already."""
 
     # other fields that clients send, accepted with the values that change nothing
     stream: Literal[False] = False
@@ -74,7 +76,6 @@ class CompletionBody(BaseModel):
     repetition_penalty: One = 1.0
     frequency_penalty: Zero = 0.0
     presence_penalty: Zero = 0.0
-    add_special_tokens: Literal[False] = False
     skip_special_tokens: Literal[False] = False
     spaces_between_special_tokens: Literal[False] = False
     user: str | None = None
@@ -110,7 +111,7 @@ def rows(wanted: CompletionBody, codec: Codec, *, vocabulary: int, longest: int 
 
     Raises Refused for an empty prompt, one that is too long, or a token that the model does not know.
     """
-    contexts = _contexts(wanted.prompt, codec)
+    contexts = _contexts(wanted, codec)
     if len(contexts) > _PROMPTS:
         raise Refused(413, f"{len(contexts):,} prompts; a request may have at most {_PROMPTS:,}")
     for context in contexts:
@@ -120,13 +121,18 @@ def rows(wanted: CompletionBody, codec: Codec, *, vocabulary: int, longest: int 
     return [Row(context, wanted.max_tokens, own) for context, own in zip(contexts, seeds, strict=True)]
 
 
-def _contexts(prompt: str | list[int] | list[str] | list[list[int]], codec: Codec) -> list[tuple[int, ...]]:
+def _contexts(wanted: CompletionBody, codec: Codec) -> list[tuple[int, ...]]:
+    def encoded(text: str) -> tuple[int, ...]:
+        ids = codec.encode(text)
+        return codec.with_bos(ids) if wanted.add_special_tokens and ids else ids
+
+    prompt = wanted.prompt
     if isinstance(prompt, str):
-        return [codec.encode(prompt)]
+        return [encoded(prompt)]
     several = [part for part in prompt if not isinstance(part, int)]
     if not several:
         return [tuple(part for part in prompt if isinstance(part, int))]
-    return [codec.encode(part) if isinstance(part, str) else tuple(part) for part in several]
+    return [encoded(part) if isinstance(part, str) else tuple(part) for part in several]
 
 
 def _check(context: tuple[int, ...], max_tokens: int, vocabulary: int, longest: int | None) -> None:

@@ -233,7 +233,7 @@ class WeightRoutes:
 
     def _check_logprobs(self, url: str, codec: Codec) -> None:
         """At a high temperature each token has about the log-probability of a uniform draw; without it, far less."""
-        context = codec.encode("a")
+        context = codec.with_bos(codec.encode("a"))
         options = {"model": self._model, "max_tokens": 8, "temperature": _HOT, "stops": ()}
         request = SPOKEN.request(codec, context, seed=0, **options)
         try:

@@ -173,7 +173,8 @@ class _Kept:
 
     def _is_ours(self, turn: Turn) -> bool:
         """Whether the sampled tokens are those of this tokenizer."""
-        return self.dialogue.codec.decode(turn.completion_ids) == turn.text
+        codec, ids = self.dialogue.codec, turn.completion_ids
+        return codec.within(ids) and codec.decode(ids) == turn.text
 
     def _is_framed(self, attempt: Trajectory) -> bool:
         """Whether the attempt began with the prompt as this model gets it."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -30,7 +31,7 @@ from mem1.errors import UserError
 from mem1.lock import alone_in
 from mem1.protocol import Tags, vocabulary
 from mem1.retrieval.model_folder import cached_snapshot, how_to_fetch
-from mem1.training.loop.recipe import Recipe
+from mem1.training.loop.recipe import Recipe, TinyModel
 from mem1.training.ranks.placement import Placement
 from mem1.training.weights.checkpoint import load_weights
 from mem1.training.weights.tiny_model import new_model
@@ -123,24 +124,39 @@ def load_policy(
     """
     folder = policy_folder(path)
     model = load_model(folder, dtype=lambda stored: sampling_dtype(dtype, device, stored))
-    codec = Codec.load(folder)
-    template = ChatTemplate.load(folder, codec) if chat_template else ChatTemplate()
-    on_device = model.to(device.at)  # type: ignore[arg-type]  # transformers' own signature takes less
-    policy = Policy(on_device, codec, template, tokenizer_files(folder), folder)
-    rows = next(policy.model.get_input_embeddings().parameters()).shape[0]
-    if policy.codec.vocab_size > rows:
+    rows = next(model.get_input_embeddings().parameters()).shape[0]
+    codec = Codec(Codec.load(folder).tokenizer, rows=rows)
+    if codec.vocab_size > rows:
         raise UserError(
-            f"{folder}: the tokenizer has {policy.codec.vocab_size} tokens but the model only {rows}; "
+            f"{folder}: the tokenizer has {codec.vocab_size} tokens but the model only {rows}; "
             "they do not belong together"
         )
-    return policy
+    template = ChatTemplate.load(folder, codec) if chat_template else ChatTemplate()
+    on_device = model.to(device.at)  # type: ignore[arg-type]  # transformers' own signature takes less
+    return Policy(on_device, codec, template, tokenizer_files(folder), folder)
 
 
 def make_policy(config: Recipe, tags: Tags) -> Policy:
-    """The policy that a recipe starts from; a new one is determined by the seed."""
-    if config.model.new is None:
-        return load_policy(config.model.path or SHIPPED, chat_template=config.model.chat_template)
-    new = config.model.new
+    """The policy that a recipe starts from; a new one is determined by the seed.
+
+    Its `generation_config` names the tokens that end a completion of the recipe's protocol, besides its own, so that a
+    server of the saved folder stops there.
+    """
+    if config.model.new is not None:
+        policy = _new_policy(config, config.model.new, tags)
+    else:
+        policy = load_policy(config.model.path or SHIPPED, chat_template=config.model.chat_template)
+    encoded = map(policy.codec.encode, policy.dialogue(config.chat, tags).stop_strings)
+    ends = [ids[0] for ids in encoded if len(ids) == 1]
+    generation = policy.model.generation_config
+    if generation is not None and ends:
+        own: Any = generation.eos_token_id
+        known = own if isinstance(own, list) else [own] if own is not None else []
+        generation.eos_token_id = list(dict.fromkeys([*known, *ends]))
+    return policy
+
+
+def _new_policy(config: Recipe, new: TinyModel, tags: Tags) -> Policy:
     if new.tokenizer == "bpe":
         texts, marks = config.tasks.texts(tags), config.tasks.special_tokens
         codec = Codec(bpe_tokenizer(texts, vocab_size=new.vocab_size, tags=tags, marks=marks))
