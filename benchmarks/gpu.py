@@ -1,208 +1,349 @@
-"""What one GPU does with a policy of real size: training on the token tree against one turn at a time, and sampling.
+"""Everything to know of a GPU in ten minutes: one command, one summary.
 
-    python benchmarks/gpu.py                                              0.5B, 1.5B and 7B, bf16, on cuda
-    python benchmarks/gpu.py --shapes tiny --device cpu --repeats 1       that it runs
+    PYTHONPATH=src python benchmarks/gpu.py all --out OUT         all parts on cuda
+    python benchmarks/gpu.py flex sampling --out OUT              these parts, after the ceiling
+    python benchmarks/gpu.py all --out OUT --tiny                 every part at tiny size on the CPU, in a minute
 
-Random weights, attempts of given sizes with constant memory (`mem1 plan` makes them the same way). Each variant
-computes the log-prob of every sampled token of a group and its gradient; the best of the repeats counts, after one
-that does not.
+    ceiling             rate of a product of bf16 matrices; the shares below are shares of it
+    verify-flex         mem1 verify with FlexAttention, under constant and full contexts
+    verify-blocks       the same with attention by blocks
+    flex-0.5B, -1.5B, -7B   forward and backward pass over a group of attempts in Qwen2.5's shapes: the token tree by
+                        FlexAttention, by blocks, and one turn at a time
+    sampling            the local engine in these shapes
+    rl                  whole steps of reinforcement learning in the shape of Qwen2.5-0.5B
+    tests               the tests marked gpu
+    resume              a run resumed from a checkpoint, on this device and on the CPU, against the unbroken one
+    evaluation          the same tasks on the CPU, on this device, and there in bf16
+    quickstart          mem1 quickstart
+    torchrun            PPO in a process of torchrun
 
-    blocks      the token tree, attention by blocks: the trainer's default
-    flex        the token tree, FlexAttention, compiled
-    compiled    flex, and the model itself under torch.compile
-    turns       each turn alone, unpadded, one after the other
+Parts run in this order, each in a process of its own and with a limit of its own; those that time nothing run beside
+one another. One that fails or takes too long stops no other, and what `--minutes` leaves no time for is recorded as not
+run. Nothing is downloaded, weights are random or shipped.
 
-Tokens a second are those of contexts and completions as a model without sharing would read them, so that all variants
-count the same work; TFLOPS and their share of the ceiling count what was computed (three times the forward pass). The
-ceiling is the rate of a product of two square bf16 matrices in the same run. Memory is the most that torch had
-allocated. Sampling: the local engine, all attempts of the group at their last context.
+OUT/summary.json is written again after every part, OUT/rows.jsonl by the parts as they measure, OUT/log.txt holds what
+they printed. A row has what was computed of: tokens, of contexts and completions as a model without sharing would read
+them, so that all variants count the same work; tflops, as `mem1 plan` counts them, recomputation included; share, of
+the ceiling; peak_gb, the most that torch had allocated.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
+import json
+import multiprocessing
+import os
+import signal
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
 
-import torch
-from machine import commit, hardware
-from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # pyright: ignore[reportMissingImports]  # Python 3.10 only
 
-from mem1.contexts import context_policy
-from mem1.engines.base import Sampling
-from mem1.engines.codec import Codec
-from mem1.engines.local import LocalEngine
-from mem1.evaluation.tokens import Sizes, even_sizes
-from mem1.packing import TokenTree, pack
-from mem1.planning.networks import KNOWN, Network, transformers_config
-from mem1.planning.stages import counted, made_groups
-from mem1.planning.step_time import forward_flops
-from mem1.protocol import PAPER
-from mem1.records import Trajectory
-from mem1.training.logprobs import completion_logprobs, flat_logprobs
-from mem1.training.weights.tokenizers import atlas_tokenizer
-
-TINY = Network(
-    kind="qwen2",
-    hidden=64,
-    layers=2,
-    heads=4,
-    kv_heads=2,
-    head_size=16,
-    feed_forward=128,
-    vocabulary=32768,
-    tied=True,
-    biases=True,
-)
-VARIANTS = ("blocks", "flex", "compiled", "turns")
-SHAPES = {"tiny": TINY, "0.5B": KNOWN["qwen2.5-0.5b"], "1.5B": KNOWN["qwen2.5-1.5b"], "7B": KNOWN["qwen2.5-7b"]}
+# a process that has asked CUDA itself for its devices cannot fork others that use it
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+ROOT = Path(__file__).parents[1]
+VERSIONS = ("torch", "triton", "transformers", "numpy", "bm25s", "pydantic", "jax")
+_GRACE_S = 5.0
+"""Seconds that a part has to end after it was asked to."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
-    device: torch.device
-    repeats: int
-
-    def clock(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter()
-
-    def best(self, work: Callable[[], object]) -> float:
-        """Seconds of the fastest repeat; the first run is left out, as kernels are compiled and tuned in it."""
-        work()
-        seconds = []
-        for _ in range(self.repeats):
-            start = self.clock()
-            work()
-            seconds.append(self.clock() - start)
-        return min(seconds)
-
-    @contextmanager
-    def peak(self) -> Iterator[Callable[[], str]]:
-        """Inside, the most that torch has allocated in the meantime, in GB; - where it does not count."""
-        gc.collect()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-            yield lambda: f"{torch.cuda.max_memory_allocated() / 1e9:.1f}"
-        else:
-            yield lambda: "-"
-
-    def ceiling(self, size: int) -> float:
-        """FLOPs a second of a matrix product."""
-        a, b = (torch.randn(size, size, device=self.device, dtype=torch.bfloat16) for _ in range(2))
-        return 2 * size**3 / self.best(lambda: a @ b)
+class Limits:
+    seconds: float
+    beside: bool = False
+    """Whether it times nothing, and runs beside its neighbours that do not either."""
 
 
-def built(network: Network, device: torch.device) -> PreTrainedModel:
-    """Random weights, made where they are to be."""
-    with torch.device(device):
-        torch.manual_seed(0)
-        return AutoModelForCausalLM.from_config(transformers_config(network), dtype=torch.bfloat16).eval()
+PARTS = {
+    "ceiling": Limits(seconds=60),
+    "verify-flex": Limits(seconds=120, beside=True),
+    "verify-blocks": Limits(seconds=120, beside=True),
+    "flex-0.5B": Limits(seconds=100),
+    "flex-1.5B": Limits(seconds=100),
+    "flex-7B": Limits(seconds=150),
+    "sampling": Limits(seconds=100),
+    "rl": Limits(seconds=100),
+    "tests": Limits(seconds=240, beside=True),
+    "resume": Limits(seconds=240, beside=True),
+    "evaluation": Limits(seconds=240, beside=True),
+    "quickstart": Limits(seconds=400, beside=True),
+    "torchrun": Limits(seconds=120, beside=True),
+}
 
 
-def group_of(network: Network, sizes: Sizes, attempts: int) -> list[Trajectory]:
-    """Attempts whose tokens the network knows."""
-    (made,) = made_groups(context_policy("constant"), sizes, groups=1, attempts=attempts)
-    largest = max(token for t in made for turn in t.turns for token in turn.context_ids + turn.completion_ids)
-    if largest >= network.vocabulary:
-        raise SystemExit(
-            f"the attempts have {largest + 1:,} tokens, all different; the network knows fewer: ask for less"
-        )
-    return made
+@dataclass
+class Result:
+    """A part as summary.json has it."""
+
+    part: str
+    outcome: str = "not run"
+    """ok, failed, timed out or not run."""
+    exit_code: int | None = None
+    """None: it was stopped, or not run."""
+    seconds: float = 0.0
+    peak_gb: float | None = None
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    last_lines: list[str] = field(default_factory=list)
+    """Of what it printed, where it did not end well."""
 
 
-def variants(model: PreTrainedModel, group: list[Trajectory]) -> dict[str, Callable[[], Tensor]]:
-    """Each computes log-probs (M,) of all sampled tokens."""
-    tree: TokenTree = pack(group)
-    compiled = torch.compile(model)
-
-    def turns() -> Tensor:
-        return torch.cat([x for turns in completion_logprobs(model, group, packed=False) for x in turns])
-
-    return {
-        "blocks": lambda: flat_logprobs(model, tree, temperature=1.0),
-        "flex": lambda: flat_logprobs(model, tree, temperature=1.0, backend="flex"),
-        "compiled": lambda: flat_logprobs(compiled, tree, temperature=1.0, backend="flex"),  # type: ignore[arg-type]
-        "turns": turns,
-    }
+@dataclass(kw_only=True)
+class Running:
+    result: Result
+    process: BaseProcess
+    log: Path
+    started: float
+    until: float
 
 
-def trained(name: str, network: Network, machine: Machine, ceiling: float, given: argparse.Namespace) -> Iterator[str]:
-    """A row of the table for each variant, and one for sampling."""
-    model = built(network, machine.device)
-    sizes = even_sizes(
-        prompt=given.prompt, state=given.state, action=given.action, result=given.result, turns=given.turns
-    )
-    group = group_of(network, sizes, given.attempts)
-    tokens = sum(turn.num_tokens for t in group for turn in t.turns)
-    shared, alone = (counted([group], pack_tokens=sys.maxsize, packed=packed) for packed in (True, False))
-    for variant, logprobs in variants(model, group).items():
-        if variant not in given.variants:
+def lacking() -> list[str]:
+    """The dependencies of pyproject.toml that are not installed, or in another version."""
+    from packaging.requirements import Requirement
+
+    found = []
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for one in map(Requirement, project["dependencies"]):
+        if one.marker is not None and not one.marker.evaluate():
             continue
+        try:
+            version = metadata.version(one.name)
+        except metadata.PackageNotFoundError:
+            found.append(str(one))
+            continue
+        if not one.specifier.contains(version, prereleases=True):
+            found.append(f"{one} (not {version})")
+    return found
 
-        def step(logprobs: Callable[[], Tensor] = logprobs) -> None:
-            model.zero_grad(set_to_none=True)
-            logprobs().sum().backward()
 
-        with machine.peak() as peak:
-            try:
-                seconds = machine.best(step)
-            except torch.OutOfMemoryError:
-                yield f"| {name} | {variant} | out of memory | | | |"
+def chosen(names: Sequence[str]) -> list[str]:
+    """Parts by their names, or by what stands before the hyphen; the ceiling always comes first."""
+    known = {*PARTS, *(name.partition("-")[0] for name in PARTS), "all"}
+    if unknown := [name for name in names if name not in known]:
+        raise SystemExit(f"unknown part {', '.join(unknown)}; known: all, {', '.join(PARTS)}")
+    wanted = {"ceiling", *names}
+    return [name for name in PARTS if {"all", name, name.partition("-")[0]} & wanted]
+
+
+def groups(names: Sequence[str]) -> list[list[str]]:
+    """Neighbours that may run beside one another are together."""
+    found: list[list[str]] = []
+    for name in names:
+        if found and PARTS[name].beside and PARTS[found[-1][0]].beside:
+            found[-1].append(name)
+        else:
+            found.append([name])
+    return found
+
+
+class Runner:
+    """Runs the parts and keeps the summary."""
+
+    def __init__(self, given: argparse.Namespace, scratch: Path) -> None:
+        self.given, self.scratch = given, scratch
+        self.until = time.monotonic() + 60 * given.minutes
+        self.results = {name: Result(part=name) for name in chosen(given.parts)}
+
+    @property
+    def rows(self) -> Path:
+        return self.given.out / "rows.jsonl"
+
+    def run(self) -> bool:
+        """Whether every part ended well."""
+        for group in groups(list(self.results)):
+            left = self.until - time.monotonic()
+            if left < _GRACE_S:
                 continue
-        work = alone if variant == "turns" else shared
-        flops = 3 * forward_flops(network, tokens=work.trained, rows=work.sampled, pairs=work.pairs) / seconds
-        yield (
-            f"| {name} | {variant} | {tokens / seconds:,.0f} | {flops / 1e12:.1f} | {flops / ceiling:.2f} | {peak()} |"
-        )
-    model.zero_grad(set_to_none=True)
-    yield sampling(name, model, group, machine)
+            running = [self._start(name, min(PARTS[name].seconds, left), len(group)) for name in group]
+            try:
+                self._await(running)
+            finally:
+                for one in running:
+                    stop(one.process)
+        self._write()
+        return all(result.outcome == "ok" for result in self.results.values())
+
+    def _start(self, name: str, seconds: float, together: int) -> Running:
+        log = self.scratch / f"{name}.txt"
+        process = multiprocessing.get_context("fork").Process(target=child, args=(name, self, log, together))
+        process.start()
+        print(f"{name}: at most {seconds:.0f} s", flush=True)
+        now = time.monotonic()
+        return Running(result=self.results[name], process=process, log=log, started=now, until=now + seconds)
+
+    def _await(self, running: Sequence[Running]) -> None:
+        """Until each has ended or was stopped; the summary is written after each."""
+        open_ = list(running)
+        while open_:
+            left = min(one.until for one in open_) - time.monotonic()
+            wait([one.process.sentinel for one in open_], timeout=max(0.0, left))
+            ended = [one for one in open_ if not one.process.is_alive() or time.monotonic() >= one.until]
+            for one in ended:
+                open_.remove(one)
+                self._end(one)
+                self._write()
+
+    def _end(self, one: Running) -> None:
+        result = one.result
+        stopped = stop(one.process)
+        result.exit_code = None if stopped else one.process.exitcode
+        result.outcome = "timed out" if stopped else "failed" if result.exit_code else "ok"
+        result.seconds = round(time.monotonic() - one.started, 1)
+        result.rows = [row for row in read_rows(self.rows) if row["part"] == result.part]
+        result.peak_gb = max((row["peak_gb"] for row in result.rows if row.get("peak_gb")), default=None)
+        text = one.log.read_text(encoding="utf-8", errors="replace") if one.log.exists() else ""
+        if result.outcome != "ok":
+            result.last_lines = text.splitlines()[-15:]
+        with (self.given.out / "log.txt").open("a", encoding="utf-8") as log:
+            log.write(f"==== {result.part}: {result.outcome}, {result.seconds} s\n{text}\n")
+        print(f"{result.part}: {result.outcome}, {result.seconds} s", flush=True)
+        for row in result.rows:
+            print(f"    {shown(row)}", flush=True)
+        for line in result.last_lines:
+            print(f"    | {line}", flush=True)
+
+    def _write(self) -> None:
+        from machine import commit
+
+        from mem1.durable import write_file
+
+        first = next((row for row in self.results["ceiling"].rows if "gpu" in row), {})
+        summary = {
+            "command": f"python {' '.join(sys.argv)}",
+            "commit": commit(),
+            "gpu": first.get("gpu"),
+            "gpu_gb": first.get("gpu_gb"),
+            "ceiling_tflops": first.get("tflops"),
+            "versions": {"python": sys.version.split()[0], **installed()},
+            "parts": [vars(result) for result in self.results.values()],
+        }
+        write_file(self.given.out / "summary.json", (json.dumps(summary, indent=1) + "\n").encode())
 
 
-def sampling(name: str, model: PreTrainedModel, group: list[Trajectory], machine: Machine) -> str:
-    """Contexts of the last turn, as many new tokens as that turn has; nothing stops before its budget."""
-    contexts = [t.turns[-1].context_ids for t in group]
-    budgets = [len(t.turns[-1].completion_ids) for t in group]
-    engine = LocalEngine(model, Codec(atlas_tokenizer(PAPER)), ["a stop string that never comes"])
-    engine.stops = lambda token, sampled: False  # type: ignore[method-assign]
-    with machine.peak() as peak:
-        seconds = machine.best(lambda: engine.complete(contexts, max_tokens=budgets, sampling=Sampling()))
-        return f"| {name} | sampling, tokens written | {sum(budgets) / seconds:,.0f} | | | {peak()} |"
+def installed() -> dict[str, str]:
+    """Versions of what is there."""
+    found = {}
+    for name in VERSIONS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def shown(row: dict[str, Any]) -> str:
+    values = ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items() if k != "part")
+    return values[:400]
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """What the parts have measured; a line that was cut off with its part is left out."""
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            continue
+    return rows
+
+
+def stop(process: BaseProcess) -> bool:
+    """End the process and those that it started; whether it was still running."""
+    alive = process.is_alive()
+    for signum in (signal.SIGTERM, signal.SIGKILL) if alive else ():
+        try:
+            os.killpg(process.pid or 0, signum)
+        except ProcessLookupError:  # it has not become the head of a group yet
+            process.kill()
+        process.join(_GRACE_S)
+    process.join()
+    return alive
+
+
+def child(name: str, runner: Runner, log: Path, together: int) -> None:
+    """The process of a part."""
+    os.setsid()
+    sys.stdout = sys.stderr = log.open("a", encoding="utf-8", buffering=1)
+    for standard in (1, 2):
+        os.dup2(sys.stdout.fileno(), standard)
+    import torch
+
+    given = runner.given
+    if given.device != "cpu" and torch.cuda._is_in_bad_fork():  # something did ask CUDA: begin anew, more slowly
+        options = ["--out", str(given.out), "--device", given.device, *(["--tiny"] * given.tiny)]
+        os.execv(sys.executable, [sys.executable, __file__, name, *options, "--here", str(runner.scratch)])
+    if together > 1:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // together))
+    play(name, given, runner.scratch)
+
+
+def play(name: str, given: argparse.Namespace, scratch: Path) -> None:
+    """Run a part in this process and leave it."""
+    from gpu_parts import Here, part
+
+    code = 1
+    try:
+        rows = given.out / "rows.jsonl"
+        ceiling = next((row["tflops"] for row in read_rows(rows) if row["part"] == "ceiling"), None)
+        folder = scratch / name
+        folder.mkdir()
+        here = Here(part=name, rows=rows, scratch=folder, device=given.device, tiny=given.tiny, ceiling=ceiling)
+        part(name)(here)
+        code = 0
+        if "jax" in sys.modules:
+            print("jax was imported, which takes most of a GPU's memory", flush=True)
+            code = 1
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1
+        if isinstance(ended.code, str):
+            print(ended.code)
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    os._exit(code)  # neither the parent's own handlers nor threads of libraries delay the end
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=["0.5B", "1.5B", "7B"])
-    parser.add_argument(
-        "--variants", nargs="+", help="default: all; on a CPU, whose FlexAttention has no gradient, two"
-    )
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--attempts", type=int, default=8)
-    parser.add_argument("--prompt", type=int, default=300)
-    parser.add_argument("--state", type=int, default=100)
-    parser.add_argument("--action", type=int, default=30)
-    parser.add_argument("--result", type=int, default=350)
-    parser.add_argument("--turns", type=int, default=6)
-    parser.add_argument("--product", type=int, default=8192, help="rows and columns of the ceiling's matrices")
+    parser.add_argument("parts", nargs="+", help="all, or names of parts; what stands before a hyphen names several")
+    parser.add_argument("--out", type=Path, required=True, help="folder; parts already in it are measured anew")
+    parser.add_argument("--minutes", type=float, default=10.0, help="for everything")
+    parser.add_argument("--tiny", action="store_true", help="tiny sizes; on the CPU unless --device says otherwise")
+    parser.add_argument("--device", help="default: cuda; cpu with --tiny")
+    parser.add_argument("--here", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    given.variants = given.variants or (["blocks", "turns"] if given.device == "cpu" else list(VARIANTS))
-    machine = Machine(device=torch.device(given.device), repeats=given.repeats)
-    on = torch.cuda.get_device_name() if machine.device.type == "cuda" else hardware()
-    ceiling = machine.ceiling(given.product)
-    print(f"command: python {' '.join(sys.argv)}; commit {commit()}; {on}, torch {torch.__version__}; bf16")
-    print(f"ceiling: {ceiling / 1e12:.2f} TFLOPS\n")
-    print("| shape | variant | tokens/s | TFLOPS | of the ceiling | peak, GB |\n|---|---|--:|--:|--:|--:|")
-    for name in given.shapes:
-        for row in trained(name, SHAPES[name], machine, ceiling, given):
-            print(row, flush=True)
+    given.device = given.device or ("cpu" if given.tiny else "cuda")
+    given.tiny = given.tiny or given.device == "cpu"
+    given.out = given.out.absolute()
+    if missing := lacking():
+        raise SystemExit(f"mem1 needs {', '.join(missing)}, which this Python lacks: {sys.executable}")
+    try:
+        import mem1.cli.main
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"{error}; run it with PYTHONPATH=src, or in the environment that make made") from error
+    mem1.cli.main.prepare()
+    if given.here is not None:
+        play(given.parts[0], given, given.here)
+    import gpu_parts  # noqa: F401  # torch and transformers once, not in every part
+
+    given.out.mkdir(parents=True, exist_ok=True)
+    for name in ("rows.jsonl", "log.txt", "summary.json"):
+        (given.out / name).unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="mem1-gpu-", ignore_cleanup_errors=True) as scratch:
+        well = Runner(given, Path(scratch)).run()
+    print(f"everything is in {given.out / 'summary.json'}")
+    sys.exit(0 if well else 1)
 
 
 if __name__ == "__main__":

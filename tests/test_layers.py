@@ -19,6 +19,7 @@ ROOMS = (
     "registry",
     "lock",
     "jsonl",
+    "lexical",
     "parquet",
     "configuration",
     "net",

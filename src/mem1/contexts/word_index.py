@@ -10,7 +10,7 @@ class WordIndex:
     """Some texts, which can be compared with a query; words are compared in lower case."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        import bm25s
+        from mem1.lexical import bm25s
 
         words = [_words(text) for text in texts]
         self._known = {word for of_one in words for word in of_one}

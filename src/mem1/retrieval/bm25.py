@@ -19,18 +19,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import bm25s
 import numpy as np
 import Stemmer
-from bm25s.stopwords import STOPWORDS_EN
 
 from mem1.errors import UserError
+from mem1.lexical import bm25s
 from mem1.records import Passage
 from mem1.retrieval import Result, check_search, searched_text
 from mem1.retrieval.corpus import OFFSETS, PASSAGES, StoredPassages, store_passages
 from mem1.retrieval.index_folder import read_folder, save_folder, understood
 
-STOP_WORDS = frozenset(STOPWORDS_EN)
+STOP_WORDS = frozenset(bm25s.stopwords.STOPWORDS_EN)
 """Lucene's English stop words."""
 _LANGUAGE = "english"
 _WORD = re.compile(r"\w\w+")

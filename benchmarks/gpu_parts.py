@@ -1,0 +1,480 @@
+"""The parts of `benchmarks/gpu.py`: each measures in a process of its own and writes a row as soon as it has one."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+import mem1.cli.main
+import mem1.cli.train
+from mem1.api import load_recipe
+from mem1.configuration.model import to_toml
+from mem1.contexts import context_policy
+from mem1.engines.base import Sampling
+from mem1.engines.codec import Codec
+from mem1.engines.device import release_unused
+from mem1.engines.local import LocalEngine
+from mem1.evaluation.tokens import Sizes, even_sizes
+from mem1.packing import pack
+from mem1.packing.attention import Backend, tree_attention
+from mem1.planning.networks import KNOWN, Network, Setup, transformers_config
+from mem1.planning.plan import make_plan
+from mem1.planning.stages import Attempts, Passes, counted, made_groups
+from mem1.planning.step_time import sampling_flops, update_flops
+from mem1.protocol import PAPER, vocabulary
+from mem1.records import Task, Trajectory
+from mem1.training.logprobs import completion_logprobs, flat_logprobs
+from mem1.training.loop.recipe import Distributed
+from mem1.training.loop.rl import RlStage
+from mem1.training.loop.train import make_rollout
+from mem1.training.ranks.placement import Placement, joined_for
+from mem1.training.ranks.processes import layers
+from mem1.training.verify import Forced, has_gradients
+from mem1.training.weights.policy import Policy
+from mem1.training.weights.tokenizers import atlas_tokenizer
+from mem1.trajectory_files import read_trajectories
+
+TINY = Network(
+    kind="qwen2",
+    hidden=64,
+    layers=2,
+    heads=4,
+    kv_heads=2,
+    head_size=16,
+    feed_forward=128,
+    vocabulary=4096,
+    tied=True,
+    biases=True,
+)
+SHAPES = ("0.5B", "1.5B", "7B")
+REAL = even_sizes(prompt=300, state=100, action=30, result=350, turns=6)
+FEW = even_sizes(prompt=40, state=10, action=6, result=30, turns=2)
+ATTEMPTS = 8
+LONGEST_S = 12.0
+"""Seconds after which a measurement is not repeated again."""
+CLOSE = 1e-3
+"""Largest relative difference of a number of a resumed step from the unbroken run's."""
+EQUAL_SHARE = 0.9
+"""Least share of greedy attempts that two devices make alike; a tie of two tokens parts them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Here:
+    """What a part is told."""
+
+    part: str
+    rows: Path
+    scratch: Path
+    device: str
+    tiny: bool
+    ceiling: float | None
+    """TFLOPS; None: it was not measured."""
+
+    def row(self, name: str, **values: Any) -> None:
+        """Keep what was measured, also if the part does not live to its end."""
+        row = {"part": self.part, "name": name, **values}
+        with self.rows.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        print(row, flush=True)
+
+    def rates(self, *, tokens: float, flops: float, seconds: float) -> dict[str, Any]:
+        """The columns that every timing has."""
+        tflops = flops / seconds / 1e12
+        share = tflops / self.ceiling if self.ceiling else None
+        return {"seconds": seconds, "tokens_per_second": tokens / seconds, "tflops": tflops, "share": share}
+
+    def clock(self) -> float:
+        if self.device != "cpu":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def best(self, work: Callable[[], object], *, repeats: int = 3) -> float:
+        """Seconds of the fastest repeat; the first run is left out, as kernels are compiled and tuned in it."""
+        work()
+        seconds: list[float] = []
+        while len(seconds) < (1 if self.tiny else repeats) and sum(seconds) < LONGEST_S:
+            start = self.clock()
+            work()
+            seconds.append(self.clock() - start)
+        return min(seconds)
+
+    @contextlib.contextmanager
+    def peak(self) -> Iterator[Callable[[], dict[str, float]]]:
+        """Inside, the most that torch has allocated in the meantime; nothing where it does not count."""
+        release_unused()
+        if self.device == "cpu":
+            yield dict
+            return
+        torch.cuda.reset_peak_memory_stats()
+        yield lambda: {"peak_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2)}
+
+    def network(self, shape: str) -> Network:
+        return TINY if self.tiny else KNOWN[f"qwen2.5-{shape.lower()}"]
+
+    @property
+    def sizes(self) -> Sizes:
+        return FEW if self.tiny else REAL
+
+
+def ceiling(here: Here) -> None:
+    size, times = (256, 1) if here.tiny else (8192, 10)
+    a, b = (torch.randn(size, size, device=here.device, dtype=torch.bfloat16) for _ in range(2))
+
+    def products() -> None:
+        for _ in range(times):
+            torch.mm(a, b)
+
+    seconds = here.best(products, repeats=5) / times
+    on = {"gpu": "cpu"}
+    if here.device != "cpu":
+        about = torch.cuda.get_device_properties(torch.device(here.device))
+        on = {"gpu": about.name, "gpu_gb": round(about.total_memory / 1e9, 1)}
+    here.row(f"{size} x {size} in bf16", **on, seconds=seconds, tflops=2 * size**3 / seconds / 1e12)
+
+
+def built(network: Network, device: str, dtype: torch.dtype = torch.bfloat16) -> PreTrainedModel:
+    """Random weights, made where they are to be."""
+    with torch.device(device):
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(transformers_config(network), dtype=dtype).eval()
+
+
+def made(network: Network, sizes: Sizes, *, groups: int) -> list[list[Trajectory]]:
+    """Groups of attempts whose tokens the network knows."""
+    found = made_groups(context_policy("constant"), sizes, groups=groups, attempts=ATTEMPTS)
+    largest = max(max(turn.context_ids + turn.completion_ids) for group in found for t in group for turn in t.turns)
+    assert largest < network.vocabulary, (
+        f"{largest + 1} tokens, all different, for a vocabulary of {network.vocabulary}"
+    )
+    return found
+
+
+def flex(shape: str) -> Callable[[Here], None]:
+    """The log-probs of a group's sampled tokens and their gradients, computed in three ways."""
+
+    def part(here: Here) -> None:
+        network = here.network(shape)
+        (group,) = made(network, here.sizes, groups=1)
+        model = built(network, here.device)
+        for way in ("flex", "blocks", "turns"):
+            # once more without kept activations where they do not fit
+            any(timed(here, model, network, group, way, checkpoints) for checkpoints in (False, True))
+
+    return part
+
+
+def timed(
+    here: Here, model: PreTrainedModel, network: Network, group: Sequence[Trajectory], way: str, checkpoints: bool
+) -> bool:
+    """Write a row of this way; False: the memory ran out."""
+    packed = way != "turns"
+    backend: Backend = "flex" if way == "flex" else "blocks"
+    gradients = has_gradients(backend, model)
+    tree = pack(group)
+    turns = [replace(t, turns=(turn,)) for t in group for turn in t.turns]
+
+    def logprobs() -> Iterator[Tensor]:
+        """In the parts that have a backward pass each."""
+        if packed:
+            yield flat_logprobs(model, tree, temperature=1.0, backend=backend)
+            return
+        for turn in turns:
+            ((found,),) = completion_logprobs(model, [turn], packed=False)
+            yield found
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        with tree_attention(model) if packed else contextlib.nullcontext(), torch.set_grad_enabled(gradients):
+            for found in logprobs():
+                if gradients:
+                    found.sum().backward()
+
+    about = {"checkpoints": checkpoints, "backward": gradients}
+    with here.peak() as peak, without_activations(model) if checkpoints else contextlib.nullcontext():
+        try:
+            seconds = here.best(step)
+        except torch.OutOfMemoryError as error:
+            here.row(way, out_of_memory=str(error).split(". ")[1], **about)
+            return False
+        finally:
+            model.zero_grad(set_to_none=True)
+        count = counted([group], pack_tokens=sys.maxsize, packed=packed)
+        passes = Passes() if gradients else Passes(trained=0, policy_before=True)
+        setup = Setup(distributed=Distributed(activation_checkpointing=checkpoints))
+        flops = sum(update_flops(network, count, passes, setup).values())
+        tokens = sum(turn.num_tokens for t in group for turn in t.turns)
+        rates = here.rates(tokens=tokens, flops=flops, seconds=seconds)
+        here.row(way, tokens=tokens, computed=count.trained, **rates, **peak(), **about)
+    return True
+
+
+@contextlib.contextmanager
+def without_activations(model: PreTrainedModel) -> Iterator[None]:
+    """Inside, layers are computed again in the backward pass, as `distributed.activation_checkpointing` has it."""
+    found = layers(model)
+    for layer in found:
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+    try:
+        yield
+    finally:
+        for layer in found:
+            del layer.forward
+
+
+def sampling(here: Here) -> None:
+    """Contexts of the last turn, as many new tokens as that turn has; nothing stops before its budget."""
+    for shape in SHAPES[:1] if here.tiny else SHAPES:
+        network = here.network(shape)
+        last = [replace(t, turns=t.turns[-1:]) for group in made(network, here.sizes, groups=4) for t in group]
+        contexts = [t.turns[0].context_ids for t in last]
+        budgets = [len(t.turns[0].completion_ids) for t in last]
+        model = built(network, here.device)
+        engine = LocalEngine(model, Codec(atlas_tokenizer(PAPER)), ["a stop string that never comes"])
+        engine.stops = lambda token, sampled: False  # type: ignore[method-assign]
+        with here.peak() as peak:
+            seconds = here.best(partial(engine.complete, contexts, max_tokens=budgets, sampling=Sampling()), repeats=1)
+            count = counted([last], pack_tokens=sys.maxsize, packed=False)
+            flops = sum(sampling_flops(network, count).values())
+            rates = here.rates(tokens=sum(budgets), flops=flops, seconds=seconds)
+            here.row(shape, contexts=len(contexts), read=sum(map(len, contexts)), **rates, **peak())
+        del model, engine
+        gc.collect()
+
+
+def every_second(task: Task, attempt: Trajectory) -> float:
+    """Reward of attempts that earn none: every second one is right, so that a group has advantages."""
+    return float(attempt.attempt % 2)
+
+
+def rl(here: Here) -> None:
+    """Random weights write no tags, so those are written for them; the tokens between them are sampled."""
+    network = here.network("0.5B")
+    folder = here.scratch / "shape"
+    transformers_config(network).save_pretrained(folder)  # all that the plan wants to know
+    tasks, steps = (2, 1) if here.tiny else (16, 3)
+    recipe = load_recipe(
+        "atlas-quick",
+        *(f"model.path={folder}", f"model.device={here.device}", "model.dtype=bfloat16", "workers=1"),
+        *('distributed={mixed_precision="bf16"}', "tasks.reward=gpu_parts:every_second", "rl.epochs=1"),
+        *(f"rl.tasks_per_step={tasks}", "rl.group_size=8", "rl.pack_tokens=16384"),
+        f"rl.curriculum=[{{steps={steps},objectives=[{1 if here.tiny else 4}]}}]",
+    )
+    assert recipe.rl is not None
+    tags = vocabulary(recipe.vocabulary)
+    with joined_for(recipe) as ranks:
+        placement = Placement.of(recipe, ranks)
+        policy = Policy(built(network, here.device, torch.float32), Codec(atlas_tokenizer(tags)))
+        dialogue, source = policy.dialogue(recipe.chat, tags), recipe.tasks.source("train", tags)
+        engine = LocalEngine(policy.model, policy.codec, dialogue.stop_strings)
+        rollout = make_rollout(recipe, policy, source, tags, engine=engine)
+        forced, known = Forced(rollout.dialogue), policy.codec.vocab_size
+        engine.steering = lambda context, sampled, drawn, budget: forced(context, sampled, drawn % known, budget)
+        stage = RlStage(policy, recipe.rl, rollout, source, recipe.seed, placement=placement)
+        for index in range(steps):
+            with here.peak() as peak:
+                start = here.clock()
+                metrics = stage.step(index)
+                seconds = here.clock() - start
+                attempts = [t for group in stage.groups for t in group.trajectories]
+                (plan,) = make_plan(recipe, setup=Setup.of(recipe), attempts=Attempts(recorded=tuple(attempts))).stages
+                tokens = sum(turn.num_tokens for t in attempts for turn in t.turns)
+                rates = here.rates(tokens=tokens, flops=sum(plan.flops.values()), seconds=seconds)
+                more = {key: metrics[key] for key in ("grad_norm", "sampler_trainer_mean", "sampler_trainer_max")}
+                sizes = {"tokens": tokens, "turns": plan.stage.tokens.calls, "sampled": plan.stage.tokens.sampled}
+                planned = {"planned_gb": round(plan.memory.peak / 1e9, 2)}
+                here.row(f"step {index}", **sizes, **rates, **peak(), **planned, **stage.timings, **more)
+    if not metrics["grad_norm"]:
+        raise SystemExit("nothing was trained")
+
+
+def called(*arguments: str) -> tuple[int, str]:
+    """Exit code and standard output of a command of mem1, run in this process."""
+    print("mem1", *arguments, flush=True)
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said):
+            mem1.cli.main.main(arguments)
+    except SystemExit as ended:
+        return int(ended.code or 0), said.getvalue()
+    return 0, said.getvalue()
+
+
+def done(*arguments: str) -> str:
+    """Standard output of a command that ended well; ends the part otherwise."""
+    code, said = called(*arguments)
+    if code:
+        raise SystemExit(f"mem1 {' '.join(arguments)} ended with exit code {code}: {said}")
+    return said
+
+
+def verify(attention: str, *contexts: str) -> Callable[[Here], None]:
+    def part(here: Here) -> None:
+        few = ["--limit", "1", "--attempts", "6"] if here.tiny else []
+        codes = []
+        for context in contexts:
+            keys = [f"model.device={here.device}", f"model.attention={attention}", f"context={context}"]
+            with here.peak() as peak:
+                start = here.clock()
+                code, said = called("verify", "atlas-quick", *keys, *few, "--json")
+                seconds = here.clock() - start
+                codes.append(code)
+                if not said:
+                    continue
+                found = json.loads(said)
+                checks = {c["name"]: c for c in found["checks"]}
+                failed = {name: c["measured"] for name, c in checks.items() if c["verdict"] != "passed"}
+                about = {key: found[key] for key in ("device", "dtype", "attention", "sampled_tokens", "steered")}
+                measured = {name: c["measured"] for name, c in checks.items()}
+                here.row(context, seconds=seconds, **about, **peak(), not_passed=failed, measured=measured)
+        if any(codes):
+            raise SystemExit(max(codes))
+
+    return part
+
+
+def tests(here: Here) -> None:
+    """The files that have tests marked gpu; without a GPU they are skipped."""
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # other plug-ins of this machine are none of ours
+    import pytest
+
+    root = Path(__file__).parents[1]
+    files = [str(file) for file in sorted((root / "tests").glob("test_*.py")) if "pytest.mark.gpu" in file.read_text()]
+    outcomes: dict[str, int] = {}
+
+    class Kept:
+        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+            if report.when != "call" and report.passed:
+                return
+            outcomes[report.outcome] = outcomes.get(report.outcome, 0) + 1
+            if report.outcome != "skipped":
+                name = report.nodeid.rpartition("/")[2]
+                here.row(name, outcome=report.outcome, seconds=report.duration, why=report.longreprtext[-600:])
+
+    code = pytest.main(["-q", "-m", "gpu", "-p", "pytest_timeout", "-p", "no:cacheprovider", *files], plugins=[Kept()])
+    here.row("all", **outcomes)
+    if code:
+        raise SystemExit(int(code))
+
+
+def resume(here: Here) -> None:
+    """Four steps with a checkpoint after two, from which another run goes on."""
+    few = ["rl.tasks_per_step=2", "rl.group_size=2"] if here.tiny else []
+    curriculum = f"rl.curriculum=[{{steps=4,objectives=[{1 if here.tiny else 2}]}}]"
+    keys = ["atlas-quick", "workers=1", "checkpoint_every=2", curriculum, *few]
+    unbroken = here.scratch / "unbroken"
+
+    def run(folder: Path, device: str, *more: str) -> list[dict[str, Any]]:
+        start = here.clock()
+        done("train", *keys, f"model.device={device}", "--out", str(folder), "--no-evaluate", *more)
+        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        here.row(folder.name, device=device, run_seconds=here.clock() - start)
+        return [json.loads(line) for line in lines]
+
+    with here.peak() as peak:
+        wanted = run(unbroken, here.device)
+        largest = {}
+        for device in dict.fromkeys((here.device, "cpu")):
+            folder = here.scratch / f"resumed-{device.replace(':', '')}"
+            shutil.copytree(unbroken, folder)
+            shutil.rmtree(max((folder / "checkpoints").glob("checkpoint-*")))
+            found = run(folder, device, "--resume")
+            if len(found) != len(wanted):
+                raise SystemExit(f"{len(found)} steps instead of {len(wanted)}")
+            by_step = [difference(a, b) for a, b in zip(wanted[2:], found[2:], strict=True)]
+            largest[device] = by_step[0]
+            here.row(f"resumed on {device}", differences_by_step=by_step, **peak())
+    # the weights are the checkpoint's on either device, but only one of them samples as before, bit for bit
+    if largest[here.device] > CLOSE:
+        raise SystemExit(f"the first resumed step differs by {largest[here.device]:.1e}")
+
+
+def difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> float:
+    """The largest relative difference of the numbers that two steps have, timings left out."""
+    names = [n for n, v in a.items() if isinstance(v, float) and not n.startswith(("time", "sampler_trainer"))]
+    assert names
+    return max(abs(a[n] - b[n]) / max(abs(a[n]), 1e-3) for n in names)
+
+
+def evaluation(here: Here) -> None:
+    """The shipped policy on the same tasks, greedily."""
+    limit, objectives = ("2", "1") if here.tiny else ("24", "1,2,4")
+    keys = ["--limit", limit, "--objectives", objectives, "--json"]
+    attempts: dict[str, list[Trajectory]] = {}
+    ways = {"cpu": ("cpu", "float32"), here.device: (here.device, "float32"), "bf16": (here.device, "bfloat16")}
+    for name, (device, dtype) in ways.items():
+        folder = here.scratch / name
+        with here.peak() as peak:
+            start = here.clock()
+            said = done("eval", *keys, f"model.device={device}", f"model.dtype={dtype}", "--out", str(folder))
+            seconds = here.clock() - start
+            rows = json.loads(said)["rows"]
+            tokens = sum(row["total_tokens"] * row["tasks"] for row in rows)
+            flops = sum(row["flops"] * row["tasks"] for row in rows)
+            em = {f"em_{row['objectives']}": row["em"] for row in rows}
+            here.row(name, **here.rates(tokens=tokens, flops=flops, seconds=seconds), **em, **peak())
+        attempts[name] = [t for file in sorted(folder.glob("*.jsonl")) for t in read_trajectories(file)]
+    shares = {name: alike(attempts["cpu"], found) for name, found in attempts.items()}
+    here.row("attempts as on the CPU", **shares)
+    if shares[here.device] < EQUAL_SHARE:
+        raise SystemExit(f"only {shares[here.device]:.0%} of the attempts are as on the CPU")
+
+
+def alike(ours: Sequence[Trajectory], others: Sequence[Trajectory]) -> float:
+    """The share of attempts that sampled the same tokens."""
+    pairs = list(zip(ours, others, strict=True))
+    return sum([t.completion_ids for t in a.turns] == [t.completion_ids for t in b.turns] for a, b in pairs) / len(
+        pairs
+    )
+
+
+def quickstart(here: Here) -> None:
+    if here.tiny:  # the command has no option for less
+        few = ["rl.tasks_per_step=2", "rl.group_size=2", "rl.curriculum=[{steps=1,objectives=[1]}]", "workers=1"]
+        recipe = load_recipe(mem1.cli.train.QUICKSTART, *few, "evaluation.tasks=1", "evaluation.objectives=[1]")
+        mem1.cli.train.QUICKSTART = str(here.scratch / "tiny.toml")
+        Path(mem1.cli.train.QUICKSTART).write_text(to_toml(recipe), encoding="utf-8")
+    with here.peak() as peak:
+        start = here.clock()
+        said = done("quickstart", "--device", here.device, "--out", str(here.scratch / "run"), "--json")
+        em = {f"{row['policy']}_em_{row['objectives']}": row["em"] for row in json.loads(said)["rows"]}
+        here.row("quickstart", run_seconds=here.clock() - start, **em, **peak())
+
+
+def torchrun(here: Here) -> None:
+    """torchrun's own main; it raises where its process fails."""
+    from torch.distributed.run import main as run
+
+    few = ["rl.tasks_per_step=2", "rl.group_size=2"] if here.tiny else []
+    phases = f"rl.curriculum=[{{steps={1 if here.tiny else 2},objectives=[1]}}]"
+    options = ["--out", str(here.scratch / "run"), "--no-evaluate"]
+    command = ["--nproc-per-node", "1", "-m", "mem1", "train", "atlas-ppo", f"model.device={here.device}", phases]
+    start = here.clock()
+    run([*command, *few, *options])
+    here.row("one rank", run_seconds=here.clock() - start)
+
+
+def part(name: str) -> Callable[[Here], None]:
+    """What measures the part of this name."""
+    kind, _, of = name.partition("-")
+    if kind == "flex":
+        return flex(of)
+    if kind == "verify":
+        return verify(of, *(("constant", "full") if of == "flex" else ("constant",)))
+    found = (ceiling, sampling, rl, tests, resume, evaluation, quickstart, torchrun)
+    return {function.__name__: function for function in found}[name]
