@@ -460,6 +460,8 @@ def report(compare: Compare) -> None:
         print(_table(compare, "tokens", given.objectives, lambda runs, n: _stages(runs)))
         print("\nExact match if all that was retained had been read: found x captured x retained\n")
         print(_table(compare, "tokens", given.objectives, lambda runs, n: f"{_retained(runs):.2f}"))
+        print(f"\nShare of the lead of {first} that reading all it retained would close\n")
+        print(_table(compare, "tokens", given.objectives, lambda runs, n: _closed(runs, compare, n)))
         for name, by in PRICE_CLASSES.items():
             print(f"\nCost of 1,000 solved questions, {name} ({by.unit})\n")
             print(_table(compare, "tokens", given.objectives, lambda runs, n, name=name: _price(runs, name, n)))
@@ -519,6 +521,13 @@ def _retained(runs: Sequence[Measured]) -> float:
     return statistics.mean(
         math.prod(run["stages"][name] or 0.0 for name in ("found", "captured", "retained")) for run in runs
     )
+
+
+def _closed(runs: Sequence[Measured], compare: Compare, objectives: int) -> str:
+    """Of the lead in exact match that the first policy has over these runs."""
+    reached = mean_of(scores_of(runs))
+    lead = mean_of(scores_of(compare.evaluated(compare.given.policies[0], "tokens", objectives))) - reached
+    return f"{(_retained(runs) - reached) / lead:.2f}" if lead > 0 else "no lead"
 
 
 def _price(runs: Sequence[Measured], name: str, objectives: int) -> str:

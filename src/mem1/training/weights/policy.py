@@ -103,7 +103,7 @@ def policy_folder(path: str | Path) -> Path:
 
     shipped             Atlas under constant memory
     shipped-notes       Atlas with notes, has never kept more than four answers
-    shipped-memories    the same under nine other memories
+    shipped-memories    the same under the other memories
     shipped-shop        the invented shop
     """
     name = SHIPPED_FOLDERS.get(str(path))
