@@ -99,7 +99,7 @@ def test_a_second_run_of_a_task_whose_ids_are_counted_anew_does_not_find_the_sta
     changed = {**call(2)[1], "content": "Oslo has a new mayor."}
     assert "state 2" in memory.prompt([TASK, *call(1), call(2)[0], changed])[0]["content"]
     clock = {"role": "system", "content": "It is 9:41."}
-    assert "state 1" in memory.prompt([clock, TASK, *call(1), *call(2)])[1]["content"]
+    assert "state 3" in memory.prompt([clock, TASK, *call(1), *call(2)])[1]["content"]
 
 
 def test_a_model_that_never_writes_a_state_is_asked_ever_less_often():

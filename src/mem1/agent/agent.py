@@ -301,6 +301,17 @@ class Agent:
         self._ledger.state(request, reply)
         return reply.message
 
+    def _recall(self) -> Tool:
+        function = RECALL_TOOL["function"]
+
+        def call(given: dict[str, Any]) -> Any:
+            handle, start = str(given.get("handle")), int(given.get("start") or 0)
+            return self.memory.recall(handle, start, messages=self._messages)
+
+        return Tool(
+            name=function["name"], description=function["description"], parameters=function["parameters"], call=call
+        )
+
     def _event(self, event: Event) -> None:
         self._events.append(event)
 
@@ -315,7 +326,7 @@ class Agent:
         """All tools by name; MCP servers are connected with the first run."""
         if self._tools is not None:
             return self._tools
-        found = [*self._own, *([_recall(self.memory)] if self.memory.shows_handles else ())]
+        found = [*self._own, *([self._recall()] if self.memory.shows_handles else ())]
         names = [tool.name for tool in found]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise UserError(f"two tools are called {', '.join(twice)}; rename one (recall is the memory's own)")
@@ -349,14 +360,3 @@ def _chat(
 
 def _own_tool(tool: Any, background: Background) -> Tool:
     return tool if isinstance(tool, Tool) else tool_of(tool, background.wait)
-
-
-def _recall(memory: Memory) -> Tool:
-    function = RECALL_TOOL["function"]
-
-    def call(given: dict[str, Any]) -> Any:
-        return memory.recall(str(given.get("handle")), int(given.get("start") or 0))
-
-    return Tool(
-        name=function["name"], description=function["description"], parameters=function["parameters"], call=call
-    )

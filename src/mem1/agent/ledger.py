@@ -37,7 +37,7 @@ class Ledger:
         """A turn of the agent: what the model saw, the whole conversation before it, and what the model said."""
         self._add(shown, reply, whole=whole)
         if reply.counted is not None:
-            self._memory.observe(reply.counted.prompt)
+            self._memory.observe(reply.counted.prompt, shown)
 
     def state(self, request: Sequence[Message], reply: Reply) -> None:
         """A call for a state."""

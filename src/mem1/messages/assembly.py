@@ -12,16 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from mem1.errors import UserError
-from mem1.messages.bounds import (
-    Bounds,
-    cut_state,
-    gone,
-    in_place_of,
-    known_handle,
-    shortened,
-    tokens_of,
-    without_images,
-)
+from mem1.messages.bounds import Bounds, cut_state, in_place_of, shortened, tokens_of, without_images
+from mem1.messages.ours import Added, found_in, place_of, put_in_place
 from mem1.messages.policies import Past, Policy, Stays
 from mem1.messages.transcript import (
     Exchange,
@@ -31,9 +23,8 @@ from mem1.messages.transcript import (
     Result,
     Transcript,
     User,
-    handle,
     images,
-    is_ask,
+    is_state,
     said,
     texts,
 )
@@ -51,6 +42,8 @@ class Assembled:
     """The parts that the model should see."""
 
     transcript: Transcript
+    added: Added | None
+    """What stands behind a message of the user; None: nothing."""
     block: str | None
     """Text of the state, notes included; None: there is none."""
     state_tokens: int
@@ -59,31 +52,33 @@ class Assembled:
     """Results that are not shown whole, oldest first."""
 
 
-def without_states(parts: Sequence[Part], form: Form, instruction: str) -> tuple[list[Part], str | None, int]:
-    """(parts without requests for states and their answers, the newest state, number of parts before it).
+def without_states(transcript: Transcript, form: Form) -> tuple[list[Part], str | None, int]:
+    """(parts without what mem1 has added, the newest state, number of parts before it).
 
-    A state is the answer to a request, or the block that an earlier fold wrote behind a message of the user.
+    A state is the answer to a request of mem1, or stands where an earlier fold put it, behind a message of the user.
     """
-    found: list[Part] = []
+    parts, found = transcript.parts, list[Part]()
+    added = found_in(form.write(transcript))
     state, boundary = None, 0
-    at = 0
+    users = at = 0
     while at < len(parts):
         part = parts[at]
         at += 1
-        if is_ask(part):
-            answer = parts[at] if at < len(parts) else None
-            if isinstance(answer, Exchange) and not answer.calls and said(answer).strip():
-                state, boundary = said(answer).strip(), len(found)
-                at += 1
+        if at < len(parts) and is_state(part, parts[at]):
+            after = parts[at]
+            assert isinstance(after, Exchange)
+            state, boundary = said(after).strip(), len(found)
+            at += 1
             continue
         if isinstance(part, User):
-            message, block = _split(part.message, form, instruction)
-            if block is not None:
-                state, boundary = block, len(found) + 1
-            if message is None:
-                boundary -= 1
-                continue
-            part = part._replace(message=message)
+            if added is not None and added.user == users:
+                message, block = _split(part.message, added)
+                if block is not None:
+                    state, boundary = block, len(found) + (message is not None)
+                if message is None:
+                    continue
+                part = part._replace(message=message)
+            users += 1
         found.append(part)
     return found, state, boundary
 
@@ -139,7 +134,7 @@ def assemble(
                     results = shown[key] = _results(part, stay, images_left.get(at), form, bounds)
                 if results is not part.results:
                     left_out += [old for old, new in zip(part.results, results, strict=True) if new is not old]
-                    part = Exchange(part.said, part.calls, results, part.envelope, part.end)
+                    part = Exchange(part.said, part.calls, results, part.envelope)
             kept.append(part)
             continue
         left_out += part.results
@@ -151,10 +146,10 @@ def assemble(
     lines += [line for line in pictures[-_IMAGE_LINES:] if all(line not in other for other in lines)]
     whole = "\n".join(lines)
     block = cut_state(whole, bounds, oldest_first=policy.oldest_first) if lines else None
+    shown_parts, added = _with_block(kept, first, block, policy.instruction, form)
     return Assembled(
-        transcript=Transcript(
-            system=tuple(system), parts=tuple(_with_block(kept, first, block, policy.instruction, form))
-        ),
+        transcript=Transcript(system=tuple(system), parts=tuple(shown_parts)),
+        added=added,
         block=block,
         state_tokens=bounds.count(whole),
         left_out=tuple(left_out),
@@ -185,43 +180,24 @@ def fitted(
         )
 
 
-def _split(message: Message, form: Form, instruction: str) -> tuple[Message | None, str | None]:
-    """(message without what an earlier fold added, its state); (None, state) for a message that only held it."""
-    content = message.get("content")
-    if isinstance(content, str):
-        text, block = _off(content)
-        if instruction and (text == instruction or text.endswith(f"\n\n{instruction}")):
-            text = text.removesuffix(instruction).removesuffix("\n\n")
-        if text is content or text == content:
-            return message, block
-        return ({**message, "content": text} if text else None), block
-    blocks = list(content or ())
-    block = None
-    if blocks and isinstance(blocks[-1].get("text"), str):
-        rest, block = _off(blocks[-1]["text"])
-        if block is not None and not rest:
-            blocks.pop()
-    if instruction and len(blocks) > 1 and blocks[-1].get("text") == instruction:
-        blocks.pop()
-    return ({**message, "content": blocks} if len(blocks) < len(content or ()) else message), block
+def _split(message: Message, added: Added) -> tuple[Message | None, str | None]:
+    """(the user's message, the state behind it); (None, state) for a message that only held it."""
+    content = message["content"]
+    last = content if isinstance(content, str) else content[-1]["text"]
+    end = len(last) - len(_CLOSE)
+    state = None if added.state is None else last[end - added.state : end]
+    own = content[: added.own]
+    return (None if own == "" else {**message, "content": own}), state
 
 
-def _off(text: str) -> tuple[str, str | None]:
-    """(the text before a block with the state, the state); (the text, None) without one."""
-    if not text.endswith(_CLOSE):
-        return text, None
-    start = text.rfind(_OPEN)
-    before = text[:start] if start > 0 else ""
-    if start < 0 or (before and not before.endswith("\n\n")):
-        return text, None
-    return before.removesuffix("\n\n"), text[start + len(_OPEN) : -len(_CLOSE)]
-
-
-def _with_block(kept: Sequence[Part], first: int, block: str | None, instruction: str, form: Form) -> list[Part]:
-    """The parts with instruction and state behind the last message of the user before the first exchange."""
-    added = [text for text in (instruction, None if block is None else f"{_OPEN}{block}{_CLOSE}") if text]
-    if not added:
-        return list(kept)
+def _with_block(
+    kept: Sequence[Part], first: int, block: str | None, instruction: str, form: Form
+) -> tuple[list[Part], Added | None]:
+    """(the parts with instruction and state behind the last message of the user before the first exchange, what that
+    added)."""
+    texts_added = [text for text in (instruction, None if block is None else f"{_OPEN}{block}{_CLOSE}") if text]
+    if not texts_added:
+        return list(kept), None
     at = min(first, len(kept)) - 1
     parts = list(kept)
     if at < 0:
@@ -230,10 +206,12 @@ def _with_block(kept: Sequence[Part], first: int, block: str | None, instruction
     pinned = parts[at]
     assert isinstance(pinned, User)
     message = pinned.message
-    for text in added:
+    for text in texts_added:
         message = form.with_text(message, text)
     parts[at] = pinned._replace(message=message)
-    return parts
+    users = sum(isinstance(part, User) for part in parts[:at])
+    own = len(pinned.message.get("content") or ())
+    return parts, Added(user=users, own=own, state=None if block is None else len(block))
 
 
 def _notes(exchange: Exchange, form: Form, bounds: Bounds) -> list[str]:
@@ -254,29 +232,31 @@ def _results(
 ) -> tuple[Result, ...]:
     """The results as they are shown; those that are shown whole are the same objects, and so are all of them."""
     shown: list[Result] = []
-    whole = True
     for result in reversed(exchange.results):
         content = short = form.content_of(result)
+        place = place_of(result, form)
         if stay is Stays.CALLS:
-            if not gone(content):
-                place = in_place_of(content, result.call.name, handle_of(result, form), bounds)
-                if images(content) or bounds.count(place) < bounds.count(texts(content)):
-                    short = place
+            if not place.gone:
+                line = in_place_of(content, result.call.name, place.handle, bounds)
+                if images(content) or bounds.count(line) < bounds.count(texts(content)):
+                    short = line
         else:
             if images_left is not None and (here := images(content)):
-                short = without_images(short, images_left, handle_of(result, form), bounds, form.text_type)
+                short = without_images(short, images_left, place.handle, bounds, form.text_type)
                 images_left = max(0, images_left - here)
             if bounds.result is not None and bounds.count(texts(short)) > bounds.result:
-                short = shortened(short, handle_of(result, form), bounds, bounds.result, form.text_type)
-        whole = whole and short is content
-        shown.append(result if short is content else form.with_content(result, short))
-    return exchange.results if whole else tuple(reversed(shown))
+                short = shortened(short, place.handle, bounds, bounds.result, form.text_type)
+        if short is not content:
+            put_in_place(result, short, place.handle, gone=stay is Stays.CALLS)
+            result = form.with_content(result, short)
+        shown.append(result)
+    changed = any(new is not old for new, old in zip(reversed(shown), exchange.results, strict=True))
+    return tuple(reversed(shown)) if changed else exchange.results
 
 
 def handle_of(result: Result, form: Form) -> str:
-    """The handle of a result's whole content; one that an earlier fold shortened or dropped names it."""
-    content = form.content_of(result)
-    return known_handle(content) or handle(result, content)
+    """The handle of a result's whole content, also where an earlier fold shortened or dropped it."""
+    return place_of(result, form).handle
 
 
 def _images_left(parts: Sequence[Part], stays: Mapping[int, Stays], form: Form, bounds: Bounds) -> Mapping[int, int]:

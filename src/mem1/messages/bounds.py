@@ -8,7 +8,6 @@ Tokens are estimated at four characters each unless `count` is given.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,8 +24,6 @@ LEAST = {"result": 50, "state": 50, "prompt": 200, "images": 0}
 """Smallest value of each bound."""
 _REST = 18
 """Tokens, at four characters each, of the longest line about what is missing of a result."""
-_HANDLE = re.compile(r'recall\("(r[0-9a-f]{8})"(?:, start=\d+)?\)[^"\n]*\]\Z')
-_GONE = re.compile(r"\[result of [^\n]* was dropped[^\n]*\]\Z")
 
 
 def estimated(text: str) -> int:
@@ -59,18 +56,6 @@ class Bounds:
 
 
 UNBOUNDED = Bounds()
-
-
-def known_handle(content: Content) -> str | None:
-    """The handle that a shortened or dropped result names; None: it is whole."""
-    text = texts(content)
-    match = _HANDLE.search(text[-200:]) if text.endswith("]") else None
-    return match[1] if match else None
-
-
-def gone(content: Content) -> bool:
-    """Whether a result has already given way to its handle."""
-    return isinstance(content, str) and len(content) < 300 and _GONE.match(content) is not None
 
 
 def in_place_of(content: Content, name: str, handle: str, bounds: Bounds) -> str:

@@ -12,10 +12,10 @@ The result has this order, so that a prefix cache serves all that comes before t
 
     system | task and later messages of the user, unchanged | state | exchanges that stay
 
-`fold` keeps no store: the state lies in the conversation, so to replay, to branch and to serve many users need nothing
-else. `fold(fold(messages)) == fold(messages)`, and whatever it returns is a conversation that its provider accepts
-(`mem1.messages.check`). The request that `ask` returns begins with exactly the messages that would be sent anyway, so
-it is served from the cache, too.
+`fold` keeps no texts: the state lies in the conversation, so to replay, to branch and to serve many users need nothing
+else. `fold(fold(messages)) == fold(messages)`, as it knows what it added (`mem1.messages.ours`), and what it returns
+is a conversation that its provider accepts (`mem1.messages.check`). The request that `ask` returns begins with exactly
+the messages that would be sent anyway, so it is served from the cache, too.
 """
 
 from __future__ import annotations
@@ -28,8 +28,21 @@ from mem1.errors import UserError
 from mem1.messages.assembly import Assembled, assemble, fitted, stays_of, without_states
 from mem1.messages.bounds import UNBOUNDED, Bounds, tokens_of
 from mem1.messages.forms import form_of
+from mem1.messages.ours import put_behind
 from mem1.messages.policies import Policy, Present, Stays, policy_of
-from mem1.messages.transcript import ASK, Exchange, Form, Message, Result, Transcript, User, handle, said, texts
+from mem1.messages.transcript import (
+    ASK,
+    Exchange,
+    Form,
+    Message,
+    Result,
+    Transcript,
+    User,
+    handle,
+    request_of,
+    said,
+    texts,
+)
 
 _WORDS_PER_TOKEN = 0.55
 """States are full of names and numbers, whose words take more tokens than those of prose."""
@@ -46,6 +59,8 @@ class Folded:
     """What the model should see, and what was left out of it."""
 
     messages: list[Message]
+    conversation: Transcript
+    """All that was given, without what mem1 has added to it."""
     state: str | None = None
     """Text of the state block, notes included; None: there is none."""
     state_tokens: int = 0
@@ -120,7 +135,7 @@ def with_state(messages: Sequence[Message], state: str, *, form: str = "chat") -
     if not state.strip():
         raise UserError("the model wrote no state; ask it again, or go on without")
     form_of(form)
-    return [*messages, {"role": "user", "content": ASK}, {"role": "assistant", "content": state}]
+    return [*messages, {"role": "user", "content": request_of(state)}, {"role": "assistant", "content": state}]
 
 
 def state_in(reply: Any, form: Form) -> tuple[str, str]:
@@ -164,7 +179,7 @@ def folded(
     transcript: Transcript, policy: Policy, *, form: Form, bounds: Bounds, pending: Collection[str] = ()
 ) -> Folded:
     """`fold`, with what it left out."""
-    parts, state, boundary = without_states(transcript.parts, form, policy.instruction)
+    parts, state, boundary = without_states(transcript, form)
     if not any(isinstance(part, User) for part in parts):
         raise UserError("the conversation has no message of the user; providers refuse it, and there is no task to pin")
     stays = stays_of(parts, boundary, policy, pending)
@@ -179,8 +194,11 @@ def folded(
         fitted(parts, stays, over, form, bounds, pending)
         found = assembled()
         written = form.write(found.transcript)
+    if found.added is not None:
+        put_behind(written, found.added)
     return Folded(
         messages=written,
+        conversation=transcript._replace(parts=tuple(parts)),
         state=found.block,
         state_tokens=found.state_tokens,
         left_out=found.left_out,

@@ -27,7 +27,7 @@ from mem1.messages.transcript import (
     User,
     collect,
     distinct,
-    is_ask,
+    is_state,
     texts,
 )
 
@@ -58,7 +58,7 @@ def _read_chat(messages: Sequence[Message]) -> Transcript:
                 _add(results, ids, messages[at].get("tool_call_id"), messages[at], at)
                 at += 1
             found = collect(calls, results, last=at == len(messages), unanswered=_UNANSWERED_CHAT)
-            parts.append(Exchange((message,), calls, found, None, at))
+            parts.append(Exchange((message,), calls, found))
         elif role == "tool":
             raise UserError(
                 f"messages[{at - 1}]: a result without the assistant message that called it; send both or neither"
@@ -103,10 +103,10 @@ def _read_responses(items: Sequence[Message]) -> Transcript:
     """Those of the calls."""
     results: dict[str, Message] = {}
 
-    def close(end: int, last: bool = False) -> None:
+    def close(last: bool = False) -> None:
         if said:
             found = collect(calls, results, last=last, unanswered=_UNANSWERED_RESPONSES)
-            parts.append(Exchange(said=tuple(said), calls=tuple(calls), results=found, end=end))
+            parts.append(Exchange(said=tuple(said), calls=tuple(calls), results=found))
         for collected in (said, calls, ids, results):
             collected.clear()
 
@@ -118,7 +118,7 @@ def _read_responses(items: Sequence[Message]) -> Transcript:
                 f"messages[{at}]: a reference to an item that the server keeps; send the items themselves (store=False)"
             )
         if kind == "message" and role in (*_SYSTEM, "user"):
-            close(at)
+            close()
             if role == "user":
                 parts.append(User(message=item))
             else:
@@ -129,7 +129,7 @@ def _read_responses(items: Sequence[Message]) -> Transcript:
             raise UserError(f"messages[{at}]: unknown role {role!r}; known: system, developer, user, assistant")
         else:
             if results and len(results) == len(calls):
-                close(at)
+                close()
             said.append(item)
             if kind.endswith("_call") and isinstance(item.get("call_id"), str):
                 arguments = item.get("arguments", item.get("input", item.get("action")))
@@ -137,9 +137,9 @@ def _read_responses(items: Sequence[Message]) -> Transcript:
                 if item["call_id"] in ids:
                     distinct(calls, at)
                 ids.add(item["call_id"])
-            if kind == "message" and parts and is_ask(parts[-1]):  # a state; the next turn begins behind it
-                close(at + 1)
-    close(len(items), last=True)
+            if parts and is_state(parts[-1], Exchange(tuple(said))):  # the next turn begins behind it
+                close()
+    close(last=True)
     return Transcript(system=tuple(system), parts=tuple(parts))
 
 
@@ -175,7 +175,7 @@ def _read_anthropic(messages: Sequence[Message]) -> Transcript:
         results_of_calls = collect(
             calls, found, last=at == len(messages) and not others, unanswered=_UNANSWERED_ANTHROPIC
         )
-        parts.append(Exchange(said=(message,), calls=tuple(calls), results=results_of_calls, envelope=envelope, end=at))
+        parts.append(Exchange(said=(message,), calls=tuple(calls), results=results_of_calls, envelope=envelope))
         if envelope is not None and others:
             parts.append(User(message={**envelope, "content": others}, after_results=True))
     return Transcript(system=(), parts=tuple(parts))

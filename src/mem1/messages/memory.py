@@ -6,10 +6,11 @@
         messages += [reply, *results_of(reply)]
     memory.recall("r1a2b3c4d")                             # behind a tool `recall`, RECALL_TOOL
 
-States are kept by the conversation's task and all exchanges before they were written, so a client that sends its whole
-history anew with each call finds them again, and several conversations may share a memory. A model that fails, or calls
-a tool where a state was asked for, is asked once more; then the conversation goes on without a state for 2 exchanges,
-after the next failure for 4, and so on.
+Whatever a memory keeps, it keeps by a hash of all messages before, in whole. So a client that sends its whole history
+anew with each call finds its states again, several conversations may share a memory, and none gets what belongs to
+another; a message that was changed costs a new state. A model that fails, or calls a tool where a state was asked for,
+is asked once more; then the conversation goes on without a state for 2 exchanges, after the next failure for 4, and so
+on.
 """
 
 from __future__ import annotations
@@ -17,19 +18,22 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from mem1.errors import UserError
-from mem1.messages.assembly import handle_of
+from mem1.messages.assembly import handle_of, without_states
 from mem1.messages.bounds import LEAST, UNBOUNDED, Bounds, common_tokens, tokens_of
 from mem1.messages.cost import HORIZON, Sizes, best_k, break_even, measured
 from mem1.messages.folding import Folded, folded, recall, request_for_state, state_in, with_state
 from mem1.messages.forms import form_of
 from mem1.messages.policies import Fold, Past, Policy, Stays, policy_of
-from mem1.messages.sessions import Latest, exchanges_of, keys_of, session_of
-from mem1.messages.transcript import Form, Message, Transcript, is_ask
+from mem1.messages.private import append_private
+from mem1.messages.sessions import Latest, keys_of, newest
+from mem1.messages.transcript import Exchange, Form, Message, Transcript
 from mem1.prices import PriceClass, price_class
 
 _REMEMBERED = 10_000
@@ -65,7 +69,7 @@ class Event:
     exchange: int
     """Exchanges of the conversation so far."""
     tokens_before: int
-    """Length of the whole conversation."""
+    """Length of the whole conversation, without requests for states and their answers."""
     tokens_after: int
     """Length of what the model sees."""
     cached_tokens: int
@@ -85,7 +89,8 @@ class Memory:
     should be the agent's own call, with the same model, tools and settings, so that the prompt cache serves it.
     `prices`: a name of `mem1.prices.PRICE_CLASSES`, or prices of your own; fold(auto) needs them. `only_if_cheaper`:
     fold(auto) leaves a conversation as it is until it is so long that folding would have been cheaper than appending.
-    `events`: a file for one JSON line per event. `states`: where states are kept, by default in this process.
+    `events`: a file for one JSON line per event, which only its owner may read. `states`: where states are kept, by
+    default in this process.
     """
 
     def __init__(
@@ -112,18 +117,12 @@ class Memory:
         self._only_if_cheaper = only_if_cheaper
         self._on_event = on_event
         self._events = None if events is None else Path(events)
-        self._states: MutableMapping[str, str] = Latest(_REMEMBERED) if states is None else states
-        self._seen: MutableMapping[str, _Seen] = Latest(_REMEMBERED)
-        self._failed: MutableMapping[str, tuple[int, int]] = Latest(_REMEMBERED)
-        """Session -> (failures to write a state since the last one, exchange from which on to ask again)."""
-        self._appends: MutableMapping[str, int] = Latest(_REMEMBERED)
-        """Session -> exchange until which appending is cheaper."""
-        self._scale = 1.0
-        self._beside = 0
-        """Tokens of the last prompt that the estimate of its messages missed: tools, above all."""
-        self._last: Sequence[Message] = ()
-        """Messages that the model was shown last."""
-        self._log: Sequence[Message] = ()
+        self.states: MutableMapping[str, str] = Latest(_REMEMBERED) if states is None else states
+        self._known: Latest[_Known] = Latest(_REMEMBERED)
+        self._last: _Shown | None = None
+        """What was shown last, wherever that was."""
+        self._alone = True
+        """Whether all calls so far were of one conversation."""
 
     def prompt(
         self,
@@ -132,13 +131,16 @@ class Memory:
         pending: Collection[str] = (),
         write: Callable[[list[Message]], Any] | None = None,
         beside: int = 0,
+        owner: str = "",
     ) -> list[Message]:
         """What the model should see next; it may be asked for a state first. Raises UserError as `fold` does.
 
         `write`: for this call alone, where model, tools or settings change from call to call. `beside`: tokens that are
         sent with the messages, such as declared tools, for fold(auto) and `bounds.prompt`, where nothing is observed.
+        `owner`: what tells conversations with equal messages apart, such as a system prompt that is none of them; each
+        owner has states of its own.
         """
-        now = self._begin(messages, pending, write or self._write, beside)
+        now = self._begin(messages, pending, write or self._write, beside, owner)
         while now.request is not None:
             try:
                 reply = now.writer(now.request)
@@ -154,9 +156,10 @@ class Memory:
         pending: Collection[str] = (),
         write: Callable[[list[Message]], Any] | None = None,
         beside: int = 0,
+        owner: str = "",
     ) -> list[Message]:
         """The same, where `write` is a coroutine function."""
-        now = self._begin(messages, pending, write or self._write, beside)
+        now = self._begin(messages, pending, write or self._write, beside, owner)
         while now.request is not None:
             try:
                 reply = await now.writer(now.request)
@@ -165,9 +168,14 @@ class Memory:
             now = self._answered(now, reply)
         return self._shown(now)
 
-    def recall(self, handle: str, start: int = 0) -> Any:
-        """The result behind a handle, of the conversation last shown; see `mem1.messages.recall`."""
-        return recall(self._log, handle, start=start, form=self.form.name)
+    def recall(self, handle: str, start: int = 0, *, messages: Sequence[Message] | None = None) -> Any:
+        """The result behind a handle; see `mem1.messages.recall`.
+
+        `messages`: the conversation that asks, by default the one that was last shown in this thread or task. Raises
+        UserError as `mem1.messages.recall` does, and where it is not clear which conversation asks.
+        """
+        log = self._shown_here().log if messages is None else messages
+        return recall(log, handle, start=start, form=self.form.name)
 
     @property
     def shows_handles(self) -> bool:
@@ -176,26 +184,31 @@ class Memory:
         limited = (bounds.result, bounds.prompt, bounds.images) != (None, None, None)
         return bounds.handles and (limited or any(self.policy.stays(p) in (Stays.CALLS, Stays.NOTE) for p in past))
 
-    def with_state(self, messages: Sequence[Message]) -> list[Message]:
+    def with_state(self, messages: Sequence[Message], *, owner: str = "") -> list[Message]:
         """The conversation with the newest state that is kept for it, which is all that another process needs."""
-        transcript = self.form.read(messages)
-        return self._with_known_state(messages, transcript, keys_of(transcript, self.form))[0]
+        return self._with_known_state(messages, keys_of(messages, owner))
 
     def observe(self, prompt_tokens: int, shown: Sequence[Message] | None = None) -> None:
-        """Tell what the provider counted for a prompt, tools included; later counts and `bounds.prompt` follow it.
+        """Tell what the provider counted for a prompt, tools included; later counts of its conversation, and
+        `bounds.prompt` there, follow it.
 
-        `shown`: its messages, by default those that the memory returned last.
+        `shown`: what `prompt` returned, by default the last time in this thread or task. Raises UserError where it is
+        not clear which conversation is meant.
         """
-        estimate = tokens_of(self._last if shown is None else shown, self.bounds.count)
+        prompt = shown if isinstance(shown, _Prompt) else self._shown_here().prompt
+        estimate = tokens_of(prompt, self.bounds.count)
         if estimate:
-            self._scale = prompt_tokens / estimate
-            self._beside = max(0, prompt_tokens - estimate)
+            scale, beside = prompt_tokens / estimate, max(0, prompt_tokens - estimate)
+            self._known[prompt.key] = replace(self._known.get(prompt.key, _Known()), scale=scale, beside=beside)
 
-    def advice(self, messages: Sequence[Message], *, beside: int = 0) -> str:
+    def advice(self, messages: Sequence[Message], *, beside: int = 0, owner: str = "") -> str:
         """Whether folding pays in this conversation at these prices, and from which exchange on, in a sentence."""
         if self.prices is None:
             raise UserError("advice needs prices; give prices='hosted-90' or another of mem1.prices.PRICE_CLASSES")
-        sizes = self._sizes(self.form.read(messages), beside)
+        _, known = newest(self._known, keys_of(messages, owner)) or (0, _Known())
+        transcript = self.form.read(messages)
+        parts, _, _ = without_states(transcript, self.form)
+        sizes = self._sizes(transcript._replace(parts=tuple(parts)), beside, known)
         k = best_k(sizes, self.prices.prices)
         if math.isinf(k):
             return "Reading from the cache is free at these prices, so appending is cheaper."
@@ -207,34 +220,37 @@ class Memory:
         pending: Collection[str],
         write: Callable[[list[Message]], Any] | None,
         beside: int,
+        owner: str,
     ) -> _Now:
-        transcript = self.form.read(messages)
-        session, keys = session_of(transcript), keys_of(transcript, self.form)
-        log, transcript = self._with_known_state(messages, transcript, keys)
-        self._log = log
+        keys = keys_of(messages, owner)
+        before, known = newest(self._known, keys) or (0, _Known())
+        log = self._with_known_state(messages, keys)
+        found = self._folded(log, pending, beside, known)
         now = _Now(
-            session=session,
-            key=keys[-1] if keys else "",
-            exchanges=len(keys),
+            key=keys[-1],
+            exchanges=sum(isinstance(part, Exchange) for part in found.conversation.parts),
             messages=messages,
+            before=messages[:before],
+            owner=owner,
+            known=known,
             log=log,
-            transcript=transcript,
-            found=self._folded(transcript, pending, beside),
+            found=found,
             pending=tuple(pending),
             write=write,
             beside=beside,
         )
+        self._alone = self._alone and (self._last is None or self._last.prompt.key in keys)
         return replace(now, request=self._due(now))
 
     def _due(self, now: _Now) -> list[Message] | None:
-        if now.write is None or now.exchanges < self._failed.get(now.session, (0, 0))[1]:
+        if now.write is None or now.exchanges < now.known.asks_from:
             return None
         if self.policy != Fold(None) or self.prices is None:
             return request_for_state(now.found, self.policy, bounds=self.bounds, best_k=math.inf)
-        first = self._only_if_cheaper and not any(map(is_ask, now.transcript.parts))
-        if first and now.exchanges < self._appends.get(now.session, 0):
+        first = self._only_if_cheaper and now.found.state is None
+        if first and now.exchanges < (now.known.appends or 0):
             return None
-        sizes = self._sizes(now.transcript, now.beside)
+        sizes = self._sizes(now.found.conversation, now.beside, now.known)
         k = best_k(sizes, self.prices.prices)
         request = request_for_state(now.found, self.policy, bounds=self.bounds, best_k=k)
         return None if request is not None and first and self._loses(now, sizes, round(k)) else request
@@ -245,16 +261,15 @@ class Memory:
         turn = break_even(sizes, self.prices.prices, self.prices.cache, k)
         if turn is not None and now.exchanges >= turn:
             return False
-        told = now.session in self._appends
-        self._appends[now.session] = HORIZON if turn is None else turn
-        if not told:
+        self._learn(now, appends=HORIZON if turn is None else turn)
+        if now.known.appends is None:
             self._tell("appends", now, why=_advice(k, turn))
         return True
 
-    def _sizes(self, transcript: Transcript, beside: int) -> Sizes:
-        sizes = measured(transcript, self.form, self.bounds)
+    def _sizes(self, conversation: Transcript, beside: int, known: _Known) -> Sizes:
+        sizes = measured(conversation, self.form, self.bounds)
         sizes = replace(sizes, prompt=sizes.prompt + beside)
-        return Sizes(**{name: size * self._scale for name, size in asdict(sizes).items()})
+        return Sizes(**{name: size * known.scale for name, size in asdict(sizes).items()})
 
     def _answered(self, now: _Now, reply: Any) -> _Now:
         """What the reply makes of a request: a conversation with a state; or a second request, and then none."""
@@ -262,23 +277,24 @@ class Memory:
         if not state:
             if now.request is not None and not now.tried:
                 return replace(now, tried=True)
-            failures = self._failed.get(now.session, (0, 0))[0] + 1
-            self._failed[now.session] = failures, now.exchanges + min(2**failures, _LONGEST_PAUSE)
+            failures = now.known.failures + 1
+            pause = min(2**failures, _LONGEST_PAUSE)
+            self._learn(now, failures=failures, asks_from=now.exchanges + pause)
             self._tell("no_state", now, why=why)
             return replace(now, request=None)
-        self._states[now.key] = state
-        self._failed.pop(now.session, None)
-        log = self._log = with_state(now.log, state, form=self.form.name)
-        transcript = self.form.read(log)
-        found = self._folded(transcript, now.pending, now.beside)
-        return replace(now, log=log, transcript=transcript, found=found, request=None)
+        self.states[now.key] = state
+        self._learn(now, failures=0, asks_from=0)
+        log = with_state(now.log, state, form=self.form.name)
+        found = self._folded(log, now.pending, now.beside, now.known)
+        return replace(now, log=log, found=found, request=None)
 
-    def _folded(self, transcript: Transcript, pending: Collection[str], beside: int) -> Folded:
-        return folded(transcript, self.policy, form=self.form, bounds=self._limits(beside), pending=pending)
+    def _folded(self, messages: Sequence[Message], pending: Collection[str], beside: int, known: _Known) -> Folded:
+        bounds = self._limits(max(known.beside, beside))
+        return folded(self.form.read(messages), self.policy, form=self.form, bounds=bounds, pending=pending)
 
     def _limits(self, beside: int) -> Bounds:
         """The bounds, with what is left of the prompt beside the tools."""
-        limit, beside = self.bounds.prompt, max(self._beside, beside)
+        limit = self.bounds.prompt
         if limit is None or not beside:
             return self.bounds
         if limit - beside < LEAST["prompt"]:
@@ -290,65 +306,76 @@ class Memory:
 
     def _shown(self, now: _Now) -> list[Message]:
         found = now.found
-        before = self._seen.get(now.session, _Seen())
         missing = {(result.call.id, id(result.message)) for result in found.left_out}
-        if found.state != before.state and found.state is not None:
+        if found.state != now.known.state and found.state is not None:
             self._tell("state", now)
-        elif len(missing) > before.left_out:
+        elif len(missing) > now.known.left_out:
             self._tell("left_out", now)
-        self._seen[now.session] = _Seen(state=found.state, left_out=len(missing), messages=len(now.messages))
-        self._last = found.messages
-        return found.messages
+        self._learn(now, state=found.state, left_out=len(missing))
+        prompt = _Prompt(found.messages)
+        prompt.key = now.key
+        self._last = _Shown(log=now.log, prompt=prompt)
+        here = WeakKeyDictionary(_SHOWN_HERE.get({}))
+        here[self] = self._last
+        _SHOWN_HERE.set(here)
+        return prompt
+
+    def _shown_here(self) -> _Shown:
+        """What was shown last in this thread or task; in one in which nothing was, what the only conversation showed.
+
+        Raises UserError where there are several, or none.
+        """
+        found = _SHOWN_HERE.get({}).get(self) or (self._last if self._alone else None)
+        if found is None:
+            raise UserError(
+                "nothing was shown yet; call prompt first"
+                if self._last is None
+                else "several conversations share this memory, and none was shown in this thread or task; give recall "
+                "the messages of the one that asks, and observe what prompt returned"
+            )
+        return found
+
+    def _learn(self, now: _Now, **changes: Any) -> None:
+        """Keep what is known of the conversation, for its next call."""
+        self._known[now.key] = replace(self._known.get(now.key) or now.known, **changes)
 
     def _tell(self, kind: str, now: _Now, why: str = "") -> None:
         if self._on_event is None and self._events is None:
             return
-        found, before = now.found, self._seen.get(now.session, _Seen())
-        count = self.bounds.count
+        found, known = now.found, now.known
+        count, scale = self.bounds.count, now.known.scale
         handles = [handle_of(result, self.form) for result in found.left_out]
         event = Event(
             kind=kind,
             policy=self.name,
             exchange=now.exchanges,
-            tokens_before=round(self._scale * tokens_of(now.log, count)),
-            tokens_after=round(self._scale * tokens_of(found.messages, count)),
-            cached_tokens=round(self._scale * common_tokens(self._shown_before(now, before), found.messages, count)),
-            state_before=before.state,
+            tokens_before=round(scale * tokens_of(self.form.write(found.conversation), count)),
+            tokens_after=round(scale * tokens_of(found.messages, count)),
+            cached_tokens=round(scale * common_tokens(self._shown_before(now), found.messages, count)),
+            state_before=known.state,
             state_after=found.state,
-            left_out=tuple(handles[before.left_out :]),
+            left_out=tuple(handles[known.left_out :]),
             why=why,
         )
         if self._on_event is not None:
             self._on_event(event)
         if self._events is not None:
-            with self._events.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(event), ensure_ascii=False) + "\n")
+            append_private(self._events, json.dumps(asdict(event), ensure_ascii=False))
 
-    def _shown_before(self, now: _Now, before: _Seen) -> list[Message]:
+    def _shown_before(self, now: _Now) -> list[Message]:
         """What the model saw in the previous call, which follows from the messages that there were."""
         try:
-            log = self.with_state(now.messages[: before.messages])
-            return self._folded(self.form.read(log), now.pending, now.beside).messages
-        except UserError:  # the first call, or a client that has changed what it sent before
+            log = self.with_state(now.before, owner=now.owner)
+            return self._folded(log, now.pending, now.beside, now.known).messages
+        except UserError:  # the first call
             return []
 
-    def _with_known_state(
-        self, messages: Sequence[Message], transcript: Transcript, keys: Sequence[str]
-    ) -> tuple[list[Message], Transcript]:
-        """The conversation with the newest state that is kept for it, where it was written, and what it consists of."""
-        for key, exchange in zip(reversed(keys), reversed(exchanges_of(transcript)), strict=True):
-            state = self._states.get(key)
-            if state is not None:
-                before, after = messages[: exchange.end], messages[exchange.end :]
-                written = with_state((), state, form=self.form.name)
-                if list(after[:2]) == written:
-                    break
-                at = transcript.parts.index(exchange) + 1
-                while at < len(transcript.parts) and getattr(transcript.parts[at], "after_results", False):
-                    at += 1  # the rest of the last message
-                parts = (*transcript.parts[:at], *self.form.read(written).parts, *transcript.parts[at:])
-                return [*before, *written, *after], transcript._replace(parts=parts)
-        return list(messages), transcript
+    def _with_known_state(self, messages: Sequence[Message], keys: Sequence[str]) -> list[Message]:
+        """The conversation with the newest state that is kept for it, where it was written."""
+        number, state = newest(self.states, keys) or (0, "")
+        written = with_state((), state, form=self.form.name) if state else []
+        before, after = messages[:number], messages[number:]
+        return list(messages) if list(after[:2]) == written else [*before, *written, *after]
 
 
 def _advice(k: int, turn: int | None) -> str:
@@ -362,15 +389,17 @@ def _advice(k: int, turn: int | None) -> str:
 class _Now:
     """A call of `Memory.prompt` under way."""
 
-    session: str
     key: str
-    """Name of a state that is written in this call."""
+    """Name of the conversation so far, and of a state that is written in this call."""
     exchanges: int
     messages: Sequence[Message]
+    before: Sequence[Message]
+    """Those of the previous call."""
+    owner: str
+    known: _Known
+    """What was known before this call."""
     log: Sequence[Message]
     """The messages, with the newest state."""
-    transcript: Transcript
-    """What `log` consists of."""
     found: Folded
     """What the model would see now."""
     pending: tuple[str, ...]
@@ -388,10 +417,38 @@ class _Now:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
-    """What a conversation showed in its last call."""
+class _Known:
+    """What is known of a conversation after a call."""
 
     state: str | None = None
+    """As it was shown."""
     left_out: int = 0
-    messages: int = 0
-    """Number of messages that the conversation had."""
+    """Results that were not shown whole."""
+    failures: int = 0
+    """To write a state, since the last one."""
+    asks_from: int = 0
+    """Exchange from which on a state is asked for again."""
+    appends: int | None = None
+    """Exchange until which appending is cheaper; None: that was never told."""
+    scale: float = 1.0
+    """Tokens that the provider counts for each one that was estimated."""
+    beside: int = 0
+    """Tokens of the last prompt that the estimate of its messages missed: tools, above all."""
+
+
+class _Prompt(list[Message]):
+    """What the model should see, with the name of the conversation of which it is."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """A conversation, and what was shown of it."""
+
+    log: Sequence[Message]
+    prompt: _Prompt
+
+
+_SHOWN_HERE: ContextVar[Mapping[Memory, _Shown]] = ContextVar("mem1_shown_here")
+"""What each memory showed last in this thread or task."""

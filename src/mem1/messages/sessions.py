@@ -1,19 +1,17 @@
 """What tells conversations apart, and points in them; and a mapping that keeps what is known of the latest.
 
-session_of(transcript)     by the system message and the first task: the same in each call of a conversation
-keys_of(transcript, CHAT)  one per exchange: where a state written after it is kept
+keys_of(messages)        one per message: the hash of everything up to and including it, in whole
+newest(known, keys)      what is known at the last of these points at which something is
 """
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, TypeVar
 
-from mem1.messages.assembly import handle_of
-from mem1.messages.transcript import Exchange, Form, Message, Transcript, User, is_ask, said
+from mem1.messages.transcript import Message, identity
 
 T = TypeVar("T")
 
@@ -31,52 +29,35 @@ class Latest(OrderedDict[str, T]):
 
     def __setitem__(self, key: str, value: T) -> None:
         super().__setitem__(key, value)
+        self.move_to_end(key)
         if len(self) > self._most:
             self.popitem(last=False)
 
-
-def session_of(transcript: Transcript) -> str:
-    """What tells a conversation from others: its system message and its first task."""
-    return _hash([*transcript.system, *_task(transcript)])
-
-
-def _task(transcript: Transcript) -> list[Message]:
-    """The first message of the user, if there is one."""
-    return [part.message for part in transcript.parts if isinstance(part, User) and not is_ask(part)][:1]
+    def get(self, key: str, default: Any = None) -> Any:
+        """As `__getitem__`, which dict.get passes by: what is looked up is used."""
+        try:
+            return self[key]
+        except KeyError:
+            return default
 
 
-def exchanges_of(transcript: Transcript) -> list[Exchange]:
-    return [part for part in transcript.parts if isinstance(part, Exchange)]
+def keys_of(messages: Sequence[Message], owner: str = "") -> list[str]:
+    """Name of the conversation up to and including each message: what is kept under it belongs to exactly these.
 
-
-def keys_of(transcript: Transcript, form: Form) -> list[str]:
-    """Name of a state written after each exchange: by the task, and all calls and results up to it.
-
-    Ids of calls alone do not tell two runs of a task apart, as some servers count them from 0 in each. The system
-    message is left out: some clients put the time of day into it.
+    `owner`: whose it is, where the messages do not tell.
     """
-    digest = sha256(_hash(_task(transcript)).encode())
+    digest = sha256(sha256(owner.encode("utf-8", "replace")).digest())
     keys: list[str] = []
-    for exchange in exchanges_of(transcript):
-        names = [handle_of(result, form) for result in exchange.results]
-        own = [*(call.id for call in exchange.calls), *names] if exchange.calls else [said(exchange)]
-        digest.update("\0".join([*own, ""]).encode("utf-8", "replace"))
+    for message in messages:
+        digest.update(f"{identity(message)}\0".encode())
         keys.append(digest.hexdigest()[:32])
     return keys
 
 
-def _hash(messages: Sequence[Message]) -> str:
-    return sha256("\0".join(map(identity, messages)).encode("utf-8", "replace")).hexdigest()[:16]
-
-
-def identity(message: Message) -> str:
-    """The message as a text, without marks for the prompt cache, which clients move from call to call."""
-    content = message.get("content")
-    if isinstance(content, list):
-        content = [_unmarked(block) if isinstance(block, Mapping) else block for block in content]
-        message = {**message, "content": content}
-    return json.dumps(_unmarked(message), sort_keys=True, default=str)
-
-
-def _unmarked(block: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {key: value for key, value in block.items() if key != "cache_control"}
+def newest(known: Mapping[str, T], keys: Sequence[str]) -> tuple[int, T] | None:
+    """(number of messages, what is known of them), of the most messages of which anything is."""
+    for number in range(len(keys), 0, -1):
+        found = known.get(keys[number - 1])
+        if found is not None:
+            return number, found
+    return None

@@ -10,11 +10,12 @@ caller's own objects and are never changed.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import sha256
+from itertools import count
 from typing import Any, NamedTuple
 
 from mem1.errors import UserError
@@ -26,9 +27,12 @@ MAPPING = (dict, Mapping)
 Content = str | Sequence[Mapping[str, Any]] | None
 """Text, or parts of texts and images."""
 ASK = "Write your memory now."
-"""How a request for a state begins, in the user's role; what the model replies to it is the state."""
-_SAMPLE = 200
-"""Characters of each end of a text that its handle depends on."""
+"""How a request for a state begins, in the user's role."""
+PLACE = "mem1_place"
+"""Key of a message's place among a framework's own messages."""
+_MARK = "cache_control"
+_CONTENTS = ("content", "output")
+_NUMBERS = count()
 NO_RESULT = "error: this call was never answered"
 
 
@@ -66,8 +70,6 @@ class Exchange(NamedTuple):
     """In the order of the calls; fewer than calls while it is pending."""
     envelope: Message | None = None
     """Anthropic: the user message that holds the results."""
-    end: int = 0
-    """Number of messages of the conversation up to and including its last one."""
 
     @property
     def pending(self) -> bool:
@@ -138,25 +140,57 @@ def is_image(part: Mapping[str, Any]) -> bool:
     return not isinstance(part.get("text"), str)
 
 
+def digest_of(result: Result, content: Content) -> str:
+    """The hash of a call and of all that it returned, the same in every process."""
+    return sha256(identity([*result.call, _plain(content)]).encode()).hexdigest()
+
+
 def handle(result: Result, content: Content) -> str:
-    """A short name of a result's content, by which `recall` finds it in the whole conversation.
+    """A short name of a result, by which `recall` finds it in the whole conversation: the beginning of its hash."""
+    return f"r{digest_of(result, content)[:8]}"
 
-    Eight hexadecimal digits of a hash of the call and of the text's length and ends, so the same result has the same
-    name in every process, and a long one costs no time.
+
+def identity(value: Any) -> str:
+    """A message, or anything in one, as a text: equal only where they are, but for marks that are none of the content.
+
+    Such are marks for the prompt cache, which clients move from call to call, and with which a text becomes a part.
     """
-    text, pictures = (content, 0) if type(content) is str else (texts(content), images(content))
-    call = result.call
-    return _hashed(call.id, call.arguments, len(text), text[:_SAMPLE], text[-_SAMPLE:], pictures)
+    return json.dumps(_plain(value) if isinstance(value, MAPPING) else value, sort_keys=True, default=_whole)
 
 
-@lru_cache(1 << 12)  # an agent's older results come back with every turn
-def _hashed(*identity: str | int) -> str:
-    return "r" + sha256("\0".join(map(str, identity)).encode("utf-8", "replace")).hexdigest()[:8]
+def _plain(value: Any) -> Any:
+    """A message, a part or a content without marks; a content that is one part of text as this text."""
+    if isinstance(value, MAPPING):
+        found = {key: part for key, part in value.items() if key != _MARK}
+        return {key: _plain(part) if key in _CONTENTS else part for key, part in found.items()}
+    if not isinstance(value, list):
+        return value
+    parts = [_plain(part) if isinstance(part, MAPPING) else part for part in value]
+    if len(parts) == 1 and isinstance(parts[0], dict) and parts[0].keys() == {"type", "text"}:
+        return parts[0]["text"] if parts[0]["type"] == "text" else parts
+    return parts
 
 
-def is_ask(part: Part) -> bool:
-    """Whether a message of the user is a request of mem1 for a state."""
-    return isinstance(part, User) and texts(part.message.get("content")).startswith(ASK)
+def _whole(value: Any) -> Any:
+    """What is no JSON, by all that it shows of itself; by a name of its own where that is no more than an address."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    shown = repr(value)
+    return f"{next(_NUMBERS)} {shown}" if " at 0x" in shown else shown
+
+
+def request_of(state: str) -> str:
+    """The request that stands before a state in a conversation: it names the state's hash, which no text does that
+    merely looks like a request."""
+    return f"{ASK} ({sha256(state.strip().encode('utf-8', 'replace')).hexdigest()[:16]})"
+
+
+def is_state(part: Part, after: Part) -> bool:
+    """Whether two parts are a request of mem1 and the state that answers it."""
+    if not isinstance(part, User) or not isinstance(after, Exchange) or after.calls:
+        return False
+    asked = texts(part.message.get("content"))
+    return asked.startswith(ASK) and asked == request_of(said(after))
 
 
 def collect(

@@ -16,11 +16,9 @@ from typing import Any, Generic, TypeVar
 
 from mem1.errors import UserError
 from mem1.messages import Memory, Policy, recall
-from mem1.messages.transcript import Message
+from mem1.messages.transcript import PLACE, Message
 
 M = TypeVar("M")
-PLACE = "mem1_place"
-"""Key of a message's place among the framework's own."""
 TEXT_ALLOWED = (None, "auto", "none")
 """Choices of tools that let a model answer with text, as it must to write a state."""
 

@@ -12,15 +12,15 @@ model and tools. The messages of the sample stay whole. Documentation: docs/memo
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from mem1.errors import UserError
-from mem1.extras.agents.conversation import PLACE, Conversation, Kind, memory_of
+from mem1.extras.agents.conversation import Conversation, Kind, memory_of
 from mem1.messages import RECALL_TOOL, Policy
-from mem1.messages.bounds import known_handle
+from mem1.messages.assembly import handle_of
 from mem1.messages.forms import CHAT
-from mem1.messages.transcript import Exchange, Message, handle
+from mem1.messages.transcript import PLACE, Exchange, Message, handle
 
 try:
     from inspect_ai.model import (
@@ -104,8 +104,9 @@ def _keep_left_out(conversation: Conversation[Any], shown: list[Message]) -> Non
     for part in CHAT.read(conversation.read).parts:
         for result in part.results if isinstance(part, Exchange) else ():
             content, at = CHAT.content_of(result), result.message.get(PLACE)
-            if at is not None and at not in whole and known_handle(content) is None:
-                store().set(_key(handle(result, content)), conversation.own[at].content)
+            name = handle(result, content)
+            if at is not None and at not in whole and handle_of(result, CHAT) == name:
+                store().set(_key(name), conversation.own[at].content)
 
 
 def _key(handle: str) -> str:
@@ -114,9 +115,9 @@ def _key(handle: str) -> str:
 
 @dataclass(frozen=True)
 class _Own:
-    """Inspect's own content. Its representation does not grow with it."""
+    """Inspect's own content."""
 
-    content: Any = field(repr=False)
+    content: Any
 
 
 def _read(message: ChatMessage) -> Message:
@@ -141,7 +142,8 @@ def _call(call: Any) -> Message:
 
 def _block(content: Any) -> Message:
     if isinstance(content, ContentText):
-        return {"type": "text", "text": content.text, "own": _Own(content)}
+        text = {"type": "text", "text": content.text}
+        return text if content == ContentText(text=content.text) else {**text, "own": _Own(content)}
     if isinstance(content, ContentReasoning):
         return {"type": "thinking", "thinking": content.reasoning}
     return {"type": "file", "own": _Own(content)}

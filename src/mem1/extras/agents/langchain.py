@@ -52,7 +52,7 @@ class MemoryMiddleware(AgentMiddleware):
             with _unseen():
                 return _reply(handler(_for_state(request, conversation.written(messages))))
 
-        shown = self.memory.prompt(conversation.read, write=write)
+        shown = self.memory.prompt(conversation.read, write=write, owner=request.system_prompt or "")
         response = handler(request.override(messages=conversation.written(shown)))
         self._observe(response, shown)
         return response
@@ -67,7 +67,7 @@ class MemoryMiddleware(AgentMiddleware):
             with _unseen():
                 return _reply(await handler(_for_state(request, conversation.written(messages))))
 
-        shown = await self.memory.aprompt(conversation.read, write=write)
+        shown = await self.memory.aprompt(conversation.read, write=write, owner=request.system_prompt or "")
         response = await handler(request.override(messages=conversation.written(shown)))
         self._observe(response, shown)
         return response

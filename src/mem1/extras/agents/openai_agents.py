@@ -73,7 +73,7 @@ class AgentMemory:
         async def write(messages: list[Message]) -> list[Message]:
             return await _written(agent, data, run_config, conversation.written(messages))
 
-        shown = await self.memory.aprompt(conversation.read, write=write)
+        shown = await self.memory.aprompt(conversation.read, write=write, owner=sent.instructions or "")
         return ModelInputData(input=conversation.written(shown), instructions=sent.instructions)
 
 

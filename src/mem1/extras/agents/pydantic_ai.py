@@ -13,7 +13,7 @@ docs/memory/pydantic-ai.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -84,7 +84,8 @@ class MemoryCapability(AbstractCapability[Any]):
             ctx.usage.incr(response.usage)
             return _said(response)
 
-        shown = await self.memory.aprompt(conversation.read, write=write)
+        instructions = _last_request(sent).instructions or ""
+        shown = await self.memory.aprompt(conversation.read, write=write, owner=instructions)
         folded = _messages(conversation.written(shown), sent)
         response = await handler(replace(request_context, messages=folded))
         if response.usage.input_tokens:
@@ -127,7 +128,7 @@ def _pieces(messages: Sequence[ModelMessage]) -> Iterator[_Piece]:
 def _messages(pieces: Sequence[_Piece], sent: Sequence[ModelMessage]) -> list[ModelMessage]:
     """Messages of these pieces; requests of which all parts stay are the same objects."""
     written: list[ModelMessage] = []
-    last = next((message for message in reversed(sent) if isinstance(message, ModelRequest)), None)
+    last = _last_request(sent)
     for at, group in groupby(pieces, key=lambda piece: piece.message):
         found = list(group)
         if found[0].response is not None:
@@ -140,6 +141,10 @@ def _messages(pieces: Sequence[_Piece], sent: Sequence[ModelMessage]) -> list[Mo
         else:
             written.append(replace(own, parts=parts))
     return written
+
+
+def _last_request(sent: Sequence[ModelMessage]) -> ModelRequest:
+    return next(message for message in reversed(sent) if isinstance(message, ModelRequest))
 
 
 def _order(part: Any) -> int:
@@ -161,7 +166,7 @@ def _read(piece: _Piece) -> Message:
         return {"role": "system", "content": part.content}
     if isinstance(part, UserPromptPart):
         return {"role": "user", "content": _prompt(part)}
-    return {"role": "user", "content": ""}  # feedback and the like: stays as it is, before added text
+    return {"role": "user", "content": "", "part": part}  # feedback and the like: stays as it is, before added text
 
 
 def _said(response: ModelResponse) -> Message:
@@ -195,9 +200,9 @@ def _prompt(part: UserPromptPart) -> Any:
 
 @dataclass(frozen=True)
 class _File:
-    """A file, an image, a link: whatever is no text. Its representation does not grow with it."""
+    """A file, an image, a link: whatever is no text."""
 
-    own: Any = field(repr=False)
+    own: Any
 
 
 def _block(content: Any) -> Message:

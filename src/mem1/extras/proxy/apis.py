@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from mem1.messages.bounds import estimated
-from mem1.messages.transcript import Message
+from mem1.messages.transcript import Message, identity
 from mem1.net.exchange import read_json, whole_number
 
 _SPOILS = frozenset(
     ("stream", "stream_options", "n", "stop", "stop_sequences", "response_format", "output_format", "prediction")
 )
+_SIGNATURE = "x-anthropic-billing-header:"
 _MOST_TOKENS = 1 << 40
 
 
@@ -71,14 +72,13 @@ class Api:
     """Values of `tool_choice`, or of its type, by which the model has to call a tool."""
 
     def system_of(self, body: Mapping[str, Any]) -> str:
-        """The longest text of a system prompt that stands beside the messages; shorter ones may change from call to
-        call."""
+        """All of a system prompt that stands beside the messages, but for a line of Claude Code's that is new in each
+        request."""
         system = body.get("system")
-        if isinstance(system, str):
-            return system
-        blocks = system if isinstance(system, list) else ()
-        texts = [block["text"] for block in blocks if isinstance(block, dict) and isinstance(block.get("text"), str)]
-        return max(texts, key=len, default="")
+        blocks = [{"type": "text", "text": system}] if isinstance(system, str) else system
+        if not isinstance(blocks, list):
+            return identity({"content": blocks})
+        return identity({"content": [_unsigned(block) if isinstance(block, dict) else block for block in blocks]})
 
     def can_write(self, body: Mapping[str, Any]) -> bool:
         """Whether the model could answer such a request with a text, and it is the model's turn."""
@@ -127,6 +127,13 @@ class Api:
         if not isinstance(message, dict):
             raise NoState("the answer to a request for a state has no message")
         return message
+
+
+def _unsigned(block: dict[str, Any]) -> dict[str, Any]:
+    text = block.get("text")
+    if not isinstance(text, str) or not text.startswith(_SIGNATURE):
+        return block
+    return {**block, "text": text.partition("\n")[2]}
 
 
 def _count(value: Any) -> int:

@@ -29,7 +29,7 @@ from pydantic_core import from_json
 
 from mem1.extras.proxy.apis import Api, api_of
 from mem1.extras.proxy.client import Answer, Body
-from mem1.extras.proxy.folding import Call, Counts, Folding, session_of, without_keys
+from mem1.extras.proxy.folding import Call, Counts, Folding, without_keys
 from mem1.extras.proxy.upstream import Headers, Upstream, passed_on
 from mem1.messages import Event, Memory
 from mem1.messages.sessions import Latest
@@ -134,7 +134,7 @@ class Proxy:
             return self.counts.doubt("the body has no list of messages")
         if _parts(messages) > self._limits.parts:
             return self.counts.doubt(f"the body has more than {self._limits.parts:,} messages, blocks and calls")
-        return Call(api, scope["raw_path"], scope["query_string"], scope["headers"], raw, read, session_of(api, read))
+        return self._folding.call(api, scope["raw_path"], scope["query_string"], scope["headers"], raw, read)
 
     async def _folded(self, call: Call) -> tuple[httpx.Response, Headers]:
         prompt = None if call.session in self._refused else await self._folding.prompt(call)

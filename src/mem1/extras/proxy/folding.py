@@ -1,8 +1,8 @@
 """From a client's request to the one that goes on: the memory behind the proxy, and the states that it asks for.
 
-A state is asked for with the client's own request, keys and all, and stays the client's: requests of two clients meet
-only where path, keys and body are the same. What is spent on it is counted once, in the answer to the request that
-asked first. A client that leaves meanwhile finds the state when it comes back.
+A state is asked for with the client's own request, keys and all, and stays the client's: it is kept by path, model,
+system prompt, keys and all messages before it. Keys enter as a hash with a salt. What is spent on a state is counted
+once, in the answer to the request that asked first. A client that leaves meanwhile finds the state when it comes back.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
+from hmac import HMAC
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,13 @@ import httpx
 
 from mem1.errors import UserError
 from mem1.extras.proxy.apis import APIS, Api, NoState, Usage
-from mem1.extras.proxy.upstream import Headers, Upstream, is_secret, passed_on
+from mem1.extras.proxy.states import StateFile
+from mem1.extras.proxy.upstream import Headers, Upstream, credential_of, is_secret, passed_on
 from mem1.messages import Event, Memory, check
 from mem1.messages.bounds import tokens_of
 from mem1.messages.policies import Fold
-from mem1.messages.sessions import identity
-from mem1.messages.transcript import Message
+from mem1.messages.private import append_private
+from mem1.messages.transcript import Message, identity
 from mem1.net.exchange import one_line, redact
 
 _LOG = logging.getLogger(__name__)
@@ -62,7 +65,10 @@ class Call:
     headers: Headers
     raw: bytes
     body: Mapping[str, Any]
+    owner: str
+    """Hash of whose conversation it is, and with which model."""
     session: str
+    """Name of the conversation in lines and events."""
     usage: Usage = field(default_factory=Usage)
     """Tokens of the requests for states that were sent for it."""
     failed: NoState | None = None
@@ -72,12 +78,6 @@ class Call:
 
 
 _CALL: ContextVar[Call] = ContextVar("call")
-
-
-def session_of(api: Api, body: Mapping[str, Any]) -> str:
-    """By the system prompt and the first message of the user, which tell agents and their helpers apart."""
-    first = [message for message in body["messages"] if message.get("role") in ("system", "developer", "user")][:2]
-    return sha256(json.dumps([api.system_of(body), *map(identity, first)]).encode()).hexdigest()[:16]
 
 
 class Folding:
@@ -92,9 +92,19 @@ class Folding:
     ) -> None:
         self._upstream, self._counts, self._events = upstream, counts, events
         self._memories = {api.form: memory(api.form, self._tell) for api in APIS}
+        kept = next(iter(self._memories.values())).states
+        self._salt = kept.salt if isinstance(kept, StateFile) else secrets.token_bytes()
         self._asked: dict[bytes, asyncio.Task[Message]] = {}
         """Requests for states that are under way: a client that repeats a request waits for the same one."""
         self._under_way: set[asyncio.Task[bytes | None]] = set()
+
+    def call(self, api: Api, path: bytes, query: bytes, headers: Headers, raw: bytes, body: Mapping[str, Any]) -> Call:
+        """A client's request. Its session is told by owner, system prompt and first message of the user."""
+        whose = repr((path, query, body.get("model"), api.system_of(body), credential_of(headers)))
+        owner = HMAC(self._salt, whose.encode("utf-8", "replace"), sha256).hexdigest()
+        first = [message for message in body["messages"] if message.get("role") in (*_SYSTEM, "user")][:2]
+        session = sha256(json.dumps([owner, *map(identity, first)]).encode()).hexdigest()[:16]
+        return Call(api, path, query, headers, raw, body, owner, session)
 
     async def prompt(self, call: Call) -> bytes | None:
         """The body with folded messages; None where it stays as it is.
@@ -118,6 +128,7 @@ class Folding:
                 messages,
                 write=write if call.api.can_write(call.body) else None,
                 beside=call.api.tokens_beside(call.body) if self._counts_all(memory) else 0,
+                owner=call.owner,
             )
             if not memory.policy.instruction and not _shorter(seen, messages):
                 return None
@@ -142,8 +153,7 @@ class Folding:
         if call.failed is not None:
             raise call.failed
         body = encoded(call.api.state_body(call.body, asked, state_tokens))
-        keys = [header for header in call.headers if is_secret(header[0])]
-        name = sha256(repr((call.path, call.query, keys)).encode() + body).digest()
+        name = sha256(call.owner.encode() + body).digest()
         if name in call.asked or name not in self._asked:
             call.asked.append(name)
             self._asked[name] = asyncio.create_task(self._ask(call, body))
@@ -182,8 +192,7 @@ class Folding:
         if call.usage.calls:
             line["state_usage"] = asdict(call.usage)
         try:
-            with self._events.open("a", encoding="utf-8", errors="replace") as file:
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            append_private(self._events, json.dumps(line, ensure_ascii=False))
         except OSError as error:
             _LOG.warning("an event is not in %s: %s", self._events, error.strerror)
 

@@ -4,18 +4,21 @@
     states["4f1c..."] = "Done: ..."           in the file at once
     StateFile(Path("states.sqlite")).get("4f1c...")
 
-States repeat what agents read, so only the owner of the file may read it.
+States repeat what agents read, so only the owner of the file may read it. Keys are hashes, with a salt of the file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import secrets
 import sqlite3
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
 from mem1.errors import UserError
+from mem1.messages.private import keep_private
 from mem1.messages.sessions import Latest
 
 _LOG = logging.getLogger(__name__)
@@ -23,7 +26,7 @@ _BUSY_S = 1.0
 
 
 class StateFile(MutableMapping[str, str]):
-    """The latest `most` states. What the file does not take is kept in memory, and said."""
+    """The latest `most` states, and a `salt`. What the file does not take is kept in memory, and said."""
 
     def __init__(self, path: Path, *, most: int = 10_000) -> None:
         """Raises UserError where the file is none of ours or cannot be written."""
@@ -31,11 +34,22 @@ class StateFile(MutableMapping[str, str]):
         self._known: Latest[str] = Latest(most)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
             self._file = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+            self._file.execute("PRAGMA schema_version")  # raises for a file of somebody else's, which stays as it is
+            keep_private(path)
+            for end in ("-wal", "-shm"):  # of a process that was killed; SQLite makes new ones with the file's rights
+                with contextlib.suppress(FileNotFoundError):
+                    keep_private(f"{path}{end}")
             self._file.execute("PRAGMA journal_mode = WAL")
             self._file.execute("PRAGMA synchronous = NORMAL")
             self._file.execute("CREATE TABLE IF NOT EXISTS states (key TEXT PRIMARY KEY, state TEXT NOT NULL)")
+            self._file.execute(
+                "CREATE TABLE IF NOT EXISTS salt (one INTEGER PRIMARY KEY CHECK (one), salt BLOB NOT NULL)"
+            )
+            self._file.execute("INSERT OR IGNORE INTO salt VALUES (1, ?)", (secrets.token_bytes(),))
+            (self.salt,) = self._file.execute("SELECT salt FROM salt").fetchone()
             for key, state in self._file.execute("SELECT key, state FROM states ORDER BY rowid"):
                 self._known[str(key)] = str(state)
             self._trim()

@@ -126,6 +126,11 @@ def is_secret(name: bytes) -> bool:
     return any(part in name for part in _SECRETS)
 
 
+def credential_of(headers: Headers) -> Headers:
+    """The headers that tell one client from another."""
+    return sorted(header for header in headers if is_secret(header[0]) and header[0] not in _OF_ONE_REQUEST)
+
+
 def passed_on(headers: Headers, *, same_request: bool = True) -> list[tuple[bytes, bytes]]:
     """A client's headers for the upstream; of another request, such as one for a state, without its identity."""
     own = _OF_ONE_CONNECTION | _named(headers) | {b"host", b"expect"}

@@ -1,0 +1,75 @@
+"""What mem1 has put into conversations itself: known by digests of what was shown, never by how a text looks.
+
+A folded conversation may come back: folded once more, or as the history of an agent that keeps only what was shown.
+What mem1 added to it is then taken out again, and what it left out keeps its name. The latest digests are kept, in this
+process; in another one, and wherever somebody merely repeats such a text, it is a text like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import NamedTuple
+
+from mem1.messages.sessions import Latest
+from mem1.messages.transcript import PLACE, Content, Form, Message, Result, digest_of, identity, texts
+
+
+class Place(NamedTuple):
+    """What stands for a result."""
+
+    handle: str
+    """Of the whole result."""
+    gone: bool
+    """Whether nothing of it is shown."""
+
+
+class Added(NamedTuple):
+    """What stands behind a message of the user."""
+
+    user: int
+    """Number of the message among the user's."""
+    own: int
+    """Characters, or parts, of the user's own content before it."""
+    state: int | None
+    """Characters of the state; None: there is none."""
+
+
+_PLACES: Latest[Place] = Latest(1 << 16)
+_ADDED: Latest[Added] = Latest(1 << 14)
+
+
+def put_in_place(result: Result, content: Content, handle: str, *, gone: bool) -> None:
+    """Remember that this content is shown for a result."""
+    _PLACES[digest_of(result, content)] = Place(handle, gone)
+
+
+def place_of(result: Result, form: Form) -> Place:
+    """What a result stands for: itself, or what was shown less of."""
+    digest = digest_of(result, form.content_of(result))
+    return _PLACES.get(digest) or Place(f"r{digest[:8]}", False)
+
+
+def put_behind(shown: Sequence[Message], added: Added) -> None:
+    """Remember what these messages hold beside the conversation."""
+    _ADDED[_names(shown)[-1]] = added
+
+
+def found_in(messages: Sequence[Message]) -> Added | None:
+    """What was added to messages that begin with some that were shown."""
+    return next((_ADDED[name] for name in reversed(_names(messages)) if name in _ADDED), None) if _ADDED else None
+
+
+def _names(messages: Sequence[Message]) -> list[str]:
+    """Digest of all up to and including each message: of what mem1 may have changed, role and texts, as frameworks
+    change the rest on the way."""
+    digest, names = sha256(), list[str]()
+    for message in messages:
+        role = str(message.get("role") or message.get("type"))
+        if role in ("system", "user", "tool") or role.endswith("_output"):
+            told = "\0".join((role, texts(message.get("content")), texts(message.get("output"))))
+        else:
+            told = identity({key: value for key, value in message.items() if key != PLACE})
+        digest.update(f"{told}\0".encode("utf-8", "replace"))
+        names.append(digest.hexdigest())
+    return names
