@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+
 @pytest.mark.parametrize("first", [False, True])
 def test_jax_is_hidden_while_bm25s_is_imported_and_only_then(tmp_path: Path, first: bool):
     """A package that asks `sys.modules` for jax, as array_api_compat does, is imported by bm25s' numba here."""
