@@ -33,6 +33,7 @@ from mem1.protocol import (
     SEARCH_R1,
     VOCABULARIES,
     Tags,
+    blocks,
     hint,
     observation,
     parse,
@@ -216,6 +217,27 @@ def test_a_recipe_takes_the_table_and_names_a_mistake_in_it():
 def test_a_table_without_a_usable_vocabulary_is_refused(given: dict[str, str], message: str):
     with pytest.raises(UserError, match=re.escape(message)):
         vocabulary(Vocabulary(**given))  # type: ignore[arg-type]
+
+
+TANGLED = st.lists(st.sampled_from(["<a>", "</a>", "<b>", "</b>", "</", " x ", "\n"]), max_size=14).map("".join)
+
+
+@given(TANGLED)
+def test_blocks_of_a_tag_and_the_released_action_are_those_of_the_regular_expressions(text: str):
+    found = [(block.start, block.inside, block.stop) for block in blocks(text, "a")]
+    expected = [(m.start(), m[1], m.end()) for m in re.finditer("<a>(.*?)</a>", text, re.DOTALL)]
+    assert found == expected
+    assert all(text[block.begin :].startswith(block.inside) for block in blocks(text, "a"))
+
+    tags = Tags(name="ab", state="s", actions=(("first", "a"), ("second", "b")), result="r", parse="released")
+    cut = next((text.index(end) + len(end) for end in ("</b>", "</a>") if end in text), len(text))
+    first = re.search(r"<(a|b)>(.*?)</\1>", text[:cut], re.DOTALL)
+    read = parse(text, tags)
+    if first is None or not first[2].strip():
+        assert read.error is not None
+    else:
+        kind = {"a": "first", "b": "second"}[first[1]]
+        assert (read.kind, read.content, read.spans["action"]) == (kind, first[2].strip(), first.span())
 
 
 @given(st.text(alphabet="abc .", min_size=1), st.text(alphabet="abc .").map(lambda t: t + "x"))

@@ -13,9 +13,10 @@ completion survive into the next context. Both published vocabularies are here (
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple
 
 from mem1.configuration.vocabulary import Parse, Vocabulary
@@ -240,54 +241,8 @@ def note_role(position: int) -> str:
     return f"{NOTE} {position + 1}" if position else NOTE
 
 
-def parse(text: str, tags: Tags = PAPER) -> Parsed:
-    """Read one completion: an optional thought, an optional state, any notes, then exactly one action.
-
-    strict     the first complete action block counts and must be the end of the text; text between blocks is ignored
-    released   as the released training code does: see `_parse_released`
-
-    Never raises, whatever the text.
-    """
-    if tags.parse == "released":
-        return _parse_released(text, tags)
-    pattern, kinds = _tag_pattern(tags)
-    blocks: dict[str, _Block] = {}
-    notes: list[_Block] = []
-    opened: re.Match[str] | None = None
-    for match in pattern.finditer(text):
-        closing, name = match[1] == "/", match[2]
-        if not closing:
-            if opened is not None:
-                return _malformed(f"<{name}> opens inside <{opened[2]}>")
-            if name == tags.result:
-                return _malformed(f"<{name}> is the environment's tag, not the policy's")
-            if name in blocks:
-                return _malformed(f"a second <{name}>")
-            opened = match
-            continue
-        if opened is None:
-            return _malformed(f"</{name}> closes nothing")
-        if opened[2] != name:
-            return _malformed(f"</{name}> closes <{opened[2]}>")
-        block = _Block(text[opened.end() : match.start()], opened.start(), opened.end(), match.end())
-        opened = None
-        if name == tags.note:
-            notes.append(block)
-            continue
-        blocks[name] = block
-        if name in kinds:
-            if text[match.end() :].strip():
-                return _malformed(f"text after </{name}>")
-            if not blocks[name].content:
-                return _malformed(f"<{name}> is empty")
-            return _parsed(blocks, notes, tags, kind=kinds[name], content=blocks[name].content, action=name)
-    if opened is not None:
-        return _malformed(f"<{opened[2]}> is not closed")
-    return _parsed(blocks, notes, tags, kind=MALFORMED, error="no action: " + " or ".join(f"<{t}>" for t in kinds))
-
-
-class _Block(NamedTuple):
-    """A tag with its content; positions count characters of the completion."""
+class Block(NamedTuple):
+    """A tag with its content; positions count characters of the text."""
 
     inside: str
     start: int
@@ -311,13 +266,77 @@ class _Block(NamedTuple):
         return begin, begin + len(self.content)
 
 
+def blocks(text: str, tag: str) -> Iterator[Block]:
+    """The complete blocks of a tag, each up to the next closing tag; in time linear in the text.
+
+    A regular expression would look for the end of every block that has none.
+
+        blocks("<note> a </note> <note> b", "note")  ->  the block of a
+    """
+    opening, closing = f"<{tag}>", f"</{tag}>"
+    end = 0
+    while (start := text.find(opening, end)) >= 0:
+        begin = start + len(opening)
+        stop = text.find(closing, begin)
+        if stop < 0:
+            return
+        end = stop + len(closing)
+        yield Block(text[begin:stop], start, begin, end)
+
+
+def parse(text: str, tags: Tags = PAPER) -> Parsed:
+    """Read one completion: an optional thought, an optional state, any notes, then exactly one action.
+
+    strict     the first complete action block counts and must be the end of the text; text between blocks is ignored
+    released   as the released training code does: see `_parse_released`
+
+    Never raises, whatever the text.
+    """
+    if tags.parse == "released":
+        return _parse_released(text, tags)
+    pattern, kinds = _tag_pattern(tags)
+    blocks: dict[str, Block] = {}
+    notes: list[Block] = []
+    opened: re.Match[str] | None = None
+    for match in pattern.finditer(text):
+        closing, name = match[1] == "/", match[2]
+        if not closing:
+            if opened is not None:
+                return _malformed(f"<{name}> opens inside <{opened[2]}>")
+            if name == tags.result:
+                return _malformed(f"<{name}> is the environment's tag, not the policy's")
+            if name in blocks:
+                return _malformed(f"a second <{name}>")
+            opened = match
+            continue
+        if opened is None:
+            return _malformed(f"</{name}> closes nothing")
+        if opened[2] != name:
+            return _malformed(f"</{name}> closes <{opened[2]}>")
+        block = Block(text[opened.end() : match.start()], opened.start(), opened.end(), match.end())
+        opened = None
+        if name == tags.note:
+            notes.append(block)
+            continue
+        blocks[name] = block
+        if name in kinds:
+            if text[match.end() :].strip():
+                return _malformed(f"text after </{name}>")
+            if not blocks[name].content:
+                return _malformed(f"<{name}> is empty")
+            return _parsed(blocks, notes, tags, kind=kinds[name], content=blocks[name].content, action=name)
+    if opened is not None:
+        return _malformed(f"<{opened[2]}> is not closed")
+    return _parsed(blocks, notes, tags, kind=MALFORMED, error="no action: " + " or ".join(f"<{t}>" for t in kinds))
+
+
 def _malformed(error: str) -> Parsed:
     return Parsed(kind=MALFORMED, error=error)
 
 
 def _parsed(
-    blocks: Mapping[str, _Block],
-    notes: Sequence[_Block],
+    blocks: Mapping[str, Block],
+    notes: Sequence[Block],
     tags: Tags,
     *,
     kind: str,
@@ -356,19 +375,20 @@ def _parse_released(text: str, tags: Tags) -> Parsed:
     kinds = {tag: kind for kind, tag in tags.actions}
     closed = (text.find(f"</{tag}>") + len(tag) + 3 for tag in reversed(kinds) if f"</{tag}>" in text)
     end = next(closed, len(text))
-    action = re.search(rf"<({'|'.join(map(re.escape, kinds))})>(.*?)</\1>", text[:end], re.DOTALL)
-    if action is None:
+    complete = [(block, tag) for tag in kinds for block in islice(blocks(text[:end], tag), 1)]
+    if not complete:
         return _malformed("no action: " + " or ".join(f"<{tag}>" for tag in kinds))
-    if not action[2].strip():
-        return _malformed(f"<{action[1]}> is empty")
-    spans: dict[str, Span] = {"action": action.span()}
+    action, name = min(complete, key=lambda found: found[0].start)
+    if not action.content:
+        return _malformed(f"<{name}> is empty")
+    spans: dict[str, Span] = {"action": action.span}
     head, after = 0, text[:end].find(f"</{tags.thought}>") if tags.thought else -1
     if after >= 0:
-        head = min(after + len(f"</{tags.thought}>"), action.start())
-    state = _state_block(text[:end], tags.state, head, action.span())
+        head = min(after + len(f"</{tags.thought}>"), action.start)
+    state = _state_block(text[:end], tags.state, head, action.span)
     if state is not None:
         spans |= {"state": state.span, "state_text": state.content_span}
-        head = head if tags.thought else min(state.start, action.start())
+        head = head if tags.thought else min(state.start, action.start)
     if head:
         spans["thought"] = (0, head)
     if end < len(text):
@@ -376,13 +396,13 @@ def _parse_released(text: str, tags: Tags) -> Parsed:
     return Parsed(
         state=state.content if state else "",
         thought=text[:head].removesuffix(f"</{tags.thought}>").replace(f"<{tags.thought}>", "", 1).strip(),
-        kind=kinds[action[1]],
-        content=action[2].strip(),
+        kind=kinds[name],
+        content=action.content,
         spans=spans,
     )
 
 
-def _state_block(text: str, tag: str, head: int, action: Span) -> _Block | None:
+def _state_block(text: str, tag: str, head: int, action: Span) -> Block | None:
     """The first state after `head` that does not begin in the action; it ends before an action that it encloses."""
     start = text.find(f"<{tag}>", head)
     if start < 0 or action[0] <= start < action[1]:
@@ -390,7 +410,7 @@ def _state_block(text: str, tag: str, head: int, action: Span) -> _Block | None:
     begin, limit = start + len(tag) + 2, action[0] if start < action[0] else len(text)
     close = text.find(f"</{tag}>", begin, limit)
     stop = close + len(tag) + 3 if close >= 0 else limit
-    return _Block(text[begin : close if close >= 0 else limit], start, begin, stop)
+    return Block(text[begin : close if close >= 0 else limit], start, begin, stop)
 
 
 @lru_cache(maxsize=16)

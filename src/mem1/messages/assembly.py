@@ -28,10 +28,10 @@ from mem1.messages.transcript import (
     said,
     texts,
 )
+from mem1.protocol import blocks
 
 _OPEN, _CLOSE = "<memory>\n", "\n</memory>"
 _OWN_TAG = re.compile(r"<(?=/?memory>)")
-_NOTE = re.compile(r"<note>(.*?)</note>", re.DOTALL)
 _NOTE_CHARACTERS = 400
 _ARGUMENTS_SHOWN = 80
 _IMAGE_LINES = 5
@@ -217,7 +217,7 @@ def _with_block(
 def _notes(exchange: Exchange, form: Form, bounds: Bounds) -> list[str]:
     """The lines that an exchange leaves: the model's own, or else what it called; with handles of the results."""
     text = said(exchange)
-    notes = [" ".join(note.split())[:_NOTE_CHARACTERS] for note in _NOTE.findall(text)]
+    notes = [" ".join(block.inside.split())[:_NOTE_CHARACTERS] for block in blocks(text, "note")]
     if not any(notes):
         calls = "; ".join([f"{call.name}({call.arguments[:_ARGUMENTS_SHOWN]})" for call in exchange.calls])
         notes = [" ".join((calls or text[:_NOTE_CHARACTERS]).split())[:_NOTE_CHARACTERS]]

@@ -33,14 +33,12 @@ from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.jsonl import read_objects
 from mem1.parquet import is_parquet
-from mem1.protocol import ANSWER, MALFORMED, RELEASED, SEARCH, parse
+from mem1.protocol import ANSWER, MALFORMED, RELEASED, SEARCH, blocks, parse
 from mem1.records import Ended, Question, Task, Trajectory, Turn
 from mem1.scoring import score_answers
 from mem1.tasks.datasets.fields import Wanted, items, shown, strings
 from mem1.tasks.datasets.parquet import searchr1
 
-_SEARCH = re.compile(r"<search>.*?</search>", re.DOTALL)
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _NUMBERED = re.compile(r"[tri](\d{1,4})", re.ASCII)
 _LARGEST = 10_000
@@ -159,10 +157,10 @@ def _ending(turns: Sequence[ReleasedTurn]) -> tuple[Ended, str]:
     response = turns[-1].response
     if response is None:
         return Ended.BAD_TAGS, ""
-    answers = _ANSWER.findall(response)
-    if _SEARCH.search(response) or not answers:
+    answer = next(blocks(response, "answer"), None)
+    if answer is None or any(blocks(response, "search")):
         return Ended.OUT_OF_TURNS, ""
-    return Ended.ANSWERED, answers[0].strip()
+    return Ended.ANSWERED, answer.content
 
 
 def _golds(record: Mapping[str, Any], failed: bool) -> tuple[tuple[str, ...], ...] | None:

@@ -17,7 +17,6 @@ failed stops that evaluator, so it has no scores. Source: MIT-MI/MEM1 at 6f22061
 
 from __future__ import annotations
 
-import re
 import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from mem1.errors import UserError
 from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.metrics import peak_tokens
 from mem1.extras.mem1_release.reader import Inference, ReleasedAttempt, ReleasedTurn, trajectory
-from mem1.protocol import RELEASED
+from mem1.protocol import RELEASED, blocks
 from mem1.records import Ended
 from mem1.scoring import Scores, score_answers
 
@@ -156,7 +155,6 @@ def _mean(values: Sequence[float]) -> float:
 
 TURNS = 10
 """Maximum number of turns that it reads."""
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _BLANKS = str.maketrans(dict.fromkeys(string.punctuation, " "))
 
 
@@ -198,9 +196,9 @@ def _written(turn: ReleasedTurn) -> str:
 def _answer(transcript: str) -> str | None:
     """The last answer, in lower case; None if tags are unbalanced."""
     text = transcript.lower().rpartition("<|im_start|>assistant")[2]
-    answers = _ANSWER.findall(text)
+    answers = [*blocks(text, "answer")]
     paired = text.count("<answer>") == text.count("</answer>") and text.rfind("</answer>") > text.rfind("<answer>")
-    return answers[-1].strip() if answers and paired else None
+    return answers[-1].content if answers and paired else None
 
 
 def _normalize(text: str) -> str:

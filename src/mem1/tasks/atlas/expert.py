@@ -57,7 +57,7 @@ from dataclasses import dataclass, replace
 from mem1.configuration import Config
 from mem1.configuration.model import Probability
 from mem1.contexts.notes import NOTES
-from mem1.protocol import ANSWER, RECALL, SEARCH, SUMMARY, Tags
+from mem1.protocol import ANSWER, RECALL, SEARCH, SUMMARY, Tags, blocks
 from mem1.records import Task, Trajectory, Turn
 from mem1.tasks.atlas.world import split_of_name
 from mem1.tasks.prompts import DONE, ORDER
@@ -320,12 +320,12 @@ class Expert:
 
     def _memory(self, context: str) -> tuple[_Step | None, str]:
         """The last memory, a state or a summary, None before the first; and the query after it, or an empty text."""
-        blocks = list(re.finditer(rf"<({self._state}|{self._summary})>(.*?)</\1>", context, re.DOTALL))
-        after = context[blocks[-1].end() :] if blocks else context
-        query = ["", *re.findall(rf"<{self._search}>(.*?)</{self._search}>", after, re.DOTALL)][-1].strip()
-        if not blocks:
+        tags = (self._state, self._summary)
+        memories = [(block.stop, tag, block.inside) for tag in tags for block in blocks(context, tag)]
+        end, tag, text = max(memories, default=(0, "", ""))
+        query = ["", *(block.content for block in blocks(context[end:], self._search))][-1]
+        if not memories:
             return None, query
-        tag, text = blocks[-1].groups()
         before, now, _ = text.rpartition("now ")
         known = _names(before if now else text) | self._notes(context)
         if not now:
@@ -339,8 +339,8 @@ class Expert:
         """The answers in the notes, the rewritten ones included."""
         if self.tags.note is None:
             return {}
-        texts = re.findall(f"<({self.tags.note}|{self._summary})>(.*?)</", context, re.DOTALL)
-        return {q: name for _, text in texts for q, name in _names(text).items()}
+        noted = [*blocks(context, self.tags.note), *blocks(context, self._summary)]
+        return {q: name for block in sorted(noted, key=lambda b: b.start) for q, name in _names(block.inside).items()}
 
     def _result(self, context: str) -> str:
         return context.rsplit(f"<{self.tags.result}>", 1)[-1]

@@ -23,7 +23,7 @@ import re
 from dataclasses import dataclass
 
 from mem1.contexts.notes import NOTES
-from mem1.protocol import ANSWER, SEARCH, Tags
+from mem1.protocol import ANSWER, SEARCH, Tags, blocks
 from mem1.tasks.atlas import CLEAN, Laziness
 from mem1.tasks.cloze.questions import BLANK
 from mem1.tasks.prompts import DONE, LABELS, THEN
@@ -58,15 +58,15 @@ class ClozeExpert:
         """The completion for this context; a pure function of the context and the seed."""
         prompt = context.split(f"<{self.tags.state}>")[0].split(f"<{self.tags.action_tags[ANSWER]}>")[0]
         asked = {int(number): window for number, window in _QUESTION.findall(prompt.strip())}
-        queries = re.findall(self._inside(self.tags.action_tags[SEARCH]), context, re.DOTALL)
+        queries = [*blocks(context, self.tags.action_tags[SEARCH])]
         if not queries:
             return self._written("", {}, None, "Q1", f"Q1 {asked[1]}", context)
-        label, window = re.match(r"Q(\d+) (.*)", queries[-1], re.DOTALL).groups()  # type: ignore[union-attr]
-        state = re.findall(self._inside(self.tags.state), context, re.DOTALL)[-1]
+        label, window = re.match(r"Q(\d+) (.*)", queries[-1].inside[1:-1], re.DOTALL).groups()  # type: ignore[union-attr]
+        *_, state = blocks(context, self.tags.state)
         rng = random.Random(f"{self.seed}/{context}")
         lazy = self._laziness(prompt)
         found = read_answer(window, context.rsplit(f"<{self.tags.result}>", 1)[-1])
-        known, new = self._known(context, state), int(label)
+        known, new = self._known(context, state.content), int(label)
         if not (known and rng.random() < lazy.forget):
             known[new] = found
         elif self.tags.note is None:
@@ -84,8 +84,8 @@ class ClozeExpert:
         """Label -> answer, from the notes where there are any, else from the state."""
         if self.tags.note is None:
             return {int(number): answer for number, answer in _KNOWN.findall(state)}
-        notes = re.findall(self._inside(self.tags.note), context, re.DOTALL)
-        return {int(number): answer for number, answer in _KNOWN.findall("".join(f"{note} ;" for note in notes))}
+        notes = "".join(f"{note.content} ;" for note in blocks(context, self.tags.note))
+        return {int(number): answer for number, answer in _KNOWN.findall(notes)}
 
     def _written(
         self, note: str, known: dict[int, str], new: int | None, order: str, query: str | None, context: str
@@ -108,10 +108,6 @@ class ClozeExpert:
     def _laziness(self, prompt: str) -> Laziness:
         drawn = random.Random(f"{self.seed}/{prompt}").random()
         return CLEAN if drawn < self.laziness.diligent else self.laziness
-
-    @staticmethod
-    def _inside(tag: str) -> str:
-        return rf"<{tag}> (.*?) </{tag}>"
 
 
 def read_answer(window: str, result: str) -> str:
